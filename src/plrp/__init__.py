@@ -1,0 +1,1 @@
+"""Sparse explanations of PyTorch models by pruned layer-wise relevance propagation."""
