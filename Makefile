@@ -1,0 +1,38 @@
+# Everything a reader or a contributor runs. Each target first sees to its environment (tools/setup.py: .venv, at the
+# versions of constraints.txt); where that is up to date it takes a blink.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all docs bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## train a small network, explain it with LRP and PLRP, write pictures and a page to ./demo
+	@$(PYTHON) tools/setup.py demo
+	@$(BIN)/plrp demo --out demo
+
+test: ## linter, formatter, types, and the tests that need no more than minutes
+	@$(PYTHON) tools/setup.py test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+test-all: test ## the same, and whole networks at full size
+	$(BIN)/python -m pytest -q -n 2 -m slow
+
+docs: ## the documentation as a website in ./site
+	@$(PYTHON) tools/setup.py docs
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+bench: ## plrp beside its peers, as multiples of a forward pass (QUICK=1: a short version)
+	@$(PYTHON) tools/setup.py bench
+	$(BIN)/python benchmarks/run.py $(if $(QUICK),--quick)
+
+clean: ## remove what the targets above made, but for .venv
+	rm -rf demo bench site build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
