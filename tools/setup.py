@@ -1,4 +1,4 @@
-"""Makes the project's environment: `python3 tools/setup.py EXTRA [EXTRA ...]`. `make` calls it for every target.
+"""Makes the project's environment: `python3 tools/setup.py EXTRA [EXTRA ...]`; every target of make calls it.
 
 It makes `.venv`, installs plrp into it (editable, with the named extras of pyproject.toml, at the versions of
 constraints.txt) and writes a stamp for these extras, last. While the stamp fits, a second call returns at
