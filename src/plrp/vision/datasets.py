@@ -1,0 +1,306 @@
+"""Photographs with masks or labels: ECSSD, ImageNet, and folders of anything.
+
+Every data set is a map from an index to tensors (so `torch.utils.data.DataLoader` works), knows its samples'
+names, and passes image and mask through the same `Geometry`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from torch import Tensor
+
+from plrp.vision.geometry import Geometry
+from plrp.vision.photographs import SUFFIXES, BadImage, Photograph, read_mask, read_photograph
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_WNID = re.compile(r"n\d{8}")
+
+
+class DatasetError(ValueError):
+    """A folder that is not laid out as the data set expects; the message says what was looked for."""
+
+
+class _Samples:
+    """Photographs by index: what every data set here shares."""
+
+    paths: list[Path]
+    geometry: Geometry
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def names(self) -> list[str]:
+        """Name of every sample: its file name without suffix."""
+        return [path.stem for path in self.paths]
+
+    def photograph(self, index: int) -> Photograph:
+        """The sample as it is in its file, upright RGB."""
+        return read_photograph(self.paths[index])
+
+    def picture(self, index: int) -> Image:
+        """The sample as the network sees it, as an RGB picture to draw heatmaps on."""
+        return self.geometry.picture(self.photograph(index))
+
+    def __getitem__(self, index: int) -> Any:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
+
+
+class Photographs(_Samples):
+    """A folder of any images, with a folder of masks if there is one.
+
+    `photographs[i]` is the image (3, height, width), or (image, mask) with the mask bool (height, width).
+    Image and mask belong together by name without suffix (`a/0001.jpg`, `b/0001.png`). Bright mask pixels are
+    inside.
+    """
+
+    def __init__(
+        self, images: str | Path, masks: str | Path | None = None, *, geometry: Geometry | None = None
+    ) -> None:
+        self.geometry = geometry or Geometry()
+        self.paths = _images_in(Path(images))
+        self.masks: list[Path] | None = None
+        if masks is not None:
+            of_name = {path.stem: path for path in _images_in(Path(masks))}
+            lonely = [path.name for path in self.paths if path.stem not in of_name]
+            if lonely:
+                raise DatasetError(
+                    f"{len(lonely)} of {len(self.paths)} images in {images} have no mask of the same name in "
+                    f"{masks} (first: {lonely[0]})."
+                )
+            self.masks = [of_name[path.stem] for path in self.paths]
+
+    def mask(self, index: int) -> Tensor:
+        """The sample's mask: bool (height, width), True on the object."""
+        if self.masks is None:
+            raise DatasetError("this data set was opened without masks.")
+        return self._mask(index, self.photograph(index))
+
+    def _mask(self, index: int, photograph: Photograph) -> Tensor:
+        assert self.masks is not None
+        mask, size = read_mask(self.masks[index])
+        if size != photograph.size:
+            raise BadImage(
+                f"{self.masks[index]} is {size[0]} x {size[1]} but {photograph.path} is "
+                f"{photograph.size[0]} x {photograph.size[1]}."
+            )
+        return self.geometry.mask(mask, size)
+
+    def __getitem__(self, index: int) -> Any:
+        photograph = self.photograph(index)
+        image = self.geometry.tensor(photograph)
+        return image if self.masks is None else (image, self._mask(index, photograph))
+
+
+class ECSSD(Photographs):
+    """The Extended Complex Scene Saliency Dataset: photographs with pixel masks of their salient object.
+
+    `root` holds `images/0001.jpg` … and `ground_truth_mask/0001.png` …, as its authors ship them (Shi, Yan,
+    Xu and Jia 2015). `ecssd[i]` is (image (3, 224, 224), mask (224, 224) bool) with the default geometry.
+    """
+
+    def __init__(self, root: str | Path, *, geometry: Geometry | None = None) -> None:
+        images, masks = Path(root) / "images", Path(root) / "ground_truth_mask"
+        if not images.is_dir() or not masks.is_dir():
+            raise DatasetError(
+                f"{root} is not ECSSD: it should hold the folders images and ground_truth_mask, as its "
+                "authors' two archives do."
+            )
+        super().__init__(images, masks, geometry=geometry)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return cast("tuple[Tensor, Tensor]", super().__getitem__(index))
+
+
+class ImageNet(_Samples):
+    """ImageNet's validation photographs with their classes, in torchvision's order of the classes.
+
+    `imagenet[i]` is (image (3, height, width), label), and with `boxes` (image, label, mask): the mask is
+    True inside the bounding boxes of the labelled class.
+
+    root: folder of the photographs, flat (`ILSVRC2012_val_00000001.JPEG`) or one folder per class
+        (`n01440764/…`).
+    class_index: JSON of index to (wnid, name), such as Keras' `imagenet_class_index.json`; looked for as
+        `class_index.json` in `root`; not needed where `root` has all 1,000 class folders.
+    labels: text file of `file-name label` lines, label a class index or a wnid (Caffe's `val.txt`), or
+        Kaggle's `LOC_val_solution.csv`. Without it a label is the wnid in the folder's name, the file's name
+        or the box file.
+    boxes: folder of the bounding boxes, one XML file per photograph (PASCAL VOC format).
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        class_index: str | Path | None = None,
+        labels: str | Path | None = None,
+        boxes: str | Path | None = None,
+        geometry: Geometry | None = None,
+    ) -> None:
+        self.geometry = geometry or Geometry()
+        root = Path(root)
+        self.paths = _images_in(root, deep=True)
+        self.boxes = None if boxes is None else self._box_files(Path(boxes))
+        index = _read_class_index(root, class_index)
+        given = {} if labels is None else _read_labels(Path(labels))
+        self.wnids = [wnid for wnid, _ in index]
+        self.classes = [name for _, name in index]
+        number = {wnid: label for label, wnid in enumerate(self.wnids)}
+        self.labels = [self._label(path, given, number) for path in self.paths]
+
+    def mask(self, index: int) -> Tensor:
+        """True inside the bounding boxes of the sample's class: bool (height, width)."""
+        if self.boxes is None:
+            raise DatasetError("ImageNet was opened without boxes.")
+        return self._mask(index, self.photograph(index))
+
+    def __getitem__(self, index: int) -> Any:
+        photograph = self.photograph(index)
+        image, label = self.geometry.tensor(photograph), self.labels[index]
+        return (image, label) if self.boxes is None else (image, label, self._mask(index, photograph))
+
+    def _box_files(self, folder: Path) -> dict[str, Path]:
+        files = {path.stem: path for path in sorted(folder.rglob("*.xml"))} if folder.is_dir() else {}
+        lonely = [path.name for path in self.paths if path.stem not in files]
+        if lonely:
+            raise DatasetError(
+                f"{len(lonely)} of {len(self.paths)} photographs have no bounding boxes in {folder} "
+                f"(first: {lonely[0]}, looked for as {Path(lonely[0]).stem}.xml)."
+            )
+        return files
+
+    def _mask(self, index: int, photograph: Photograph) -> Tensor:
+        from PIL import Image as pil
+
+        assert self.boxes is not None
+        objects, (width, height) = _read_boxes(self.boxes[self.paths[index].stem])
+        wnid = self.wnids[self.labels[index]]
+        boxes = [box for name, box in objects if name == wnid] or [box for _, box in objects]
+        scale_x, scale_y = photograph.image.width / width, photograph.image.height / height
+        inside = np.zeros((photograph.image.height, photograph.image.width), dtype=np.uint8)
+        for left, top, right, bottom in boxes:
+            rows = slice(round(top * scale_y), max(round(top * scale_y) + 1, round(bottom * scale_y)))
+            inside[rows, round(left * scale_x) : max(round(left * scale_x) + 1, round(right * scale_x))] = 255
+        return self.geometry.mask(pil.fromarray(inside), photograph.size)
+
+    def _label(self, path: Path, given: Mapping[str, str], number: Mapping[str, int]) -> int:
+        label = given.get(path.stem)
+        if label is not None and not _WNID.fullmatch(label):
+            if not label.isdigit() or int(label) >= len(self.wnids):
+                raise DatasetError(
+                    f"the label {label!r} of {path.name} is not one of {len(self.wnids)} classes."
+                )
+            return int(label)
+        wnid = label or _wnid_in(path.parent.name) or _wnid_in(path.stem) or self._wnid_of_boxes(path)
+        if wnid is None:
+            raise DatasetError(
+                f"the class of {path.name} is unknown; pass labels= or boxes=, or sort the files into "
+                "class folders."
+            )
+        if wnid not in number:
+            raise DatasetError(f"the class {wnid} of {path.name} is not in the class index.")
+        return number[wnid]
+
+    def _wnid_of_boxes(self, path: Path) -> str | None:
+        if self.boxes is None:
+            return None
+        objects, _ = _read_boxes(self.boxes[path.stem])
+        return objects[0][0] if objects and _WNID.fullmatch(objects[0][0]) else None
+
+
+def _images_in(folder: Path, deep: bool = False) -> list[Path]:
+    if not folder.is_dir():
+        raise DatasetError(f"{folder} is not a folder.")
+    files = folder.rglob("*") if deep else folder.iterdir()
+    paths = sorted(
+        p for p in files if p.suffix.lower() in SUFFIXES and not p.name.startswith(".") and p.is_file()
+    )
+    if not paths:
+        raise DatasetError(f"{folder} holds no images ({', '.join(SUFFIXES)}).")
+    return paths
+
+
+def _wnid_in(name: str) -> str | None:
+    found = _WNID.search(name)
+    return found.group() if found else None
+
+
+def _read_class_index(root: Path, file: str | Path | None) -> Sequence[tuple[str, str]]:
+    """(wnid, name) of every class, in order."""
+    for candidate in (
+        [Path(file)] if file else [root / "class_index.json", root / "imagenet_class_index.json"]
+    ):
+        if candidate.is_file():
+            try:
+                table = {
+                    int(label): entry for label, entry in json.loads(candidate.read_text("utf-8")).items()
+                }
+                return [(str(table[label][0]), str(table[label][1])) for label in range(len(table))]
+            except (ValueError, KeyError, AttributeError, IndexError, TypeError) as error:
+                raise DatasetError(
+                    f'{candidate} is not a class index: JSON of {{"0": ["n01440764", "tench"], …}}.'
+                ) from error
+    if file:
+        raise DatasetError(f"{file} does not exist.")
+    folders = sorted(path.name for path in root.iterdir() if path.is_dir() and _WNID.fullmatch(path.name))
+    if len(folders) != 1000:
+        raise DatasetError(
+            f"{root} has no class_index.json and {len(folders)} class folders, so the classes' numbers are "
+            "unknown; pass class_index= (Keras' imagenet_class_index.json)."
+        )
+    return [(wnid, wnid) for wnid in folders]
+
+
+def _read_labels(file: Path) -> dict[str, str]:
+    """File name without suffix to class index or wnid."""
+    if not file.is_file():
+        raise DatasetError(f"{file} does not exist.")
+    labels = {}
+    for line in file.read_text("utf-8").splitlines():
+        fields = line.replace(",", " ").split()
+        if not fields or fields[0] == "ImageId":  # header of Kaggle's file
+            continue
+        if len(fields) == 1:
+            raise DatasetError(
+                f"{file} has no file names; lines of one number, as in ILSVRC's ground_truth.txt, count the "
+                "classes in another order: use lines of file name and label."
+            )
+        labels[Path(fields[0]).stem] = fields[1]
+    return labels
+
+
+def _read_boxes(
+    file: Path,
+) -> tuple[list[tuple[str, tuple[float, float, float, float]]], tuple[float, float]]:
+    """(class, (left, top, right, bottom)) of every object, and the picture's (width, height)."""
+    try:
+        tree = ElementTree.parse(file).getroot()
+        size = (_number(tree, "size/width"), _number(tree, "size/height"))
+        objects = []
+        for item in tree.iter("object"):
+            box = tuple(_number(item, f"bndbox/{edge}") for edge in ("xmin", "ymin", "xmax", "ymax"))
+            objects.append((str(item.findtext("name")), cast("tuple[float, float, float, float]", box)))
+    except (ElementTree.ParseError, ValueError) as error:
+        raise DatasetError(f"{file} is not a bounding-box file in PASCAL VOC format ({error}).") from error
+    if not objects or min(size) <= 0:
+        raise DatasetError(f"{file} holds no object or no size.")
+    return objects, size
+
+
+def _number(element: ElementTree.Element, path: str) -> float:
+    text = element.findtext(path)
+    if text is None:
+        raise ValueError(f"no {path}")
+    return float(text)

@@ -1,0 +1,160 @@
+"""Read any photograph into plain RGB with bounded memory, or refuse it in one sentence.
+
+A folder of photographs from the world holds greyscale, CMYK, 16-bit and palette files, alpha channels, EXIF
+rotations, half-downloaded files and panoramas. All of them become 8-bit RGB here, upright, over white.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
+LARGE = 16_000_000  # pixels; above it a photograph is decoded at reduced size
+LARGEST = (
+    160_000_000  # pixels; above it it is refused before a byte is decoded (a 60000 x 60000 header is a bomb)
+)
+_ORIENTATION = 0x0112  # the EXIF tag
+_TURNS = {  # how to put a picture of this EXIF orientation upright
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+REDUCED_SIDE = 1024  # the shorter side a large photograph keeps at least, in pixels
+
+
+class BadImage(ValueError):
+    """A file that cannot be read as a photograph; the message names the file and the reason."""
+
+
+@dataclass(frozen=True)
+class Photograph:
+    """An upright 8-bit RGB picture and where it came from.
+
+    `image` is smaller than `size` (width, height of the file, after EXIF rotation) where the file has more
+    than `LARGE` pixels.
+    """
+
+    image: Image
+    size: tuple[int, int]
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The file's name without folder and suffix."""
+        return self.path.stem
+
+
+def read_photograph(path: str | Path) -> Photograph:
+    """Read one photograph; raises `BadImage` where the file is no picture, is cut off, or is too large."""
+    image, size = _decode(Path(path))
+    return Photograph(_rgb(image, Path(path)), size, Path(path))
+
+
+def read_mask(path: str | Path) -> tuple[Image, tuple[int, int]]:
+    """Read a mask as an 8-bit picture of 0 and 255, and its size in the file.
+
+    Inside is what is brighter than half of white; for palette files (label maps) every index but 0.
+    """
+    from PIL import Image as pil
+
+    image, size = _decode(Path(path), rotate=False)
+    if image.mode == "P":
+        inside = np.asarray(image) > 0
+    else:
+        inside = np.asarray(_rgb(image, Path(path)).convert("L")) > 127
+    return pil.fromarray(inside.astype(np.uint8) * 255), size
+
+
+def _decode(path: Path, rotate: bool = True) -> tuple[Image, tuple[int, int]]:
+    try:
+        from PIL import Image as pil
+        from PIL import UnidentifiedImageError
+    except ImportError as error:
+        raise ImportError("reading photographs needs Pillow: pip install 'plrp[vision]'") from error
+
+    try:
+        with warnings.catch_warnings():
+            # Our own limit below is stated in the error; Pillow's warning for 89 to 179 megapixels would be
+            # noise.
+            warnings.simplefilter("ignore", pil.DecompressionBombWarning)
+            opened = pil.open(path)
+        with opened:
+            width, height = opened.size
+            if width * height > LARGEST:
+                raise BadImage(
+                    f"{path} has {width * height / 1e6:.0f} megapixels, more than the {LARGEST // 10**6} "
+                    "that are read; scale it down first."
+                )
+            if width * height > LARGE:  # JPEG decodes straight to 1/2, 1/4 or 1/8; other formats ignore this
+                opened.draft(None, _shrunk(width, height))
+            opened.load()
+            image = _reduced(opened) if width * height > LARGE else opened.copy()
+            orientation = opened.getexif().get(_ORIENTATION, 1)
+    except BadImage:
+        raise
+    except FileNotFoundError as error:
+        raise BadImage(f"{path} does not exist.") from error
+    except IsADirectoryError as error:
+        raise BadImage(f"{path} is a folder, not a photograph.") from error
+    except PermissionError as error:
+        raise BadImage(f"{path} may not be read (permission denied).") from error
+    except UnidentifiedImageError as error:
+        raise BadImage(f"{path} is not an image that Pillow can read.") from error
+    except pil.DecompressionBombError as error:
+        raise BadImage(f"{path} has more than {LARGEST // 10**6} megapixels; scale it down first.") from error
+    except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, OverflowError) as error:
+        # Pillow's decoders raise any of these on damaged files.
+        what = "is cut off or damaged" if "truncated" in str(error) else "is damaged"
+        raise BadImage(f"{path} {what} ({str(error).rstrip('.') or type(error).__name__}).") from error
+    if rotate and orientation in _TURNS:
+        image = image.transpose(pil.Transpose[_TURNS[orientation]])
+        if orientation >= 5:  # a quarter turn
+            width, height = height, width
+    return image, (width, height)
+
+
+def _shrunk(width: int, height: int) -> tuple[int, int]:
+    scale = REDUCED_SIDE / min(width, height)
+    return max(1, int(width * scale)), max(1, int(height * scale))
+
+
+def _reduced(image: Image) -> Image:
+    """The picture at 1/2, 1/3, … of its size, the shorter side still at least `REDUCED_SIDE`."""
+    from PIL import Image as pil
+
+    factor = max(1, min(image.size) // REDUCED_SIDE)
+    if image.mode in ("P", "PA", "1", "I", "I;16", "I;16B", "I;16L"):  # Pillow cannot average these
+        return image.resize((image.width // factor, image.height // factor), pil.Resampling.NEAREST)
+    return image.reduce(factor)
+
+
+def _rgb(image: Image, path: Path) -> Image:
+    """8-bit RGB: 16 bits keep their upper 8, transparency lies over white, CMYK is converted."""
+    from PIL import Image as pil
+
+    if image.mode in ("I;16", "I;16L", "I;16B", "I"):
+        values = np.asarray(image).astype(np.int64)
+        if values.size and (values.min() < 0 or values.max() > 65535):
+            raise BadImage(
+                f"{path} holds integers outside 0..65535, with no defined white; save it as 8 bit."
+            )
+        return pil.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        raise BadImage(f"{path} holds floating-point pixels, with no defined white; save it as 8 bit.")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        white = pil.new("RGBA", layer.size, (255, 255, 255, 255))
+        return pil.alpha_composite(white, layer).convert("RGB")
+    return image.convert("RGB")
