@@ -1,0 +1,78 @@
+"""The `plrp` command. Each part of the package brings its own sub-command; this file only calls them up.
+
+A sub-command is a module with `add_parser(subparsers)`, which adds its parser and sets `run`, a function from
+the parsed arguments to an exit code. Such a module imports argparse only: `plrp --help` works, and is quick,
+whatever extras are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+COMMANDS = ("plrp.demo",)
+
+DESCRIPTION = """\
+Explains predictions of PyTorch models by layer-wise relevance propagation (LRP), and prunes the relevance on
+its way down (PLRP), so that an explanation is sparse.
+"""
+
+EPILOG = """\
+start here:
+  plrp demo                     trains a small network, explains it, and writes a page to ./demo
+  plrp COMMAND --help           what a command does, with an example
+
+from Python:
+  import plrp
+  plrp.explain(model, inputs, pruning=plrp.Pruning(p=0.15)).relevance
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command, with the sub-commands of every part of the package."""
+    from plrp import __version__
+
+    parser = argparse.ArgumentParser(
+        prog="plrp",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"plrp {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for module in COMMANDS:
+        importlib.import_module(module).add_parser(subparsers)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted."""
+    parser = build_parser()
+    parsed = parser.parse_args(arguments)
+    if not hasattr(parsed, "run"):
+        parser.print_help()
+        return 2
+    try:
+        return int(parsed.run(parsed))
+    except KeyboardInterrupt:
+        print("plrp: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has left; Python would complain again while flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if parsed.debug:
+            raise
+        print(f"plrp: {error or type(error).__name__}", file=sys.stderr)
+        if not isinstance(error, (ImportError, OSError, ValueError)):
+            print("plrp: `plrp --debug ...` shows where this happened", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
