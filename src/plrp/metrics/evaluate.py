@@ -1,0 +1,168 @@
+"""Several metrics of several explanations in one tidy table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plrp.metrics import faithfulness, localization, robustness, sparsity
+from plrp.metrics.explainer import Explainer
+from plrp.metrics.scores import Model, Target, for_rows, settle_target
+
+SPARSITY: dict[str, Callable[..., Tensor]] = {
+    "gini": sparsity.gini,
+    "entropy": sparsity.entropy,
+    "hoyer": sparsity.hoyer,
+    "nonzero": sparsity.nonzero,
+}
+LOCALIZATION: dict[str, Callable[..., Tensor]] = {
+    "relevance_mass_accuracy": localization.relevance_mass_accuracy,
+    "relevance_rank_accuracy": localization.relevance_rank_accuracy,
+    "pointing_game": localization.pointing_game,
+    "top_k_intersection": localization.top_k_intersection,
+}
+ROBUSTNESS: dict[str, Callable[..., Tensor]] = {
+    "local_lipschitz": robustness.local_lipschitz,
+    "max_sensitivity": robustness.max_sensitivity,
+}
+FAITHFULNESS = "pixel_flipping"
+
+
+def evaluate(
+    model: Model | None,
+    inputs: Tensor,
+    explanations: Any,
+    *,
+    masks: Any = None,
+    metrics: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+    target: Target = None,
+    channels: str | None = "sum",
+    batch_size: int = 64,
+) -> list[dict[str, Any]]:
+    """Score explanations of the same inputs; one row per sample and metric, as pandas and polars take it.
+
+    Parameters
+    ----------
+    model
+        Needed by `pixel_flipping`, and to settle the winning class; None serves where neither is asked for.
+    inputs
+        (batch, ...).
+    explanations
+        Relevance (batch, ...), a `plrp.Explanation`, or a function `explain(inputs) -> relevance` such as an
+        `Explainer` (which the robustness metrics need); or a mapping from names to any of these.
+    masks
+        Ground truth per sample, for localization; see `plrp.metrics.localization`.
+    metrics
+        Names, or (name, options) with the options of the function of that name. None is Gini, entropy, Hoyer
+        and the non-zero share, and with masks also relevance mass and rank accuracy and the pointing game.
+    target
+        Fixed for all metrics. None is an `Explanation`'s own target, else each sample's winning class.
+    channels
+        How the channel axis of relevance (batch, channel, *space) is pooled before sparsity and localization
+        are measured; a metric's own options come first. Ignored where there is no channel axis.
+
+    Returns a list of `{"sample": int, "explanation": str, "metric": str, "value": float}`. `pixel_flipping`
+    has the rows `pixel_flipping.auc`, `.aopc`, `.tied` and, with `order="both"`, `.symmetric_relevance_gain`.
+
+    >>> evaluate(None, torch.ones(1, 3), torch.tensor([[0.0, 0.0, 2.0]]), metrics=["nonzero"])
+    [{'sample': 0, 'explanation': 'relevance', 'metric': 'nonzero', 'value': 0.3333333333333333}]
+    """
+    named = dict(explanations) if isinstance(explanations, Mapping) else {"relevance": explanations}
+    if metrics is None:
+        metrics = list(SPARSITY)
+        if masks is not None:
+            metrics += ["relevance_mass_accuracy", "relevance_rank_accuracy", "pointing_game"]
+    asked = [(entry, {}) if isinstance(entry, str) else (entry[0], dict(entry[1])) for entry in metrics]
+    for metric, _ in asked:
+        _check_known(metric, masks)
+
+    rows: list[dict[str, Any]] = []
+    for name, explanation in named.items():
+        subject = _Subject(model, inputs, explanation, target, batch_size)
+        for metric, options in asked:
+            for label, values in subject.scores(metric, masks, channels, options).items():
+                rows += [
+                    {"sample": sample, "explanation": name, "metric": label, "value": value}
+                    for sample, value in enumerate(values.tolist())
+                ]
+    return rows
+
+
+class _Subject:
+    """One explanation of the inputs; relevance and target are worked out once, when first needed."""
+
+    def __init__(
+        self, model: Model | None, inputs: Tensor, explanation: Any, target: Target, batch_size: int
+    ) -> None:
+        self.model = model
+        self.inputs = inputs
+        self.explain = explanation if callable(explanation) else None
+        own = getattr(explanation, "target", None)
+        self.target = own if target is None and not self.explain else target
+        self.batch_size = batch_size
+        self._relevance = (
+            None if self.explain else torch.as_tensor(getattr(explanation, "relevance", explanation))
+        )
+        if self._relevance is not None and len(self._relevance) != len(inputs):
+            raise ValueError(
+                f"{len(self._relevance)} explanations for {len(inputs)} inputs: pass one per sample."
+            )
+
+    def scores(
+        self, metric: str, masks: Any, channels: str | None, options: dict[str, Any]
+    ) -> dict[str, Tensor]:
+        if metric in ROBUSTNESS:
+            if self.explain is None:
+                raise ValueError(
+                    f"{metric} explains perturbed inputs: pass a function (such as plrp.metrics.Explainer) "
+                    "in place of the finished explanation."
+                )
+            options = {"batch_size": self.batch_size, **options}
+            if isinstance(self.explain, Explainer) or self.target is not None:
+                options = {"target": self.settled(), **options}
+            return {metric: ROBUSTNESS[metric](self.explain, self.inputs, **options)}
+        relevance = self.relevance()
+        if metric == FAITHFULNESS:
+            if self.model is None:
+                raise ValueError("pixel_flipping scores perturbed inputs: pass the model.")
+            options = {"batch_size": self.batch_size, "target": self.settled(), **options}
+            curve = faithfulness.pixel_flipping(self.model, self.inputs, relevance, **options)
+            parts = {"auc": curve.auc, "aopc": curve.aopc, "tied": curve.tied}
+            if curve.symmetric_relevance_gain is not None:
+                parts["symmetric_relevance_gain"] = curve.symmetric_relevance_gain
+            return {f"{metric}.{part}": values for part, values in parts.items()}
+        if relevance.ndim > 2 and relevance.ndim == self.inputs.ndim:
+            options = {"channels": channels, **options}
+        if metric in SPARSITY:
+            return {metric: SPARSITY[metric](relevance, **options)}
+        return {metric: LOCALIZATION[metric](relevance, masks, **options)}
+
+    def settled(self) -> Target:
+        model = self.explain.model if isinstance(self.explain, Explainer) else self.model
+        if self.target is None and model is None:
+            raise ValueError("neither a target nor a model to find the winning class with: pass one of them.")
+        self.target = settle_target(model, self.inputs, self.target, self.batch_size)  # type: ignore[arg-type]
+        return self.target
+
+    def relevance(self) -> Tensor:
+        if self._relevance is None:
+            assert self.explain is not None
+            known = isinstance(self.explain, Explainer) or self.target is not None
+            target = self.settled() if known else None
+            chunks = []
+            for rows in torch.arange(len(self.inputs), device=self.inputs.device).split(self.batch_size):
+                chunk = self.inputs[rows]
+                chunks.append(self.explain(chunk, for_rows(target, rows)) if known else self.explain(chunk))
+            self._relevance = torch.cat(chunks).detach() if chunks else torch.zeros_like(self.inputs)
+        return self._relevance
+
+
+def _check_known(metric: str, masks: Any) -> None:
+    if metric not in (*SPARSITY, *LOCALIZATION, *ROBUSTNESS, FAITHFULNESS):
+        known = ", ".join((*SPARSITY, *LOCALIZATION, *ROBUSTNESS, FAITHFULNESS))
+        raise ValueError(f"unknown metric {metric!r}: choose from {known}.")
+    if metric in LOCALIZATION and masks is None:
+        raise ValueError(f"{metric} compares relevance with a ground truth: pass masks=.")

@@ -1,0 +1,398 @@
+"""Whether relevance finds what the model uses: overwrite the input by regions and watch the score fall."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from plrp.metrics.maps import Pooling, as_map, finite, pool_channels, wide
+from plrp.metrics.regions import Regions, tile
+from plrp.metrics.scores import Model, Target, for_rows, predict, score, settle_target
+from plrp.metrics.seeded import draw, permutation
+
+Perturbation = (
+    Literal["zeros", "mean", "image-mean", "gaussian", "inversion", "blur"]
+    | Tensor
+    | Callable[[Tensor], Tensor]
+)
+
+INNVESTIGATE: dict[str, Any] = {"region": 9, "channels": "mean", "aggregate": "mean", "edges": "reflect"}
+"""Options by which `pixel_flipping` ranks and flips as iNNvestigate does (Alber et al., 2019).
+
+Tiles of 9 x 9, borders completed by reflection, relevance averaged over colours and over a tile; its four
+functions are `perturbation="zeros"`, `"mean"` (of the tile, per colour), `"gaussian"` (N(0, 0.3²) instead of
+the values) and `"inversion"`. On colour images iNNvestigate itself overwrites the first colour only, because
+its mask has one channel; add `flip_channels=[0]` for the same numbers.
+"""
+
+
+@dataclass(frozen=True)
+class FlippingCurve:
+    """What `pixel_flipping` measured; tensors are float64.
+
+    Attributes
+    ----------
+    flipped
+        (points,) share of the regions that are overwritten at each point, rising from 0.
+    curve
+        (batch, points) score, the unperturbed one first; most relevant regions first (least, with
+        `order="least"`).
+    auc
+        (batch,) area under `curve` over `flipped`, divided by the width flipped: the mean height of the
+        curve.
+    aopc
+        (batch,) area over the perturbation curve (Samek et al., 2016): mean over the points of curve[0] −
+        curve[k].
+    tied
+        (batch,) share of the regions whose relevance equals another's: their order is a matter of
+        tie-breaking.
+    least_first, symmetric_relevance_gain
+        With `order="both"`: the curve with the least relevant regions first, and its `auc` minus `auc`
+        (Blücher et al., 2024); the gain is positive for an explanation better than chance. Else None.
+    """
+
+    flipped: Tensor
+    curve: Tensor
+    auc: Tensor
+    aopc: Tensor
+    tied: Tensor
+    least_first: Tensor | None = None
+    symmetric_relevance_gain: Tensor | None = None
+
+
+def pixel_flipping(
+    model: Model,
+    inputs: Tensor,
+    relevance: Any,
+    *,
+    target: Target = None,
+    region: int | Sequence[int] = 1,
+    channels: Pooling | None = "sum",
+    aggregate: Literal["sum", "mean", "max"] = "sum",
+    edges: Literal["partial", "reflect"] = "partial",
+    perturbation: Perturbation = "zeros",
+    noise_std: float = 0.3,
+    blur_sigma: float = 8.0,
+    flip_channels: Sequence[int] | None = None,
+    order: Literal["most", "least", "both"] = "most",
+    steps: int | Sequence[int] = 20,
+    spacing: Literal["linear", "logarithmic"] = "linear",
+    until: float = 1.0,
+    ties: Literal["stable", "random"] = "stable",
+    score_as: Literal["logit", "probability"] = "logit",
+    normalise: bool = True,
+    seed: int = 0,
+    batch_size: int = 64,
+) -> FlippingCurve:
+    """Overwrite regions in the order of their relevance and record the target's score (Bach et al., 2015).
+
+    A quick drop with the most relevant regions first speaks for the explanation. Regions are overwritten
+    cumulatively, each with the replacement computed from the *unperturbed* input. At most `batch_size`
+    perturbed inputs exist at a time.
+
+    Parameters
+    ----------
+    model
+        Called on (≤ batch_size, ...) inputs; a module with dropout or batch norm in training mode is refused.
+    inputs
+        (batch, channel, *space), or (batch, features); never modified.
+    relevance
+        (batch, channel, *space) like the inputs, or (batch, *space) with channels pooled already.
+    target
+        What `plrp.explain` takes; None is each sample's winning class at the unperturbed input.
+    region
+        Size of a tile: an int for all axes (9 is 9 x 9 in an image, a window of 9 in a sequence) or one per
+        axis.
+    channels
+        How relevance of a pixel's channels becomes one number; all channels of a region are then flipped
+        together. None ranks and flips every channel's entries on their own.
+    aggregate
+        How relevance of a region's positions becomes one number. Regions cut off by the border hold fewer
+        positions.
+    edges
+        `"partial"` leaves border regions smaller where `region` does not divide the space; `"reflect"`
+        completes them.
+    perturbation
+        What is written: `"zeros"`; `"mean"`, the region's own mean per channel; `"image-mean"`, the input's
+        mean per channel; `"gaussian"`, noise of `noise_std` instead of the values; `"inversion"`, −x;
+        `"blur"`, the input blurred with `blur_sigma` pixels; a baseline tensor that broadcasts to the inputs;
+        or a callable from inputs to baseline.
+    flip_channels
+        The input channels that are overwritten; None is all.
+    order
+        Most or least relevant first, or both.
+    steps, spacing, until
+        `steps` points after the unperturbed one, up to the share `until` of all regions, evenly spaced in
+        number or in the logarithm of it (fewer points where rounding makes them coincide); or the numbers of
+        flipped regions themselves.
+    ties
+        Regions of equal relevance: in the order of their position, or in a random order from `seed`.
+    score_as, normalise
+        The target's logit or probability; divided by its unperturbed value, unless `normalise=False`. Where
+        that value is not positive the quotient has no meaning: the sample's curve is NaN.
+
+    NaN or infinite relevance is a ValueError. A zero map is one large tie: `tied` is 1 and the order is
+    `ties`' alone.
+
+    >>> model = torch.nn.Linear(4, 1, bias=False)
+    >>> _ = torch.nn.init.ones_(model.weight)
+    >>> x = torch.tensor([[4.0, 3.0, 2.0, 1.0]])
+    >>> pixel_flipping(model, x, x, steps=4).curve
+    tensor([[1.0000, 0.6000, 0.3000, 0.1000, 0.0000]], dtype=torch.float64)
+    """
+    if order not in ("most", "least", "both"):
+        raise ValueError(f"unknown order {order!r}: choose 'most', 'least' or 'both'.")
+    if not inputs.is_floating_point() or inputs.ndim < 2:
+        raise ValueError(
+            f"inputs must be a floating tensor (batch, ...); got {inputs.dtype}, {tuple(inputs.shape)}."
+        )
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be positive; got {batch_size}.")
+    inputs = inputs.detach()
+    if isinstance(perturbation, Tensor):
+        try:
+            perturbation = perturbation.detach().to(inputs).expand_as(inputs)
+        except RuntimeError as error:
+            raise ValueError(
+                f"a baseline of shape {tuple(perturbation.shape)} does not broadcast to inputs of shape "
+                f"{tuple(inputs.shape)}."
+            ) from error
+    layout = _Layout(inputs, region, channels, edges)
+    ranking = layout.rank(relevance, aggregate, ties, seed)
+    if (
+        isinstance(perturbation, str)
+        and perturbation == "mean"
+        and layout.regions.count == layout.regions.number.numel()
+    ):
+        raise ValueError(
+            "the mean of a region of one entry is the entry: nothing would be flipped; use 'image-mean'."
+        )
+    counts = _step_counts(layout.regions.count, steps, spacing, until)
+    target = settle_target(model, inputs, target, batch_size)
+
+    orders = ("most", "least") if order == "both" else (order,)
+    curves = {which: inputs.new_empty(len(inputs), len(counts), dtype=wide(inputs)) for which in orders}
+    for rows in torch.arange(len(inputs), device=inputs.device).split(batch_size):
+        here = inputs[rows]
+        baseline = layout.baseline(here, perturbation, noise_std, blur_sigma, flip_channels, rows, seed)
+        for which in orders:
+            rank = layout.regions.spread(ranking[which][rows, None])
+            curves[which][rows] = _scores(
+                model, layout, here, baseline, rank, counts, for_rows(target, rows), score_as, batch_size
+            )
+    if normalise:
+        curves = {which: torch.where(c[:, :1] > 0, c / c[:, :1], torch.nan) for which, c in curves.items()}
+
+    flipped = torch.tensor(counts, device=inputs.device, dtype=wide(inputs)) / layout.regions.count
+    curve, least = curves[orders[0]], curves.get("least") if order == "both" else None
+    auc = _mean_height(curve, flipped)
+    return FlippingCurve(
+        flipped=flipped,
+        curve=curve,
+        auc=auc,
+        aopc=(curve[:, :1] - curve).mean(1),
+        tied=ranking["tied"],
+        least_first=least,
+        symmetric_relevance_gain=None if least is None else _mean_height(least, flipped) - auc,
+    )
+
+
+class _Layout:
+    """Inputs as (batch, channel, *space) with their regions, whatever axes the caller's inputs have."""
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        region: int | Sequence[int],
+        channels: Pooling | None,
+        edges: Literal["partial", "reflect"],
+    ) -> None:
+        self.shape = tuple(inputs.shape[1:])
+        self.channels = channels
+        self.has_channels = len(self.shape) > 1
+        if self.has_channels and channels is not None:
+            self.folded = self.shape
+            sizes = region
+        else:  # every entry on its own: what is there of axes is all space, under one channel
+            self.folded = (1, *self.shape)
+            per_axis = (region,) * max(1, len(self.shape) - 1) if isinstance(region, int) else tuple(region)
+            sizes = (1, *per_axis) if self.has_channels else per_axis
+        self.regions: Regions = tile(self.folded[1:], sizes, edges, inputs.device)
+
+    def fold(self, inputs: Tensor) -> Tensor:
+        return inputs.reshape(len(inputs), *self.folded)
+
+    def rank(
+        self, relevance: Any, aggregate: str, ties: Literal["stable", "random"], seed: int
+    ) -> dict[str, Tensor]:
+        """Per order, each region's place in it, int64 (batch, regions); and the share that is `tied` (batch,)."""
+        values = as_map(relevance, None)
+        values = values.to(self.regions.number.device, wide(values))
+        if tuple(values.shape[1:]) == self.shape:
+            if self.has_channels and self.channels is not None:
+                values = pool_channels(values, self.channels)[:, None]
+            else:
+                values = self.fold(values)
+        elif self.channels is not None and tuple(values.shape[1:]) in (
+            self.folded[1:],
+            (1, *self.folded[1:]),
+        ):
+            values = values.reshape(len(values), 1, *self.folded[1:])
+        else:
+            raise ValueError(
+                f"relevance of shape {tuple(values.shape)} does not fit samples of shape {self.shape}: "
+                "it needs the inputs' shape, or (batch, *space) with channels pooled."
+            )
+        finite(values.flatten(1).sum(1))
+        if aggregate == "sum":
+            per_region = self.regions.sums(values)[:, 0]
+        elif aggregate == "mean":
+            per_region = self.regions.means(values)[:, 0]
+        elif aggregate == "max":
+            flat = self.regions.tiled(values)[:, 0]
+            lowest = flat.new_full((len(flat), self.regions.count), -torch.inf)
+            per_region = lowest.index_reduce_(1, self.regions.number.flatten(), flat, "amax")
+        else:
+            raise ValueError(f"unknown aggregate {aggregate!r}: choose 'sum', 'mean' or 'max'.")
+        if ties == "stable":
+            shuffle = torch.arange(self.regions.count, device=values.device)
+        elif ties == "random":
+            shuffle = permutation(self.regions.count, seed=seed).to(values.device)
+        else:
+            raise ValueError(f"unknown ties {ties!r}: choose 'stable' or 'random'.")
+        places = torch.arange(self.regions.count, device=values.device).expand(len(values), -1)
+        result: dict[str, Tensor] = {}
+        for which, descending in (("most", True), ("least", False)):
+            ordered, at = per_region[:, shuffle].sort(dim=1, descending=descending, stable=True)
+            result[which] = torch.empty_like(at).scatter_(1, shuffle[at], places)
+        same = ordered[:, 1:] == ordered[:, :-1]
+        none = same.new_zeros(len(same), 1)
+        result["tied"] = (torch.cat([same, none], 1) | torch.cat([none, same], 1)).to(wide(values)).mean(1)
+        return result
+
+    def baseline(
+        self,
+        inputs: Tensor,
+        perturbation: Perturbation,
+        noise_std: float,
+        blur_sigma: float,
+        flip_channels: Sequence[int] | None,
+        rows: Tensor,
+        seed: int,
+    ) -> Tensor:
+        """The inputs with every region overwritten; `rows` are these inputs' places in the batch."""
+        if isinstance(perturbation, Tensor):
+            written = perturbation[rows]
+        elif callable(perturbation):
+            written = perturbation(inputs.clone()).detach().to(inputs)
+            if written.shape != inputs.shape:
+                raise ValueError(
+                    f"the perturbation made a baseline of shape {tuple(written.shape)} for inputs of shape "
+                    f"{tuple(inputs.shape)}: it must keep the shape."
+                )
+        elif perturbation == "zeros":
+            written = torch.zeros_like(inputs)
+        elif perturbation == "mean":
+            folded = self.fold(inputs)
+            written = self.regions.spread(self.regions.means(folded)).reshape(inputs.shape)
+        elif perturbation == "image-mean":
+            axes = tuple(range(2 if self.has_channels else 1, inputs.ndim))
+            written = inputs.mean(axes, keepdim=True).expand_as(inputs)
+        elif perturbation == "gaussian":
+            written = draw(
+                self.shape, noise="gaussian", radius=noise_std, seed=seed, index=0, like=inputs
+            ).expand_as(inputs)
+        elif perturbation == "inversion":
+            written = -inputs
+        elif perturbation == "blur":
+            written = _blurred(inputs, blur_sigma)
+        else:
+            raise ValueError(
+                f"unknown perturbation {perturbation!r}: choose 'zeros', 'mean', 'image-mean', 'gaussian', "
+                "'inversion', 'blur', a baseline tensor or a callable."
+            )
+        if flip_channels is None:
+            return written
+        if not self.has_channels:
+            raise ValueError(
+                "inputs (batch, features) have no channels to choose from: leave flip_channels=None."
+            )
+        kept = inputs.clone()
+        kept[:, list(flip_channels)] = written[:, list(flip_channels)]
+        return kept
+
+
+def _scores(
+    model: Model,
+    layout: _Layout,
+    inputs: Tensor,
+    baseline: Tensor,
+    rank: Tensor,
+    counts: Sequence[int],
+    target: Target,
+    score_as: Literal["logit", "probability"],
+    batch_size: int,
+) -> Tensor:
+    """Scores (batch, points): at point k the regions ranked below counts[k] hold the baseline."""
+    thresholds = torch.tensor(counts, device=inputs.device)
+    original, written = layout.fold(inputs), layout.fold(baseline)
+    chunks = []
+    for pairs in torch.arange(len(inputs) * len(counts), device=inputs.device).split(batch_size):
+        rows, points = pairs // len(counts), pairs % len(counts)
+        overwrite = rank[rows] < thresholds[points].reshape(-1, *[1] * (rank.ndim - 1))
+        perturbed = torch.where(overwrite, written[rows], original[rows]).reshape(-1, *layout.shape)
+        chunks.append(score(predict(model, perturbed), for_rows(target, rows), score_as))
+    return torch.cat(chunks).reshape(len(inputs), len(counts))
+
+
+def _step_counts(
+    regions: int, steps: int | Sequence[int], spacing: Literal["linear", "logarithmic"], until: float
+) -> list[int]:
+    """Numbers of flipped regions along the curve, rising, starting with 0."""
+    if not isinstance(steps, int):
+        counts = [0, *(int(count) for count in steps if count != 0)]
+        if len(counts) < 2 or counts[-1] > regions or any(b <= a for a, b in pairwise(counts)):
+            raise ValueError(
+                f"steps must rise within 1 to {regions}, the number of regions; got {list(steps)}."
+            )
+        return counts
+    last = round(until * regions)
+    if steps < 1 or not 0 < until <= 1 or last < 1:
+        raise ValueError(
+            f"steps must be positive, `until` a share in (0, 1] of {regions} regions; got {steps}, {until}."
+        )
+    if spacing == "linear":
+        places = np.linspace(0, last, steps + 1)
+    elif spacing == "logarithmic":
+        places = np.geomspace(1, last, steps) if steps > 1 else np.array([last])
+    else:
+        raise ValueError(f"unknown spacing {spacing!r}: choose 'linear' or 'logarithmic'.")
+    return sorted({0, *np.rint(places).astype(int).tolist()})
+
+
+def _mean_height(curve: Tensor, flipped: Tensor) -> Tensor:
+    """Area under the curve by the trapezoidal rule, over the width of the flipped share."""
+    return torch.trapezoid(curve, flipped, dim=1) / (flipped[-1] - flipped[0])
+
+
+def _blurred(inputs: Tensor, sigma: float) -> Tensor:
+    """Inputs smoothed with a Gaussian of `sigma` positions along every axis of space, borders repeated."""
+    if not sigma > 0:
+        raise ValueError(f"blur_sigma must be positive; got {sigma}.")
+    reach = max(1, round(3 * sigma))
+    at = torch.arange(-reach, reach + 1, device=inputs.device, dtype=inputs.dtype)
+    weight = torch.exp(-(at**2) / (2 * sigma**2))
+    weight = (weight / weight.sum()).reshape(1, 1, -1)
+    smooth = inputs
+    for axis in range(2 if inputs.ndim > 2 else 1, inputs.ndim):
+        lines = smooth.movedim(axis, -1)
+        padded = F.pad(lines.reshape(-1, 1, lines.shape[-1]), (reach, reach), mode="replicate")
+        smooth = F.conv1d(padded, weight).reshape(lines.shape).movedim(-1, axis)
+    return smooth

@@ -1,0 +1,124 @@
+"""Relevance maps and masks as rows of features: what every metric reads, checked once, never modified.
+
+A relevance map has the axes (batch, channel, *space) or (batch, *space). A metric sees it as (batch,
+features); whether the channels of a pixel (or the four letters of a base) are one feature or several is the
+caller's choice, by `channels=`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Pooling = Literal["sum", "mean", "max", "absolute", "norm"]
+
+
+def pool_channels(relevance: Tensor, how: Pooling) -> Tensor:
+    """One value per pixel or base: (batch, channel, *space) to (batch, *space).
+
+    `"sum"` keeps the total and lets signs cancel, `"mean"` is the sum over the number of channels, `"max"`
+    the largest, `"absolute"` the sum of absolute values, `"norm"` the Euclidean length.
+
+    >>> pool_channels(torch.tensor([[[1.0, 2.0], [-3.0, 2.0]]]), "sum")
+    tensor([[-2.,  4.]])
+    """
+    if relevance.ndim < 3:
+        raise ValueError(
+            f"relevance of shape {tuple(relevance.shape)} has no channel axis to pool: "
+            "expected (batch, channel, *space); pass channels=None."
+        )
+    if how == "sum":
+        return relevance.sum(1)
+    if how == "mean":
+        return relevance.mean(1)
+    if how == "max":
+        return relevance.amax(1)
+    if how == "absolute":
+        return relevance.abs().sum(1)
+    if how == "norm":
+        return torch.linalg.vector_norm(relevance, dim=1)
+    raise ValueError(f"unknown pooling {how!r}: choose 'sum', 'mean', 'max', 'absolute', 'norm' or None.")
+
+
+def as_map(relevance: Any, channels: Pooling | None, *, name: str = "relevance") -> Tensor:
+    """The map as a floating tensor of float32 or wider, channels pooled as asked; shape (batch, ...)."""
+    tensor = torch.as_tensor(relevance).detach()
+    if tensor.ndim < 2:
+        raise ValueError(
+            f"{name} of shape {tuple(tensor.shape)} has no batch axis: expected (batch, ...); "
+            f"pass {name}[None] for a single sample."
+        )
+    if tensor.numel() == 0 and tensor.shape[0] > 0:
+        raise ValueError(
+            f"{name} of shape {tuple(tensor.shape)} has no features: pass at least one per sample."
+        )
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        tensor = tensor.float()
+    elif not tensor.is_floating_point():
+        tensor = tensor.to(wide(tensor))
+    return tensor if channels is None else pool_channels(tensor, channels)
+
+
+def magnitudes(relevance: Any, channels: Pooling | None) -> tuple[Tensor, Tensor]:
+    """Absolute relevance (batch, features), a fresh tensor, and its mass (batch,); finite, or refused."""
+    magnitude = as_map(relevance, channels).abs()
+    magnitude = magnitude.reshape(len(magnitude), magnitude[:1].numel())
+    return magnitude, finite(magnitude.sum(1, dtype=wide(magnitude)))
+
+
+def finite(per_sample: Tensor, name: str = "relevance") -> Tensor:
+    """The same numbers, or a ValueError that names the samples whose sum is not finite."""
+    bad = (~torch.isfinite(per_sample)).nonzero().flatten().tolist()
+    if bad:
+        raise ValueError(
+            f"{name} has NaN or infinite values in sample(s) {bad}: a score of them would mean nothing; "
+            "leave these samples out or mend the explanation."
+        )
+    return per_sample
+
+
+def wide(tensor: Tensor) -> torch.dtype:
+    """The dtype of sums and scores: float64, or float32 on a device that has no float64."""
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
+
+
+def ascending(rows: Tensor) -> Tensor:
+    """Each row of (batch, features) sorted. May sort in place: hand it a tensor nobody else reads.
+
+    On the CPU numpy sorts: 32 rows of 224 x 224 float32 took 14 ms against 74 ms for torch.sort (two cores,
+    AVX2).
+    """
+    if rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64):
+        rows = rows.contiguous()
+        array: np.ndarray = rows.numpy()
+        array.sort(axis=1)
+        return rows
+    return rows.sort(dim=1).values
+
+
+def mask_like(mask: Any, relevance: Tensor) -> Tensor:
+    """The ground truth as bool (batch, features), one entry per feature of `relevance` (batch, ...).
+
+    Its shape must be the map's own, but for a channel axis of length one in either: anything that would need
+    a guess about channels is refused.
+    """
+    truth = torch.as_tensor(mask).to(relevance.device)
+    if truth.dtype != torch.bool:
+        if not bool(((truth == 0) | (truth == 1)).all()):
+            raise ValueError("a mask must hold only 0 and 1 (or False and True): pass e.g. `mask > 0`.")
+        truth = truth.bool()
+    if _without_single_channel(truth) != _without_single_channel(relevance):
+        raise ValueError(
+            f"mask of shape {tuple(truth.shape)} does not fit relevance of shape {tuple(relevance.shape)}: "
+            "one mask per sample and one entry per feature are needed; for a mask per pixel or base and "
+            "relevance per channel, say how channels are pooled, e.g. channels='sum'."
+        )
+    return truth.reshape(len(truth), truth[:1].numel())
+
+
+def _without_single_channel(tensor: Tensor) -> tuple[int, ...]:
+    shape = tuple(tensor.shape)
+    return (shape[0], *shape[2:]) if len(shape) > 2 and shape[1] == 1 else shape

@@ -1,0 +1,150 @@
+"""Does an explanation depend on what the model has learnt? Randomise its layers, from the top, and compare.
+
+The sanity check of Adebayo et al. (2018): a relevance map that stays the same when the weights are noise
+explains the input or the architecture, not the model.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from plrp.metrics.explainer import Explainer
+from plrp.metrics.scores import Target, settle_target
+from plrp.metrics.similarity import cosine, pearson, spearman
+
+MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "spearman": spearman,
+    "pearson": pearson,
+    "cosine": cosine,
+}
+
+
+@dataclass(frozen=True)
+class Randomization:
+    """Similarity of the relevance to the original's after each step of `model_randomization`.
+
+    `layers` names the layer randomised in each step, top down; `similarity[measure]` is float64 (steps,
+    batch).
+    """
+
+    layers: tuple[str, ...]
+    similarity: dict[str, Tensor]
+
+
+def model_randomization(
+    model: nn.Module,
+    inputs: Tensor,
+    explain: Explainer | Callable[[nn.Module, Tensor, Target], Tensor] | None = None,
+    *,
+    target: Target = None,
+    layers: Sequence[str] | None = None,
+    cascading: bool = True,
+    measures: Sequence[Literal["spearman", "pearson", "cosine"]] = ("spearman", "cosine"),
+    absolute: bool = False,
+    seed: int = 0,
+    batch_size: int = 32,
+) -> Randomization:
+    """Randomise the layers of a copy of the model, output first, and measure how alike its relevance stays.
+
+    Low similarity is good. The model itself is not touched, nor is torch's global random state.
+
+    Parameters
+    ----------
+    explain
+        `explain(model, inputs, target) -> relevance`; an `Explainer` (whose composite and pruning are applied
+        to the copies), or None for plain LRP.
+    target
+        Stays fixed; None is the winning class of the *original* model.
+    layers
+        Names of the modules to randomise, in this order; None is every module with parameters of its own, in
+        the reverse order of their execution.
+    cascading
+        Whether layers stay randomised while the next ones follow; False randomises one at a time.
+    measures, absolute
+        How maps are compared (`plrp.metrics.similarity`), with or without their signs.
+    seed
+        Layers with `reset_parameters` are re-initialised by it (for batch norm that is the identity); the
+        parameters of others are redrawn from normal distributions with their own mean and standard deviation.
+
+    Constant or zero maps have no correlation: NaN. NaN in an explanation is a ValueError.
+    """
+    unknown = set(measures) - set(MEASURES)
+    if unknown or not measures:
+        raise ValueError(f"unknown measures {sorted(unknown)}: choose from {sorted(MEASURES)}.")
+    target = settle_target(model, inputs, target, batch_size)
+    names = _top_down(model, inputs[:1]) if layers is None else list(layers)
+    private = copy.deepcopy(model)
+    modules = dict(private.named_modules())
+    missing = [name for name in names if name not in modules]
+    if missing:
+        raise ValueError(f"the model has no modules {missing}: layers are named as in model.named_modules().")
+
+    def relevance() -> Tensor:
+        chunks = []
+        for rows in torch.arange(len(inputs), device=inputs.device).split(batch_size):
+            chosen = target[rows] if isinstance(target, Tensor) else target
+            chunks.append(_explained(explain, private, inputs[rows], chosen))
+        whole = torch.cat(chunks)
+        return whole.abs() if absolute else whole
+
+    original = relevance()
+    scores: dict[str, list[Tensor]] = {measure: [] for measure in measures}
+    for step, name in enumerate(names):
+        before = copy.deepcopy(modules[name].state_dict())
+        _randomise(modules[name], seed, step)
+        now = relevance()
+        for measure in measures:
+            scores[measure].append(MEASURES[measure](original, now))
+        if not cascading:
+            modules[name].load_state_dict(before)
+    return Randomization(tuple(names), {measure: torch.stack(values) for measure, values in scores.items()})
+
+
+def _explained(
+    explain: Explainer | Callable[[nn.Module, Tensor, Target], Tensor] | None,
+    model: nn.Module,
+    inputs: Tensor,
+    target: Target,
+) -> Tensor:
+    if explain is None:
+        return Explainer(model)(inputs, target)
+    if isinstance(explain, Explainer):
+        return replace(explain, model=model)(inputs, target)
+    return explain(model, inputs, target).detach()
+
+
+def _top_down(model: nn.Module, inputs: Tensor) -> list[str]:
+    """Modules with parameters of their own, last executed first, as the tape of one forward pass tells."""
+    from plrp.trace import record
+
+    owners = {
+        name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))
+    }
+    executed: dict[str, None] = {}
+    for op in record(model, inputs).ops:
+        for called in (op.name, *op.folded):
+            name = called.split("#")[0]
+            if name in owners:
+                executed.pop(name, None)  # a module called twice counts where it was called last
+                executed[name] = None
+    return list(reversed(executed))
+
+
+def _randomise(module: nn.Module, seed: int, step: int) -> None:
+    devices = sorted({p.device.index or 0 for p in module.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1)[0]))
+        reset = getattr(module, "reset_parameters", None)
+        if callable(reset):
+            reset()
+            return
+        for parameter in module.parameters(recurse=False):
+            spread = parameter.std(unbiased=False) if parameter.is_floating_point() else torch.tensor(0.0)
+            parameter.copy_(parameter.mean() + spread * torch.randn_like(parameter))

@@ -1,0 +1,92 @@
+"""The tiles of an image, or windows of a sequence, that pixel flipping ranks and overwrites as a whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Regions:
+    """Every position's tile number; tiles are counted row by row.
+
+    `number` has the shape of the tiled space, which is `space` itself, or larger by `before` and `after`
+    where the borders were completed by reflection.
+    """
+
+    number: Tensor
+    count: int
+    space: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    def tiled(self, values: Tensor) -> Tensor:
+        """(batch, channel, *space) laid out as (batch, channel, positions of the tiled space)."""
+        padding = [
+            side for pair in reversed(list(zip(self.before, self.after, strict=True))) for side in pair
+        ]
+        padded = F.pad(values, padding, mode="reflect") if any(padding) else values
+        return padded.flatten(2)
+
+    def untiled(self, values: Tensor) -> Tensor:
+        """The inverse of `tiled`: completed borders are cut off."""
+        values = values.unflatten(2, tuple(self.number.shape))
+        for axis, (start, length) in enumerate(zip(self.before, self.space, strict=True), start=2):
+            values = values.narrow(axis, start, length)
+        return values
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Sum per tile: (batch, channel, *space) to (batch, channel, tiles)."""
+        flat = self.tiled(values)
+        return flat.new_zeros(*flat.shape[:2], self.count).index_add_(2, self.number.flatten(), flat)
+
+    def means(self, values: Tensor) -> Tensor:
+        """Mean per tile: (batch, channel, *space) to (batch, channel, tiles)."""
+        sizes = torch.bincount(self.number.flatten(), minlength=self.count)
+        return self.sums(values) / sizes.to(values.dtype)
+
+    def spread(self, per_tile: Tensor) -> Tensor:
+        """Each tile's value at each of its positions: (batch, channel, tiles) to (batch, channel, *space)."""
+        return self.untiled(per_tile[..., self.number.flatten()])
+
+
+def tile(
+    space: Sequence[int],
+    size: int | Sequence[int],
+    edges: Literal["partial", "reflect"],
+    device: torch.device,
+) -> Regions:
+    """Cut `space` into tiles of `size` (one int for all axes).
+
+    Where the size does not divide the space, `"partial"` leaves the last tiles smaller; `"reflect"` completes
+    them with mirrored values on both sides, half before and half after, as iNNvestigate does.
+    """
+    space = tuple(space)
+    sizes = (size,) * len(space) if isinstance(size, int) else tuple(size)
+    if len(sizes) != len(space) or any(not 1 <= s <= n for s, n in zip(sizes, space, strict=False)):
+        raise ValueError(
+            f"region {size!r} does not fit inputs with space {space}: one size, from 1 up, per axis."
+        )
+    if edges == "partial":
+        before = after = (0,) * len(space)
+    elif edges == "reflect":
+        missing = [-n % s for n, s in zip(space, sizes, strict=True)]
+        before = tuple(m // 2 for m in missing)
+        after = tuple(m - m // 2 for m in missing)
+    else:
+        raise ValueError(f"unknown edges {edges!r}: choose 'partial' or 'reflect'.")
+    number = torch.zeros((1,) * len(space), dtype=torch.long, device=device)
+    counts = []
+    for axis, (n, s, b, a) in enumerate(zip(space, sizes, before, after, strict=True)):
+        along = torch.arange(n + b + a, device=device) // s
+        counts.append(math.ceil((n + b + a) / s))
+        shape = [1] * len(space)
+        shape[axis] = -1
+        number = number * counts[-1] + along.reshape(shape)
+    return Regions(number, math.prod(counts), space, before, after)

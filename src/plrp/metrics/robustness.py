@@ -1,0 +1,168 @@
+"""How much an explanation moves when its input moves a little: local Lipschitz estimate and max-sensitivity.
+
+Both take the explanation method as a function, perturb each input `samples` times and keep the worst case.
+Perturbations come from `seed` and the shape of a sample alone (see `seeded.py`), so a sample's score does not
+depend on its batch mates or on `batch_size` (up to the rounding of the model's own batched arithmetic). At
+most `batch_size` perturbed inputs exist at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from plrp.metrics.explainer import Explainer
+from plrp.metrics.maps import finite, wide
+from plrp.metrics.scores import Target, for_rows, settle_target
+from plrp.metrics.seeded import Noise, draw
+
+Normalisation = Literal["max", "mass", "norm"]
+
+
+def local_lipschitz(
+    explain: Callable[..., Tensor],
+    inputs: Tensor,
+    *,
+    radius: float = 0.1,
+    samples: int = 20,
+    noise: Noise = "ball",
+    normalise: Normalisation | None = None,
+    target: Target = None,
+    seed: int = 0,
+    batch_size: int = 32,
+) -> Tensor:
+    """Estimate of the local Lipschitz constant (Alvarez-Melis & Jaakkola, 2018). Lower is more robust.
+
+    L(x) = max over x' of ‖e(x) − e(x')‖₂ / ‖x − x'‖₂, with `samples` draws of x' around x. The true constant
+    is at least the estimate.
+
+    Parameters
+    ----------
+    explain
+        `explain(inputs) -> relevance`, batched; with `target` it is called as `explain(inputs, target)`. An
+        `Explainer` is kept to each sample's unperturbed winning class unless a target is given.
+    inputs
+        (batch, ...); never modified.
+    radius, noise
+        `"ball"`: x' uniform in the Euclidean ball of `radius`. `"box"`: uniform in ±`radius` per entry.
+        `"gaussian"`: normal with standard deviation `radius` per entry (unbounded; the default of Quantus,
+        with 0.1).
+    normalise
+        `None` compares relevance as it is, which is the definition. `"max"`, `"mass"`, `"norm"` first divide
+        every map by its own largest absolute value, L1 or L2 norm, so that methods of different scale can be
+        compared.
+    target
+        Class per sample, int, index tuple or callable, as `plrp.explain` takes it.
+
+    Returns float64 (batch,). A method that always answers zero scores 0. NaN in an explanation, or a radius
+    so small that x' rounds to x, is a ValueError.
+
+    >>> local_lipschitz(lambda x: 3 * x, torch.randn(2, 5), radius=0.5)
+    tensor([3.0000, 3.0000], dtype=torch.float64)
+    """
+    worst = torch.zeros(len(inputs), device=inputs.device, dtype=wide(inputs))
+    for rows, moved, changed, _ in _excursions(
+        explain, inputs, radius, samples, noise, normalise, target, seed, batch_size
+    ):
+        worst.scatter_reduce_(0, rows, changed / moved, "amax")
+    return worst
+
+
+def max_sensitivity(
+    explain: Callable[..., Tensor],
+    inputs: Tensor,
+    *,
+    radius: float = 0.02,
+    samples: int = 20,
+    noise: Noise = "box",
+    normalise: Normalisation | None = None,
+    target: Target = None,
+    seed: int = 0,
+    batch_size: int = 32,
+) -> Tensor:
+    """Largest relative change of the explanation as the input changes a little. Lower is more robust.
+
+    max over x' of ‖e(x) − e(x')‖₂ / ‖e(x)‖₂ (Yeh et al., 2019); the arguments are those of `local_lipschitz`,
+    with Yeh's box (‖x − x'‖∞ ≤ `radius`) as default.
+
+    Returns float64 (batch,). Where e(x) is a zero map: 0 if every e(x') is zero too, else infinity. NaN in an
+    explanation is a ValueError.
+
+    >>> max_sensitivity(lambda x: torch.ones_like(x), torch.randn(2, 5))
+    tensor([0., 0.], dtype=torch.float64)
+    """
+    worst = torch.zeros(len(inputs), device=inputs.device, dtype=wide(inputs))
+    for rows, _, changed, length in _excursions(
+        explain, inputs, radius, samples, noise, normalise, target, seed, batch_size
+    ):
+        worst.scatter_reduce_(0, rows, torch.where(changed > 0, changed / length, 0.0), "amax")
+    return worst
+
+
+def _excursions(
+    explain: Callable[..., Tensor],
+    inputs: Tensor,
+    radius: float,
+    samples: int,
+    noise: Noise,
+    normalise: Normalisation | None,
+    target: Target,
+    seed: int,
+    batch_size: int,
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Chunks of (sample, ‖x − x'‖, ‖e(x) − e(x')‖, ‖e(x)‖), over all samples × perturbations."""
+    if not inputs.is_floating_point():
+        raise ValueError(f"inputs of dtype {inputs.dtype} cannot be moved a little: pass a floating tensor.")
+    if not radius > 0 or samples < 1 or batch_size < 1:
+        raise ValueError(
+            f"radius, samples and batch_size must be positive; got {radius}, {samples}, {batch_size}."
+        )
+    if not len(inputs):
+        return
+    inputs = inputs.detach()
+    if target is not None or isinstance(explain, Explainer):
+        model = explain.model if isinstance(explain, Explainer) else explain
+        target = settle_target(model, inputs, target, batch_size)
+
+    def relevance(perturbed: Tensor, rows: Tensor) -> Tensor:
+        answer = explain(perturbed) if target is None else explain(perturbed, for_rows(target, rows))
+        return _scaled(answer.detach().reshape(len(perturbed), -1), normalise)
+
+    everyone = torch.arange(len(inputs), device=inputs.device)
+    original = torch.cat([relevance(inputs[rows], rows) for rows in everyone.split(batch_size)])
+    length = finite(torch.linalg.vector_norm(original, dim=1, dtype=wide(original)), "the explanation")
+    shifts: dict[int, Tensor] = {}
+    # All samples meet perturbation 0, then all meet perturbation 1: a draw is needed for one stretch only.
+    for pairs in torch.arange(len(inputs) * samples, device=inputs.device).split(batch_size):
+        rows, draws = pairs % len(inputs), pairs // len(inputs)
+        needed = range(int(draws[0]), int(draws[-1]) + 1)
+        shifts = {k: shifts[k] if k in shifts else _shift(inputs, noise, radius, seed, k) for k in needed}
+        here = inputs[rows]
+        perturbed = here + torch.stack([shifts[k] for k in needed])[draws - needed[0]]
+        moved = torch.linalg.vector_norm((perturbed - here).flatten(1), dim=1, dtype=wide(here))
+        if bool((moved == 0).any()):
+            raise ValueError(
+                f"radius {radius} vanishes in the rounding of {inputs.dtype} inputs: choose a larger one."
+            )
+        changed = torch.linalg.vector_norm(
+            relevance(perturbed, rows) - original[rows], dim=1, dtype=wide(here)
+        )
+        yield rows, moved, finite(changed, "the explanation of a perturbed input"), length[rows]
+
+
+def _shift(inputs: Tensor, noise: Noise, radius: float, seed: int, index: int) -> Tensor:
+    return draw(inputs.shape[1:], noise=noise, radius=radius, seed=seed, index=index, like=inputs)
+
+
+def _scaled(relevance: Tensor, normalise: Normalisation | None) -> Tensor:
+    """Each map (row) over its own scale; a zero map stays zero."""
+    if normalise is None:
+        return relevance
+    orders: dict[Any, float] = {"max": torch.inf, "mass": 1, "norm": 2}
+    if normalise not in orders:
+        raise ValueError(f"unknown normalise {normalise!r}: choose 'max', 'mass', 'norm' or None.")
+    scale = torch.linalg.vector_norm(relevance, ord=orders[normalise], dim=1, keepdim=True)
+    return relevance / torch.where(scale > 0, scale, 1.0)

@@ -1,0 +1,101 @@
+"""The one number per sample that a perturbation is measured by: the logit or probability of one target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from plrp.metrics.maps import wide
+
+Target: TypeAlias = "int | Sequence[int] | Tensor | tuple[int, ...] | Callable[[Tensor], Tensor] | None"
+Model: TypeAlias = "nn.Module | Callable[[Tensor], Tensor]"
+
+
+def settle_target(model: Model, inputs: Tensor, target: Target, batch_size: int) -> Target:
+    """The target that stays fixed while inputs are perturbed: as given, or each sample's winning class.
+
+    Classes per sample come back as int64 (batch,) on the inputs' device; an int, an index tuple into the
+    output and a callable stay as they are.
+    """
+    if target is None:
+        return winner(model, inputs, batch_size)
+    if isinstance(target, (int, tuple)) or callable(target):
+        return target
+    classes = torch.as_tensor(target, device=inputs.device)
+    if classes.ndim == 0:
+        return int(classes)
+    if classes.shape != (len(inputs),):
+        raise ValueError(
+            f"target of shape {tuple(classes.shape)} does not fit {len(inputs)} samples: pass one class per "
+            "sample, one int for all, an index tuple into the output, or a callable from the output to scores."
+        )
+    return classes.long()
+
+
+def winner(model: Model, inputs: Tensor, batch_size: int = 64) -> Tensor:
+    """Each sample's winning class, int64 (batch,); the model's output must be (batch, classes)."""
+    classes = []
+    for chunk in inputs.split(batch_size):
+        output = predict(model, chunk)
+        if output.ndim != 2:
+            raise ValueError(
+                f"output of shape {tuple(output.shape)} has no winning class per sample: name a target, "
+                "e.g. an index tuple or a callable from the output to one score per sample."
+            )
+        classes.append(output.argmax(1))
+    return torch.cat(classes) if classes else torch.zeros(0, dtype=torch.long, device=inputs.device)
+
+
+def predict(model: Model, inputs: Tensor) -> Tensor:
+    """The model's output, without a graph; refuses a model whose output depends on batch mates or chance."""
+    if isinstance(model, nn.Module):
+        for name, module in model.named_modules():
+            random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+            if module.training and (random or isinstance(module, nn.modules.batchnorm._BatchNorm)):
+                raise ValueError(
+                    f"layer {name!r} is in training mode, where scores depend on chance and on batch mates: "
+                    "call model.eval() first."
+                )
+    with torch.no_grad():
+        return model(inputs)
+
+
+def for_rows(target: Target, rows: Tensor) -> Target:
+    """The settled target of the samples `rows` (an index into the batch)."""
+    return target[rows] if isinstance(target, Tensor) else target
+
+
+def score(output: Tensor, target: Target, kind: Literal["logit", "probability"]) -> Tensor:
+    """One score per row of the model's output, float64 (batch,).
+
+    `"probability"` is the softmax over axis 1, or the sigmoid of a single output.
+    """
+    if kind == "probability":
+        if callable(target):
+            raise ValueError(
+                "a callable target makes its own score: use score='logit', or take the probability in it."
+            )
+        output = output.sigmoid() if output.ndim < 2 or output.shape[1] == 1 else output.softmax(1)
+    elif kind != "logit":
+        raise ValueError(f"unknown score {kind!r}: choose 'logit' or 'probability'.")
+    if callable(target):
+        chosen = target(output)
+    elif isinstance(target, Tensor):
+        if output.ndim > 2:
+            raise ValueError(
+                f"output of shape {tuple(output.shape)} needs an index tuple or callable as target."
+            )
+        chosen = output.reshape(len(output), -1).gather(1, target[:, None])[:, 0]
+    elif isinstance(target, tuple):
+        chosen = output[(slice(None), *target)]
+    else:
+        chosen = output[:, target] if output.ndim > 1 else output
+    if chosen.shape != (len(output),):
+        raise ValueError(
+            f"target picks scores of shape {tuple(chosen.shape)} from output of shape {tuple(output.shape)}: "
+            "it must pick one per sample."
+        )
+    return chosen.detach().to(wide(chosen))

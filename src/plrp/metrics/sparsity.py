@@ -1,0 +1,93 @@
+"""How concentrated a relevance map is: Gini index, entropy, Hoyer's measure, share of non-zero entries.
+
+All read absolute values, one score per sample, and depend on a sample's own map alone. A zero map is treated
+as what it is, a constant map: it singles out nothing, so it is as little sparse as a map can be (Gini 0,
+Hoyer 0, entropy ln n).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plrp.metrics.maps import Pooling, ascending, magnitudes
+
+
+def gini(relevance: Any, *, channels: Pooling | None = None) -> Tensor:
+    """Gini index of absolute relevance, 0 (all equal) to 1 − 1/n (one entry holds all). Higher is sparser.
+
+    With v_1 ≤ … ≤ v_n the sorted absolute values: G = Σ_i (2i − n − 1)·v_i / (n·Σ_i v_i)  (Chalasani et al.,
+    2020).
+
+    `relevance` is (batch, ...); `channels` says how axis 1 is pooled first (`None`: every entry is a
+    feature). Returns float64 (batch,). A constant map, the zero map included, scores 0; NaN or infinity is a
+    ValueError.
+
+    >>> gini(torch.tensor([[0.0, 0.0, 0.0, 5.0], [1.0, 1.0, 1.0, 1.0]]))
+    tensor([0.7500, 0.0000], dtype=torch.float64)
+    """
+    magnitude, mass = magnitudes(relevance, channels)
+    n = magnitude.shape[1]
+    rank = torch.arange(1, n + 1, device=mass.device, dtype=mass.dtype)
+    weighted = ascending(magnitude).to(mass.dtype) @ (2 * rank - n - 1)
+    return torch.where(mass > 0, weighted / (n * mass), 0.0)
+
+
+def entropy(relevance: Any, *, channels: Pooling | None = None, normalised: bool = False) -> Tensor:
+    """Shannon entropy, in nats, of the absolute relevance read as a distribution. Lower is sparser.
+
+    H = −Σ_i q_i ln q_i with q_i = |r_i| / Σ|r| and 0·ln 0 = 0  (Bhatt et al., 2020): 0 for a single non-zero
+    entry, ln n for a constant map. `normalised=True` divides by ln n (one feature: 0).
+
+    Returns float64 (batch,). A zero map counts as a constant one: ln n. NaN or infinity is a ValueError.
+
+    >>> entropy(torch.tensor([[0.0, 0.0, 0.0, 5.0], [1.0, 1.0, 1.0, 1.0]]), normalised=True)
+    tensor([0.0000, 1.0000], dtype=torch.float64)
+    """
+    magnitude, mass = magnitudes(relevance, channels)
+    n = magnitude.shape[1]
+    share = magnitude / mass[:, None].to(magnitude.dtype)
+    nats = torch.special.entr(share).sum(1, dtype=mass.dtype)
+    nats = torch.where(mass > 0, nats, math.log(n) if n else 0.0)
+    if not normalised:
+        return nats
+    return nats / math.log(n) if n > 1 else torch.zeros_like(nats)
+
+
+def hoyer(relevance: Any, *, channels: Pooling | None = None) -> Tensor:
+    """Hoyer's sparseness, 0 (constant map) to 1 (one non-zero entry). Higher is sparser.
+
+    (√n − ‖r‖₁/‖r‖₂) / (√n − 1)  (Hoyer, 2004).
+
+    Returns float64 (batch,). The zero map and a map of one feature score 0; NaN or infinity is a ValueError.
+
+    >>> hoyer(torch.tensor([[0.0, 0.0, 0.0, 5.0], [1.0, 1.0, 1.0, 1.0]]))
+    tensor([1., 0.], dtype=torch.float64)
+    """
+    magnitude, mass = magnitudes(relevance, channels)
+    n = magnitude.shape[1]
+    if n == 1:
+        return torch.zeros_like(mass)
+    length = torch.linalg.vector_norm(magnitude, dim=1, dtype=mass.dtype)
+    return torch.where(mass > 0, (math.sqrt(n) - mass / length) / (math.sqrt(n) - 1), 0.0)
+
+
+def nonzero(relevance: Any, *, channels: Pooling | None = None, threshold: float = 0.0) -> Tensor:
+    """Share of entries that carry relevance, 0 to 1. Lower is sparser.
+
+    An entry counts if |r_i| > `threshold`·max|r|; the default counts exact non-zeros, which pruning makes
+    meaningful. Returns float64 (batch,). The zero map scores 0; NaN or infinity is a ValueError.
+
+    >>> nonzero(torch.tensor([[0.0, 0.01, 0.0, 5.0]]))
+    tensor([0.5000], dtype=torch.float64)
+    """
+    if not 0.0 <= threshold < 1.0:
+        raise ValueError(f"threshold must lie in [0, 1), a share of the largest entry; got {threshold}.")
+    magnitude, mass = magnitudes(relevance, channels)
+    if not len(magnitude):
+        return mass
+    least = threshold * magnitude.amax(1, keepdim=True)
+    return (magnitude > least).sum(1).to(mass.dtype) / magnitude.shape[1]
