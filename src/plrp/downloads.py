@@ -1,0 +1,126 @@
+"""Fetch published weights: progress, resume, checksum; a file has its name only when it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from urllib.parse import urlsplit
+
+ATTEMPTS = 3  # a connection that breaks off is taken up again where it broke
+TIMEOUT = 30  # seconds without a byte
+_CHUNK = 1 << 18
+_HASH_IN_NAME = re.compile(
+    r"-([0-9a-f]{8,64})\.\w+$"
+)  # resnet50-11ad3fa6.pth: the first digits of the SHA-256
+
+
+class DownloadError(OSError):
+    """A download that failed; the message says how far it came and what to do."""
+
+
+def fetch(url: str, folder: str | Path, *, mirror: str | None = None, quiet: bool = False) -> Path:
+    """The file of a URL in `folder`, downloaded if it is not there yet.
+
+    Where the file's name carries its SHA-256, as torchvision's do, the content is checked against it.
+    `mirror` (else the environment variable PLRP_MIRROR) is a base address to take files of that name from
+    instead.
+    """
+    name = Path(urlsplit(url).path).name
+    target = Path(folder) / name
+    digits = _HASH_IN_NAME.search(name)
+    if target.exists():
+        if digits and not _sha256(target).startswith(digits.group(1)):
+            raise DownloadError(f"{target} does not match the checksum in its name; delete it and run again.")
+        return target
+    mirror = mirror or os.environ.get("PLRP_MIRROR")
+    if mirror:
+        url = f"{mirror.rstrip('/')}/{name}"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, part = tempfile.mkstemp(prefix=f".{name}.", suffix=".part", dir=target.parent)
+    os.close(handle)
+    try:
+        _download(url, Path(part), quiet)
+        if digits and not _sha256(Path(part)).startswith(digits.group(1)):
+            raise DownloadError(f"what {url} sent does not match the checksum in its name; nothing was kept.")
+        os.chmod(part, 0o644)  # mkstemp makes private files; a shared cache is read by others
+        os.replace(part, target)
+    finally:
+        Path(part).unlink(missing_ok=True)
+    return target
+
+
+def _download(url: str, part: Path, quiet: bool) -> None:
+    for attempt in range(1, ATTEMPTS + 1):
+        have = part.stat().st_size
+        try:
+            request = urllib.request.Request(url, headers={"User-Agent": "plrp"})
+            if have:
+                request.add_header("Range", f"bytes={have}-")
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+                if have and answer.status != 206:  # the server starts over
+                    have = 0
+                length = answer.headers.get("Content-Length")
+                size = have + int(length) if length else None
+                with (
+                    open(part, "ab" if have else "wb") as file,
+                    _progress(part, url, have, size, quiet) as advance,
+                ):
+                    while chunk := answer.read(_CHUNK):
+                        file.write(chunk)
+                        advance(len(chunk))
+            done = part.stat().st_size
+            if size is None or done == size:
+                return
+            reason = f"the connection broke off after {done / 1e6:.1f} of {size / 1e6:.1f} MB"
+        except urllib.error.HTTPError as error:
+            raise DownloadError(
+                f"{url} could not be downloaded: the server answered {error.code} {error.reason}."
+            ) from error
+        except (OSError, HTTPException) as error:
+            reason = str(getattr(error, "reason", error)) or type(error).__name__
+        if attempt == ATTEMPTS:
+            raise DownloadError(
+                f"{url} could not be downloaded in {ATTEMPTS} attempts: {reason}; try again, or pass the "
+                "weights as a local file."
+            )
+
+
+@contextmanager
+def _progress(
+    part: Path, url: str, have: int, size: int | None, quiet: bool
+) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, one line elsewhere; yields the function that takes the bytes that came."""
+    name = Path(urlsplit(url).path).name
+    if quiet or not sys.stderr.isatty():
+        if not quiet and not have:
+            print(f"downloading {url}" + (f" ({size / 1e6:.1f} MB)" if size else ""), file=sys.stderr)
+        yield lambda count: None
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError:
+        print(f"downloading {url}", file=sys.stderr)
+        yield lambda count: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=size, completed=have)
+        yield lambda count: bar.advance(task, count)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

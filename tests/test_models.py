@@ -1,0 +1,550 @@
+"""Models by name, by file and by checkpoint; weights that are wrong, cut off, or no data at all."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from safetensors.torch import save_file
+from torch import nn
+
+from plrp import models
+from plrp.checkpoints import CheckpointError, load_weights, read_state_dict
+from plrp.downloads import DownloadError, fetch
+from plrp.models import ModelError, load
+
+SMALL = """
+import torch
+from layers import width
+from torch import nn
+
+categories = ["cat", "dog"]
+
+
+def build():
+    return nn.Sequential(nn.Conv2d(3, width, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 2))
+
+
+model = build()
+
+
+def broken():
+    raise RuntimeError("no such dataset")
+
+
+def number():
+    return 4
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "layers.py").write_text("width = 4\n")
+    (tmp_path / "network.py").write_text(SMALL)
+    return tmp_path / "network.py"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of torch.hub."""
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path / "hub"))
+    return tmp_path / "hub" / "checkpoints"
+
+
+# Names
+
+
+def test_torchvision_by_name_with_and_without_prefix() -> None:
+    plain, prefixed = (
+        load("squeezenet1_1", weights="random"),
+        load("torchvision:squeezenet1_1", weights="random"),
+    )
+    assert type(plain.module) is torchvision.models.SqueezeNet
+    assert plain.name == prefixed.name == "torchvision:squeezenet1_1"
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(plain.module.parameters(), prefixed.module.parameters(), strict=True)
+    )
+    assert not plain.module.training
+    assert not any(p.requires_grad for p in plain.module.parameters())
+    assert plain.categories is not None
+    assert plain.categories[1] == "goldfish"
+    assert plain.geometry is not None
+    assert (plain.geometry.resize, plain.geometry.crop) == (256, 224)
+
+
+def test_random_weights_leave_the_callers_random_numbers_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    load("squeezenet1_1", weights="random")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_another_number_of_classes_has_no_names() -> None:
+    loaded = load("squeezenet1_1", weights="random", num_classes=7)
+    assert loaded.categories is None
+    assert loaded.module(torch.zeros(1, 3, 64, 64)).shape == (1, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("resnet51", "torchvision has no model 'resnet51'; the nearest are .*resnet50"),
+        ("fasterrcnn_resnet50_fpn", "torchvision has no model"),
+        ("keras:resnet50", "write torchvision:NAME, timm:NAME or file.py:factory"),
+        ("nowhere.py:build", "nowhere.py does not exist"),
+        ("timm:resnet5O", "timm has no model 'resnet5O'; the nearest are"),
+    ],
+)
+def test_unknown_names_name_the_nearest(name: str, reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        load(name)
+
+
+def test_unknown_weights_name_the_published_ones() -> None:
+    with pytest.raises(
+        ModelError, match=r"neither a file nor published for resnet50 \(IMAGENET1K_V1, IMAGENET1K_V2"
+    ):
+        load("resnet50", weights="IMAGENET21K")
+    with pytest.raises(ModelError, match="have 1000 classes, not 10"):
+        load("resnet50", num_classes=10)
+
+
+def test_imagenet_categories_are_torchvisions() -> None:
+    categories = models.imagenet_categories()
+    assert len(categories) == 1000
+    assert categories[281] == "tabby"
+
+
+# A file of the user's
+
+
+def test_a_factory_in_a_file(file: Path) -> None:
+    loaded = load(f"{file}:build")
+    assert loaded.module(torch.zeros(1, 3, 8, 8)).shape == (1, 2)
+    assert loaded.categories == ("cat", "dog")
+    assert isinstance(load(f"{file}:model").module, nn.Sequential)
+    assert str(file.parent) not in sys.path
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("biuld", r"network\.py has no 'biuld'; the nearest are build"),
+        ("broken", r"broken in .*network\.py failed: RuntimeError: no such dataset"),
+        ("number", r"number in .*network\.py returned a int; it should return a torch\.nn\.Module"),
+    ],
+)
+def test_factories_that_fail_say_why(file: Path, name: str, reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        load(f"{file}:{name}")
+
+
+def test_a_file_that_does_not_import_says_why(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import nonexistent_package\n")
+    with pytest.raises(
+        ModelError, match=r"could not be imported: ModuleNotFoundError: .*nonexistent_package"
+    ):
+        load(f"{tmp_path / 'bad.py'}:build")
+
+
+def test_what_a_file_does_not_take(file: Path) -> None:
+    with pytest.raises(ModelError, match="num_classes is for torchvision and timm"):
+        load(f"{file}:build", num_classes=3)
+    with pytest.raises(ModelError, match=r"none\.pt do not exist"):
+        load(f"{file}:build", weights="none.pt")
+
+
+# Checkpoints
+
+
+def small() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    )
+
+
+def loads(path: Path) -> bool:
+    fresh = small()
+    for parameter in fresh.parameters():
+        nn.init.zeros_(parameter)
+    load_weights(fresh, path)
+    return all(
+        torch.allclose(a.float(), b.float(), atol=1e-3)
+        for a, b in zip(fresh.state_dict().values(), small().state_dict().values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("suffix", ["pth", "pt", "safetensors"])
+def test_every_format_in_half_and_single_precision(tmp_path: Path, suffix: str, half: bool) -> None:
+    state = {k: v.half() if half and v.is_floating_point() else v for k, v in small().state_dict().items()}
+    path = tmp_path / f"w.{suffix}"
+    save_file(state, path) if suffix == "safetensors" else torch.save(state, path)
+    assert loads(path)
+    fresh = small()
+    load_weights(fresh, path)
+    assert next(fresh.parameters()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("nesting", ["state_dict", "model_state_dict", "model"])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod."])
+def test_what_training_scripts_save(tmp_path: Path, nesting: str, prefix: str) -> None:
+    state = {prefix + k: v for k, v in small().state_dict().items()}
+    torch.save({nesting: state, "epoch": 3, "optimizer": {"lr": 0.1}}, tmp_path / "w.pt")
+    assert loads(tmp_path / "w.pt")
+
+
+def test_old_files_without_batch_counters_load(tmp_path: Path) -> None:
+    state = {k: v for k, v in small().state_dict().items() if "num_batches" not in k}
+    torch.save(state, tmp_path / "w.pt", _use_new_zipfile_serialization=False)
+    assert loads(tmp_path / "w.pt")
+
+
+def test_old_names_of_densenets_are_understood(tmp_path: Path) -> None:
+    new = torchvision.models.densenet121().state_dict()
+    old = {
+        k.replace("norm1", "norm.1")
+        .replace("conv1", "conv.1")
+        .replace("norm2", "norm.2")
+        .replace("conv2", "conv.2"): v
+        for k, v in new.items()
+    }
+    assert old.keys() != new.keys()
+    torch.save(old, tmp_path / "densenet121.pth")
+    loaded = load("densenet121", weights=tmp_path / "densenet121.pth")
+    assert torch.equal(
+        loaded.module.state_dict()["features.denseblock1.denselayer1.norm1.weight"],
+        new["features.denseblock1.denselayer1.norm1.weight"],
+    )
+
+
+class Payload:
+    """What an attacker puts into a pickle."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, (f"touch {self.path}",)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("how", ["pickle", "torch"])
+def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path, how: str) -> None:
+    payload = Payload()
+    payload.path = tmp_path / "owned"  # type: ignore[attr-defined]
+    path = tmp_path / "w.pth"
+    if how == "torch":
+        torch.save({"weight": payload}, path)
+    else:
+        path.write_bytes(pickle.dumps({"weight": payload}))
+    with pytest.raises(
+        CheckpointError,
+        match=r"refused: it is a pickle that calls (posix|nt)\.system on loading.*save model\.state_dict\(\)",
+    ):
+        read_state_dict(path)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_a_whole_pickled_model_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    torch.save(small(), tmp_path / "w.pth")
+    with pytest.raises(CheckpointError, match=r"calls torch\.nn\.modules\.container\.Sequential on loading"):
+        read_state_dict(tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+@pytest.mark.parametrize("kept", [0.0, 0.3, 0.9])
+def test_a_checkpoint_cut_off_is_refused(tmp_path: Path, suffix: str, kept: float) -> None:
+    path = tmp_path / f"w.{suffix}"
+    save_file(small().state_dict(), path) if suffix == "safetensors" else torch.save(
+        small().state_dict(), path
+    )
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept * len(content))])
+    with pytest.raises(CheckpointError, match="is cut off or no") as caught:
+        read_state_dict(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_state_dict_is_named(tmp_path: Path) -> None:
+    for content, reason in [
+        (torch.zeros(3), "holds no state dict \\(it holds a Tensor\\)"),
+        ({}, "holds no state dict"),
+        ({"epoch": 3, "loss": 0.1}, "'epoch' is a int, not a tensor"),
+    ]:
+        torch.save(content, tmp_path / "w.pth")
+        with pytest.raises(CheckpointError, match=reason):
+            read_state_dict(tmp_path / "w.pth")
+    with pytest.raises(CheckpointError, match="does not exist"):
+        read_state_dict(tmp_path / "none.pth")
+
+
+def test_a_misfit_is_said_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+
+    def reason_of(state: dict[str, torch.Tensor]) -> str:
+        torch.save(state, path)
+        with pytest.raises(CheckpointError) as caught:
+            load_weights(small(), path, of="mine")
+        assert "\n" not in str(caught.value)
+        return str(caught.value).removeprefix(f"{path} does not fit mine: ")
+
+    whole = small().state_dict()
+    assert reason_of({k: v for k, v in whole.items() if k != "4.bias"}) == "4.bias missing."
+    assert reason_of({**whole, "5.weight": torch.zeros(1)}) == "5.weight unexpected."
+    two = {k: v for k, v in whole.items() if not k.startswith("4.")}
+    assert (
+        reason_of({**two, "fc.weight": torch.zeros(1)})
+        == "2 tensors (4.weight, 4.bias) missing; fc.weight unexpected."
+    )
+    assert reason_of({**whole, "4.weight": torch.zeros(5, 4), "4.bias": torch.zeros(5)}) == (
+        "it has 5 classes, the model has 2 (build the model with num_classes=5)."
+    )
+    assert (
+        reason_of({**whole, "4.weight": torch.zeros(2, 9)})
+        == "4.weight is (2, 9) in the file, (2, 4) in the model."
+    )
+    assert reason_of({**whole, "4.bias": torch.tensor([1.0, float("nan")])}).endswith(
+        "infinite or undefined numbers (first: 4.bias)."
+    )
+
+
+# timm
+
+
+def test_timm_models_bring_their_own_geometry(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    loaded = load("timm:resnet10t", weights="random")
+    assert loaded.geometry is not None
+    assert loaded.geometry.crop == 176
+    assert loaded.categories is not None
+    torch.save(loaded.module.state_dict(), tmp_path / "w.pth")
+    again = load("timm:resnet10t", weights=tmp_path / "w.pth")
+    x = torch.rand(1, 3, 64, 64)
+    assert torch.equal(again.module(x), loaded.module(x))
+    assert load("timm:resnet10t", weights="random", num_classes=3).categories is None
+
+
+def test_without_timm_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ImportError, match="pip install timm"):
+        load("timm:resnet18")
+
+
+def test_without_torchvision_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(ImportError, match=r"pip install 'plrp\[vision\]'"):
+        load("resnet18")
+
+
+# Downloads, from a file server on this machine
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """A file server that can break connections off after `cut` bytes, for the first `breaks` requests."""
+
+    daemon_threads = True
+    cut: int | None = None
+    breaks = 0
+    ranges = True
+    requests: list[str | None]
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path))
+        if not path.is_file():
+            self.send_error(404)
+            return
+        content = path.read_bytes()
+        wanted = self.headers.get("Range")
+        self.server.requests.append(wanted)
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.server.ranges else 0
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        breaks = self.server.cut is not None and len(self.server.requests) <= self.server.breaks
+        self.wfile.write(content[start : start + self.server.cut] if breaks else content[start:])
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    (tmp_path / "served").mkdir()
+    handler = functools.partial(Handler, directory=str(tmp_path / "served"))
+    server = Server(("127.0.0.1", 0), handler)
+    server.requests = []
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def served(tmp_path: Path, content: bytes) -> str:
+    """Puts a file into the server's folder under a name with its own checksum."""
+    name = f"weights-{hashlib.sha256(content).hexdigest()[:8]}.pth"
+    (tmp_path / "served" / name).write_bytes(content)
+    return name
+
+
+def address(server: Server) -> str:
+    return f"http://127.0.0.1:{server.server_address[1]}"
+
+
+def test_a_download_is_checked_kept_and_not_repeated(tmp_path: Path, server: Server) -> None:
+    content = os.urandom(700_000)
+    name = served(tmp_path, content)
+    for _ in range(2):
+        path = fetch(f"{address(server)}/{name}", tmp_path / "cache", quiet=True)
+        assert path.read_bytes() == content
+    assert len(server.requests) == 1
+    assert os.listdir(tmp_path / "cache") == [name]
+    assert path.stat().st_mode & 0o444 == 0o444
+
+
+def test_a_broken_connection_is_taken_up_where_it_broke(tmp_path: Path, server: Server) -> None:
+    content = os.urandom(900_000)
+    name = served(tmp_path, content)
+    server.cut, server.breaks = 300_000, 2
+    assert fetch(f"{address(server)}/{name}", tmp_path / "cache", quiet=True).read_bytes() == content
+    assert server.requests == [None, "bytes=300000-", "bytes=600000-"]
+
+
+def test_a_server_that_cannot_resume_starts_over(tmp_path: Path, server: Server) -> None:
+    content = os.urandom(900_000)
+    name = served(tmp_path, content)
+    server.cut, server.breaks, server.ranges = 300_000, 1, False
+    assert fetch(f"{address(server)}/{name}", tmp_path / "cache", quiet=True).read_bytes() == content
+
+
+def test_a_connection_that_keeps_breaking_leaves_nothing(tmp_path: Path, server: Server) -> None:
+    name = served(tmp_path, os.urandom(900_000))
+    server.cut, server.breaks = 100_000, 99
+    with pytest.raises(
+        DownloadError,
+        match=r"broke off after 0\.3 of 0\.9 MB; try again, or pass the weights as a local file",
+    ):
+        fetch(f"{address(server)}/{name}", tmp_path / "cache", quiet=True)
+    assert os.listdir(tmp_path / "cache") == []
+
+
+def test_a_wrong_checksum_leaves_nothing(tmp_path: Path, server: Server) -> None:
+    name = served(tmp_path, b"right")
+    (tmp_path / "served" / name).write_bytes(b"wrong")
+    with pytest.raises(DownloadError, match="does not match the checksum in its name; nothing was kept"):
+        fetch(f"{address(server)}/{name}", tmp_path / "cache", quiet=True)
+    assert os.listdir(tmp_path / "cache") == []
+    (tmp_path / "cache" / name).write_bytes(b"stale")
+    with pytest.raises(DownloadError, match="delete it and run again"):
+        fetch(f"{address(server)}/{name}", tmp_path / "cache", quiet=True)
+
+
+def test_no_server_and_no_file_are_named(tmp_path: Path, server: Server) -> None:
+    with pytest.raises(DownloadError, match="the server answered 404"):
+        fetch(f"{address(server)}/none.pth", tmp_path / "cache", quiet=True)
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(DownloadError, match=r"could not be downloaded in 3 attempts: .*refused"):
+        fetch(f"{address(server)}/none.pth", tmp_path / "cache", quiet=True)
+
+
+@pytest.fixture
+def published(
+    tmp_path: Path, server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, torch.Tensor]:
+    """torchvision's SqueezeNet weights as published, but drawn, served and named (by checksum) by us."""
+    torch.manual_seed(3)
+    state = torchvision.models.squeezenet1_1().state_dict()
+    torch.save(state, tmp_path / "w.pth")
+    name = served(tmp_path, (tmp_path / "w.pth").read_bytes())
+    entry = torchvision.models.SqueezeNet1_1_Weights.DEFAULT
+    weights = entry.value
+    monkeypatch.setattr(
+        entry,
+        "_value_",
+        type(weights)(f"https://example.invalid/models/{name}", weights.transforms, weights.meta),
+    )
+    monkeypatch.setenv("PLRP_MIRROR", address(server))
+    return state
+
+
+def test_torchvisions_weights_come_by_download(
+    published: dict[str, torch.Tensor], server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded = load("squeezenet1_1")
+    assert loaded.weights == "IMAGENET1K_V1"
+    assert all(torch.equal(v, published[k]) for k, v in loaded.module.state_dict().items())
+    assert "downloading http://127.0.0.1" in capsys.readouterr().err
+    load("squeezenet1_1", weights="IMAGENET1K_V1")
+    assert len(server.requests) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_torchvisions_weights_with_a_connection_that_breaks(
+    published: dict[str, torch.Tensor], server: Server, cache: Path
+) -> None:
+    server.cut, server.breaks = 1000, 99
+    with pytest.raises(DownloadError, match="broke off"):
+        load("squeezenet1_1", quiet=True)
+    assert not list(cache.iterdir())
+    server.breaks = 0
+    assert load("squeezenet1_1", quiet=True).weights == "IMAGENET1K_V1"
+
+
+# The real weights
+
+
+def test_real_resnet50_in_half_precision(data: Path) -> None:
+    loaded = load("resnet50", weights=data / "weights" / "resnet50.pth")
+    assert {p.dtype for p in loaded.module.parameters()} == {torch.float32}
+    assert loaded.categories is not None
+    assert loaded.geometry is not None
+    assert loaded.geometry.resize == 256
+    with pytest.raises(CheckpointError, match="does not fit torchvision:resnet18"):
+        load("resnet18", weights=data / "weights" / "resnet50.pth")
+
+
+VGG_GAP = """
+import torch, torchvision
+
+def vgg16_gap():
+    model = torchvision.models.vgg16()
+    model.avgpool = torch.nn.AdaptiveAvgPool2d(1)
+    model.classifier = torch.nn.Linear(512, 1000)
+    return model
+"""
+
+
+def test_real_vgg16_with_another_head_through_a_file(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "vgg.py").write_text(VGG_GAP)
+    loaded = load(f"{tmp_path / 'vgg.py'}:vgg16_gap", weights=data / "weights" / "vgg16_gap.pth")
+    assert loaded.module(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
+    with pytest.raises(CheckpointError, match=r"does not fit torchvision:vgg16: .*classifier\.0\.weight"):
+        load("vgg16", weights=data / "weights" / "vgg16_gap.pth")
+
+
+BLOCKED = """
+import sys
+for name in ("torchvision", "timm", "PIL", "matplotlib", "rich", "safetensors"):
+    sys.modules[name] = None
+import plrp.models, plrp.vision, plrp.vision.cli
+"""
+
+
+def test_importing_models_needs_torch_and_numpy_alone() -> None:
+    subprocess.run([sys.executable, "-c", BLOCKED], check=True)
