@@ -111,9 +111,8 @@ def _calls_of_pickle(path: Path) -> list[str]:
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                stream: Any = io.BytesIO(
-                    archive.read(next(n for n in archive.namelist() if n.endswith("data.pkl")))
-                )
+                name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+                stream = io.BytesIO(archive.read(name))
         else:
             stream = io.BytesIO(path.read_bytes())
         while True:  # PyTorch's old format is several pickles in a row, then the numbers
