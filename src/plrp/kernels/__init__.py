@@ -1,1 +1,5 @@
-"""(being built)"""
+"""Fast code behind small functions."""
+
+from .selection import threshold, thresholds
+
+__all__ = ["threshold", "thresholds"]

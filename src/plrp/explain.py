@@ -1,0 +1,413 @@
+"""Explanations: relevance walks the tape backwards, from a score to the input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .composites import Composite, nearest, resolve
+from .ledger import Ledger, Mass, mass_of
+from .operations import Family
+from .passing import book_epsilon, epsilon_for, pass_on
+from .pruning import Arrived, Pruning, Site, prune
+from .rules import Booking, Branch, Handed, Pass, Rule, quotient
+from .samples import Samples
+from .targets import start
+from .trace import Op, Trace, Value, record, render_html, render_table, trace, unsupported, unsupported_reason
+
+
+class Survivors(NamedTuple):
+    """The neurons of a layer's input that hold relevance for one sample, strongest first."""
+
+    index: Tensor  # (neurons, axes of the tensor without the batch)
+    relevance: Tensor  # (neurons,)
+
+
+@dataclass
+class Explanation:
+    """The relevance of a prediction.
+
+    - `relevance`: of the input, in its shape (a tuple of tensors for a model with several inputs);
+    - `logits`: the model's output, before a softmax or sigmoid at its end (`head` names it);
+    - `target`: the classes that were explained, or the index tuple or callable that was given;
+    - `score`: the explained score per sample, the relevance that was handed down;
+    - `layers`: the (pruned) relevance at the input of each conv and linear layer by name, if it was asked for;
+    - `ledger`: where the mass went, one record per entry of the tape and sample.
+    """
+
+    relevance: Any
+    logits: Any
+    target: Any
+    score: Tensor
+    layers: dict[str, Tensor]
+    head: str | None
+    composite: Composite
+    pruning: Pruning | None
+    _ledger: Ledger = field(repr=False)
+    _again: Callable[[str], Tensor] | None = field(default=None, repr=False)
+
+    @property
+    def ledger(self) -> list[dict[str, Any]]:
+        """The ledger as plain data: a list of records that pandas and polars take as it is."""
+        return self._ledger.records()
+
+    def survivors(self, layer: str) -> list[Survivors]:
+        """Which neurons of a layer's input hold relevance, per sample, strongest first.
+
+        Uses `layers` if they were kept, else propagates once more, down to that layer.
+        """
+        if layer in self.layers:
+            relevance = self.layers[layer]
+        elif self._again is not None:
+            relevance = self._again(layer)
+        else:
+            raise ValueError(f"The relevance of layer '{layer}' was not kept: explain with layers=True.")
+        found = []
+        for sample in relevance:
+            index = sample.nonzero()
+            values = sample[tuple(index.T)]
+            order = values.abs().argsort(descending=True, stable=True)
+            found.append(Survivors(index[order], values[order]))
+        return found
+
+    def closing(self) -> Tensor:
+        """How far the ledger is from closing, per sample, relative to the largest ‖R‖₁ on the way."""
+        parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
+        batch = self._ledger.batch
+        held = torch.stack([p.reshape(batch, -1).sum(1, dtype=torch.float64).cpu() for p in parts]).sum(0)
+        booked = torch.zeros(batch, dtype=torch.float64)
+        for name, sign in (("absorbed_bias", 1), ("absorbed_epsilon", 1), ("dropped", 1), ("created", -1)):
+            for column in self._ledger.column(name):
+                booked = booked + sign * column.cpu()
+        score = self.score.double().cpu()
+        largest = torch.maximum(self._ledger.largest_mass().cpu(), score.abs())
+        return (score - held - booked).abs() / largest.clamp(min=torch.finfo(torch.float64).tiny)
+
+    def _title(self) -> str:
+        batch = self._ledger.batch
+        how = "LRP" if self.pruning is None else f"{self.pruning.label}, {self.pruning}"
+        lines = [f"{how}, {self.composite.name}, {batch} sample{'s' * (batch != 1)}"]
+        if isinstance(self.target, Tensor) and batch:
+            shown = [
+                f"{int(c)} ({float(s):.4g})" for c, s in zip(self.target[:8], self.score[:8], strict=True)
+            ]
+            lines.append("target (score): " + ", ".join(shown) + (" …" if batch > 8 else ""))
+        if self.head:
+            lines.append(f"relevance starts before the model's final {self.head}")
+        if batch > 1:
+            lines.append("the ledger shows means over the samples")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"{self._title()}\n\n{self._ledger!r}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self._title().replace(chr(10), '<br>')}</p>{self._ledger._repr_html_()}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_again": None}
+
+
+def explain(
+    model: Callable[..., Any],
+    inputs: Tensor | Sequence[Tensor],
+    *,
+    target: Any = None,
+    composite: str | Composite = "epsilon-plus-flat",
+    pruning: Pruning | None = None,
+    layers: bool | Sequence[str] = False,
+) -> Explanation:
+    """Explain a model's prediction: how much each input feature contributed to a score.
+
+    - `inputs`: a tensor (batch, …), or a tuple of them for a model with several inputs;
+    - `target`: the score to explain. None is each sample's winning class; a class, one class per sample (list or tensor), an
+      index tuple into the output (`(2, 141)` of (batch, 3, length)), or a callable from the output to one score per sample;
+    - `composite`: which layer gets which rule, by name or as a `plrp.Composite`;
+    - `pruning`: a `plrp.Pruning`; None is plain LRP;
+    - `layers`: keep the relevance at every layer's input (True), or at some (their names).
+
+    >>> import torch, plrp
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+    >>> plrp.explain(model, torch.randn(2, 4), pruning=plrp.Pruning(p=0.15)).relevance.shape
+    torch.Size([2, 4])
+    """
+    found = trace(model, inputs)
+    found.forget_after_use()
+    explanation = explain_trace(found, target=target, composite=composite, pruning=pruning, layers=layers)
+
+    def again(layer: str) -> Tensor:
+        return explain(
+            model, inputs, target=target, composite=composite, pruning=pruning, layers=[layer]
+        ).layers[layer]
+
+    explanation._again = again
+    return explanation
+
+
+def explain_trace(
+    found: Trace,
+    *,
+    target: Any,
+    composite: str | Composite,
+    pruning: Pruning | None,
+    layers: bool | Sequence[str],
+) -> Explanation:
+    """Explain a recorded forward pass."""
+    chosen = resolve(composite)
+    chosen.check(found)
+    if pruning is not None and not isinstance(pruning, Pruning):
+        raise TypeError(
+            f"pruning is a plrp.Pruning or None, got {type(pruning).__name__}; plrp.Pruning(p={pruning!r})?"
+        )
+    names = [op.name for op in found.layers]
+    wanted = set(names) if layers is True else set(layers or ())
+    for name in wanted - set(names):
+        raise ValueError(f"The model has no layer '{name}'{nearest(name, names)}.")
+    logits = found.output
+    walk = Walk(found, target, chosen, pruning, wanted)
+    with torch.no_grad():
+        relevance = walk.run()
+
+    def again(layer: str) -> Tensor:
+        return explain_trace(found, target=target, composite=chosen, pruning=pruning, layers=[layer]).layers[
+            layer
+        ]
+
+    return Explanation(
+        relevance=relevance[0] if found.single else tuple(relevance),
+        logits=logits,
+        target=walk.start.target,
+        score=walk.start.score,
+        layers={name: walk.layers[name] for name in names if name in walk.layers},
+        head=found.head,
+        composite=chosen,
+        pruning=pruning,
+        _ledger=walk.ledger,
+        _again=again,
+    )
+
+
+class Walk:
+    """One way of a relevance down the tape."""
+
+    def __init__(
+        self, found: Trace, target: Any, composite: Composite, pruning: Pruning | None, wanted: set[str]
+    ) -> None:
+        self.trace = found
+        self.composite = composite
+        self.pruning = pruning
+        self.sites: dict[int, Site] = pruning.plan(found) if pruning is not None else {}
+        self.dtype = torch.float64 if _dtype(found.output) == torch.float64 else torch.float32
+        self.start = start(found, target, self.dtype)
+        self.wanted = wanted
+        self.layers: dict[str, Tensor] = {}
+        self.ledger = Ledger(found.batch)
+        self.relevance: dict[int, Tensor] = {id(self.start.value): self.start.relevance}
+        self.arrived: dict[int, Arrived] = {}
+        self.again = pruning is not None and pruning.redistribution == "M"
+
+    def run(self) -> list[Tensor]:
+        """Walk from the score to the inputs; returns their relevance."""
+        ops = self.start.ops
+        for position in range(len(ops) - 1, -1, -1):
+            op = ops[position]
+            given = [self._collect(v) for v in op.outputs]
+            if any(r is not None for r in given):
+                self._hand_down(op, given)
+            if self.trace.consumed:
+                ops.pop()
+        found = []
+        for value in self.trace.inputs:
+            relevance = self._collect(value)
+            found.append(torch.zeros_like(value.data, dtype=self.dtype) if relevance is None else relevance)
+        return found
+
+    def _collect(self, value: Value) -> Tensor | None:
+        """The whole relevance of a tensor, all of its readers done: prune it where it is to be pruned."""
+        relevance = self.relevance.pop(id(value), None)
+        arrived = self.arrived.pop(id(value), None)
+        if relevance is None:
+            return None
+        site = self.sites.get(id(value))
+        if site is not None:
+            assert self.pruning is not None
+            before = mass_of(relevance, value.samples)
+            relevance, book, columns = prune(relevance, site, self.pruning, arrived)
+            after = mass_of(relevance, value.samples)
+            self.ledger.add(
+                layer=site.name,
+                op="prune",
+                rule=self.pruning.label,
+                mass_in=before,
+                mass_out=after,
+                book=book,
+                **columns,
+            )
+        for op in value.readers:
+            if op.is_layer and op.name in self.wanted:
+                self.layers[op.name] = relevance
+        return relevance
+
+    def _hand_down(self, op: Op, given: list[Tensor | None]) -> None:
+        book = Booking()
+        branches: list[Handed] = []
+        if op.is_layer:
+            rule = self.composite.rule(op)
+            assert given[0] is not None
+            taken: list[Tensor | None] = [self._through_layer(op, rule, given[0], book, branches)]
+        elif op.family is Family.UNSUPPORTED:
+            raise unsupported(op, self.trace)
+        else:
+            given = [r if r is None else r.reshape(v.shape) for r, v in zip(given, op.outputs, strict=True)]
+            taken = pass_on(op, given, book)
+        if op.family not in (Family.PASS, Family.REARRANGE) or book.touched:
+            self._write(op, given, taken, book)
+        for value, relevance in zip(op.inputs, taken, strict=True):
+            if relevance is not None:
+                self._arrive(op, value, relevance, branches)
+
+    def _arrive(self, op: Op, value: Value, relevance: Tensor, branches: list[Handed]) -> None:
+        key = id(value)
+        before = self.relevance.get(key)
+        self.relevance[key] = relevance if before is None else before + relevance
+        if self.again and key in self.sites:
+            arrived = self.arrived.setdefault(key, Arrived())
+            if branches:
+                arrived.layers.append((op, branches))
+            else:
+                arrived.other = relevance if arrived.other is None else arrived.other + relevance
+
+    def _through_layer(
+        self, op: Op, rule: Rule, given: Tensor, book: Booking, branches: list[Handed]
+    ) -> Tensor:
+        """A conv or linear layer by its rule: Σ over the branches of Σ_k n_jk share_k R_k / d_k."""
+        value, samples = op.inputs[0], op.output.samples
+        if isinstance(rule, Pass):
+            if op.output.shape != value.shape:
+                raise ValueError(f"Pass needs a layer that keeps its input's shape; '{op.name}' does not.")
+            return given
+        assert op.map is not None
+        layer = op.map.to(self.dtype)
+        x = value.data.to(self.dtype)
+        z = None
+        if rule.needs_output:
+            z = op.output.data
+            if z.dtype != self.dtype:
+                z = layer.apply(x, layer.weight)
+                z = z if layer.bias is None else z + layer.bias
+        epsilon = epsilon_for(op.output) if rule.epsilon is None else rule.epsilon
+        taken: Tensor | None = None
+        unhanded: Any = 1.0  # the share of R_k that no branch hands down
+        for number, branch in enumerate(rule.branches(layer, x, z, value.nonnegative)):
+            d = self._denominator(op, rule, number, branch)
+            share = branch.share
+            part = given if isinstance(share, float) and share == 1.0 else given * share
+            s = quotient(part, d, epsilon, branch.one_sign)
+            term = branch.hand(s, x)
+            taken = term if taken is None else taken.add_(term)
+            _book_branch(book, branch, part, s, d, epsilon, samples)
+            unhanded = unhanded - share
+            if self.again and id(value) in self.sites:
+                branches.append(Handed(branch, part, s, d, epsilon))
+        if isinstance(unhanded, Tensor):  # γ hands nothing down where z = 0
+            book.epsilon = book.epsilon + samples.sum(given * unhanded)
+        assert taken is not None
+        return taken
+
+    def _denominator(self, op: Op, rule: Rule, number: int, branch: Branch) -> Tensor:
+        """d_k, computed once per trace that is explained more than once."""
+        if branch.denominator is not None:
+            return branch.denominator
+        cache = self.trace.denominators
+        key = (id(op), repr(rule), number)
+        if cache is not None and key in cache:
+            return cache[key]
+        d = branch.contributions()
+        if branch.bias is not None:
+            d = d.add_(branch.bias)
+        if cache is not None:
+            cache[key] = d
+        return d
+
+    def _write(self, op: Op, given: list[Tensor | None], taken: list[Tensor | None], book: Booking) -> None:
+        self.ledger.add(
+            layer=op.name,
+            op=op.kind,
+            rule=self.composite.rule_name(op),
+            mass_in=_total(given, [v.samples for v in op.outputs]),
+            mass_out=_total(taken, [v.samples for v in op.inputs]),
+            book=book,
+        )
+
+
+def _book_branch(
+    book: Booking, branch: Branch, part: Tensor, s: Tensor, d: Tensor, epsilon: float, samples: Samples
+) -> None:
+    """What the bias and ε took of a branch's relevance, and what an empty negative branch created."""
+    if branch.bias is not None:
+        book.bias = book.bias + samples.sum(s * branch.bias)
+    if epsilon == 0:
+        book.epsilon = book.epsilon + samples.sum(part * (d == 0))
+    elif isinstance(branch.share, float) and branch.share < 0:
+        empty = d == 0
+        book.created = book.created - samples.sum(part * empty)
+        book_epsilon(book, s * ~empty, d, epsilon, samples)
+    else:
+        book_epsilon(book, s, d, epsilon, samples, branch.one_sign)
+
+
+def _total(relevances: Sequence[Tensor | None], layouts: Sequence[Samples]) -> Mass:
+    masses = [mass_of(r, layout) for r, layout in zip(relevances, layouts, strict=True) if r is not None]
+    positive, negative = masses[0]
+    for more in masses[1:]:
+        positive, negative = positive + more[0], negative + more[1]
+    return positive, negative
+
+
+def _dtype(output: Any) -> torch.dtype:
+    from .trace import tensors_in
+
+    return next(t.dtype for t in tensors_in(output) if t.is_floating_point())
+
+
+class Check(NamedTuple):
+    """What `plrp.check` found: the operations without a rule. True where there are none."""
+
+    problems: list[tuple[str, str, str]]  # operation, nearest layer before it, reason
+    layers: int
+    operations: int
+
+    def __bool__(self) -> bool:
+        return not self.problems
+
+    def __repr__(self) -> str:
+        seen = f"{self.operations} operations, {self.layers} conv and linear layers"
+        if not self.problems:
+            return f"Supported: {seen}."
+        table = render_table(("operation", "after layer", "why"), self.problems)
+        return f"{len(self.problems)} of {seen} have no rule:\n{table}"
+
+    def _repr_html_(self) -> str:
+        return (
+            render_html(("operation", "after layer", "why"), self.problems) if self.problems else repr(self)
+        )
+
+
+def check(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor]) -> Check:
+    """List every operation of a model that plrp has no rule for, by running it once.
+
+    >>> import torch, plrp
+    >>> plrp.check(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()), torch.randn(1, 4))
+    Supported: 2 operations, 1 conv and linear layers.
+    """
+    found = record(model, inputs)
+    problems = []
+    for op in reversed(found.unsupported):
+        reason = unsupported_reason(op, found)
+        after = reason.split("after layer '")[1].split("'")[0] if "after layer '" in reason else ""
+        problems.append((op.kind, after, op.reason or "unknown function"))
+    return Check(problems, len(found.layers), len(found.ops))

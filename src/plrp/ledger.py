@@ -1,0 +1,114 @@
+"""The ledger: where the mass of an explanation went, entry by entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .rules import Booking
+from .samples import Samples
+from .trace import render_html, render_table
+
+MASSES = ("mass_in_positive", "mass_in_negative", "mass_out_positive", "mass_out_negative")
+BOOKED = ("absorbed_bias", "absorbed_epsilon", "created", "dropped")
+PRUNED = (
+    *("neurons_before", "neurons_after", "theta_positive", "theta_negative", "p_positive", "p_negative"),
+    *("lambda_positive", "lambda_negative", "orphaned", "flipped", "flipped_mass"),
+)
+
+Mass = tuple[Tensor, Tensor]  # positive and negative part per sample, both ≥ 0
+
+
+def mass_of(relevance: Tensor, samples: Samples) -> Mass:
+    """The mass of the positive and of the negative part, per sample."""
+    rows = samples.rows(relevance)
+    total, size = rows.sum(1), torch.linalg.vector_norm(rows, 1, 1)
+    return ((size + total) / 2).clamp(min=0), ((size - total) / 2).clamp(min=0)
+
+
+class Ledger(Sequence[dict[str, Any]]):
+    """One record per entry of the tape that moves mass and per sample, made when it is read.
+
+    In every record: mass in = mass out + absorbed_bias + absorbed_epsilon + dropped − created, where mass is positive minus
+    negative part. Over all records of a sample: score = Σ input relevance + Σ absorbed + Σ dropped − Σ created.
+    """
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        self._rows: list[dict[str, Any]] = []
+
+    def add(
+        self, *, layer: str, op: str, rule: str, mass_in: Mass, mass_out: Mass, book: Booking, **pruned: Any
+    ) -> None:
+        """Write one entry; every number is a tensor (batch,) or a float."""
+        values = (*mass_in, *mass_out)
+        row: dict[str, Any] = {"entry": len(self._rows), "layer": layer, "op": op, "rule": rule}
+        row.update(zip(MASSES, values, strict=True))
+        row.update(zip(BOOKED, (book.bias, book.epsilon, book.created, book.dropped), strict=True))
+        row.update({name: pruned.get(name) for name in PRUNED})
+        self._rows.append(row)
+
+    def records(self) -> list[dict[str, Any]]:
+        """All records as plain data: a list of dicts that pandas and polars take as it is."""
+        return [record for row in self._rows for record in self._unrolled(row)]
+
+    def _unrolled(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        columns = {k: v.tolist() if isinstance(v, Tensor) else [v] * self.batch for k, v in row.items()}
+        for sample in range(self.batch):
+            yield {"sample": sample, **{k: v[sample] for k, v in columns.items()}}
+
+    def column(self, name: str) -> list[Tensor]:
+        """One booked column of all entries, each (batch,)."""
+        return [torch.as_tensor(row[name], dtype=torch.float64).expand(self.batch) for row in self._rows]
+
+    def largest_mass(self) -> Tensor:
+        """The largest ‖R‖₁ on the way, per sample: what closing is measured against."""
+        sizes = [torch.as_tensor(a + b, dtype=torch.float64) for row in self._rows for a, b in _pairs(row)]
+        return torch.stack(sizes).amax(0) if sizes else torch.zeros(self.batch, dtype=torch.float64)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.records()[index]
+
+    def __len__(self) -> int:
+        return len(self._rows) * self.batch
+
+    def table(self) -> list[tuple[str, ...]]:
+        """Means over the samples, as text: what `print(explanation)` shows."""
+        rows = []
+        for row in self._rows:
+            numbers = {k: _mean(v) for k, v in row.items() if k not in ("entry", "layer", "op", "rule")}
+            net_in = numbers["mass_in_positive"] - numbers["mass_in_negative"]
+            net_out = numbers["mass_out_positive"] - numbers["mass_out_negative"]
+            lost = numbers["absorbed_epsilon"] + numbers["dropped"] - numbers["created"]
+            cut = ("", "")
+            if row["neurons_before"] is not None:
+                cut = (
+                    f"{numbers['neurons_before']:.0f} → {numbers['neurons_after']:.0f}",
+                    f"{numbers['p_positive']:.3f} / {numbers['p_negative']:.3f}",
+                )
+            shown = [f"{v:.4g}" for v in (net_in, net_out, numbers["absorbed_bias"], lost)]
+            rows.append((row["layer"], row["op"], row["rule"], *shown, *cut))
+        return rows
+
+    HEADER = ("layer", "op", "rule", "in", "out", "to bias", "to ε, dropped", "neurons", "pruned + / −")
+
+    def __repr__(self) -> str:
+        return render_table(self.HEADER, self.table())
+
+    def _repr_html_(self) -> str:
+        return render_html(self.HEADER, self.table())
+
+
+def _pairs(row: dict[str, Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    return (row[MASSES[0]], row[MASSES[1]]), (row[MASSES[2]], row[MASSES[3]])
+
+
+def _mean(value: Any) -> float:
+    if value is None:
+        return 0.0
+    if isinstance(value, Tensor):
+        return float(value.double().mean()) if value.numel() else 0.0
+    return float(value)

@@ -1,0 +1,267 @@
+"""The linear maps of a network: convolutions, linear layers and their like, each with its transpose.
+
+A rule needs no more of a layer than `apply` (x ↦ Wx, no bias) and `transpose` (s ↦ Wᵀs), with the layer's own weight or a
+modified one in its place.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class LinearMap(ABC):
+    """x ↦ Wx + b for one call of a layer. `bias` broadcasts against the output; both are in the dtype of the walk."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight = weight
+        self.bias = bias
+
+    @abstractmethod
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Wx, without the bias."""
+
+    @abstractmethod
+    def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
+        """Wᵀs, in the shape of the input `like`."""
+
+    def to(self, dtype: torch.dtype) -> LinearMap:
+        """The same map in another precision (itself where nothing changes)."""
+        if self.weight.dtype == dtype and (self.bias is None or self.bias.dtype == dtype):
+            return self
+        return self.with_parameters(self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
+
+    @abstractmethod
+    def with_parameters(self, weight: Tensor, bias: Tensor | None) -> LinearMap:
+        """The same kind of map with other parameters."""
+
+    def scaled(self, scale: Tensor, shift: Tensor) -> LinearMap | None:
+        """The map followed by `scale · y + shift` per output channel, or None where channels are not its last word."""
+        return None
+
+    @cached_property
+    def positive_weight(self) -> Tensor:
+        """W⁺."""
+        return self.weight.clamp(min=0)
+
+    @cached_property
+    def negative_weight(self) -> Tensor:
+        """W⁻, the negative part with its sign."""
+        return self.weight.clamp(max=0)
+
+    @cached_property
+    def flat(self) -> LinearMap:
+        """The map with all weights one."""
+        return self.with_parameters(torch.ones_like(self.weight), None)
+
+
+class Dense(LinearMap):
+    """`F.linear`: (..., in) ↦ (..., out) with a weight (out, in)."""
+
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Wx."""
+        return F.linear(x, weight)
+
+    def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
+        """Wᵀs."""
+        return s @ weight
+
+    def with_parameters(self, weight: Tensor, bias: Tensor | None) -> Dense:
+        """A dense layer with these parameters."""
+        return Dense(weight, bias)
+
+    def scaled(self, scale: Tensor, shift: Tensor) -> Dense:
+        """Fold a per-feature scale and shift into the weight."""
+        bias = shift if self.bias is None else self.bias * scale + shift
+        return Dense(self.weight * scale[:, None], bias)
+
+
+class Convolution(LinearMap):
+    """conv1d/2d/3d and their transposed kin, with any stride, padding, dilation and groups."""
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        stride: tuple[int, ...],
+        padding: tuple[int, ...],
+        dilation: tuple[int, ...],
+        groups: int,
+        transposed: bool = False,
+        output_padding: tuple[int, ...] | None = None,
+        extra: tuple[int, ...] | None = None,
+    ) -> None:
+        super().__init__(weight, bias)
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        self.transposed = transposed
+        self.output_padding = output_padding or (0,) * len(stride)
+        self.extra = (
+            extra  # cells that 'same' pads on the far side only (even kernels), last axis first, as F.pad
+        )
+
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The convolution of x with the weight."""
+        if self.extra is not None:
+            x = F.pad(x, self.extra)
+        return torch.ops.aten.convolution.default(
+            x,
+            weight,
+            None,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.transposed,
+            self.output_padding,
+            self.groups,
+        )
+
+    def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
+        """The transposed convolution: what autograd would hand back to the input."""
+        if self.extra is not None:
+            like = F.pad(like, self.extra)
+        back = torch.ops.aten.convolution_backward.default(
+            s,
+            like,
+            weight,
+            None,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.transposed,
+            self.output_padding,
+            self.groups,
+            (True, False, False),
+        )[0]
+        return back if self.extra is None else F.pad(back, tuple(-n for n in self.extra))
+
+    def with_parameters(self, weight: Tensor, bias: Tensor | None, groups: int | None = None) -> Convolution:
+        """A convolution of the same geometry."""
+        return Convolution(
+            weight,
+            bias,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups if groups is None else groups,
+            transposed=self.transposed,
+            output_padding=self.output_padding,
+            extra=self.extra,
+        )
+
+    def scaled(self, scale: Tensor, shift: Tensor) -> Convolution:
+        """Fold a per-channel scale and shift (a BatchNorm) into the weight."""
+        space = (1,) * len(self.stride)
+        if self.transposed:  # weight (in, out / groups, *kernel)
+            grouped = self.weight.unflatten(0, (self.groups, -1))
+            weight = (grouped * scale.view(self.groups, 1, -1, *space)).flatten(0, 1)
+        else:
+            weight = self.weight * scale.view(-1, 1, *space)
+        shift = shift.view(-1, *space)
+        bias = shift if self.bias is None else self.bias * scale.view(-1, *space) + shift
+        return self.with_parameters(weight, bias)
+
+    @cached_property
+    def flat(self) -> LinearMap:
+        """The convolution with all weights one, in one channel where there are no groups."""
+        if self.groups > 1:
+            return super().flat
+        return OneChannel(self.with_parameters(self.weight.new_ones(1, 1, *self.weight.shape[2:]), None))
+
+
+class OneChannel(LinearMap):
+    """A convolution whose weights are all equal: sums over channels first, and every input channel receives the same."""
+
+    def __init__(self, single: Convolution) -> None:
+        super().__init__(single.weight, None)
+        self.single = single
+
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Wx, with one output channel that stands for all of them."""
+        return self.single.apply(x.sum(1, keepdim=True), weight)
+
+    def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
+        """Wᵀs, the same for every input channel."""
+        return self.single.transpose(s.sum(1, keepdim=True), weight, like[:, :1]).expand_as(like)
+
+    def with_parameters(self, weight: Tensor, bias: Tensor | None) -> OneChannel:
+        """The same geometry with another (constant) weight."""
+        return OneChannel(self.single.with_parameters(weight, bias))
+
+
+class Replayed(LinearMap):
+    """Any function that is linear in one tensor and in one constant (`x @ W`, `einsum`, `bmm`), by calling it again.
+
+    `call(x, W)` is the function without its bias.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, call: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__(weight, bias)
+        self.call = call
+
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The function at x, with this weight."""
+        return self.call(x, weight)
+
+    def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
+        """The function's vector-Jacobian product with respect to x."""
+        with torch.enable_grad():
+            leaf = torch.zeros_like(like).requires_grad_()
+            output = self.call(leaf, weight)
+        return torch.autograd.grad(output, leaf, s)[0]
+
+    def with_parameters(self, weight: Tensor, bias: Tensor | None) -> Replayed:
+        """The same function with another constant."""
+        return Replayed(weight, bias, self.call)
+
+
+def convolution(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Convolution:
+    """The map of one call of conv1d … conv_transpose3d, from its arguments."""
+    transposed = "transpose" in kind
+    names = ["input", "weight", "bias", "stride", "padding"]
+    names += ["output_padding", "groups", "dilation"] if transposed else ["dilation", "groups"]
+    given: dict[str, Any] = {
+        "bias": None,
+        "stride": 1,
+        "padding": 0,
+        "output_padding": 0,
+        "groups": 1,
+        "dilation": 1,
+    }
+    given.update(zip(names, args, strict=False))
+    given.update(kwargs)
+    weight, bias = given["weight"], given["bias"]
+    dims = weight.dim() - 2
+    stride, dilation = _per_axis(given["stride"], dims), _per_axis(given["dilation"], dims)
+    extra = None
+    if isinstance(given["padding"], str):
+        total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+        total = total if given["padding"] == "same" else [0] * dims
+        padding = tuple(t // 2 for t in total)
+        if any(t % 2 for t in total):
+            extra = tuple(n for t in reversed(total) for n in (0, t % 2))
+    else:
+        padding = _per_axis(given["padding"], dims)
+    return Convolution(
+        weight,
+        None if bias is None else bias.view(-1, *(1,) * dims),
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=given["groups"],
+        transposed=transposed,
+        output_padding=_per_axis(given["output_padding"], dims),
+        extra=extra,
+    )
+
+
+def _per_axis(value: int | tuple[int, ...], dims: int) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return (value,) * dims
+    return tuple(value) * (dims if len(value) == 1 else 1)

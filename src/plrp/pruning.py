@@ -1,0 +1,389 @@
+"""What is cut in a layer, and where its mass goes (the paper's section 3.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .composites import nearest
+from .kernels.selection import ascending, thresholds
+from .rules import Booking, Handed, quotient
+from .samples import Samples
+
+if TYPE_CHECKING:
+    from .trace import Op, Trace, Value
+
+ORPHANED = 1e-6  # a neuron is orphaned if its contributions cancel to this share of their magnitudes
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """How to thin relevance at the input of every conv and linear layer but the first ones.
+
+    - `p`: the share of the relevance mass to prune per layer, sample and sign, in [0, 1); None leaves it to `sparsity_gain`.
+    - `p_negative`: the same for negative relevance, where it is to differ.
+    - `redistribution`: where pruned mass goes: `"lambda"` scales the survivors, `"M"` applies the layer's rule again to them.
+    - `conserve=False`: the ablations; λ = 1, or M re-applied naively, so that pruned mass is lost.
+    - `sparsity_gain`: prune an entry only while it buys at least this much sparsity per share of mass; `measure` is the
+      sparsity: the share of `"zeros"`, or the `"gini"` index.
+    - `layers`: p for single layers, by name.
+    """
+
+    p: float | None = 0.15
+    p_negative: float | None = None
+    redistribution: str = "lambda"
+    conserve: bool = True
+    sparsity_gain: float | None = None
+    measure: str = "zeros"
+    layers: Mapping[str, float] | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        given = {"p": self.p, "p_negative": self.p_negative}
+        given.update({f"layers['{name}']": p for name, p in (self.layers or {}).items()})
+        for name, p in given.items():
+            if p is None:
+                continue
+            if not isinstance(p, int | float) or isinstance(p, bool) or not 0 <= p < 1:
+                raise ValueError(f"{name} is the share of mass to prune, 0 ≤ {name} < 1, got {p!r}.")
+        if self.redistribution not in ("lambda", "M"):
+            raise ValueError(f"redistribution is 'lambda' or 'M', got {self.redistribution!r}.")
+        if self.measure not in ("zeros", "gini"):
+            raise ValueError(f"measure is 'zeros' or 'gini', got {self.measure!r}.")
+        gain = self.sparsity_gain
+        if gain is not None and not (isinstance(gain, int | float) and gain > 0 and math.isfinite(gain)):
+            raise ValueError(f"sparsity_gain is a number > 0 (1 is a natural choice), got {gain!r}.")
+        if self.p is None and gain is None:
+            raise ValueError(
+                "p=None leaves the choice to sparsity_gain: give one, for example sparsity_gain=1.0."
+            )
+        if self.layers is not None:
+            object.__setattr__(self, "layers", dict(self.layers))
+
+    def __repr__(self) -> str:
+        default = {f.name: f.default for f in fields(self)}
+        shown = [f"p={self.p}"]
+        shown += [f"{k}={v!r}" for k, v in self.to_dict().items() if k != "p" and v != default[k]]
+        return f"Pruning({', '.join(shown)})"
+
+    @property
+    def label(self) -> str:
+        """How tables call it: PLRP-λ or PLRP-M."""
+        name = "PLRP-λ" if self.redistribution == "lambda" else "PLRP-M"
+        return name if self.conserve else f"{name} (not conserving)"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as plain data."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> Pruning:
+        """The inverse of `to_dict`."""
+        known = [f.name for f in fields(cls)]
+        for name in settings:
+            if name not in known:
+                raise ValueError(f"Pruning has no setting '{name}'{nearest(name, known)}.")
+        return cls(**settings)
+
+    def plan(self, trace: Trace) -> dict[int, Site]:
+        """The tensors to prune, by the id of their value: inputs of conv and linear layers with a layer below them."""
+        sites: dict[int, Site] = {}
+        for op in trace.layers:
+            if not op.first:
+                sites.setdefault(
+                    id(op.inputs[0]), Site(op.inputs[0], [], self.p, self.p_negative)
+                ).readers.append(op)
+        self._apply_layers(trace, sites)
+        return sites
+
+    def _apply_layers(self, trace: Trace, sites: dict[int, Site]) -> None:
+        layers = {op.name: op for op in trace.layers}
+        prunable = [name for name, op in layers.items() if not op.first]
+        chosen: dict[int, str] = {}
+        for name, p in (self.layers or {}).items():
+            if name not in layers:
+                raise ValueError(
+                    f"Pruning names layer '{name}', which the model does not have{nearest(name, prunable)}."
+                )
+            if layers[name].first:
+                raise ValueError(
+                    f"'{name}' is a first layer, whose input is not pruned{nearest(name, prunable)}."
+                )
+            value = layers[name].inputs[0]
+            other = chosen.setdefault(id(value), name)
+            assert self.layers is not None
+            if self.layers[other] != p:
+                raise ValueError(
+                    f"'{other}' and '{name}' read the same tensor, which cannot be pruned with both p = {self.layers[other]} "
+                    f"and p = {p}; give one of them, or the same p."
+                )
+            sites[id(value)].p = sites[id(value)].p_negative = p
+
+
+@dataclass
+class Site:
+    """A tensor that is pruned: the input of these layers."""
+
+    value: Value
+    readers: list[Op]
+    p: float | None
+    p_negative: float | None
+
+    @property
+    def name(self) -> str:
+        """The names of the layers that read it."""
+        return ", ".join(op.name for op in self.readers)
+
+
+@dataclass
+class Arrived:
+    """What reached a tensor, kept apart for PLRP-M: over its conv and linear readers, and over all others."""
+
+    layers: list[tuple[Op, list[Handed]]] = field(default_factory=list)
+    other: Tensor | None = None
+
+
+@dataclass
+class Cut:
+    """Which neurons of a tensor survive, per sample: rows (batch, n)."""
+
+    theta: tuple[Tensor, Tensor]
+    keep: Tensor  # bool
+    before: tuple[Tensor, Tensor]  # mass per sign, float64
+    after: tuple[Tensor, Tensor]
+    pruned: Tensor  # (batch,): whether any non-zero entry goes
+
+    @property
+    def reached(self) -> tuple[Tensor, Tensor]:
+        """The share of mass that was pruned, per sign."""
+        return tuple(  # type: ignore[return-value]
+            torch.where(b > 0, (b - a) / b.clamp(min=torch.finfo(b.dtype).tiny), torch.zeros_like(b)).clamp(
+                min=0
+            )
+            for b, a in zip(self.before, self.after, strict=True)
+        )
+
+
+def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | None) -> Cut:
+    """Decide what goes: θ per sample and sign, by share of mass, by sparsity gain, or by both."""
+    p_negative = p if p_negative is None else p_negative
+    theta: list[Tensor] = []
+    if p is not None or p_negative is not None:
+        by_mass = thresholds(rows, 0.0 if p is None else p, 0.0 if p_negative is None else p_negative)
+    if pruning.sparsity_gain is not None:
+        measure = _zeros_gain if pruning.measure == "zeros" else _gini_gain
+        by_gain = [
+            measure(part, pruning.sparsity_gain) for part in (rows.clamp(min=0), rows.clamp(max=0).neg())
+        ]
+    for sign, share in enumerate((p, p_negative)):
+        if pruning.sparsity_gain is None:
+            theta.append(by_mass[sign])
+        elif share is None:
+            theta.append(by_gain[sign])
+        else:
+            theta.append(torch.minimum(by_mass[sign], by_gain[sign]))
+    positive, negative = rows > theta[0][:, None], rows < -theta[1][:, None]
+    keep = positive | negative
+    survivors = rows * keep
+    before = _signed_sums(rows)
+    return Cut(
+        theta=(theta[0], theta[1]),
+        keep=keep,
+        before=before,
+        after=_signed_sums(survivors),
+        pruned=(rows.ne(0) & ~keep).any(1),
+    )
+
+
+def _signed_sums(rows: Tensor) -> tuple[Tensor, Tensor]:
+    return rows.clamp(min=0).sum(1, dtype=torch.float64), rows.clamp(max=0).sum(1, dtype=torch.float64).neg()
+
+
+def _zeros_gain(values: Tensor, gain: float) -> Tensor:
+    """θ for s = share of zeros: an entry v gains mean/v, so prune v ≤ mean/g; the largest always survives."""
+    if values.shape[1] == 0:
+        return values.new_zeros(values.shape[0])
+    mean = values.sum(1, dtype=torch.float64) / values.shape[1]
+    gains = mean[:, None] / values.double()  # ∞ for zeros, which are pruned already
+    fits = (gains >= gain) & (values < values.amax(1, keepdim=True))
+    return torch.where(fits, values, torch.zeros_like(values)).amax(1)
+
+
+def _gini_gain(values: Tensor, gain: float) -> Tensor:
+    """θ for s = Gini index: prune tie groups in ascending order while their gain is ≥ g.
+
+    For the group of entries k0 < i ≤ k1 (of n, ascending), with S_k = Σ_{i>k} v_i and T_k = Σ_{i>k} i v_i:
+    gain = 2 S_0 (T_k1 − k̄ S_k1) / (n S_k1 S_k0), k̄ the group's mean rank.
+    """
+    batch, n = values.shape
+    if n == 0:
+        return values.new_zeros(batch)
+    ordered = values.sort(1).values
+    v = ordered.double()
+    rank = torch.arange(1, n + 1, dtype=torch.float64, device=values.device)
+    zero = v.new_zeros(batch, 1)
+    # Tails by cumulating from the large end: S[:, k], T[:, k] for k = 0 … n.
+    s = torch.cat([v.flip(1).cumsum(1).flip(1), zero], 1)
+    t = torch.cat([(rank * v).flip(1).cumsum(1).flip(1), zero], 1)
+    last = torch.ones_like(ordered, dtype=torch.bool)
+    last[:, :-1] = ordered[:, 1:] != ordered[:, :-1]
+    begins = torch.ones_like(last)
+    begins[:, 1:] = last[:, :-1]
+    position = torch.arange(n, device=values.device).expand(batch, n)
+    k0 = (
+        torch.where(begins, position, torch.zeros_like(position)).cummax(1).values
+    )  # entries before the group
+    k1 = position + 1
+    s1, t1, s0 = s[:, 1:], t[:, 1:], s.gather(1, k0)
+    mean_rank = (k0 + 1 + k1).double() / 2
+    denominator = n * s1 * s0
+    gains = (
+        2 * s[:, :1] * (t1 - mean_rank * s1) / torch.where(denominator > 0, denominator, torch.ones_like(s1))
+    )
+    fits = (gains >= gain) | (ordered == 0)  # zeros are pruned already
+    fits &= ordered < ordered[:, -1:]
+    # Stop at the first group that gains too little.
+    stopped = (last & ~fits).int().cummax(1).values.bool()
+    return torch.where(last & fits & ~stopped, ordered, torch.zeros_like(ordered)).amax(1)
+
+
+# --- where pruned mass goes -------------------------------------------------------------------------------------------
+
+
+def prune(
+    relevance: Tensor, site: Site, pruning: Pruning, arrived: Arrived | None
+) -> tuple[Tensor, Booking, dict[str, Any]]:
+    """Prune the relevance of one tensor. Returns the new relevance, what was lost, and the ledger's columns."""
+    samples = site.value.samples
+    rows = samples.rows(relevance)
+    chosen = cut(rows, pruning, site.p, site.p_negative)
+    book = Booking()
+    columns: dict[str, Any] = {
+        "neurons_before": rows.ne(0).sum(1),
+        "theta_positive": chosen.theta[0],
+        "theta_negative": chosen.theta[1],
+        "p_positive": chosen.reached[0],
+        "p_negative": chosen.reached[1],
+    }
+    if pruning.redistribution == "lambda":
+        new = _rescale(rows, chosen, pruning, book, columns)
+    else:
+        assert arrived is not None
+        keep = samples.unrows(chosen.keep, relevance.shape).to(relevance.dtype)
+        if pruning.conserve:
+            again = _reapply(relevance, rows, keep, chosen, samples, arrived, columns)
+        else:
+            again = _reapply_naively(relevance, keep, samples, arrived, chosen.pruned, book)
+        new = torch.where(chosen.pruned[:, None], samples.rows(again), rows)
+        flipped = new * rows < 0
+        columns["flipped"] = flipped.sum(1)
+        columns["flipped_mass"] = (new.abs() * flipped).sum(1)
+    columns["neurons_after"] = new.ne(0).sum(1)
+    return samples.unrows(new, relevance.shape), book, columns
+
+
+def _rescale(rows: Tensor, chosen: Cut, pruning: Pruning, book: Booking, columns: dict[str, Any]) -> Tensor:
+    """PLRP-λ: the survivors of each sign times mass before / mass after."""
+    if pruning.conserve:
+        scales = [_ratio(b, a) for b, a in zip(chosen.before, chosen.after, strict=True)]
+    else:
+        scales = [torch.ones_like(b) for b in chosen.before]
+        lost = [b - a for b, a in zip(chosen.before, chosen.after, strict=True)]
+        book.dropped = lost[0] - lost[1]
+    columns["lambda_positive"], columns["lambda_negative"] = scales
+    columns["orphaned"] = columns["flipped"] = columns["flipped_mass"] = 0
+    up, down = (s.to(rows.dtype)[:, None] for s in scales)
+    return rows * torch.where(chosen.keep, torch.where(rows > 0, up, down), torch.zeros_like(up))
+
+
+def _ratio(before: Tensor, after: Tensor) -> Tensor:
+    """before / after, 1 where nothing is left to scale."""
+    return torch.where(
+        after > 0, before / torch.where(after > 0, after, torch.ones_like(after)), torch.ones_like(after)
+    )
+
+
+def _reapply(
+    relevance: Tensor,
+    rows: Tensor,
+    keep: Tensor,
+    chosen: Cut,
+    samples: Samples,
+    arrived: Arrived,
+    columns: dict[str, Any],
+) -> Tensor:
+    """PLRP-M: each neuron k above hands m_k, what it handed down in the first pass, to the survivors alone.
+
+    Nobody to hand it to (orphaned), and mass that came over a skip whose sign has no survivor, goes to the survivors in
+    proportion to their relevance of that sign; to all of them if that sign has none.
+    """
+    again = torch.zeros_like(relevance)
+    homeless = [torch.zeros(samples.batch, dtype=torch.float64, device=rows.device) for _ in range(2)]
+    for op, branches in arrived.layers:
+        for handed in branches:
+            branch = handed.branch
+            total = handed.denominator if branch.bias is None else handed.denominator - branch.bias
+            m = handed.s * total
+            reached = branch.contributions(keep)
+            small = reached.abs() <= ORPHANED * (reached if branch.one_sign else branch.magnitudes(keep))
+            q = torch.where(
+                small, torch.zeros_like(m), m / torch.where(small, torch.ones_like(reached), reached)
+            )
+            again += branch.hand(q, relevance, keep)
+            orphaned = op.output.samples.rows(m * small)
+            for sign, mass in enumerate(_signed_sums(orphaned)):
+                homeless[sign] = homeless[sign] + mass
+    columns["orphaned"] = homeless[0] + homeless[1]
+    if arrived.other is not None:
+        other = samples.rows(arrived.other)
+        kept = other * chosen.keep
+        before, after = _signed_sums(other), _signed_sums(kept)
+        up, down = (_ratio(b, a).to(rows.dtype)[:, None] for b, a in zip(before, after, strict=True))
+        again += samples.unrows(kept * torch.where(kept > 0, up, down), relevance.shape)
+        for sign in range(2):
+            homeless[sign] = homeless[sign] + torch.where(
+                after[sign] > 0, torch.zeros_like(before[sign]), before[sign]
+            )
+    return again + samples.unrows(_housed(rows * chosen.keep, homeless, chosen.after), relevance.shape)
+
+
+def _housed(survivors: Tensor, homeless: Sequence[Tensor], masses: Sequence[Tensor]) -> Tensor:
+    """Homeless mass of each sign, shared out to the survivors of that sign, or to all if it has none."""
+    whole = masses[0] + masses[1]
+    found = torch.zeros_like(survivors)
+    for sign, part in enumerate((survivors.clamp(min=0), survivors.clamp(max=0))):
+        direction = 1.0 if sign == 0 else -1.0
+        own = homeless[sign] / torch.where(masses[sign] > 0, masses[sign], torch.ones_like(whole))
+        own = torch.where(masses[sign] > 0, own, torch.zeros_like(own))
+        everyone = homeless[sign] / torch.where(whole > 0, whole, torch.ones_like(whole)) * direction
+        everyone = torch.where(masses[sign] > 0, torch.zeros_like(everyone), everyone)
+        found += part * own.to(part.dtype)[:, None] + survivors.abs() * everyone.to(part.dtype)[:, None]
+    return found
+
+
+def _reapply_naively(
+    relevance: Tensor, keep: Tensor, samples: Samples, arrived: Arrived, pruned: Tensor, book: Booking
+) -> Tensor:
+    """The rule again with the activations masked, bias and ε in the denominator: the ablation that loses mass to them."""
+    again = torch.zeros_like(relevance)
+    for op, branches in arrived.layers:
+        for handed in branches:
+            branch = handed.branch
+            d = branch.contributions(keep)
+            d = d if branch.bias is None else d + branch.bias
+            s = quotient(handed.given, d, handed.epsilon, branch.one_sign)
+            again += branch.hand(s, relevance, keep)
+            out = op.output.samples
+            for sign, (scaled, denominator) in ((1, (s, d)), (-1, (handed.s, handed.denominator))):
+                if branch.bias is not None:
+                    book.bias = book.bias + sign * out.sum(scaled * branch.bias) * pruned
+                taken = handed.given - scaled * denominator  # what ε kept of the relevance given
+                book.epsilon = book.epsilon + sign * out.sum(taken) * pruned
+    if arrived.other is not None:
+        again += arrived.other * keep
+        book.dropped = samples.sum(arrived.other * (1 - keep)) * pruned
+    return again

@@ -1,0 +1,308 @@
+"""How one operation hands its relevance down.
+
+A rule for a layer states its *branches*: contributions n_jk of input j to output k, what the bias adds to their sum, and
+which share of R_k the branch hands down. Everything else is common to all rules:
+
+    d_k = Σ_j n_jk + bias_k        R_j = Σ_k n_jk · share_k R_k / (d_k + ε sign d_k)
+
+The contributions of a branch are sums of parts, n_jk = Σ input_j · weight_jk, so that a part costs one `apply` and one
+`transpose` of the layer's map. What does not reach the inputs is booked: to the bias, to ε, or as created.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .maps import LinearMap
+
+EPSILON = 1e-6
+EPSILON_HALF = 1e-3  # activations in half precision are that coarse
+
+
+class Part(NamedTuple):
+    """One summand of a branch's contributions: n_jk = input_j · weight_jk."""
+
+    input: Tensor
+    weight: Tensor
+
+
+@dataclass
+class Branch:
+    """Contributions, and how much relevance they share out."""
+
+    map: LinearMap
+    parts: tuple[Part, ...]
+    bias: Tensor | None = None
+    share: Tensor | float = 1.0
+    one_sign: bool = False  # all contributions and the bias are ≥ 0: so is the denominator
+    denominator: Tensor | None = None  # where it is known without computing
+
+    def contributions(self, mask: Tensor | None = None) -> Tensor:
+        """Σ_j n_jk, over the survivors alone if a mask is given."""
+        total: Tensor | None = None
+        for part in self.parts:
+            source = part.input if mask is None else part.input * mask
+            term = self.map.apply(source, part.weight)
+            total = term if total is None else total.add_(term)
+        assert total is not None
+        return total
+
+    def magnitudes(self, mask: Tensor) -> Tensor:
+        """Σ_j mask_j |n_jk|: what a sum of contributions is small against."""
+        if self.one_sign:
+            return self.contributions(mask)
+        # The parts of a branch of mixed sign never share an input (x⁺ and x⁻), so |n| is the sum of theirs.
+        return sum(self.map.apply((p.input * mask).abs(), p.weight.abs()) for p in self.parts)  # type: ignore[return-value]
+
+    def hand(self, s: Tensor, like: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Σ_k n_jk s_k, in the shape of the layer's input."""
+        total: Tensor | None = None
+        for part in self.parts:
+            term = self.map.transpose(s, part.weight, like)
+            source = part.input if mask is None else part.input * mask
+            term = term * source
+            total = term if total is None else total.add_(term)
+        assert total is not None
+        return total
+
+
+@dataclass
+class Handed:
+    """What a branch did with its relevance: kept for PLRP-M's second pass."""
+
+    branch: Branch
+    given: Tensor  # share_k R_k
+    s: Tensor  # given_k / stabilised d_k
+    denominator: Tensor  # d_k
+    epsilon: float
+
+
+class Booking:
+    """Where the mass of one operation went, per sample: tensors (batch,)."""
+
+    def __init__(self) -> None:
+        self.bias: Any = 0.0
+        self.epsilon: Any = 0.0
+        self.created: Any = 0.0
+        self.dropped: Any = 0.0
+
+    @property
+    def touched(self) -> bool:
+        """Whether anything was booked."""
+        return any(not isinstance(v, float) for v in (self.bias, self.epsilon, self.created, self.dropped))
+
+
+def stabilise(d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
+    """d + ε sign(d), with sign(0) = +1."""
+    if one_sign:
+        return d + epsilon
+    return torch.where(d < 0, d - epsilon, d + epsilon)
+
+
+def quotient(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
+    """R / (d + ε sign d); where ε = 0 and d = 0 nothing is handed down."""
+    if epsilon == 0:
+        return torch.where(
+            d == 0, torch.zeros_like(d), relevance / torch.where(d == 0, torch.ones_like(d), d)
+        )
+    return relevance / stabilise(d, epsilon, one_sign)
+
+
+class Rule(ABC):
+    """How a conv or linear layer hands its relevance down."""
+
+    epsilon: float | None = None  # None: 1e-6, larger in half precision
+    needs_output = False  # whether branches() reads the layer's output
+
+    @abstractmethod
+    def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
+        """The branches of this rule for a layer that read x and gave z; `nonnegative`: x ≥ 0 is known."""
+
+    @property
+    def name(self) -> str:
+        """How the rule is called in tables."""
+        return repr(self)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{k}={_short(v)}" for k, v in vars(self).items() if v is not None)
+        return f"{type(self).__name__}({shown})"
+
+
+class Epsilon(Rule):
+    """LRP-ε: n = xw, bias in the denominator (Bach et al. 2015)."""
+
+    needs_output = True
+
+    def __init__(self, epsilon: float | None = None) -> None:
+        self.epsilon = _nonnegative("epsilon", epsilon)
+
+    def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
+        """One branch; its denominator is the layer's output."""
+        return [Branch(map, (Part(x, map.weight),), map.bias, denominator=z)]
+
+
+class Zero(Epsilon):
+    """LRP-0: ε = 0. Outputs that are exactly zero hand nothing down."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+
+    def __repr__(self) -> str:
+        return "Zero()"
+
+
+class ZPlus(Rule):
+    """LRP-z⁺: positive contributions only, n = (xw)⁺, bias b⁺ (Montavon et al. 2017)."""
+
+    def __init__(self, epsilon: float | None = None) -> None:
+        self.epsilon = _nonnegative("epsilon", epsilon)
+
+    def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
+        """One branch of positive contributions."""
+        return [_positive(map, x, nonnegative)]
+
+
+class AlphaBeta(Rule):
+    """LRP-αβ: positive contributions times α, negative ones times −β, α − β = 1 (Bach et al. 2015)."""
+
+    def __init__(self, alpha: float = 2.0, beta: float = 1.0, epsilon: float | None = None) -> None:
+        if alpha < 0 or beta < 0 or abs(alpha - beta - 1) > 1e-9:
+            raise ValueError(f"AlphaBeta needs alpha − beta = 1 and both ≥ 0, got {alpha} and {beta}.")
+        self.alpha, self.beta = float(alpha), float(beta)
+        self.epsilon = _nonnegative("epsilon", epsilon)
+
+    def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
+        """A branch of positive and one of negative contributions."""
+        positive = _positive(map, x, nonnegative)
+        positive.share = self.alpha
+        if self.beta == 0:
+            return [positive]
+        parts = [Part(x if nonnegative else x.clamp(min=0), map.negative_weight)]
+        if not nonnegative:
+            parts.append(Part(x.clamp(max=0), map.positive_weight))
+        negative = None if map.bias is None else map.bias.clamp(max=0)
+        return [positive, Branch(map, tuple(parts), negative, share=-self.beta)]
+
+
+class Gamma(Rule):
+    """LRP-γ, for inputs and outputs of any sign (Montavon et al. 2019, Andéol et al. 2021).
+
+    Outputs z > 0 favour positive contributions, n = xw + γ(xw)⁺; outputs z < 0 negative ones; bias likewise.
+    """
+
+    needs_output = True
+
+    def __init__(self, gamma: float = 0.25, epsilon: float | None = None) -> None:
+        if not gamma >= 0:
+            raise ValueError(f"Gamma needs gamma ≥ 0, got {gamma}.")
+        self.gamma = float(gamma)
+        self.epsilon = _nonnegative("epsilon", epsilon)
+
+    def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
+        """A branch for outputs above zero and one for those below."""
+        assert z is not None
+        up = torch.add(map.weight, map.positive_weight, alpha=self.gamma)
+        down = torch.add(map.weight, map.negative_weight, alpha=self.gamma)
+        found = []
+        for sign, toward, away in ((1, up, down), (-1, down, up)):
+            live = (z > 0) if sign > 0 else (z < 0)
+            parts = [Part(x if nonnegative else x.clamp(min=0), toward)]
+            if not nonnegative:
+                parts.append(Part(x.clamp(max=0), away))
+            bias = map.bias
+            if bias is not None:
+                bias = bias + self.gamma * (bias.clamp(min=0) if sign > 0 else bias.clamp(max=0))
+            found.append(Branch(map, tuple(parts), bias, share=live.to(x.dtype)))
+        return found
+
+
+class ZBox(Rule):
+    """LRP-z^B for inputs in a box: n = xw − low·w⁺ − high·w⁻ (Montavon et al. 2017).
+
+    `low` and `high` are numbers or tensors that broadcast against the input; left out, they are each sample's own
+    smallest and largest value.
+    """
+
+    def __init__(
+        self,
+        low: float | Tensor | None = None,
+        high: float | Tensor | None = None,
+        epsilon: float | None = None,
+    ) -> None:
+        self.low, self.high = low, high
+        self.epsilon = _nonnegative("epsilon", epsilon)
+
+    def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
+        """One branch of three parts."""
+        low = _bound(self.low, x, torch.amin)
+        high = _bound(self.high, x, torch.amax)
+        if (x < low).any() or (x > high).any():
+            raise ValueError(
+                f"ZBox: the input leaves the box [{_short(self.low)}, {_short(self.high)}] "
+                f"(it spans {x.min():.4g} to {x.max():.4g}); give the bounds of your data."
+            )
+        parts = (Part(x, map.weight), Part(-low, map.positive_weight), Part(-high, map.negative_weight))
+        return [Branch(map, parts, one_sign=True)]
+
+
+class WSquare(Rule):
+    """LRP-w²: n = w², whatever the input; b² in the denominator (Montavon et al. 2017, as Zennit has it)."""
+
+    def __init__(self, epsilon: float | None = None) -> None:
+        self.epsilon = _nonnegative("epsilon", epsilon)
+
+    def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
+        """One branch that looks at the weights alone."""
+        bias = None if map.bias is None else map.bias**2
+        return [Branch(map, (Part(torch.ones_like(x[:1]), map.weight**2),), bias, one_sign=True)]
+
+
+class Flat(Rule):
+    """LRP-♭: every input of a neuron receives the same, n = 1 (Lapuschkin et al. 2019)."""
+
+    def __init__(self, epsilon: float | None = None) -> None:
+        self.epsilon = _nonnegative("epsilon", epsilon)
+
+    def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
+        """One branch with all weights one."""
+        return [Branch(map.flat, (Part(torch.ones_like(x[:1]), map.flat.weight),), one_sign=True)]
+
+
+class Pass(Rule):
+    """Relevance stays where it is; for layers whose output has the shape of their input."""
+
+    def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
+        """No branch: relevance is handed through as it is."""
+        return []
+
+
+def _positive(map: LinearMap, x: Tensor, nonnegative: bool) -> Branch:
+    """n = (xw)⁺ = x⁺w⁺ + x⁻w⁻."""
+    parts = [Part(x if nonnegative else x.clamp(min=0), map.positive_weight)]
+    if not nonnegative:
+        parts.append(Part(x.clamp(max=0), map.negative_weight))
+    bias = None if map.bias is None else map.bias.clamp(min=0)
+    return Branch(map, tuple(parts), bias, one_sign=True)
+
+
+def _bound(bound: float | Tensor | None, x: Tensor, extreme: Any) -> Tensor:
+    if bound is None:
+        return extreme(x.flatten(1), 1).view(-1, *(1,) * (x.dim() - 1)).expand_as(x) if x.numel() else x
+    return torch.as_tensor(bound, dtype=x.dtype, device=x.device).expand_as(x)
+
+
+def _nonnegative(name: str, value: float | None) -> float | None:
+    if value is not None and not value >= 0:
+        raise ValueError(f"{name} must be ≥ 0, got {value}.")
+    return value
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return "tensor" if value.numel() > 1 else f"{value.item():g}"
+    return "own extreme" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

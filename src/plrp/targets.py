@@ -1,0 +1,134 @@
+"""Where relevance starts: the score that is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .trace import Op, Trace, Value, unsupported
+
+
+@dataclass
+class Start:
+    """The value at which relevance starts, its relevance there, and the score per sample."""
+
+    value: Value
+    relevance: Tensor
+    score: Tensor
+    target: Any
+    ops: list[Op]  # the tape, with what a callable target computed at its end
+
+
+def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
+    """Turn what the user calls a target into relevance at the output."""
+    if callable(target):
+        return _from_callable(trace, target, dtype)
+    output = trace.output
+    if not isinstance(output, Tensor):
+        kind = type(output).__name__
+        raise ValueError(
+            f"The model returns a {kind}, not a tensor: spell the score out with a callable, for example "
+            "target=lambda output: output['logits'][:, 3]."
+        )
+    value = trace.value_of(output)
+    assert value is not None
+    index, chosen = _index(output, target)
+    relevance = torch.zeros_like(value.data, dtype=dtype)
+    score = value.data[index].to(dtype)
+    relevance[index] = score
+    return Start(value, relevance, score, chosen, trace.ops)
+
+
+def _index(output: Tensor, target: Any) -> tuple[tuple[Any, ...], Any]:
+    """The index of one score per sample into an output (batch, …), and the target in its settled form."""
+    batch, shape = output.shape[0], tuple(output.shape)
+    rows = torch.arange(batch, device=output.device)
+    if output.dim() == 1:
+        if target is not None and target != 0 and target != ():
+            raise ValueError(f"The output of shape {shape} is one score per sample: leave target out.")
+        return (rows,), torch.zeros(batch, dtype=torch.long, device=output.device)
+    if isinstance(target, tuple):
+        return _index_tuple(output, target, rows)
+    if output.dim() > 2:
+        places = ", ".join(f"0…{n - 1}" for n in shape[1:])
+        raise ValueError(
+            f"The output has shape {shape}: say which score to explain, by an index tuple ({places}) or a callable such as "
+            "target=lambda output: output[:, 2].mean(-1)."
+        )
+    classes = shape[1]
+    if target is None:
+        if classes == 0:
+            raise ValueError("The output has no classes.")
+        chosen = output.argmax(1) if batch else rows
+    elif isinstance(target, int) and not isinstance(target, bool):
+        chosen = torch.full((batch,), target, dtype=torch.long, device=output.device)
+    elif isinstance(target, Tensor) or (isinstance(target, Sequence) and not isinstance(target, str)):
+        chosen = torch.as_tensor(target, device=output.device)
+        if chosen.dim() == 0:
+            chosen = chosen.expand(batch)
+        if chosen.is_floating_point() or chosen.dtype == torch.bool:
+            raise TypeError(f"target holds {chosen.dtype} values; classes are integers.")
+        if chosen.shape != (batch,):
+            raise ValueError(
+                f"target has shape {tuple(chosen.shape)} for a batch of {batch}: give one class per sample."
+            )
+    elif hasattr(target, "__index__"):
+        chosen = torch.full((batch,), target.__index__(), dtype=torch.long, device=output.device)
+    else:
+        raise TypeError(
+            f"target is a class, a sequence of classes, an index tuple or a callable, got {type(target).__name__}."
+        )
+    chosen = chosen.long()
+    wrong = (chosen < -classes) | (chosen >= classes)
+    if wrong.any():
+        raise ValueError(
+            f"target {int(chosen[wrong][0])} is out of range: the output has {classes} classes, 0…{classes - 1}."
+        )
+    chosen = chosen % classes
+    return (rows, chosen), chosen
+
+
+def _index_tuple(output: Tensor, target: tuple[Any, ...], rows: Tensor) -> tuple[tuple[Any, ...], Any]:
+    shape = tuple(output.shape)
+    if len(target) != output.dim() - 1 or not all(hasattr(i, "__index__") for i in target):
+        hint = " (a list, not a tuple, holds one class per sample)" if output.dim() == 2 else ""
+        raise ValueError(
+            f"The index tuple {target} does not fit the output of shape {shape}: it needs {output.dim() - 1} whole numbers, one "
+            f"for each axis after the batch{hint}."
+        )
+    for place, size in zip(target, shape[1:], strict=True):
+        if not -size <= place < size:
+            raise ValueError(f"target {target} is out of range for an output of shape {shape}.")
+    settled = tuple(int(i) % n for i, n in zip(target, shape[1:], strict=True))
+    chosen: Any = settled
+    if len(settled) == 1:
+        chosen = torch.full((len(rows),), settled[0], dtype=torch.long, device=output.device)
+    return (rows, *settled), chosen
+
+
+def _from_callable(trace: Trace, target: Callable[[Any], Any], dtype: torch.dtype) -> Start:
+    """Record the callable as if it were the end of the model: relevance then passes it like any operation."""
+    with trace.continued() as ops, torch.no_grad():
+        score = target(trace.output)
+    if not isinstance(score, Tensor) or trace.value_of(score) is None:
+        raise TypeError(
+            "The target callable must return a tensor computed from the output, one score per sample."
+        )
+    value = trace.value_of(score)
+    assert value is not None
+    if tuple(score.shape) not in ((trace.batch,), (trace.batch, 1)):
+        raise ValueError(
+            f"The target callable returned shape {tuple(score.shape)} for a batch of {trace.batch}: reduce it to one score per "
+            "sample, for example with .sum(-1)."
+        )
+    extended = Trace.__new__(Trace)
+    extended.__dict__.update(trace.__dict__, ops=ops)
+    for op in extended.reached([value]):
+        if op.family.name == "UNSUPPORTED":
+            raise unsupported(op, extended)
+    relevance = value.data.to(dtype)
+    return Start(value, relevance, relevance.reshape(trace.batch), target, ops)
