@@ -99,7 +99,7 @@ def _read_torch(path: Path) -> Any:
         code = [call for call in _calls_of_pickle(path) if not call.startswith(_TENSOR_CALLS)]
         if isinstance(error, pickle.UnpicklingError) and code:
             raise CheckpointError(
-                f"{path} is refused: it is a pickle that calls {code[0]} on loading, and a pickle can run any "
+                f"{path} is refused: it is a pickle that calls {code[0]} on loading, which can run any "
                 "code; save model.state_dict() with torch.save, or as .safetensors."
             ) from error
         raise CheckpointError(f"{path} is cut off or no PyTorch file ({_one_line(error)}).") from error
