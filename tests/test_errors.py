@@ -1,0 +1,413 @@
+"""Errors are part of the interface: what cannot be explained is refused with the remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import plrp
+
+REFUSED = (ValueError, TypeError, IndexError, plrp.UnsupportedOperation)
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).eval()
+
+
+def refused(words: str, model=None, inputs=None, **options) -> str:
+    """Explain must refuse, and its message must match `words` (a regular expression) and be short."""
+    model = mlp() if model is None else model
+    inputs = torch.randn(2, 4) if inputs is None else inputs
+    with pytest.raises(REFUSED, match=words) as error:
+        plrp.explain(model, inputs, **options)
+    message = str(error.value)
+    assert len(message) < 500
+    assert message.strip().endswith((".", ")", "`", "'", "]", ":")) or len(message.split()) > 3
+    return message
+
+
+# ---------------------------------------------------------------- operations without a rule
+
+
+class Exotic(nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.function(F.relu(self.before(x))))
+
+
+UNSUPPORTED = {
+    "cumsum": lambda h: h.cumsum(1),
+    "fft": lambda h: torch.fft.rfft(h, n=10).abs(),
+    "atan2": lambda h: torch.atan2(h, h.flip(1) + 1),
+    "sort": lambda h: h.sort(1).values,
+    "erfinv": lambda h: torch.erfinv(h.clamp(max=0.5)),
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_an_operation_without_a_rule_is_named_with_its_layer_and_the_remedy(name):
+    with pytest.raises(plrp.UnsupportedOperation) as error:
+        plrp.explain(Exotic(UNSUPPORTED[name]).eval(), torch.randn(2, 4))
+    message = str(error.value)
+    assert {"fft": "fft_rfft", "sort": "sort"}.get(name, name) in message or name in message
+    assert "before" in message
+    assert "register_rule" in message
+
+
+@pytest.mark.parametrize(
+    "function", [lambda h: h * h.flip(1), lambda h: h[:, :3] * h[:, 3:], lambda h: h / (h.flip(1) + 1)]
+)
+def test_a_product_of_two_signals_without_a_gate_is_refused(function):
+    model = Exotic(function)
+    model.after = nn.LazyLinear(3)
+    model(torch.randn(1, 4))
+    with pytest.raises(plrp.UnsupportedOperation, match="before"):
+        plrp.explain(model.eval(), torch.randn(2, 4))
+
+
+def test_check_lists_every_unsupported_operation_at_once():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.b(F.relu(self.a(x)).cumsum(1))
+            return self.c(torch.atan2(h, h.flip(1)))
+
+    found = plrp.check(Two().eval(), torch.randn(2, 4))
+    text = str(found)
+    assert len(found) == 2
+    for word in ("cumsum", "atan2"):
+        assert word in text
+    assert not plrp.check(mlp(), torch.randn(2, 4))
+
+
+def test_a_registered_rule_makes_an_operation_explainable():
+    def squared(x: Tensor) -> Tensor:
+        return torch.special.sinc(x)
+
+    model = Exotic(squared).eval()
+    x = torch.randn(2, 4)
+    with pytest.raises(plrp.UnsupportedOperation):
+        plrp.explain(model, x)
+    plrp.register_rule(torch.special.sinc, plrp.rules.Pass())
+    explanation = plrp.explain(model, x)
+    assert bool(torch.isfinite(explanation.relevance).all())
+
+
+# ---------------------------------------------------------------- models
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(6)], ids=["dropout", "batchnorm"])
+def test_a_model_in_training_mode_is_refused(layer):
+    model = nn.Sequential(nn.Linear(4, 6), layer, nn.Linear(6, 3)).train()
+    assert "eval()" in refused(r"eval\(\)", model)
+    assert model.training
+    if isinstance(layer, nn.BatchNorm1d):
+        assert int(layer.num_batches_tracked) == 0, "a refused model is untouched"
+        assert not layer.running_mean.any()
+
+
+def test_training_mode_without_dropout_or_batch_statistics_is_harmless():
+    model = mlp()
+    expected = plrp.explain(model, torch.ones(2, 4)).relevance
+    assert torch.equal(plrp.explain(model.train(), torch.ones(2, 4)).relevance, expected)
+    inert = nn.Sequential(model[0], nn.ReLU(), nn.Dropout(0.0), model[2]).train()
+    assert torch.equal(plrp.explain(inert, torch.ones(2, 4)).relevance, expected)
+
+
+def test_functional_dropout_that_is_active_is_refused():
+    model = Exotic(lambda h: F.dropout(h, 0.5)).eval()
+    refused("(?i)dropout", model)
+
+
+def test_batch_statistics_of_a_norm_without_running_ones_are_refused():
+    model = nn.Sequential(
+        nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 3)
+    ).eval()
+    refused("(?i)batch", model)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_scripted_model_that_hides_its_operations_is_refused():
+    refused("(?i)script", torch.jit.script(mlp()))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_traced_jit_model_is_refused():
+    refused("(?i)script|jit", torch.jit.trace(mlp(), torch.randn(2, 4)))
+
+
+def test_a_compiled_model_that_hides_its_operations_is_refused():
+    model = mlp()
+    compiled = torch.compile(model, backend="eager")
+    x = torch.randn(2, 4)
+    with pytest.raises(REFUSED, match="compile"):
+        plrp.explain(compiled, x)
+
+
+def test_a_model_whose_output_does_not_depend_on_the_input_is_refused():
+    class Constant(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.zeros(x.shape[0], 3)
+
+    refused("(?i)depend", Constant().eval())
+
+
+def test_a_detached_forward_is_no_silent_gradient():
+    """numpy in the middle cuts the tape: refused, never a quiet zero."""
+
+    class ThroughNumpy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(torch.from_numpy(x.detach().numpy() * 2))
+
+    with pytest.raises(REFUSED):
+        plrp.explain(ThroughNumpy().eval(), torch.randn(2, 4))
+
+
+# ---------------------------------------------------------------- inputs
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_inputs_that_are_not_finite_are_refused(bad):
+    x = torch.randn(2, 4)
+    x[1, 2] = bad
+    refused("(?i)nan|inf|finite", inputs=x)
+
+
+def test_activations_that_are_not_finite_are_refused_naming_the_layer():
+    model = mlp()
+    with torch.no_grad():
+        model[2].weight[0, 0] = float("nan")
+    message = refused("(?i)nan|inf|finite", model)
+    assert "'2'" in message or "`2`" in message or '"2"' in message or " 2 " in message
+
+
+def test_an_overflow_inside_the_model_is_refused_naming_the_layer():
+    class Overflow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.huge, self.last = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+            with torch.no_grad():
+                self.huge.weight.fill_(3e38)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.huge(F.relu(self.first(x)) + 1))
+
+    assert "huge" in refused("(?i)nan|inf|finite", Overflow().eval())
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+def test_integer_inputs_are_refused(dtype):
+    refused("(?i)float", inputs=torch.ones(2, 4).to(dtype))
+
+
+def test_complex_inputs_are_refused():
+    refused("(?i)float|complex|real", inputs=torch.ones(2, 4, dtype=torch.complex64))
+
+
+def test_inputs_without_a_batch_axis_are_refused():
+    refused("(?i)batch", inputs=torch.randn(4))
+    refused("(?i)batch", inputs=torch.tensor(1.0))
+    conv = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(0), nn.Linear(4 * 36, 3)).eval()
+    refused("(?i)batch", conv, torch.randn(3, 8, 8))
+
+
+def test_inputs_that_are_no_tensors_are_refused():
+    for bad in ([[1.0, 2.0, 3.0, 4.0]], "x", None, {"x": torch.randn(2, 4)}):
+        with pytest.raises(REFUSED, match=r"(?i)tensor"):
+            plrp.explain(mlp(), bad)
+
+
+def test_inputs_of_different_batch_sizes_are_refused():
+    class Two(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x + y.mean(0)
+
+    refused("(?i)batch|samples", Two().eval(), (torch.randn(2, 4), torch.randn(3, 4)))
+
+
+# ---------------------------------------------------------------- targets
+
+
+@pytest.mark.parametrize("target", [3, -4, [0, 5], torch.tensor([0, 3]), (7,), (0, 0)], ids=str)
+def test_a_target_out_of_range_is_refused(target):
+    refused("(?i)target|class|index", target=target)
+
+
+@pytest.mark.parametrize("target", [[0], [0, 1, 2], torch.tensor([0, 1, 2])], ids=str)
+def test_a_target_of_the_wrong_length_is_refused(target):
+    refused("(?i)target|sample|batch|one", target=target)
+
+
+@pytest.mark.parametrize("target", [1.5, "cat", torch.tensor([0.5, 1.0]), [0.2, 1]], ids=str)
+def test_a_target_of_the_wrong_kind_is_refused(target):
+    refused("(?i)target", target=target)
+
+
+@pytest.mark.parametrize("target", [None, 1, [0, 1]], ids=str)
+def test_a_dense_output_needs_its_target_spelled_out(target):
+    model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.ReLU(), nn.Conv1d(3, 3, 3)).eval()
+    refused("(?i)target", model, torch.randn(2, 2, 12), target=target)
+
+
+def test_a_dict_output_needs_a_callable_target():
+    class Dict(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"logits": self.fc(x)}
+
+    refused("(?i)callable|function|target", Dict().eval())
+    refused("(?i)callable|function|target", Dict().eval(), target=1)
+
+
+def test_a_callable_target_must_give_one_score_per_sample():
+    refused("(?i)score|sample|one", target=lambda out: out)
+    refused("(?i)score|sample|one", target=lambda out: out.sum())
+    refused("(?i)score|sample|one|tensor", target=lambda out: 1.0)
+
+
+# ---------------------------------------------------------------- composites and rules
+
+
+def test_an_unknown_composite_names_the_known_ones():
+    assert "epsilon-plus-flat" in refused("epsilon-plus-flat", composite="epsilon-plus-flt")
+
+
+def test_an_override_of_an_unknown_layer_is_refused_with_the_nearest_name():
+    composite = plrp.Composite(
+        [(plrp.composites.is_any, plrp.rules.Epsilon())], layers={"20": plrp.rules.ZPlus()}, name="x"
+    )
+    assert "2" in refused("'2'|`2`|\"2\"", composite=composite)
+
+
+def test_the_box_composite_needs_its_bounds():
+    with pytest.raises(REFUSED, match="low"):
+        plrp.composite("epsilon-gamma-box")
+
+
+def test_a_composite_without_a_rule_for_a_layer_is_refused():
+    composite = plrp.Composite([(plrp.composites.is_conv, plrp.rules.Epsilon())], name="convs only")
+    refused("(?i)rule", composite=composite)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (2.0, 0.0), (-1.0, -2.0)])
+def test_alpha_minus_beta_must_be_one_and_neither_negative(alpha, beta):
+    with pytest.raises(ValueError, match=r"(?i)alpha"):
+        plrp.rules.AlphaBeta(alpha=alpha, beta=beta)
+
+
+# ---------------------------------------------------------------- pruning
+
+
+@pytest.mark.parametrize("p", [1.0, -0.1, 1.5, float("nan"), float("inf"), "0.1"], ids=str)
+def test_p_outside_zero_to_one_is_refused(p):
+    for options in ({"p": p}, {"p": 0.1, "p_negative": p}, {"p": 0.1, "layers": {"fc": p}}):
+        with pytest.raises((ValueError, TypeError), match=r"p"):
+            plrp.Pruning(**options)
+
+
+@pytest.mark.parametrize("gain", [0.0, -1.0, float("nan")])
+def test_a_gain_that_is_not_positive_is_refused(gain):
+    with pytest.raises(ValueError, match=r"(?i)gain"):
+        plrp.Pruning(sparsity_gain=gain)
+
+
+def test_neither_p_nor_gain_is_refused():
+    with pytest.raises(ValueError, match=r"(?i)p"):
+        plrp.Pruning(p=None)
+
+
+def test_unknown_redistributions_and_measures_are_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="lambda"):
+        plrp.Pruning(redistribution="mu")
+    with pytest.raises(ValueError, match="gini"):
+        plrp.Pruning(sparsity_gain=1.0, measure="entropy")
+
+
+def test_an_unknown_layer_is_refused_with_the_nearest_names():
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.middle, self.head = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(F.relu(self.middle(F.relu(self.stem(x)))))
+
+    message = refused("midle", Named().eval(), pruning=plrp.Pruning(layers={"midle": 0.3}))
+    [nearest] = difflib.get_close_matches("midle", ["stem", "middle", "head"], 1)
+    assert nearest in message
+
+
+def test_two_names_of_one_tensor_with_different_p_are_refused():
+    class Fan(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.left, self.right = nn.Linear(4, 6), nn.Linear(6, 3), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = F.relu(self.stem(x))
+            return self.left(h) + self.right(h)
+
+    model = Fan().eval()
+    message = refused("left", model, pruning=plrp.Pruning(layers={"left": 0.3, "right": 0.4}))
+    assert "right" in message
+    x = torch.randn(2, 4)
+    same = plrp.explain(model, x, pruning=plrp.Pruning(p=0.1, layers={"left": 0.3, "right": 0.3}))
+    one = plrp.explain(model, x, pruning=plrp.Pruning(p=0.1, layers={"left": 0.3}))
+    assert torch.equal(same.relevance, one.relevance)
+
+
+def test_a_first_layer_named_for_pruning_is_refused():
+    """Its input is never pruned: a p given for it would be silently ignored."""
+    refused("(?i)first", pruning=plrp.Pruning(layers={"0": 0.3}))
+
+
+def test_a_pruning_is_immutable_printable_and_survives_a_dict():
+    pruning = plrp.Pruning(
+        p=0.2,
+        p_negative=0.3,
+        redistribution="M",
+        conserve=False,
+        sparsity_gain=0.7,
+        measure="gini",
+        layers={"fc": 0.1},
+    )
+    with pytest.raises((AttributeError, TypeError, dataclasses.FrozenInstanceError)):
+        pruning.p = 0.5
+    with pytest.raises(TypeError):
+        pruning.layers["fc"] = 0.9
+    assert plrp.Pruning.from_dict(pruning.to_dict()) == pruning
+    assert hash(pruning) == hash(plrp.Pruning.from_dict(pruning.to_dict()))
+    for word in ("0.2", "0.3", "M", "gini", "fc"):
+        assert word in repr(pruning)
+
+
+def test_a_mapping_changed_afterwards_does_not_change_the_pruning():
+    layers = {"fc": 0.1}
+    pruning = plrp.Pruning(layers=layers)
+    layers["fc"] = 0.9
+    assert pruning.layers["fc"] == 0.1
+
+
+def test_layers_not_asked_for_say_how_to_ask():
+    explanation = plrp.explain(mlp(), torch.randn(2, 4))
+    assert not explanation.layers

@@ -1,0 +1,240 @@
+"""The ledger: plain records that close, entry by entry and in total, and say how each tensor was pruned."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import oracles
+import plrp
+from plrp import rules
+
+EVERY_ROW = {
+    "sample", "entry", "layer", "op", "rule", "mass_in_positive", "mass_in_negative", "mass_out_positive",
+    "mass_out_negative", "absorbed_bias", "absorbed_epsilon", "created",
+}  # fmt: skip
+PRUNED_ROW = {
+    "neurons_before", "neurons_after", "theta_positive", "theta_negative", "p_positive", "p_negative",
+    "lambda_positive", "lambda_negative", "orphaned", "flipped", "flipped_mass",
+}  # fmt: skip
+
+
+class Mixed(nn.Module):
+    """Everything that moves mass: biases, folded and free BatchNorm, skip, pools, cat, norm, dense."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.bn1 = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.bn2, self.conv2 = nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3, padding=1, groups=2)
+        self.conv3 = nn.Conv2d(16, 8, 1)
+        self.norm, self.fc1, self.fc2 = nn.LayerNorm(8), nn.Linear(8, 12), nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.leaky_relu(self.bn1(self.stem(x)))
+        g = F.max_pool2d(h, 2)
+        g = g + self.conv2(F.relu(self.bn2(g)))
+        g = F.relu(self.conv3(torch.cat([g, F.avg_pool2d(h, 2)], 1)))
+        return self.fc2(F.gelu(self.fc1(self.norm(g.mean((2, 3))))))
+
+
+def mixed(dtype: torch.dtype, seed: int = 0) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(seed)
+    model = oracles.randomise_statistics(Mixed().eval(), seed)
+    return model.to(dtype), torch.randn(3, 3, 8, 8).to(dtype)
+
+
+PRUNINGS = [
+    None,
+    plrp.Pruning(p=0.3),
+    plrp.Pruning(p=0.3, redistribution="M"),
+    plrp.Pruning(p=0.3, conserve=False),
+    plrp.Pruning(p=0.3, redistribution="M", conserve=False),
+    plrp.Pruning(p=None, sparsity_gain=1.0),
+    plrp.Pruning(p=0.9, sparsity_gain=0.5, measure="gini", redistribution="M"),
+]
+
+
+@pytest.mark.parametrize("pruning", PRUNINGS, ids=str)
+@pytest.mark.parametrize(
+    "composite",
+    [
+        "epsilon-plus-flat",
+        "epsilon-plus",
+        "epsilon-alpha2-beta1-flat",
+        "epsilon-alpha2-beta1",
+        "epsilon",
+        "gamma-box",
+    ],
+)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)], ids=["32", "64"]
+)
+def test_the_ledger_closes_per_entry_and_in_total(dtype, tolerance, composite, pruning):
+    model, x = mixed(dtype)
+    if composite == "gamma-box":
+        composite = plrp.composite("epsilon-gamma-box", low=-3.5, high=3.5)
+    explanation = plrp.explain(model, x, composite=composite, pruning=pruning)
+    scores = explanation.logits.gather(1, explanation.target[:, None])[:, 0]
+    oracles.assert_ledger_closes(explanation, scores, tolerance)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [rules.Zero(), rules.WSquare(), rules.ZBox(low=-4, high=4), rules.Epsilon(epsilon=0.5), rules.Gamma(2.0)],
+)
+def test_the_ledger_closes_for_rules_outside_the_named_composites(rule):
+    model, x = mixed(torch.float64)
+    composite = plrp.Composite([(plrp.composites.is_any, rule)], name="one rule")
+    for pruning in (None, plrp.Pruning(p=0.4, redistribution="M")):
+        explanation = plrp.explain(model, x, composite=composite, pruning=pruning, target=[0, 1, 4])
+        scores = explanation.logits[torch.arange(3), torch.tensor([0, 1, 4])]
+        oracles.assert_ledger_closes(explanation, scores, 1e-9)
+
+
+def test_the_bias_of_every_layer_is_booked_as_absorbed():
+    """A chain under the ε-rule: what is missing at the input is what the oracle says biases and ε took."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 8).double(), nn.Linear(8, 7).double(), nn.Linear(7, 3).double()]
+    model = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2]).eval()
+    x = torch.randn(2, 6, dtype=torch.float64)
+    explanation = plrp.explain(model, x, target=1, composite="epsilon")
+    steps = [
+        oracles.linear_step("0", "x", layers[0], (6,)), oracles.relu_step("a", "0"),
+        oracles.linear_step("2", "a", layers[1], (8,)), oracles.relu_step("b", "2"),
+        oracles.linear_step("4", "b", layers[2], (7,)),
+    ]  # fmt: skip
+    for sample in range(2):
+        walk = oracles.walk(steps, x[sample], 1, lambda *_: ("epsilon", {}))
+        rows = [row for row in explanation.ledger if row["sample"] == sample]
+        assert sum(row["absorbed_bias"] for row in rows) == pytest.approx(walk.absorbed_bias, rel=1e-9)
+        assert sum(row["absorbed_epsilon"] for row in rows) == pytest.approx(walk.absorbed_epsilon, rel=1e-6)
+        assert [row["layer"] for row in rows if row["op"] == "linear"] == ["4", "2", "0"]
+
+
+def test_alpha_beta_books_what_an_empty_branch_creates():
+    """All contributions positive: α hands down 2R, β has nobody to take R back from, so R is created."""
+    model = nn.Sequential(nn.Linear(3, 2, bias=False), nn.Linear(2, 1, bias=False)).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.abs_().add_(0.1)
+    x = torch.rand(1, 3, dtype=torch.float64)
+    composite = plrp.Composite([(plrp.composites.is_any, rules.AlphaBeta())], name="ab")
+    explanation = plrp.explain(model, x, target=0, composite=composite)
+    score = float(explanation.logits[0, 0])
+    assert float(explanation.relevance.sum()) == pytest.approx(4 * score, rel=1e-4)
+    assert [row["created"] for row in explanation.ledger] == pytest.approx([score, 2 * score], rel=1e-4)
+    oracles.assert_ledger_closes(explanation, explanation.logits[:, 0], 1e-9)
+
+
+@pytest.mark.parametrize("pruning", PRUNINGS, ids=str)
+def test_records_are_plain_numbers_and_strings_that_pandas_and_polars_take(pruning):
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    model, x = mixed(torch.float32)
+    ledger = plrp.explain(model, x, pruning=pruning).ledger
+    assert isinstance(ledger, list)
+    for row in ledger:
+        assert row.keys() >= EVERY_ROW
+        assert all(isinstance(value, int | float | str | bool | None) for value in row.values())
+        assert all(math.isfinite(v) for v in row.values() if isinstance(v, float))
+        assert row["mass_in_positive"] >= 0
+        assert row["mass_in_negative"] >= 0
+        if row["op"] == "prune":
+            assert row.keys() >= PRUNED_ROW
+    assert len(pandas.DataFrame(ledger)) == len(ledger)
+    assert len(polars.DataFrame(ledger, infer_schema_length=None)) == len(ledger)
+    assert {row["sample"] for row in ledger} == {0, 1, 2}
+
+
+def test_records_go_from_the_score_down_to_the_input():
+    model, x = mixed(torch.float64)
+    ledger = plrp.explain(model, x).ledger
+    rows = [row for row in ledger if row["sample"] == 0]
+    entries = [row["entry"] for row in rows]
+    assert entries == sorted(entries, reverse=True)
+    named = [row["layer"] for row in rows if row["op"] in ("linear", "conv2d")]
+    assert named == ["fc2", "fc1", "conv3", "conv2", "stem"]
+
+
+@pytest.mark.parametrize("redistribution", ["lambda", "M"])
+def test_pruned_rows_state_threshold_reached_p_and_lambda(redistribution):
+    model, x = mixed(torch.float64)
+    trace = plrp.trace(model, x)
+    before = trace.explain(layers=True).layers["fc2"]
+    explanation = trace.explain(
+        pruning=plrp.Pruning(p=0.3, p_negative=0.1, redistribution=redistribution), layers=True
+    )
+    rows = [row for row in explanation.ledger if row["op"] == "prune" and row["layer"] == "fc2"]
+    assert len(rows) == 3
+    for row in rows:
+        r = before[row["sample"]]
+        theta_positive, theta_negative = oracles.Cut(p=0.3, p_negative=0.1).thresholds(r)
+        assert row["theta_positive"] == theta_positive
+        assert row["theta_negative"] == theta_negative
+        for sign, part, theta, limit in (
+            ("positive", oracles.positive(r), theta_positive, 0.3),
+            ("negative", -oracles.negative(r), theta_negative, 0.1),
+        ):
+            mass, kept = float(part.sum()), float(part[part > theta].sum())
+            reached = 1 - kept / mass if mass else 0.0
+            assert row[f"p_{sign}"] == pytest.approx(reached, abs=1e-9)
+            assert row[f"p_{sign}"] <= limit + 1e-12
+            assert row[f"mass_in_{sign}"] == pytest.approx(mass, rel=1e-9)
+            if redistribution == "lambda" and mass:
+                assert row[f"lambda_{sign}"] == pytest.approx(mass / kept, rel=1e-9)
+                assert row[f"mass_out_{sign}"] == pytest.approx(mass, rel=1e-9)
+        survivors = int(((r > theta_positive) | (-r > theta_negative)).sum())
+        assert row["neurons_after"] == survivors
+
+
+@pytest.mark.parametrize("redistribution", ["lambda", "M"])
+def test_dropped_mass_is_booked_only_where_nothing_is_conserved(redistribution):
+    model, x = mixed(torch.float64)
+    trace = plrp.trace(model, x)
+    kept = trace.explain(pruning=plrp.Pruning(p=0.3, redistribution=redistribution))
+    assert not any(row.get("dropped") for row in kept.ledger)
+    lossy = trace.explain(pruning=plrp.Pruning(p=0.3, redistribution=redistribution, conserve=False))
+    rows = [row for row in lossy.ledger if row["op"] == "prune"]
+    assert any(row["dropped"] for row in rows)
+    for row in rows:
+        assert row["dropped"] == pytest.approx(oracles.net(row, "in") - oracles.net(row, "out"), abs=1e-9)
+
+
+@pytest.mark.parametrize("pruning", [None, plrp.Pruning(p=0.3, redistribution="M")], ids=str)
+def test_printing_an_explanation_shows_a_readable_table(pruning):
+    model, x = mixed(torch.float32)
+    explanation = plrp.explain(model, x, pruning=pruning)
+    text = str(explanation)
+    for name in ("stem", "conv2", "fc2"):
+        assert name in text
+    assert max(map(len, text.splitlines())) <= 200
+    assert "<table" in explanation._repr_html_()
+
+
+def test_survivors_are_the_neurons_left_in_a_layers_input_strongest_first():
+    model, x = mixed(torch.float64)
+    explanation = plrp.explain(model, x, pruning=plrp.Pruning(p=0.4), layers=True)
+    kept = explanation.layers["conv3"]
+    survivors = explanation.survivors("conv3")
+    assert len(survivors) == len(x)
+    for sample, found in enumerate(survivors):
+        relevance = torch.as_tensor([value for *_, value in rows_of(found)], dtype=torch.float64)
+        assert len(relevance) == int((kept[sample] != 0).sum())
+        assert torch.equal(relevance.abs(), relevance.abs().sort(descending=True).values)
+        for row in rows_of(found):
+            assert float(kept[sample][tuple(row[0])]) == row[-1]
+
+
+def rows_of(found) -> list[tuple[tuple[int, ...], float]]:
+    """(index into the layer's input, relevance) of one sample's survivors."""
+    return [(tuple(int(i) for i in index), float(value)) for index, value in found]
+
+
+def test_survivors_of_an_unknown_layer_name_the_nearest():
+    model, x = mixed(torch.float64)
+    explanation = plrp.explain(model, x, pruning=plrp.Pruning(p=0.4))
+    with pytest.raises(KeyError, match="conv3"):
+        explanation.survivors("conv33")
