@@ -1,0 +1,153 @@
+"""Out to the tools people use: TF-MoDISco, genome browsers, data frames."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .files import new_file
+from .seqlets import Match, Seqlets
+from .sequences import Interval, Sequences
+
+
+def write_npz(path: str | Path, **arrays: npt.NDArray[Any]) -> None:
+    """An NPZ file, whole or not at all, without time stamps; arrays may be memory maps and are copied in
+    pieces."""
+    with new_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
+        for name, array in arrays.items():
+            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(entry, "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
+
+
+def save_modisco(folder: str | Path, onehot: npt.NDArray[Any], relevance: npt.NDArray[Any]) -> tuple[Path, Path]:
+    """The pair of files TF-MoDISco reads: `onehot.npz` and `attributions.npz`, arrays `arr_0` of (sequence,
+    4, position).
+
+    modisco motifs -s onehot.npz -a attributions.npz -n 2000 -w 250 -o modisco.h5
+
+    TF-MoDISco's convention is *hypothetical* scores: one for each letter at each position, of which it takes
+    the letters that are there. `explain_sequences(..., hypothetical=True)` gives them as
+    `attribution.Hypothetical` defines them; ordinary relevance, zero for absent letters, works too, but then
+    seqlets are compared by their actual letters alone.
+    """
+    if onehot.shape != relevance.shape or onehot.ndim != 3 or onehot.shape[1] != 4:
+        raise ValueError(f"Two arrays (sequence, 4, position) of one shape; got {onehot.shape} and {relevance.shape}.")
+    paths = Path(folder) / "onehot.npz", Path(folder) / "attributions.npz"
+    write_npz(paths[0], arr_0=onehot.astype(np.int8))
+    write_npz(paths[1], arr_0=relevance.astype(np.float32))
+    return paths
+
+
+def write_seqlets(
+    path: str | Path, seqlets: Seqlets, sequences: Sequences, matches: Sequence[Match] | None = None
+) -> None:
+    """Seqlets as BED6+2: chrom, start, end, name, score, strand, relevance, p-value, sorted.
+
+    Where the sequences' genomic coordinates are known they are used, and seqlets of a minus-strand interval
+    are turned back; otherwise the sequence's name stands for the chromosome. The name is the best JASPAR
+    match (else `seqlet`); the score is the relevance scaled to 0..1000 of the strongest, as browsers want it;
+    the seventh column holds the relevance itself, the eighth the match's p-value.
+    """
+    strongest = float(np.abs(seqlets.score).max(initial=0)) or 1.0
+    rows = []
+    for k in range(len(seqlets)):
+        row, start, end = int(seqlets.sequence[k]), int(seqlets.start[k]), int(seqlets.end[k])
+        match = matches[k] if matches is not None else None
+        strand = match.strand if match is not None else "."
+        chrom = sequences.names[row]
+        if sequences.intervals is not None:
+            interval = sequences.intervals[row]
+            chrom = interval.chrom
+            if interval.strand == "-":
+                start, end = interval.end - end, interval.end - start
+                strand = {"+": "-", "-": "+", ".": "."}[strand]
+            else:
+                start, end = interval.start + start, interval.start + end
+        relevance = float(seqlets.score[k])
+        name, p = (match.motif.name, f"{match.p:.3g}") if match is not None else ("seqlet", ".")
+        score = round(1000 * abs(relevance) / strongest)
+        rows.append((chrom, start, end, name, score, strand, f"{relevance:.6g}", p))
+    rows.sort(key=lambda r: (r[0], r[1], r[2]))
+    with new_file(path) as part:
+        part.write_text("".join("\t".join(str(cell) for cell in row) + "\n" for row in rows))
+
+
+def write_bedgraph(
+    path: str | Path, intervals: Sequence[Interval], per_base: Iterable[npt.ArrayLike], name: str = "plrp"
+) -> None:
+    """Relevance along the genome as bedGraph: sorted, zeros left out, the mean where intervals overlap.
+
+    `per_base` has one array (position,) per interval, in the direction of its strand.
+    """
+    places: dict[str, list[npt.NDArray[np.int64]]] = {}
+    values: dict[str, list[npt.NDArray[np.float64]]] = {}
+    for interval, relevance in zip(intervals, per_base, strict=True):
+        array = np.asarray(relevance, np.float64)
+        if len(array) != interval.end - interval.start:
+            raise ValueError(
+                f"{interval.chrom}:{interval.start}-{interval.end} has {interval.end - interval.start} "
+                "bases, its "
+                f"relevance {len(array)}."
+            )
+        places.setdefault(interval.chrom, []).append(np.arange(interval.start, interval.end))
+        values.setdefault(interval.chrom, []).append(array[::-1] if interval.strand == "-" else array)
+    with new_file(path) as part, part.open("w") as stream:
+        stream.write(f'track type=bedGraph name="{name}" description="relevance per base"\n')
+        for chrom in sorted(places):
+            place, where = np.unique(np.concatenate(places[chrom]), return_inverse=True)
+            total = np.bincount(where, np.concatenate(values[chrom]))
+            mean = total / np.bincount(where)
+            starts = np.flatnonzero(np.r_[True, (np.diff(place) != 1) | (np.diff(mean) != 0)])
+            ends = np.r_[starts[1:], len(place)] - 1
+            for a, b in zip(starts, ends, strict=True):
+                if mean[a] != 0:
+                    stream.write(f"{chrom}\t{place[a]}\t{place[b] + 1}\t{mean[a]:.6g}\n")
+
+
+def base_table(sequences: Sequences, per_base: Sequence[npt.NDArray[Any]]) -> Any:
+    """One row per base as a `pyarrow.Table`: name, position, base, relevance; chrom, coordinate where they
+    are known."""
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise ImportError("Parquet tables need pyarrow: pip install 'plrp[genomics]'") from None
+    lengths = sequences.lengths
+    columns: dict[str, Any] = {
+        "name": pa.array(np.repeat(np.array(sequences.names, object), lengths)).dictionary_encode(),
+        "position": np.concatenate([np.arange(n, dtype=np.int32) for n in lengths]) if len(lengths) else [],
+        "base": pa.array(list("".join(sequences.letters)), pa.string()).dictionary_encode(),
+        "relevance": np.concatenate(per_base).astype(np.float32) if len(lengths) else [],
+    }
+    if sequences.intervals is not None:
+        coordinates = [
+            np.arange(i.end - 1, i.start - 1, -1) if i.strand == "-" else np.arange(i.start, i.end)
+            for i in sequences.intervals
+        ]
+        chroms = np.repeat(np.array([i.chrom for i in sequences.intervals], object), lengths)
+        columns["chrom"] = pa.array(chroms).dictionary_encode()
+        columns["coordinate"] = np.concatenate(coordinates)
+    return pa.table(columns)
+
+
+def write_parquet(path: str | Path, parts: Iterable[tuple[Sequences, Sequence[npt.NDArray[Any]]]]) -> None:
+    """`base_table` of several parts into one Parquet file, one row group each, so that memory holds one part
+    at a time."""
+    import pyarrow.parquet as pq
+
+    with new_file(path) as temporary:
+        writer = None
+        try:
+            for sequences, per_base in parts:
+                table = base_table(sequences, per_base)
+                writer = writer or pq.ParquetWriter(temporary, table.schema)
+                writer.write_table(table)
+        finally:
+            if writer is not None:
+                writer.close()

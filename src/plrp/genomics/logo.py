@@ -1,0 +1,263 @@
+"""Sequence logos: letters as tall as the relevance of their base.
+
+logomaker builds one matplotlib patch per letter, and lays out its glyph anew each time. Here each of the four
+glyphs is laid out once, and a row of any length is four patches (one per letter), whose vertices are one
+numpy expression:
+glyph · (width, height) + place. tangermeme's `plot_logo` reuses glyphs too but still adds a patch per letter,
+and brings its whole package along; hence our own. `benchmarks/logos.py` measures all three in one run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .files import new_file
+from .sequences import LETTERS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = {"A": "#0a8a3a", "C": "#1f4fc4", "G": "#e08a00", "T": "#c8232c"}
+"""The usual colours of the four bases, dark enough for white paper."""
+
+_GAP = 0.06
+"""Share of a letter's cell left empty beside it."""
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise ImportError("Logos need matplotlib: pip install 'plrp[genomics]'") from None
+    return matplotlib
+
+
+@lru_cache(maxsize=4)
+def _glyph(letter: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
+    """Outline of a letter stretched to the unit square: vertices (n, 2) and matplotlib's path codes (n,)."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    path = TextPath((0, 0), letter, size=1, prop=FontProperties(family="DejaVu Sans", weight="bold"))
+    vertices = path.vertices - path.vertices.min(0)
+    return vertices / vertices.max(0), path.codes
+
+
+def draw_logo(
+    ax: Axes,
+    values: npt.ArrayLike,
+    letters: str | None = None,
+    *,
+    start: int = 0,
+    colours: Mapping[str, str] = COLOURS,
+) -> None:
+    """Draw a logo into matplotlib axes.
+
+    `values` is either one number per base, (position,), with the `letters` that stand there, or one per
+    letter and base, (4, position), stacked by size. Negative values hang below the axis, upside down. `start`
+    is the first base's number.
+    """
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path as Outline
+
+    array = np.asarray(values, np.float64)
+    if array.ndim == 1:
+        if letters is None or len(letters) != len(array):
+            raise ValueError(f"{len(array)} values need as many letters; got {letters and len(letters)}.")
+        stacked = np.zeros((4, len(array)))
+        codes = np.frombuffer(letters.upper().encode(), np.uint8)
+        for row, letter in enumerate(LETTERS):
+            stacked[row] = np.where(codes == ord(letter), array, 0)
+        array = stacked
+    if array.ndim != 2 or array.shape[0] != 4:
+        raise ValueError(f"A logo takes (position,) or (4, position) values; got {array.shape}.")
+    if not np.isfinite(array).all():
+        raise ValueError("A logo takes finite values; there is a NaN or infinity among them.")
+
+    bottoms = _bottoms(array)
+    for row, letter in enumerate(LETTERS):
+        at = np.flatnonzero(array[row])
+        if not at.size:
+            continue
+        vertices, path_codes = _glyph(letter)
+        height = array[row, at]  # negative: the glyph is mirrored downwards
+        place = np.stack([start + at - 0.5 + _GAP / 2, bottoms[row, at]], -1)
+        size = np.stack([np.full(at.size, 1 - _GAP), height], -1)
+        outline = vertices[None] * size[:, None] + place[:, None]
+        path = Outline(outline.reshape(-1, 2), np.tile(path_codes, at.size))
+        ax.add_patch(PathPatch(path, facecolor=colours[letter], linewidth=0, antialiased=True))
+
+    top = np.where(array > 0, array, 0).sum(0).max(initial=0)
+    low = np.where(array < 0, array, 0).sum(0).min(initial=0)
+    if top == low:
+        top = 1.0
+    margin = 0.04 * (top - low)
+    ax.set_xlim(start - 0.5, start + array.shape[1] - 0.5)
+    ax.set_ylim(low - (margin if low < 0 else 0), top + margin)
+    if low < 0:
+        ax.axhline(0, color="#555", linewidth=0.5)
+
+
+def _bottoms(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Where each letter of a stack begins: small ones next to the axis, on their own side of it; (4,
+    position)."""
+    bottoms = np.zeros_like(array)
+    for part in (np.maximum(array, 0), np.minimum(array, 0)):
+        order = np.argsort(np.abs(part), axis=0, kind="stable")
+        ordered = np.take_along_axis(part, order, 0)
+        below = np.cumsum(ordered, 0) - ordered
+        placed = np.zeros_like(array)
+        np.put_along_axis(placed, order, below, 0)
+        bottoms = np.where(part != 0, placed, bottoms)
+    return bottoms
+
+
+def plot_logos(
+    rows: Mapping[str, npt.ArrayLike],
+    letters: str,
+    *,
+    sites: Sequence[tuple[int, int, str]] = (),
+    window: tuple[int, int] | None = None,
+    title: str | None = None,
+    path: str | Path | None = None,
+    width: float | None = None,
+    row_height: float = 1.0,
+    same_scale: bool = False,
+    dpi: int = 150,
+) -> Figure:
+    """Logos of one sequence under each other on one axis, as in the paper: ground truth, LRP, PLRP, ...
+
+    `rows` maps a row's label to its values, (position,) or (4, position); boolean rows (a mask) are drawn
+    with letters of height 1. `sites` are motifs (start, end, name), shaded and named above the first row.
+    `window` (start, end) zooms.
+    `same_scale` gives all rows one y-axis. `path` writes PNG, SVG or PDF by its ending; the same data give
+    the same bytes.
+    """
+    return logo_page([(title or "", rows, letters, sites)], window=window, path=path, width=width,
+                     row_height=row_height, same_scale=same_scale, dpi=dpi)  # fmt: skip
+
+
+def logo_page(
+    sequences: Sequence[tuple[str, Mapping[str, npt.ArrayLike], str, Sequence[tuple[int, int, str]]]],
+    *,
+    window: tuple[int, int] | None = None,
+    path: str | Path | None = None,
+    width: float | None = None,
+    row_height: float = 1.0,
+    same_scale: bool = False,
+    dpi: int = 150,
+) -> Figure:
+    """A page of many sequences, each with its rows of logos: entries (title, rows, letters, sites) as in
+    `plot_logos`."""
+    _matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    if not sequences:
+        raise ValueError("Nothing to draw: give at least one sequence.")
+    begin, end = window or (0, max(len(letters) for _, _, letters, _ in sequences))
+    if not 0 <= begin < end:
+        raise ValueError(f"window={window}: start before end, from 0.")
+    width = width or min(20.0, max(4.0, 1.2 + (end - begin) * 0.075))
+    heights: list[float] = []
+    for position, (title, rows, _, _) in enumerate(sequences):
+        heights.append(
+            (0.42 if title else 0.22) + (0.25 if position else 0)
+        )  # room for the title and the motifs' names
+        heights.extend([row_height] * len(rows))
+    foot = 0.22
+    total = sum(heights) + foot
+    figure = Figure(figsize=(width, total))
+    FigureCanvasAgg(figure)
+    left, right = 0.95 / width, 1 - 0.08 / width
+    y, line = total, 0
+    for title, rows, letters, sites in sequences:
+        head = heights[line]
+        line += 1
+        y -= head
+        if title:
+            figure.text(0.06 / width, (y + 0.24) / total, title, fontsize=9, fontweight="bold", va="bottom")
+        stop = min(end, len(letters))
+        cut = {label: _cut(values, begin, stop) for label, values in rows.items()}
+        limits = _limits(cut) if same_scale else None
+        for number, (label, values) in enumerate(cut.items()):
+            y -= row_height
+            ax = figure.add_axes((left, (y + 0.06) / total, right - left, (row_height - 0.12) / total))
+            draw_logo(ax, values, letters[begin:stop] if values.ndim == 1 else None, start=begin)
+            ax.set_xlim(begin - 0.5, end - 0.5)
+            if limits is not None:
+                ax.set_ylim(*limits)
+            _dress(ax, label, sites, begin, end, names=number == 0, last=number == len(cut) - 1)
+            line += 1
+    if path is not None:
+        save_figure(figure, path, dpi)
+    return figure
+
+
+def _cut(values: npt.ArrayLike, begin: int, end: int) -> npt.NDArray[np.float64]:
+    return np.asarray(values).astype(np.float64)[..., begin:end]
+
+
+def _limits(rows: Mapping[str, npt.NDArray[np.float64]]) -> tuple[float, float]:
+    top = max(np.where(v > 0, v, 0).reshape(-1, v.shape[-1]).sum(0).max() for v in rows.values())
+    low = min(np.where(v < 0, v, 0).reshape(-1, v.shape[-1]).sum(0).min() for v in rows.values())
+    margin = 0.04 * ((top - low) or 1)
+    return low - (margin if low < 0 else 0), (top or 1) + margin
+
+
+def _dress(
+    ax: Axes,
+    label: str,
+    sites: Sequence[tuple[int, int, str]],
+    begin: int,
+    end: int,
+    *,
+    names: bool,
+    last: bool,
+) -> None:
+    """Label, shaded motifs, and as few ticks as a reader needs."""
+    from matplotlib.ticker import MaxNLocator
+
+    ax.set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center", labelpad=6)
+    for side in ("top", "right", "bottom"):
+        ax.spines[side].set_visible(False)
+    ax.spines["left"].set_linewidth(0.6)
+    ax.tick_params(labelsize=6, width=0.6, length=2)
+    ax.yaxis.set_major_locator(MaxNLocator(2, steps=[1, 2, 5, 10]))
+    if last:
+        ax.xaxis.set_major_locator(MaxNLocator(min(12, math.ceil((end - begin) / 5)), integer=True))
+    else:
+        ax.set_xticks([])
+    for a, b, name in sites:
+        if b <= begin or a >= end:
+            continue
+        low, high = max(a, begin) - 0.5, min(b, end) - 0.5
+        ax.axvspan(low, high, color="#000", alpha=0.07, linewidth=0, zorder=0)
+        if names and name:
+            above = ax.get_xaxis_transform()
+            ax.text((low + high) / 2, 1.02, name, transform=above, ha="center", va="bottom", fontsize=6.5)
+
+
+def save_figure(figure: Figure, path: str | Path, dpi: int = 150) -> None:
+    """Write a figure as PNG, SVG or PDF, whole or not at all, without time stamps: the same figure gives the
+    same bytes."""
+    matplotlib = _matplotlib()
+    path = Path(path)
+    kind = path.suffix.lower().lstrip(".")
+    if kind not in ("png", "svg", "pdf"):
+        raise ValueError(f"{path}: figures are written as .png, .svg or .pdf.")
+    undated: dict[str, Any] = {
+        "png": {"Software": None},
+        "svg": {"Date": None, "Creator": None},
+        "pdf": {"CreationDate": None, "Producer": None},
+    }[kind]
+    with new_file(path) as part, matplotlib.rc_context({"svg.hashsalt": "plrp", "svg.fonttype": "path"}):
+        figure.savefig(part, dpi=dpi, metadata=undated)

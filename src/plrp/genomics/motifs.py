@@ -1,0 +1,258 @@
+"""Motifs: what a transcription factor likes to bind, as probabilities of each letter at each position.
+
+`motif(...)` turns whatever a researcher has at hand into a `Motif`: a JASPAR name or id (looked up in the
+database that pyjaspar ships, without a network), a MEME or JASPAR file, or an array.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .sequences import LETTERS, SequenceError, open_text
+
+if TYPE_CHECKING:
+    MotifLike = "Motif | str | Path | npt.ArrayLike"
+
+JASPAR_RELEASE = "JASPAR2024"
+"""The release names are looked up in; pyjaspar ships several, and a fixed one keeps results the same."""
+
+
+@dataclass(frozen=True, eq=False)
+class Motif:
+    """A position weight matrix with a name: `probabilities` (4, width), rows A, C, G, T, columns summing to
+    1."""
+
+    name: str
+    probabilities: npt.NDArray[np.float64]
+    id: str = ""
+    family: str = ""
+
+    def __post_init__(self) -> None:
+        matrix = np.asarray(self.probabilities, np.float64)
+        if matrix.ndim != 2 or matrix.shape[0] != 4 or matrix.shape[1] == 0:
+            raise SequenceError(
+                f"Motif {self.name!r}: a matrix has axes (4, width); this one is {matrix.shape}."
+            )
+        if (
+            not np.isfinite(matrix).all()
+            or (matrix < 0).any()
+            or not np.allclose(matrix.sum(0), 1, atol=1e-3)
+        ):
+            raise SequenceError(
+                f"Motif {self.name!r}: columns must be probabilities that sum to 1; give counts to "
+                "`motif(...)`, which "
+                "normalises them."
+            )
+        object.__setattr__(self, "probabilities", matrix / matrix.sum(0))
+
+    @property
+    def width(self) -> int:
+        """Number of positions."""
+        return self.probabilities.shape[1]
+
+    @property
+    def consensus(self) -> str:
+        """The likeliest letter at each position."""
+        return "".join(LETTERS[i] for i in self.probabilities.argmax(0))
+
+    @property
+    def information(self) -> npt.NDArray[np.float64]:
+        """Bits per position against a uniform background: 2 − entropy, between 0 and 2; (width,)."""
+        p = self.probabilities
+        return 2 + (p * np.log2(np.where(p > 0, p, 1))).sum(0)
+
+    def reverse_complement(self) -> Motif:
+        """The same motif on the other strand."""
+        return Motif(self.name, self.probabilities[::-1, ::-1], self.id, self.family)
+
+    def draw(self, count: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
+        """`count` independent sites as letter codes 0..3; (count, width)."""
+        cumulative = self.probabilities.cumsum(0)
+        u = rng.random((count, self.width))
+        return (u[:, None] >= cumulative[None, :3]).sum(1).astype(np.uint8)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.id})" if self.id else self.name
+
+
+def motif(given: Any, name: str | None = None) -> Motif:
+    """A motif from a JASPAR name or id, a file with one motif, an array (4, width) or (width, 4), or a
+    `Motif`.
+
+    Counts are normalised. Names are those of `jaspar(...)`; a name that is a path is read as a file.
+
+    >>> motif([[9, 0, 0], [0, 10, 0], [1, 0, 10], [0, 0, 0]], name="mine").consensus
+    'ACG'
+    """
+    if isinstance(given, Motif):
+        return given
+    if isinstance(given, (str, Path)):
+        if Path(given).suffix in (".meme", ".jaspar", ".pfm", ".txt") or Path(given).is_file():
+            found = read_motifs(given)
+            if len(found) != 1:
+                raise SequenceError(
+                    f"{given}: {len(found)} motifs where one is wanted; choose from `read_motifs(...)`."
+                )
+            return found[0]
+        return jaspar(str(given))
+    matrix = np.asarray(given, np.float64)
+    if matrix.ndim == 2 and matrix.shape[0] != 4 and matrix.shape[1] == 4:
+        matrix = matrix.T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return Motif(name or "motif", matrix / matrix.sum(0))
+
+
+def motifs(given: Any) -> list[Motif]:
+    """Several motifs: any sequence of what `motif` takes, a file of motifs, or a single one."""
+    if isinstance(given, (str, Path)) and Path(given).is_file():
+        return read_motifs(given)
+    if isinstance(given, (str, Path, Motif)):
+        return [motif(given)]
+    if isinstance(given, dict):
+        return [motif(matrix, name) for name, matrix in given.items()]
+    return [motif(one, f"motif{i}") for i, one in enumerate(given)]
+
+
+@lru_cache(maxsize=8)
+def _database(release: str) -> Any:
+    try:
+        from pyjaspar import jaspardb
+    except ImportError:
+        raise ImportError("JASPAR motifs need pyjaspar: pip install 'plrp[genomics]'") from None
+    return jaspardb(release=release)
+
+
+def _from_pyjaspar(record: Any) -> Motif:
+    counts = np.array([record.counts[letter] for letter in LETTERS], np.float64)
+    family = record.tf_family or []
+    return Motif(record.name, counts / counts.sum(0), record.matrix_id, "; ".join(family) if family else "")
+
+
+@lru_cache(maxsize=256)
+def jaspar(name: str, release: str = JASPAR_RELEASE) -> Motif:
+    """One JASPAR motif by matrix id (`MA0035.4`, or `MA0035` for the newest version) or by name (`GATA1`),
+    offline.
+
+    Among motifs of one name the vertebrate one is taken first, then the lowest base id: `GATA1` is the
+    mammalian factor and not the plant's. Names are matched without regard to case.
+    """
+    database = _database(release)
+    if re.fullmatch(r"[A-Z]{2}\d{4}(\.\d+)?", name, re.IGNORECASE):
+        record = database.fetch_motif_by_id(name.upper())
+        if record is None:
+            raise SequenceError(f"{release} has no motif with id {name!r}.")
+        return _from_pyjaspar(record)
+    records = database.fetch_motifs_by_name(name) or []
+    if not records:
+        close = [m for m in jaspar_motifs(release=release) if name.upper() in m.name.upper()]
+        hint = f"; it has {', '.join(str(m) for m in close[:5])}" if close else ""
+        raise SequenceError(f"{release} has no motif called {name!r}{hint}.")
+    core_first = sorted(
+        records,
+        key=lambda r: (r.collection != "CORE", r.tax_group != "vertebrates", r.base_id, -int(r.version)),
+    )
+    return _from_pyjaspar(core_first[0])
+
+
+@lru_cache(maxsize=4)
+def jaspar_motifs(group: str | None = "vertebrates", release: str = JASPAR_RELEASE) -> tuple[Motif, ...]:
+    """The newest version of every CORE motif of a taxonomic group (None: of all), in order of id."""
+    records = _database(release).fetch_motifs(collection="CORE", tax_group=[group] if group else None)
+    return tuple(sorted((_from_pyjaspar(record) for record in records), key=lambda m: m.id))
+
+
+# -- files
+
+
+def read_motifs(path: str | Path) -> list[Motif]:
+    """All motifs of a MEME (minimal) or JASPAR (`>id name` and four rows, bracketed or plain) file."""
+    with open_text(path) as numbered:
+        lines = [(number, line.strip()) for number, line in numbered]
+    lines = [(number, line) for number, line in lines if line]
+    if not lines:
+        raise SequenceError(f"{path}, line 1: no motifs in this file.")
+    parse = _parse_meme if any(line.startswith("MOTIF") for _, line in lines) else _parse_jaspar
+    found = parse(Path(path), lines)
+    if not found:
+        raise SequenceError(
+            f"{path}, line {lines[0][0]}: neither MEME ('MOTIF name') nor JASPAR ('>id name')."
+        )
+    return found
+
+
+def _numbers(path: Path, line: int, text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.replace(",", " ").split()]
+    except ValueError:
+        raise SequenceError(
+            f"{path}, line {line}: expected numbers of a motif matrix, found {text[:50]!r}."
+        ) from None
+
+
+def _parse_meme(path: Path, lines: Sequence[tuple[int, str]]) -> list[Motif]:
+    found: list[Motif] = []
+    header: tuple[int, list[str]] | None = None
+    rows: list[list[float]] = []
+    in_matrix = False
+
+    def finish() -> None:
+        if header is None:
+            return
+        line, words = header
+        if not rows or any(len(row) != 4 for row in rows):
+            raise SequenceError(
+                f"{path}, line {line}: motif {words[0]!r} needs rows of four probabilities each."
+            )
+        found.append(motif(np.array(rows), words[1] if len(words) > 1 else words[0]))
+        object.__setattr__(found[-1], "id", words[0] if len(words) > 1 else "")
+
+    for number, line in lines:
+        if line.startswith("MOTIF"):
+            finish()
+            header, rows, in_matrix = (number, line.split()[1:] or ["motif"]), [], False
+        elif line.startswith("letter-probability matrix"):
+            in_matrix = True
+        elif line.startswith("URL"):
+            in_matrix = False
+        elif in_matrix:
+            rows.append(_numbers(path, number, line))
+    finish()
+    return found
+
+
+def _parse_jaspar(path: Path, lines: Sequence[tuple[int, str]]) -> list[Motif]:
+    found: list[Motif] = []
+    for k, (number, line) in enumerate(lines):
+        if not line.startswith(">"):
+            continue
+        words = line[1:].split() or ["motif"]
+        rows = []
+        for row_number, row in lines[k + 1 : k + 5]:
+            if row.startswith(">"):
+                break
+            rows.append(_numbers(path, row_number, re.sub(r"^[ACGTacgt]?\s*\[?|\]", " ", row)))
+        if len(rows) != 4 or len({len(row) for row in rows}) != 1:
+            raise SequenceError(
+                f"{path}, line {number}: motif {words[0]!r} needs four rows of one length, A C G T."
+            )
+        one = motif(np.array(rows), words[-1])
+        found.append(Motif(one.name, one.probabilities, words[0] if len(words) > 1 else ""))
+    return found
+
+
+def write_meme(path: str | Path, several: Iterable[Motif]) -> None:
+    """Motifs to a minimal MEME file, which the MEME suite, TF-MoDISco and tangermeme read."""
+    parts = ["MEME version 4\n\nALPHABET= ACGT\n\nstrands: + -\n"]
+    for one in several:
+        parts.append(f"\nMOTIF {one.id or one.name} {one.name}\n")
+        parts.append(f"letter-probability matrix: alength= 4 w= {one.width} nsites= 20 E= 0\n")
+        parts.extend(" ".join(f"{p:.6f}" for p in column) + "\n" for column in one.probabilities.T)
+    Path(path).write_text("".join(parts))

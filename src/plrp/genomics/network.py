@@ -1,0 +1,195 @@
+"""The convolutional networks of the paper's genomics experiments, trained and stored.
+
+The paper names two sizes, 4 and 32 filters, for sequences of 250 bases, and refers to Lemanczyk et al. 2024
+for the rest.
+`SequenceCNN` is a shallow network of that kind: a convolution of motif width, a second one that puts
+neighbouring evidence together, each with ReLU and max pooling, and two linear layers. All of it is under
+LRP's ordinary rules, so relevance flows down three pruned tensors.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from .files import new_file
+from .progress import progress
+from .sequences import SequenceError
+
+
+@dataclass
+class History:
+    """What training did: loss and accuracy per epoch, and the epoch whose weights were kept."""
+
+    train_loss: list[float] = field(default_factory=list)
+    validation_loss: list[float] = field(default_factory=list)
+    validation_accuracy: list[float] = field(default_factory=list)
+    best_epoch: int = 0
+
+    @property
+    def accuracy(self) -> float:
+        """Validation accuracy of the weights that were kept."""
+        return self.validation_accuracy[self.best_epoch] if self.validation_accuracy else float("nan")
+
+
+class SequenceCNN(nn.Module):
+    """A CNN for one-hot DNA, (batch, 4, length) to (batch, classes) pre-softmax scores.
+
+    conv(4 → filters, `kernel`) – norm – ReLU – maxpool – conv(filters → filters, 5) – norm – ReLU – maxpool –
+    linear(32) – ReLU – linear(classes); norm is BatchNorm, which the trace folds into its convolution.
+
+    >>> SequenceCNN(filters=4, length=50)(torch.zeros(2, 4, 50)).shape
+    torch.Size([2, 2])
+    """
+
+    def __init__(
+        self,
+        filters: int = 32,
+        *,
+        length: int = 250,
+        classes: int = 2,
+        kernel: int = 15,
+        pool: int = 4,
+        hidden: int = 32,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if length < kernel:
+            raise SequenceError(
+                f"Sequences of {length} bases are shorter than the first kernel of {kernel}: choose a smaller `kernel`."
+            )
+        self.settings = {
+            "filters": filters, "length": length, "classes": classes, "kernel": kernel, "pool": pool,
+            "hidden": hidden, "dropout": dropout,
+        }  # fmt: skip
+        self.conv1 = nn.Conv1d(4, filters, kernel, padding=kernel // 2)
+        self.norm1 = nn.BatchNorm1d(filters)
+        self.conv2 = nn.Conv1d(filters, filters, 5, padding=2)
+        self.norm2 = nn.BatchNorm1d(filters)
+        self.pool = nn.MaxPool1d(pool, ceil_mode=True)
+        positions = length + 2 * (kernel // 2) - kernel + 1
+        features = filters * math.ceil(math.ceil(positions / pool) / pool)
+        self.dropout = nn.Dropout(dropout)
+        self.hidden = nn.Linear(features, hidden)
+        self.output = nn.Linear(hidden, classes)
+
+    def _features(self, x: Tensor) -> Tensor:
+        x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+        x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+        return torch.flatten(x, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of the classes before softmax; (batch, classes)."""
+        if x.shape[1:] != (4, self.settings["length"]):
+            raise SequenceError(
+                f"This network reads (batch, 4, {self.settings['length']}), got {tuple(x.shape)}: cut or "
+                "extend the "
+                f"sequences to {self.settings['length']} bases, or train one for their length."
+            )
+        return self.output(torch.relu(self.hidden(self.dropout(self._features(x)))))
+
+    def fit(
+        self,
+        x: npt.ArrayLike | Tensor,
+        y: npt.ArrayLike | Tensor,
+        *,
+        validation: tuple[Any, Any],
+        epochs: int = 60,
+        patience: int = 8,
+        batch_size: int = 64,
+        learning_rate: float = 2e-3,
+        weight_decay: float = 1e-4,
+        seed: int = 0,
+        show_progress: bool | None = None,
+        label: str = "training",
+    ) -> History:
+        """Train by cross-entropy (Adam) until the validation loss has not fallen for `patience` epochs; keep
+        the best.
+
+        The same seed, data and thread count give the same weights: initialisation, shuffling and dropout are
+        seeded here, and torch's global generator is left as it was.
+        """
+        x, y = _tensors(x, y)
+        vx, vy = _tensors(*validation)
+        history, best, best_loss = History(), copy.deepcopy(self.state_dict()), float("inf")
+        with torch.random.fork_rng(devices=[]), progress(label, epochs, show_progress) as step:
+            torch.manual_seed(seed)
+            for layer in (self.conv1, self.norm1, self.conv2, self.norm2, self.hidden, self.output):
+                layer.reset_parameters()
+            optimizer = torch.optim.Adam(self.parameters(), lr=learning_rate, weight_decay=weight_decay)
+            for epoch in range(epochs):
+                self.train()
+                total = 0.0
+                for rows in _batches(len(x), batch_size):
+                    optimizer.zero_grad(set_to_none=True)
+                    loss = nn.functional.cross_entropy(self(x[rows]), y[rows])
+                    loss.backward()
+                    optimizer.step()
+                    total += loss.item() * len(rows)
+                history.train_loss.append(total / len(x))
+                scores = self.scores(vx)
+                history.validation_loss.append(nn.functional.cross_entropy(scores, vy).item())
+                history.validation_accuracy.append((scores.argmax(1) == vy).double().mean().item())
+                if history.validation_loss[-1] < best_loss:
+                    best, best_loss = copy.deepcopy(self.state_dict()), history.validation_loss[-1]
+                    history.best_epoch = epoch
+                step(1, f"validation accuracy {history.validation_accuracy[-1]:.3f}")
+                if epoch - history.best_epoch >= patience:
+                    break
+        self.load_state_dict(best)
+        self.eval()
+        return history
+
+    @torch.no_grad()
+    def scores(self, x: npt.ArrayLike | Tensor, batch_size: int = 512) -> Tensor:
+        """Pre-softmax scores in evaluation mode, in batches; the training flag is left as it was."""
+        x = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x), dtype=torch.float32)
+        was_training = self.training
+        self.eval()
+        try:
+            return torch.cat([self(part) for part in x.split(batch_size)])
+        finally:
+            self.train(was_training)
+
+    def accuracy(self, x: npt.ArrayLike | Tensor, y: npt.ArrayLike | Tensor) -> float:
+        """Share of sequences whose winning class is the label."""
+        return (self.scores(x).argmax(1) == torch.as_tensor(np.asarray(y))).double().mean().item()
+
+    def save(self, path: str | Path) -> None:
+        """Settings and weights in one file of plain tensors and numbers, written whole or not at all."""
+        with new_file(path) as part:
+            torch.save({"settings": self.settings, "state": self.state_dict()}, part)
+
+    @classmethod
+    def load(cls, path: str | Path) -> SequenceCNN:
+        """Read what `save` wrote, with `weights_only=True`: a file from a stranger cannot run code."""
+        try:
+            stored = torch.load(path, map_location="cpu", weights_only=True)
+            network = cls(**stored["settings"])
+            network.load_state_dict(stored["state"])
+        except FileNotFoundError:
+            raise SequenceError(f"{path}: no such file.") from None
+        except Exception as error:
+            raise SequenceError(f"{path}: not a SequenceCNN checkpoint ({type(error).__name__}: {error}).") from None
+        return network.eval()
+
+
+def _tensors(x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    x = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x), dtype=torch.float32)
+    y = y if isinstance(y, Tensor) else torch.as_tensor(np.asarray(y), dtype=torch.long)
+    if len(x) != len(y) or len(x) == 0:
+        raise ValueError(f"{len(x)} sequences and {len(y)} labels: give one label each, and at least one.")
+    return x, y
+
+
+def _batches(count: int, batch_size: int) -> Iterator[Tensor]:
+    yield from torch.randperm(count).split(batch_size)

