@@ -8,7 +8,9 @@ from typing import Any
 
 from .operations import Family
 from .rules import AlphaBeta, Epsilon, Flat, Gamma, Rule, ZBox, ZPlus
-from .trace import Op, Trace, render_table
+from .tables import render_table
+from .tape import Op
+from .trace import Trace
 
 Predicate = Callable[[Op], bool]
 
@@ -45,9 +47,7 @@ class Composite:
         name: str = "custom",
     ) -> None:
         for pair in rules:
-            if not (
-                isinstance(pair, tuple) and len(pair) == 2 and callable(pair[0]) and isinstance(pair[1], Rule)
-            ):
+            if not (isinstance(pair, tuple) and len(pair) == 2 and callable(pair[0]) and isinstance(pair[1], Rule)):
                 raise TypeError(f"A composite is made of pairs (predicate, rule), got {pair!r}.")
         self.rules = tuple(rules)
         self.first = first
@@ -85,9 +85,7 @@ class Composite:
     def table(self, trace: Trace) -> str:
         """The layers of a trace with their rules, layer ⇒ rule."""
         self.check(trace)
-        return render_table(
-            ("layer", "⇒", "rule"), [(op.name, "⇒", self.rule(op).name) for op in trace.layers]
-        )
+        return render_table(("layer", "⇒", "rule"), [(op.name, "⇒", self.rule(op).name) for op in trace.layers])
 
     def check(self, trace: Trace) -> None:
         """Refuse overrides for layers that the trace does not have."""
@@ -114,9 +112,7 @@ def nearest(name: str, names: Sequence[str]) -> str:
 _NAMED: dict[str, Callable[..., Composite]] = {
     "epsilon-plus-flat": lambda: Composite([(is_conv, ZPlus()), (is_any, Epsilon())], first=Flat()),
     "epsilon-plus": lambda: Composite([(is_conv, ZPlus()), (is_any, Epsilon())]),
-    "epsilon-alpha2-beta1-flat": lambda: Composite(
-        [(is_conv, AlphaBeta(2, 1)), (is_any, Epsilon())], first=Flat()
-    ),
+    "epsilon-alpha2-beta1-flat": lambda: Composite([(is_conv, AlphaBeta(2, 1)), (is_any, Epsilon())], first=Flat()),
     "epsilon-alpha2-beta1": lambda: Composite([(is_conv, AlphaBeta(2, 1)), (is_any, Epsilon())]),
     "epsilon-gamma-box": lambda low=None, high=None, gamma=0.25: Composite(
         [(is_conv, Gamma(gamma)), (is_any, Epsilon())], first=ZBox(low, high)

@@ -14,13 +14,17 @@ from .ledger import Ledger, Mass, mass_of
 from .operations import Family
 from .passing import book_epsilon, epsilon_for, pass_on
 from .pruning import Arrived, Pruning, Site, prune
+from .refusals import unsupported, unsupported_reason
 from .rules import Booking, Branch, Handed, Pass, Rule, quotient
 from .samples import Samples
+from .tables import render_html, render_table
+from .tape import Op, Value, tensors_in
 from .targets import start
-from .trace import Op, Trace, Value, record, render_html, render_table, trace, unsupported, unsupported_reason
+from .trace import Trace, record, trace
 
 
-class Survivors(NamedTuple):
+@dataclass
+class Survivors:
     """The neurons of a layer's input that hold relevance for one sample, strongest first."""
 
     index: Tensor  # (neurons, axes of the tensor without the batch)
@@ -92,9 +96,7 @@ class Explanation:
         how = "LRP" if self.pruning is None else f"{self.pruning.label}, {self.pruning}"
         lines = [f"{how}, {self.composite.name}, {batch} sample{'s' * (batch != 1)}"]
         if isinstance(self.target, Tensor) and batch:
-            shown = [
-                f"{int(c)} ({float(s):.4g})" for c, s in zip(self.target[:8], self.score[:8], strict=True)
-            ]
+            shown = [f"{int(c)} ({float(s):.4g})" for c, s in zip(self.target[:8], self.score[:8], strict=True)]
             lines.append("target (score): " + ", ".join(shown) + (" …" if batch > 8 else ""))
         if self.head:
             lines.append(f"relevance starts before the model's final {self.head}")
@@ -140,9 +142,7 @@ def explain(
     explanation = explain_trace(found, target=target, composite=composite, pruning=pruning, layers=layers)
 
     def again(layer: str) -> Tensor:
-        return explain(
-            model, inputs, target=target, composite=composite, pruning=pruning, layers=[layer]
-        ).layers[layer]
+        return explain(model, inputs, target=target, composite=composite, pruning=pruning, layers=[layer]).layers[layer]
 
     explanation._again = again
     return explanation
@@ -173,9 +173,7 @@ def explain_trace(
         relevance = walk.run()
 
     def again(layer: str) -> Tensor:
-        return explain_trace(found, target=target, composite=chosen, pruning=pruning, layers=[layer]).layers[
-            layer
-        ]
+        return explain_trace(found, target=target, composite=chosen, pruning=pruning, layers=[layer]).layers[layer]
 
     return Explanation(
         relevance=relevance[0] if found.single else tuple(relevance),
@@ -281,9 +279,7 @@ class Walk:
             else:
                 arrived.other = relevance if arrived.other is None else arrived.other + relevance
 
-    def _through_layer(
-        self, op: Op, rule: Rule, given: Tensor, book: Booking, branches: list[Handed]
-    ) -> Tensor:
+    def _through_layer(self, op: Op, rule: Rule, given: Tensor, book: Booking, branches: list[Handed]) -> Tensor:
         """A conv or linear layer by its rule: Σ over the branches of Σ_k n_jk share_k R_k / d_k."""
         value, samples = op.inputs[0], op.output.samples
         if isinstance(rule, Pass):
@@ -369,8 +365,6 @@ def _total(relevances: Sequence[Tensor | None], layouts: Sequence[Samples]) -> M
 
 
 def _dtype(output: Any) -> torch.dtype:
-    from .trace import tensors_in
-
     return next(t.dtype for t in tensors_in(output) if t.is_floating_point())
 
 
@@ -392,9 +386,7 @@ class Check(NamedTuple):
         return f"{len(self.problems)} of {seen} have no rule:\n{table}"
 
     def _repr_html_(self) -> str:
-        return (
-            render_html(("operation", "after layer", "why"), self.problems) if self.problems else repr(self)
-        )
+        return render_html(("operation", "after layer", "why"), self.problems) if self.problems else repr(self)
 
 
 def check(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor]) -> Check:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .rules import Booking
 from .samples import Samples
-from .trace import render_html, render_table
+from .tables import render_html, render_table
 
 MASSES = ("mass_in_positive", "mass_in_negative", "mass_out_positive", "mass_out_negative")
 BOOKED = ("absorbed_bias", "absorbed_epsilon", "created", "dropped")

@@ -102,9 +102,7 @@ class Convolution(LinearMap):
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         self.transposed = transposed
         self.output_padding = output_padding or (0,) * len(stride)
-        self.extra = (
-            extra  # cells that 'same' pads on the far side only (even kernels), last axis first, as F.pad
-        )
+        self.extra = extra  # cells that 'same' pads on the far side only (even kernels), last axis first, as F.pad
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         """The convolution of x with the weight."""

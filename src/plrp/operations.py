@@ -6,7 +6,7 @@ dictionary: function → (kind, family). The family says how relevance passes; `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -84,7 +84,6 @@ _SPELLINGS: dict[str, str] = {
     "__neg__": "neg",
     "__pow__": "pow",
     "__abs__": "abs",
-    "__getitem__": "getitem",
     "subtract": "sub",
     "multiply": "mul",
     "divide": "div",
@@ -123,10 +122,6 @@ def _reversed_sub(tensor: Tensor, other: Any, alpha: float = 1.0) -> Tensor:
     return other - alpha * tensor
 
 
-def _interpolated(*args: Any, **kwargs: Any) -> Tensor:
-    return F.interpolate(*args, **kwargs)
-
-
 def _without_inplace(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with a keyword `inplace=True` switched off."""
 
@@ -137,65 +132,53 @@ def _without_inplace(function: Callable[..., Any]) -> Callable[..., Any]:
     return replay
 
 
-def _functions(name: str) -> Iterator[Any]:
+def _functions(name: str) -> list[Any]:
+    """Every function of torch that goes by this name."""
+    found = []
     for space in _NAMESPACES:
-        found = getattr(space, name, None)
-        if found is None:
-            continue
-        if callable(found):
-            yield found
-        if hasattr(found, "__get__") and not callable(found):  # properties such as Tensor.T
-            yield found.__get__
+        attribute = getattr(space, name, None)
+        if callable(attribute):
+            found.append(attribute)
+        elif attribute is not None and hasattr(attribute, "__get__"):  # properties such as Tensor.T
+            found.append(attribute.__get__)
+    return found
 
 
 def _dictionary() -> tuple[dict[Any, Operation], dict[str, Operation]]:
+    """Function → operation, and name → operation for `torch.ops.aten`."""
     by_function: dict[Any, Operation] = {}
     by_name: dict[str, Operation] = {}
+
     for family, names in _KINDS.items():
         for name in names.split():
-            functions = list(_functions(name))
+            functions = _functions(name)
+            if not functions:  # not in this version of torch
+                continue
             kind = _SPELLINGS.get(name, name)
             for function in functions:
                 by_function.setdefault(function, Operation(kind, family, function))
-                by_name.setdefault(name, by_function[function])
-            for function in _functions(name + "_"):  # relu_, add_, mul_, ...
-                if functions and function not in by_function:
-                    outplace = next(
-                        (f for f in _functions(name) if f is getattr(torch.Tensor, name, None)), functions[0]
-                    )
-                    by_function[function] = Operation(kind, family, outplace, inplace=True)
-                    by_name.setdefault(name + "_", by_function[function])
+            by_name[name] = by_function[functions[0]]
+            outplace = getattr(torch.Tensor, name, functions[0])
+            for function in _functions(name + "_"):  # relu_, add_, mul_, …
+                by_function.setdefault(function, Operation(kind, family, outplace, inplace=True))
     for name, kind in _SPELLINGS.items():
-        function = getattr(torch.Tensor, name, None)
-        if function is not None and kind in by_name:
+        if hasattr(torch.Tensor, name):
+            function = getattr(torch.Tensor, name)
             by_function[function] = Operation(kind, by_name[kind].family, function)
-    for name, kind in (
-        ("__iadd__", "add"),
-        ("__isub__", "sub"),
-        ("__imul__", "mul"),
-        ("__itruediv__", "div"),
-    ):
-        function = getattr(torch.Tensor, name, None)
-        if function is not None:
-            by_function[function] = Operation(
-                kind, by_name[kind].family, getattr(torch.Tensor, kind), inplace=True
-            )
-    rearrange = Family.REARRANGE
-    by_function[torch.Tensor.__getitem__] = Operation("getitem", rearrange, torch.Tensor.__getitem__)
-    by_function[torch.Tensor.__setitem__] = Operation("setitem", rearrange, _assigned, inplace=True)
-    by_function[torch.Tensor.copy_] = Operation("copy", rearrange, _copied, inplace=True)
-    by_function[torch.Tensor.data.__get__] = Operation("alias", Family.PASS, torch.Tensor.detach)  # type: ignore[attr-defined]
-    for name in ("rsub", "__rsub__"):
-        for function in _functions(name):
-            by_function[function] = Operation("rsub", Family.SPLIT, _reversed_sub)
-    by_function[F.interpolate] = Operation("interpolate", Family.SPLIT, _interpolated)
-    by_function[F.upsample] = Operation("interpolate", Family.SPLIT, _interpolated)
-    for name in ("_max_pool1d", "_max_pool2d", "_max_pool3d"):
-        if hasattr(F, name):
-            by_function[getattr(F, name)] = Operation(name[1:], Family.WINNER, getattr(F, name))
-    for kind in ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"):
-        by_function[getattr(F, kind)] = Operation(kind, Family.LAYER, getattr(F, kind))
-    by_function[torch.Tensor.requires_grad_] = Operation("alias", Family.PASS, torch.Tensor.detach)
+    for kind in ("add", "sub", "mul", "div"):
+        name = "__itruediv__" if kind == "div" else f"__i{kind}__"
+        by_function[getattr(torch.Tensor, name)] = by_function[getattr(torch.Tensor, kind + "_")]
+    for function in (*_functions("rsub"), torch.Tensor.__rsub__):
+        by_function[function] = Operation("rsub", Family.SPLIT, _reversed_sub)
+    for function in (F.interpolate, F.upsample):
+        by_function[function] = Operation("interpolate", Family.SPLIT, F.interpolate)
+    tensor = torch.Tensor
+    by_function[tensor.__getitem__] = Operation("getitem", Family.REARRANGE, tensor.__getitem__)
+    by_function[tensor.__setitem__] = Operation("setitem", Family.REARRANGE, _assigned, inplace=True)
+    by_function[tensor.copy_] = Operation("copy", Family.REARRANGE, _copied, inplace=True)
+    by_function[tensor.view] = Operation("view", Family.REARRANGE, tensor.reshape)  # can be replayed on any strides
+    by_function[tensor.data.__get__] = Operation("alias", Family.PASS, tensor.detach)  # type: ignore[attr-defined]
+    by_function[tensor.requires_grad_] = Operation("alias", Family.PASS, tensor.detach)
     return by_function, by_name
 
 
@@ -283,9 +266,7 @@ def register_rule(function: Any, rule: Any = None) -> Any:
     if callable(rule):
         _REGISTERED[function] = Operation(name, Family.PASS, function, rule=rule, registered=True)
         return rule
-    families = {
-        f.value: f for f in (Family.PASS, Family.SPLIT, Family.REARRANGE, Family.WINNER, Family.CONSTANT)
-    }
+    families = {f.value: f for f in (Family.PASS, Family.SPLIT, Family.REARRANGE, Family.WINNER, Family.CONSTANT)}
     if rule not in families:
         raise ValueError(f"No rule named {rule!r}: choose one of {', '.join(families)}, or give a function.")
     _REGISTERED[function] = Operation(name, families[rule], function, registered=True)

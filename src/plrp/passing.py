@@ -11,14 +11,14 @@ from torch import Tensor
 from .operations import Family
 from .rules import EPSILON, EPSILON_HALF, Booking, quotient, stabilise
 from .samples import Samples
-from .trace import HALF, Op, Value, _replaced, batch_norm_affine, tensors_in
+from .tape import HALF, Op, Value, replaced, tensors_in
 
 Relevances = list[Tensor | None]
 
 _RESHAPES = frozenset("view reshape flatten unflatten squeeze unsqueeze ravel view_as reshape_as".split())
 _WITH_CONSTANTS = frozenset(
-    """pad constant_pad_nd cat stack hstack vstack dstack column_stack setitem masked_fill where index_fill tril triu copy
-    scatter index_copy masked_scatter""".split()
+    """pad constant_pad_nd cat stack hstack vstack dstack column_stack setitem masked_fill where index_fill tril triu
+    copy scatter index_copy masked_scatter""".split()
 )
 
 
@@ -46,11 +46,7 @@ def transposed(
     with torch.enable_grad():
         leaves = [v.data.detach().to(dtype).requires_grad_(any(v is w for w in wanted)) for v in op.inputs]
         outputs = [t for t in tensors_in(op.call(leaves)) if t.is_floating_point()]
-    pairs = [
-        (y, c.to(y.dtype))
-        for y, c in zip(outputs, cotangents, strict=True)
-        if c is not None and y.requires_grad
-    ]
+    pairs = [(y, c.to(y.dtype)) for y, c in zip(outputs, cotangents, strict=True) if c is not None and y.requires_grad]
     sources = [leaf for leaf in leaves if leaf.requires_grad]
     if not pairs:
         return [torch.zeros_like(leaf) for leaf in sources]
@@ -85,11 +81,7 @@ def _rearrange(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     first = next(r for r in relevance if r is not None)
     if op.kind in _RESHAPES:
         return [first.reshape(op.inputs[0].shape)]
-    if (
-        op.kind == "cat"
-        and all(isinstance(t, Value) for t in op.args[0])
-        and len(op.inputs) == len(op.args[0])
-    ):
+    if op.kind == "cat" and all(isinstance(t, Value) for t in op.args[0]) and len(op.inputs) == len(op.args[0]):
         dim = op.argument(1, "dim", 0)
         return list(first.split([v.shape[dim] for v in op.inputs], dim))
     if op.kind == "glu":  # a · σ(b): the signal a takes all
@@ -104,19 +96,16 @@ def _book_constants(op: Op, relevance: Tensor, book: Booking) -> None:
     """Book what lands on elements that do not come from the input."""
     ones = [torch.ones((), dtype=relevance.dtype, device=relevance.device).expand(v.shape) for v in op.inputs]
     blank = Op(op.kind, op.family, op.function, op.replay, op.args, op.kwargs, op.inputs, op.outputs)
-    args, kwargs = _replaced((op.args, op.kwargs), _zeroed, of=Tensor)
+    args, kwargs = replaced((op.args, op.kwargs), _zeroed, of=Tensor)
     if op.kind in ("pad", "constant_pad_nd"):
         place = 3 if op.kind == "pad" else 2
         args = tuple(0.0 if i == place else a for i, a in enumerate(args))
         kwargs = {k: v for k, v in kwargs.items() if k != "value"}
     elif op.kind in ("masked_fill", "where", "setitem", "index_fill"):
         args = tuple(
-            0.0 if isinstance(a, int | float) and i > 0 and not _is_axis(op, i) else a
-            for i, a in enumerate(args)
+            0.0 if isinstance(a, int | float) and i > 0 and not _is_axis(op, i) else a for i, a in enumerate(args)
         )
-        kwargs = {
-            k: 0.0 if k in ("value", "other") and isinstance(v, int | float) else v for k, v in kwargs.items()
-        }
+        kwargs = {k: 0.0 if k in ("value", "other") and isinstance(v, int | float) else v for k, v in kwargs.items()}
     blank.args, blank.kwargs = args, kwargs
     from_input = blank.call(ones)
     book.bias = book.bias + op.output.samples.sum(relevance * (1 - from_input))
@@ -173,9 +162,7 @@ def _output(op: Op, dtype: torch.dtype) -> Tensor:
     return next(tensors_in(op.call([v.data.to(dtype) for v in op.inputs])))
 
 
-def book_epsilon(
-    book: Booking, s: Tensor, d: Tensor, epsilon: float, samples: Samples, one_sign: bool = False
-) -> None:
+def book_epsilon(book: Booking, s: Tensor, d: Tensor, epsilon: float, samples: Samples, one_sign: bool = False) -> None:
     """What ε took: Σ_k s_k · ε sign d_k."""
     if one_sign:
         book.epsilon = book.epsilon + epsilon * samples.sum(s)
@@ -185,9 +172,7 @@ def book_epsilon(
 
 def _winner(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     first = next(r for r in relevance if r is not None)
-    if (
-        op.kind in ("maximum", "minimum") and len(op.inputs) == 1
-    ):  # against a constant, which keeps what it wins
+    if op.kind in ("maximum", "minimum") and len(op.inputs) == 1:  # against a constant, which keeps what it wins
         won = transposed(op, [torch.ones_like(first)], first.dtype, op.inputs)[0]
         if won.shape == first.shape:
             book.bias = book.bias + op.output.samples.sum(first * (1 - won))
@@ -257,11 +242,24 @@ def _group_scale_and_shift(op: Op, x: Tensor, channels: tuple[int, ...]) -> tupl
     return scale, shift if bias is None else shift + bias.to(x.dtype).view(channels)
 
 
+def batch_norm_affine(op: Op) -> tuple[Tensor, Tensor]:
+    """Scale and shift per channel of a BatchNorm in evaluation mode."""
+    mean, variance = op.argument(1, "running_mean"), op.argument(2, "running_var")
+    weight, bias = op.argument(3, "weight"), op.argument(4, "bias")
+    epsilon = op.argument(7, "eps", 1e-5)
+    dtype = torch.float32 if variance.dtype in HALF else variance.dtype
+    scale = (variance.to(dtype) + epsilon).rsqrt()
+    scale = scale if weight is None else scale * weight.to(dtype)
+    shift = -mean.to(dtype) * scale
+    return scale, shift if bias is None else shift + bias.to(dtype)
+
+
 def _gate(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     """The signal takes all: as it is in an element-wise product, by the ε-rule with the gate held constant in a matrix product."""
     (given,) = relevance
     signal = op.signal
-    assert given is not None and signal is not None
+    assert given is not None
+    assert signal is not None
     if op.kind in ("mul", "div"):
         taken = sum_to(given, signal.shape)
     else:

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from .composites import nearest
-from .kernels.selection import ascending, thresholds
+from .kernels.selection import thresholds
 from .rules import Booking, Handed, quotient
 from .samples import Samples
 
 if TYPE_CHECKING:
-    from .trace import Op, Trace, Value
+    from .tape import Op, Value
+    from .trace import Trace
 
 ORPHANED = 1e-6  # a neuron is orphaned if its contributions cancel to this share of their magnitudes
 
@@ -58,9 +59,7 @@ class Pruning:
         if gain is not None and not (isinstance(gain, int | float) and gain > 0 and math.isfinite(gain)):
             raise ValueError(f"sparsity_gain is a number > 0 (1 is a natural choice), got {gain!r}.")
         if self.p is None and gain is None:
-            raise ValueError(
-                "p=None leaves the choice to sparsity_gain: give one, for example sparsity_gain=1.0."
-            )
+            raise ValueError("p=None leaves the choice to sparsity_gain: give one, for example sparsity_gain=1.0.")
         if self.layers is not None:
             object.__setattr__(self, "layers", dict(self.layers))
 
@@ -94,9 +93,7 @@ class Pruning:
         sites: dict[int, Site] = {}
         for op in trace.layers:
             if not op.first:
-                sites.setdefault(
-                    id(op.inputs[0]), Site(op.inputs[0], [], self.p, self.p_negative)
-                ).readers.append(op)
+                sites.setdefault(id(op.inputs[0]), Site(op.inputs[0], [], self.p, self.p_negative)).readers.append(op)
         self._apply_layers(trace, sites)
         return sites
 
@@ -110,9 +107,7 @@ class Pruning:
                     f"Pruning names layer '{name}', which the model does not have{nearest(name, prunable)}."
                 )
             if layers[name].first:
-                raise ValueError(
-                    f"'{name}' is a first layer, whose input is not pruned{nearest(name, prunable)}."
-                )
+                raise ValueError(f"'{name}' is a first layer, whose input is not pruned{nearest(name, prunable)}.")
             value = layers[name].inputs[0]
             other = chosen.setdefault(id(value), name)
             assert self.layers is not None
@@ -161,9 +156,7 @@ class Cut:
     def reached(self) -> tuple[Tensor, Tensor]:
         """The share of mass that was pruned, per sign."""
         return tuple(  # type: ignore[return-value]
-            torch.where(b > 0, (b - a) / b.clamp(min=torch.finfo(b.dtype).tiny), torch.zeros_like(b)).clamp(
-                min=0
-            )
+            torch.where(b > 0, (b - a) / b.clamp(min=torch.finfo(b.dtype).tiny), torch.zeros_like(b)).clamp(min=0)
             for b, a in zip(self.before, self.after, strict=True)
         )
 
@@ -176,9 +169,7 @@ def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | Non
         by_mass = thresholds(rows, 0.0 if p is None else p, 0.0 if p_negative is None else p_negative)
     if pruning.sparsity_gain is not None:
         measure = _zeros_gain if pruning.measure == "zeros" else _gini_gain
-        by_gain = [
-            measure(part, pruning.sparsity_gain) for part in (rows.clamp(min=0), rows.clamp(max=0).neg())
-        ]
+        by_gain = [measure(part, pruning.sparsity_gain) for part in (rows.clamp(min=0), rows.clamp(max=0).neg())]
     for sign, share in enumerate((p, p_negative)):
         if pruning.sparsity_gain is None:
             theta.append(by_mass[sign])
@@ -234,16 +225,12 @@ def _gini_gain(values: Tensor, gain: float) -> Tensor:
     begins = torch.ones_like(last)
     begins[:, 1:] = last[:, :-1]
     position = torch.arange(n, device=values.device).expand(batch, n)
-    k0 = (
-        torch.where(begins, position, torch.zeros_like(position)).cummax(1).values
-    )  # entries before the group
+    k0 = torch.where(begins, position, torch.zeros_like(position)).cummax(1).values  # entries before the group
     k1 = position + 1
     s1, t1, s0 = s[:, 1:], t[:, 1:], s.gather(1, k0)
     mean_rank = (k0 + 1 + k1).double() / 2
     denominator = n * s1 * s0
-    gains = (
-        2 * s[:, :1] * (t1 - mean_rank * s1) / torch.where(denominator > 0, denominator, torch.ones_like(s1))
-    )
+    gains = 2 * s[:, :1] * (t1 - mean_rank * s1) / torch.where(denominator > 0, denominator, torch.ones_like(s1))
     fits = (gains >= gain) | (ordered == 0)  # zeros are pruned already
     fits &= ordered < ordered[:, -1:]
     # Stop at the first group that gains too little.
@@ -330,9 +317,7 @@ def _reapply(
             m = handed.s * total
             reached = branch.contributions(keep)
             small = reached.abs() <= ORPHANED * (reached if branch.one_sign else branch.magnitudes(keep))
-            q = torch.where(
-                small, torch.zeros_like(m), m / torch.where(small, torch.ones_like(reached), reached)
-            )
+            q = torch.where(small, torch.zeros_like(m), m / torch.where(small, torch.ones_like(reached), reached))
             again += branch.hand(q, relevance, keep)
             orphaned = op.output.samples.rows(m * small)
             for sign, mass in enumerate(_signed_sums(orphaned)):
@@ -345,9 +330,7 @@ def _reapply(
         up, down = (_ratio(b, a).to(rows.dtype)[:, None] for b, a in zip(before, after, strict=True))
         again += samples.unrows(kept * torch.where(kept > 0, up, down), relevance.shape)
         for sign in range(2):
-            homeless[sign] = homeless[sign] + torch.where(
-                after[sign] > 0, torch.zeros_like(before[sign]), before[sign]
-            )
+            homeless[sign] = homeless[sign] + torch.where(after[sign] > 0, torch.zeros_like(before[sign]), before[sign])
     return again + samples.unrows(_housed(rows * chosen.keep, homeless, chosen.after), relevance.shape)
 
 

@@ -107,9 +107,7 @@ def stabilise(d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
 def quotient(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
     """R / (d + ε sign d); where ε = 0 and d = 0 nothing is handed down."""
     if epsilon == 0:
-        return torch.where(
-            d == 0, torch.zeros_like(d), relevance / torch.where(d == 0, torch.ones_like(d), d)
-        )
+        return torch.where(d == 0, torch.zeros_like(d), relevance / torch.where(d == 0, torch.ones_like(d), d))
     return relevance / stabilise(d, epsilon, one_sign)
 
 

@@ -17,7 +17,7 @@ from .errors import TraceError
 from .operations import Family
 
 if TYPE_CHECKING:
-    from .trace import Op
+    from .tape import Op
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,9 +109,7 @@ def _moves_first_axis(op: Op) -> bool:
     dims = op.outputs[0].data.dim() if op.outputs else op.inputs[0].data.dim()
     if op.kind == "getitem":
         index = op.args[1] if isinstance(op.args[1], tuple) else (op.args[1],)
-        return not (
-            index and (index[0] is Ellipsis or (isinstance(index[0], slice) and index[0] == slice(None)))
-        )
+        return not (index and (index[0] is Ellipsis or (isinstance(index[0], slice) and index[0] == slice(None))))
     if op.kind in ("cat", "stack", "chunk", "split", "unbind", "split_with_sizes", "tensor_split"):
         position = {"cat": 1, "stack": 1, "unbind": 1}.get(op.kind, 2)
         return _axis(op.argument(position, "dim", 0), dims) == 0
@@ -131,7 +129,7 @@ def _probed(op: Op, outputs: Sequence[Tensor]) -> list[Tensor]:
     """The operation applied to a tensor of sample numbers: whose number arrives where."""
 
     def run(inside: Sequence[Tensor]) -> list[Tensor]:
-        from .trace import tensors_in
+        from .tape import tensors_in
 
         return [t for t in tensors_in(op.call(inside)) if t.is_floating_point()]
 

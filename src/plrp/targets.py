@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .trace import Op, Trace, Value, unsupported
+from .refusals import unsupported
+from .tape import Op, Value
+from .trace import Trace
 
 
 @dataclass
@@ -115,9 +117,7 @@ def _from_callable(trace: Trace, target: Callable[[Any], Any], dtype: torch.dtyp
     with trace.continued() as ops, torch.no_grad():
         score = target(trace.output)
     if not isinstance(score, Tensor) or trace.value_of(score) is None:
-        raise TypeError(
-            "The target callable must return a tensor computed from the output, one score per sample."
-        )
+        raise TypeError("The target callable must return a tensor computed from the output, one score per sample.")
     value = trace.value_of(score)
     assert value is not None
     if tuple(score.shape) not in ((trace.batch,), (trace.batch, 1)):

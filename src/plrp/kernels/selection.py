@@ -33,9 +33,7 @@ def thresholds(rows: Tensor, p: float | Tensor, p_negative: float | Tensor | Non
     if batch == 0 or n == 0:
         return rows.new_zeros(batch), rows.new_zeros(batch)
     if rows.dtype == torch.float32 and rows.device.type == "cpu" and n >= _SORT_BELOW:
-        found = [
-            _by_histogram(row, [None if s is None else s[i] for s in shares]) for i, row in enumerate(rows)
-        ]
+        found = [_by_histogram(row, [None if s is None else s[i] for s in shares]) for i, row in enumerate(rows)]
         both = torch.tensor(found, dtype=torch.float32)
         return both[:, 0], both[:, 1]
     positive = _by_sorting(rows.clamp(min=0), torch.as_tensor(shares[0], device=rows.device))

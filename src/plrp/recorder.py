@@ -1,0 +1,218 @@
+"""The recording of a forward pass: a `TorchFunctionMode` that writes one entry per function it sees."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .errors import TraceError, UnsupportedOperation
+from .operations import LEAVES, Family, Operation, lookup, spelled
+from .recognition import is_nonnegative, recognise
+from .refusals import refuse_active
+from .samples import Samples
+from .tape import Op, Value, replaced, tensors_in
+
+
+class Recorder(TorchFunctionMode):
+    """Appends one `Op` per torch function that touches a tensor depending on the input."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.ops: list[Op] = []
+        self._known: dict[int, tuple[weakref.ref[Tensor], Value]] = {}
+        self._names: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        self._sharing: dict[int, list[weakref.ref[Tensor]]] = {}  # live tensors by storage
+        self._calls: dict[str, int] = {}
+        self._own: set[int] = set()  # storages of the model
+        self._keep: list[Any] = []
+        self.lock = threading.Lock()
+        if isinstance(model, nn.Module):
+            for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+                self._names[id(tensor)] = (weakref.ref(tensor), _layer_path(name))
+                self._own.add(_storage(tensor))
+
+    def value_of(self, tensor: Any) -> Value | None:
+        """The value that a tensor of the forward pass holds now, if it depends on the input."""
+        entry = self._known.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor else None
+
+    def know(self, tensor: Tensor, value: Value) -> None:
+        """From now on, `tensor` holds `value`."""
+        self._known[id(tensor)] = (weakref.ref(tensor), value)
+        self._share(tensor)
+
+    def _share(self, tensor: Tensor) -> None:
+        self._sharing.setdefault(_storage(tensor), []).append(weakref.ref(tensor))
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the function as the user wrote it, and write it down."""
+        kwargs = kwargs or {}
+        tensors = list(tensors_in((args, kwargs)))
+        values: list[Value] = []
+        for tensor in tensors:
+            value = self.value_of(tensor)
+            if value is not None and not any(value is v for v in values):
+                values.append(value)
+        if not values:
+            result = function(*args, **kwargs)
+            self._inherit_names(tensors, result)
+            return result
+        if function in LEAVES and not _registered_constant(function, args, kwargs):
+            if values[0].data.is_floating_point():
+                raise UnsupportedOperation(
+                    f"`{spelled(function)}`{self._after()} takes a value that depends on the input out of the tape, so "
+                    f"its relevance would be lost; keep it a tensor, or call "
+                    f"`plrp.register_rule({spelled(function)}, 'constant')` if it only steers the program."
+                )
+            return function(*args, **kwargs)
+        operation = lookup(function, kwargs, args)
+        if kwargs.get("out") is not None:
+            raise TraceError(f"`{spelled(function)}` writes into `out=`{self._after()}; use its result instead.")
+        refuse_active(function, operation, args, kwargs, self._after())
+        if operation is not None and operation.inplace:
+            return self._inplace(function, operation, args, kwargs, values)
+        result = function(*args, **kwargs)
+        if operation is None and not any(t.is_floating_point() for t in tensors_in(result)):
+            return result  # a shape, a comparison, an index: nothing that relevance could flow through
+        if operation is not None and operation.family is Family.CONSTANT:
+            return result
+        outputs = [t for t in tensors_in(result) if t.is_floating_point() and not any(t is a for a in tensors)]
+        if not outputs:
+            return result
+        self._write(function, operation, args, kwargs, values, outputs)
+        return result
+
+    def _inplace(
+        self,
+        function: Any,
+        operation: Operation,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        values: list[Value],
+    ) -> Any:
+        """Run an in-place operation on a fresh storage, and let the user's tensor name the new value.
+
+        The tape keeps the old storage, so nothing that was recorded changes.
+        """
+        target: Tensor = args[0]
+        if "dropout" in operation.kind:  # inactive, or it would have been refused: nothing happens
+            return target
+        if _storage(target) in self._own:
+            raise TraceError(
+                f"`{spelled(function)}`{self._after()} writes into a parameter or buffer of the model; use a copy of it."
+            )
+        for sharer in self._sharing.get(_storage(target), []):
+            other = sharer()
+            if other is not None and other is not target:
+                raise TraceError(
+                    f"`{spelled(function)}`{self._after()} changes a tensor in place while another view of the same "
+                    "memory is in use; use the out-of-place form there."
+                )
+        result = operation.replay(*args, **kwargs)
+        result = result.to(target.dtype)
+        if result.shape != target.shape:
+            raise TraceError(f"`{spelled(function)}`{self._after()} changes a tensor's shape in place; use the result.")
+        if result.data_ptr() == target.data_ptr() and result.numel():
+            result = result.clone()  # e.g. an inactive dropout returns its input
+        depends = operation.family is not Family.CONSTANT
+        if depends:
+            self._write(function, operation, args, kwargs, values, [result])
+        target.data = result
+        self._share(target)
+        if depends:
+            self.know(target, self.ops[-1].output)
+        else:
+            self._known.pop(id(target), None)
+        return None if operation.kind == "setitem" else target
+
+    def _write(
+        self,
+        function: Any,
+        operation: Operation | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inputs: list[Value],
+        outputs: list[Tensor],
+    ) -> None:
+        lifted = replaced((args, kwargs), self._lift, of=Tensor)
+        family = Family.UNSUPPORTED if operation is None else operation.family
+        kind = spelled(function).rsplit(".", 1)[-1] if operation is None else operation.kind
+        op = Op(
+            kind=kind,
+            family=family,
+            function=function,
+            replay=function if operation is None else operation.replay,
+            args=lifted[0],
+            kwargs=lifted[1],
+            inputs=inputs,
+            outputs=[],
+            rule=None if operation is None else operation.rule,
+        )
+        samples = Samples.through(op, outputs, self._after())
+        for tensor, layout in zip(outputs, samples, strict=True):
+            value = Value(tensor.detach(), layout, op)
+            op.outputs.append(value)
+            self.know(tensor, value)
+        if operation is None or not operation.registered:
+            recognise(op)
+        op.name = self._name(op, tensors_in((args, kwargs)))
+        for value in inputs:
+            value.readers.append(op)
+        for value in op.outputs:
+            value.nonnegative = is_nonnegative(op)
+        self.ops.append(op)
+
+    def _lift(self, tensor: Tensor) -> Any:
+        """A value for a tensor that depends on the input, the tensor itself for a constant."""
+        return self.value_of(tensor) or tensor.detach()
+
+    def _name(self, op: Op, tensors: Iterator[Tensor]) -> str:
+        """The path of the parameter the operation uses, `#2` for its second call; else the operation's kind."""
+        path = ""
+        for tensor in tensors:
+            entry = self._names.get(id(tensor))
+            if entry is not None and entry[0]() is tensor:
+                path = entry[1]
+                break
+        path = path or op.kind
+        self._calls[path] = self._calls.get(path, 0) + 1
+        return path if self._calls[path] == 1 else f"{path}#{self._calls[path]}"
+
+    def _inherit_names(self, tensors: list[Tensor], result: Any) -> None:
+        """What is computed from parameters alone carries their layer's name (weight norm, masks, tied transposes)."""
+        name = next((e[1] for t in tensors if (e := self._names.get(id(t))) is not None and e[0]() is t), None)
+        for tensor in tensors_in(result):
+            self._share(tensor)
+            if name is not None and id(tensor) not in self._names:
+                self._names[id(tensor)] = (weakref.ref(tensor), name)
+            elif (entry := self._names.get(id(tensor))) is not None and entry[0]() is not tensor:
+                del self._names[id(tensor)]
+
+    def _after(self) -> str:
+        """' after layer …': where on the tape we are."""
+        named = next((op.name for op in reversed(self.ops) if op.name and op.is_layer), None)
+        return f" after layer '{named}'" if named else " before the first layer"
+
+
+def _layer_path(parameter: str) -> str:
+    """`features.0.weight` → `features.0`; `conv.parametrizations.weight.original0` → `conv`."""
+    path = (
+        parameter.split(".parametrizations.")[0] if ".parametrizations." in parameter else parameter.rpartition(".")[0]
+    )
+    return "" if path.startswith("parametrizations.") else path
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _registered_constant(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    operation = lookup(function, kwargs, args)
+    return operation is not None and operation.family is Family.CONSTANT

@@ -1,0 +1,108 @@
+"""The entries of the tape: values, and the operations between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .maps import LinearMap
+from .operations import Family
+from .samples import Samples
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(eq=False)
+class Value:
+    """One tensor of the forward pass that depends on the input. `data` is never modified."""
+
+    data: Tensor
+    samples: Samples
+    producer: Op | None = None
+    readers: list[Op] = field(default_factory=list)
+    nonnegative: bool = False
+
+    @property
+    def shape(self) -> torch.Size:
+        """The tensor's shape."""
+        return self.data.shape
+
+
+@dataclass(eq=False)
+class Op:
+    """One entry of the tape: a torch function with its arguments, in which a `Value` stands for each tensor that depends
+    on the input."""
+
+    kind: str
+    family: Family
+    function: Any
+    replay: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    inputs: list[Value]
+    outputs: list[Value]
+    name: str = ""
+    map: LinearMap | None = None  # of a conv or linear layer
+    first: bool = False  # a conv or linear layer with none below it
+    signal: Value | None = None  # the operand of a product that takes all relevance
+    rule: Callable[..., Any] | None = None  # a user's own, see `register_rule`
+    reason: str = ""  # why no rule is known
+    folded: list[str] = field(default_factory=list)  # names of BatchNorms folded into this layer
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether this is a conv or linear layer, whose rule the composite chooses."""
+        return self.map is not None
+
+    @property
+    def output(self) -> Value:
+        """The first (mostly the only) output."""
+        return self.outputs[0]
+
+    def call(self, tensors: Sequence[Tensor]) -> Any:
+        """The operation again, with these tensors in place of its inputs."""
+        substitute = dict(zip(map(id, self.inputs), tensors, strict=True))
+        args = replaced(self.args, lambda v: substitute[id(v)])
+        kwargs = replaced(self.kwargs, lambda v: substitute[id(v)])
+        return self.replay(*args, **kwargs)
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument by position or keyword."""
+        if len(self.args) > position:
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
+
+def tensors_in(structure: Any) -> Iterator[Tensor]:
+    """The tensors in nested lists, tuples, dicts and slices, in order."""
+    if isinstance(structure, Tensor):
+        yield structure
+    elif isinstance(structure, dict):
+        for item in structure.values():
+            yield from tensors_in(item)
+    elif isinstance(structure, list | tuple):
+        for item in structure:
+            yield from tensors_in(item)
+    elif isinstance(structure, slice):
+        yield from tensors_in((structure.start, structure.stop, structure.step))
+    elif hasattr(structure, "__dataclass_fields__") and not isinstance(structure, type | Op | Value):
+        for name in structure.__dataclass_fields__:
+            yield from tensors_in(getattr(structure, name))
+
+
+def replaced(structure: Any, change: Callable[[Any], Any], of: type = Value) -> Any:
+    """The same nested structure with every `Value` (or tensor) replaced."""
+    if isinstance(structure, of):
+        return change(structure)
+    if isinstance(structure, dict):
+        return {key: replaced(item, change, of) for key, item in structure.items()}
+    if isinstance(structure, list):
+        return [replaced(item, change, of) for item in structure]
+    if isinstance(structure, tuple):
+        items = [replaced(item, change, of) for item in structure]
+        return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
+    return structure
