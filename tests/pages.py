@@ -35,12 +35,14 @@ class Block:
     code: str
     first: str  # code that the page takes as given; empty for most blocks
     not_run: str | None  # the reason why it does not run, where it does not
+    follows: bool  # only blank lines stand between it and the block before
 
 
 def blocks(page: Path) -> list[Block]:
     """All fenced blocks of a page, in order, those inside tabs and admonitions too."""
     text = page.read_text(encoding="utf-8")
-    found = []
+    found: list[Block] = []
+    end = 0
     for match in BLOCK.finditer(text):
         directive, words = match["directive"], match["words"] or ""
         found.append(
@@ -51,8 +53,10 @@ def blocks(page: Path) -> list[Block]:
                 code=textwrap.dedent(match["body"]),
                 first=textwrap.dedent(words) if directive == "run first" else "",
                 not_run=words if directive == "not run" else None,
+                follows=bool(found) and not text[end : match.start()].strip(),
             )
         )
+        end = match.end()
     return found
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pages import PAGES, ROOT, Block, blocks, three_lines
+from plrp import operations
 from plrp.cli import build_parser
 
 LANGUAGES = {"python", "bash", "text", "toml"}
@@ -32,6 +33,11 @@ def execute(block: Block, namespace: dict[str, object]) -> str:
     return printed.getvalue()
 
 
+@pytest.fixture(autouse=True)
+def _rules_of_a_page_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "_REGISTERED", dict(operations._REGISTERED))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_the_python_of_a_page_runs_and_prints_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -40,15 +46,13 @@ def test_the_python_of_a_page_runs_and_prints_what_it_says(
     namespace: dict[str, object] = {"__name__": "__page__"}
     printed = None
     for block in blocks(page):
-        assert block.language in LANGUAGES, (
-            f"{name(page)}:{block.line}: a block in {block.language or 'nothing'}"
-        )
+        assert block.language in LANGUAGES, f"{name(page)}:{block.line}: a block in {block.language or 'nothing'}"
         if block.not_run is not None:
             assert len(block.not_run.split()) > 2, f"{name(page)}:{block.line}: not run, and no reason given"
             printed = None
         elif block.language == "python":
             printed = execute(block, namespace)
-        elif block.language == "text" and printed is not None:
+        elif block.language == "text" and block.follows and printed is not None:
             said, shown = printed.rstrip().splitlines(), block.code.rstrip().splitlines()
             assert [line.rstrip() for line in said] == shown, f"{name(page)}:{block.line}: other output"
             printed = None
@@ -97,9 +101,7 @@ def test_the_readme_opens_with_the_two_commands_and_three_lines() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_relative_links_lead_somewhere(page: Path) -> None:
-    text = re.sub(
-        r"^[ ]*```.*?^[ ]*```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
-    )
+    text = re.sub(r"^[ ]*```.*?^[ ]*```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not re.match(r"[a-z]+:|#", target):
             assert (page.parent / target.split("#")[0]).exists(), f"{name(page)} links to {target}"

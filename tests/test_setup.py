@@ -88,9 +88,7 @@ def rehearsal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Commands]:
 
 
 def test_an_old_python_is_told_what_to_do() -> None:
-    with pytest.raises(
-        setup.SetupError, match=r"needs Python 3\.10 or newer and this is 3\.9.*PYTHON=python3\.11"
-    ):
+    with pytest.raises(setup.SetupError, match=r"needs Python 3\.10 or newer and this is 3\.9.*PYTHON=python3\.11"):
         setup.check_python(version=(3, 9, 1))
 
 
@@ -175,17 +173,13 @@ def test_pip_takes_over_with_the_same_constraints(
     assert "no uv today" in capsys.readouterr().out
 
 
-def test_when_nothing_installs_one_sentence_says_so(
-    project: Path, rehearsal: Callable[..., Commands]
-) -> None:
+def test_when_nothing_installs_one_sentence_says_so(project: Path, rehearsal: Callable[..., Commands]) -> None:
     rehearsal(lambda command: setup.SetupError("exit code 1") if "install" in command else None)
     environment = setup.Environment(project)
     with pytest.raises(setup.SetupError, match=r"neither uv nor pip.*check the network"):
         environment.prepare(["test"])
     assert not environment.ready(["test"])
-    assert (
-        environment.fault() == ""
-    )  # reported failures leave whole packages: the next call goes on from here
+    assert environment.fault() == ""  # reported failures leave whole packages: the next call goes on from here
 
 
 # Being cut off

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if parsed.debug:
             raise
-        print(f"plrp: {error or type(error).__name__}", file=sys.stderr)
+        print(f"plrp: {str(error) or type(error).__name__}", file=sys.stderr)
         if not isinstance(error, (ImportError, OSError, ValueError)):
             print("plrp: `plrp --debug ...` shows where this happened", file=sys.stderr)
         return 1

@@ -54,9 +54,7 @@ def run(out: Path, seed: int = 0, steps: int = 200) -> int:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ImportError(
-            "the demo draws with matplotlib: install it with pip install 'plrp[demo]'"
-        ) from None
+        raise ImportError("the demo draws with matplotlib: install it with pip install 'plrp[demo]'") from None
     import torch
 
     if steps < 1:
@@ -250,9 +248,7 @@ def draw_layers(results: dict[str, Result]) -> bytes:
         shares = survivors(result.explanation.ledger)
         if shares:
             layers = list(shares)
-            axis.plot(
-                range(len(layers)), [100 * share for share in shares.values()], "o-", label=name, lw=1.8
-            )
+            axis.plot(range(len(layers)), [100 * share for share in shares.values()], "o-", label=name, lw=1.8)
     axis.set_yscale("log")
     axis.set_xticks(range(len(layers)), [f"input of\nlayer {layer}" for layer in layers])
     axis.set_ylabel("neurons kept (%)")
@@ -319,9 +315,7 @@ print(explanation)      # where the relevance went, layer by layer</pre>
 """
 
 
-def write_page(
-    results: dict[str, Result], pictures: dict[str, bytes], accuracy: float, steps: int, seed: int
-) -> str:
+def write_page(results: dict[str, Result], pictures: dict[str, bytes], accuracy: float, steps: int, seed: int) -> str:
     """The self-contained page: text, both pictures and the table."""
     import torch
 

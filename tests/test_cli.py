@@ -1,0 +1,97 @@
+"""The command line as a person meets it: help that teaches, errors in one sentence, exit codes that tell."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+import pytest
+
+from plrp import cli
+
+
+def test_help_names_every_command_and_a_first_step(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--help"])
+    text = capsys.readouterr().out
+    assert "plrp demo" in text
+    assert "import plrp" in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out.startswith("plrp 0.")
+
+
+def test_without_a_command_it_helps_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "COMMAND" in capsys.readouterr().out
+
+
+def test_an_unknown_command_exits_with_2() -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["explode"])
+
+
+def with_command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Gives the command line one sub-command, `fail`, that raises."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        raise error
+
+    def build_parser() -> argparse.ArgumentParser:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--debug", action="store_true")
+        parser.add_subparsers().add_parser("fail").set_defaults(run=run)
+        return parser
+
+    monkeypatch.setattr(cli, "build_parser", build_parser)
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        (ValueError("p must lie in [0, 1)"), ["plrp: p must lie in [0, 1)"]),
+        (KeyError("x"), ["plrp: 'x'", "plrp: `plrp --debug ...` shows where this happened"]),
+        (AssertionError(), ["plrp: AssertionError", "plrp: `plrp --debug ...` shows where this happened"]),
+    ],
+)
+def test_errors_are_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, lines: list[str]
+) -> None:
+    with_command(monkeypatch, error)
+    assert cli.main(["fail"]) == 1
+    assert capsys.readouterr().err.splitlines() == lines
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_command(monkeypatch, ValueError("here"))
+    with pytest.raises(ValueError, match="here"):
+        cli.main(["--debug", "fail"])
+
+
+def test_an_interruption_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_command(monkeypatch, KeyboardInterrupt())
+    assert cli.main(["fail"]) == 130
+
+
+def test_a_reader_that_leaves_early_causes_no_complaint() -> None:
+    """`plrp ... | head`: standard output is closed while the command still writes."""
+    program = (
+        "import sys, argparse\n"
+        "from plrp import cli\n"
+        "def run(arguments):\n"
+        "    while True: print('line')\n"
+        "parser = argparse.ArgumentParser(); parser.set_defaults(run=run, debug=False)\n"
+        "cli.build_parser = lambda: parser\n"
+        "sys.exit(cli.main([]))\n"
+    )
+    command = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert command.stdout is not None
+    assert command.stderr is not None
+    assert command.stdout.readline() == b"line\n"
+    command.stdout.close()
+    complaint = command.stderr.read()
+    assert (command.wait(), complaint) == (1, b"")
