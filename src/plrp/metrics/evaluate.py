@@ -10,7 +10,7 @@ from torch import Tensor
 
 from plrp.metrics import faithfulness, localization, robustness, sparsity
 from plrp.metrics.explainer import Explainer
-from plrp.metrics.scores import Model, Target, for_rows, settle_target
+from plrp.metrics.scores import Model, Target, chunks, for_rows, settle_target
 
 SPARSITY: dict[str, Callable[..., Tensor]] = {
     "gini": sparsity.gini,
@@ -94,26 +94,18 @@ def evaluate(
 class _Subject:
     """One explanation of the inputs; relevance and target are worked out once, when first needed."""
 
-    def __init__(
-        self, model: Model | None, inputs: Tensor, explanation: Any, target: Target, batch_size: int
-    ) -> None:
+    def __init__(self, model: Model | None, inputs: Tensor, explanation: Any, target: Target, batch_size: int) -> None:
         self.model = model
         self.inputs = inputs
         self.explain = explanation if callable(explanation) else None
         own = getattr(explanation, "target", None)
         self.target = own if target is None and not self.explain else target
         self.batch_size = batch_size
-        self._relevance = (
-            None if self.explain else torch.as_tensor(getattr(explanation, "relevance", explanation))
-        )
+        self._relevance = None if self.explain else torch.as_tensor(getattr(explanation, "relevance", explanation))
         if self._relevance is not None and len(self._relevance) != len(inputs):
-            raise ValueError(
-                f"{len(self._relevance)} explanations for {len(inputs)} inputs: pass one per sample."
-            )
+            raise ValueError(f"{len(self._relevance)} explanations for {len(inputs)} inputs: pass one per sample.")
 
-    def scores(
-        self, metric: str, masks: Any, channels: str | None, options: dict[str, Any]
-    ) -> dict[str, Tensor]:
+    def scores(self, metric: str, masks: Any, channels: str | None, options: dict[str, Any]) -> dict[str, Tensor]:
         if metric in ROBUSTNESS:
             if self.explain is None:
                 raise ValueError(
@@ -152,11 +144,11 @@ class _Subject:
             assert self.explain is not None
             known = isinstance(self.explain, Explainer) or self.target is not None
             target = self.settled() if known else None
-            chunks = []
-            for rows in torch.arange(len(self.inputs), device=self.inputs.device).split(self.batch_size):
+            parts = []
+            for rows in chunks(len(self.inputs), self.batch_size, self.inputs.device):
                 chunk = self.inputs[rows]
-                chunks.append(self.explain(chunk, for_rows(target, rows)) if known else self.explain(chunk))
-            self._relevance = torch.cat(chunks).detach() if chunks else torch.zeros_like(self.inputs)
+                parts.append(self.explain(chunk, for_rows(target, rows)) if known else self.explain(chunk))
+            self._relevance = torch.cat(parts).detach() if parts else torch.zeros_like(self.inputs)
         return self._relevance
 
 

@@ -14,13 +14,11 @@ from torch import Tensor
 
 from plrp.metrics.maps import Pooling, as_map, finite, pool_channels, wide
 from plrp.metrics.regions import Regions, tile
-from plrp.metrics.scores import Model, Target, for_rows, predict, score, settle_target
+from plrp.metrics.scores import Model, Target, chunks, for_rows, predict, score, settle_target
 from plrp.metrics.seeded import draw, permutation
 
 Perturbation = (
-    Literal["zeros", "mean", "image-mean", "gaussian", "inversion", "blur"]
-    | Tensor
-    | Callable[[Tensor], Tensor]
+    Literal["zeros", "mean", "image-mean", "gaussian", "inversion", "blur"] | Tensor | Callable[[Tensor], Tensor]
 )
 
 INNVESTIGATE: dict[str, Any] = {"region": 9, "channels": "mean", "aggregate": "mean", "edges": "reflect"}
@@ -150,9 +148,7 @@ def pixel_flipping(
     if order not in ("most", "least", "both"):
         raise ValueError(f"unknown order {order!r}: choose 'most', 'least' or 'both'.")
     if not inputs.is_floating_point() or inputs.ndim < 2:
-        raise ValueError(
-            f"inputs must be a floating tensor (batch, ...); got {inputs.dtype}, {tuple(inputs.shape)}."
-        )
+        raise ValueError(f"inputs must be a floating tensor (batch, ...); got {inputs.dtype}, {tuple(inputs.shape)}.")
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive; got {batch_size}.")
     inputs = inputs.detach()
@@ -171,15 +167,13 @@ def pixel_flipping(
         and perturbation == "mean"
         and layout.regions.count == layout.regions.number.numel()
     ):
-        raise ValueError(
-            "the mean of a region of one entry is the entry: nothing would be flipped; use 'image-mean'."
-        )
+        raise ValueError("the mean of a region of one entry is the entry: nothing would be flipped; use 'image-mean'.")
     counts = _step_counts(layout.regions.count, steps, spacing, until)
     target = settle_target(model, inputs, target, batch_size)
 
     orders = ("most", "least") if order == "both" else (order,)
     curves = {which: inputs.new_empty(len(inputs), len(counts), dtype=wide(inputs)) for which in orders}
-    for rows in torch.arange(len(inputs), device=inputs.device).split(batch_size):
+    for rows in chunks(len(inputs), batch_size, inputs.device):
         here = inputs[rows]
         baseline = layout.baseline(here, perturbation, noise_std, blur_sigma, flip_channels, rows, seed)
         for which in orders:
@@ -229,10 +223,8 @@ class _Layout:
     def fold(self, inputs: Tensor) -> Tensor:
         return inputs.reshape(len(inputs), *self.folded)
 
-    def rank(
-        self, relevance: Any, aggregate: str, ties: Literal["stable", "random"], seed: int
-    ) -> dict[str, Tensor]:
-        """Per order, each region's place in it, int64 (batch, regions); and the share that is `tied` (batch,)."""
+    def rank(self, relevance: Any, aggregate: str, ties: Literal["stable", "random"], seed: int) -> dict[str, Tensor]:
+        """Per order, each region's place in it (batch, regions); and the share that is `tied` (batch,)."""
         values = as_map(relevance, None)
         values = values.to(self.regions.number.device, wide(values))
         if tuple(values.shape[1:]) == self.shape:
@@ -258,7 +250,7 @@ class _Layout:
         elif aggregate == "max":
             flat = self.regions.tiled(values)[:, 0]
             lowest = flat.new_full((len(flat), self.regions.count), -torch.inf)
-            per_region = lowest.index_reduce_(1, self.regions.number.flatten(), flat, "amax")
+            per_region = lowest.scatter_reduce_(1, self.regions.number.flatten().expand_as(flat), flat, "amax")
         else:
             raise ValueError(f"unknown aggregate {aggregate!r}: choose 'sum', 'mean' or 'max'.")
         if ties == "stable":
@@ -306,9 +298,9 @@ class _Layout:
             axes = tuple(range(2 if self.has_channels else 1, inputs.ndim))
             written = inputs.mean(axes, keepdim=True).expand_as(inputs)
         elif perturbation == "gaussian":
-            written = draw(
-                self.shape, noise="gaussian", radius=noise_std, seed=seed, index=0, like=inputs
-            ).expand_as(inputs)
+            written = draw(self.shape, noise="gaussian", radius=noise_std, seed=seed, index=0, like=inputs).expand_as(
+                inputs
+            )
         elif perturbation == "inversion":
             written = -inputs
         elif perturbation == "blur":
@@ -321,9 +313,7 @@ class _Layout:
         if flip_channels is None:
             return written
         if not self.has_channels:
-            raise ValueError(
-                "inputs (batch, features) have no channels to choose from: leave flip_channels=None."
-            )
+            raise ValueError("inputs (batch, features) have no channels to choose from: leave flip_channels=None.")
         kept = inputs.clone()
         kept[:, list(flip_channels)] = written[:, list(flip_channels)]
         return kept
@@ -343,13 +333,13 @@ def _scores(
     """Scores (batch, points): at point k the regions ranked below counts[k] hold the baseline."""
     thresholds = torch.tensor(counts, device=inputs.device)
     original, written = layout.fold(inputs), layout.fold(baseline)
-    chunks = []
-    for pairs in torch.arange(len(inputs) * len(counts), device=inputs.device).split(batch_size):
+    scored = []
+    for pairs in chunks(len(inputs) * len(counts), batch_size, inputs.device):
         rows, points = pairs // len(counts), pairs % len(counts)
         overwrite = rank[rows] < thresholds[points].reshape(-1, *[1] * (rank.ndim - 1))
         perturbed = torch.where(overwrite, written[rows], original[rows]).reshape(-1, *layout.shape)
-        chunks.append(score(predict(model, perturbed), for_rows(target, rows), score_as))
-    return torch.cat(chunks).reshape(len(inputs), len(counts))
+        scored.append(score(predict(model, perturbed), for_rows(target, rows), score_as))
+    return torch.cat(scored).reshape(len(inputs), len(counts))
 
 
 def _step_counts(
@@ -359,9 +349,7 @@ def _step_counts(
     if not isinstance(steps, int):
         counts = [0, *(int(count) for count in steps if count != 0)]
         if len(counts) < 2 or counts[-1] > regions or any(b <= a for a, b in pairwise(counts)):
-            raise ValueError(
-                f"steps must rise within 1 to {regions}, the number of regions; got {list(steps)}."
-            )
+            raise ValueError(f"steps must rise within 1 to {regions}, the number of regions; got {list(steps)}.")
         return counts
     last = round(until * regions)
     if steps < 1 or not 0 < until <= 1 or last < 1:

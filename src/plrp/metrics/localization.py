@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from plrp.metrics.maps import Pooling, as_map, ascending, finite, mask_like, wide
+from plrp.metrics.maps import Pooling, as_map, ascending, finite, flat, mask_like, wide
 
 
 def relevance_mass_accuracy(
@@ -125,7 +125,7 @@ def _pair(relevance: Any, mask: Any, channels: Pooling | None) -> tuple[Tensor, 
     """Signed relevance and mask, both (batch, features)."""
     pooled = as_map(relevance, channels)
     inside = mask_like(mask, pooled)
-    signed = pooled.reshape(len(pooled), pooled[:1].numel())
+    signed = flat(pooled)
     finite(signed.sum(1, dtype=wide(signed)))
     return signed, inside
 
@@ -133,9 +133,7 @@ def _pair(relevance: Any, mask: Any, channels: Pooling | None) -> tuple[Tensor, 
 def _share_of_top(signed: Tensor, inside: Tensor, k: Tensor) -> Tensor:
     """Expected share, over random tie-breaking, of each sample's k most relevant features in the mask."""
     n = signed.shape[1]
-    at = (n - k).clamp(max=n - 1)[
-        :, None
-    ]  # the k-th largest of an ascending row; an empty mask (k = 0) reads any
+    at = (n - k).clamp(max=n - 1)[:, None]  # the k-th largest of an ascending row; an empty mask (k = 0) reads any
     kth = ascending(signed.clone()).gather(1, at)
     above, tied = signed > kth, signed == kth
     room = k - above.sum(1)  # places left for the tied features

@@ -7,6 +7,7 @@ caller's choice, by `channels=`.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -52,9 +53,7 @@ def as_map(relevance: Any, channels: Pooling | None, *, name: str = "relevance")
             f"pass {name}[None] for a single sample."
         )
     if tensor.numel() == 0 and tensor.shape[0] > 0:
-        raise ValueError(
-            f"{name} of shape {tuple(tensor.shape)} has no features: pass at least one per sample."
-        )
+        raise ValueError(f"{name} of shape {tuple(tensor.shape)} has no features: pass at least one per sample.")
     if tensor.dtype in (torch.float16, torch.bfloat16):
         tensor = tensor.float()
     elif not tensor.is_floating_point():
@@ -65,8 +64,13 @@ def as_map(relevance: Any, channels: Pooling | None, *, name: str = "relevance")
 def magnitudes(relevance: Any, channels: Pooling | None) -> tuple[Tensor, Tensor]:
     """Absolute relevance (batch, features), a fresh tensor, and its mass (batch,); finite, or refused."""
     magnitude = as_map(relevance, channels).abs()
-    magnitude = magnitude.reshape(len(magnitude), magnitude[:1].numel())
+    magnitude = flat(magnitude)
     return magnitude, finite(magnitude.sum(1, dtype=wide(magnitude)))
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """(batch, ...) as (batch, features), for a batch of none too."""
+    return tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
 
 
 def finite(per_sample: Tensor, name: str = "relevance") -> Tensor:
@@ -116,7 +120,7 @@ def mask_like(mask: Any, relevance: Tensor) -> Tensor:
             "one mask per sample and one entry per feature are needed; for a mask per pixel or base and "
             "relevance per channel, say how channels are pooled, e.g. channels='sum'."
         )
-    return truth.reshape(len(truth), truth[:1].numel())
+    return flat(truth)
 
 
 def _without_single_channel(tensor: Tensor) -> tuple[int, ...]:

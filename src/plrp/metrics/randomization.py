@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from plrp.metrics.explainer import Explainer
-from plrp.metrics.scores import Target, settle_target
+from plrp.metrics.scores import Target, chunks, for_rows, settle_target
 from plrp.metrics.similarity import cosine, pearson, spearman
 
 MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -80,6 +80,8 @@ def model_randomization(
         raise ValueError(f"unknown measures {sorted(unknown)}: choose from {sorted(MEASURES)}.")
     target = settle_target(model, inputs, target, batch_size)
     names = _top_down(model, inputs[:1]) if layers is None else list(layers)
+    if not names:
+        raise ValueError("nothing to randomise: no layers were named, and the model runs none with parameters.")
     private = copy.deepcopy(model)
     modules = dict(private.named_modules())
     missing = [name for name in names if name not in modules]
@@ -87,11 +89,11 @@ def model_randomization(
         raise ValueError(f"the model has no modules {missing}: layers are named as in model.named_modules().")
 
     def relevance() -> Tensor:
-        chunks = []
-        for rows in torch.arange(len(inputs), device=inputs.device).split(batch_size):
-            chosen = target[rows] if isinstance(target, Tensor) else target
-            chunks.append(_explained(explain, private, inputs[rows], chosen))
-        whole = torch.cat(chunks)
+        parts = [
+            _explained(explain, private, inputs[rows], for_rows(target, rows))
+            for rows in chunks(len(inputs), batch_size, inputs.device)
+        ]
+        whole = torch.cat(parts) if parts else torch.zeros_like(inputs)
         return whole.abs() if absolute else whole
 
     original = relevance()
@@ -124,9 +126,7 @@ def _top_down(model: nn.Module, inputs: Tensor) -> list[str]:
     """Modules with parameters of their own, last executed first, as the tape of one forward pass tells."""
     from plrp.trace import record
 
-    owners = {
-        name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))
-    }
+    owners = {name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))}
     executed: dict[str, None] = {}
     for op in record(model, inputs).ops:
         for called in (op.name, *op.folded):

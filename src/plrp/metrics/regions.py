@@ -28,9 +28,7 @@ class Regions:
 
     def tiled(self, values: Tensor) -> Tensor:
         """(batch, channel, *space) laid out as (batch, channel, positions of the tiled space)."""
-        padding = [
-            side for pair in reversed(list(zip(self.before, self.after, strict=True))) for side in pair
-        ]
+        padding = [side for pair in reversed(list(zip(self.before, self.after, strict=True))) for side in pair]
         padded = F.pad(values, padding, mode="reflect") if any(padding) else values
         return padded.flatten(2)
 
@@ -70,9 +68,7 @@ def tile(
     space = tuple(space)
     sizes = (size,) * len(space) if isinstance(size, int) else tuple(size)
     if len(sizes) != len(space) or any(not 1 <= s <= n for s, n in zip(sizes, space, strict=False)):
-        raise ValueError(
-            f"region {size!r} does not fit inputs with space {space}: one size, from 1 up, per axis."
-        )
+        raise ValueError(f"region {size!r} does not fit inputs with space {space}: one size, from 1 up, per axis.")
     if edges == "partial":
         before = after = (0,) * len(space)
     elif edges == "reflect":

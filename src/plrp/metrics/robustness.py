@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plrp.metrics.explainer import Explainer
 from plrp.metrics.maps import finite, wide
-from plrp.metrics.scores import Target, for_rows, settle_target
+from plrp.metrics.scores import Target, chunks, for_rows, settle_target
 from plrp.metrics.seeded import Noise, draw
 
 Normalisation = Literal["max", "mass", "norm"]
@@ -117,9 +117,7 @@ def _excursions(
     if not inputs.is_floating_point():
         raise ValueError(f"inputs of dtype {inputs.dtype} cannot be moved a little: pass a floating tensor.")
     if not radius > 0 or samples < 1 or batch_size < 1:
-        raise ValueError(
-            f"radius, samples and batch_size must be positive; got {radius}, {samples}, {batch_size}."
-        )
+        raise ValueError(f"radius, samples and batch_size must be positive; got {radius}, {samples}, {batch_size}.")
     if not len(inputs):
         return
     inputs = inputs.detach()
@@ -131,12 +129,11 @@ def _excursions(
         answer = explain(perturbed) if target is None else explain(perturbed, for_rows(target, rows))
         return _scaled(answer.detach().reshape(len(perturbed), -1), normalise)
 
-    everyone = torch.arange(len(inputs), device=inputs.device)
-    original = torch.cat([relevance(inputs[rows], rows) for rows in everyone.split(batch_size)])
+    original = torch.cat([relevance(inputs[rows], rows) for rows in chunks(len(inputs), batch_size, inputs.device)])
     length = finite(torch.linalg.vector_norm(original, dim=1, dtype=wide(original)), "the explanation")
     shifts: dict[int, Tensor] = {}
     # All samples meet perturbation 0, then all meet perturbation 1: a draw is needed for one stretch only.
-    for pairs in torch.arange(len(inputs) * samples, device=inputs.device).split(batch_size):
+    for pairs in chunks(len(inputs) * samples, batch_size, inputs.device):
         rows, draws = pairs % len(inputs), pairs // len(inputs)
         needed = range(int(draws[0]), int(draws[-1]) + 1)
         shifts = {k: shifts[k] if k in shifts else _shift(inputs, noise, radius, seed, k) for k in needed}
@@ -144,12 +141,8 @@ def _excursions(
         perturbed = here + torch.stack([shifts[k] for k in needed])[draws - needed[0]]
         moved = torch.linalg.vector_norm((perturbed - here).flatten(1), dim=1, dtype=wide(here))
         if bool((moved == 0).any()):
-            raise ValueError(
-                f"radius {radius} vanishes in the rounding of {inputs.dtype} inputs: choose a larger one."
-            )
-        changed = torch.linalg.vector_norm(
-            relevance(perturbed, rows) - original[rows], dim=1, dtype=wide(here)
-        )
+            raise ValueError(f"radius {radius} vanishes in the rounding of {inputs.dtype} inputs: choose a larger one.")
+        changed = torch.linalg.vector_norm(relevance(perturbed, rows) - original[rows], dim=1, dtype=wide(here))
         yield rows, moved, finite(changed, "the explanation of a perturbed input"), length[rows]
 
 

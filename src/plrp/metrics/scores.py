@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 import torch
@@ -30,7 +30,7 @@ def settle_target(model: Model, inputs: Tensor, target: Target, batch_size: int)
     if classes.shape != (len(inputs),):
         raise ValueError(
             f"target of shape {tuple(classes.shape)} does not fit {len(inputs)} samples: pass one class per "
-            "sample, one int for all, an index tuple into the output, or a callable from the output to scores."
+            "sample, one int for all, an index tuple into the output, or a callable from output to scores."
         )
     return classes.long()
 
@@ -38,8 +38,8 @@ def settle_target(model: Model, inputs: Tensor, target: Target, batch_size: int)
 def winner(model: Model, inputs: Tensor, batch_size: int = 64) -> Tensor:
     """Each sample's winning class, int64 (batch,); the model's output must be (batch, classes)."""
     classes = []
-    for chunk in inputs.split(batch_size):
-        output = predict(model, chunk)
+    for rows in chunks(len(inputs), batch_size, inputs.device):
+        output = predict(model, inputs[rows])
         if output.ndim != 2:
             raise ValueError(
                 f"output of shape {tuple(output.shape)} has no winning class per sample: name a target, "
@@ -63,6 +63,12 @@ def predict(model: Model, inputs: Tensor) -> Tensor:
         return model(inputs)
 
 
+def chunks(count: int, size: int, device: torch.device) -> Iterator[Tensor]:
+    """The indices 0 … count − 1, int64, at most `size` at a time; nothing for a count of 0."""
+    for start in range(0, count, size):
+        yield torch.arange(start, min(start + size, count), device=device)
+
+
 def for_rows(target: Target, rows: Tensor) -> Target:
     """The settled target of the samples `rows` (an index into the batch)."""
     return target[rows] if isinstance(target, Tensor) else target
@@ -75,9 +81,7 @@ def score(output: Tensor, target: Target, kind: Literal["logit", "probability"])
     """
     if kind == "probability":
         if callable(target):
-            raise ValueError(
-                "a callable target makes its own score: use score='logit', or take the probability in it."
-            )
+            raise ValueError("a callable target makes its own score: use score='logit', or take the probability in it.")
         output = output.sigmoid() if output.ndim < 2 or output.shape[1] == 1 else output.softmax(1)
     elif kind != "logit":
         raise ValueError(f"unknown score {kind!r}: choose 'logit' or 'probability'.")
@@ -85,10 +89,8 @@ def score(output: Tensor, target: Target, kind: Literal["logit", "probability"])
         chosen = target(output)
     elif isinstance(target, Tensor):
         if output.ndim > 2:
-            raise ValueError(
-                f"output of shape {tuple(output.shape)} needs an index tuple or callable as target."
-            )
-        chosen = output.reshape(len(output), -1).gather(1, target[:, None])[:, 0]
+            raise ValueError(f"output of shape {tuple(output.shape)} needs an index tuple or callable as target.")
+        chosen = (output if output.ndim == 2 else output[:, None]).gather(1, target[:, None])[:, 0]
     elif isinstance(target, tuple):
         chosen = output[(slice(None), *target)]
     else:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plrp.metrics.maps import as_map, finite, wide
+from plrp.metrics.maps import as_map, finite, flat, wide
 
 
 def cosine(first: Any, second: Any) -> Tensor:
@@ -43,7 +43,7 @@ def spearman(first: Any, second: Any) -> Tensor:
 
 def _rows(relevance: Any) -> Tensor:
     values = as_map(relevance, None)
-    values = values.reshape(len(values), values[:1].numel()).to(wide(values))
+    values = flat(values).to(wide(values))
     finite(values.sum(1))
     return values
 

@@ -51,7 +51,7 @@ def entropy(relevance: Any, *, channels: Pooling | None = None, normalised: bool
     n = magnitude.shape[1]
     share = magnitude / mass[:, None].to(magnitude.dtype)
     nats = torch.special.entr(share).sum(1, dtype=mass.dtype)
-    nats = torch.where(mass > 0, nats, math.log(n) if n else 0.0)
+    nats = torch.where(mass > 0, nats, math.log(n))
     if not normalised:
         return nats
     return nats / math.log(n) if n > 1 else torch.zeros_like(nats)

@@ -1,0 +1,144 @@
+"""plrp's explanations in the dress of other libraries: Quantus' `explain_func` and Captum's `attribute`.
+
+Neither library is imported: Quantus calls a function of numpy arrays, Captum's tools an object with
+`attribute`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .metrics.maps import Pooling, pool_channels
+
+if TYPE_CHECKING:
+    from .composites import Composite
+    from .pruning import Pruning
+
+
+def explain_func(
+    model: nn.Module,
+    inputs: Any,
+    targets: Any = None,
+    *,
+    composite: str | Composite = "epsilon-plus-flat",
+    pruning: Pruning | None = None,
+    channels: Pooling | None = None,
+    device: str | torch.device | None = None,
+) -> np.ndarray:
+    """Relevance as a numpy array, with the signature Quantus expects of an `explain_func`.
+
+    Pass it as `explain_func=plrp.interop.explain_func` with `explain_func_kwargs={"pruning":
+    plrp.Pruning(0.15)}`. `inputs` is (batch, ...), `targets` one class per sample (None: the winners). The
+    result has the inputs' shape; `channels="sum"` pools axis 1 to length one, as for masks per pixel.
+    Computed where the model is, or on `device`, which Quantus passes along.
+    """
+    import plrp
+
+    place = torch.device(device) if device is not None else _device_of(model)
+    batch = torch.as_tensor(np.asarray(inputs) if not isinstance(inputs, Tensor) else inputs)
+    batch = batch.to(device=place, dtype=_dtype_of(model))
+    classes = None if targets is None else torch.as_tensor(targets, device=place).long()
+    relevance = plrp.explain(model, batch, target=classes, composite=composite, pruning=pruning).relevance
+    if channels is not None:
+        relevance = pool_channels(relevance, channels)[:, None]
+    return relevance.cpu().numpy()
+
+
+class CaptumLRP:
+    """Relevance by the interface of Captum's methods: `CaptumLRP(model).attribute(inputs, target=3)`.
+
+    Serves where Captum takes any method with `attribute`, such as `captum.metrics.sensitivity_max` and
+    `infidelity`. Against Captum's own `LRP`, any operation has a rule or is refused by name, and the model is
+    not hooked.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        composite: str | Composite = "epsilon-plus-flat",
+        pruning: Pruning | None = None,
+    ) -> None:
+        self.model = model
+        self.forward_func = model
+        self.composite = composite
+        self.pruning = pruning
+
+    @property
+    def multiplies_by_inputs(self) -> bool:
+        """Relevance already holds the factor input, as Captum's own LRP says of itself."""
+        return True
+
+    def has_convergence_delta(self) -> bool:
+        """Whether `attribute` can return how far the relevance's sum is from the score."""
+        return True
+
+    def attribute(
+        self,
+        inputs: Tensor | tuple[Tensor, ...],
+        target: Any = None,
+        additional_forward_args: Any = None,
+        return_convergence_delta: bool = False,
+    ) -> Any:
+        """Relevance of each input, same shape; a tuple for a tuple.
+
+        Parameters
+        ----------
+        target
+            As in Captum: an int, a tensor or list of ints, an index tuple into the output, or a list of such
+            tuples, one per sample; None is each sample's winning class.
+        additional_forward_args
+            Tensors or other values that the model takes after the inputs; they get no relevance.
+        return_convergence_delta
+            Also return score − Σ relevance, float (batch,): what biases and ε absorbed (α−β's created mass
+            counts negative).
+        """
+        import plrp
+
+        extra = () if additional_forward_args is None else additional_forward_args
+        extra = extra if isinstance(extra, tuple) else (extra,)
+        model: Callable[..., Any] = self.model if not extra else _WithArguments(self.model, extra)
+        explanation = plrp.explain(
+            model,
+            inputs,
+            target=_captum_target(target),
+            composite=self.composite,
+            pruning=self.pruning,
+        )
+        if not return_convergence_delta:
+            return explanation.relevance
+        parts = explanation.relevance if isinstance(explanation.relevance, tuple) else (explanation.relevance,)
+        return explanation.relevance, explanation.score - sum(part.flatten(1).sum(1) for part in parts)
+
+
+class _WithArguments(nn.Module):
+    """The model with further arguments held fixed."""
+
+    def __init__(self, model: nn.Module, extra: tuple[Any, ...]) -> None:
+        super().__init__()
+        self.model = model
+        self.extra = extra
+        self.train(model.training)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.model(*inputs, *self.extra)
+
+
+def _captum_target(target: Any) -> Any:
+    if isinstance(target, list) and target and isinstance(target[0], tuple):
+        index = [torch.tensor(axis) for axis in zip(*target, strict=True)]
+        return lambda output: output[(torch.arange(len(output)), *index)]
+    return target
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _dtype_of(model: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
