@@ -12,11 +12,10 @@ from torch import Tensor
 from .composites import Composite, nearest, resolve
 from .ledger import Ledger, Mass, mass_of
 from .operations import Family
-from .passing import book_epsilon, epsilon_for, pass_on
+from .passing import book_branch, epsilon_for, pass_on
 from .pruning import Arrived, Pruning, Site, prune
 from .refusals import unsupported, unsupported_reason
 from .rules import Booking, Branch, Handed, Pass, Rule, quotient
-from .samples import Samples
 from .tables import render_html, render_table
 from .tape import Op, Value, tensors_in
 from .targets import start
@@ -205,6 +204,7 @@ class Walk:
         self.layers: dict[str, Tensor] = {}
         self.ledger = Ledger(found.batch)
         self.relevance: dict[int, Tensor] = {id(self.start.value): self.start.relevance}
+        self.masses: dict[int, Mass] = {}
         self.arrived: dict[int, Arrived] = {}
         self.again = pruning is not None and pruning.redistribution == "M"
 
@@ -233,45 +233,67 @@ class Walk:
         site = self.sites.get(id(value))
         if site is not None:
             assert self.pruning is not None
-            before = mass_of(relevance, value.samples)
-            relevance, book, columns = prune(relevance, site, self.pruning, arrived)
-            after = mass_of(relevance, value.samples)
-            self.ledger.add(
-                layer=site.name,
-                op="prune",
-                rule=self.pruning.label,
-                mass_in=before,
-                mass_out=after,
-                book=book,
-                **columns,
-            )
+            before = self._mass(value, relevance)
+            relevance, book, columns = prune(relevance, site, self.pruning, arrived, before)
+            self.masses.pop(id(value))
+            after = self._mass(value, relevance)
+            name, label = site.name, self.pruning.label
+            self.ledger.add(layer=name, op="prune", rule=label, mass_in=before, mass_out=after, book=book, **columns)
         for op in value.readers:
             if op.is_layer and op.name in self.wanted:
                 self.layers[op.name] = relevance
         return relevance
 
+    def _mass(self, value: Value, relevance: Tensor) -> Mass:
+        """The mass of a tensor's relevance, computed once."""
+        known = self.masses.get(id(value))
+        if known is None:
+            known = self.masses[id(value)] = mass_of(relevance, value.samples)
+        return known
+
     def _hand_down(self, op: Op, given: list[Tensor | None]) -> None:
         book = Booking()
         branches: list[Handed] = []
         if op.is_layer:
-            rule = self.composite.rule(op)
             assert given[0] is not None
-            taken: list[Tensor | None] = [self._through_layer(op, rule, given[0], book, branches)]
+            taken: list[Tensor | None] = [self._through_layer(op, given[0], book, branches)]
         elif op.family is Family.UNSUPPORTED:
             raise unsupported(op, self.trace)
         else:
-            given = [r if r is None else r.reshape(v.shape) for r, v in zip(given, op.outputs, strict=True)]
             taken = pass_on(op, given, book)
-        if op.family not in (Family.PASS, Family.REARRANGE) or book.touched:
-            self._write(op, given, taken, book)
-        for value, relevance in zip(op.inputs, taken, strict=True):
+        masses = self._write(op, given, taken, book)
+        for value, relevance, mass in zip(op.inputs, taken, masses, strict=True):
             if relevance is not None:
-                self._arrive(op, value, relevance, branches)
+                self._arrive(op, value, relevance, mass, branches)
 
-    def _arrive(self, op: Op, value: Value, relevance: Tensor, branches: list[Handed]) -> None:
+    def _write(
+        self, op: Op, given: list[Tensor | None], taken: list[Tensor | None], book: Booking
+    ) -> list[Mass | None]:
+        """Enter an operation into the ledger if it moves mass; returns the mass that each input received."""
+        moves = op.family not in (Family.PASS, Family.REARRANGE) or op.rule is not None or book.touched
+        if not moves:
+            alone = len(op.inputs) == len(op.outputs) == 1
+            return [self.masses.pop(id(v), None) if alone else None for v in op.outputs[:1]] * len(op.inputs)
+        into = [self._mass(v, r) for v, r in zip(op.outputs, given, strict=True) if r is not None]
+        out = [None if r is None else mass_of(r, v.samples) for v, r in zip(op.inputs, taken, strict=True)]
+        self.ledger.add(
+            layer=op.name,
+            op=op.kind,
+            rule=self.composite.rule_name(op),
+            mass_in=_total(into),
+            mass_out=_total([m for m in out if m is not None]),
+            book=book,
+        )
+        return out
+
+    def _arrive(self, op: Op, value: Value, relevance: Tensor, mass: Mass | None, branches: list[Handed]) -> None:
         key = id(value)
         before = self.relevance.get(key)
         self.relevance[key] = relevance if before is None else before + relevance
+        if before is None and mass is not None:
+            self.masses[key] = mass
+        else:
+            self.masses.pop(key, None)
         if self.again and key in self.sites:
             arrived = self.arrived.setdefault(key, Arrived())
             if branches:
@@ -279,34 +301,30 @@ class Walk:
             else:
                 arrived.other = relevance if arrived.other is None else arrived.other + relevance
 
-    def _through_layer(self, op: Op, rule: Rule, given: Tensor, book: Booking, branches: list[Handed]) -> Tensor:
+    def _through_layer(self, op: Op, given: Tensor, book: Booking, branches: list[Handed]) -> Tensor:
         """A conv or linear layer by its rule: Σ over the branches of Σ_k n_jk share_k R_k / d_k."""
-        value, samples = op.inputs[0], op.output.samples
+        rule, value, samples = self.composite.rule(op), op.inputs[0], op.output.samples
         if isinstance(rule, Pass):
             if op.output.shape != value.shape:
                 raise ValueError(f"Pass needs a layer that keeps its input's shape; '{op.name}' does not.")
             return given
         assert op.map is not None
-        layer = op.map.to(self.dtype)
-        x = value.data.to(self.dtype)
+        layer, x = op.map.to(self.dtype), value.data.to(self.dtype)
         z = None
         if rule.needs_output:
             z = op.output.data
-            if z.dtype != self.dtype:
-                z = layer.apply(x, layer.weight)
-                z = z if layer.bias is None else z + layer.bias
+            z = z if z.dtype == self.dtype else layer.apply(x, layer.weight, layer.bias)
         epsilon = epsilon_for(op.output) if rule.epsilon is None else rule.epsilon
         taken: Tensor | None = None
         unhanded: Any = 1.0  # the share of R_k that no branch hands down
         for number, branch in enumerate(rule.branches(layer, x, z, value.nonnegative)):
             d = self._denominator(op, rule, number, branch)
-            share = branch.share
-            part = given if isinstance(share, float) and share == 1.0 else given * share
+            part = given if isinstance(branch.share, float) and branch.share == 1.0 else given * branch.share
             s = quotient(part, d, epsilon, branch.one_sign)
             term = branch.hand(s, x)
             taken = term if taken is None else taken.add_(term)
-            _book_branch(book, branch, part, s, d, epsilon, samples)
-            unhanded = unhanded - share
+            book_branch(book, branch, part, s, d, epsilon, samples)
+            unhanded = unhanded - branch.share
             if self.again and id(value) in self.sites:
                 branches.append(Handed(branch, part, s, d, epsilon))
         if isinstance(unhanded, Tensor):  # γ hands nothing down where z = 0
@@ -318,46 +336,15 @@ class Walk:
         """d_k, computed once per trace that is explained more than once."""
         if branch.denominator is not None:
             return branch.denominator
-        cache = self.trace.denominators
-        key = (id(op), repr(rule), number)
-        if cache is not None and key in cache:
-            return cache[key]
-        d = branch.contributions()
-        if branch.bias is not None:
-            d = d.add_(branch.bias)
-        if cache is not None:
-            cache[key] = d
-        return d
-
-    def _write(self, op: Op, given: list[Tensor | None], taken: list[Tensor | None], book: Booking) -> None:
-        self.ledger.add(
-            layer=op.name,
-            op=op.kind,
-            rule=self.composite.rule_name(op),
-            mass_in=_total(given, [v.samples for v in op.outputs]),
-            mass_out=_total(taken, [v.samples for v in op.inputs]),
-            book=book,
-        )
+        cache, key = self.trace.denominators, (id(op), id(rule), number)
+        if cache is None:
+            return branch.contributions(bias=branch.bias)
+        if key not in cache:
+            cache[key] = (rule, branch.contributions(bias=branch.bias))  # holds the rule, so that its id stays its own
+        return cache[key][1]
 
 
-def _book_branch(
-    book: Booking, branch: Branch, part: Tensor, s: Tensor, d: Tensor, epsilon: float, samples: Samples
-) -> None:
-    """What the bias and ε took of a branch's relevance, and what an empty negative branch created."""
-    if branch.bias is not None:
-        book.bias = book.bias + samples.sum(s * branch.bias)
-    if epsilon == 0:
-        book.epsilon = book.epsilon + samples.sum(part * (d == 0))
-    elif isinstance(branch.share, float) and branch.share < 0:
-        empty = d == 0
-        book.created = book.created - samples.sum(part * empty)
-        book_epsilon(book, s * ~empty, d, epsilon, samples)
-    else:
-        book_epsilon(book, s, d, epsilon, samples, branch.one_sign)
-
-
-def _total(relevances: Sequence[Tensor | None], layouts: Sequence[Samples]) -> Mass:
-    masses = [mass_of(r, layout) for r, layout in zip(relevances, layouts, strict=True) if r is not None]
+def _total(masses: Sequence[Mass]) -> Mass:
     positive, negative = masses[0]
     for more in masses[1:]:
         positive, negative = positive + more[0], negative + more[1]

@@ -22,11 +22,17 @@ PRUNED = (
 Mass = tuple[Tensor, Tensor]  # positive and negative part per sample, both ≥ 0
 
 
+def signed_mass(rows: Tensor) -> Mass:
+    """The mass of the positive and of the negative part of each row (batch, n)."""
+    if rows.numel() == 0 or rows.amin() >= 0:
+        total = rows.sum(1)
+        return total, torch.zeros_like(total)
+    return rows.clamp(min=0).sum(1), rows.clamp(max=0).sum(1).neg()
+
+
 def mass_of(relevance: Tensor, samples: Samples) -> Mass:
     """The mass of the positive and of the negative part, per sample."""
-    rows = samples.rows(relevance)
-    total, size = rows.sum(1), torch.linalg.vector_norm(rows, 1, 1)
-    return ((size + total) / 2).clamp(min=0), ((size - total) / 2).clamp(min=0)
+    return signed_mass(samples.rows(relevance))
 
 
 class Ledger(Sequence[dict[str, Any]]):

@@ -24,8 +24,8 @@ class LinearMap(ABC):
         self.bias = bias
 
     @abstractmethod
-    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Wx, without the bias."""
+    def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Wx, plus a bias if one is given."""
 
     @abstractmethod
     def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
@@ -64,9 +64,9 @@ class LinearMap(ABC):
 class Dense(LinearMap):
     """`F.linear`: (..., in) ↦ (..., out) with a weight (out, in)."""
 
-    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Wx."""
-        return F.linear(x, weight)
+    def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Wx + b."""
+        return F.linear(x, weight, bias)
 
     def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
         """Wᵀs."""
@@ -104,14 +104,14 @@ class Convolution(LinearMap):
         self.output_padding = output_padding or (0,) * len(stride)
         self.extra = extra  # cells that 'same' pads on the far side only (even kernels), last axis first, as F.pad
 
-    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+    def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """The convolution of x with the weight."""
         if self.extra is not None:
             x = F.pad(x, self.extra)
         return torch.ops.aten.convolution.default(
             x,
             weight,
-            None,
+            None if bias is None else bias.flatten(),
             self.stride,
             self.padding,
             self.dilation,
@@ -180,8 +180,9 @@ class OneChannel(LinearMap):
         super().__init__(single.weight, None)
         self.single = single
 
-    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+    def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Wx, with one output channel that stands for all of them."""
+        assert bias is None
         return self.single.apply(x.sum(1, keepdim=True), weight)
 
     def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
@@ -203,9 +204,9 @@ class Replayed(LinearMap):
         super().__init__(weight, bias)
         self.call = call
 
-    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+    def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """The function at x, with this weight."""
-        return self.call(x, weight)
+        return self.call(x, weight) if bias is None else self.call(x, weight) + bias
 
     def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
         """The function's vector-Jacobian product with respect to x."""

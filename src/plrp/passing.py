@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .operations import Family
-from .rules import EPSILON, EPSILON_HALF, Booking, quotient, stabilise
+from .rules import EPSILON, EPSILON_HALF, Booking, Branch, quotient, stabilise
 from .samples import Samples
 from .tape import HALF, Op, Value, replaced, tensors_in
 
@@ -168,6 +168,28 @@ def book_epsilon(book: Booking, s: Tensor, d: Tensor, epsilon: float, samples: S
         book.epsilon = book.epsilon + epsilon * samples.sum(s)
     elif epsilon:
         book.epsilon = book.epsilon + epsilon * samples.sum(torch.where(d < 0, -s, s))
+
+
+def book_branch(
+    book: Booking, branch: Branch, part: Tensor, s: Tensor, d: Tensor, epsilon: float, samples: Samples
+) -> None:
+    """What the bias and ε took of a layer's relevance in one branch, and what an empty negative branch created."""
+    if s.dim() > 2 and samples.ordinary and branch.one_sign and epsilon:
+        per_channel = s.flatten(2).sum(2)  # one pass serves both: bias is per channel, ε the same for all
+        if branch.bias is not None:
+            book.bias = book.bias + (per_channel * branch.bias.flatten()).sum(1)
+        book.epsilon = book.epsilon + epsilon * per_channel.sum(1)
+        return
+    if branch.bias is not None:
+        book.bias = book.bias + samples.sum(s * branch.bias)
+    if epsilon == 0:
+        book.epsilon = book.epsilon + samples.sum(part * (d == 0))
+    elif isinstance(branch.share, float) and branch.share < 0:
+        empty = d == 0
+        book.created = book.created - samples.sum(part * empty)
+        book_epsilon(book, s * ~empty, d, epsilon, samples)
+    else:
+        book_epsilon(book, s, d, epsilon, samples, branch.one_sign)
 
 
 def _winner(op: Op, relevance: Relevances, book: Booking) -> Relevances:

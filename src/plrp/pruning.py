@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .composites import nearest
 from .kernels.selection import thresholds
+from .ledger import Mass, signed_mass
 from .rules import Booking, Handed, quotient
 from .samples import Samples
 
@@ -148,9 +149,15 @@ class Cut:
 
     theta: tuple[Tensor, Tensor]
     keep: Tensor  # bool
-    before: tuple[Tensor, Tensor]  # mass per sign, float64
+    survivors: Tensor  # the relevance of those kept, zero elsewhere
+    before: tuple[Tensor, Tensor]  # mass per sign
     after: tuple[Tensor, Tensor]
-    pruned: Tensor  # (batch,): whether any non-zero entry goes
+    counts: tuple[Tensor, Tensor]  # non-zero neurons
+
+    @property
+    def pruned(self) -> Tensor:
+        """(batch,): whether any non-zero entry goes."""
+        return self.counts[0] != self.counts[1]
 
     @property
     def reached(self) -> tuple[Tensor, Tensor]:
@@ -161,7 +168,7 @@ class Cut:
         )
 
 
-def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | None) -> Cut:
+def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | None, before: Mass | None = None) -> Cut:
     """Decide what goes: θ per sample and sign, by share of mass, by sparsity gain, or by both."""
     p_negative = p if p_negative is None else p_negative
     theta: list[Tensor] = []
@@ -177,21 +184,11 @@ def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | Non
             theta.append(by_gain[sign])
         else:
             theta.append(torch.minimum(by_mass[sign], by_gain[sign]))
-    positive, negative = rows > theta[0][:, None], rows < -theta[1][:, None]
-    keep = positive | negative
-    survivors = rows * keep
-    before = _signed_sums(rows)
-    return Cut(
-        theta=(theta[0], theta[1]),
-        keep=keep,
-        before=before,
-        after=_signed_sums(survivors),
-        pruned=(rows.ne(0) & ~keep).any(1),
-    )
-
-
-def _signed_sums(rows: Tensor) -> tuple[Tensor, Tensor]:
-    return rows.clamp(min=0).sum(1, dtype=torch.float64), rows.clamp(max=0).sum(1, dtype=torch.float64).neg()
+    keep = (rows > theta[0][:, None]) | (rows < -theta[1][:, None])
+    survivors = torch.where(keep, rows, torch.zeros_like(rows[:, :1]))
+    counts = rows.count_nonzero(1), keep.sum(1)
+    before = signed_mass(rows) if before is None else before
+    return Cut((theta[0], theta[1]), keep, survivors, before, signed_mass(survivors), counts)
 
 
 def _zeros_gain(values: Tensor, gain: float) -> Tensor:
@@ -242,15 +239,19 @@ def _gini_gain(values: Tensor, gain: float) -> Tensor:
 
 
 def prune(
-    relevance: Tensor, site: Site, pruning: Pruning, arrived: Arrived | None
+    relevance: Tensor, site: Site, pruning: Pruning, arrived: Arrived | None, before: Mass | None = None
 ) -> tuple[Tensor, Booking, dict[str, Any]]:
-    """Prune the relevance of one tensor. Returns the new relevance, what was lost, and the ledger's columns."""
+    """Prune the relevance of one tensor. Returns the new relevance, what was lost, and the ledger's columns.
+
+    `before` is the tensor's mass per sign, where it is known already.
+    """
     samples = site.value.samples
     rows = samples.rows(relevance)
-    chosen = cut(rows, pruning, site.p, site.p_negative)
+    chosen = cut(rows, pruning, site.p, site.p_negative, before)
     book = Booking()
     columns: dict[str, Any] = {
-        "neurons_before": rows.ne(0).sum(1),
+        "neurons_before": chosen.counts[0],
+        "neurons_after": chosen.counts[1],
         "theta_positive": chosen.theta[0],
         "theta_negative": chosen.theta[1],
         "p_positive": chosen.reached[0],
@@ -269,29 +270,30 @@ def prune(
         flipped = new * rows < 0
         columns["flipped"] = flipped.sum(1)
         columns["flipped_mass"] = (new.abs() * flipped).sum(1)
-    columns["neurons_after"] = new.ne(0).sum(1)
+        columns["neurons_after"] = new.count_nonzero(1)
     return samples.unrows(new, relevance.shape), book, columns
 
 
 def _rescale(rows: Tensor, chosen: Cut, pruning: Pruning, book: Booking, columns: dict[str, Any]) -> Tensor:
     """PLRP-λ: the survivors of each sign times mass before / mass after."""
     if pruning.conserve:
-        scales = [_ratio(b, a) for b, a in zip(chosen.before, chosen.after, strict=True)]
+        scales = [_ratio(b, a, chosen.pruned) for b, a in zip(chosen.before, chosen.after, strict=True)]
     else:
         scales = [torch.ones_like(b) for b in chosen.before]
-        lost = [b - a for b, a in zip(chosen.before, chosen.after, strict=True)]
+        lost = signed_mass(rows - chosen.survivors)
         book.dropped = lost[0] - lost[1]
     columns["lambda_positive"], columns["lambda_negative"] = scales
     columns["orphaned"] = columns["flipped"] = columns["flipped_mass"] = 0
-    up, down = (s.to(rows.dtype)[:, None] for s in scales)
-    return rows * torch.where(chosen.keep, torch.where(rows > 0, up, down), torch.zeros_like(up))
+    up, down = (s[:, None] for s in scales)
+    if not chosen.after[1].any():
+        return chosen.survivors.mul_(up)
+    return chosen.survivors.mul_(torch.where(chosen.survivors > 0, up, down))
 
 
-def _ratio(before: Tensor, after: Tensor) -> Tensor:
-    """before / after, 1 where nothing is left to scale."""
-    return torch.where(
-        after > 0, before / torch.where(after > 0, after, torch.ones_like(after)), torch.ones_like(after)
-    )
+def _ratio(before: Tensor, after: Tensor, pruned: Tensor) -> Tensor:
+    """before / after; exactly 1 for samples of which nothing was pruned, and where nothing is left to scale."""
+    scaled = pruned & (after > 0)
+    return torch.where(scaled, before / torch.where(scaled, after, torch.ones_like(after)), torch.ones_like(after))
 
 
 def _reapply(
@@ -309,7 +311,7 @@ def _reapply(
     proportion to their relevance of that sign; to all of them if that sign has none.
     """
     again = torch.zeros_like(relevance)
-    homeless = [torch.zeros(samples.batch, dtype=torch.float64, device=rows.device) for _ in range(2)]
+    homeless = [rows.new_zeros(samples.batch) for _ in range(2)]
     for op, branches in arrived.layers:
         for handed in branches:
             branch = handed.branch
@@ -320,18 +322,18 @@ def _reapply(
             q = torch.where(small, torch.zeros_like(m), m / torch.where(small, torch.ones_like(reached), reached))
             again += branch.hand(q, relevance, keep)
             orphaned = op.output.samples.rows(m * small)
-            for sign, mass in enumerate(_signed_sums(orphaned)):
+            for sign, mass in enumerate(signed_mass(orphaned)):
                 homeless[sign] = homeless[sign] + mass
     columns["orphaned"] = homeless[0] + homeless[1]
     if arrived.other is not None:
         other = samples.rows(arrived.other)
         kept = other * chosen.keep
-        before, after = _signed_sums(other), _signed_sums(kept)
-        up, down = (_ratio(b, a).to(rows.dtype)[:, None] for b, a in zip(before, after, strict=True))
+        before, after = signed_mass(other), signed_mass(kept)
+        up, down = (_ratio(b, a, chosen.pruned)[:, None] for b, a in zip(before, after, strict=True))
         again += samples.unrows(kept * torch.where(kept > 0, up, down), relevance.shape)
         for sign in range(2):
             homeless[sign] = homeless[sign] + torch.where(after[sign] > 0, torch.zeros_like(before[sign]), before[sign])
-    return again + samples.unrows(_housed(rows * chosen.keep, homeless, chosen.after), relevance.shape)
+    return again + samples.unrows(_housed(chosen.survivors, homeless, chosen.after), relevance.shape)
 
 
 def _housed(survivors: Tensor, homeless: Sequence[Tensor], masses: Sequence[Tensor]) -> Tensor:

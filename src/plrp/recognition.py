@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -245,24 +246,29 @@ def is_nonnegative(op: Op) -> bool:
     if op.kind in _ALWAYS_NONNEGATIVE:
         return True
     inputs = all(v.nonnegative for v in op.inputs)
-    if op.kind == "hardtanh":
-        return op.argument(1, "min_val", -1.0) >= 0 or inputs
-    if op.kind in ("clamp", "clamp_min"):
-        low = op.argument(1, "min")
-        return inputs or (isinstance(low, int | float) and low >= 0)
+    if op.kind in ("clamp", "clamp_min", "hardtanh"):
+        low, high = op.argument(1, "min_val" if op.kind == "hardtanh" else "min"), op.argument(2, "max")
+        bounded_above = isinstance(high, Tensor) or (isinstance(high, int | float) and high < 0)
+        return not bounded_above and (inputs or (isinstance(low, int | float) and low >= 0))
     if not inputs:
         return False
-    if op.kind in _KEEPS_SIGN or op.family is Family.WINNER:
+    if op.kind in _KEEPS_SIGN:
         return True
-    constants = [c for c in tensors_in((op.args, op.kwargs)) if c.is_floating_point()]
-    plain = all(bool((c >= 0).all()) for c in constants)
+    if op.family is Family.WINNER:
+        return op.kind not in ("maximum", "minimum") or len(op.inputs) == 2
+    if op.family is Family.SPLIT and op.kind not in ("add", "sub", "rsub"):
+        return op.kind != "interpolate" or op.argument(3, "mode") != "bicubic"
+    if op.kind in ("add", "mul", "div"):
+        return _constants_nonnegative(op.args[1:2], op.kwargs)
     if op.kind in ("pad", "constant_pad_nd"):
-        value = op.argument(3, "value", 0.0) if op.kind == "pad" else op.argument(2, "value", 0.0)
-        return value is None or not isinstance(value, int | float) or value >= 0
+        return _constants_nonnegative(op.args[3 if op.kind == "pad" else 2 :], {"value": op.kwargs.get("value")})
     if op.family is Family.REARRANGE:
-        numbers = [a for a in op.args if isinstance(a, float)] if op.kind in ("masked_fill", "where", "setitem") else []
-        return plain and all(n >= 0 for n in numbers)
-    if op.kind in ("add", "mul", "div", "mean", "sum") or "avg_pool" in op.kind:
-        numbers = [a for a in (*op.args[:2], op.kwargs.get("alpha")) if isinstance(a, int | float)]
-        return plain and (op.kind in ("mean", "sum") or "avg_pool" in op.kind or all(n >= 0 for n in numbers))
+        numbers = op.args[1:] if op.kind in ("masked_fill", "where") else op.args[2:] if op.kind == "setitem" else ()
+        return _constants_nonnegative((*numbers, *tensors_in((op.args, op.kwargs))), op.kwargs)
     return False
+
+
+def _constants_nonnegative(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    given = (*args, kwargs.get("other"), kwargs.get("value"), kwargs.get("alpha"))
+    numbers = all(c >= 0 for c in given if isinstance(c, int | float))
+    return numbers and all(bool((c >= 0).all()) for c in tensors_in(given) if c.is_floating_point())

@@ -42,13 +42,15 @@ class Branch:
     one_sign: bool = False  # all contributions and the bias are ≥ 0: so is the denominator
     denominator: Tensor | None = None  # where it is known without computing
 
-    def contributions(self, mask: Tensor | None = None) -> Tensor:
-        """Σ_j n_jk, over the survivors alone if a mask is given."""
+    def contributions(self, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        """Σ_j n_jk, over the survivors alone if a mask is given, plus a bias if one is given."""
         total: Tensor | None = None
         for part in self.parts:
             source = part.input if mask is None else part.input * mask
-            term = self.map.apply(source, part.weight)
-            total = term if total is None else total.add_(term)
+            if total is None:
+                total = self.map.apply(source, part.weight, bias)
+            else:
+                total.add_(self.map.apply(source, part.weight))
         assert total is not None
         return total
 
@@ -63,12 +65,10 @@ class Branch:
         """Σ_k n_jk s_k, in the shape of the layer's input."""
         total: Tensor | None = None
         for part in self.parts:
-            term = self.map.transpose(s, part.weight, like)
-            source = part.input if mask is None else part.input * mask
-            term = term * source
+            term = self.map.transpose(s, part.weight, like) * part.input
             total = term if total is None else total.add_(term)
         assert total is not None
-        return total
+        return total if mask is None else total.mul_(mask)
 
 
 @dataclass
@@ -108,7 +108,10 @@ def quotient(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool = Fals
     """R / (d + ε sign d); where ε = 0 and d = 0 nothing is handed down."""
     if epsilon == 0:
         return torch.where(d == 0, torch.zeros_like(d), relevance / torch.where(d == 0, torch.ones_like(d), d))
-    return relevance / stabilise(d, epsilon, one_sign)
+    stable = stabilise(d, epsilon, one_sign)
+    if stable.shape != relevance.shape:
+        return relevance / stable
+    return torch.div(relevance, stable, out=stable)
 
 
 class Rule(ABC):

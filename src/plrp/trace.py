@@ -42,7 +42,7 @@ class Trace:
         self.output: Any = None
         self.head: str | None = None
         self._recorder = recorder
-        self.denominators: dict[Any, Tensor] | None = {}  # kept for the next explanation
+        self.denominators: dict[Any, tuple[Any, Tensor]] | None = {}  # kept for the next explanation
         self.consumed = False
 
     @property
