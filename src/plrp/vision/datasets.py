@@ -199,15 +199,12 @@ class ImageNet(_Samples):
         label = given.get(path.stem)
         if label is not None and not _WNID.fullmatch(label):
             if not label.isdigit() or int(label) >= len(self.wnids):
-                raise DatasetError(
-                    f"the label {label!r} of {path.name} is not one of {len(self.wnids)} classes."
-                )
+                raise DatasetError(f"the label {label!r} of {path.name} is not one of {len(self.wnids)} classes.")
             return int(label)
         wnid = label or _wnid_in(path.parent.name) or _wnid_in(path.stem) or self._wnid_of_boxes(path)
         if wnid is None:
             raise DatasetError(
-                f"the class of {path.name} is unknown; pass labels= or boxes=, or sort the files into "
-                "class folders."
+                f"the class of {path.name} is unknown; pass labels= or boxes=, or sort the files into class folders."
             )
         if wnid not in number:
             raise DatasetError(f"the class {wnid} of {path.name} is not in the class index.")
@@ -224,9 +221,7 @@ def _images_in(folder: Path, deep: bool = False) -> list[Path]:
     if not folder.is_dir():
         raise DatasetError(f"{folder} is not a folder.")
     files = folder.rglob("*") if deep else folder.iterdir()
-    paths = sorted(
-        p for p in files if p.suffix.lower() in SUFFIXES and not p.name.startswith(".") and p.is_file()
-    )
+    paths = sorted(p for p in files if p.suffix.lower() in SUFFIXES and not p.name.startswith(".") and p.is_file())
     if not paths:
         raise DatasetError(f"{folder} holds no images ({', '.join(SUFFIXES)}).")
     return paths
@@ -239,14 +234,10 @@ def _wnid_in(name: str) -> str | None:
 
 def _read_class_index(root: Path, file: str | Path | None) -> Sequence[tuple[str, str]]:
     """(wnid, name) of every class, in order."""
-    for candidate in (
-        [Path(file)] if file else [root / "class_index.json", root / "imagenet_class_index.json"]
-    ):
+    for candidate in [Path(file)] if file else [root / "class_index.json", root / "imagenet_class_index.json"]:
         if candidate.is_file():
             try:
-                table = {
-                    int(label): entry for label, entry in json.loads(candidate.read_text("utf-8")).items()
-                }
+                table = {int(label): entry for label, entry in json.loads(candidate.read_text("utf-8")).items()}
                 return [(str(table[label][0]), str(table[label][1])) for label in range(len(table))]
             except (ValueError, KeyError, AttributeError, IndexError, TypeError) as error:
                 raise DatasetError(

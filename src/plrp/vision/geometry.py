@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plrp.vision.photographs import Photograph
+from plrp.vision.photographs import BadImage, Photograph
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -93,9 +93,7 @@ class Geometry:
         if self.crop is None:
             return image
         crop_height, crop_width = _pair(self.crop)
-        if (
-            width < crop_width or height < crop_height
-        ):  # the crop reaches outside: black there, as torchvision does
+        if width < crop_width or height < crop_height:  # the crop reaches outside: black there, as torchvision does
             image = _padded(image, max(width, crop_width), max(height, crop_height))
             width, height = image.size
         left, top = round((width - crop_width) / 2), round((height - crop_height) / 2)
@@ -113,14 +111,12 @@ class Geometry:
     def _middle_of_strip(self, image: Image, resized: tuple[int, int]) -> tuple[Image, tuple[int, int]]:
         """The middle of a very long picture, so that resizing it takes bounded memory."""
         if self.crop is None:
-            raise ValueError(
+            raise BadImage(
                 f"a picture of {image.width} x {image.height} would become {resized[0]} x {resized[1]} "
                 "pixels; set crop, or resize to a fixed (height, width)."
             )
         keep = tuple(min(side, LONGEST) for side in resized)
-        width, height = (
-            max(1, round(of * k / r)) for of, k, r in zip(image.size, keep, resized, strict=True)
-        )
+        width, height = (max(1, round(of * k / r)) for of, k, r in zip(image.size, keep, resized, strict=True))
         left, top = (image.width - width) // 2, (image.height - height) // 2
         return image.crop((left, top, left + width, top + height)), (keep[0], keep[1])
 

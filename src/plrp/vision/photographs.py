@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 LARGE = 16_000_000  # pixels; above it a photograph is decoded at reduced size
-LARGEST = (
-    160_000_000  # pixels; above it it is refused before a byte is decoded (a 60000 x 60000 header is a bomb)
-)
+LARGEST = 160_000_000  # pixels; above it it is refused before a byte is decoded (a 60000 x 60000 header is a bomb)
 _ORIENTATION = 0x0112  # the EXIF tag
 _TURNS = {  # how to put a picture of this EXIF orientation upright
     2: "FLIP_LEFT_RIGHT",
@@ -147,9 +145,7 @@ def _rgb(image: Image, path: Path) -> Image:
     if image.mode in ("I;16", "I;16L", "I;16B", "I"):
         values = np.asarray(image).astype(np.int64)
         if values.size and (values.min() < 0 or values.max() > 65535):
-            raise BadImage(
-                f"{path} holds integers outside 0..65535, with no defined white; save it as 8 bit."
-            )
+            raise BadImage(f"{path} holds integers outside 0..65535, with no defined white; save it as 8 bit.")
         return pil.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
         raise BadImage(f"{path} holds floating-point pixels, with no defined white; save it as 8 bit.")

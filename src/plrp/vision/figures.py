@@ -1,0 +1,170 @@
+"""Figures of explanations: a photograph beside its heatmaps, and the grid of variants and proportions.
+
+All figures are matplotlib `Figure`s made without pyplot: no global state, no window, safe in threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from plrp.vision.heatmaps import Heatmap, add_colour_bar, heatmap, outline_level, summed_over_channels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from PIL.Image import Image
+
+INK, FAINT = "#222222", "#767676"
+LONGEST_NAME = 26  # characters of a class name or caption before it is cut
+
+
+def grid_of(rows: int, columns: int, *, side: float = 2.2, bar: bool = True) -> tuple[Figure, Any]:
+    """A figure of square panels without axes, `side` inches each, with room for colour bars on the right."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("figures need matplotlib: pip install 'plrp[vision]'") from error
+
+    figure = Figure(figsize=(columns * side * (1.2 if bar else 1.06), rows * side * 1.16), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for ax in axes.flat:
+        ax.set_xticks([])
+        ax.set_yticks([])
+        for spine in ax.spines.values():
+            spine.set(edgecolor="#bbbbbb", linewidth=0.5)
+    return figure, axes
+
+
+def explanation_figure(
+    picture: Image,
+    maps: Mapping[str, Tensor | np.ndarray],
+    *,
+    classes: Sequence[tuple[str, float]] = (),
+    target: str = "",
+    title: str = "",
+    colours: str = "red-blue",
+    percentile: float = 99.5,
+    dilate: int | str = "auto",
+) -> Figure:
+    """One photograph explained: the picture and a heatmap per entry of `maps`; below, what was predicted.
+
+    The last map is drawn twice more, over the picture, and as an outline around the region that holds 80% of
+    its positive relevance. `classes` are (name, probability), strongest first; `target` is the explained one.
+    """
+    figure, axes = grid_of(2, max(3, 1 + len(maps)))
+    above, below = list(axes[0]), list(axes[1])
+    for ax in (*above[1 + len(maps) :], *below[3:]):
+        ax.set_axis_off()
+    show_picture(above[0], picture, "photograph")
+    for ax, (name, relevance) in zip(above[1:], maps.items(), strict=False):
+        show_map(ax, heatmap(relevance, colours=colours, percentile=percentile, dilate=dilate), relevance, name)  # type: ignore[arg-type]
+    last_name, last = list(maps.items())[-1]
+    over = heatmap(last, picture=picture, colours=colours, percentile=percentile, dilate=dilate)  # type: ignore[arg-type]
+    show_classes(below[0], classes, target)
+    below[1].imshow(over.numpy(), interpolation="nearest")
+    titled(below[1], f"{last_name}, overlay")
+    show_outline(below[2], picture, last, f"{last_name}, outline")
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK)
+    return figure
+
+
+def comparison_figure(
+    picture: Image,
+    baseline: Tensor | np.ndarray,
+    variants: Mapping[str, Mapping[float, Tensor | np.ndarray]],
+    *,
+    title: str = "",
+    colours: str = "red-blue",
+    percentile: float = 99.5,
+    dilate: int | str = "auto",
+) -> Figure:
+    """The paper's grid: a row per variant, a column per proportion p, photograph and LRP on the left."""
+    proportions = list(next(iter(variants.values())))
+    figure, axes = grid_of(max(2, len(variants)), 1 + len(proportions), side=1.9, bar=False)
+    show_picture(axes[0][0], picture, "photograph")
+    options: dict[str, Any] = {"colours": colours, "percentile": percentile, "dilate": dilate}
+    show_map(axes[1][0], heatmap(baseline, **options), baseline, "LRP", colour_bar=False)
+    for ax in axes[2:, 0]:
+        ax.set_axis_off()
+    for line, (name, by_p) in zip(axes[:, 1:], variants.items(), strict=False):
+        for ax, p in zip(line, proportions, strict=True):
+            show_map(ax, heatmap(by_p[p], **options), by_p[p], f"{name}, p = {p:g}", colour_bar=False)
+    for line in axes[len(variants) :, 1:]:
+        for ax in line:
+            ax.set_axis_off()
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK)
+    return figure
+
+
+def show_picture(ax: Axes, picture: Image, title: str = "") -> None:
+    """A photograph as the network sees it."""
+    ax.imshow(np.asarray(picture))
+    titled(ax, title)
+
+
+def show_map(
+    ax: Axes, drawn: Heatmap, relevance: Tensor | np.ndarray, title: str = "", *, colour_bar: bool = True
+) -> None:
+    """A heatmap with the share of pixels that hold relevance below it."""
+    ax.imshow(drawn.numpy(), interpolation="nearest")
+    titled(ax, title)
+    values, _ = summed_over_channels(relevance)
+    ax.set_xlabel(f"{percent(np.count_nonzero(values) / values.size)} of pixels", fontsize=7, color=FAINT, labelpad=2)
+    if colour_bar and drawn.limits[0] > 0:
+        add_colour_bar(ax, drawn.colours, float(drawn.limits[0]))
+
+
+def show_outline(ax: Axes, picture: Image, relevance: Tensor | np.ndarray, title: str = "", share: float = 0.8) -> None:
+    """The photograph with a line around where `share` of the positive relevance gathers; the rest is dimmed."""
+    values, _ = summed_over_channels(relevance)
+    field, level = outline_level(values[0], share)
+    pixels = np.asarray(picture).astype(float)
+    outside = field < level
+    pixels[outside] = 0.45 * pixels[outside] + 0.55 * 255
+    ax.imshow(pixels.astype(np.uint8))
+    if np.isfinite(level) and field.min() < level < field.max():
+        ax.contour(field, levels=[level], colors=["white"], linewidths=2.2)
+        ax.contour(field, levels=[level], colors=["#d42a20"], linewidths=1.1)
+    titled(ax, title)
+    ax.set_xlabel(f"{percent(share)} of the positive relevance", fontsize=7, color=FAINT, labelpad=2)
+
+
+def show_classes(ax: Axes, classes: Sequence[tuple[str, float]], target: str = "") -> None:
+    """The strongest classes with their probabilities as bars; the explained one in red."""
+    places = np.arange(len(classes))[::-1]
+    colours = ["#d42a20" if name == target else "#9aa5b1" for name, _ in classes]
+    ax.barh(places, [probability for _, probability in classes], color=colours, height=0.34)
+    for place, (name, probability) in zip(places, classes, strict=True):
+        ax.text(0, place + 0.24, shortened(name), fontsize=7.5, va="bottom", color=INK)
+        ax.text(1, place + 0.24, percent(probability), fontsize=7, va="bottom", ha="right", color=FAINT)
+    ax.set_xlim(0, 1)
+    ax.set_ylim(-0.4, len(classes) - 0.2)
+    titled(ax, "prediction")
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+
+
+def titled(ax: Axes, title: str) -> None:
+    """The title of a panel."""
+    ax.set_title(title, fontsize=8.5, pad=4, color=INK)
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with two digits that matter: 0.04%, 4.1%, 41%."""
+    value = 100 * share
+    if value == 0 or value >= 99.95:
+        return f"{value:.0f}%"
+    if value < 0.01:
+        return "<0.01%"
+    return f"{value:.0f}%" if value >= 10 else f"{value:.1f}%" if value >= 0.95 else f"{value:.2g}%"
+
+
+def shortened(name: str, length: int = LONGEST_NAME) -> str:
+    """A name cut to fit a panel."""
+    return name if len(name) <= length else name[: length - 1].rstrip() + "…"

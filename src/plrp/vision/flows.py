@@ -1,0 +1,295 @@
+"""What happens between output and input: how relevance thins layer by layer, and which way it takes.
+
+`thinning` counts survivors per layer. `flow` follows the strongest channels: the relevance of one channel
+alone is sent down to the next layer by the very rules and cuts of the explanation, so that the flows into a
+channel, over all channels above, add up to its relevance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plrp.composites import Composite, nearest, resolve
+from plrp.explain import Explanation, Walk
+from plrp.pruning import Pruning
+from plrp.tape import Op, Value
+from plrp.trace import Trace
+
+INPUT = "input"
+
+
+@dataclass(frozen=True)
+class Thinning:
+    """How much of one layer's input holds relevance.
+
+    `neurons`, `channels`: how many there are, and how many of them hold relevance. `strongest`: the share of
+    the mass ‖R‖₁ that the ten strongest channels hold. `space`: relevance summed over channels (height,
+    width), where there is space. `passage`: whether all relevance passes here; inside a residual block only a
+    part does.
+    """
+
+    layer: str
+    neurons: int
+    surviving_neurons: int
+    channels: int
+    surviving_channels: int
+    strongest: float
+    space: Tensor | None
+    passage: bool
+
+
+@dataclass(frozen=True)
+class Level:
+    """A tensor that all relevance passes on its way down, by channel.
+
+    `relevance` is that of the explanation, (channel, *space); `unpruned` that of LRP. `shown` are the
+    channels drawn as nodes, strongest first; `pruned` those that LRP holds strongest among the ones that lost
+    all relevance.
+    """
+
+    layer: str
+    relevance: Tensor
+    unpruned: Tensor
+    shown: tuple[int, ...]
+    pruned: tuple[int, ...]
+
+    @property
+    def by_channel(self) -> Tensor:
+        """Relevance per channel, (channel,)."""
+        return _rows(self.relevance).sum(1)
+
+    @property
+    def surviving(self) -> int:
+        """Number of channels that hold relevance."""
+        return int(_rows(self.relevance).ne(0).any(1).sum())
+
+    @property
+    def coverage(self) -> float:
+        """The share of the level's mass in the channels shown."""
+        mass = _rows(self.relevance).abs().sum(1)
+        return float(mass[list(self.shown)].sum() / mass.sum()) if mass.sum() > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Relevance from level to level, from the output down.
+
+    `edges[i][a, b]` is the relevance that channel `levels[i].shown[a]` handed to channel b of the next level,
+    over all of its channels; `faded[i]` the same for LRP, from `shown + pruned` above.
+    """
+
+    levels: tuple[Level, ...]
+    edges: tuple[Tensor, ...]
+    faded: tuple[Tensor, ...]
+    score: float
+
+
+def thinning(trace: Trace, explanation: Explanation, sample: int = 0) -> list[Thinning]:
+    """One entry per conv and linear layer of an explanation with `layers=True`, from the output to the input."""
+    through = {id(value) for value in passages(trace)}
+    rows, seen = [], set()
+    for op in trace.layers:  # a tensor read twice, by a block and its skip, is one level: named by its first reader
+        if op.name in explanation.layers and id(op.inputs[0]) not in seen:
+            seen.add(id(op.inputs[0]))
+            relevance = _by_channel(explanation.layers[op.name][sample], op)
+            rows.append(_thinning(op.name, relevance, id(op.inputs[0]) in through))
+    return rows[::-1]
+
+
+def passages(trace: Trace) -> list[Value]:
+    """The inputs of layers that all relevance passes, from the output down: inside a residual block there is
+    none.
+    """
+    found = []
+    pending = {id(trace.value_of(trace.output))}
+    for op in (*trace.reached(), None):
+        for value in op.outputs if op is not None else trace.inputs:
+            if pending == {id(value)} and any(reader.is_layer for reader in value.readers):
+                found.append(value)
+            pending.discard(id(value))
+        if op is not None:
+            pending.update(id(value) for value in ([op.signal] if op.signal is not None else op.inputs))
+    return found
+
+
+def _thinning(layer: str, relevance: Tensor, passage: bool) -> Thinning:
+    alive = _rows(relevance).ne(0)
+    mass = _rows(relevance).abs().sum(1)
+    return Thinning(
+        layer,
+        relevance.numel(),
+        int(alive.sum()),
+        len(relevance),
+        int(alive.any(1).sum()),
+        float(mass.topk(min(10, len(mass))).values.sum() / mass.sum()) if mass.sum() > 0 else 0.0,
+        relevance.sum(0) if relevance.dim() == 3 else None,
+        passage,
+    )
+
+
+def flow(
+    trace: Trace,
+    *,
+    target: Any = None,
+    composite: str | Composite = "epsilon-plus-flat",
+    pruning: Pruning | None = None,
+    layers: Sequence[str] | None = None,
+    levels: int = 7,
+    nodes: int = 6,
+    pruned: int = 3,
+) -> Flow:
+    """Follow the strongest channels of a trace of one sample from the output to the input.
+
+    layers: names of the layers whose inputs are the levels. All relevance must pass a level, so inside a
+        residual block there is none; by default one level per tensor shape, at most `levels` of them.
+    nodes: strongest surviving channels to follow per level; `pruned`: channels that pruning emptied, to draw
+        faded.
+    """
+    if trace.batch != 1:
+        raise ValueError(f"flow follows one sample; the trace holds {trace.batch}.")
+    composite = resolve(composite)
+    explained = _RecordingWalk(trace, target, composite, pruning)
+    explained.run()
+    plain = explained if pruning is None else _RecordingWalk(trace, target, composite, None)
+    if plain is not explained:
+        plain.run()
+    chosen = _chosen_passages(trace, layers, levels)
+    made = [_level(value, explained, plain, nodes, pruned) for value in chosen]
+    edges, faded = [], []
+    for (upper, above), lower in zip(zip(chosen, made, strict=True), chosen[1:], strict=False):
+        edges.append(_handed(explained, upper, lower, above.shown))
+        faded.append(_handed(plain, upper, lower, above.shown + above.pruned))
+    return Flow(tuple(made), tuple(edges), tuple(faded), float(explained.start.score[0]))
+
+
+class _RecordingWalk(Walk):
+    """A walk that keeps what every tensor held before and after its pruning."""
+
+    def __init__(self, trace: Trace, target: Any, composite: Composite, pruning: Pruning | None) -> None:
+        super().__init__(trace, target, composite, pruning, set())
+        self.before: dict[int, Tensor] = {}
+        self.after: dict[int, Tensor] = {}
+
+    def _collect(self, value: Value) -> Tensor | None:
+        before = self.relevance.get(id(value))
+        after = super()._collect(value)
+        if before is not None and after is not None:
+            self.before[id(value)], self.after[id(value)] = before, after
+        return after
+
+
+class _ReplayingWalk(Walk):
+    """A part of a recorded walk again, with other relevance: every tensor is cut and scaled as it was."""
+
+    def __init__(self, recorded: _RecordingWalk) -> None:
+        super().__init__(recorded.trace, None, recorded.composite, None, set())
+        self.recorded = recorded
+        self.relevance = {}
+
+    def send(self, relevance: Tensor, upper: Value, lower: Value) -> Tensor:
+        """What `relevance` at `upper`, after its pruning, becomes at `lower`, after its pruning."""
+        self.relevance = {id(upper): relevance}
+        self.untouched = id(upper)
+        for op in reversed(self.recorded.start.ops):
+            if any(output is lower for output in op.outputs):
+                break
+            given = [self._collect(value) for value in op.outputs]
+            if any(r is not None for r in given):
+                self._hand_down(op, given)
+        arrived = self._collect(lower)
+        return torch.zeros_like(lower.data) if arrived is None else arrived
+
+    def _collect(self, value: Value) -> Tensor | None:
+        relevance = self.relevance.pop(id(value), None)
+        if relevance is None or id(value) == self.untouched:
+            return relevance
+        before, after = self.recorded.before[id(value)], self.recorded.after[id(value)]
+        if before is after:
+            return relevance
+        # What pruning did to each neuron, as a factor: 0 where it was cut, λ where it was scaled.
+        return relevance * torch.where(before == 0, torch.zeros_like(before), after / before.where(before != 0, 1.0))
+
+
+def _chosen_passages(trace: Trace, layers: Sequence[str] | None, count: int) -> list[Value]:
+    """The levels to draw, from the output down."""
+    through = passages(trace)
+    if layers is not None:
+        names = {op.name: value for value in through for op in value.readers if op.is_layer}
+        for layer in layers:
+            if layer not in names:
+                raise ValueError(f"'{layer}' is no layer that all relevance passes{nearest(layer, list(names))}.")
+        wanted = {id(names[layer]) for layer in layers}
+        return [value for value in through if id(value) in wanted]
+    unique: dict[tuple[int, ...], Value] = {}
+    for value in through:
+        unique.setdefault(tuple(value.shape), value)
+    found = list(unique.values())
+    if len(found) <= count:
+        return found
+    places = sorted({round(i * (len(found) - 1) / (count - 1)) for i in range(count)})
+    return [found[place] for place in places]
+
+
+def _level(value: Value, explained: _RecordingWalk, plain: _RecordingWalk, nodes: int, pruned: int) -> Level:
+    reader = _reader(value)
+    relevance = _by_channel(explained.after[id(value)][0], reader)
+    unpruned = _by_channel(plain.after[id(value)][0], reader)
+    mass, mass_before = _rows(relevance).abs().sum(1), _rows(unpruned).abs().sum(1)
+    order = [int(c) for c in mass.argsort(descending=True, stable=True) if mass[c] > 0]
+    lost = [int(c) for c in mass_before.argsort(descending=True, stable=True) if mass[c] == 0 and mass_before[c] > 0]
+    return Level(_name(value), relevance, unpruned, tuple(order[:nodes]), tuple(lost[:pruned]))
+
+
+def _handed(walk: _RecordingWalk, upper: Value, lower: Value, channels: Sequence[int]) -> Tensor:
+    """What each of these channels of one level hands to every channel of the next, (channels, channels
+    below).
+    """
+    relevance = walk.after[id(upper)]
+    axis = _channel_axis(_reader(upper), relevance.dim())
+    rows = []
+    for channel in channels:
+        alone = torch.zeros_like(relevance)
+        alone.select(axis, channel).copy_(relevance.select(axis, channel))
+        arrived = _ReplayingWalk(walk).send(alone, upper, lower)
+        rows.append(_rows(_by_channel(arrived[0], _reader(lower))).sum(1))
+    width = lower.shape[_channel_axis(_reader(lower), len(lower.shape))]
+    return torch.stack(rows) if rows else torch.zeros(0, width)
+
+
+def _rows(relevance: Tensor) -> Tensor:
+    """One row per channel, (channel, places)."""
+    return relevance.reshape(len(relevance), -1)
+
+
+def _reader(value: Value) -> Op:
+    return next(op for op in value.readers if op.is_layer)
+
+
+def _name(value: Value) -> str:
+    return INPUT if value.producer is None else _reader(value).name
+
+
+def _channel_axis(op: Op, dimensions: int) -> int:
+    """Channels are the axis that a layer mixes: the first after the batch of a convolution, the last of a
+    linear.
+    """
+    return dimensions - 1 if op.kind == "linear" else 1
+
+
+def _by_channel(relevance: Tensor, op: Op) -> Tensor:
+    """Relevance of one sample with its channels first: (channel, *space)."""
+    axis = _channel_axis(op, relevance.dim() + 1) - 1
+    return relevance.detach().movedim(axis, 0)
+
+
+def channel_share(level: Level, channel: int) -> float:
+    """A channel's share of its level's mass, for the size of its node."""
+    mass = _rows(level.relevance).abs().sum(1)
+    total = float(mass.sum())
+    return float(mass[channel]) / total if total > 0 and math.isfinite(total) else 0.0

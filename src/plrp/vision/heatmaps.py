@@ -1,0 +1,323 @@
+"""Draw relevance: colours symmetric about zero, a robust scale, and no surviving pixel lost to the eye.
+
+`heatmap` turns relevance into pixels; what it returns can be taken as an array, as a Pillow picture, or saved
+as PNG (also transparent), SVG or PDF with labels that stay text.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plrp.vision.files import whole_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from PIL.Image import Image
+
+# From most negative over zero to most positive, evenly spaced. Red and blue, and orange and purple, stay
+# apart for red-green and blue-yellow blind eyes; lightness falls evenly to both ends, so a grey print keeps
+# the strength.
+COLOURS: dict[str, tuple[str, ...]] = {
+    "red-blue": ("#08306b", "#1f63b0", "#74add9", "#ffffff", "#f79b74", "#d42a20", "#7d0416"),
+    "orange-purple": ("#2d0f57", "#6a479f", "#b5a2d4", "#ffffff", "#fbb863", "#d8690a", "#7a3300"),
+    "red-blue-dark": ("#bfe6ff", "#4aa5ee", "#154674", "#000000", "#7c1c12", "#f0593a", "#ffd0b5"),
+}
+
+Scale = Literal["sample", "shared"]
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """Relevance as colours.
+
+    rgba: uint8 (batch, height, width, 4).
+    values: the drawn values, channels summed (and dilated), float (batch, height, width).
+    limits: the relevance that the ends of the colour scale stand for, (batch,); 0 for a map of zeros.
+    """
+
+    rgba: np.ndarray
+    values: np.ndarray
+    limits: np.ndarray
+    colours: str
+    batched: bool
+
+    def __len__(self) -> int:
+        return len(self.rgba)
+
+    def numpy(self) -> np.ndarray:
+        """The pixels, uint8 (height, width, 4); with the batch in front where a batch was given."""
+        return self.rgba if self.batched else self.rgba[0]
+
+    def pil(self, index: int = 0) -> Image:
+        """One sample as a Pillow picture (RGBA)."""
+        from PIL import Image as pil
+
+        return pil.fromarray(self.rgba[index])
+
+    def figure(
+        self, titles: Sequence[str] | None = None, *, colour_bar: bool = True, columns: int = 4, side: float = 2.2
+    ) -> Figure:
+        """A matplotlib figure of all samples, `side` inches each, with a colour bar per sample."""
+        from plrp.vision.figures import grid_of, titled
+
+        titles = list(titles) if titles is not None else [""] * len(self)
+        if len(titles) != len(self):
+            raise ValueError(f"{len(titles)} titles were given for {len(self)} heatmaps.")
+        rows = math.ceil(len(self) / columns)
+        figure, axes = grid_of(rows, min(columns, len(self)), side=side)
+        for index, ax in enumerate(axes.flat):
+            if index >= len(self):
+                ax.set_axis_off()
+                continue
+            ax.imshow(self.rgba[index], interpolation="nearest")
+            titled(ax, titles[index])
+            if colour_bar and self.limits[index] > 0:
+                add_colour_bar(ax, self.colours, float(self.limits[index]))
+        return figure
+
+    def save(
+        self, path: str | Path, *, titles: Sequence[str] | None = None, colour_bar: bool | None = None, dpi: int = 200
+    ) -> None:
+        """Write the heatmap: `.png` holds just the pixels unless titles or a colour bar are asked for.
+
+        `.svg` and `.pdf` hold the pixels as they are with titles and colour bar as text and vectors.
+        """
+        path = Path(path)
+        drawn = path.suffix.lower() in (".svg", ".pdf")
+        if drawn or titles is not None or colour_bar:
+            bar = drawn if colour_bar is None else colour_bar
+            save_figure(self.figure(titles, colour_bar=bar), path, dpi=dpi)
+        elif len(self) == 1:
+            with whole_file(path) as part:
+                self.pil().save(part, format="PNG" if path.suffix.lower() == ".png" else None)
+        else:
+            raise ValueError(
+                f"{len(self)} heatmaps do not fit one plain picture; pass titles, or save them one by one."
+            )
+
+    def _repr_png_(self) -> bytes:  # how notebooks show it
+        content = io.BytesIO()
+        if len(self) == 1:
+            self.pil().save(content, format="PNG")
+        else:
+            self.figure(colour_bar=False).savefig(content, format="png")
+        return content.getvalue()
+
+
+def heatmap(
+    relevance: Tensor | np.ndarray,
+    *,
+    picture: Any = None,
+    colours: str = "red-blue",
+    scale: Scale | float = "sample",
+    percentile: float = 99.5,
+    gamma: float = 1.0,
+    background: Literal["white", "black", "transparent"] | None = None,
+    opacity: float = 0.9,
+    dilate: int | Literal["auto"] = "auto",
+    enlarge: int = 1,
+) -> Heatmap:
+    """Draw relevance as colours: red supports the class, blue speaks against it, white is zero.
+
+    relevance: (height, width), (channel, height, width) or (batch, channel, height, width); channels are
+        summed.
+    picture: what lies under the heat, greyed and faded: a Pillow picture or an array (height, width, 3), or
+        one per sample. The heat covers it in proportion to its strength.
+    colours: "red-blue", "orange-purple" (both for colour-blind eyes too), "red-blue-dark", or a name
+        matplotlib knows.
+    scale: "sample" fits every sample for itself, "shared" all of them together; a number is the relevance at
+        the ends of the colours.
+    percentile: the ends of the colours are this percentile of |relevance| over its non-zero pixels: an
+        outlier does not turn the rest white, and pruning the small ones does not change what 'strong' looks
+        like beyond that.
+    gamma: below 1 lifts weak relevance, by |value / limit| ** gamma.
+    background: "transparent" gives strength as alpha over nothing; default is the colours' own zero.
+    opacity: of the strongest heat over a picture.
+    dilate: pixels by which each relevant pixel grows, so that a single survivor stays visible; "auto" grows
+        maps with few relevant pixels only (by 1 below 3%, by 2 below 0.5%).
+    enlarge: every pixel becomes a square of this side.
+    """
+    sums, batched = summed_over_channels(relevance)
+    if not 0 < percentile <= 100:
+        raise ValueError(f"percentile is above 0 and at most 100, not {percentile}.")
+    if not gamma > 0 or not 0 <= opacity <= 1 or enlarge < 1:
+        raise ValueError("gamma is positive, opacity between 0 and 1, enlarge at least 1.")
+    values = np.stack([_dilated(one, dilate) for one in sums])
+    limits = limits_of(sums, scale, percentile)
+    strength = _strength(values, limits, gamma)  # −1 … 1
+    table = colour_table(colours)
+    heat = table[np.rint((strength + 1) / 2 * (len(table) - 1)).astype(int)].astype(float)  # batch, height, width, 3
+    if picture is not None:
+        under = np.stack([_faded(one) for one in _pictures(picture, values.shape)])
+        cover = opacity * np.abs(strength[..., None]) ** 0.5
+        # Over a picture the zero of the colours would be fog: take the hue at least from half the scale on.
+        vivid = np.sign(strength) * (0.45 + 0.55 * np.abs(strength))
+        heat = table[np.rint((vivid + 1) / 2 * (len(table) - 1)).astype(int)].astype(float)
+        rgb, alpha = under * (1 - cover) + heat * cover, np.full(values.shape, 255.0)
+    elif background == "transparent":
+        vivid = np.sign(strength) * (0.45 + 0.55 * np.abs(strength))
+        rgb = table[np.rint((vivid + 1) / 2 * (len(table) - 1)).astype(int)].astype(float)
+        alpha = 255 * np.abs(strength) ** 0.5
+    else:
+        zero = {None: table[len(table) // 2], "white": np.full(3, 255.0), "black": np.zeros(3)}[background]
+        rgb = np.where(strength[..., None] == 0, zero, heat)
+        alpha = np.full(values.shape, 255.0)
+    rgba = np.rint(np.concatenate([rgb, alpha[..., None]], axis=-1)).clip(0, 255).astype(np.uint8)
+    return Heatmap(rgba.repeat(enlarge, 1).repeat(enlarge, 2), values, limits, colours, batched)
+
+
+def summed_over_channels(relevance: Tensor | np.ndarray) -> tuple[np.ndarray, bool]:
+    """Relevance per pixel, float64 (batch, height, width), and whether a batch was given."""
+    values = (
+        relevance.detach().cpu().double().numpy() if isinstance(relevance, Tensor) else np.asarray(relevance, float)
+    )
+    if values.ndim not in (2, 3, 4) or 0 in values.shape:
+        raise ValueError(
+            "relevance is (height, width), (channel, height, width) or (batch, channel, height, width), not "
+            f"{tuple(values.shape)}."
+        )
+    if not np.isfinite(values).all():
+        raise ValueError("the relevance holds infinite or undefined numbers.")
+    if values.ndim == 2:
+        return values[None], False
+    return (values.sum(axis=0)[None], False) if values.ndim == 3 else (values.sum(axis=1), True)
+
+
+def limits_of(values: np.ndarray, scale: Scale | float = "sample", percentile: float = 99.5) -> np.ndarray:
+    """The relevance at the ends of the colours for each sample of (batch, height, width)."""
+    if isinstance(scale, (int, float)):
+        if not scale > 0:
+            raise ValueError(f"the scale's limit is positive, not {scale}.")
+        return np.full(len(values), float(scale))
+    if scale not in ("sample", "shared"):
+        raise ValueError(f'scale is "sample", "shared" or a number, not {scale!r}.')
+    samples = [values] if scale == "shared" else list(values)
+    limits = [np.percentile(np.abs(v[v != 0]), percentile) if (v != 0).any() else 0.0 for v in samples]
+    return np.full(len(values), limits[0]) if scale == "shared" else np.array(limits)
+
+
+def colour_table(colours: str) -> np.ndarray:
+    """511 colours from most negative to most positive, zero in the middle: float (511, 3), 0 to 255."""
+    if colours in COLOURS:
+        stops = np.array([[int(code[i : i + 2], 16) for i in (1, 3, 5)] for code in COLOURS[colours]], float)
+        at = np.linspace(-1, 1, len(stops))
+        return np.stack([np.interp(np.linspace(-1, 1, 511), at, stops[:, c]) for c in range(3)], axis=-1)
+    try:
+        import matplotlib
+
+        return np.asarray(matplotlib.colormaps[colours](np.linspace(0, 1, 511)))[:, :3] * 255
+    except (ImportError, KeyError) as error:
+        raise ValueError(
+            f"there are no colours {colours!r}; take {', '.join(COLOURS)}, or one of matplotlib's diverging maps."
+        ) from error
+
+
+def outline_level(values: np.ndarray, share: float = 0.8, blur: float | None = None) -> tuple[np.ndarray, float]:
+    """Where a map's relevance gathers: the blurred map, and the level whose region holds `share` of its mass.
+
+    values: positive relevance counts, (height, width). blur: standard deviation in pixels (default: 2.5% of
+        the side).
+    """
+    positive = np.clip(values, 0, None)
+    field = _blurred(positive, blur if blur is not None else 0.025 * max(values.shape))
+    flat = np.sort(field.ravel())[::-1]
+    if flat.sum() <= 0:
+        return field, math.inf
+    return field, float(flat[np.searchsorted(np.cumsum(flat), share * flat.sum())])
+
+
+def add_colour_bar(ax: Axes, colours: str, limit: float) -> None:
+    """A slim bar beside a picture, labelled at both ends and zero."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+
+    mappable = ScalarMappable(Normalize(-limit, limit), ListedColormap(colour_table(colours) / 255))
+    box = ax.inset_axes((1.03, 0.0, 0.045, 1.0))
+    bar = ax.figure.colorbar(mappable, cax=box, ticks=[-limit, 0, limit])
+    bar.ax.set_yticklabels([f"−{limit:.2g}", "0", f"{limit:.2g}"])
+    bar.ax.tick_params(length=2, labelsize=6.5)
+    bar.outline.set_linewidth(0.4)
+
+
+def save_figure(figure: Figure, path: str | Path, *, dpi: int = 200) -> None:
+    """Write a figure whole or not at all; in SVG and PDF the labels stay text."""
+    import matplotlib
+
+    path = Path(path)
+    kind = path.suffix.lower().lstrip(".")
+    if kind not in ("png", "svg", "pdf", "jpg", "jpeg", "webp"):
+        raise ValueError(f"{path} should end in .png, .svg, .pdf, .jpg or .webp.")
+    text: dict[Any, Any] = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "plrp"}
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    with whole_file(path) as part, matplotlib.rc_context(text):
+        figure.savefig(part, format=kind, dpi=dpi, metadata=undated)
+
+
+def _dilated(values: np.ndarray, dilate: int | str) -> np.ndarray:
+    """Every pixel takes the strongest value within `dilate` pixels; its own sign competes with the other's."""
+    if dilate == "auto":
+        share = np.count_nonzero(values) / values.size
+        radius = 0 if share == 0 or share >= 0.03 or min(values.shape) < 64 else (1 if share >= 0.005 else 2)
+    elif isinstance(dilate, int) and dilate >= 0:
+        radius = dilate
+    else:
+        raise ValueError(f'dilate is a number of pixels or "auto", not {dilate!r}.')
+    if radius == 0:
+        return values
+    field = torch.from_numpy(np.ascontiguousarray(values))[None, None]
+    window = 2 * radius + 1
+    positive, negative = (
+        torch.nn.functional.max_pool2d(part, window, stride=1, padding=radius)[0, 0].numpy()
+        for part in (field.clamp(min=0), (-field).clamp(min=0))
+    )
+    grown = np.where(positive >= negative, positive, -negative)
+    return np.where(values != 0, values, grown)  # a relevant pixel keeps its own value
+
+
+def _strength(values: np.ndarray, limits: np.ndarray, gamma: float) -> np.ndarray:
+    ends = np.where(limits > 0, limits, 1.0)[:, None, None]
+    share = np.clip(values / ends, -1, 1)
+    return np.sign(share) * np.abs(share) ** gamma
+
+
+def _faded(picture: np.ndarray) -> np.ndarray:
+    """A grey, light version of a picture, for heat to stand out from: float (height, width, 3)."""
+    grey = picture[..., :3].astype(float) @ np.array([0.299, 0.587, 0.114])
+    return np.repeat((0.55 * grey + 0.45 * 255)[..., None], 3, axis=-1)
+
+
+def _pictures(picture: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
+    many = (
+        list(picture)
+        if isinstance(picture, (list, tuple)) or getattr(picture, "ndim", 3) == 4
+        else [picture] * shape[0]
+    )
+    arrays = [np.asarray(one.convert("RGB") if hasattr(one, "convert") else one) for one in many]
+    for array in arrays:
+        if array.ndim != 3 or array.shape[:2] != shape[1:] or array.shape[2] < 3:
+            raise ValueError(
+                f"the picture is {array.shape}, the relevance {shape[1:]}: take the picture the network saw "
+                "(Geometry.picture)."
+            )
+    if len(arrays) != shape[0]:
+        raise ValueError(f"{len(arrays)} pictures were given for {shape[0]} samples.")
+    return arrays
+
+
+def _blurred(values: np.ndarray, deviation: float) -> np.ndarray:
+    radius = max(1, math.ceil(3 * deviation))
+    kernel = np.exp(-0.5 * (np.arange(-radius, radius + 1) / max(deviation, 1e-6)) ** 2)
+    kernel /= kernel.sum()
+    padded = np.pad(values, radius, mode="constant")
+    rows = np.apply_along_axis(np.convolve, 0, padded, kernel, mode="valid")
+    return np.apply_along_axis(np.convolve, 1, rows, kernel, mode="valid")

@@ -1,0 +1,234 @@
+"""Figures of the layers between: how relevance thins on its way down, and which channels it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from plrp.vision.figures import FAINT, INK, percent, shortened, titled
+from plrp.vision.flows import INPUT, Flow, Level, Thinning, channel_share
+from plrp.vision.heatmaps import heatmap
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from PIL.Image import Image
+
+POSITIVE, NEGATIVE, PLAIN, FADED = "#d42a20", "#1f63b0", "#7d8791", "#c9ced3"
+COLUMN, ROW, THUMBNAIL = 1.35, 0.98, 0.35  # inches: between nodes, and half a node's side
+CHANNEL_NAMES = ("red", "green", "blue")
+
+
+def thinning_figure(
+    plain: Sequence[Thinning], pruned: Sequence[Thinning], *, name: str = "PLRP", title: str = "", maps: int = 6
+) -> Figure:
+    """Per layer, from the output to the input: what survives of neurons and channels, and where in the
+    picture.
+
+    plain, pruned: of LRP and of the pruned explanation, `name`, for the same layers. Lines join the layers
+    that all relevance passes; dots are layers inside residual blocks.
+    """
+    from matplotlib.figure import Figure
+
+    spaces = _spread([i for i, row in enumerate(pruned) if row.space is not None and row.passage], maps)
+    through = [i for i, row in enumerate(pruned) if row.passage]
+    figure = Figure(figsize=(9, 6.2), layout="constrained")
+    outer = figure.add_gridspec(2, 1, height_ratios=[1.15, 1])
+    curves = outer[0].subgridspec(1, 3)
+    for place, (heading, values) in enumerate(
+        {
+            "neurons with relevance": lambda row: row.surviving_neurons / row.neurons,
+            "channels with relevance": lambda row: row.surviving_channels / row.channels,
+            "mass in the 10 strongest channels": lambda row: row.strongest,
+        }.items()
+    ):
+        ax = figure.add_subplot(curves[place])
+        for rows, colour, label in ((plain, PLAIN, "LRP"), (pruned, POSITIVE, name)):
+            shares = [100 * values(row) for row in rows]
+            ax.plot(through, [shares[i] for i in through], color=colour, marker="o", ms=3.2, lw=1.4, label=label)
+            ax.plot(shares, color=colour, marker=".", ms=2.5, lw=0, alpha=0.45)
+        _layer_axis(ax, [row.layer for row in pruned], through)
+        titled(ax, heading)
+        ax.set_ylabel("%", fontsize=7.5)
+        if place == 0:
+            ax.set_yscale("log")
+            ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            ax.legend(fontsize=7.5, frameon=False, loc="lower left")
+        else:
+            ax.set_ylim(0, 104)
+    strip = outer[1].subgridspec(2, max(1, len(spaces)))
+    for column, index in enumerate(spaces):
+        for line, (rows, label) in enumerate(((plain, "LRP"), (pruned, name))):
+            ax = figure.add_subplot(strip[line, column])
+            _show_space(ax, rows[index].space)
+            if line == 0:
+                titled(ax, shortened(rows[index].layer, 18))
+            if column == 0:
+                ax.set_ylabel(label, fontsize=8, color=INK)
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK)
+    return figure
+
+
+def flow_figure(flow: Flow, *, target: str = "", title: str = "", picture: Image | None = None) -> Figure:
+    """The way of the relevance through the network, output on the left: the paper's Figure 1(b), computed.
+
+    Nodes are channels; a node shows where in the picture its relevance lies. Red edges carry positive, blue
+    negative relevance, width by amount; grey nodes and edges are LRP's that pruning cut off.
+    """
+    from matplotlib.figure import Figure
+
+    rows = max(len(level.shown) + len(level.pruned) for level in flow.levels)
+    columns = len(flow.levels) + 1
+    figure = Figure(figsize=(COLUMN * columns + 0.3, ROW * rows + 1.5))
+    ax = figure.add_axes((0.01, 0.01, 0.98, 0.94))
+    ax.set_xlim(-0.6, columns - 0.4)
+    ax.set_ylim(-0.75, rows + 0.5)
+    ax.set_axis_off()
+    places = [_places(level, column + 1, rows) for column, level in enumerate(flow.levels)]
+    start = (0.0, rows / 2)
+    for level, above, below, edges, faded in zip(flow.levels, places, places[1:], flow.edges, flow.faded, strict=False):
+        lower = flow.levels[flow.levels.index(level) + 1]
+        _draw_faded(ax, level, lower, above, below, faded)
+        widest = float(edges[:, list(lower.shown)].abs().max()) if edges.numel() and lower.shown else 0.0
+        for a, channel in enumerate(level.shown):
+            for other in lower.shown:
+                _edge(ax, above[channel], below[other], float(edges[a, other]), widest)
+    first = flow.levels[0]
+    strongest = max([abs(float(first.by_channel[c])) for c in first.shown] or [1.0])
+    for channel in first.shown:
+        _edge(ax, start, places[0][channel], float(first.by_channel[channel]), strongest)
+    for level, where in zip(flow.levels, places, strict=True):
+        _draw_nodes(ax, level, where)
+        column = next(iter(where.values()))[0] if where else 0
+        _caption(ax, level, column, rows)
+    _output_node(ax, start, target, flow.score, rows)
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK, y=0.985)
+    figure.text(
+        0.012,
+        0.012,
+        "red, blue: positive, negative relevance; width by amount within a column; grey: pruned, as LRP has it",
+        fontsize=6.5,
+        color=FAINT,
+    )
+    return figure
+
+
+def _places(level: Level, column: int, rows: int) -> dict[int, tuple[float, float]]:
+    """Where each node stands: survivors on top, pruned ones below them."""
+    channels = (*level.shown, *level.pruned)
+    gap = (rows - len(channels)) / 2
+    return {channel: (float(column), rows - 0.5 - gap - place) for place, channel in enumerate(channels)}
+
+
+def _draw_nodes(ax: Axes, level: Level, where: dict[int, tuple[float, float]]) -> None:
+    strongest = max([channel_share(level, channel) for channel in level.shown] or [1.0])
+    for channel, (x, y) in where.items():
+        alive = channel in level.shown
+        relevance = (level.relevance if alive else level.unpruned)[channel]
+        total = float(relevance.sum())
+        colour = FADED if not alive else POSITIVE if total >= 0 else NEGATIVE
+        if relevance.dim() == 2:
+            _thumbnail(ax, relevance, (x, y), colour, alive)
+        else:
+            size = 60 + 260 * (channel_share(level, channel) / strongest if alive else 0.15)
+            ax.scatter([x], [y], s=size, color=colour if alive else "white", edgecolors=colour, zorder=4, linewidths=1)
+        label = CHANNEL_NAMES[channel] if level.layer == INPUT and len(level.relevance) == 3 else str(channel)
+        ax.text(x, y - 0.445, label, fontsize=6.3, ha="center", va="center", color=INK if alive else FAINT, zorder=6)
+
+
+def _thumbnail(ax: Axes, relevance: Tensor, centre: tuple[float, float], colour: str, alive: bool) -> None:
+    from matplotlib.patches import Rectangle
+
+    x, y = centre
+    half, tall = THUMBNAIL / COLUMN, THUMBNAIL / ROW
+    pixels = heatmap(relevance, dilate=1 if min(relevance.shape) >= 28 else 0, percentile=99).numpy()
+    if not alive:
+        grey = pixels[..., :3].mean(-1, keepdims=True)
+        pixels = np.concatenate([(255 - 0.45 * (255 - grey)).repeat(3, -1), np.full_like(grey, 255)], -1).astype(
+            np.uint8
+        )
+    extent = (x - half, x + half, y - tall, y + tall)
+    ax.imshow(pixels, extent=extent, zorder=4, interpolation="nearest", aspect="auto")
+    ax.add_patch(Rectangle((x - half, y - tall), 2 * half, 2 * tall, fill=False, edgecolor=colour, lw=1.1, zorder=5))
+
+
+def _draw_faded(
+    ax: Axes,
+    level: Level,
+    lower: Level,
+    above: dict[int, tuple[float, float]],
+    below: dict[int, tuple[float, float]],
+    faded: Tensor,
+) -> None:
+    """LRP's flows from and to what was pruned, thin and grey."""
+    widest = float(faded.abs().max()) if faded.numel() else 0.0
+    for a, channel in enumerate((*level.shown, *level.pruned)):
+        for other in (*lower.shown, *lower.pruned):
+            if (channel in level.pruned or other in lower.pruned) and widest > 0:
+                width = abs(float(faded[a, other])) / widest
+                if width > 0.01:
+                    _curve(ax, above[channel], below[other], FADED, 0.4 + 1.2 * width, 0.7, 1)
+
+
+def _edge(ax: Axes, start: tuple[float, float], end: tuple[float, float], value: float, widest: float) -> None:
+    share = abs(value) / widest if widest > 0 else 0.0
+    if share > 0.004:
+        _curve(ax, start, end, POSITIVE if value > 0 else NEGATIVE, 0.3 + 4.2 * share, 0.2 + 0.6 * share**0.5, 3)
+
+
+def _curve(
+    ax: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, width: float, alpha: float, order: int
+) -> None:
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    middle = (start[0] + end[0]) / 2
+    path = Path(
+        [start, (middle, start[1]), (middle, end[1]), end], [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
+    )
+    ax.add_patch(PathPatch(path, fill=False, edgecolor=colour, lw=width, alpha=alpha, zorder=order, capstyle="round"))
+
+
+def _caption(ax: Axes, level: Level, column: float, rows: int) -> None:
+    shape = "×".join(str(side) for side in level.relevance.shape)
+    ax.text(column, rows + 0.36, shortened(level.layer, 16), fontsize=7.3, ha="center", va="top", color=INK)
+    ax.text(column, rows + 0.13, shape, fontsize=6.3, ha="center", va="top", color=FAINT)
+    lines = f"{level.surviving} of {len(level.relevance)} survive\nshown: {percent(level.coverage)} of mass"
+    ax.text(column, -0.2, lines, fontsize=6.3, ha="center", va="top", color=FAINT, linespacing=1.3)
+
+
+def _output_node(ax: Axes, centre: tuple[float, float], target: str, score: float, rows: int) -> None:
+    ax.scatter([centre[0]], [centre[1]], s=420, color=INK, zorder=5)
+    ax.text(*centre, f"{score:.3g}", fontsize=6.6, color="white", ha="center", va="center", zorder=6)
+    ax.text(centre[0], centre[1] - 0.5, shortened(target, 16), fontsize=7.3, ha="center", va="top", color=INK)
+    ax.text(centre[0], rows + 0.36, "score", fontsize=7.3, ha="center", va="top", color=INK)
+
+
+def _layer_axis(ax: Axes, names: Sequence[str], through: list[int]) -> None:
+    shown = _spread(through, 9)
+    ax.set_xticks(shown, [shortened(names[i], 16) for i in shown], rotation=55, ha="right", rotation_mode="anchor")
+    ax.tick_params(labelsize=6.5, length=2, width=0.5)
+    ax.grid(alpha=0.25, lw=0.5)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+
+
+def _show_space(ax: Axes, space: Tensor | None) -> None:
+    assert space is not None
+    ax.imshow(heatmap(space, percentile=99.5).numpy(), interpolation="nearest")
+    ax.set_xticks([])
+    ax.set_yticks([])
+    for spine in ax.spines.values():
+        spine.set(edgecolor="#bbbbbb", linewidth=0.5)
+
+
+def _spread(items: list[Any], count: int) -> list[Any]:
+    """At most `count` items, evenly spread, first and last among them."""
+    if len(items) <= count:
+        return items
+    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
