@@ -9,77 +9,78 @@
 - motifs found: `find_seqlets`, `find_patterns`, `match_motifs`, `match_seqlets`
 - other tools: `save_modisco`, `write_seqlets`, `write_bedgraph`, `write_parquet`
 
-Each name is loaded when it is first used.
+matplotlib, pyjaspar, memelite and pyarrow are imported by the functions that need them: `pip install
+'plrp[genomics]'`.
 """
 
-from __future__ import annotations
+from .attribution import Attribution, Hypothetical, explain_batches, explain_sequences, pool
+from .export import base_table, save_modisco, write_bedgraph, write_parquet, write_seqlets
+from .jobs import explain_file
+from .logo import draw_logo, logo_page, plot_logos
+from .motifs import Motif, jaspar, jaspar_motifs, motif, read_motifs, write_meme
+from .network import History, SequenceCNN
+from .seqlets import Seqlets, find_patterns, find_seqlets, match_motifs, match_seqlets
+from .sequences import (
+    Genome,
+    Interval,
+    SequenceError,
+    Sequences,
+    decode,
+    encode,
+    from_onehot,
+    read_bed,
+    read_fasta,
+    read_intervals,
+    read_npz,
+    reverse_complement,
+    write_fasta,
+)
+from .simulation import Simulated, load_simulated, read_labels, read_simdata, simulate
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-_HOMES = {
-    "sequences": (
-        "Genome",
-        "Interval",
-        "SequenceError",
-        "Sequences",
-        "decode",
-        "encode",
-        "from_onehot",
-        "read_bed",
-        "read_fasta",
-        "read_intervals",
-        "read_npz",
-        "reverse_complement",
-        "write_fasta",
-    ),
-    "motifs": ("Motif", "jaspar", "jaspar_motifs", "motif", "read_motifs", "write_meme"),
-    "simulate": ("Simulated", "load_simulated", "read_labels", "read_simdata", "simulate"),
-    "network": ("History", "SequenceCNN"),
-    "attribution": ("Attribution", "Hypothetical", "explain_batches", "explain_sequences", "pool"),
-    "jobs": ("explain_file",),
-    "logo": ("draw_logo", "logo_page", "plot_logos"),
-    "seqlets": ("Seqlets", "find_patterns", "find_seqlets", "match_motifs", "match_seqlets"),
-    "export": ("base_table", "save_modisco", "write_bedgraph", "write_parquet", "write_seqlets"),
-}
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
-
-__all__ = sorted(_HOME)
-
-if TYPE_CHECKING:
-    from .attribution import Attribution, Hypothetical, explain_batches, explain_sequences, pool
-    from .export import base_table, save_modisco, write_bedgraph, write_parquet, write_seqlets
-    from .jobs import explain_file
-    from .logo import draw_logo, logo_page, plot_logos
-    from .motifs import Motif, jaspar, jaspar_motifs, motif, read_motifs, write_meme
-    from .network import History, SequenceCNN
-    from .seqlets import Seqlets, find_patterns, find_seqlets, match_motifs, match_seqlets
-    from .sequences import (
-        Genome,
-        Interval,
-        SequenceError,
-        Sequences,
-        decode,
-        encode,
-        from_onehot,
-        read_bed,
-        read_fasta,
-        read_intervals,
-        read_npz,
-        reverse_complement,
-        write_fasta,
-    )
-    from .simulate import Simulated, load_simulated, read_labels, read_simdata, simulate
-
-
-def __getattr__(name: str) -> Any:
-    """Load the module that holds a name when the name is first used."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'plrp.genomics' has no attribute '{name}'")
-    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__ = [
+    "Attribution",
+    "Genome",
+    "History",
+    "Hypothetical",
+    "Interval",
+    "Motif",
+    "Seqlets",
+    "SequenceCNN",
+    "SequenceError",
+    "Sequences",
+    "Simulated",
+    "base_table",
+    "decode",
+    "draw_logo",
+    "encode",
+    "explain_batches",
+    "explain_file",
+    "explain_sequences",
+    "find_patterns",
+    "find_seqlets",
+    "from_onehot",
+    "jaspar",
+    "jaspar_motifs",
+    "load_simulated",
+    "logo_page",
+    "match_motifs",
+    "match_seqlets",
+    "motif",
+    "plot_logos",
+    "pool",
+    "read_bed",
+    "read_fasta",
+    "read_intervals",
+    "read_labels",
+    "read_motifs",
+    "read_npz",
+    "read_simdata",
+    "reverse_complement",
+    "save_modisco",
+    "simulate",
+    "write_bedgraph",
+    "write_fasta",
+    "write_meme",
+    "write_parquet",
+    "write_seqlets",
+]

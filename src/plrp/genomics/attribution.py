@@ -257,9 +257,7 @@ class Hypothetical(Rule):
 
 def hypothetical_composite(composite: Composite) -> Composite:
     """The composite with the rules of first layers replaced by their `Hypothetical`."""
-    return _HypotheticalComposite(
-        composite.rules, first=composite.first, layers=composite.layers, name=composite.name
-    )
+    return _HypotheticalComposite(composite.rules, first=composite.first, layers=composite.layers, name=composite.name)
 
 
 class _HypotheticalComposite(Composite):

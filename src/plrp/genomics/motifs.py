@@ -38,14 +38,8 @@ class Motif:
     def __post_init__(self) -> None:
         matrix = np.asarray(self.probabilities, np.float64)
         if matrix.ndim != 2 or matrix.shape[0] != 4 or matrix.shape[1] == 0:
-            raise SequenceError(
-                f"Motif {self.name!r}: a matrix has axes (4, width); this one is {matrix.shape}."
-            )
-        if (
-            not np.isfinite(matrix).all()
-            or (matrix < 0).any()
-            or not np.allclose(matrix.sum(0), 1, atol=1e-3)
-        ):
+            raise SequenceError(f"Motif {self.name!r}: a matrix has axes (4, width); this one is {matrix.shape}.")
+        if not np.isfinite(matrix).all() or (matrix < 0).any() or not np.allclose(matrix.sum(0), 1, atol=1e-3):
             raise SequenceError(
                 f"Motif {self.name!r}: columns must be probabilities that sum to 1; give counts to "
                 "`motif(...)`, which "
@@ -182,9 +176,7 @@ def read_motifs(path: str | Path) -> list[Motif]:
     parse = _parse_meme if any(line.startswith("MOTIF") for _, line in lines) else _parse_jaspar
     found = parse(Path(path), lines)
     if not found:
-        raise SequenceError(
-            f"{path}, line {lines[0][0]}: neither MEME ('MOTIF name') nor JASPAR ('>id name')."
-        )
+        raise SequenceError(f"{path}, line {lines[0][0]}: neither MEME ('MOTIF name') nor JASPAR ('>id name').")
     return found
 
 
@@ -192,9 +184,7 @@ def _numbers(path: Path, line: int, text: str) -> list[float]:
     try:
         return [float(word) for word in text.replace(",", " ").split()]
     except ValueError:
-        raise SequenceError(
-            f"{path}, line {line}: expected numbers of a motif matrix, found {text[:50]!r}."
-        ) from None
+        raise SequenceError(f"{path}, line {line}: expected numbers of a motif matrix, found {text[:50]!r}.") from None
 
 
 def _parse_meme(path: Path, lines: Sequence[tuple[int, str]]) -> list[Motif]:
@@ -208,9 +198,7 @@ def _parse_meme(path: Path, lines: Sequence[tuple[int, str]]) -> list[Motif]:
             return
         line, words = header
         if not rows or any(len(row) != 4 for row in rows):
-            raise SequenceError(
-                f"{path}, line {line}: motif {words[0]!r} needs rows of four probabilities each."
-            )
+            raise SequenceError(f"{path}, line {line}: motif {words[0]!r} needs rows of four probabilities each.")
         found.append(motif(np.array(rows), words[1] if len(words) > 1 else words[0]))
         object.__setattr__(found[-1], "id", words[0] if len(words) > 1 else "")
 
@@ -240,9 +228,7 @@ def _parse_jaspar(path: Path, lines: Sequence[tuple[int, str]]) -> list[Motif]:
                 break
             rows.append(_numbers(path, row_number, re.sub(r"^[ACGTacgt]?\s*\[?|\]", " ", row)))
         if len(rows) != 4 or len({len(row) for row in rows}) != 1:
-            raise SequenceError(
-                f"{path}, line {number}: motif {words[0]!r} needs four rows of one length, A C G T."
-            )
+            raise SequenceError(f"{path}, line {number}: motif {words[0]!r} needs four rows of one length, A C G T.")
         one = motif(np.array(rows), words[-1])
         found.append(Motif(one.name, one.probabilities, words[0] if len(words) > 1 else ""))
     return found

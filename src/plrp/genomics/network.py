@@ -10,7 +10,6 @@ LRP's ordinary rules, so relevance flows down three pruned tensors.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,15 +75,14 @@ class SequenceCNN(nn.Module):
         self.conv2 = nn.Conv1d(filters, filters, 5, padding=2)
         self.norm2 = nn.BatchNorm1d(filters)
         self.pool = nn.MaxPool1d(pool, ceil_mode=True)
-        positions = length + 2 * (kernel // 2) - kernel + 1
-        features = filters * math.ceil(math.ceil(positions / pool) / pool)
+        self.best = nn.AdaptiveMaxPool1d(1)
         self.dropout = nn.Dropout(dropout)
-        self.hidden = nn.Linear(features, hidden)
+        self.hidden = nn.Linear(filters, hidden)
         self.output = nn.Linear(hidden, classes)
 
     def _features(self, x: Tensor) -> Tensor:
         x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-        x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+        x = self.best(torch.relu(self.norm2(self.conv2(x))))
         return torch.flatten(x, 1)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -120,10 +120,13 @@ def find_patterns(
 def _windows(
     seqlets: Seqlets, onehot: OneHot, values: npt.NDArray[np.float64], width: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """`width` bases around each seqlet's centre: letters, and letters times the seqlet's own relevance; (n,
-    4, width)."""
+    """`width` bases around each seqlet's heart: letters, and letters times the seqlet's relevance; (n, 4,
+    width).
+
+    The heart is the third of `width` with the most relevance: regions can be much longer than a motif.
+    """
     length = onehot.shape[2]
-    begin = (seqlets.start + seqlets.end) // 2 - width // 2
+    begin = _hearts(seqlets, values, width // 3) - width // 2
     columns = begin[:, None] + np.arange(width)
     inside = (columns >= 0) & (columns < length)
     clipped = columns.clip(0, length - 1)
@@ -131,6 +134,19 @@ def _windows(
     own = inside & (columns >= seqlets.start[:, None]) & (columns < seqlets.end[:, None])
     relevance = values[seqlets.sequence[:, None], clipped] * own
     return letters.astype(np.float64), letters * relevance[:, None]
+
+
+def _hearts(seqlets: Seqlets, values: npt.NDArray[np.float64], core: int) -> npt.NDArray[np.int64]:
+    """Middle of the `core` bases with the most relevance in each seqlet."""
+    length = values.shape[1]
+    reach = np.arange(int((seqlets.end - seqlets.start).max(initial=1)))
+    column = seqlets.start[:, None] + reach
+    own = column < seqlets.end[:, None]
+    strength = np.abs(values[seqlets.sequence[:, None], column.clip(0, length - 1)]) * own
+    running = np.concatenate([np.zeros((len(strength), 1)), strength.cumsum(1)], 1)
+    core = min(core, running.shape[1] - 1)
+    best = (running[:, core:] - running[:, :-core]).argmax(1)
+    return seqlets.start + best + core // 2
 
 
 def _align(

@@ -52,9 +52,7 @@ def _letter_table() -> npt.NDArray[np.float32]:
 
 
 _SHARE = _letter_table()
-_CERTAIN = np.where(_SHARE.max(1, keepdims=True) == 1, _SHARE, np.where(np.isnan(_SHARE), _SHARE, 0)).astype(
-    np.float32
-)
+_CERTAIN = np.where(_SHARE.max(1, keepdims=True) == 1, _SHARE, np.where(np.isnan(_SHARE), _SHARE, 0)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -87,9 +85,7 @@ class Sequences:
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.letters):
-            raise SequenceError(
-                f"{len(self.names)} names for {len(self.letters)} sequences: give one name each."
-            )
+            raise SequenceError(f"{len(self.names)} names for {len(self.letters)} sequences: give one name each.")
 
     def __len__(self) -> int:
         return len(self.letters)
@@ -151,9 +147,7 @@ def encode(sequences: str | Sequence[str] | Sequences, ambiguous: Ambiguous = "z
     if not letters:
         return np.zeros((0, 4, 0), np.float32)
     if any(len(s) != len(letters[0]) for s in letters):
-        raise SequenceError(
-            f"Sequences of lengths {sorted({len(s) for s in letters})}: one array needs one length."
-        )
+        raise SequenceError(f"Sequences of lengths {sorted({len(s) for s in letters})}: one array needs one length.")
     codes = np.frombuffer("".join(letters).encode("latin-1", "replace"), np.uint8).reshape(len(letters), -1)
     table = _SHARE if ambiguous == "share" else _CERTAIN
     onehot = np.stack([column[codes] for column in table.T], axis=1)
@@ -217,9 +211,7 @@ def open_text(path: str | Path) -> Iterator[Iterator[tuple[int, str]]]:
         gzipped = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         binary = gzip.GzipFile(fileobj=raw) if gzipped else raw
-        stream = io.TextIOWrapper(
-            binary, encoding="utf-8", errors="replace"
-        )  # any of \n, \r\n, \r ends a line
+        stream = io.TextIOWrapper(binary, encoding="utf-8", errors="replace")  # any of \n, \r\n, \r ends a line
         yield _numbered_lines(path, stream)
 
 
@@ -271,9 +263,7 @@ def read_fasta(path: str | Path) -> Sequences:
                 lines.append(number)
                 pieces.append([])
             elif not names:
-                raise SequenceError(
-                    f"{path}, line {number}: text before the first '>' header; this is not FASTA."
-                )
+                raise SequenceError(f"{path}, line {number}: text before the first '>' header; this is not FASTA.")
             else:
                 pieces[-1].append(checked_bases(line, path, number, names[-1]))
     if not names:
@@ -297,9 +287,7 @@ def checked_bases(text: str, path: str | Path, line: int, name: str) -> str:
             hint = "gaps of an alignment must be removed first"
         else:
             hint = "use A, C, G, T and IUPAC codes"
-        raise SequenceError(
-            f"{path}, line {line}: {letter!r} in record {name!r} is not a nucleotide; {hint}."
-        )
+        raise SequenceError(f"{path}, line {line}: {letter!r} in record {name!r} is not a nucleotide; {hint}.")
     return text.encode().translate(_UPPER_T).decode()
 
 
@@ -333,9 +321,7 @@ def read_bed(path: str | Path) -> list[Interval]:
                     "after start."
                 )
             if strand not in "+-.":
-                raise SequenceError(
-                    f"{path}, line {number}: the strand is {strand!r}; it must be +, - or '.'."
-                )
+                raise SequenceError(f"{path}, line {number}: the strand is {strand!r}; it must be +, - or '.'.")
             intervals.append(Interval(chrom, start, end, name, score, "-" if strand == "-" else "+", number))
     if not intervals:
         raise SequenceError(f"{path}, line 1: no intervals in this file.")
@@ -366,16 +352,11 @@ def read_intervals(bed: str | Path, genome: str | Path, *, width: int | None = N
             )
     names = [f"{i.chrom}:{i.start}-{i.end}({i.strand})" if i.name in (".", "") else i.name for i in intervals]
     if len(set(names)) < len(names):  # BED names need not be unique; coordinates make them so
-        names = [
-            f"{name}@{i.chrom}:{i.start}-{i.end}({i.strand})"
-            for name, i in zip(names, intervals, strict=True)
-        ]
+        names = [f"{name}@{i.chrom}:{i.start}-{i.end}({i.strand})" for name, i in zip(names, intervals, strict=True)]
         seen: dict[str, int] = {}
         for name, interval in zip(names, intervals, strict=True):
             if name in seen:
-                raise SequenceError(
-                    f"{bed}, line {interval.line}: the same interval as in line {seen[name]}."
-                )
+                raise SequenceError(f"{bed}, line {interval.line}: the same interval as in line {seen[name]}.")
             seen[name] = interval.line
     letters = []
     for interval in intervals:
@@ -386,9 +367,7 @@ def read_intervals(bed: str | Path, genome: str | Path, *, width: int | None = N
 
 def _recentred(interval: Interval, width: int) -> Interval:
     start = (interval.start + interval.end) // 2 - width // 2
-    return Interval(
-        interval.chrom, start, start + width, interval.name, interval.score, interval.strand, interval.line
-    )
+    return Interval(interval.chrom, start, start + width, interval.name, interval.score, interval.strand, interval.line)
 
 
 class Genome:
@@ -402,9 +381,7 @@ class Genome:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._whole: dict[str, str] | None = None
-        self._index: dict[
-            str, tuple[int, int, int, int]
-        ] = {}  # length, offset, bases per line, bytes per line
+        self._index: dict[str, tuple[int, int, int, int]] = {}  # length, offset, bases per line, bytes per line
         try:
             gzipped = self.path.open("rb").read(2) == b"\x1f\x8b"
         except OSError as error:
@@ -435,9 +412,7 @@ class Genome:
                 if line.startswith(b">"):
                     words = stripped[1:].split()
                     if not words:
-                        raise SequenceError(
-                            f"{self.path}, line {number}: this header has no name; write '>name'."
-                        )
+                        raise SequenceError(f"{self.path}, line {number}: this header has no name; write '>name'.")
                     if name:
                         self._index[name] = (length, offset, bases, width)
                     name = words[0].decode()
@@ -449,8 +424,7 @@ class Genome:
                         raise SequenceError(f"{self.path}, line {number}: text before the first '>' header.")
                     if last_line_short or (bases and len(stripped) > bases):
                         raise SequenceError(
-                            f"{self.path}, line {number}: lines of different lengths within {name!r}; rewrap "
-                            "the file."
+                            f"{self.path}, line {number}: lines of different lengths within {name!r}; rewrap the file."
                         )
                     bases, width = bases or len(stripped), width or len(line)
                     last_line_short = len(stripped) < bases
@@ -486,9 +460,7 @@ def read_npz(path: str | Path, key: str | None = None) -> Sequences:
         loaded = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, zlib.error) as error:
         raise SequenceError(f"{path}: not a readable NPZ or NPY file ({error}).") from None
-    arrays = (
-        {"arr_0": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
-    )
+    arrays = {"arr_0": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
     names = [str(name) for name in arrays.pop("names")] if "names" in arrays else None
     if key is None:
         known = [name for name in ("onehot", "sequences", "x", "arr_0") if name in arrays]
@@ -498,15 +470,11 @@ def read_npz(path: str | Path, key: str | None = None) -> Sequences:
     return from_onehot(arrays[key], names, source=str(path))
 
 
-def from_onehot(
-    onehot: npt.ArrayLike, names: Sequence[str] | None = None, source: str = "array"
-) -> Sequences:
+def from_onehot(onehot: npt.ArrayLike, names: Sequence[str] | None = None, source: str = "array") -> Sequences:
     """Sequences from a one-hot array, (sequence, 4, position) or (sequence, position, 4)."""
     array = np.asarray(onehot)
     if array.ndim != 3 or 4 not in array.shape[1:]:
-        raise SequenceError(
-            f"{source}: a one-hot array has axes (sequence, 4, position); this one is {array.shape}."
-        )
+        raise SequenceError(f"{source}: a one-hot array has axes (sequence, 4, position); this one is {array.shape}.")
     if array.shape[1] != 4:
         array = array.transpose(0, 2, 1)
     if not np.isin(array, (0, 1)).all() or (array.sum(1) > 1).any():

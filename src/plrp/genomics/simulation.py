@@ -352,9 +352,7 @@ def _save(data: Simulated, folder: Path) -> Path:
         (part / "motifs.bed").write_text(
             "".join(
                 f"{data.names[s]}\t{a}\t{b}\t{data.motifs[m].name}\t0\t{d}\n"
-                for s, a, b, m, d in zip(
-                    sites.sequence, sites.start, sites.end, sites.motif, strands, strict=True
-                )
+                for s, a, b, m, d in zip(sites.sequence, sites.start, sites.end, sites.motif, strands, strict=True)
             )
         )
         (part / "labels.tsv").write_text(
@@ -416,9 +414,7 @@ def read_labels(path: str | Path, sequences: Sequences, column: str | None = Non
                 raise SequenceError(f"{path}, line {number}: the label must be a whole number.") from None
     missing = [name for name in sequences.names if name not in values]
     if missing:
-        raise SequenceError(
-            f"{path}: no label for {missing[0]!r} ({len(missing)} of {len(sequences)} are missing)."
-        )
+        raise SequenceError(f"{path}: no label for {missing[0]!r} ({len(missing)} of {len(sequences)} are missing).")
     return np.array([values[name] for name in sequences.names], np.int64)
 
 
@@ -454,9 +450,7 @@ def read_simdata(paths: str | Path | Sequence[str | Path], labels: Sequence[int]
                             f"{path}, line {number}: cannot read the embedding {embedding!r}."
                         ) from None
                     if sequence[start : start + len(site)] != site:
-                        raise SequenceError(
-                            f"{path}, line {number}: {site} is not at base {start} of {name!r}."
-                        )
+                        raise SequenceError(f"{path}, line {number}: {site} is not at base {start} of {name!r}.")
                     sites.append((len(names), motif_name, start, start + len(site)))
                 names.append(name)
                 letters.append(sequence)
@@ -469,14 +463,11 @@ def read_simdata(paths: str | Path | Sequence[str | Path], labels: Sequence[int]
     holds = np.zeros((len(names), len(kinds)), bool)
     holds[plantings.sequence, plantings.motif] = True
     drawn = [
-        _observed(name, [letters[row][start:end] for row, one, start, end in sites if one == name])
-        for name in kinds
+        _observed(name, [letters[row][start:end] for row, one, start, end in sites if one == name]) for name in kinds
     ]
     if labels is None:
         numbers = holds @ (1 << np.arange(len(kinds)))
-        sets = [
-            [kinds[k].split("_")[0] for k in range(len(kinds)) if n >> k & 1] for n in range(1 << len(kinds))
-        ]
+        sets = [[kinds[k].split("_")[0] for k in range(len(kinds)) if n >> k & 1] for n in range(1 << len(kinds))]
         class_names = [" and ".join(one) or "none" for one in sets]
     else:
         numbers = np.array(labels)[file_of]

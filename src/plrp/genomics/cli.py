@@ -1,0 +1,385 @@
+"""`plrp genomics simulate | train | explain | logo`: the command line of the genomics part."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+_RAW = argparse.RawDescriptionHelpFormatter
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `genomics` with its own sub-commands; nothing heavier than argparse is imported until one runs."""
+    parser = subparsers.add_parser(
+        "genomics",
+        help="DNA sequences: simulate, train, explain, draw logos",
+        description="From DNA sequences to motifs. `plrp genomics COMMAND --help` shows a working example of each.",
+    )
+    parser.set_defaults(run=lambda arguments: (parser.print_help(), 2)[1])
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_simulate(commands)
+    _add_train(commands)
+    _add_explain(commands)
+    _add_logo(commands)
+
+
+def _range(text: str) -> int | tuple[int, int]:
+    """`3` or `1-3`."""
+    try:
+        low, _, high = text.partition("-")
+        return (int(low), int(high)) if high else int(low)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write a number, or least-most such as 1-3") from None
+
+
+def _shard(text: str) -> tuple[int, int]:
+    """`2/8`: the second of eight."""
+    try:
+        index, count = (int(part) for part in text.split("/"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write i/n such as 2/8") from None
+    if not 1 <= index <= count:
+        raise argparse.ArgumentTypeError(f"{text!r}: i runs from 1 to n")
+    return index, count
+
+
+def _window(text: str) -> tuple[int, int]:
+    """`60-110`: bases 60 to 109."""
+    try:
+        start, end = (int(part) for part in text.replace(":", "-").split("-"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write start-end such as 60-110") from None
+    if not 0 <= start < end:
+        raise argparse.ArgumentTypeError(f"{text!r}: start before end")
+    return start, end
+
+
+def _target(text: str) -> int | tuple[int, ...]:
+    """A class `3`, or an index into a dense output `0,141`."""
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: write a class such as 3, or track,position such as 0,141"
+        ) from None
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+# -- simulate
+
+
+def _add_simulate(commands: Any) -> None:
+    parser = commands.add_parser(
+        "simulate",
+        help="random sequences with planted motifs and known answers",
+        formatter_class=_RAW,
+        description="Writes sequences.fa.gz, motifs.bed (where motifs were planted), labels.tsv, motifs.meme and\n"
+        "simulation.json into a new folder.",
+        epilog="example:\n  plrp genomics simulate --motifs TAL1::TCF3 CTCF SPI1 --count 3000 --number 1-3 --out sim",
+    )
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder to write; must not exist")
+    parser.add_argument(
+        "--motifs",
+        nargs="+",
+        default=["GATA1", "TAL1::TCF3"],
+        metavar="MOTIF",
+        help="JASPAR names or ids, or MEME/JASPAR files with one motif each (default: GATA1 TAL1::TCF3)",
+    )
+    parser.add_argument(
+        "--task",
+        choices=["classes", "presence", "and", "or", "xor"],
+        default="classes",
+        help="what decides the label (default: classes, one motif per class)",
+    )
+    parser.add_argument("--count", type=int, default=1000, help="number of sequences (default: 1000)")
+    parser.add_argument("--length", type=int, default=250, help="bases per sequence (default: 250)")
+    parser.add_argument("--number", type=_range, default=1, metavar="N|N-M", help="copies of a motif (default: 1)")
+    parser.add_argument("--spacing", type=_range, metavar="N|N-M", help="bases between A and B (default: any)")
+    parser.add_argument("--orientation", choices=["forward", "reverse", "both"], default="forward")
+    parser.add_argument(
+        "--background",
+        nargs=4,
+        type=float,
+        default=[0.25] * 4,
+        metavar=("A", "C", "G", "T"),
+        help="base frequencies (default: a quarter each)",
+    )
+    parser.add_argument("--empty-class", action="store_true", help="one more class without a motif (task classes)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.set_defaults(run=_simulate)
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from .simulation import simulate
+
+    data = simulate(
+        arguments.count,
+        motifs=arguments.motifs,
+        task=arguments.task,
+        length=arguments.length,
+        background=arguments.background,
+        number=arguments.number,
+        spacing=arguments.spacing,
+        orientation=arguments.orientation,
+        empty_class=arguments.empty_class,
+        seed=arguments.seed,
+    )
+    folder = data.save(arguments.out)
+    print(f"{len(data)} sequences of {data.length} bases, {len(data.plantings)} planted motifs, in {folder}")
+    for number, name in enumerate(data.class_names):
+        print(f"  label {number}: {name} ({int((data.labels == number).sum())})")
+    return 0
+
+
+# -- train
+
+
+def _add_train(commands: Any) -> None:
+    parser = commands.add_parser(
+        "train",
+        help="train a small CNN on simulated or labelled sequences",
+        formatter_class=_RAW,
+        description="Trains a SequenceCNN with early stopping and writes a checkpoint that is safe to load. DATA is a\n"
+        "folder of `simulate`, a folder of simdata files, or a FASTA file with --labels.",
+        epilog="example:\n"
+        "  plrp genomics simulate --motifs TAL1::TCF3 CTCF --count 2000 --number 1-3 --out sim\n"
+        "  plrp genomics train sim --filters 32 --out cnn.pt",
+    )
+    parser.add_argument("data", metavar="DATA")
+    parser.add_argument("--out", required=True, metavar="FILE", help="checkpoint to write")
+    parser.add_argument("--labels", metavar="TSV", help="table name<TAB>label, for a FASTA file")
+    parser.add_argument("--column", help="column of the labels (default: the second)")
+    parser.add_argument("--filters", type=int, default=32, help="convolution filters; the paper has 4 and 32")
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--patience", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.set_defaults(run=_train)
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    import numpy as np
+
+    from .network import SequenceCNN
+    from .sequences import read_fasta
+    from .simulation import load_simulated, read_labels, read_simdata
+
+    data = Path(arguments.data)
+    if data.is_dir():
+        simulated = load_simulated(data) if (data / "simulation.json").exists() else read_simdata(data)
+        onehot, labels = simulated.onehot(), simulated.labels
+    else:
+        if arguments.labels is None:
+            raise ValueError(f"{data}: sequences of a FASTA file need labels; give --labels labels.tsv.")
+        sequences = read_fasta(data)
+        onehot, labels = sequences.onehot(), read_labels(arguments.labels, sequences, arguments.column)
+    if labels.min() < 0:
+        raise ValueError(f"{arguments.labels}: labels are classes 0, 1, 2, ...; found {labels.min()}.")
+    order = np.random.default_rng(arguments.seed).permutation(len(labels))
+    train, validation, test = np.split(order, [int(0.7 * len(order)), int(0.85 * len(order))])
+    network = SequenceCNN(arguments.filters, length=onehot.shape[2], classes=int(labels.max()) + 1)
+    history = network.fit(
+        onehot[train],
+        labels[train],
+        validation=(onehot[validation], labels[validation]),
+        epochs=arguments.epochs,
+        patience=arguments.patience,
+        seed=arguments.seed,
+    )
+    network.save(arguments.out)
+    print(
+        f"{arguments.out}: {arguments.filters} filters, {len(history.train_loss)} epochs, validation "
+        "accuracy "
+        f"{history.accuracy:.3f}, test accuracy {network.accuracy(onehot[test], labels[test]):.3f}"
+    )
+    return 0
+
+
+# -- explain
+
+
+def _add_explain(commands: Any) -> None:
+    parser = commands.add_parser(
+        "explain",
+        help="relevance per base for a file of sequences, with your own model",
+        formatter_class=_RAW,
+        description="Explains every sequence of a FASTA file, a BED file (--genome), or a one-hot NPZ. A run that was\n"
+        "killed goes on where it stopped; --shard i/n spreads it over a job array. Written into --out:\n"
+        "attributions.npz and onehot.npz (for TF-MoDISco), seqlets.bed, relevance.parquet, and "
+        "relevance.bedgraph\n"
+        "where coordinates are known.",
+        epilog="examples:\n"
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.25 --out explained\n"
+        "  plrp genomics explain seqs.fa --model mymodel.py:build --weights w.pt -p 0.25 --out DIR\n"
+        "  plrp genomics explain peaks.bed --genome hg38.fa --width 2114 --model net.py:build --weights w.pt "
+        "\\\n"
+        "      --target 0,500 -p 0.25 --out DIR --shard $SLURM_ARRAY_TASK_ID/100",
+    )
+    parser.add_argument("sequences", metavar="SEQUENCES", help="FASTA, BED or one-hot NPZ; .gz as well")
+    parser.add_argument(
+        "--model", required=True, help="file.py:factory (your network), or a checkpoint of `plrp genomics train`"
+    )
+    parser.add_argument("--weights", metavar="FILE", help="state dict for file.py:factory")
+    parser.add_argument("--out", required=True, metavar="DIR")
+    parser.add_argument(
+        "-p", type=float, default=0.0, metavar="P", help="share of relevance pruned per layer; 0 is LRP"
+    )
+    parser.add_argument("--redistribution", choices=["lambda", "M"], default="lambda")
+    parser.add_argument("--sparsity-gain", type=float, metavar="G", help="least sparsity gain of a pruned neuron")
+    parser.add_argument("--composite", default="epsilon-plus", help="rules per layer (default: epsilon-plus)")
+    parser.add_argument("--target", type=_target, help="class, or track,position of a dense output (default: winner)")
+    parser.add_argument("--genome", metavar="FASTA", help="genome of a BED file")
+    parser.add_argument("--width", type=int, help="recentre intervals to this many bases")
+    parser.add_argument(
+        "--pooling",
+        choices=["present", "sum"],
+        default="present",
+        help="relevance of a base: of the letter that is there, or of all four (default: present)",
+    )
+    parser.add_argument("--reverse-complement", action="store_true", help="average over both strands")
+    parser.add_argument("--hypothetical", action="store_true", help="score absent letters too (for TF-MoDISco)")
+    parser.add_argument(
+        "--ambiguous",
+        choices=["zero", "share", "error"],
+        default="zero",
+        help="N and IUPAC codes: an empty column, equal shares of their letters, or refused (default: zero)",
+    )
+    parser.add_argument("--no-match", dest="match", action="store_false", help="do not match seqlets to JASPAR")
+    parser.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="the I-th of N processes")
+    parser.add_argument("--part-size", type=int, default=512, help="sequences per part (default: 512)")
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--device", help="such as cuda (default: where the model is)")
+    parser.set_defaults(run=_explain)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from plrp.pruning import Pruning
+
+    from .jobs import explain_file
+
+    pruning = None
+    if arguments.p or arguments.sparsity_gain is not None:
+        pruning = Pruning(p=arguments.p, redistribution=arguments.redistribution, sparsity_gain=arguments.sparsity_gain)
+    model = _model(arguments.model, arguments.weights)
+    if arguments.device:
+        model.to(arguments.device)
+    outcome = explain_file(
+        arguments.sequences,
+        model,
+        arguments.out,
+        genome=arguments.genome,
+        width=arguments.width,
+        target=arguments.target,
+        composite=arguments.composite,
+        pruning=pruning,
+        pooling=arguments.pooling,
+        reverse_complement=arguments.reverse_complement,
+        hypothetical=arguments.hypothetical,
+        ambiguous=arguments.ambiguous,
+        part_size=arguments.part_size,
+        batch_size=arguments.batch_size,
+        shard=arguments.shard,
+        match=arguments.match,
+        device=arguments.device,
+        about={"model": arguments.model, "pooling": arguments.pooling},
+    )
+    state = f"{outcome.done} of {outcome.parts} parts done"
+    if outcome.complete:
+        print(f"{outcome.sequences} sequences explained ({state}); results in {arguments.out}")
+    else:
+        print(f"{state}; the other shards write the rest, and the last one gathers the results")
+    return 0
+
+
+def _model(name: str, weights: str | None) -> Any:
+    """A checkpoint of `plrp genomics train`, or `file.py:factory` with a state dict."""
+    if ".py:" in name:
+        from plrp.models import load
+
+        return load(name, weights=weights).module
+    from .network import SequenceCNN
+
+    if weights is not None:
+        raise ValueError(
+            f"--weights goes with --model file.py:factory; {name} is a checkpoint with weights of its own."
+        )
+    return SequenceCNN.load(name)
+
+
+# -- logo
+
+
+def _add_logo(commands: Any) -> None:
+    parser = commands.add_parser(
+        "logo",
+        help="draw relevance as sequence logos",
+        formatter_class=_RAW,
+        description="Draws sequences of one or more folders of `plrp genomics explain` under each other, on one axis.",
+        epilog="example:\n"
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt --out lrp\n"
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.25 --out plrp25\n"
+        "  plrp genomics logo lrp plrp25 --names sim0 sim1 --truth sim/motifs.bed --out logo.png",
+    )
+    parser.add_argument("folders", nargs="+", metavar="DIR", help="folders of `plrp genomics explain`, one row each")
+    parser.add_argument("--out", required=True, metavar="FILE", help=".png, .svg or .pdf")
+    parser.add_argument("--names", nargs="+", metavar="NAME", help="sequences to draw (default: the first three)")
+    parser.add_argument("--window", type=_window, metavar="START-END", help="draw these bases only")
+    parser.add_argument("--truth", metavar="BED", help="where motifs are: shaded, named, and drawn as a first row")
+    parser.add_argument("--same-scale", action="store_true", help="one y-axis for all rows of a sequence")
+    parser.set_defaults(run=_logo)
+
+
+def _logo(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    import numpy as np
+
+    from .logo import logo_page
+    from .sequences import read_bed
+
+    try:
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise ImportError("Reading relevance needs pyarrow: pip install 'plrp[genomics]'") from None
+    tables = {}
+    for folder in arguments.folders:
+        file = Path(folder) / "relevance.parquet"
+        if not file.is_file():
+            raise FileNotFoundError(f"{file} is not there: finish `plrp genomics explain ... --out {folder}` first.")
+        tables[Path(folder).name] = file
+    names = arguments.names or _first_names(next(iter(tables.values())))
+    sites = read_bed(arguments.truth) if arguments.truth else []
+    page = []
+    for name in names:
+        rows: dict[str, Any] = {}
+        letters = ""
+        for label, file in tables.items():
+            table = pq.read_table(file, filters=[("name", "=", name)], columns=["base", "relevance"])
+            if not table.num_rows:
+                raise ValueError(f"{file} has no sequence {name!r}.")
+            letters = "".join(table["base"].to_pylist())
+            rows[label] = np.asarray(table["relevance"])
+        here = [(site.start, site.end, site.name) for site in sites if site.chrom == name]
+        if arguments.truth:
+            mask = np.zeros(len(letters), bool)
+            for start, end, _ in here:
+                mask[start:end] = True
+            rows = {"truth": mask, **rows}
+        page.append((name, rows, letters, here))
+    logo_page(page, window=arguments.window, path=arguments.out, same_scale=arguments.same_scale)
+    print(f"{arguments.out}: {len(page)} sequence{'s' * (len(page) != 1)}")
+    return 0
+
+
+def _first_names(file: Any, count: int = 3) -> list[str]:
+    import pyarrow.parquet as pq
+
+    names: list[str] = []
+    for batch in pq.ParquetFile(file).iter_batches(columns=["name"]):
+        for name in batch.column(0).unique().to_pylist():
+            if name not in names:
+                names.append(name)
+        if len(names) >= count:
+            break
+    return names[:count]

@@ -1,0 +1,273 @@
+"""Explaining files of thousands of sequences: in parts, restartable, spread over a job array.
+
+A run is a folder. `run.json` says what is being done; `parts/NNNNN.npz` are finished parts, each written
+whole or not at all; a run that was killed goes on where it stopped, and `--shard i/n` lets n processes share
+one folder. When the last part is there, the results are gathered into the files other tools read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from plrp.pruning import Pruning
+
+from .attribution import COMPOSITE, Pooling, explain_sequences, pool
+from .export import write_bedgraph, write_npz, write_parquet, write_seqlets
+from .files import new_file
+from .progress import progress
+from .seqlets import Seqlets, find_seqlets, match_seqlets
+from .sequences import Ambiguous, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has done: parts finished by this process, parts finished in all, and parts there are."""
+
+    done_here: int
+    done: int
+    parts: int
+    sequences: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether every part is there and the results were gathered."""
+        return self.done == self.parts
+
+
+def read_sequences(path: str | Path, genome: str | Path | None = None, width: int | None = None) -> Sequences:
+    """Sequences by the file's kind: `.bed` (with `genome`), `.npz` or `.npy` one-hot, else FASTA; `.gz` as
+    well."""
+    path = Path(path)
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if ".bed" in suffixes:
+        if genome is None:
+            raise SequenceError(f"{path}: intervals need a genome; give its FASTA file (--genome).")
+        return read_intervals(path, genome, width=width)
+    if suffixes and suffixes[-1] in (".npz", ".npy"):
+        return read_npz(path)
+    return read_fasta(path)
+
+
+def explain_file(
+    path: str | Path,
+    model: nn.Module,
+    out: str | Path,
+    *,
+    genome: str | Path | None = None,
+    width: int | None = None,
+    target: Any = None,
+    composite: str = COMPOSITE,
+    pruning: Pruning | None = None,
+    pooling: Pooling = "present",
+    reverse_complement: bool = False,
+    hypothetical: bool = False,
+    ambiguous: Ambiguous = "zero",
+    part_size: int = 512,
+    batch_size: int = 128,
+    shard: tuple[int, int] = (1, 1),
+    match: bool = True,
+    device: str | None = None,
+    show_progress: bool | None = None,
+    about: dict[str, Any] | None = None,
+) -> Outcome:
+    """Explain every sequence of a file and write the results into the folder `out`.
+
+    All of the input is read and checked first, so that a bad line stops the run before anything is written.
+    Sequences are taken in parts of `part_size` with one length each; memory holds one part of relevance at a
+    time. With `shard=(i, n)` this process takes every n-th part from the i-th on; the process that finds all
+    parts finished gathers them. `about` is kept in `run.json` and must be the same when a run is taken up
+    again (the model's name and weights, say).
+
+    Written: `onehot.npz` and `attributions.npz` for TF-MoDISco (where all sequences have one length),
+    `seqlets.bed`,
+    `relevance.parquet`, and `relevance.bedgraph` where genomic coordinates are known.
+    """
+    index, count = shard
+    if not 1 <= index <= count:
+        raise ValueError(f"shard {index}/{count}: write i/n with i from 1 to n.")
+    out = Path(out)
+    sequences = read_sequences(path, genome, width)
+    plan = _plan(sequences, part_size)
+    model.eval()
+    _try_lengths(model, sequences, plan, ambiguous, device)
+
+    settings = {
+        "input": Path(path).name,
+        "digest": _digest(sequences),
+        "weights_digest": _weights_digest(model),
+        "target": list(target) if isinstance(target, tuple) else target,
+        "composite": composite,
+        "pruning": repr(pruning),
+        "reverse_complement": reverse_complement,
+        "hypothetical": hypothetical,
+        "ambiguous": ambiguous,
+        "part_size": part_size,
+        **(about or {}),
+    }
+    _settle(out, settings)
+    mine = [k for k in range(len(plan)) if k % count == index - 1]
+    here = 0
+    with progress("explaining", sum(len(plan[k]) for k in mine), show_progress) as step:
+        for k in mine:
+            file = _part(out, k)
+            if not file.exists():
+                chosen = sequences[plan[k]]
+                onehot = encode(chosen, ambiguous)
+                found = explain_sequences(
+                    model,
+                    onehot,
+                    target=target,
+                    composite=composite,
+                    pruning=pruning,
+                    reverse_complement=reverse_complement,
+                    hypothetical=hypothetical,
+                    batch_size=batch_size,
+                    device=device,
+                )
+                write_npz(file, relevance=found.relevance, score=found.score, target=found.target)
+                here += 1
+            step(len(plan[k]))
+    done = sum(_part(out, k).exists() for k in range(len(plan)))
+    outcome = Outcome(here, done, len(plan), len(sequences))
+    if outcome.complete:
+        _gather(out, sequences, plan, pooling, ambiguous, match)
+    return outcome
+
+
+def _part(out: Path, number: int) -> Path:
+    return out / "parts" / f"{number:05d}.npz"
+
+
+def _plan(sequences: Sequences, part_size: int) -> list[list[int]]:
+    """Rows of each part: sequences of one length, in the file's order within a length, shortest first."""
+    if part_size < 1:
+        raise ValueError(f"part_size={part_size}: at least one sequence a part.")
+    lengths = sequences.lengths
+    parts = []
+    for length in np.unique(lengths):
+        rows = np.flatnonzero(lengths == length)
+        parts += [rows[k : k + part_size].tolist() for k in range(0, len(rows), part_size)]
+    return parts
+
+
+def _try_lengths(
+    model: nn.Module, sequences: Sequences, plan: list[list[int]], ambiguous: Ambiguous, device: str | None
+) -> None:
+    """Run one sequence of every length through the model, so that a misfit is told before hours of work."""
+    where = torch.device(device) if device else next((p.device for p in model.parameters()), torch.device("cpu"))
+    seen: set[int] = set()
+    for rows in plan:
+        length = len(sequences.letters[rows[0]])
+        if length in seen:
+            continue
+        seen.add(length)
+        x = torch.from_numpy(encode(sequences[rows[:1]], ambiguous)).to(where)
+        try:
+            with torch.no_grad():
+                model(x)
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise SequenceError(
+                f"{sequences.where(rows[0])}: its {length} bases do not fit the model ({reason}). Models "
+                "read (batch, 4, "
+                "length): cut or extend the sequences to the length it was made for; they must not be "
+                "shorter than its "
+                "kernels."
+            ) from None
+
+
+def _digest(sequences: Sequences) -> str:
+    state = hashlib.sha256()
+    for name, letters in zip(sequences.names, sequences.letters, strict=True):
+        state.update(f"{name}\t{letters}\n".encode())
+    return state.hexdigest()[:16]
+
+
+def _weights_digest(model: nn.Module) -> str:
+    state = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        state.update(name.encode())
+        state.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return state.hexdigest()[:16]
+
+
+def _settle(out: Path, settings: dict[str, Any]) -> None:
+    """Write `run.json`, or make sure that a run found there is this one."""
+    file = out / "run.json"
+    wanted = json.loads(json.dumps(settings))
+    if file.exists():
+        there = json.loads(file.read_text())
+        changed = sorted(k for k in wanted.keys() | there.keys() if wanted.get(k) != there.get(k))
+        if changed:
+            raise FileExistsError(
+                f"{file}: this folder holds another run; "
+                f"{', '.join(f'{k} was {there.get(k)!r}' for k in changed[:3])}. "
+                "Choose another --out, or remove the folder."
+            )
+        return
+    if out.exists() and any(out.iterdir()) and not (out / "parts").is_dir():
+        raise FileExistsError(f"{out} is there already and holds no run of plrp: choose another --out.")
+    (out / "parts").mkdir(parents=True, exist_ok=True)
+    with new_file(file) as part:
+        part.write_text(json.dumps(wanted, indent=1) + "\n")
+
+
+def _load_part(out: Path, number: int) -> npt.NDArray[np.float32]:
+    with np.load(_part(out, number)) as stored:
+        return stored["relevance"]
+
+
+def _gather(
+    out: Path, sequences: Sequences, plan: list[list[int]], pooling: Pooling, ambiguous: Ambiguous, match: bool
+) -> None:
+    """Results of all parts in the files that other tools read; harmless if two processes do it at once."""
+
+    def parts() -> Iterator[tuple[Sequences, npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
+        for k, rows in enumerate(plan):
+            chosen = sequences[rows]
+            relevance = _load_part(out, k)
+            yield chosen, relevance, pool(relevance, encode(chosen, ambiguous), pooling)
+
+    write_parquet(out / "relevance.parquet", ((chosen, list(values)) for chosen, _, values in parts()))
+    if sequences.intervals is not None:
+        order = [row for rows in plan for row in rows]
+        write_bedgraph(
+            out / "relevance.bedgraph",
+            [sequences.intervals[row] for row in order],
+            (row for _, _, values in parts() for row in values),
+        )
+
+    found: list[Seqlets] = []
+    matches = []
+    for rows, (chosen, _, values) in zip(plan, parts(), strict=True):
+        seqlets = find_seqlets(values)
+        if match and len(seqlets):
+            matches += match_seqlets(seqlets, encode(chosen, "zero"))
+        found.append(Seqlets(np.array(rows)[seqlets.sequence], seqlets.start, seqlets.end, seqlets.score))
+    every = Seqlets(
+        *(np.concatenate([getattr(f, part) for f in found]) for part in ("sequence", "start", "end", "score"))
+    )
+    write_seqlets(out / "seqlets.bed", every, sequences, matches if match else None)
+
+    lengths = set(sequences.lengths.tolist())
+    if len(lengths) == 1:
+        shape = (len(sequences), 4, lengths.pop())
+        scratch = out / "parts" / "gathered.npy"
+        with new_file(scratch) as part:
+            whole = np.lib.format.open_memmap(part, "w+", np.float32, shape)
+            for k, rows in enumerate(plan):
+                whole[rows] = _load_part(out, k)
+            write_npz(out / "attributions.npz", arr_0=whole)
+            del whole
+        scratch.unlink(missing_ok=True)
+        write_npz(out / "onehot.npz", arr_0=encode(sequences, ambiguous).astype(np.int8))
