@@ -70,9 +70,7 @@ def load_weights(module: nn.Module, path: str | Path, *, of: str | None = None) 
     misfit = _misfit(own, state)
     if misfit:
         raise CheckpointError(f"{path} does not fit {of}: {misfit}.")
-    infinite = [
-        name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()
-    ]
+    infinite = [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]
     if infinite:
         raise CheckpointError(f"{path} holds infinite or undefined numbers (first: {infinite[0]}).")
     module.load_state_dict(state)
@@ -132,9 +130,7 @@ def _without_prefix(state: dict[str, Tensor], names: Any) -> dict[str, Tensor]:
     not.
     """
     for prefix in _PREFIXES:
-        if all(name.startswith(prefix) for name in state) and not any(
-            name.startswith(prefix) for name in names
-        ):
+        if all(name.startswith(prefix) for name in state) and not any(name.startswith(prefix) for name in names):
             state = {name.removeprefix(prefix): value for name, value in state.items()}
     return state
 
@@ -156,9 +152,7 @@ def _misfit(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
     if shapes:
         name = shapes[0]
         more = f", and {len(shapes) - 1} more" if len(shapes) > 1 else ""
-        reasons.append(
-            f"{name} is {tuple(state[name].shape)} in the file, {tuple(own[name].shape)} in the model{more}"
-        )
+        reasons.append(f"{name} is {tuple(state[name].shape)} in the file, {tuple(own[name].shape)} in the model{more}")
     return "; ".join(reasons)
 
 
@@ -166,9 +160,7 @@ def _class_counts(
     own: Mapping[str, Tensor], state: Mapping[str, Tensor], shapes: Sequence[str]
 ) -> tuple[int, int] | None:
     """Classes of the model and of the file, where they differ in nothing but the rows of the heads."""
-    pairs = {
-        (own[name].shape[0], state[name].shape[0]) for name in shapes if own[name].dim() and state[name].dim()
-    }
+    pairs = {(own[name].shape[0], state[name].shape[0]) for name in shapes if own[name].dim() and state[name].dim()}
     same_below = all(own[name].shape[1:] == state[name].shape[1:] for name in shapes)
     return pairs.pop() if len(pairs) == 1 and same_below else None
 

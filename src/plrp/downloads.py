@@ -18,9 +18,7 @@ from urllib.parse import urlsplit
 ATTEMPTS = 3  # a connection that breaks off is taken up again where it broke
 TIMEOUT = 30  # seconds without a byte
 _CHUNK = 1 << 18
-_HASH_IN_NAME = re.compile(
-    r"-([0-9a-f]{8,64})\.\w+$"
-)  # resnet50-11ad3fa6.pth: the first digits of the SHA-256
+_HASH_IN_NAME = re.compile(r"-([0-9a-f]{8,64})\.\w+$")  # resnet50-11ad3fa6.pth: the first digits of the SHA-256
 
 
 class DownloadError(OSError):
@@ -95,9 +93,7 @@ def _download(url: str, part: Path, quiet: bool) -> None:
 
 
 @contextmanager
-def _progress(
-    part: Path, url: str, have: int, size: int | None, quiet: bool
-) -> Iterator[Callable[[int], None]]:
+def _progress(part: Path, url: str, have: int, size: int | None, quiet: bool) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal, one line elsewhere; yields the function that takes the bytes that came."""
     name = Path(urlsplit(url).path).name
     if quiet or not sys.stderr.isatty():

@@ -102,9 +102,7 @@ def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     return list(dict.fromkeys([*sorted(inside, key=len), *close]))[:count]
 
 
-def _from_torchvision(
-    name: str, weights: str | Path | None, num_classes: int | None, quiet: bool
-) -> LoadedModel:
+def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | None, quiet: bool) -> LoadedModel:
     torchvision = _torchvision()
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
@@ -129,8 +127,7 @@ def _from_torchvision(
         return LoadedModel(module, spec, "random", *_facts(default, num_classes or 1000))
     if not Path(weights).is_file():
         raise ModelError(
-            f"the weights {weights} are neither a file nor published for {name} "
-            f"({', '.join(published)}, random)."
+            f"the weights {weights} are neither a file nor published for {name} ({', '.join(published)}, random)."
         )
     # A file under its published name (resnet50-11ad3fa6.pth) brings that training's transforms; any other
     # file gets those of the first training, which are also everybody's habit: 256, 224.
@@ -166,9 +163,7 @@ def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -
     options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
     try:
         module = _seeded(lambda: timm.create_model(name, pretrained=weights is None, **options))
-    except (
-        Exception
-    ) as error:  # timm and the hub raise many kinds: no connection, no published weights, bad name
+    except Exception as error:  # timm and the hub raise many kinds: no connection, no published weights, bad name
         raise ModelError(f"timm could not build {name}: {error}") from error
     if weights is not None and str(weights) != "random":
         load_weights(module, weights, of=f"timm:{name}")
@@ -192,9 +187,7 @@ def _from_file(file: Path, name: str, weights: str | Path | None) -> LoadedModel
     source = _imported(file)
     factory = getattr(source, name, None)
     if factory is None:
-        raise ModelError(
-            f"{file} has no {name!r}{_did_you_mean(name, [n for n in vars(source) if n[0] != '_'])}."
-        )
+        raise ModelError(f"{file} has no {name!r}{_did_you_mean(name, [n for n in vars(source) if n[0] != '_'])}.")
     if weights is not None and str(weights) != "random" and not Path(weights).is_file():
         raise ModelError(f"the weights {weights} do not exist.")
     try:
@@ -202,9 +195,7 @@ def _from_file(file: Path, name: str, weights: str | Path | None) -> LoadedModel
     except Exception as error:
         raise ModelError(f"{name} in {file} failed: {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
-        raise ModelError(
-            f"{name} in {file} returned a {type(module).__name__}; it should return a torch.nn.Module."
-        )
+        raise ModelError(f"{name} in {file} returned a {type(module).__name__}; it should return a torch.nn.Module.")
     if weights is not None and str(weights) != "random":
         load_weights(module, weights, of=f"{file.name}:{name}")
     categories = getattr(source, "categories", None)

@@ -69,9 +69,7 @@ def test_iterating_ends(ecssd: Path) -> None:
 
 
 def test_missing_folders_masks_and_sizes_are_named(ecssd: Path) -> None:
-    with pytest.raises(
-        DatasetError, match="not ECSSD: it should hold the folders images and ground_truth_mask"
-    ):
+    with pytest.raises(DatasetError, match="not ECSSD: it should hold the folders images and ground_truth_mask"):
         ECSSD(ecssd / "images")
     save_mask(ecssd / "ground_truth_mask" / "0002.png", 61, 48)
     with pytest.raises(BadImage, match=r"0002\.png is 61 x 48 but .*0002\.jpg is 60 x 48"):
@@ -105,9 +103,7 @@ def test_a_label_map_is_inside_wherever_it_is_not_zero(tmp_path: Path) -> None:
     index.putpalette([0] * 768)
     (tmp_path / "masks").mkdir()
     index.save(tmp_path / "masks" / "a.png")
-    _, mask = Photographs(tmp_path / "photos", tmp_path / "masks", geometry=Geometry(resize=None, crop=None))[
-        0
-    ]
+    _, mask = Photographs(tmp_path / "photos", tmp_path / "masks", geometry=Geometry(resize=None, crop=None))[0]
     assert torch.equal(mask, torch.from_numpy(labels > 0))
 
 
@@ -142,9 +138,7 @@ def test_imagenet_by_class_folder(tmp_path: Path) -> None:
     image, label = dataset[2]
     assert image.shape == (3, 32, 32)
     assert dataset.classes[label] == "great_white_shark"
-    with pytest.raises(
-        DatasetError, match=r"3 class folders, so the classes' numbers are unknown; pass class_index="
-    ):
+    with pytest.raises(DatasetError, match=r"3 class folders, so the classes' numbers are unknown; pass class_index="):
         ImageNet(tmp_path / "val")
     with pytest.raises(DatasetError, match="without boxes"):
         dataset.mask(0)
@@ -230,9 +224,7 @@ def test_boxes_of_other_classes_are_outside(tmp_path: Path) -> None:
 def test_broken_or_missing_boxes_are_named(tmp_path: Path) -> None:
     save_noise(tmp_path / "val" / WNIDS[0] / "a.JPEG")
     write_class_index(tmp_path / "val" / "class_index.json")
-    with pytest.raises(
-        DatasetError, match=r"1 of 1 photographs have no bounding boxes .*looked for as a\.xml"
-    ):
+    with pytest.raises(DatasetError, match=r"1 of 1 photographs have no bounding boxes .*looked for as a\.xml"):
         ImageNet(tmp_path / "val", boxes=tmp_path / "boxes")
     for content, reason in {
         "<annotation><object>": "not a bounding-box file",

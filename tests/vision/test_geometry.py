@@ -65,9 +65,7 @@ def test_a_long_strip_takes_bounded_memory_and_shows_its_middle(size: tuple[int,
     image = Image.new("RGB", size, (0, 0, 0))
     width, height = size
     middle = (
-        (0, height // 2 - 5, width, height // 2 + 5)
-        if height > width
-        else (width // 2 - 5, 0, width // 2 + 5, height)
+        (0, height // 2 - 5, width, height // 2 + 5) if height > width else (width // 2 - 5, 0, width // 2 + 5, height)
     )
     image.paste((255, 255, 255), middle)
     picture = np.asarray(Geometry().picture(photograph(image)))

@@ -176,9 +176,7 @@ def png_header(width: int, height: int) -> bytes:
     """The first bytes of an 8-bit RGB PNG that claims this size and has no pixels."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunk = b"IHDR" + header
-    return (
-        b"\x89PNG\r\n\x1a\n" + struct.pack(">I", len(header)) + chunk + struct.pack(">I", zlib.crc32(chunk))
-    )
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", len(header)) + chunk + struct.pack(">I", zlib.crc32(chunk))
 
 
 @pytest.mark.parametrize("side", [13_000, 60_000])
@@ -229,9 +227,7 @@ def test_large_files_look_like_small_ones(tmp_path: Path, monkeypatch: pytest.Mo
         assert np.abs(np.asarray(Geometry().picture(small)) - whole).mean() < 2
 
 
-def test_large_palette_and_sixteen_bit_files_are_reduced_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_palette_and_sixteen_bit_files_are_reduced_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "LARGE", 1000)
     monkeypatch.setattr(reader, "REDUCED_SIDE", 20)
     Image.fromarray(gradient(90, 60)).quantize(50).save(tmp_path / "p.png")
