@@ -11,6 +11,7 @@ import base64
 import html
 import io
 import sys
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,14 +123,14 @@ def train(steps: int) -> tuple[nn.Module, float]:
     import torch.nn.functional as F
     from torch import nn
 
-    def block(inputs: int, outputs: int, kernel: int) -> list[nn.Module]:
-        convolution = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False)
-        return [convolution, nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)]
-
-    model = nn.Sequential(
-        *block(3, 12, 5), *block(12, 24, 3), *block(24, 48, 3), *block(48, 48, 3),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, len(SHAPES)),
-    )  # fmt: skip
+    layers: dict[str, nn.Module] = {}
+    for number, (inputs, outputs, kernel) in enumerate([(3, 12, 5), (12, 24, 3), (24, 48, 3), (48, 48, 3)], 1):
+        layers[f"conv{number}"] = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False)
+        layers[f"norm{number}"] = nn.BatchNorm2d(outputs)
+        layers[f"relu{number}"] = nn.ReLU()
+        layers[f"pool{number}"] = nn.MaxPool2d(2)
+    layers |= {"mean": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(48, len(SHAPES))}
+    model = nn.Sequential(OrderedDict(layers))
     generator = torch.Generator().manual_seed(torch.initial_seed())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=steps)
@@ -178,7 +179,7 @@ class Result:
     explanation: plrp.Explanation
     heatmaps: Tensor  # (sample, side, side): relevance summed over the colours
     nonzero: float  # share of pixels that carry relevance
-    on_shape: float  # share of |relevance| that lies on the shape's pixels
+    on_shape: float  # share of |relevance| that lies on the shape, or as near to it as a first kernel reaches
 
 
 def explain(model: nn.Module, seed: int, count: int = 64) -> dict[str, Result]:
@@ -188,6 +189,7 @@ def explain(model: nn.Module, seed: int, count: int = 64) -> dict[str, Result]:
     import plrp
 
     images, _, masks = draw_shapes(count, torch.Generator().manual_seed(seed + 1))
+    near = torch.nn.functional.max_pool2d(masks.float(), kernel_size=5, stride=1, padding=2)
     trace = plrp.trace(model, images)
     results = {}
     for name, settings in PRUNINGS.items():
@@ -195,7 +197,7 @@ def explain(model: nn.Module, seed: int, count: int = 64) -> dict[str, Result]:
         explanation = trace.explain(pruning=pruning)
         heatmaps = explanation.relevance.sum(1)
         mass = heatmaps.abs()
-        on_shape = (mass * masks).sum((1, 2)) / mass.sum((1, 2))
+        on_shape = (mass * near).sum((1, 2)) / mass.sum((1, 2))
         results[name] = Result(
             images,
             masks,
@@ -220,7 +222,7 @@ def draw_heatmaps(results: dict[str, Result]) -> bytes:
     figure = Figure(figsize=(2.05 * (1 + len(results)), 2.15 * len(samples) + 0.2), layout="constrained")
     axes = figure.subplots(len(samples), 1 + len(results), squeeze=False)
     for row, sample in zip(axes, samples, strict=True):
-        row[0].imshow((0.5 + 0.3 * first.images[sample]).clamp(0, 1).permute(1, 2, 0))
+        row[0].imshow((0.45 + 0.35 * first.images[sample]).clamp(0, 1).permute(1, 2, 0))
         row[0].set_ylabel(SHAPES[winners[sample]], fontsize=11)
         for axis, (name, result) in zip(row[1:], results.items(), strict=True):
             heatmap = result.heatmaps[sample]
@@ -249,8 +251,8 @@ def draw_layers(results: dict[str, Result]) -> bytes:
         if shares:
             layers = list(shares)
             axis.plot(range(len(layers)), [100 * share for share in shares.values()], "o-", label=name, lw=1.8)
-    axis.set_yscale("log")
-    axis.set_xticks(range(len(layers)), [f"input of\nlayer {layer}" for layer in layers])
+    axis.set_ylim(0, 100)
+    axis.set_xticks(range(len(layers)), [f"input of {layer}" for layer in layers])
     axis.set_ylabel("neurons kept (%)")
     axis.grid(axis="y", color="0.9")
     axis.spines[["top", "right"]].set_visible(False)

@@ -17,7 +17,7 @@ from .pruning import Arrived, Pruning, Site, prune
 from .refusals import unsupported, unsupported_reason
 from .rules import Booking, Branch, Handed, Pass, Rule, quotient
 from .tables import render_html, render_table
-from .tape import Op, Value, tensors_in
+from .tape import Op, Value, replaced, tensors_in
 from .targets import start
 from .trace import Trace, record, trace
 
@@ -166,9 +166,9 @@ def explain_trace(
     wanted = set(names) if layers is True else set(layers or ())
     for name in wanted - set(names):
         raise ValueError(f"The model has no layer '{name}'{nearest(name, names)}.")
-    logits = found.output
+    logits = replaced(found.output, torch.Tensor.clone, of=Tensor)  # the user's own
     walk = Walk(found, target, chosen, pruning, wanted)
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():
         relevance = walk.run()
 
     def again(layer: str) -> Tensor:
@@ -336,7 +336,7 @@ class Walk:
         """d_k, computed once per trace that is explained more than once."""
         if branch.denominator is not None:
             return branch.denominator
-        cache, key = self.trace.denominators, (id(op), id(rule), number)
+        cache, key = self.trace.denominators, (id(op), rule.key, number)
         if cache is None:
             return branch.contributions(bias=branch.bias)
         if key not in cache:

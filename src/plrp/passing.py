@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .errors import TraceError
 from .operations import Family
 from .rules import EPSILON, EPSILON_HALF, Booking, Branch, quotient, stabilise
 from .samples import Samples
@@ -49,7 +50,7 @@ def transposed(
     pairs = [(y, c.to(y.dtype)) for y, c in zip(outputs, cotangents, strict=True) if c is not None and y.requires_grad]
     sources = [leaf for leaf in leaves if leaf.requires_grad]
     if not pairs:
-        return [torch.zeros_like(leaf) for leaf in sources]
+        raise TraceError(f"`{op.kind}` hides its derivative, so relevance cannot follow its elements; register a rule for it.")
     found = torch.autograd.grad([y for y, _ in pairs], sources, [c for _, c in pairs], allow_unused=True)
     return [torch.zeros_like(s) if g is None else g for s, g in zip(sources, found, strict=True)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -62,7 +63,10 @@ class Pruning:
         if self.p is None and gain is None:
             raise ValueError("p=None leaves the choice to sparsity_gain: give one, for example sparsity_gain=1.0.")
         if self.layers is not None:
-            object.__setattr__(self, "layers", dict(self.layers))
+            object.__setattr__(self, "layers", MappingProxyType(dict(self.layers)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Pruning.from_dict, (self.to_dict(),)
 
     def __repr__(self) -> str:
         default = {f.name: f.default for f in fields(self)}
@@ -78,7 +82,8 @@ class Pruning:
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain data."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        settings = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {**settings, "layers": None if self.layers is None else dict(self.layers)}
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Pruning:
@@ -267,7 +272,7 @@ def prune(
         else:
             again = _reapply_naively(relevance, keep, samples, arrived, chosen.pruned, book)
         new = torch.where(chosen.pruned[:, None], samples.rows(again), rows)
-        flipped = new * rows < 0
+        flipped = ((new > 0) & (rows < 0)) | ((new < 0) & (rows > 0))
         columns["flipped"] = flipped.sum(1)
         columns["flipped_mass"] = (new.abs() * flipped).sum(1)
         columns["neurons_after"] = new.count_nonzero(1)

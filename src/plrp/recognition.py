@@ -259,11 +259,11 @@ def is_nonnegative(op: Op) -> bool:
     if op.family is Family.SPLIT and op.kind not in ("add", "sub", "rsub"):
         return op.kind != "interpolate" or op.argument(3, "mode") != "bicubic"
     if op.kind in ("add", "mul", "div"):
-        return _constants_nonnegative(op.args[1:2], op.kwargs)
+        return _constants_nonnegative(op.args[:2], op.kwargs)
     if op.kind in ("pad", "constant_pad_nd"):
         return _constants_nonnegative(op.args[3 if op.kind == "pad" else 2 :], {"value": op.kwargs.get("value")})
     if op.family is Family.REARRANGE:
-        numbers = op.args[1:] if op.kind in ("masked_fill", "where") else op.args[2:] if op.kind == "setitem" else ()
+        numbers = op.args if op.kind in ("masked_fill", "where") else op.args[2:] if op.kind == "setitem" else ()
         return _constants_nonnegative((*numbers, *tensors_in((op.args, op.kwargs))), op.kwargs)
     return False
 

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -79,11 +80,11 @@ class Recorder(TorchFunctionMode):
         if operation is not None and operation.inplace:
             return self._inplace(function, operation, args, kwargs, values)
         result = function(*args, **kwargs)
-        if operation is None and not any(t.is_floating_point() for t in tensors_in(result)):
+        if operation is None and not any(_carries(t) for t in tensors_in(result)):
             return result  # a shape, a comparison, an index: nothing that relevance could flow through
         if operation is not None and operation.family is Family.CONSTANT:
             return result
-        outputs = [t for t in tensors_in(result) if t.is_floating_point() and not any(t is a for a in tensors)]
+        outputs = [t for t in tensors_in(result) if _carries(t) and not any(t is a for a in tensors)]
         if not outputs:
             return result
         self._write(function, operation, args, kwargs, values, outputs)
@@ -110,7 +111,7 @@ class Recorder(TorchFunctionMode):
             )
         for sharer in self._sharing.get(_storage(target), []):
             other = sharer()
-            if other is not None and other is not target:
+            if other is not None and other is not target and target.numel():
                 raise TraceError(
                     f"`{spelled(function)}`{self._after()} changes a tensor in place while another view of the same "
                     "memory is in use; use the out-of-place form there."
@@ -155,13 +156,17 @@ class Recorder(TorchFunctionMode):
             outputs=[],
             rule=None if operation is None else operation.rule,
         )
-        samples = Samples.through(op, outputs, self._after())
-        for tensor, layout in zip(outputs, samples, strict=True):
-            value = Value(tensor.detach(), layout, op)
+        for tensor in outputs:
+            value = Value(_snapshot(tensor), inputs[0].samples, op)
             op.outputs.append(value)
             self.know(tensor, value)
         if operation is None or not operation.registered:
             recognise(op)
+        for value, layout in zip(op.outputs, Samples.through(op, outputs), strict=True):
+            value.samples = layout
+            if layout.mixed and not any(v.samples.mixed for v in inputs):
+                op.family, op.reason = Family.UNSUPPORTED, "it mixes the samples of the batch; explain one at a time"
+                op.map = op.rule = None
         op.name = self._name(op, tensors_in((args, kwargs)))
         for value in inputs:
             value.readers.append(op)
@@ -207,6 +212,19 @@ def _layer_path(parameter: str) -> str:
         parameter.split(".parametrizations.")[0] if ".parametrizations." in parameter else parameter.rpartition(".")[0]
     )
     return "" if path.startswith("parametrizations.") else path
+
+
+def _carries(tensor: Tensor) -> bool:
+    """Whether relevance could flow through a tensor: real or complex numbers, not indices or comparisons."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _snapshot(tensor: Tensor) -> Tensor:
+    """The tensor for the tape: an alias, or a copy of one made in inference mode, which autograd would not take."""
+    if tensor.is_inference():
+        with torch.inference_mode(False):
+            return tensor.clone()
+    return tensor.detach()
 
 
 def _storage(tensor: Tensor) -> int:

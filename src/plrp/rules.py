@@ -125,6 +125,12 @@ class Rule(ABC):
         """The branches of this rule for a layer that read x and gave z; `nonnegative`: x ≥ 0 is known."""
 
     @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells rules apart: the type and its settings, tensors by identity."""
+        settings = ((k, id(v) if isinstance(v, Tensor) else v) for k, v in vars(self).items())
+        return (type(self), *settings)
+
+    @property
     def name(self) -> str:
         """How the rule is called in tables."""
         return repr(self)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .errors import TraceError
 from .operations import Family
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ class Samples:
     batch: int
     axis: int = 0
     ids: Tensor | None = None
+    mixed: bool = False  # an operation has mixed the samples: relevance must not pass it
 
     @classmethod
     def first_axis(cls, batch: int) -> Samples:
@@ -70,10 +70,12 @@ class Samples:
         return self.rows(tensor).sum(1)
 
     @staticmethod
-    def through(op: Op, outputs: Sequence[Tensor], after: str) -> list[Samples]:
+    def through(op: Op, outputs: Sequence[Tensor]) -> list[Samples]:
         """Where the samples lie in an operation's outputs."""
         layout = op.inputs[0].samples
         batch = layout.batch
+        if any(v.samples.mixed for v in op.inputs):
+            return [Samples(batch, mixed=True)] * len(outputs)
         if batch <= 1:
             return [layout] * len(outputs)
         ordinary = all(v.samples.ordinary for v in op.inputs)
@@ -87,12 +89,7 @@ class Samples:
             found = [_locate(ids, batch) for ids in _probed(op, outputs)]
         else:
             found = [_unmoved(op, t) for t in outputs]
-        if any(f is None for f in found):
-            raise TraceError(
-                f"`{op.kind}`{after} mixes the samples of the batch, so that an explanation would depend on batch mates; "
-                "explain one sample at a time."
-            )
-        return [f for f in found if f is not None]
+        return [Samples(batch, mixed=True) if f is None else f for f in found]
 
 
 _MOVERS = frozenset(
@@ -107,7 +104,9 @@ def _moves_first_axis(op: Op) -> bool:
     if op.kind not in _MOVERS:
         return False
     dims = op.outputs[0].data.dim() if op.outputs else op.inputs[0].data.dim()
-    if op.kind == "getitem":
+    if op.kind == "setitem" and not isinstance(op.args[2], type(op.inputs[0])):
+        return False  # a constant is assigned: nothing moves
+    if op.kind in ("getitem", "setitem"):
         index = op.args[1] if isinstance(op.args[1], tuple) else (op.args[1],)
         return not (index and (index[0] is Ellipsis or (isinstance(index[0], slice) and index[0] == slice(None))))
     if op.kind in ("cat", "stack", "chunk", "split", "unbind", "split_with_sizes", "tensor_split"):

@@ -69,7 +69,7 @@ def _index(output: Tensor, target: Any) -> tuple[tuple[Any, ...], Any]:
     elif isinstance(target, int) and not isinstance(target, bool):
         chosen = torch.full((batch,), target, dtype=torch.long, device=output.device)
     elif isinstance(target, Tensor) or (isinstance(target, Sequence) and not isinstance(target, str)):
-        chosen = torch.as_tensor(target, device=output.device)
+        chosen = torch.as_tensor(target if len(target) else rows, device=output.device)
         if chosen.dim() == 0:
             chosen = chosen.expand(batch)
         if chosen.is_floating_point() or chosen.dtype == torch.bool:
@@ -130,5 +130,5 @@ def _from_callable(trace: Trace, target: Callable[[Any], Any], dtype: torch.dtyp
     for op in extended.reached([value]):
         if op.family.name == "UNSUPPORTED":
             raise unsupported(op, extended)
-    relevance = value.data.to(dtype)
-    return Start(value, relevance, relevance.reshape(trace.batch), target, ops)
+    relevance = value.data.to(dtype, copy=True)
+    return Start(value, relevance, relevance.reshape(trace.batch).clone(), target, ops)

@@ -147,12 +147,14 @@ def record(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor]) -> Trac
         check_model(model)
     recorder = Recorder(model)
     batch = given[0].shape[0]
-    aliases = [x.detach() for x in given]  # in-place operations on the input never reach the user's tensor
+    aliases = [
+        x.clone() if x.is_inference() else x.detach() for x in given
+    ]  # in-place operations on the input never reach the user's tensor
     values = [Value(alias.detach(), Samples.first_axis(batch)) for alias in aliases]
     for alias, value in zip(aliases, values, strict=True):
         value.nonnegative = bool(batch) and bool((value.data >= 0).all())
         recorder.know(alias, value)
-    with torch.no_grad(), recorder:
+    with torch.inference_mode(False), torch.no_grad(), recorder:
         output = model(*aliases)
         found = Trace(recorder, values, isinstance(inputs, Tensor))
         found.output = _without_head(output, found)
