@@ -78,9 +78,7 @@ class Branch:
         return stabilise(self.z + self.bias, self.epsilon)
 
 
-def branches(
-    rule: str, x: Tensor, w: Tensor, b: Tensor, ones: Tensor | None = None, **options: Any
-) -> list[Branch]:
+def branches(rule: str, x: Tensor, w: Tensor, b: Tensor, ones: Tensor | None = None, **options: Any) -> list[Branch]:
     """The branches of a rule for one sample.
 
     x: (inputs,); w: (inputs, outputs); b: (outputs,), zeros without a bias; ones: the matrix of the op with
@@ -142,14 +140,14 @@ def hand_down(parts: list[Branch], r: Tensor) -> HandedDown:
 
 
 def empty_branch_creation(parts: list[Branch], r: Tensor) -> float:
-    """αβ only: mass that appears because a branch has nobody to hand its share to, neither inputs nor bias.
+    """αβ only: mass that appears because the negative branch has nobody to take beta·R back from.
 
-    alpha·R − beta·R = R needs both branches. Where the negative one is empty, beta·R too much goes down;
-    where the positive one is, alpha·R too little does (creation below zero).
+    alpha·R − beta·R = R needs both branches; without inputs or bias in the negative one, beta·R too much goes
+    down. (An empty positive branch loses alpha·R instead, to the stabiliser that is all of its denominator.)
     """
     created = 0.0
     for part in parts:
-        empty = (part.n.abs().sum(0) == 0) & (part.bias == 0)
+        empty = (part.n.abs().sum(0) == 0) & (part.bias == 0) & (part.factor < 0)
         created -= float((part.factor * r)[empty].sum())
     return created
 
@@ -233,9 +231,7 @@ def gains(values: Iterable[float], measure: str) -> list[tuple[float, Fraction]]
     return found
 
 
-def gain_threshold(
-    values: Iterable[float], gain: float, measure: str, p: float | None = None
-) -> tuple[float, float]:
+def gain_threshold(values: Iterable[float], gain: float, measure: str, p: float | None = None) -> tuple[float, float]:
     """θ of the sparsity gain, and how near the nearest decision was to going the other way (relative)."""
     entries = [float(v) for v in values]
     total = sum(map(Fraction, entries), Fraction(0))
@@ -306,9 +302,7 @@ def rescale_survivors(r: Tensor, mask: Tensor) -> Tensor:
     return out
 
 
-def prune(
-    r: Tensor, readers: list[tuple[list[Branch], Tensor]], skip: Tensor, cut: Cut, p: float | None
-) -> Pruned:
+def prune(r: Tensor, readers: list[tuple[list[Branch], Tensor]], skip: Tensor, cut: Cut, p: float | None) -> Pruned:
     """Cut the total relevance r of one tensor, and redistribute.
 
     readers: the rule's branches and the output relevance R_k of every conv/linear that reads the tensor.
@@ -516,9 +510,7 @@ def walk(
 def epsilon_plus_flat(convs: Iterable[str] = ()) -> Callable[[Step, bool], tuple[str, dict[str, Any]]]:
     """The default composite: Flat first, z⁺ for the named convs, ε for every linear layer."""
     convs = set(convs)
-    return lambda step, first: (
-        ("flat", {}) if first else (("zplus", {}) if step.name in convs else ("epsilon", {}))
-    )
+    return lambda step, first: ("flat", {}) if first else (("zplus", {}) if step.name in convs else ("epsilon", {}))
 
 
 # ---------------------------------------------------------------- models and ledgers
@@ -592,7 +584,7 @@ def lost(row: dict[str, Any]) -> float:
 
 
 def ledger_gaps(explanation: Any, scores: Tensor) -> tuple[float, float]:
-    """(worst row, worst total) by which the ledger fails to close, relative to the largest ‖R‖₁ on the way."""
+    """(worst row, worst total) by which the ledger fails to close, relative to the largest ‖R‖₁."""
     relevance = explanation.relevance
     tensors = relevance if isinstance(relevance, tuple) else (relevance,)
     worst_row = worst_total = 0.0

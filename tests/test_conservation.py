@@ -54,9 +54,7 @@ def prepared(name: str) -> tuple[nn.Module, Tensor]:
         options = {"init_weights": False} if name == "vgg16" else {}
         model = models.get_model(name, **options)
         if name == "vgg16":  # the original head but for its width
-            model.classifier = nn.Sequential(
-                nn.Linear(25088, 128), nn.ReLU(True), nn.Dropout(), nn.Linear(128, 1000)
-            )
+            model.classifier = nn.Sequential(nn.Linear(25088, 128), nn.ReLU(True), nn.Dropout(), nn.Linear(128, 1000))
     model = model.to_empty(device="cpu")
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -117,9 +115,7 @@ def test_the_mass_recorded_at_a_pruned_tensor_is_the_mass_of_that_tensor(redistr
     for row in explanation.ledger:
         if row["op"] == "prune":
             kept = explanation.layers[row["layer"]][row["sample"]].double()
-            assert row["mass_out_positive"] == pytest.approx(
-                float(oracles.positive(kept).sum()), rel=1e-5, abs=1e-9
-            )
+            assert row["mass_out_positive"] == pytest.approx(float(oracles.positive(kept).sum()), rel=1e-5, abs=1e-9)
             negative = -float(oracles.negative(kept).sum())
             assert row["mass_out_negative"] == pytest.approx(negative, rel=1e-5, abs=1e-9)
             assert row["neurons_after"] == int((kept != 0).sum())

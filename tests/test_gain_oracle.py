@@ -55,9 +55,7 @@ entries = st.one_of(
 
 @pytest.mark.parametrize("measure", MEASURES)
 @settings(max_examples=200, deadline=None)
-@given(
-    entries, st.sampled_from([0.1, 0.5, 0.8, 1.0, 1.3, 1.7, 2.5, 6.0]), st.sampled_from([None, 0.1, 0.4, 0.9])
-)
+@given(entries, st.sampled_from([0.1, 0.5, 0.8, 1.0, 1.3, 1.7, 2.5, 6.0]), st.sampled_from([None, 0.1, 0.4, 0.9]))
 @example([1.0, 1.0, 1.0, 5.0], 1.0, None)
 @example([1.0, 2.0, 3.0, -4.0, -1.0, 0.0], 1.0, 0.5)
 def test_the_gain_prunes_what_the_group_by_group_walk_prunes(measure, values, gain, p):

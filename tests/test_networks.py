@@ -87,9 +87,7 @@ def test_torchvision_networks_are_explained_with_finite_relevance_and_a_closed_l
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "composite", ["epsilon-plus", "epsilon-alpha2-beta1-flat", "epsilon-alpha2-beta1", "epsilon"]
-)
+@pytest.mark.parametrize("composite", ["epsilon-plus", "epsilon-alpha2-beta1-flat", "epsilon-alpha2-beta1", "epsilon"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_torchvision_networks_are_explained_under_every_composite(name, composite):
     model, x = build(name), picture(name, 2)
@@ -129,9 +127,7 @@ class DenseCNN(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Conv1d(4, 16, 9, padding="same")
-        self.body = nn.Sequential(
-            nn.ReLU(), nn.Conv1d(16, 16, 5, padding="same"), nn.BatchNorm1d(16), nn.ReLU()
-        )
+        self.body = nn.Sequential(nn.ReLU(), nn.Conv1d(16, 16, 5, padding="same"), nn.BatchNorm1d(16), nn.ReLU())
         self.head = nn.Conv1d(16, 3, 1)
 
     def forward(self, x: Tensor) -> Tensor:

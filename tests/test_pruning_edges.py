@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import oracles
 import plrp
@@ -63,9 +64,7 @@ def resnet() -> tuple[nn.Module, Tensor]:
 def test_p_zero_is_lrp_to_the_last_bit(network, composite, redistribution):
     trace = plrp.trace(*network())
     plain = trace.explain(composite=composite, layers=True)
-    pruned = trace.explain(
-        composite=composite, pruning=plrp.Pruning(p=0.0, redistribution=redistribution), layers=True
-    )
+    pruned = trace.explain(composite=composite, pruning=plrp.Pruning(p=0.0, redistribution=redistribution), layers=True)
     assert torch.equal(plain.relevance, pruned.relevance)
     for name, relevance in plain.layers.items():
         assert torch.equal(relevance, pruned.layers[name]), name
@@ -314,6 +313,41 @@ def test_the_forward_pass_runs_once_for_many_explanations():
     assert len(calls) == 1
 
 
+class CountedConvolutions(TorchDispatchMode):
+    """Counts the convolutions and matrix products that run inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = str(function)
+        self.count += any(word in name for word in ("convolution", "aten.mm", "aten.addmm", "aten.bmm"))
+        return function(*args, **(kwargs or {}))
+
+
+def test_denominators_are_computed_once_per_trace():
+    """The first explanation pays for what does not depend on relevance; all others run fewer convolutions."""
+    trace = plrp.trace(*small())
+    counts = []
+    for p in (0.1, 0.2, 0.3):
+        with CountedConvolutions() as counted:
+            trace.explain(pruning=plrp.Pruning(p=p))
+        counts.append(counted.count)
+    assert counts[1] < counts[0]
+    assert counts[2] == counts[1]
+
+
+def test_rules_that_print_alike_are_not_confused_on_one_trace():
+    model, x = small()
+    trace = plrp.trace(model, x)
+    for width in (5.0, 9.0, 9.0000001, 30.0):
+        bounds = {"low": torch.full((3, 1), -width), "high": torch.full((3, 1), width)}
+        composite = plrp.composite("epsilon-gamma-box", **bounds)
+        found = trace.explain(composite=composite, target=0).relevance
+        assert torch.equal(found, plrp.explain(model, x, composite=composite, target=0).relevance)
+
+
 def test_explaining_leaves_no_mark_on_the_trace():
     """Results of one explanation are not views of what the trace keeps: writing into them changes nothing."""
     trace = plrp.trace(*small())
@@ -326,9 +360,7 @@ def test_explaining_leaves_no_mark_on_the_trace():
     assert torch.equal(trace.explain(pruning=plrp.Pruning(p=0.3)).relevance, expected)
 
 
-@pytest.mark.parametrize(
-    "rule", [rules.Epsilon(), rules.ZPlus(), rules.AlphaBeta(), rules.Gamma(), rules.Flat()]
-)
+@pytest.mark.parametrize("rule", [rules.Epsilon(), rules.ZPlus(), rules.AlphaBeta(), rules.Gamma(), rules.Flat()])
 def test_a_dead_layer_stops_relevance_without_nan(rule):
     """All activations zero below the head: everything goes to its bias, nothing divides by zero."""
     model, x = small()

@@ -23,7 +23,7 @@ RULES = {
     "alpha1-beta0": (lambda: rules.AlphaBeta(alpha=1, beta=0), "alphabeta", {"alpha": 1.0, "beta": 0.0}),
     "alpha3-beta2": (lambda: rules.AlphaBeta(alpha=3, beta=2), "alphabeta", {"alpha": 3.0, "beta": 2.0}),
     "zplus": (lambda: rules.ZPlus(), "zplus", {}),
-    "zbox": (lambda: rules.ZBox(low=-2.5, high=3.0), "zbox", {"low": -2.5, "high": 3.0}),
+    "zbox": (lambda: rules.ZBox(low=-4.5, high=5.0), "zbox", {"low": -4.5, "high": 5.0}),
     "flat": (lambda: rules.Flat(), "flat", {}),
     "wsquare": (lambda: rules.WSquare(), "wsquare", {}),
 }
@@ -53,9 +53,7 @@ OPS = {
     ),
     "transposed1d": (lambda b: nn.ConvTranspose1d(2, 3, 3, bias=b), (2, 5)),
     "transposed1d-all": (
-        lambda b: nn.ConvTranspose1d(
-            4, 4, 3, stride=3, padding=1, output_padding=1, groups=2, dilation=2, bias=b
-        ),
+        lambda b: nn.ConvTranspose1d(4, 4, 3, stride=3, padding=1, output_padding=1, groups=2, dilation=2, bias=b),
         (4, 4),
     ),
     "transposed2d": (
@@ -137,9 +135,7 @@ def test_the_ledger_row_of_a_linear_operation_holds_what_bias_and_epsilon_took(r
     step = oracles.linear_step("op", "x", model.op, tuple(x.shape[1:]))
     for sample in range(len(x)):
         r = explanation.layers["head"][sample].reshape(-1)
-        parts = oracles.branches(
-            oracle_rule, x[sample].reshape(-1), step.matrix, step.bias, step.ones, **options
-        )
+        parts = oracles.branches(oracle_rule, x[sample].reshape(-1), step.matrix, step.bias, step.ones, **options)
         took = oracles.hand_down(parts, r)
         [row] = [w for w in explanation.ledger if w["sample"] == sample and w["layer"] == "op"]
         scale = float(r.abs().sum())
@@ -155,9 +151,7 @@ def test_the_ledger_row_of_a_linear_operation_holds_what_bias_and_epsilon_took(r
         assert row["mass_in_negative"] == pytest.approx(-float(oracles.negative(r).sum()), abs=1e-9 * scale)
         out = took.relevance
         assert row["mass_out_positive"] == pytest.approx(float(oracles.positive(out).sum()), abs=1e-9 * scale)
-        assert row["mass_out_negative"] == pytest.approx(
-            -float(oracles.negative(out).sum()), abs=1e-9 * scale
-        )
+        assert row["mass_out_negative"] == pytest.approx(-float(oracles.negative(out).sum()), abs=1e-9 * scale)
     oracles.assert_ledger_closes(explanation, explanation.logits[:, 0], 1e-9)
 
 
@@ -184,6 +178,7 @@ def test_padding_modes_move_relevance_back_to_the_elements_they_copied(rule_name
     copies = oracles.unit_responses(lambda v: F.pad(v, widths, mode=mode), shape)
     expected = (on_wide.flatten(1) @ copies.T).reshape(x.shape)
     assert oracles.relative_difference(explanation.relevance, expected) < 1e-9
+    oracles.assert_ledger_closes(explanation, explanation.logits[:, 0], 1e-9)
 
 
 @pytest.mark.parametrize("rule_name", RULES)
@@ -439,6 +434,7 @@ def test_relevance_follows_the_elements_through_rearrangements_and_max_pools(nam
     _, expected = torch.autograd.functional.vjp(lambda v: op(v).flatten(1), x, r)
     assert oracles.relative_difference(explanation.relevance, expected) < 1e-12
     assert explanation.relevance.shape == x.shape
+    oracles.assert_ledger_closes(explanation, explanation.logits[:, 0], 1e-9)
 
 
 ACTIVATIONS = {
@@ -504,6 +500,74 @@ def test_constants_added_or_multiplied_below_the_first_layer_pass_relevance(name
     explanation = plrp.explain(model, x, target=0, composite=ZERO(), layers=True)
     expected = explanation.layers["head"].reshape(x.shape)
     assert oracles.relative_difference(explanation.relevance, expected) < 1e-12
+
+
+TURNED = {
+    "scale-right": lambda h, c: h * c,
+    "scale-left": lambda h, c: c * h,
+    "scale-in-place": lambda h, c: h.mul_(c),
+    "torch-mul-left": lambda h, c: torch.mul(c, h),
+    "divide": lambda h, c: h / c,
+    "shift-right": lambda h, c: h + c,
+    "shift-left": lambda h, c: c + h,
+    "shift-in-place": lambda h, c: h.add_(c),
+    "subtract": lambda h, c: h - c.abs(),
+    "subtract-reversed": lambda h, c: c - h,
+    "negate": lambda h, c: -h,
+    "number-left": lambda h, c: -2.0 * h,
+    "add-alpha": lambda h, c: torch.add(h, c.abs(), alpha=-1),
+    "where": lambda h, c: torch.where(h > 0.5, h, c.expand_as(h)),
+    "where-number": lambda h, c: torch.where(h > 0.5, h, -1.0),
+    "masked-fill": lambda h, c: h.masked_fill(h < 0.5, -1.0),
+    "cat-constant": lambda h, c: torch.cat([c.expand_as(h), h], 1)[:, 3:],
+    "pad-negative-value": lambda h, c: F.pad(h, (1, 1), value=-1.0),
+    "pad-positional": lambda h, c: F.pad(h, (1, 1), "constant", -1.0),
+    "clamp-below-zero": lambda h, c: h.clamp(-1.0, -0.25),
+    "minimum": lambda h, c: torch.minimum(h, c.expand_as(h)),
+    "log": lambda h, c: torch.log(h + 0.5),
+    "bicubic": lambda h, c: F.interpolate(h[:, None], size=(6, 9), mode="bicubic")[:, 0],
+    "gate": lambda h, c: h * torch.tanh((h * c).mean(-1, keepdim=True)),
+    "batch-norm": lambda h, c: F.batch_norm(h, torch.ones(6).double(), torch.ones(6).double()),
+    "layer-norm": lambda h, c: F.layer_norm(h, h.shape[-1:]),
+    "set-item": lambda h, c: _with_item(h, -1.0),
+}
+
+
+def _with_item(h: Tensor, value: float) -> Tensor:
+    h = h.clone()
+    h[:, 0] = value
+    return h
+
+
+@pytest.mark.parametrize("rule_name", ["zplus", "alpha2-beta1", "gamma"])
+@pytest.mark.parametrize("name", TURNED)
+def test_a_sign_turned_after_a_relu_is_noticed(name, rule_name):
+    """Rules save work where x ≥ 0 is known: whatever may make x negative again must end that knowledge."""
+    op = TURNED[name]
+    make_rule, oracle_rule, options = RULES[rule_name]
+    torch.manual_seed(0)
+    constant = -0.3 - torch.rand(6, 1, dtype=torch.float64)
+
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Conv1d(3, 6, 3, padding=1)
+            self.op = nn.LazyConv1d(4, 3, padding=1)
+            self.head = nn.LazyLinear(1, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.op(op(F.relu(self.first(x)), constant)).flatten(1))
+
+    model = Turned().double().eval()
+    x = torch.randn(2, 3, 7, dtype=torch.float64)
+    with torch.no_grad():
+        model(x)
+        activations = op(F.relu(model.first(x)), constant)
+    assert bool((activations < 0).any())
+    explanation = plrp.explain(model, x, target=0, composite=single_rule(make_rule()), layers=True)
+    model.rectified = False
+    expected = expected_below(model, activations, explanation.layers["head"], oracle_rule, options)
+    assert oracles.relative_difference(explanation.layers["op"], expected) < 1e-9
 
 
 NORMS = {
@@ -621,9 +685,7 @@ def test_a_branch_that_only_feeds_a_gate_has_no_ledger_row():
     explanation = plrp.explain(model, torch.randn(2, 2, 9, dtype=torch.float64))
     assert "squeeze" not in {row["layer"] for row in explanation.ledger}
     assert {"conv", "head"} <= {row["layer"] for row in explanation.ledger}
-    oracles.assert_ledger_closes(
-        explanation, explanation.logits.gather(1, explanation.target[:, None])[:, 0], 1e-9
-    )
+    oracles.assert_ledger_closes(explanation, explanation.logits.gather(1, explanation.target[:, None])[:, 0], 1e-9)
 
 
 ADDS = {
