@@ -230,13 +230,24 @@ def write(
         explained.save(archive)
         written.append(archive)
     if arguments.layers:
-        for name, figure in explained.layer_figures().items():
+        for name, figure in explained.layer_figures(variant_for_layers(explained, arguments)).items():
             path = picture.with_name(f"{picture.stem}-{name}{picture.suffix}")
             save_figure(figure, path, dpi=arguments.dpi)
             written.append(path)
     draw = explained.comparison if arguments.compare else explained.figure
     save_figure(draw(colours=arguments.colours, dilate=arguments.dilate), picture, dpi=arguments.dpi)
     return [picture, *written]
+
+
+def variant_for_layers(explained: ExplainedPhotograph, arguments: argparse.Namespace) -> str:
+    """The variant whose layers are drawn: of the method asked for, with p nearest to the one asked for."""
+    wanted = 0.15 if arguments.p is None else arguments.p
+    distance = {
+        name: abs((0.0 if pruning.p is None else pruning.p) - wanted)
+        for name, pruning in explained.prunings.items()
+        if pruning is not None and pruning.redistribution == arguments.method
+    }
+    return min(distance, key=lambda name: distance[name])
 
 
 def report(explained: ExplainedPhotograph, written: Sequence[Path], width: int) -> list[str]:

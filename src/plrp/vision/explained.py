@@ -91,9 +91,12 @@ class ExplainedPhotograph:
                 rows.setdefault(name.split(", p =")[0], {})[pruning.p] = self.relevance[name]
         return comparison_figure(self.picture, self.relevance[LRP], rows, title=self.title, **options)
 
-    def layer_figures(self) -> dict[str, Figure]:
-        """How relevance thins (`layers`) and which channels it takes (`flow`), for the last variant."""
-        name, pruning = list(self.prunings.items())[-1]
+    def layer_figures(self, variant: str | None = None) -> dict[str, Figure]:
+        """How relevance thins (`layers`) and which channels it takes (`flow`), for a variant (default: the
+        last).
+        """
+        name = variant or list(self.prunings)[-1]
+        pruning = self.prunings[name]
         how: dict[str, Any] = {"target": self.target, "composite": self.composite}
         plain = thinning(self.trace, self.trace.explain(layers=True, **how))
         pruned = thinning(self.trace, self.trace.explain(layers=True, pruning=pruning, **how))

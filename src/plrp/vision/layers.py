@@ -56,7 +56,7 @@ def thinning_figure(
         if place == 0:
             ax.set_yscale("log")
             ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            ax.legend(fontsize=7.5, frameon=False, loc="lower left")
+            ax.legend(fontsize=7.5, frameon=False, loc="best")
         else:
             ax.set_ylim(0, 104)
     strip = outer[1].subgridspec(2, max(1, len(spaces)))
