@@ -150,6 +150,7 @@ def _add_train(commands: Any) -> None:
     parser.add_argument("--labels", metavar="TSV", help="table name<TAB>label, for a FASTA file")
     parser.add_argument("--column", help="column of the labels (default: the second)")
     parser.add_argument("--filters", type=int, default=32, help="convolution filters; the paper has 4 and 32")
+    parser.add_argument("--hidden", type=int, default=0, help="neurons of a hidden layer; xor needs one, such as 32")
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--patience", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
@@ -178,7 +179,7 @@ def _train(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{arguments.labels}: labels are classes 0, 1, 2, ...; found {labels.min()}.")
     order = np.random.default_rng(arguments.seed).permutation(len(labels))
     train, validation, test = np.split(order, [int(0.7 * len(order)), int(0.85 * len(order))])
-    network = SequenceCNN(arguments.filters, length=onehot.shape[2], classes=int(labels.max()) + 1)
+    network = SequenceCNN(arguments.filters, classes=int(labels.max()) + 1, hidden=arguments.hidden)
     history = network.fit(
         onehot[train],
         labels[train],

@@ -7,7 +7,10 @@ PLRP-λ and PLRP-M with and without sparsity gain over p = 0 … 0.95, and write
 from __future__ import annotations
 
 import csv
+import importlib.util
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,15 +76,21 @@ def run(
     `explained` held-out ones go through the sweep. Also written: the data, both checkpoints, `sweep.csv` and
     `seqlets.bed`. One thread does the arithmetic, so that the same seed gives the same report.
     """
+    _check_extras()
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    compiling = compile_in_background()
     try:
         data = simulate(count, motifs=MOTIFS, task="classes", number=(1, 3), seed=seed)
-        study = examine(data, explained=explained, epochs=epochs, seed=seed, show_progress=show_progress)
+        study = examine(
+            data, explained=explained, epochs=epochs, seed=seed, show_progress=show_progress, compiling=compiling
+        )
     finally:
         torch.set_num_threads(threads)
+        compiling.kill()
+        compiling.wait()
 
     folder = out / "data"
     if (folder / "simulation.json").exists():  # of an earlier run of the demo
@@ -97,6 +106,22 @@ def run(
     return path
 
 
+def _check_extras() -> None:
+    """Say what is missing before an hour of work, not after."""
+    for package in ("matplotlib", "pyjaspar", "memelite"):
+        if importlib.util.find_spec(package) is None:
+            raise ImportError(f"the demo needs {package}: pip install 'plrp[genomics]'")
+
+
+def compile_in_background() -> subprocess.Popen[bytes]:
+    """Have another process compile memelite's TOMTOM into numba's cache, while this one trains.
+
+    The first use in an environment costs a minute or two of compiling; later ones a few seconds.
+    """
+    work = "from plrp.genomics import jaspar, match_motifs; match_motifs([jaspar('CTCF')])"
+    return subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
 def examine(
     data: Simulated,
     *,
@@ -105,17 +130,19 @@ def examine(
     seed: int = 0,
     filters: Sequence[int] = FILTERS,
     show_progress: bool | None = None,
+    compiling: subprocess.Popen[bytes] | None = None,
 ) -> Study:
     """Train, explain and measure on sequences with known motifs; what `run` does between simulating and
     writing.
 
-    Explained are held-out sequences that hold a motif and that the larger network labels rightly.
+    Explained are held-out sequences that hold a motif and that the larger network labels rightly. `compiling`
+    is what `compile_in_background` started; matching waits for it.
     """
     train, validation, test = data.split(0.7, 0.15, 0.15, seed=seed)
     networks, histories, accuracies = {}, {}, {}
     for size in filters:
         name = f"{size} filters"
-        network = SequenceCNN(size, length=data.length, classes=len(data.class_names))
+        network = SequenceCNN(size, classes=len(data.class_names))
         histories[name] = network.fit(
             train.onehot(),
             train.labels,
@@ -149,7 +176,9 @@ def examine(
     with progress("finding motifs", 2, show_progress) as step:
         sparse = explain_sequences(first, onehot, pruning=Pruning(p=MOTIF_P)).per_base()
         patterns = find_patterns(find_seqlets(sparse), onehot, sparse, max_patterns=8)
-        step(1, "matching against JASPAR; compiles once per machine")
+        step(1, "matching against JASPAR (its code is compiled once per environment)")
+        if compiling is not None:
+            compiling.wait()
         matches = match_motifs([pattern.motif for pattern in patterns])
         step(1)
     return Study(
@@ -276,19 +305,19 @@ def _sites(study: Study, k: int) -> list[tuple[int, int, str]]:
 
 
 def _window(study: Study, k: int, width: int = 54) -> tuple[int, int]:
-    """The `width` bases around the sequence's first planted motif."""
-    start, end, *_ = study.shown.plantings.of(k)[0]
-    begin = int(np.clip((start + end) // 2 - width // 2, 0, study.shown.length - width))
-    return begin, begin + width
+    """The `width` bases around the planted motif with the most LRP relevance."""
+    sites = study.shown.plantings.of(k)
+    start, end, *_ = max(sites, key=lambda site: float(study.lrp[k, site[0] : site[1]].sum()))
+    begin = int(np.clip((start + end) // 2 - width // 2, 0, max(0, study.shown.length - width)))
+    return begin, min(begin + width, study.shown.length)
 
 
 def _logo_pictures(study: Study, k: int, title: str, caption: str = "") -> str:
     rows, letters, sites = _rows(study, k), study.shown.letters[k], _sites(study, k)
-    wide = logo_page([(title, rows, letters, sites)], width=15, row_height=0.85)
+    wide = logo_page([(title, rows, letters, sites)], width=11, row_height=0.72)
     window = _window(study, k)
-    near = {label: values for label, values in rows.items()}
     narrow = logo_page(
-        [(f"{title}, bases {window[0]}–{window[1] - 1}", near, letters, sites)],
+        [(f"{title}, bases {window[0]}–{window[1] - 1}", rows, letters, sites)],
         window=window,
         width=5.2,
         row_height=0.85,
@@ -330,22 +359,22 @@ def _not_a_threshold(study: Study, example: NotAThreshold) -> str:
         (example.outside, example.outside + 1, "pruned ▼"),
     ]
     name = study.shown.names[k]
-    wide = logo_page([(name, rows, study.shown.letters[k], marks)], width=15, row_height=1.1)
-    span = 40
-    sides = []
-    for place in (low, high):
-        begin = int(np.clip(place - span // 2, 0, study.shown.length - span))
-        sides.append(
-            logo_page(
-                [(f"{name}, bases {begin}–{begin + span - 1}", rows, study.shown.letters[k], marks)],
-                window=(begin, begin + span),
-                width=5.2,
-                row_height=1.0,
-            )
-        )
+    wide = logo_page([(name, rows, study.shown.letters[k], marks)], width=11, row_height=0.95)
     windows = "".join(
-        report.picture(report.data_uri(side, "png", 150), f"{name}, around base {place}")
-        for side, place in zip(sides, (low, high), strict=True)
+        report.picture(
+            report.data_uri(
+                logo_page(
+                    [(f"{name}, bases {begin}–{end - 1}", rows, study.shown.letters[k], marks)],
+                    window=(begin, end),
+                    width=5.2,
+                    row_height=1.0,
+                ),
+                "png",
+                150,
+            ),
+            f"{name}, bases {begin} to {end - 1}",
+        )
+        for begin, end in _close_ups(low, high, study.shown.length)
     )
     return report.section(
         "PLRP is not a threshold",
@@ -358,6 +387,13 @@ def _not_a_threshold(study: Study, example: NotAThreshold) -> str:
         report.picture(report.data_uri(wide, "png", 120), f"logos of {name}"),
         f'<div class="grid">{windows}</div>',
     )
+
+
+def _close_ups(low: int, high: int, length: int, span: int = 44) -> list[tuple[int, int]]:
+    """Windows of `span` bases that show both places: one if they are near each other, else one each."""
+    middles = [(low + high) // 2] if high - low < span - 8 else [low, high]
+    begins = [int(np.clip(middle - span // 2, 0, max(0, length - span))) for middle in middles]
+    return [(begin, min(begin + span, length)) for begin in begins]
 
 
 def _next_steps() -> str:

@@ -7,6 +7,7 @@ database that pyjaspar ships, without a network), a MEME or JASPAR file, or an a
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -138,6 +139,12 @@ def jaspar(name: str, release: str = JASPAR_RELEASE) -> Motif:
     Among motifs of one name the vertebrate one is taken first, then the lowest base id: `GATA1` is the
     mammalian factor and not the plant's. Names are matched without regard to case.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pyjaspar warns where it finds nothing; that is an error here
+        return _look_up(name, release)
+
+
+def _look_up(name: str, release: str) -> Motif:
     database = _database(release)
     if re.fullmatch(r"[A-Z]{2}\d{4}(\.\d+)?", name, re.IGNORECASE):
         record = database.fetch_motif_by_id(name.upper())

@@ -1,10 +1,9 @@
 """The convolutional networks of the paper's genomics experiments, trained and stored.
 
-The paper names two sizes, 4 and 32 filters, for sequences of 250 bases, and refers to Lemanczyk et al. 2024
-for the rest.
-`SequenceCNN` is a shallow network of that kind: a convolution of motif width, a second one that puts
-neighbouring evidence together, each with ReLU and max pooling, and two linear layers. All of it is under
-LRP's ordinary rules, so relevance flows down three pruned tensors.
+The paper names two sizes, 4 and 32 filters, and refers to Lemanczyk et al. (2024) for the rest, which says no
+more than that they are shallow in what was at hand here. `SequenceCNN` is a shallow network of the kind
+common in regulatory genomics: a convolution of motif width, a second one that puts neighbouring evidence
+together, the best place of each filter, and a linear read-out.
 """
 
 from __future__ import annotations
@@ -43,33 +42,36 @@ class History:
 class SequenceCNN(nn.Module):
     """A CNN for one-hot DNA, (batch, 4, length) to (batch, classes) pre-softmax scores.
 
-    conv(4 → filters, `kernel`) – norm – ReLU – maxpool – conv(filters → filters, 5) – norm – ReLU – maxpool –
-    linear(32) – ReLU – linear(classes); norm is BatchNorm, which the trace folds into its convolution.
+    conv(4 → filters, `kernel`) – norm – ReLU – maxpool(`pool`) – conv(filters → filters, 5) – norm – ReLU –
+    global maxpool – [linear(`hidden`) – ReLU –] linear(classes). norm is BatchNorm, which the trace folds
+    into its convolution. `hidden = 0` leaves that layer out; tasks such as xor need it (32 will do).
+    Sequences of any length from `kernel` bases on are read.
 
-    >>> SequenceCNN(filters=4, length=50)(torch.zeros(2, 4, 50)).shape
-    torch.Size([2, 2])
+    >>> SequenceCNN(filters=4, classes=3)(torch.zeros(2, 4, 250)).shape
+    torch.Size([2, 3])
     """
 
     def __init__(
         self,
         filters: int = 32,
         *,
-        length: int = 250,
         classes: int = 2,
         kernel: int = 15,
         pool: int = 4,
-        hidden: int = 32,
+        hidden: int = 0,
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        if length < kernel:
-            raise SequenceError(
-                f"Sequences of {length} bases are shorter than the first kernel of {kernel}: choose a smaller `kernel`."
-            )
-        self.settings = {
-            "filters": filters, "length": length, "classes": classes, "kernel": kernel, "pool": pool,
-            "hidden": hidden, "dropout": dropout,
-        }  # fmt: skip
+        if min(filters, classes, kernel, pool) < 1 or hidden < 0:
+            raise ValueError("SequenceCNN needs at least one filter, class, kernel base and pooled position.")
+        self.settings: dict[str, Any] = {
+            "filters": filters,
+            "classes": classes,
+            "kernel": kernel,
+            "pool": pool,
+            "hidden": hidden,
+            "dropout": dropout,
+        }
         self.conv1 = nn.Conv1d(4, filters, kernel, padding=kernel // 2)
         self.norm1 = nn.BatchNorm1d(filters)
         self.conv2 = nn.Conv1d(filters, filters, 5, padding=2)
@@ -77,8 +79,8 @@ class SequenceCNN(nn.Module):
         self.pool = nn.MaxPool1d(pool, ceil_mode=True)
         self.best = nn.AdaptiveMaxPool1d(1)
         self.dropout = nn.Dropout(dropout)
-        self.hidden = nn.Linear(filters, hidden)
-        self.output = nn.Linear(hidden, classes)
+        self.hidden = nn.Linear(filters, hidden) if hidden else None
+        self.output = nn.Linear(hidden or filters, classes)
 
     def _features(self, x: Tensor) -> Tensor:
         x = self.pool(torch.relu(self.norm1(self.conv1(x))))
@@ -87,13 +89,16 @@ class SequenceCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores of the classes before softmax; (batch, classes)."""
-        if x.shape[1:] != (4, self.settings["length"]):
+        kernel = self.settings["kernel"]
+        if x.ndim != 3 or x.shape[1] != 4 or x.shape[2] < kernel:
             raise SequenceError(
-                f"This network reads (batch, 4, {self.settings['length']}), got {tuple(x.shape)}: cut or "
-                "extend the "
-                f"sequences to {self.settings['length']} bases, or train one for their length."
+                f"This network reads (batch, 4, length) with at least the {kernel} bases of its kernel, got "
+                f"{tuple(x.shape)}."
             )
-        return self.output(torch.relu(self.hidden(self.dropout(self._features(x)))))
+        features = self.dropout(self._features(x))
+        if self.hidden is not None:
+            features = torch.relu(self.hidden(features))
+        return self.output(features)
 
     def fit(
         self,
@@ -104,7 +109,7 @@ class SequenceCNN(nn.Module):
         epochs: int = 60,
         patience: int = 8,
         batch_size: int = 64,
-        learning_rate: float = 2e-3,
+        learning_rate: float = 5e-3,
         weight_decay: float = 1e-4,
         seed: int = 0,
         show_progress: bool | None = None,
@@ -121,8 +126,9 @@ class SequenceCNN(nn.Module):
         history, best, best_loss = History(), copy.deepcopy(self.state_dict()), float("inf")
         with torch.random.fork_rng(devices=[]), progress(label, epochs, show_progress) as step:
             torch.manual_seed(seed)
-            for layer in (self.conv1, self.norm1, self.conv2, self.norm2, self.hidden, self.output):
-                layer.reset_parameters()
+            for layer in self.modules():
+                if isinstance(layer, (nn.Conv1d, nn.BatchNorm1d, nn.Linear)):
+                    layer.reset_parameters()
             optimizer = torch.optim.Adam(self.parameters(), lr=learning_rate, weight_decay=weight_decay)
             for epoch in range(epochs):
                 self.train()

@@ -230,10 +230,11 @@ def motifs_block(patterns: Sequence[Pattern], matches: Sequence[Sequence[Match]]
     for pattern, found in zip(patterns, matches, strict=True):
         best = found[0]
         bits = pattern.motif.probabilities * pattern.motif.information
+        size = f"max-width:{bits.shape[1] * 13}px"
         others = ", ".join(f"{m.motif.name} ({m.p:.0e})" for m in found[1:3])
         rows.append(
             [
-                f'<img src="{motif_logo(bits)}" alt="{escape(pattern.motif.consensus)}" style="max-width:{bits.shape[1] * 13}px">',
+                f'<img src="{motif_logo(bits)}" alt="{escape(pattern.motif.consensus)}" style="{size}">',
                 f"{pattern.count}",
                 f"<span><b>{escape(best.motif.name)}</b> {escape(best.motif.id)}</span>",
                 f"{best.p:.1e}",
