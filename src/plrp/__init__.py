@@ -1,7 +1,7 @@
 """Sparse explanations of PyTorch models by pruned layer-wise relevance propagation.
 
-`trace` records a forward pass, `Composite` picks a `rules.Rule` per layer, `Pruning` says what is cut, and `explain` returns
-an `Explanation`.
+`trace` records a forward pass, `Composite` picks a `rules.Rule` per layer, `Pruning` says what is cut, and `explain`
+returns an `Explanation`.
 """
 
 from __future__ import annotations

@@ -125,8 +125,9 @@ def explain(
     """Explain a model's prediction: how much each input feature contributed to a score.
 
     - `inputs`: a tensor (batch, …), or a tuple of them for a model with several inputs;
-    - `target`: the score to explain. None is each sample's winning class; a class, one class per sample (list or tensor), an
-      index tuple into the output (`(2, 141)` of (batch, 3, length)), or a callable from the output to one score per sample;
+    - `target`: the score to explain. None is each sample's winning class; a class, one class per sample (list or
+      tensor), an index tuple into the output (`(2, 141)` of (batch, 3, length)), or a callable from the output to one
+      score per sample;
     - `composite`: which layer gets which rule, by name or as a `plrp.Composite`;
     - `pruning`: a `plrp.Pruning`; None is plain LRP;
     - `layers`: keep the relevance at every layer's input (True), or at some (their names).

@@ -38,8 +38,8 @@ def mass_of(relevance: Tensor, samples: Samples) -> Mass:
 class Ledger(Sequence[dict[str, Any]]):
     """One record per entry of the tape that moves mass and per sample, made when it is read.
 
-    In every record: mass in = mass out + absorbed_bias + absorbed_epsilon + dropped − created, where mass is positive minus
-    negative part. Over all records of a sample: score = Σ input relevance + Σ absorbed + Σ dropped − Σ created.
+    In every record: mass in = mass out + absorbed_bias + absorbed_epsilon + dropped − created, where mass is positive
+    minus negative part. Over all records of a sample: score = Σ input relevance + Σ absorbed + Σ dropped − Σ created.
     """
 
     def __init__(self, batch: int) -> None:

@@ -49,15 +49,16 @@ _KINDS: dict[Family, str] = {
         exp exp2 expm1 log log2 log10 log1p sqrt square pow abs absolute erf neg negative
         normalize local_response_norm detach clone contiguous to float double half bfloat16 type type_as cpu cuda
         requires_grad_ alias positive nan_to_num""",
-    Family.SPLIT: """add sub subtract rsub mean sum avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d
-        adaptive_avg_pool3d lp_sum cumsum nanmean nansum""",
+    Family.SPLIT: """add sub subtract rsub mean sum avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
+        adaptive_avg_pool2d adaptive_avg_pool3d cumsum""",
     Family.WINNER: """max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices
         max_pool3d_with_indices adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
         adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices
         max amax maximum min amin minimum fractional_max_pool2d fractional_max_pool3d""",
     Family.REARRANGE: """view reshape flatten unflatten squeeze unsqueeze permute transpose t swapaxes swapdims movedim
         moveaxis T mT H mH adjoint ravel view_as reshape_as expand expand_as broadcast_to repeat repeat_interleave tile
-        flip fliplr flipud roll rot90 narrow select chunk split split_with_sizes tensor_split hsplit vsplit dsplit unbind
+        flip fliplr flipud roll rot90 narrow select chunk split split_with_sizes tensor_split hsplit vsplit dsplit
+        unbind
         cat concat concatenate stack hstack vstack dstack column_stack getitem setitem pad constant_pad_nd
         pixel_shuffle pixel_unshuffle channel_shuffle unfold fold im2col gather index_select take_along_dim take
         masked_select masked_fill where tril triu diagonal diag sort topk index_fill copy index_copy scatter

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .errors import TraceError
+from .maps import Convolution, OneChannel
 from .operations import Family
 from .rules import EPSILON, EPSILON_HALF, Booking, Branch, quotient, stabilise
 from .samples import Samples
@@ -50,7 +51,7 @@ def transposed(
     pairs = [(y, c.to(y.dtype)) for y, c in zip(outputs, cotangents, strict=True) if c is not None and y.requires_grad]
     sources = [leaf for leaf in leaves if leaf.requires_grad]
     if not pairs:
-        raise TraceError(f"`{op.kind}` hides its derivative, so relevance cannot follow its elements; register a rule for it.")
+        raise TraceError(f"`{op.kind}` hides its derivative, so relevance cannot follow it; register a rule for it.")
     found = torch.autograd.grad([y for y, _ in pairs], sources, [c for _, c in pairs], allow_unused=True)
     return [torch.zeros_like(s) if g is None else g for s, g in zip(sources, found, strict=True)]
 
@@ -67,7 +68,8 @@ def _by_registered_rule(op: Op, relevance: Relevances) -> Relevances:
     ):
         expected = [tuple(v.shape) for v in op.inputs]
         raise ValueError(
-            f"The rule registered for {op.kind} returned shapes {shapes}; it must return one relevance per input, {expected}."
+            f"The rule registered for {op.kind} returned shapes {shapes}; it must return one relevance per input: "
+            f"{expected}."
         )
     return parts
 
@@ -175,7 +177,7 @@ def book_branch(
     book: Booking, branch: Branch, part: Tensor, s: Tensor, d: Tensor, epsilon: float, samples: Samples
 ) -> None:
     """What the bias and ε took of a layer's relevance in one branch, and what an empty negative branch created."""
-    if s.dim() > 2 and samples.ordinary and branch.one_sign and epsilon:
+    if isinstance(branch.map, Convolution | OneChannel) and samples.ordinary and branch.one_sign and epsilon:
         per_channel = s.flatten(2).sum(2)  # one pass serves both: bias is per channel, ε the same for all
         if branch.bias is not None:
             book.bias = book.bias + (per_channel * branch.bias.flatten()).sum(1)
@@ -278,7 +280,7 @@ def batch_norm_affine(op: Op) -> tuple[Tensor, Tensor]:
 
 
 def _gate(op: Op, relevance: Relevances, book: Booking) -> Relevances:
-    """The signal takes all: as it is in an element-wise product, by the ε-rule with the gate held constant in a matrix product."""
+    """The signal takes all; in a matrix product by the ε-rule, with the gate held constant."""
     (given,) = relevance
     signal = op.signal
     assert given is not None

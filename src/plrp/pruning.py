@@ -28,9 +28,11 @@ ORPHANED = 1e-6  # a neuron is orphaned if its contributions cancel to this shar
 class Pruning:
     """How to thin relevance at the input of every conv and linear layer but the first ones.
 
-    - `p`: the share of the relevance mass to prune per layer, sample and sign, in [0, 1); None leaves it to `sparsity_gain`.
+    - `p`: the share of the relevance mass to prune per layer, sample and sign, in [0, 1); None leaves it to
+      `sparsity_gain`.
     - `p_negative`: the same for negative relevance, where it is to differ.
-    - `redistribution`: where pruned mass goes: `"lambda"` scales the survivors, `"M"` applies the layer's rule again to them.
+    - `redistribution`: where pruned mass goes: `"lambda"` scales the survivors, `"M"` applies the layer's rule to them
+      again.
     - `conserve=False`: the ablations; λ = 1, or M re-applied naively, so that pruned mass is lost.
     - `sparsity_gain`: prune an entry only while it buys at least this much sparsity per share of mass; `measure` is the
       sparsity: the share of `"zeros"`, or the `"gini"` index.
@@ -119,8 +121,8 @@ class Pruning:
             assert self.layers is not None
             if self.layers[other] != p:
                 raise ValueError(
-                    f"'{other}' and '{name}' read the same tensor, which cannot be pruned with both p = {self.layers[other]} "
-                    f"and p = {p}; give one of them, or the same p."
+                    f"'{other}' and '{name}' read the same tensor, which cannot be pruned with both "
+                    f"p = {self.layers[other]} and p = {p}; give one of them, or the same p."
                 )
             sites[id(value)].p = sites[id(value)].p_negative = p
 
@@ -358,7 +360,7 @@ def _housed(survivors: Tensor, homeless: Sequence[Tensor], masses: Sequence[Tens
 def _reapply_naively(
     relevance: Tensor, keep: Tensor, samples: Samples, arrived: Arrived, pruned: Tensor, book: Booking
 ) -> Tensor:
-    """The rule again with the activations masked, bias and ε in the denominator: the ablation that loses mass to them."""
+    """The rule again with masked activations, bias and ε in the denominator: the ablation that loses mass to them."""
     again = torch.zeros_like(relevance)
     for op, branches in arrived.layers:
         for handed in branches:

@@ -107,7 +107,7 @@ class Recorder(TorchFunctionMode):
             return target
         if _storage(target) in self._own:
             raise TraceError(
-                f"`{spelled(function)}`{self._after()} writes into a parameter or buffer of the model; use a copy of it."
+                f"`{spelled(function)}`{self._after()} writes into a parameter or buffer of the model; use a copy."
             )
         for sharer in self._sharing.get(_storage(target), []):
             other = sharer()

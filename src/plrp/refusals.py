@@ -34,8 +34,8 @@ def check_inputs(inputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
             raise ValueError(f"{which} has no batch axis (shape {tuple(x.shape)}). Add one with `x[None]`.")
         if x.shape[0] != given[0].shape[0]:
             raise ValueError(
-                f"{which} holds {x.shape[0]} samples, the first input {given[0].shape[0]}: the first axis of every input is "
-                "the batch."
+                f"{which} holds {x.shape[0]} samples, the first input {given[0].shape[0]}: the first axis of every input "
+                "is the batch."
             )
         if not torch.isfinite(x).all():
             bad = "NaN" if torch.isnan(x).any() else "infinite values"
@@ -64,7 +64,8 @@ def check_model(model: nn.Module) -> None:
             )
         if module.training and isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise ValueError(
-                f"{where} is a BatchNorm in training mode: its output would depend on the whole batch. Call `model.eval()`."
+                f"{where} is a BatchNorm in training mode: its output would depend on the whole batch. "
+                "Call `model.eval()`."
             )
         random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
         random = random or (type(module).__name__ in ("StochasticDepth", "DropPath") and getattr(module, "p", 1) != 0)
@@ -90,8 +91,8 @@ def refuse_active(
         mean = kwargs.get("running_mean", args[1] if len(args) > 1 else None)
         if training or mean is None:
             raise ValueError(
-                f"batch_norm{after} uses the statistics of the batch: a sample's explanation would depend on the others. "
-                "Call `model.eval()`; a BatchNorm without running statistics cannot be explained."
+                f"batch_norm{after} uses the statistics of the batch: a sample's explanation would depend on the "
+                "others. Call `model.eval()`; a BatchNorm without running statistics cannot be explained."
             )
 
 
@@ -107,8 +108,8 @@ def check_output(found: Trace, output: Any) -> None:
         )
     if isinstance(found.output, Tensor) and (found.output.dim() == 0 or found.output.shape[0] != found.batch):
         raise ValueError(
-            f"The model returned shape {tuple(found.output.shape)} for a batch of {found.batch}: the first axis of the output "
-            "must be the batch. Is the batch axis missing (`x[None]`), or does the model average over it?"
+            f"The model returned shape {tuple(found.output.shape)} for a batch of {found.batch}: the first axis of the "
+            "output must be the batch. Is the batch axis missing (`x[None]`), or does the model average over it?"
         )
 
 

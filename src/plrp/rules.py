@@ -1,7 +1,7 @@
 """How one operation hands its relevance down.
 
-A rule for a layer states its *branches*: contributions n_jk of input j to output k, what the bias adds to their sum, and
-which share of R_k the branch hands down. Everything else is common to all rules:
+A rule for a layer states its *branches*: contributions n_jk of input j to output k, what the bias adds to their sum,
+and which share of R_k the branch hands down. Everything else is common to all rules:
 
     d_k = Σ_j n_jk + bias_k        R_j = Σ_k n_jk · share_k R_k / (d_k + ε sign d_k)
 

@@ -58,8 +58,8 @@ def _index(output: Tensor, target: Any) -> tuple[tuple[Any, ...], Any]:
     if output.dim() > 2:
         places = ", ".join(f"0…{n - 1}" for n in shape[1:])
         raise ValueError(
-            f"The output has shape {shape}: say which score to explain, by an index tuple ({places}) or a callable such as "
-            "target=lambda output: output[:, 2].mean(-1)."
+            f"The output has shape {shape}: say which score to explain, by an index tuple ({places}) or a callable such "
+            "as target=lambda output: output[:, 2].mean(-1)."
         )
     classes = shape[1]
     if target is None:
@@ -99,8 +99,8 @@ def _index_tuple(output: Tensor, target: tuple[Any, ...], rows: Tensor) -> tuple
     if len(target) != output.dim() - 1 or not all(hasattr(i, "__index__") for i in target):
         hint = " (a list, not a tuple, holds one class per sample)" if output.dim() == 2 else ""
         raise ValueError(
-            f"The index tuple {target} does not fit the output of shape {shape}: it needs {output.dim() - 1} whole numbers, one "
-            f"for each axis after the batch{hint}."
+            f"The index tuple {target} does not fit the output of shape {shape}: it needs {output.dim() - 1} whole "
+            f"numbers, one for each axis after the batch{hint}."
         )
     for place, size in zip(target, shape[1:], strict=True):
         if not -size <= place < size:
@@ -122,8 +122,8 @@ def _from_callable(trace: Trace, target: Callable[[Any], Any], dtype: torch.dtyp
     assert value is not None
     if tuple(score.shape) not in ((trace.batch,), (trace.batch, 1)):
         raise ValueError(
-            f"The target callable returned shape {tuple(score.shape)} for a batch of {trace.batch}: reduce it to one score per "
-            "sample, for example with .sum(-1)."
+            f"The target callable returned shape {tuple(score.shape)} for a batch of {trace.batch}: reduce it to one "
+            "score per sample, for example with .sum(-1)."
         )
     extended = Trace.__new__(Trace)
     extended.__dict__.update(trace.__dict__, ops=ops)

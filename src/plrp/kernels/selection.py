@@ -1,8 +1,8 @@
 """θ by selection: the largest entry up to which an ascending sum stays within a share of the whole.
 
-C(v) is the sum of all entries ≤ v, ties included. To make θ the same whatever the order of the entries, C adds the sums per
-binary exponent, in ascending order, in float64: float32 numbers of one exponent are multiples of one unit, so their sum is
-exact in any order.
+C(v) is the sum of all entries ≤ v, ties included. To make θ the same whatever the order of the entries, C adds the sums
+per binary exponent, in ascending order, in float64: float32 numbers of one exponent are multiples of one unit, so their
+sum is exact in any order.
 """
 
 from __future__ import annotations
