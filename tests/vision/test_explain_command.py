@@ -1,0 +1,407 @@
+"""`plrp explain` as a person uses it: one photograph and many, good and bad, terminal and pipe, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import plrp
+from plrp.cli import main
+from plrp.models import load
+from plrp.vision import read_photograph
+from plrp.vision.cli import output_paths
+from plrp.vision.explained import class_number, explain_photograph
+
+NETWORK = """
+import torch
+from torch import nn
+from plrp.vision import Geometry
+
+categories = ["tabby cat", "hot dog", "golden retriever dog", "tench"]
+geometry = Geometry(resize=36, crop=32)
+
+
+def build():
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 12, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 4),
+    )
+"""
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a network and three photographs, where the command runs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "network.py").write_text(NETWORK)
+    for number, name in enumerate(("cat", "dog", "fish")):
+        pixels = np.random.default_rng(number).integers(0, 255, (6, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((80, 60)).save(tmp_path / f"{name}.jpg")
+    return tmp_path
+
+
+def run(*arguments: object) -> int:
+    return main(["explain", *map(str, arguments), "--model", "network.py:build", "--dpi", "40"])
+
+
+def opened(path: Path) -> tuple[int, int]:
+    with Image.open(path) as image:
+        image.load()
+        return image.size
+
+
+def test_one_photograph(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cat.jpg", "-p", "0.15", "-o", "out.png") == 0
+    assert opened(photos / "out.png")[0] > 200
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    lines = printed.out.splitlines()
+    assert lines[0] == "cat.jpg → out.png"
+    assert sum(line.endswith("◂") for line in lines) == 1
+    assert lines[1].endswith("◂")  # the winner is explained, and named first
+    assert re.search(r"^  LRP: \d+% of pixels$", printed.out, re.MULTILINE)
+    assert re.search(r"^  PLRP-λ, p = 0.15: [\d.]+% of pixels$", printed.out, re.MULTILINE)
+    for name in ("tabby cat", "hot dog", "golden retriever dog", "tench"):
+        assert name in printed.out
+
+
+def test_a_bad_file_is_reported_and_the_rest_is_done(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (photos / "dog.jpg").write_bytes((photos / "dog.jpg").read_bytes()[:300])
+    assert run("cat.jpg", "dog.jpg", "none.jpg", "fish.jpg", "-o", "out.png") == 1
+    printed = capsys.readouterr()
+    assert "plrp: skipped: dog.jpg is " in printed.err
+    assert "plrp: skipped: none.jpg does not exist." in printed.err
+    assert "plrp: 2 of 4 photographs explained, 2 skipped" in printed.err
+    assert sorted(path.name for path in photos.glob("*.png")) == ["out-cat.png", "out-fish.png"]
+
+
+def test_no_photograph_at_all_loads_no_model(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "none.jpg", "--model", "absent.py:build"]) == 1
+    assert capsys.readouterr().err == "plrp: none.jpg does not exist.\n"
+
+
+def test_the_grid_of_variants_and_proportions(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cat.jpg", "--compare", "0.05,0.15, 0.3", "-o", "grid.svg") == 0
+    drawn = (photos / "grid.svg").read_text()
+    for method in ("PLRP-λ", "PLRP-M"):
+        for p in ("0.05", "0.15", "0.3"):
+            assert f"{method}, p = {p}</text>" in drawn
+    assert "LRP</text>" in drawn
+    assert run("cat.jpg", "--compare", "0.1", "--sparsity-gain", "1", "-o", "gain.svg") == 0
+    assert "PLRP-M, gain 1, p = 0.1</text>" in (photos / "gain.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "variant"),
+    [
+        (["--method", "M"], "PLRP-M, p = 0.15"),
+        (["-p", "0.4"], "PLRP-λ, p = 0.4"),
+        (["--sparsity-gain", "1"], "PLRP-λ, gain 1"),
+        (["--sparsity-gain", "2", "-p", "0.3"], "PLRP-λ, gain 2, p = 0.3"),
+        (["--composite", "epsilon-gamma-box"], "PLRP-λ, p = 0.15"),
+    ],
+)
+def test_settings_reach_the_explanation(photos: Path, options: list[str], variant: str) -> None:
+    assert run("cat.jpg", *options, "-o", "out.png", "--save", "out.npz", "-q") == 0
+    with np.load(photos / "out.npz") as saved:
+        assert saved["variants"].tolist() == ["LRP", variant]
+        settings = json.loads(str(saved["settings"]))
+    pruning = plrp.Pruning.from_dict(settings["prunings"][variant])
+    assert pruning.redistribution == ("M" if "M" in options else "lambda")
+    assert settings["composite"] == (options[1] if "--composite" in options else "epsilon-plus-flat")
+
+
+def test_saved_relevance_is_that_of_the_library(photos: Path) -> None:
+    assert run("cat.jpg", "--save", "r.npz", "-q", "--target", "hot dog") == 0
+    assert opened(photos / "cat-plrp.png")
+    model = load("network.py:build")
+    assert model.geometry is not None
+    x = model.geometry.tensor(read_photograph("cat.jpg"))[None]
+    with np.load(photos / "r.npz", allow_pickle=False) as saved:
+        assert int(saved["target"]) == 1
+        assert np.array_equal(saved["input"], x[0].numpy())
+        for row, pruning in zip(saved["relevance"], (None, plrp.Pruning(p=0.15)), strict=True):
+            wanted = plrp.explain(model.module, x, target=1, pruning=pruning)
+            assert np.allclose(row, wanted.relevance[0].numpy(), atol=1e-7)
+            assert np.allclose(saved["logits"], wanted.logits[0].numpy(), atol=1e-6)
+
+
+def test_layers_and_flow_are_drawn(photos: Path) -> None:
+    assert run("cat.jpg", "fish.jpg", "--layers", "-o", "out/", "-q") == 0
+    names = sorted(path.name for path in (photos / "out").iterdir())
+    assert names == [f"{photo}{part}.png" for photo in ("cat", "fish") for part in ("-flow", "-layers", "")]
+    assert run("cat.jpg", "--layers", "--compare", "0.1,0.2", "--method", "M", "-o", "c.svg", "-q") == 0
+    assert "PLRP-M, p = 0.1</text>" in (photos / "c-layers.svg").read_text()
+
+
+def test_the_target_by_name_number_or_nearly(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for given, name in {"3": "tench", "Hot_Dog": "hot dog", "TENCH": "tench"}.items():
+        assert run("cat.jpg", "--target", given, "-o", "out.png") == 0
+        assert re.search(rf"^  {name} .*◂$", capsys.readouterr().out, re.MULTILINE)
+    assert run("cat.jpg", "--target", "dog", "-o", "none.png") == 1
+    assert capsys.readouterr().err == (
+        "plrp: no class is called 'dog'; the nearest are hot dog (1), golden retriever dog (2).\n"
+    )
+    assert run("cat.jpg", "--target", "9", "-o", "none.png") == 1
+    assert "there is no class 9: the model has 0 to 3" in capsys.readouterr().err
+    assert not (photos / "none.png").exists()
+
+
+def test_imagenets_names_find_the_nearest() -> None:
+    from plrp.models import imagenet_categories
+
+    names = imagenet_categories()
+    assert names[class_number("golden retriever", names)] == "golden retriever"
+    with pytest.raises(ValueError, match="golden retriever"):
+        class_number("goldn retriver", names)
+    with pytest.raises(ValueError, match="give a number from 0 to 999"):
+        class_number("qqqqqqqqq", names)
+
+
+def test_class_names_from_a_file(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (photos / "names.txt").write_text("Katze\nWürstchen\nHund\nSchleie\n", encoding="utf-8")
+    assert run("cat.jpg", "--classes", "names.txt", "-o", "out.png") == 0
+    assert "Würstchen" in capsys.readouterr().out
+    (photos / "names.txt").write_text("one\ntwo\n")
+    assert run("cat.jpg", "--classes", "names.txt", "-o", "none.png") == 1
+    assert "has 4 outputs but 2 class names" in capsys.readouterr().err
+
+
+def test_geometry_can_be_set(photos: Path) -> None:
+    assert run("cat.jpg", "--crop", "16", "--resize", "20", "--save", "r.npz", "-q") == 0
+    with np.load(photos / "r.npz") as saved:
+        assert saved["relevance"].shape == (2, 3, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["-p", "1"], "0 ≤ p < 1"),
+        (["-p", "much"], "is not a number"),
+        (["--compare", "0.1,x"], "is not a number"),
+        (["--compare", ""], "is not a number"),
+        (["--sparsity-gain", "0"], "positive"),
+        (["--dilate", "some"], "number of pixels or auto"),
+        (["--method", "mu"], "invalid choice"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(
+    photos: Path, capsys: pytest.CaptureFixture[str], options: list[str], reason: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        run("cat.jpg", *options)
+    assert stop.value.code == 2
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["-o", "out"], "out has no suffix: write out.png for a file, out/ for a folder"),
+        (["-o", "out.docx"], "should end in .png"),
+        (["-o", "cat.jpg"], "is a photograph; name another output"),
+        (["--save", "r.csv"], "should end in .npz"),
+        (["--composite", "epsilon-minus"], "No composite named 'epsilon-minus'"),
+        (["--classes", "none.txt"], "none.txt"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(
+    photos: Path, capsys: pytest.CaptureFixture[str], options: list[str], reason: str
+) -> None:
+    before = (photos / "cat.jpg").read_bytes()
+    assert run("cat.jpg", *options) == 1
+    printed = capsys.readouterr().err
+    assert reason in printed
+    assert printed.count("\n") == 1
+    assert (photos / "cat.jpg").read_bytes() == before
+
+
+def test_results_never_share_a_name(tmp_path: Path) -> None:
+    photographs = [Path("a/1.jpg"), Path("b/1.jpg"), Path("b/1-2.png"), Path("2.jpg")]
+    for given in (None, f"{tmp_path}/", str(tmp_path / "out.pdf")):
+        paths = output_paths(given, photographs, ".png", "-plrp")
+        assert len(set(paths)) == 4
+    assert output_paths(str(tmp_path), photographs, ".png", "")[0] == tmp_path / "1.png"
+    assert output_paths("x.pdf", photographs[:1], ".png", "") == [Path("x.pdf")]
+
+
+def test_a_model_that_is_no_classifier_is_refused(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (photos / "dense.py").write_text("from torch import nn\nbuild = lambda: nn.Conv2d(3, 2, 1)\n")
+    assert main(["explain", "cat.jpg", "--model", "dense.py:build"]) == 1
+    assert "is no classifier" in capsys.readouterr().err
+
+
+# On a terminal, in a pipe, and interrupted
+
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import sys, torch; torch.set_num_threads(1); from plrp.cli import main; sys.exit(main())",
+]
+
+
+def on_a_terminal(folder: Path, width: int, arguments: list[str]) -> tuple[str, int]:
+    """What a person sees on a terminal of this width, escape codes included."""
+    import fcntl
+    import pty
+    import termios
+
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")} | {"TERM": "xterm-256color"}
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], stdin=child, stdout=child, stderr=child, cwd=folder, env=environment, close_fds=True
+    )
+    os.close(child)
+    seen = b""
+    while True:
+        if select.select([parent], [], [], 120)[0]:
+            try:
+                chunk = os.read(parent, 4096)
+            except OSError:  # the other side is closed
+                break
+            if not chunk:
+                break
+            seen += chunk
+    os.close(parent)
+    return seen.decode(), process.wait()
+
+
+@pytest.mark.parametrize("width", [40, 120])
+def test_a_terminal_narrow_and_wide(photos: Path, width: int) -> None:
+    arguments = [
+        "explain",
+        "cat.jpg",
+        "dog.jpg",
+        "--model",
+        "network.py:build",
+        "-o",
+        "a-rather-long-folder-name/out.png",
+        "--dpi",
+        "40",
+    ]
+    seen, code = on_a_terminal(photos, width, arguments)
+    assert code == 0, seen
+    assert "\x1b[" in seen  # the bar was drawn
+    assert "dog.jpg" in seen
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", plain)]
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("  golden retri") for line in lines)
+    assert ("a-rather-long-folder-name/out-cat.png" in plain) == (width == 120)
+
+
+def test_a_pipe_gets_plain_lines(photos: Path) -> None:
+    arguments = ["explain", "cat.jpg", "dog.jpg", "--model", "network.py:build", "-o", "out.png", "--dpi", "40"]
+    finished = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=photos, check=True)
+    assert finished.stderr == ""
+    assert "\x1b" not in finished.stdout
+    assert "\r" not in finished.stdout
+    assert finished.stdout.count("→") == 2
+
+
+def test_interrupting_leaves_finished_pictures_whole(photos: Path) -> None:
+    names = []
+    for number in range(40):
+        names.append(f"photo{number:02d}.jpg")
+        (photos / names[-1]).write_bytes((photos / "cat.jpg").read_bytes())
+    process = subprocess.Popen(
+        [*COMMAND, "explain", *names, "--model", "network.py:build", "-o", "out/", "--save", "out/", "--dpi", "80"],
+        cwd=photos, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not (photos / "out" / "photo01.png").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, complaint = process.communicate(timeout=120)
+    assert process.returncode == 130, complaint
+    done = sorted((photos / "out").glob("*.png"))
+    assert 2 <= len(done) < 40
+    for path in done:
+        assert opened(path)
+        with np.load(path.with_suffix(".npz")) as saved:
+            assert saved["relevance"].shape[0] == 2
+    assert not list((photos / "out").glob(".*"))  # no halves
+    assert re.search(rf"plrp: interrupted; ({len(done)}|{len(done) - 1}) of 40 photographs are done", complaint)
+    assert "Traceback" not in complaint
+
+
+# The real photographs and networks
+
+VGG_GAP = """
+import torch, torchvision
+
+def vgg16_gap():
+    model = torchvision.models.vgg16()
+    model.avgpool = torch.nn.AdaptiveAvgPool2d(1)
+    model.classifier = torch.nn.Linear(512, 1000)
+    return model
+"""
+
+
+def in_mask(relevance: torch.Tensor, mask: torch.Tensor) -> float:
+    """The share of the positive relevance that lies on the object."""
+    positive = relevance.sum(0).clamp(min=0)
+    return float((positive * mask).sum() / positive.sum())
+
+
+def named_right(model: plrp.models.LoadedModel, data: Path, every: int) -> list[bool]:
+    from plrp.vision import ImageNet
+
+    dataset = ImageNet(data / "imagenet", geometry=model.geometry)
+    right = []
+    with torch.no_grad():
+        for index in range(0, len(dataset), every):
+            image, label = dataset[index]
+            right.append(int(model.module(image[None]).argmax()) == label)
+    return right
+
+
+def gathered(model: plrp.models.LoadedModel, data: Path, indices: range) -> list[tuple[float, float, float]]:
+    """For photographs of ECSSD: share of the mask, and of the relevance on it for LRP and PLRP-λ."""
+    from plrp.vision import ECSSD
+
+    dataset = ECSSD(data / "ecssd", geometry=model.geometry)
+    found = []
+    for index in indices:
+        explained = explain_photograph(dataset.photograph(index), model)
+        mask = dataset.mask(index)
+        lrp, pruned = (in_mask(relevance, mask) for relevance in explained.relevance.values())
+        found.append((float(mask.float().mean()), lrp, pruned))
+    return found
+
+
+def test_resnet50_names_the_right_class_and_sees_the_object(data: Path) -> None:
+    model = load("resnet50", weights=data / "weights" / "resnet50.pth")
+    right = named_right(model, data, every=8)
+    assert sum(right) >= 0.7 * len(right)
+    shares = gathered(model, data, range(30, 250, 100))
+    assert all(area < lrp < pruned for area, lrp, pruned in shares), shares
+
+
+@pytest.mark.slow
+def test_resnet50_and_vgg16_on_many_photographs(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "vgg.py").write_text(VGG_GAP)
+    for model in (
+        load("resnet50", weights=data / "weights" / "resnet50.pth"),
+        load(f"{tmp_path / 'vgg.py'}:vgg16_gap", weights=data / "weights" / "vgg16_gap.pth"),
+    ):
+        right = named_right(model, data, every=1)
+        assert sum(right) >= 70, model.name
+        shares = gathered(model, data, range(5, 250, 25))
+        area, lrp, pruned = np.mean(shares, axis=0)
+        assert lrp > area + 0.1, (model.name, shares)
+        assert pruned > lrp + 0.1, (model.name, shares)
