@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-COMMANDS = ("plrp.demo", "plrp.vision.cli")
+COMMANDS = ("plrp.demo", "plrp.vision.cli", "plrp.genomics.cli")
 
 DESCRIPTION = """\
 Explains predictions of PyTorch models by layer-wise relevance propagation (LRP), and prunes the relevance on
