@@ -58,7 +58,7 @@ def resnet(dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Tensor]:
 
 @pytest.mark.parametrize("pruning", PRUNINGS, ids=str)
 @pytest.mark.parametrize("composite", COMPOSITES)
-@pytest.mark.parametrize("network", [sequences, resnet])
+@pytest.mark.parametrize("network", [sequences, pytest.param(resnet, marks=pytest.mark.slow)])
 def test_a_sample_alone_and_among_others_of_very_different_scale_agree(network, composite, pruning):
     model, x = network()
     scales = torch.tensor([1.0, 1e5, 1e-5, 1.0], dtype=x.dtype).reshape(-1, *[1] * (x.dim() - 1))
@@ -68,6 +68,14 @@ def test_a_sample_alone_and_among_others_of_very_different_scale_agree(network, 
         alone = plrp.explain(model, x[sample : sample + 1], composite=composite, pruning=pruning)
         assert torch.equal(alone.target, together.target[sample : sample + 1])
         assert oracles.relative_difference(together.relevance[sample], alone.relevance[0]) < 1e-6
+
+
+@pytest.mark.parametrize("pruning", PRUNINGS[:3], ids=str)
+def test_a_sample_of_a_resnet_alone_and_among_others_agrees(pruning):
+    model, x = resnet()
+    together = plrp.explain(model, x * torch.tensor([1.0, 1e4, 1e-4, 1.0]).reshape(-1, 1, 1, 1), pruning=pruning)
+    alone = plrp.explain(model, x[3:], pruning=pruning)
+    assert oracles.relative_difference(together.relevance[3], alone.relevance[0]) < 1e-6
 
 
 @pytest.mark.parametrize("pruning", PRUNINGS[:3], ids=str)
@@ -82,7 +90,7 @@ def test_a_sample_without_relevance_does_not_disturb_its_neighbours(pruning):
 
 @pytest.mark.parametrize("pruning", PRUNINGS[:3], ids=str)
 @pytest.mark.parametrize("shared", ["model", "trace"])
-@pytest.mark.parametrize("network", [sequences, resnet])
+@pytest.mark.parametrize("network", [sequences, pytest.param(resnet, marks=pytest.mark.slow)])
 def test_eight_threads_sharing_a_model_answer_like_one(network, shared, pruning):
     model, _ = network(torch.float32)
     shape = network(torch.float32)[1].shape

@@ -42,7 +42,8 @@ NETWORKS = {  # name: (options, resolution)
 def build(name: str) -> nn.Module:
     """A torchvision network with random weights and statistics; made on the meta device, filled cheaply."""
     options, _ = NETWORKS[name]
-    with torch.device("meta"):
+    # RegNet computes its widths with tensors, which must not be on the meta device.
+    with torch.device("cpu" if name.startswith("regnet") else "meta"):
         model = models.get_model(name.removesuffix("-transform"), **options)
     model = model.to_empty(device="cpu").eval()
     generator = torch.Generator().manual_seed(0)

@@ -34,6 +34,10 @@ COMPOSITES = {
 }
 
 
+def slow(name: str) -> object:
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
 def out_of_place(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if isinstance(getattr(module, "inplace", None), bool):
@@ -58,7 +62,7 @@ def by_plrp(model: nn.Module, x: Tensor, target: Tensor, name: str) -> Tensor:
 
 def assert_agreement(model: nn.Module, resolution: int, name: str, tolerance: float, seed: int = 0) -> None:
     generator = torch.Generator().manual_seed(seed)
-    x = (torch.rand(2, 3, resolution, resolution, generator=generator, dtype=torch.float64) - 0.5) * 4
+    x = (torch.rand(1, 3, resolution, resolution, generator=generator, dtype=torch.float64) - 0.5) * 4
     with torch.no_grad():
         target = model(x).argmax(1)
     expected = by_zennit(model, x, target, name)
@@ -104,7 +108,7 @@ def test_vgg16_with_real_weights_agrees_with_zennit(data, name):
     assert_agreement(vgg16_real(data), 32, name, 1e-9)
 
 
-@pytest.mark.parametrize("name", COMPOSITES)
+@pytest.mark.parametrize("name", ["epsilon-plus-flat", slow("epsilon-alpha2-beta1-flat"), "epsilon-gamma-box"])
 def test_vgg16_with_random_weights_agrees_with_zennit(name):
     assert_agreement(vgg16_random(64), 32, name, 1e-9)
 
@@ -138,7 +142,7 @@ def test_vgg16_bn_with_folded_weights_agrees_with_zennit(name):
     assert_agreement(vgg16_random(64, batchnorm=True), 32, name, 1e-8)
 
 
-@pytest.mark.parametrize("network", ["resnet18", "resnet50"])
+@pytest.mark.parametrize("network", ["resnet18", slow("resnet50")])
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_resnets_with_random_folded_weights_agree_with_zennit(network, name):
     assert_agreement(folded(network), 32, name, 1e-8)
@@ -146,15 +150,15 @@ def test_resnets_with_random_folded_weights_agree_with_zennit(network, name):
 
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_resnet50_with_real_folded_weights_agrees_with_zennit(data, name):
-    assert_agreement(resnet50_real(data), 64, name, 1e-8)
+    assert_agreement(resnet50_real(data), 32, name, 1e-8)
 
 
-@pytest.mark.parametrize("network", ["resnet18", "resnet50"])
+@pytest.mark.parametrize("network", ["resnet18", slow("resnet50")])
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_folding_on_the_tape_equals_folding_beforehand(network, name):
     torch.manual_seed(3)
     model = oracles.randomise_statistics(models.get_model(network, num_classes=10).double().eval(), 3)
-    x = torch.randn(1, 3, 32, 32, dtype=torch.float64)
+    x = 4 * torch.rand(1, 3, 32, 32, dtype=torch.float64) - 2
     target = torch.tensor([3])
     expected = by_plrp(folded(network), x, target, name)
     found = by_plrp(model, x, target, name)
