@@ -159,9 +159,7 @@ def test_jaspar_names_are_looked_up() -> None:
 def test_simdata_restated(tmp_path: Path) -> None:
     file = tmp_path / "x.simdata"
     file.write_text(
-        "seqName\tsequence\tembeddings\n"
-        "s1\tACGTACGTAC\tpos-2_GATA_disc1-GTAC,pos-7_TAL1_known1-TAC\n"
-        "s2\tTTTTTTTTTT\t\n"
+        "seqName\tsequence\tembeddings\ns1\tACGTACGTAC\tpos-2_GATA_disc1-GTAC,pos-7_TAL1_known1-TAC\ns2\tTTTTTTTTTT\t\n"
     )
     data = read_simdata(file)
     assert data.class_names == ["none", "GATA", "TAL1", "GATA and TAL1"]

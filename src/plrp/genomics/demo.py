@@ -148,7 +148,7 @@ def examine(
             train.labels,
             validation=(validation.onehot(), validation.labels),
             epochs=epochs,
-            patience=6,
+            patience=4,
             seed=seed,
             show_progress=show_progress,
             label=f"training, {name}",

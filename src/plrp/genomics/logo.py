@@ -177,7 +177,7 @@ def logo_page(
     total = sum(heights) + foot
     figure = Figure(figsize=(width, total))
     FigureCanvasAgg(figure)
-    left, right = 0.95 / width, 1 - 0.08 / width
+    left, right = 0.95 / width, 1 - 0.16 / width
     y, line = total, 0
     for title, rows, letters, sites in sequences:
         head = heights[line]

@@ -1,0 +1,230 @@
+"""Thousands of sequences with a user's own model: parts, restarts, shards, and the command line around them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import plrp
+from plrp.cli import main
+from plrp.genomics import SequenceCNN, SequenceError, encode, explain_file, explain_sequences, simulate, write_fasta
+from plrp.genomics import jobs as jobs_module
+
+MODEL = """
+import torch
+
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Conv1d(4, 5, 7), torch.nn.ReLU(), torch.nn.AdaptiveMaxPool1d(1), torch.nn.Flatten(),
+        torch.nn.Linear(5, 2)
+    )
+"""
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with 25 sequences of two lengths, a model file and its weights."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    lengths = [40] * 15 + [30] * 10
+    write_fasta("seqs.fa", [f"s{i}" for i in range(25)], ["".join(rng.choice(list("ACGTN"), n)) for n in lengths])
+    Path("mymodel.py").write_text(MODEL)
+    namespace: dict = {}
+    exec(MODEL, namespace)
+    model = namespace["build"]()
+    torch.save({k: v + 0.1 for k, v in model.state_dict().items()}, "w.pt")
+    return tmp_path
+
+
+def network() -> torch.nn.Module:
+    namespace: dict = {}
+    exec(MODEL, namespace)
+    model = namespace["build"]()
+    model.load_state_dict(torch.load("w.pt"))
+    return model.eval()
+
+
+EXPLAIN = "genomics explain seqs.fa --model mymodel.py:build --weights w.pt -p 0.25 --no-match --part-size 4 --out out"
+
+
+def test_the_users_own_model_from_the_command_line(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pyarrow.parquet as pq
+
+    assert main(EXPLAIN.split()) == 0
+    said = capsys.readouterr()
+    assert "25 sequences explained (7 of 7 parts done)" in said.out
+    assert said.err == ""  # quiet when piped
+    table = pq.read_table(work / "out" / "relevance.parquet").to_pandas()
+    for name in ("s3", "s20"):
+        letters = "".join(table[table["name"] == name]["base"])
+        alone = explain_sequences(network(), [letters], pruning=plrp.Pruning(p=0.25)).per_base()[0]
+        np.testing.assert_allclose(table[table["name"] == name]["relevance"], alone, rtol=1e-4, atol=1e-6)
+    assert not (work / "out" / "attributions.npz").exists()  # two lengths make no array
+    run = json.loads((work / "out" / "run.json").read_text())
+    assert run["model"] == "mymodel.py:build"
+    assert "0.25" in run["pruning"]
+
+
+def test_a_killed_run_goes_on_where_it_stopped(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    explained: list[int] = []
+    real = jobs_module.explain_sequences
+
+    def counting(model, onehot, **options):
+        explained.append(len(onehot))
+        if sum(explained) > 12 and not (work / "resumed").exists():
+            raise KeyboardInterrupt
+        return real(model, onehot, **options)
+
+    monkeypatch.setattr(jobs_module, "explain_sequences", counting)
+    with pytest.raises(KeyboardInterrupt):
+        explain_file("seqs.fa", network(), "out", part_size=4, match=False)
+    done = {path.name: path.stat().st_mtime_ns for path in (work / "out" / "parts").iterdir()}
+    assert len(done) == 3
+    assert not (work / "out" / "relevance.parquet").exists()
+    (work / "resumed").touch()
+    explained.clear()
+    outcome = explain_file("seqs.fa", network(), "out", part_size=4, match=False)
+    assert outcome.complete
+    assert sum(explained) == 25 - sum([4, 4, 2])  # ten of the short ones come first, in parts of 4, 4 and 2
+    assert all((work / "out" / "parts" / name).stat().st_mtime_ns == time for name, time in done.items())
+    whole = explain_file("seqs.fa", network(), "again", part_size=4, match=False)
+    assert whole.complete
+    assert (work / "out" / "relevance.parquet").read_bytes() == (work / "again" / "relevance.parquet").read_bytes()
+
+
+def test_shards_share_a_folder_and_the_last_one_gathers(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(EXPLAIN.split()) == 0
+    for shard in ("2/3", "1/3"):
+        assert main([*EXPLAIN.replace("--out out", "--out shared").split(), "--shard", shard]) == 0
+        assert "the last one gathers" in capsys.readouterr().out.splitlines()[-1]
+        assert not (work / "shared" / "relevance.parquet").exists()
+    assert main([*EXPLAIN.replace("--out out", "--out shared").split(), "--shard", "3/3"]) == 0
+    for name in ("relevance.parquet", "seqlets.bed"):
+        assert (work / "shared" / name).read_bytes() == (work / "out" / name).read_bytes()
+
+
+def test_another_run_in_the_same_folder_is_refused(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(EXPLAIN.split()) == 0
+    assert main(EXPLAIN.replace("0.25", "0.5").split()) == 1
+    assert "this folder holds another run; pruning was" in capsys.readouterr().err
+    (work / "full").mkdir()
+    (work / "full" / "thesis.tex").write_text("dear")
+    assert main(EXPLAIN.replace("--out out", "--out full").split()) == 1
+    assert [path.name for path in (work / "full").iterdir()] == ["thesis.tex"]
+
+
+BAD = {
+    "empty": (b"", "bad.fa, line 1: no sequences"),
+    "duplicate": (b">a\nACGTACGTAC\n>a\nACGTACGTAC\n", "bad.fa, line 3: the name 'a' was used before"),
+    "protein": (b">a\nMKLVFFQNGG\n", "bad.fa, line 2: 'L' in record 'a' is not a nucleotide"),
+    "too short": (b">a\nACGTACGTAC\n>b\nACGT\n", "bad.fa, line 3, record 'b': its 4 bases do not fit the model"),
+    "truncated": (b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x4b", "bad.fa, line 1: the gzip file ends or breaks here"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_writes_nothing(work: Path, case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    content, message = BAD[case]
+    Path("bad.fa").write_bytes(content)
+    before = sorted(work.rglob("*"))
+    assert main(EXPLAIN.replace("seqs.fa", "bad.fa").split()) == 1
+    assert message in capsys.readouterr().err
+    assert sorted(p for p in work.rglob("*") if "__pycache__" not in str(p)) == before
+
+
+def test_windows_line_ends_give_the_same_result(work: Path) -> None:
+    Path("windows.fa").write_bytes(Path("seqs.fa").read_bytes().replace(b"\n", b"\r\n"))
+    for name in ("seqs", "windows"):
+        explain_file(f"{name}.fa", network(), name, match=False)
+    assert (work / "seqs" / "relevance.parquet").read_bytes() == (work / "windows" / "relevance.parquet").read_bytes()
+
+
+def test_intervals_of_a_genome_give_a_bedgraph(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(1)
+    write_fasta("genome.fa", ["chr1"], ["".join(rng.choice(list("ACGT"), 300))])
+    Path("peaks.bed").write_text("chr1\t10\t30\nchr1\t25\t45\tp\t0\t-\n")
+    words = EXPLAIN.replace("seqs.fa", "peaks.bed --genome genome.fa --width 20 --reverse-complement")
+    assert main(words.split()) == 0
+    assert (work / "out" / "relevance.bedgraph").read_text().count("chr1\t") > 5
+    assert np.load(work / "out" / "attributions.npz")["arr_0"].shape == (2, 4, 20)
+    assert np.load(work / "out" / "onehot.npz")["arr_0"].sum() == 40
+    Path("peaks.bed").write_text("chr1\t10\t30\nchr1\t290\t310\n")
+    assert main(words.replace("--out out", "--out no").split()) == 1
+    assert "peaks.bed, line 2: chr1:290-310 reaches past the chromosome" in capsys.readouterr().err
+    assert not (work / "no").exists()
+    assert main(EXPLAIN.replace("seqs.fa", "peaks.bed").split()) == 1
+    assert "intervals need a genome" in capsys.readouterr().err
+
+
+def test_order_of_sequences_is_kept_in_the_arrays(work: Path) -> None:
+    rng = np.random.default_rng(2)
+    letters = ["".join(rng.choice(list("ACGT"), 24)) for _ in range(9)]
+    write_fasta("same.fa", [f"n{i}" for i in range(9)], letters)
+    explain_file("same.fa", network(), "out", part_size=2, match=False)
+    assert np.array_equal(np.load("out/onehot.npz")["arr_0"], encode(letters))
+    alone = explain_sequences(network(), letters)
+    np.testing.assert_allclose(np.load("out/attributions.npz")["arr_0"], alone.relevance, rtol=1e-4, atol=1e-6)
+
+
+def test_simulate_train_explain_and_logo_in_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main("genomics simulate --motifs CTCF SPI1 --count 60 --length 60 --number 1-2 --out sim".split()) == 0
+    assert "label 1: Spi1 (30)" in capsys.readouterr().out
+    assert main("genomics train sim --filters 4 --epochs 2 --out cnn.pt".split()) == 0
+    assert "test accuracy" in capsys.readouterr().out
+    for p in ("0", "0.25"):
+        words = f"genomics explain sim/sequences.fa.gz --model cnn.pt -p {p} --no-match --out p{p}"
+        assert main(words.split()) == 0
+    assert np.load("p0.25/attributions.npz")["arr_0"].shape == (60, 4, 60)
+    words = "genomics logo p0 p0.25 --names sim1 sim2 --truth sim/motifs.bed --window 5-40 --out logo.svg"
+    assert main(words.split()) == 0
+    assert Path("logo.svg").read_text().startswith("<?xml")
+    assert main("genomics logo p0 --names nobody --out no.png".split()) == 1
+    assert "has no sequence 'nobody'" in capsys.readouterr().err
+    assert main("genomics logo sim --out no.png".split()) == 1
+    assert not Path("no.png").exists()
+
+
+@pytest.mark.parametrize("command", ["", "simulate", "train", "explain", "logo"])
+def test_every_command_shows_a_working_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The examples of --help are parsed by the parser they belong to: no option in them is made up."""
+    from plrp.cli import build_parser
+
+    with pytest.raises(SystemExit, match="0"):
+        main(["genomics", *command.split(), "--help"])
+    text = capsys.readouterr().out.replace("\\\n", " ").replace("$SLURM_ARRAY_TASK_ID", "3")
+    examples = [line.split() for line in text.splitlines() if line.strip().startswith("plrp genomics")]
+    assert examples or not command
+    for words in examples:
+        build_parser().parse_args(words[1:])
+
+
+def test_labels_from_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = simulate(40, motifs=["CTCF", "SPI1"], length=40)
+    write_fasta("a.fa", data.names, data.letters)
+    assert main("genomics train a.fa --epochs 1 --filters 4 --out n.pt".split()) == 1
+    assert "need labels" in capsys.readouterr().err
+    Path("l.tsv").write_text(
+        "name\tkind\n" + "".join(f"{n}\t{v}\n" for n, v in zip(data.names, data.labels, strict=True))
+    )
+    assert main("genomics train a.fa --labels l.tsv --column kind --epochs 1 --filters 4 --out n.pt".split()) == 0
+    assert SequenceCNN.load("n.pt").settings["filters"] == 4
+    Path("l.tsv").write_text("name\tkind\nsim0\tone\n")
+    assert main("genomics train a.fa --labels l.tsv --epochs 1 --out m.pt".split()) == 1
+    assert "l.tsv, line 2: the label must be a whole number" in capsys.readouterr().err
+    assert not Path("m.pt").exists()
+
+
+def test_models_that_do_not_fit_are_told_by_the_line_of_the_record(work: Path) -> None:
+    with pytest.raises(SequenceError, match=r"seqs\.fa, line 31, record 's15': its 30 bases do not fit the model"):
+        explain_file("seqs.fa", torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(160, 2)), "out")
