@@ -10,8 +10,8 @@ BIN := .venv/bin
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## train a small network, explain it with LRP and PLRP, write pictures and a page to ./demo
-	@$(PYTHON) tools/setup.py demo
+demo: ## simulate DNA with planted motifs, train, explain with LRP and PLRP, write a report to ./demo
+	@$(PYTHON) tools/setup.py genomics
 	@$(BIN)/plrp demo --out demo
 
 test: ## linter, formatter, types, and the tests that need no more than minutes

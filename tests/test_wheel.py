@@ -100,5 +100,5 @@ def test_importing_plrp_imports_nothing_that_torch_and_numpy_did_not() -> None:
     foreign = {name for name in added if name.split(".")[0] != "plrp"}
     allowed = {name for name in foreign if name.split(".")[0] in sys.stdlib_module_names}
     assert foreign == allowed
-    optional = {"plrp.metrics", "plrp.vision", "plrp.genomics", "plrp.cli", "plrp.demo", "plrp.models"}
+    optional = {"plrp.metrics", "plrp.vision", "plrp.genomics", "plrp.cli", "plrp.models", "plrp.interop"}
     assert not optional & set(added)
