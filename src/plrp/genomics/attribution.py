@@ -144,9 +144,8 @@ def explain_batches(
     memory map."""
     if reverse_complement and reverse_target is None and not _is_classes(target):
         raise ValueError(
-            "Averaging over strands with a target that is not a class: give `reverse_target`, the target on "
-            "the reverse "
-            "complement (position p of the given strand is L − 1 − p there)."
+            "Averaging over strands with a target that is not a class: give `reverse_target`, the target on the "
+            "reverse complement (position p of the given strand is L − 1 − p there)."
         )
     chosen = named_composite(composite) if isinstance(composite, str) else composite
     if hypothetical:
@@ -228,8 +227,7 @@ class Hypothetical(Rule):
     def __init__(self, rule: Rule) -> None:
         if not isinstance(rule, (Epsilon, ZPlus, AlphaBeta, Gamma)):
             raise ValueError(
-                "Hypothetical scores need a first-layer rule proportional to the input (Epsilon, ZPlus, "
-                "AlphaBeta, "
+                "Hypothetical scores need a first-layer rule proportional to the input (Epsilon, ZPlus, AlphaBeta, "
                 f"Gamma), not {rule!r}: take composite='epsilon-plus'."
             )
         self.rule = rule

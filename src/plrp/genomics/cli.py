@@ -190,8 +190,7 @@ def _train(arguments: argparse.Namespace) -> int:
     )
     network.save(arguments.out)
     print(
-        f"{arguments.out}: {arguments.filters} filters, {len(history.train_loss)} epochs, validation "
-        "accuracy "
+        f"{arguments.out}: {arguments.filters} filters, {len(history.train_loss)} epochs, validation accuracy "
         f"{history.accuracy:.3f}, test accuracy {network.accuracy(onehot[test], labels[test]):.3f}"
     )
     return 0

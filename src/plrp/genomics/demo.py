@@ -175,7 +175,8 @@ def examine(
 
     with progress("finding motifs", 2, show_progress) as step:
         sparse = explain_sequences(first, onehot, pruning=Pruning(p=MOTIF_P)).per_base()
-        patterns = find_patterns(find_seqlets(sparse), onehot, sparse, max_patterns=8)
+        seqlets = find_seqlets(sparse)
+        patterns = find_patterns(seqlets.chosen(seqlets.score > 0), onehot, sparse, max_patterns=8)
         step(1, "matching against JASPAR (its code is compiled once per environment)")
         if compiling is not None:
             compiling.wait()
@@ -210,9 +211,9 @@ def render(study: Study, *, seed: int, title: str = "Pruned relevance on DNA", m
     one = study.sweeps[first]
     headline = {
         **accuracies,
-        f"RMA, LRP → PLRP-λ (p = {EXAMPLE_P})": f"{one.at('rma', 'PLRP-λ', 0.0):.2f} → "
+        f"RMA, LRP → PLRP-λ, p&nbsp;=&nbsp;{EXAMPLE_P}": f"{one.at('rma', 'PLRP-λ', 0.0):.2f} → "
         f"{one.at('rma', 'PLRP-λ', EXAMPLE_P):.2f}",
-        f"Gini, LRP → PLRP-λ (p = {EXAMPLE_P})": f"{one.at('gini', 'PLRP-λ', 0.0):.2f} → "
+        f"Gini, LRP → PLRP-λ, p&nbsp;=&nbsp;{EXAMPLE_P}": f"{one.at('gini', 'PLRP-λ', 0.0):.2f} → "
         f"{one.at('gini', 'PLRP-λ', EXAMPLE_P):.2f}",
         "of the paper's findings hold": f"{sum(f.holds for f in found)} of {len(found)}",
     }
@@ -224,37 +225,31 @@ def render(study: Study, *, seed: int, title: str = "Pruned relevance on DNA", m
         body += _not_a_threshold(study, study.example)
     body += report.section(
         "Sparsity and localization over p",
-        f"<p>Means over {len(study.shown)} held-out sequences, as in the paper's appendix B: the upper "
-        "panels show the "
-        "whole range, the lower ones what the curves cover. “Gain” stops pruning where a neuron's sparsity "
-        "gain falls "
-        "below 1, so p is only an upper limit there.</p>",
+        f"<p>Means over {len(study.shown)} held-out sequences, as in the paper's appendix B: the upper panels show "
+        "the whole range, the lower ones what the curves cover. “Gain” stops pruning where a neuron's sparsity gain "
+        "falls below 1, so p is only an upper limit there.</p>",
         report.curves_block(study.sweeps),
     )
     body += report.section(
         "Where the relevance went",
-        f"<p>The ledger of {report.escape(study.shown.names[0])} under PLRP-λ, p = {EXAMPLE_P}, from the "
-        "score down to "
-        "the bases. Pruning moves mass between neurons and loses none: mass in and out of its rows are "
-        "equal. What is "
-        "absorbed went to biases and ε.</p>",
+        f"<p>The ledger of {report.escape(study.shown.names[0])} under PLRP-λ, p = {EXAMPLE_P}, from the score down "
+        "to the bases. Pruning moves mass between neurons and loses none: mass in and out of its rows are equal. "
+        "What is absorbed went to biases and ε.</p>",
         report.ledger_block(study.ledger),
     )
     body += report.section(
         "Motifs found",
-        f"<p>Contiguous surviving regions (PLRP-λ, p = {MOTIF_P}) that look alike were aligned into "
-        "patterns, and those "
-        "compared with the vertebrate CORE motifs of JASPAR by TOMTOM. Planted were "
-        f"{report.escape(', '.join(str(m) for m in study.data.motifs))}.</p>",
+        f"<p>Contiguous surviving regions (PLRP-λ, p = {MOTIF_P}) that speak for the class and look alike were "
+        "aligned into patterns, and those compared with the vertebrate CORE motifs of JASPAR by TOMTOM. Planted "
+        f"were {report.escape(', '.join(str(m) for m in study.data.motifs))}.</p>",
         report.motifs_block(study.patterns, study.matches)
         if study.patterns
         else "<p>No group of ten seqlets or more looked alike.</p>",
     )
     body += _next_steps()
     lead = (
-        "LRP traces a network's score back to the bases of a sequence. PLRP prunes the relevance in every "
-        "layer on its way, "
-        "so that what arrives is sparser. Here the truth is known: the motifs were planted."
+        "LRP traces a network's score back to the bases of a sequence. PLRP prunes the relevance in every layer on "
+        "its way, so that what arrives is sparser. Here the truth is known: the motifs were planted."
     )
     return report.page(title, lead, body)
 
@@ -263,9 +258,8 @@ def _what_was_done(study: Study, seed: int, made: str) -> str:
     data = study.data
     classes = ", ".join(report.escape(name) for name in data.class_names)
     made = made or (
-        f"{len(data)} random sequences of {data.length} bases were simulated, each with one to three copies "
-        "of the motif "
-        f"of its class ({classes}), drawn from JASPAR's matrices and planted without overlap"
+        f"{len(data)} random sequences of {data.length} bases were simulated, each with one to three copies of the "
+        f"motif of its class ({classes}), drawn from JASPAR's matrices and planted without overlap"
     )
     rows = [
         [
@@ -279,13 +273,10 @@ def _what_was_done(study: Study, seed: int, made: str) -> str:
     ]
     return report.section(
         "What was done",
-        f"<p>{made} (seed {seed}). Two small CNNs learned to name the class: 70% of the sequences trained "
-        "them, 15% "
+        f"<p>{made} (seed {seed}). Two small CNNs learned to name the class: 70% of the sequences trained them, 15% "
         f"decided when to stop, and the accuracies below are on the {len(study.test)} held out. Then "
-        f"{len(study.shown)} "
-        "of those, labelled rightly by the larger network, were explained for the winning class with the "
-        "composite "
-        f"<code>{COMPOSITE}</code>; relevance of a base is that of the letter that is there.</p>",
+        f"{len(study.shown)} of those, labelled rightly by the larger network, were explained for the winning class "
+        f"with the composite <code>{COMPOSITE}</code>; relevance of a base is that of the letter that is there.</p>",
         report.table(["network", "weights", "epochs", "validation accuracy", "test accuracy"], rows),
     )
 
@@ -337,9 +328,8 @@ def _logos(study: Study) -> str:
     ]
     return report.section(
         "Logos: truth, LRP, PLRP",
-        "<p>Letters as tall as the relevance of their base, planted motifs shaded, one sequence per block; "
-        "network with "
-        f"{next(iter(study.networks))}. On a narrow screen only the stretch around the first motif is "
+        "<p>Letters as tall as the relevance of their base, planted motifs shaded, one sequence per block; network "
+        f"with {next(iter(study.networks))}. On a narrow screen only the stretch around the strongest motif is "
         "drawn.</p>",
         *pictures,
     )
@@ -354,12 +344,13 @@ def _not_a_threshold(study: Study, example: NotAThreshold) -> str:
         f"PLRP-λ\np={EXAMPLE_P}": study.plrp[k],
     }
     marks = [
-        *_sites(study, k),
+        *((start, end, "") for start, end, _ in _sites(study, k)),
         (example.inside, example.inside + 1, "kept ▼"),
         (example.outside, example.outside + 1, "pruned ▼"),
     ]
     name = study.shown.names[k]
-    wide = logo_page([(name, rows, study.shown.letters[k], marks)], width=11, row_height=0.95)
+    title = f"{name} ({study.shown.class_names[int(study.shown.labels[k])]})"
+    wide = logo_page([(title, rows, study.shown.letters[k], marks)], width=11, row_height=0.95)
     windows = "".join(
         report.picture(
             report.data_uri(
@@ -378,13 +369,12 @@ def _not_a_threshold(study: Study, example: NotAThreshold) -> str:
     )
     return report.section(
         "PLRP is not a threshold",
-        f"<p>In {report.escape(name)}, base {example.inside} lies in a planted motif and survives with an "
-        "LRP relevance of "
-        f"{example.lrp_inside:.4f}, while base {example.outside} outside is pruned although LRP gave it "
-        f"{example.lrp_outside:.4f}, {factor:.1f} times as much. No height at which LRP is cut could do "
-        "both. The code looked "
-        f"for such pairs and found them in {example.sequences_with_one} of {example.sequences} sequences.</p>",
-        report.picture(report.data_uri(wide, "png", 120), f"logos of {name}"),
+        f"<p>In {report.escape(name)}, base {example.inside} lies in a planted motif and survives with an LRP "
+        f"relevance of {example.lrp_inside:.4f}, while base {example.outside} outside is pruned although LRP gave it "
+        f"{example.lrp_outside:.4f}, {factor:.1f} times as much. No height at which LRP is cut could do both. The "
+        f"code looked for such pairs and found them in {example.sequences_with_one} of {example.sequences} "
+        "sequences.</p>",
+        f'<div class="laptop">{report.picture(report.data_uri(wide, "png", 120), f"logos of {name}")}</div>',
         f'<div class="grid">{windows}</div>',
     )
 
@@ -406,13 +396,9 @@ def _next_steps() -> str:
         "What to try next",
         f"<pre>{report.escape(commands)}</pre>",
         "<ul><li>Your own network and sequences: the third line; FASTA, BED with a genome, or one-hot "
-        "arrays.</li>"
-        "<li>A harder task: <code>plrp genomics simulate --task xor --motifs GATA1 TAL1::TCF3 --out "
-        "xor</code>, then "
-        "<code>train</code> and <code>explain</code>.</li>"
-        "<li>TF-MoDISco on the result: <code>modisco motifs -s explained/onehot.npz -a "
-        "explained/attributions.npz "
-        "-n 2000 -o modisco.h5</code>.</li>"
-        "<li>The numbers behind the curves: <code>sweep.csv</code>; the surviving regions: "
+        "arrays.</li><li>A harder task: <code>plrp genomics simulate --task xor --motifs GATA1 TAL1::TCF3 --out "
+        "xor</code>, then <code>train</code> and <code>explain</code>.</li><li>TF-MoDISco on the result: "
+        "<code>modisco motifs -s explained/onehot.npz -a explained/attributions.npz -n 2000 -o "
+        "modisco.h5</code>.</li><li>The numbers behind the curves: <code>sweep.csv</code>; the surviving regions: "
         "<code>seqlets.bed</code>.</li></ul>",
     )

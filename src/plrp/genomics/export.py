@@ -92,8 +92,7 @@ def write_bedgraph(
         array = np.asarray(relevance, np.float64)
         if len(array) != interval.end - interval.start:
             raise ValueError(
-                f"{interval.chrom}:{interval.start}-{interval.end} has {interval.end - interval.start} "
-                "bases, its "
+                f"{interval.chrom}:{interval.start}-{interval.end} has {interval.end - interval.start} bases, its "
                 f"relevance {len(array)}."
             )
         places.setdefault(interval.chrom, []).append(np.arange(interval.start, interval.end))

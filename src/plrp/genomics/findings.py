@@ -118,15 +118,21 @@ def find_not_a_threshold(
     before, after = np.asarray(lrp, np.float64), np.asarray(pruned, np.float64)
     survives = mask & (after > 0) & (before > 0)
     dropped = ~mask & (after == 0) & (before > 0)
-    least = np.where(survives, before, np.inf)
     most = np.where(dropped, before, -np.inf)
-    gap = most.max(1, initial=-np.inf) - least.min(1, initial=np.inf)
-    if not (gap > 0).any():
+    gap = most.max(1, initial=-np.inf) - np.where(survives, before, np.inf).min(1, initial=np.inf)
+    with_one = int((gap > 0).sum())
+    if not with_one:
         return None
-    row = int(gap.argmax())
+    # Shown is a survivor that a reader can see, if there is one: a twentieth of the strongest base.
+    seen = survives & (after >= 0.05 * after.max(1, keepdims=True))
+    least = np.where(seen, before, np.inf)
+    visible = most.max(1, initial=-np.inf) - least.min(1, initial=np.inf)
+    if not (visible > 0).any():
+        least, visible = np.where(survives, before, np.inf), gap
+    row = int(visible.argmax())
     inside, outside = int(least[row].argmin()), int(most[row].argmax())
     return NotAThreshold(
-        row, inside, outside, float(before[row, inside]), float(before[row, outside]), int((gap > 0).sum()), len(gap)
+        row, inside, outside, float(before[row, inside]), float(before[row, outside]), with_one, len(gap)
     )
 
 
@@ -157,9 +163,8 @@ def findings(sweeps: dict[str, Sweep], example: NotAThreshold | None) -> list[Fi
             fall = float(max(0.0, -np.diff(curve).min()))
             rises.append(curve[-1] > curve[0] and fall <= FALL and bool((curve[1:] > curve[0]).all()))
             numbers_rises.append(
-                f"{name}, {variant}: {curve[0]:.3f} → {one.at('gini', variant, EXAMPLE_P):.3f} → "
-                f"{curve[-1]:.3f}"
-                f" (p = 0, {EXAMPLE_P}, {one.shares[-1]}), largest fall of a step {fall:.4f}"
+                f"{name}, {variant}: {curve[0]:.3f} → {one.at('gini', variant, EXAMPLE_P):.3f} → {curve[-1]:.3f} (p = "
+                f"0, {EXAMPLE_P}, {one.shares[-1]}), largest fall of a step {fall:.4f}"
             )
         lrp, pruned = (one.values["rma"]["PLRP-λ"][one.shares.index(p)] for p in (0.0, EXAMPLE_P))
         gained = np.nanmean(pruned) - np.nanmean(lrp)
@@ -173,8 +178,7 @@ def findings(sweeps: dict[str, Sweep], example: NotAThreshold | None) -> list[Fi
                 apart = np.abs(one.mean(metric, f"PLRP-λ{gain}") - one.mean(metric, f"PLRP-M{gain}"))
                 alike.append(bool(apart.mean() <= LITTLE))
                 numbers_alike.append(
-                    f"{name}, {metric.upper() if metric == 'rma' else 'Gini'}{gain}: mean |λ − M| "
-                    f"{apart.mean():.3f}, "
+                    f"{name}, {metric.upper() if metric == 'rma' else 'Gini'}{gain}: mean |λ − M| {apart.mean():.3f}, "
                     f"largest {apart.max():.3f}"
                 )
     found = [
@@ -197,11 +201,9 @@ def findings(sweeps: dict[str, Sweep], example: NotAThreshold | None) -> list[Fi
             Finding(
                 "PLRP is not a threshold on LRP",
                 True,
-                f"in {example.sequences_with_one} of {example.sequences} sequences a motif base survives "
-                "with less LRP "
-                f"relevance than a pruned base outside; the clearest: {example.lrp_inside:.4f} at base "
-                f"{example.inside} "
-                f"kept, {example.lrp_outside:.4f} at base {example.outside} pruned",
+                f"in {example.sequences_with_one} of {example.sequences} sequences a motif base survives with less "
+                f"LRP relevance than a pruned base outside; the clearest: {example.lrp_inside:.4f} at base "
+                f"{example.inside} kept, {example.lrp_outside:.4f} at base {example.outside} pruned",
             )
         )
     return found

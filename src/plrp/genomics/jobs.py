@@ -178,11 +178,9 @@ def _try_lengths(
         except Exception as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise SequenceError(
-                f"{sequences.where(rows[0])}: its {length} bases do not fit the model ({reason}). Models "
-                "read (batch, 4, "
-                "length): cut or extend the sequences to the length it was made for; they must not be "
-                "shorter than its "
-                "kernels."
+                f"{sequences.where(rows[0])}: its {length} bases do not fit the model ({reason}). Models read (batch, "
+                "4, length): cut or extend the sequences to the length it was made for; they must not be shorter "
+                "than its kernels."
             ) from None
 
 
@@ -211,8 +209,8 @@ def _settle(out: Path, settings: dict[str, Any]) -> None:
         if changed:
             raise FileExistsError(
                 f"{file}: this folder holds another run; "
-                f"{', '.join(f'{k} was {there.get(k)!r}' for k in changed[:3])}. "
-                "Choose another --out, or remove the folder."
+                f"{', '.join(f'{k} was {there.get(k)!r}' for k in changed[:3])}. Choose another --out, or remove the "
+                "folder."
             )
         return
     if out.exists() and any(out.iterdir()) and not (out / "parts").is_dir():

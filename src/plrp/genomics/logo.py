@@ -93,7 +93,8 @@ def draw_logo(
         size = np.stack([np.full(at.size, 1 - _GAP), height], -1)
         outline = vertices[None] * size[:, None] + place[:, None]
         path = Outline(outline.reshape(-1, 2), np.tile(path_codes, at.size))
-        ax.add_patch(PathPatch(path, facecolor=colours[letter], linewidth=0, antialiased=True))
+        # add_artist, not add_patch: that would walk every curve in Python to find the limits, which are known here.
+        ax.add_artist(PathPatch(path, facecolor=colours[letter], linewidth=0))
 
     top = np.where(array > 0, array, 0).sum(0).max(initial=0)
     low = np.where(array < 0, array, 0).sum(0).min(initial=0)

@@ -42,9 +42,8 @@ class Motif:
             raise SequenceError(f"Motif {self.name!r}: a matrix has axes (4, width); this one is {matrix.shape}.")
         if not np.isfinite(matrix).all() or (matrix < 0).any() or not np.allclose(matrix.sum(0), 1, atol=1e-3):
             raise SequenceError(
-                f"Motif {self.name!r}: columns must be probabilities that sum to 1; give counts to "
-                "`motif(...)`, which "
-                "normalises them."
+                f"Motif {self.name!r}: columns must be probabilities that sum to 1; give counts to `motif(...)`, "
+                "which normalises them."
             )
         object.__setattr__(self, "probabilities", matrix / matrix.sum(0))
 

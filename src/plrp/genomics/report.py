@@ -29,44 +29,63 @@ STYLES = {"PLRP-λ": ("#0b6fb8", "-"), "PLRP-λ, gain": ("#0b6fb8", "--"),
 TITLES = {"gini": "Gini index ↑", "entropy": "Entropy ↓ (nats)", "rma": "Relevance mass accuracy ↑"}
 
 CSS = """
-:root { --ink: #1c2430; --soft: #5a6675; --line: #dde3ea; --paper: #fff; --tint: #f5f8fb; --accent: #0b6fb8; }
+:root { --ink: #1c2430; --soft: #5a6675; --line: #dde3ea; --paper: #fff; --tint: #f5f8fb; }
 * { box-sizing: border-box; }
-body { margin: 0; background: var(--tint); color: var(--ink); line-height: 1.55;
-       font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; }
+body { margin: 0; background: var(--tint); color: var(--ink);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; }
 main { max-width: 1120px; margin: 0 auto; padding: 28px 20px 60px; }
 header h1 { font-size: 1.9rem; line-height: 1.2; margin: .2em 0 .3em; }
 header p { color: var(--soft); max-width: 46em; margin: 0; }
-section { background: var(--paper); border: 1px solid var(--line); border-radius: 12px; padding: 22px 24px;
-margin-top: 22px; } h2 { font-size: 1.25rem; margin: 0 0 .5em; } h3 { font-size: 1rem; margin: 1.3em 0 .4em; }
-p, li { max-width: 48em; overflow-wrap: anywhere; } figure { margin: 14px 0 0; } figure img { display: block;
-width: 100%; height: auto; } figcaption { color: var(--soft); font-size: .87rem; margin-top: 4px; max-width:
-54em; } .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px;
-margin-top: 20px; } .card { background: var(--paper); border: 1px solid var(--line); border-radius: 12px;
-padding: 14px 16px; } .card b { display: block; font-size: 1.45rem; line-height: 1.2; } .card span { color:
-var(--soft); font-size: .85rem; } .grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(290px,
-1fr)); gap: 8px 22px; } .grid figure { margin: 6px 0 0; } table { border-collapse: collapse; width: 100%;
-font-size: .9rem; margin-top: 10px; font-variant-numeric: tabular-nums; } th { text-align: left; color:
-var(--soft); font-weight: 600; border-bottom: 2px solid var(--line); padding: 6px 10px 6px 0; } td { border-
-bottom: 1px solid var(--line); padding: 7px 10px 7px 0; vertical-align: middle; overflow-wrap: anywhere; } td
-img { display: block; width: 100%; max-width: 300px; height: auto; } .holds, .fails { font-weight: 700; white-
-space: nowrap; } .holds { color: #14793a; } .fails { color: #b3261e; } .finding { border-top: 1px solid
-var(--line); padding: 12px 0 8px; } .finding p { margin: 0 0 6px; } .finding ul { margin: 4px 0 0; padding-
-left: 1.2em; color: var(--soft); font-size: .87rem; columns: 2; column-gap: 32px; } .finding li { break-
-inside: avoid; } .legend { display: flex; flex-wrap: wrap; gap: 4px 20px; font-size: .87rem; color:
-var(--soft); margin: 4px 0; } .legend i { display: inline-block; width: 28px; height: 0; vertical-align:
-middle; margin-right: 6px; border-top: 2.5px solid; } pre { background: #10202f; color: #e6eef6; border-
-radius: 8px; padding: 12px 14px; font-size: .82rem; overflow-x: auto;
-      white-space: pre-wrap; overflow-wrap: anywhere; }
+section { background: var(--paper); border: 1px solid var(--line); border-radius: 12px;
+  padding: 22px 24px; margin-top: 22px; }
+h2 { font-size: 1.25rem; margin: 0 0 .5em; }
+h3 { font-size: 1rem; margin: 1.3em 0 .4em; }
+p, li { max-width: 48em; overflow-wrap: anywhere; }
+figure { margin: 14px 0 0; }
+figure img { display: block; width: 100%; height: auto; }
+figcaption { color: var(--soft); font-size: .87rem; margin-top: 4px; max-width: 54em; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin-top: 20px; }
+.card { background: var(--paper); border: 1px solid var(--line); border-radius: 12px; padding: 14px 16px; }
+.card b { display: block; font-size: 1.35rem; line-height: 1.25; white-space: nowrap; }
+.card span { color: var(--soft); font-size: .85rem; display: block; line-height: 1.35; margin-top: 3px; }
+.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(290px, 1fr)); gap: 8px 22px; }
+.grid figure { margin: 6px 0 0; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; margin-top: 10px;
+  font-variant-numeric: tabular-nums; }
+th { text-align: left; color: var(--soft); font-weight: 600; border-bottom: 2px solid var(--line);
+  padding: 6px 10px 6px 0; }
+td { border-bottom: 1px solid var(--line); padding: 7px 10px 7px 0; overflow-wrap: anywhere; }
+td img { display: block; width: 100%; max-width: 300px; height: auto; }
+.holds, .fails { font-weight: 700; white-space: nowrap; }
+.holds { color: #14793a; }
+.fails { color: #b3261e; }
+.finding { border-top: 1px solid var(--line); padding: 12px 0 8px; }
+.finding p { margin: 0 0 6px; }
+.finding ul { margin: 4px 0 0; padding-left: 1.2em; color: var(--soft); font-size: .87rem;
+  columns: 2; column-gap: 32px; }
+.finding li { break-inside: avoid; }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 20px; font-size: .87rem; color: var(--soft); margin: 4px 0; }
+.legend i { display: inline-block; width: 28px; height: 0; vertical-align: middle; margin-right: 6px;
+  border-top: 2.5px solid; }
+pre { background: #10202f; color: #e6eef6; border-radius: 8px; padding: 12px 14px; font-size: .82rem;
+  white-space: pre-wrap; overflow-wrap: anywhere; }
 code { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; font-size: .92em; }
-footer { color: var(--soft); font-size: .85rem; margin-top: 26px; }
 @media (max-width: 700px) {
-  main { padding: 16px 10px 40px; } section { padding: 16px 14px; } header h1 { font-size: 1.5rem; }
+  main { padding: 16px 10px 40px; }
+  section { padding: 16px 14px; }
+  header h1 { font-size: 1.5rem; }
+  .cards { grid-template-columns: 1fr 1fr; }
+  .card { padding: 12px; }
+  .card b { font-size: 1.15rem; }
   .finding ul { columns: 1; }
-  table, tbody, tr, td { display: block; width: 100%; } thead { display: none; }
+  .laptop { display: none; }
+  table, tbody, tr, td { display: block; width: 100%; }
+  thead { display: none; }
   tr { border-bottom: 2px solid var(--line); padding: 8px 0; }
-  td { border: 0; padding: 3px 0; display: flex; justify-content: space-between; gap: 14px; text-align: right;
-  } td::before { content: attr(data-label); color: var(--soft); text-align: left; flex: none; max-width: 45%;
-  } td.picture { display: block; text-align: left; } td.picture img { max-width: 100%; }
+  td { border: 0; padding: 3px 0; display: flex; justify-content: space-between; gap: 14px; text-align: right; }
+  td::before { content: attr(data-label); color: var(--soft); text-align: left; flex: none; max-width: 45%; }
+  td.picture { display: block; text-align: left; }
+  td.picture::before { display: none; }
 }
 """
 

@@ -83,7 +83,7 @@ def find_patterns(
     per_base: npt.ArrayLike,
     *,
     width: int = 30,
-    similarity: float = 0.6,
+    similarity: float = 0.7,
     min_count: int = 10,
     max_patterns: int = 10,
     max_seqlets: int = 4000,
@@ -93,7 +93,7 @@ def find_patterns(
     A simple, deterministic relative of TF-MoDISco for a quick look: the strongest seqlet left seeds a group;
     all that correlate with it at some shift, on either strand, by at least the cosine `similarity` join,
     aligned; the group's mean then takes the seed's place once, so that an odd seed does no harm. Matrices are
-    trimmed to the positions that hold relevance. For a full analysis export to TF-MoDISco
+    trimmed to the positions that hold relevance and information. For a full analysis export to TF-MoDISco
     (`export.save_modisco`).
     """
     strongest = np.argsort(-np.abs(seqlets.score), kind="stable")[:max_seqlets]
@@ -189,11 +189,13 @@ def _aligned(
 
 
 def _pattern(name: str, counts: npt.NDArray[np.float64], relevance: npt.NDArray[np.float64], count: int) -> Pattern:
-    """Trim to the stretch of positions with at least a tenth of the largest mean relevance."""
+    """Trim to the stretch of positions that hold relevance (a tenth of the most) and say something (0.4 bits)."""
     strength = np.abs(relevance).sum(0)
-    keep = np.flatnonzero(strength >= 0.1 * strength.max())
-    window = slice(keep[0], keep[-1] + 1)
-    probabilities = (counts[:, window] + 0.25) / (counts[:, window] + 0.25).sum(0)
+    probabilities = (counts + 0.25) / (counts + 0.25).sum(0)
+    telling = Motif(name, probabilities).information >= 0.4
+    keep = np.flatnonzero((strength >= 0.1 * strength.max()) & (telling | ~telling.any()))
+    window = slice(keep[0], keep[-1] + 1) if keep.size else slice(None)
+    probabilities = probabilities[:, window]
     return Pattern(Motif(name, probabilities), relevance[:, window], count)
 
 

