@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import http.server
+import io
 import os
 import pickle
 import subprocess
@@ -420,6 +421,20 @@ def test_a_download_is_checked_kept_and_not_repeated(tmp_path: Path, server: Ser
     assert len(server.requests) == 1
     assert os.listdir(tmp_path / "cache") == [name]
     assert path.stat().st_mode & 0o444 == 0o444
+
+
+def test_a_terminal_sees_a_bar(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    name = served(tmp_path, os.urandom(700_000))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    fetch(f"{address(server)}/{name}", tmp_path / "cache")
+    seen = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[" in seen
+    assert name[:20] in seen
 
 
 def test_a_broken_connection_is_taken_up_where_it_broke(tmp_path: Path, server: Server) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from plrp.vision.datasets import ECSSD, DatasetError, ImageNet, Photographs
+    from plrp.vision.explained import ExplainedPhotograph, explain_photograph
     from plrp.vision.figures import comparison_figure, explanation_figure
     from plrp.vision.flows import Flow, Thinning, flow, thinning
     from plrp.vision.geometry import Geometry
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 # Loaded when first used: `plrp --help` imports this package, and needs none of them.
 _HOME = {
     "datasets": ("ECSSD", "DatasetError", "ImageNet", "Photographs"),
+    "explained": ("ExplainedPhotograph", "explain_photograph"),
     "figures": ("comparison_figure", "explanation_figure"),
     "flows": ("Flow", "Thinning", "flow", "thinning"),
     "geometry": ("Geometry",),
@@ -29,6 +31,7 @@ __all__ = [
     "ECSSD",
     "BadImage",
     "DatasetError",
+    "ExplainedPhotograph",
     "Flow",
     "Geometry",
     "Heatmap",
@@ -37,6 +40,7 @@ __all__ = [
     "Photographs",
     "Thinning",
     "comparison_figure",
+    "explain_photograph",
     "explanation_figure",
     "flow",
     "flow_figure",

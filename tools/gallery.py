@@ -1,0 +1,191 @@
+"""Make the pictures of the README and of docs/images.md: `python tools/gallery.py` (about two minutes).
+
+The photographs ship with scikit-image and may be published: cat and coffee cup (CC0), astronaut and space shuttle
+(NASA, public domain), brick, grass and gravel (CC0). Objects are cut out of them and pasted into scenes on those
+backgrounds, and a small network is trained to say which objects a scene shows. So everything can be made again by
+anyone, offline, and the right answer is known: the pixels of the object that is asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+from skimage import data
+from torch import Tensor, nn
+
+import plrp
+from plrp.models import LoadedModel
+from plrp.vision import Geometry, Photograph, heatmap, save_figure
+from plrp.vision.explained import explain_photograph
+from plrp.vision.figures import grid_of, show_map, show_picture, titled
+
+SIDE = 128  # pixels
+GEOMETRY = Geometry(resize=None, crop=None)
+# Name, photograph, and the ellipse that the object fills in it: left, top, right, bottom.
+OBJECTS = {
+    "cat": ("chelsea", (38, 4, 366, 292)),
+    "coffee cup": ("coffee", (74, 14, 486, 388)),
+    "astronaut": ("astronaut", (112, 4, 332, 296)),
+    "space shuttle": ("astronaut", (362, 0, 462, 288)),
+}
+BACKGROUNDS = ("brick", "grass", "gravel")
+NAMES = tuple(OBJECTS)
+
+
+class Scene(NamedTuple):
+    """A picture and what is in it: labels (4,), and the mask of each object shown."""
+
+    picture: Image.Image
+    labels: np.ndarray
+    masks: dict[str, np.ndarray]
+
+
+def cutouts() -> list[Image.Image]:
+    """Every object as a picture with a soft elliptic edge."""
+    found = []
+    for photograph, box in OBJECTS.values():
+        image = Image.fromarray(getattr(data, photograph)()).convert("RGB").crop(box)
+        edge = Image.new("L", (4 * image.width, 4 * image.height))
+        ImageDraw.Draw(edge).ellipse((8, 8, edge.width - 8, edge.height - 8), fill=255)
+        image.putalpha(edge.resize(image.size, Image.Resampling.LANCZOS))
+        found.append(image)
+    return found
+
+
+def scene(rng: np.random.Generator, objects: list[Image.Image], count: int | None = None) -> Scene:
+    """Objects at random places and sizes, not overlapping, on a tinted background."""
+    texture = getattr(data, BACKGROUNDS[rng.integers(len(BACKGROUNDS))])().astype(float)
+    top, left = rng.integers(0, texture.shape[0] - 256, 2)
+    grey = np.asarray(Image.fromarray(texture[top : top + 256, left : left + 256]).resize((SIDE, SIDE)))
+    tint = rng.uniform(0.55, 1.15, 3)
+    picture = Image.fromarray(np.clip(grey[..., None] * tint, 0, 255).astype(np.uint8))
+    labels, masks, taken = np.zeros(len(objects), np.float32), {}, np.zeros((SIDE, SIDE), bool)
+    for kind in rng.permutation(len(objects))[: count or rng.integers(1, 4)]:
+        object_ = objects[kind]
+        for _ in range(20):  # places to try
+            longest = int(rng.integers(44, 66))
+            size = tuple(max(1, round(side * longest / max(object_.size))) for side in object_.size)
+            x, y = (int(rng.integers(0, SIDE - side + 1)) for side in size)
+            if not taken[y : y + size[1], x : x + size[0]].any():
+                small = object_.resize((size[0], size[1]), Image.Resampling.LANCZOS)
+                picture.paste(small, (x, y), small)
+                mask = np.zeros((SIDE, SIDE), bool)
+                mask[y : y + size[1], x : x + size[0]] = np.asarray(small)[..., 3] > 127
+                taken[y : y + size[1], x : x + size[0]] = True
+                labels[kind], masks[NAMES[kind]] = 1, mask
+                break
+    return Scene(picture, labels, masks)
+
+
+def network() -> nn.Sequential:
+    """A small convolutional network: five convolutions, average pooling, one linear layer."""
+    layers: list[nn.Module] = []
+    for inputs, outputs, stride in ((3, 16, 2), (16, 24, 1), (24, 32, 2), (32, 48, 1), (48, 64, 2)):
+        layers += [nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, len(NAMES)))
+
+
+def photograph_of(drawn: Scene, name: str = "scene") -> Photograph:
+    """A scene as the package sees photographs."""
+    return Photograph(drawn.picture, drawn.picture.size, Path(f"{name}.png"))
+
+
+def batches(rng: np.random.Generator, objects: list[Image.Image], size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Endless scenes: inputs (size, 3, 128, 128), labels (size, 4)."""
+    while True:
+        scenes = [scene(rng, objects) for _ in range(size)]
+        inputs = torch.stack([GEOMETRY.tensor(photograph_of(one)) for one in scenes])
+        yield inputs, torch.from_numpy(np.stack([one.labels for one in scenes]))
+
+
+def trained(steps: int, seed: int) -> nn.Sequential:
+    """The network after training; says how often it is right on scenes it has not seen."""
+    torch.manual_seed(seed)
+    model, objects = network(), cutouts()
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-3, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=steps)
+    model.train()
+    for step, (inputs, labels) in zip(range(steps), batches(np.random.default_rng(seed), objects, 16), strict=False):
+        loss = nn.functional.binary_cross_entropy_with_logits(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        if step % 50 == 0 or step == steps - 1:
+            print(f"step {step:4d}  loss {loss.item():.3f}", flush=True)
+    model.eval()
+    inputs, labels = next(batches(np.random.default_rng(seed + 1), objects, 200))
+    with torch.no_grad():
+        right = ((model(inputs) > 0) == labels.bool()).float().mean()
+    print(f"{100 * float(right):.1f}% of the answers right on 200 new scenes")
+    return model
+
+
+def targets_figure(drawn: Scene, model: LoadedModel, prunings: dict[str, plrp.Pruning | None]) -> object:
+    """One scene, explained for each object in it: a row per object, a column per variant."""
+    figure, axes = grid_of(len(drawn.masks), 1 + len(prunings), side=1.75, bar=False)
+    trace = plrp.trace(model.module, GEOMETRY.tensor(photograph_of(drawn))[None])
+    for line, (name, mask) in zip(axes, drawn.masks.items(), strict=True):
+        show_picture(line[0], drawn.picture, f"why “{name}”?")
+        line[0].contour(mask, levels=[0.5], colors=["white"], linewidths=1.2)
+        for ax, (label, pruning) in zip(line[1:], prunings.items(), strict=True):
+            relevance = trace.explain(target=NAMES.index(name), pruning=pruning).relevance[0]
+            positive = relevance.sum(0).clamp(min=0)
+            on_it = float((positive * torch.from_numpy(mask)).sum() / positive.sum())
+            show_map(ax, heatmap(relevance), relevance, colour_bar=False)
+            ax.contour(mask, levels=[0.5], colors=["#999999"], linewidths=0.7)
+            titled(ax, label)
+            ax.set_xlabel(f"{100 * on_it:.0f}% on the object", fontsize=7, color="#767676", labelpad=2)
+    return figure
+
+
+def main() -> None:
+    """Train the network and draw every picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("docs/assets/gallery"))
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--weights", type=Path, help="weights of an earlier run, to draw without training")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.weights and arguments.weights.exists():
+        module = network().eval()
+        module.load_state_dict(torch.load(arguments.weights, weights_only=True))
+    else:
+        module = trained(arguments.steps, arguments.seed)
+        if arguments.weights:
+            torch.save(module.state_dict(), arguments.weights)
+    model = LoadedModel(module, "small network", "trained by tools/gallery.py", NAMES, GEOMETRY)
+    rng, objects = np.random.default_rng(7), cutouts()
+    scenes = [scene(rng, objects, count=3) for _ in range(12)]
+    drawn = next(one for one in scenes if {"cat", "coffee cup"} <= set(one.masks) and len(one.masks) == 3)
+
+    def out(name: str) -> Path:
+        return arguments.out / f"{name}.png"
+
+    photograph = photograph_of(drawn)
+    explained = explain_photograph(photograph, model, target="cat", prunings=[plrp.Pruning(p=0.15)])
+    save_figure(explained.figure(), out("explain"), dpi=100)
+    grid = [plrp.Pruning(p=p, redistribution=how) for how in ("lambda", "M") for p in (0.05, 0.15, 0.3)]
+    compared = explain_photograph(photograph, model, target="cat", prunings=grid)
+    save_figure(compared.comparison(), out("compare"), dpi=100)
+    variants = {
+        "LRP": None,
+        "PLRP-M, p = 0.2": plrp.Pruning(p=0.2, redistribution="M"),
+        "PLRP-λ, p = 0.2": plrp.Pruning(p=0.2),
+    }
+    save_figure(targets_figure(drawn, model, variants), out("targets"), dpi=100)  # type: ignore[arg-type]
+    for name, figure in explained.layer_figures().items():
+        save_figure(figure, out(name), dpi=90)
+    for path in sorted(arguments.out.glob("*.png")):
+        print(f"{path}  {path.stat().st_size / 1000:.0f} KB")
+
+
+if __name__ == "__main__":
+    main()
