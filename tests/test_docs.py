@@ -77,7 +77,8 @@ def check_command(words: list[str]) -> None:
         named = [word for word in words[1:] if "=" not in word]
         assert set(named) <= set(targets), words
     elif words[0] == "plrp":
-        build_parser().parse_args(words[1:])  # exits, and so fails, on an unknown command or option
+        with contextlib.suppress(SystemExit) if "--help" in words else contextlib.nullcontext():
+            build_parser().parse_args(words[1:])  # exits, and so fails, on an unknown command or option
     elif words[:2] == ["pip", "install"]:
         extras = metadata("plrp").get_all("Provides-Extra") or []
         for word in words[2:]:
@@ -116,3 +117,15 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         relative = page.relative_to(ROOT / "docs").with_suffix("")
         folder = relative.parent if relative.name == "index" else relative
         assert (tmp_path / "site" / folder / "index.html").is_file()
+
+
+def test_docstrings_reach_the_reference_as_markdown() -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        from reference_pages import as_markdown
+    finally:
+        sys.path.pop(0)
+
+    docstring = "What it is for.\n\nParameters\n----------\nx\n    First line,\n    second line.\ny\n    Another.\n\n>>> f(1)\n2\n"
+    wanted = "What it is for.\n\n- `x`: First line, second line.\n- `y`: Another.\n\n```pycon\n>>> f(1)\n2\n```\n"
+    assert as_markdown(docstring) == wanted
