@@ -47,7 +47,7 @@ class Exotic(nn.Module):
 
 UNSUPPORTED = {
     "cumprod": lambda h: h.cumprod(1),
-    "fft_rfft": lambda h: torch.fft.rfft(h, n=10).abs(),
+    "fft.rfft": lambda h: torch.fft.rfft(h, n=10).abs(),
     "atan2": lambda h: torch.atan2(h, h.flip(1) + 1),
     "logsumexp": lambda h: h.logsumexp(1, keepdim=True).expand_as(h),
     "erfinv": lambda h: torch.erfinv(h.clamp(max=0.5)),

@@ -239,6 +239,47 @@ def test_gradient_mode_and_the_inputs_own_gradient_do_not_matter(grad):
         assert torch.equal(plrp.explain(model, x).relevance, expected)
 
 
+class TimeDistributed(nn.Module):
+    """Steps folded into the batch, (batch · time, …), or the batch moved away: (time, batch, …)."""
+
+    def __init__(self, layout: str) -> None:
+        super().__init__()
+        self.layout = layout
+        self.a, self.b, self.c, self.head = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, time, _ = x.shape
+        if self.layout == "folded":
+            h = F.relu(self.b(F.relu(self.a(x.reshape(batch * time, -1)))))
+            h = F.relu(self.c(h)).view(batch, time, -1)
+        elif self.layout == "time-first":
+            h = F.relu(self.b(F.relu(self.a(x.transpose(0, 1)))))
+            h = F.relu(self.c(h)).permute(1, 0, 2)
+        elif self.layout == "time-first-folded":
+            h = F.relu(self.b(F.relu(self.a(x.transpose(0, 1).reshape(time * batch, -1)))))
+            h = F.relu(self.c(h)).view(time, batch, -1).transpose(0, 1)
+        else:
+            h = F.relu(self.c(F.relu(self.b(F.relu(self.a(x))))))
+        return self.head(h.mean(1))
+
+
+@pytest.mark.parametrize("pruning", PRUNINGS, ids=str)
+@pytest.mark.parametrize("layout", ["folded", "time-first", "time-first-folded"])
+@pytest.mark.parametrize("composite", ["epsilon", "epsilon-alpha2-beta1"])
+def test_a_sample_is_pruned_whole_wherever_the_model_puts_its_batch_axis(composite, layout, pruning):
+    torch.manual_seed(0)
+    plain, moved = TimeDistributed("plain").double().eval(), TimeDistributed(layout).double().eval()
+    moved.load_state_dict(plain.state_dict())
+    x = torch.randn(3, 4, 5, dtype=torch.float64)
+    expected = plrp.explain(plain, x, composite=composite, pruning=pruning)
+    found = plrp.explain(moved, x, composite=composite, pruning=pruning)
+    assert oracles.relative_difference(found.relevance, expected.relevance) < 1e-9
+    oracles.assert_ledger_closes(found, found.logits.max(1).values, 1e-9)
+    columns = ("sample", "neurons_before", "neurons_after")
+    pruned = [[[row[c] for c in columns] for row in e.ledger if row["op"] == "prune"] for e in (expected, found)]
+    assert pruned[0] == pruned[1]
+
+
 def test_parameters_frozen_or_not_give_the_same_answer():
     model, x = sequences(torch.float32)
     expected = plrp.explain(model, x).relevance

@@ -105,19 +105,8 @@ def test_the_papers_formula_and_ours_agree_without_ties():
         assert engine_threshold(values.tolist(), p) == paper
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 1000, 70_000])
-@pytest.mark.parametrize("p", [0.0, 0.05, 0.5, 0.95])
-@pytest.mark.parametrize("kind", ["normal", "relu", "lognormal", "quantised"])
-def test_theta_of_long_vectors_is_the_definition_exactly(kind, p, size):
-    """The oracle walks candidates one by one; here the same definition by one exact cumulative pass."""
-    generator = torch.Generator().manual_seed(size)
-    values = torch.randn(size, generator=generator)
-    values = {
-        "normal": values.abs(),
-        "relu": values.clamp(min=0),
-        "lognormal": (6 * values).exp(),
-        "quantised": (values.abs() * 8).round() / 8,
-    }[kind]
+def threshold_in_one_pass(values: Tensor, p: float) -> float:
+    """The definition once more for long vectors: one exact cumulative pass instead of a sum per candidate."""
     count: dict[float, int] = {}
     for v in values.tolist():
         count[v] = count.get(v, 0) + 1
@@ -131,7 +120,22 @@ def test_theta_of_long_vectors_is_the_definition_exactly(kind, p, size):
             within += Fraction(v) * count[v]
             if finished + float(within) <= p * total:
                 theta = v
-    assert float(kernels.threshold(values[None], p)[0]) == theta
+    return theta
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000, 70_000])
+@pytest.mark.parametrize("p", [0.0, 0.05, 0.5, 0.95])
+@pytest.mark.parametrize("kind", ["normal", "relu", "lognormal", "quantised"])
+def test_theta_of_long_vectors_is_the_definition_exactly(kind, p, size):
+    generator = torch.Generator().manual_seed(size)
+    values = torch.randn(size, generator=generator)
+    values = {
+        "normal": values.abs(),
+        "relu": values.clamp(min=0),
+        "lognormal": (6 * values).exp(),
+        "quantised": (values.abs() * 8).round() / 8,
+    }[kind]
+    assert float(kernels.threshold(values[None], p)[0]) == threshold_in_one_pass(values, p)
 
 
 def test_an_empty_batch_and_an_empty_tensor_have_thresholds_of_zero():
@@ -155,6 +159,38 @@ class Weighted(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.first(x))
+
+
+class Single(nn.Module):
+    """The same for long vectors: a 1 × 1 convolution below the head instead of an identity matrix."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.first, self.head = nn.Conv1d(1, 1, 1, bias=False), nn.Linear(size, 1, bias=False)
+        nn.init.ones_(self.first.weight)
+        nn.init.ones_(self.head.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.first(x).flatten(1))
+
+
+@pytest.mark.parametrize("size", [8191, 8192, 40_000])
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.95])
+def test_explain_keeps_the_entries_of_long_vectors_above_theta(p, size):
+    """Ties, zeros of both signs and denormals among 40,000 entries; p of the negative part is another."""
+    generator = torch.Generator().manual_seed(size)
+    x = torch.randn(2, 1, size, generator=generator) * torch.tensor([1.0, 1e-20]).reshape(2, 1, 1)
+    x[:, :, ::5] = (x[:, :, ::5] * 4).round() / 4
+    x[:, :, 1::50], x[:, :, 2::50], x[:, :, 3::50] = 0.0, -0.0, TINY
+    trace = plrp.trace(Single(size).eval(), x)
+    zero = plrp.Composite([(plrp.composites.is_any, rules.Zero())], name="zero")
+    before = trace.explain(target=0, composite=zero, layers=True).layers["head"]
+    pruning = plrp.Pruning(p=p, p_negative=p / 2)
+    after = trace.explain(target=0, composite=zero, pruning=pruning, layers=True).layers["head"]
+    for r, kept in zip(before, after, strict=True):
+        up = threshold_in_one_pass(oracles.positive(r), p)
+        down = threshold_in_one_pass(-oracles.negative(r), p / 2)
+        assert torch.equal(kept != 0, (r > up) | (-r > down))
 
 
 signed = st.lists(st.one_of(few, few.map(lambda v: -v), st.floats(-100, 100, width=32)), min_size=1, max_size=24)

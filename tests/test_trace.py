@@ -197,8 +197,9 @@ def test_an_in_place_operation_beside_a_live_view_is_refused():
 def test_an_in_place_operation_after_its_views_died_is_right():
     def middle(self, x):
         h = self.a(x)
-        peak = float(h[:, :3].max())
-        assert peak == peak
+        view = h[:, :3]
+        assert view.shape[1] == 3
+        del view
         h.relu_()
         return F.relu(self.b(h) + self.c(h))
 
