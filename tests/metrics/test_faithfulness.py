@@ -322,6 +322,8 @@ def test_edges(net, inputs, relevance) -> None:
         pixel_flipping(net, inputs, bad)
     with pytest.raises(ValueError, match="does not fit"):
         pixel_flipping(net, inputs, relevance[:, :2])
+    with pytest.raises(ValueError, match="2 relevance maps for 3 inputs"):
+        pixel_flipping(net, inputs, relevance[:2])
     with pytest.raises(ValueError, match="does not fit inputs with space"):
         pixel_flipping(net, inputs, relevance, region=(3, 3, 3))
     with pytest.raises(ValueError, match="does not fit inputs with space"):
@@ -350,9 +352,9 @@ def test_aggregates(inputs) -> None:
         assert curve.tolist() == [[13.0, first]]
 
 
-def slow_innvestigate(x: np.ndarray, analysis: np.ndarray, regions: int, perturb) -> np.ndarray:
-    """What iNNvestigate's `Perturbation` does, on all colours: reflect to whole 9 x 9 tiles, average the analysis
-    over colours and tiles, overwrite the highest tiles of each image colour by colour, crop."""
+def slow_innvestigate(x: np.ndarray, analysis: np.ndarray, regions: int, perturb, colours: int) -> np.ndarray:
+    """What iNNvestigate's `Perturbation` does, on the first `colours` (it takes one): reflect to whole 9 x 9 tiles,
+    average the analysis over colours and tiles, overwrite the highest tiles of each image, crop."""
     pads = [(-n % 9 // 2, -n % 9 - -n % 9 // 2) for n in x.shape[2:]]
     wide = np.pad(x, [(0, 0), (0, 0), *pads], mode="reflect")
     mean = np.pad(analysis.mean(1, keepdims=True), [(0, 0), (0, 0), *pads], mode="reflect")
@@ -362,7 +364,7 @@ def slow_innvestigate(x: np.ndarray, analysis: np.ndarray, regions: int, perturb
             (i, j): heat[0, 9 * i : 9 * i + 9, 9 * j : 9 * j + 9].mean() for i in range(rows) for j in range(columns)
         }
         for i, j in sorted(tiles, key=lambda t: -tiles[t])[:regions]:
-            for colour in image:
+            for colour in image[:colours]:
                 tile = colour[9 * i : 9 * i + 9, 9 * j : 9 * j + 9]
                 tile[:] = perturb(tile)
     return wide[:, :, pads[0][0] : pads[0][0] + x.shape[2], pads[1][0] : pads[1][0] + x.shape[3]]
@@ -370,13 +372,15 @@ def slow_innvestigate(x: np.ndarray, analysis: np.ndarray, regions: int, perturb
 
 @pytest.mark.parametrize("size", [(18, 27), (20, 31)])
 @pytest.mark.parametrize(("name", "perturb"), [("zeros", np.zeros_like), ("mean", np.mean), ("inversion", np.negative)])
-def test_innvestigate_preset(size, name, perturb) -> None:
+@pytest.mark.parametrize("colours", [1, 3])
+def test_innvestigate_preset(size, name, perturb, colours) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 3, *size, generator=generator, dtype=torch.float64)
     r = torch.randn(2, 3, *size, generator=generator, dtype=torch.float64)
     weight = torch.randn(3, *size, generator=generator, dtype=torch.float64)
     model = lambda v: (v * weight).flatten(1).sum(1, keepdim=True)  # noqa: E731
-    result = pixel_flipping(model, x, r, perturbation=name, steps=[1, 2, 5], normalise=False, **INNVESTIGATE)
+    options = {**INNVESTIGATE, "perturbation": name, "steps": [1, 2, 5], "normalise": False}
+    result = pixel_flipping(model, x, r, flip_channels=range(colours), **options)
     for point, regions in enumerate([0, 1, 2, 5]):
-        expected = model(torch.from_numpy(slow_innvestigate(x.numpy(), r.numpy(), regions, perturb)))
+        expected = model(torch.from_numpy(slow_innvestigate(x.numpy(), r.numpy(), regions, perturb, colours)))
         torch.testing.assert_close(result.curve[:, point], expected[:, 0])

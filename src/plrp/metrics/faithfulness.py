@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from plrp.metrics.maps import Pooling, as_map, finite, pool_channels, wide
-from plrp.metrics.regions import Regions, tile
+from plrp.metrics.regions import Layout
+from plrp.metrics.replacements import Perturbation, Replacement
 from plrp.metrics.scores import Model, Target, chunks, for_rows, predict, score, settle_target
-from plrp.metrics.seeded import draw, permutation
-
-Perturbation = (
-    Literal["zeros", "mean", "image-mean", "gaussian", "inversion", "blur"] | Tensor | Callable[[Tensor], Tensor]
-)
+from plrp.metrics.seeded import permutation
 
 INNVESTIGATE: dict[str, Any] = {"region": 9, "channels": "mean", "aggregate": "mean", "edges": "reflect"}
 """Options by which `pixel_flipping` ranks and flips as iNNvestigate does (Alber et al., 2019).
@@ -152,22 +148,10 @@ def pixel_flipping(
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive; got {batch_size}.")
     inputs = inputs.detach()
-    if isinstance(perturbation, Tensor):
-        try:
-            perturbation = perturbation.detach().to(inputs).expand_as(inputs)
-        except RuntimeError as error:
-            raise ValueError(
-                f"a baseline of shape {tuple(perturbation.shape)} does not broadcast to inputs of shape "
-                f"{tuple(inputs.shape)}."
-            ) from error
-    layout = _Layout(inputs, region, channels, edges)
-    ranking = layout.rank(relevance, aggregate, ties, seed)
-    if (
-        isinstance(perturbation, str)
-        and perturbation == "mean"
-        and layout.regions.count == layout.regions.number.numel()
-    ):
-        raise ValueError("the mean of a region of one entry is the entry: nothing would be flipped; use 'image-mean'.")
+    layout = Layout(inputs, region, channels, edges)
+    ranking = _ranking(_relevance_of_regions(layout, relevance, aggregate, len(inputs)), ties, seed)
+    replacement = Replacement(perturbation, noise_std, blur_sigma, flip_channels, seed)
+    replacement.check(layout, inputs)
     counts = _step_counts(layout.regions.count, steps, spacing, until)
     target = settle_target(model, inputs, target, batch_size)
 
@@ -175,7 +159,7 @@ def pixel_flipping(
     curves = {which: inputs.new_empty(len(inputs), len(counts), dtype=wide(inputs)) for which in orders}
     for rows in chunks(len(inputs), batch_size, inputs.device):
         here = inputs[rows]
-        baseline = layout.baseline(here, perturbation, noise_std, blur_sigma, flip_channels, rows, seed)
+        baseline = replacement.of(here, layout, rows, len(inputs))
         for which in orders:
             rank = layout.regions.spread(ranking[which][rows, None])
             curves[which][rows] = _scores(
@@ -198,130 +182,61 @@ def pixel_flipping(
     )
 
 
-class _Layout:
-    """Inputs as (batch, channel, *space) with their regions, whatever axes the caller's inputs have."""
-
-    def __init__(
-        self,
-        inputs: Tensor,
-        region: int | Sequence[int],
-        channels: Pooling | None,
-        edges: Literal["partial", "reflect"],
-    ) -> None:
-        self.shape = tuple(inputs.shape[1:])
-        self.channels = channels
-        self.has_channels = len(self.shape) > 1
-        if self.has_channels and channels is not None:
-            self.folded = self.shape
-            sizes = region
-        else:  # every entry on its own: what is there of axes is all space, under one channel
-            self.folded = (1, *self.shape)
-            per_axis = (region,) * max(1, len(self.shape) - 1) if isinstance(region, int) else tuple(region)
-            sizes = (1, *per_axis) if self.has_channels else per_axis
-        self.regions: Regions = tile(self.folded[1:], sizes, edges, inputs.device)
-
-    def fold(self, inputs: Tensor) -> Tensor:
-        return inputs.reshape(len(inputs), *self.folded)
-
-    def rank(self, relevance: Any, aggregate: str, ties: Literal["stable", "random"], seed: int) -> dict[str, Tensor]:
-        """Per order, each region's place in it (batch, regions); and the share that is `tied` (batch,)."""
-        values = as_map(relevance, None)
-        values = values.to(self.regions.number.device, wide(values))
-        if tuple(values.shape[1:]) == self.shape:
-            if self.has_channels and self.channels is not None:
-                values = pool_channels(values, self.channels)[:, None]
-            else:
-                values = self.fold(values)
-        elif self.channels is not None and tuple(values.shape[1:]) in (
-            self.folded[1:],
-            (1, *self.folded[1:]),
-        ):
-            values = values.reshape(len(values), 1, *self.folded[1:])
+def _relevance_of_regions(layout: Layout, relevance: Any, aggregate: str, batch: int) -> Tensor:
+    """One number per region, (batch, regions), in the wide dtype."""
+    values = as_map(relevance, None)
+    values = values.to(layout.regions.number.device, wide(values))
+    if len(values) != batch:
+        raise ValueError(f"{len(values)} relevance maps for {batch} inputs: pass one per sample.")
+    if tuple(values.shape[1:]) == layout.shape:
+        if layout.has_channels and layout.channels is not None:
+            values = pool_channels(values, layout.channels)[:, None]
         else:
-            raise ValueError(
-                f"relevance of shape {tuple(values.shape)} does not fit samples of shape {self.shape}: "
-                "it needs the inputs' shape, or (batch, *space) with channels pooled."
-            )
-        finite(values.flatten(1).sum(1))
-        if aggregate == "sum":
-            per_region = self.regions.sums(values)[:, 0]
-        elif aggregate == "mean":
-            per_region = self.regions.means(values)[:, 0]
-        elif aggregate == "max":
-            flat = self.regions.tiled(values)[:, 0]
-            lowest = flat.new_full((len(flat), self.regions.count), -torch.inf)
-            per_region = lowest.scatter_reduce_(1, self.regions.number.flatten().expand_as(flat), flat, "amax")
-        else:
-            raise ValueError(f"unknown aggregate {aggregate!r}: choose 'sum', 'mean' or 'max'.")
-        if ties == "stable":
-            shuffle = torch.arange(self.regions.count, device=values.device)
-        elif ties == "random":
-            shuffle = permutation(self.regions.count, seed=seed).to(values.device)
-        else:
-            raise ValueError(f"unknown ties {ties!r}: choose 'stable' or 'random'.")
-        places = torch.arange(self.regions.count, device=values.device).expand(len(values), -1)
-        result: dict[str, Tensor] = {}
-        for which, descending in (("most", True), ("least", False)):
-            ordered, at = per_region[:, shuffle].sort(dim=1, descending=descending, stable=True)
-            result[which] = torch.empty_like(at).scatter_(1, shuffle[at], places)
-        same = ordered[:, 1:] == ordered[:, :-1]
-        none = same.new_zeros(len(same), 1)
-        result["tied"] = (torch.cat([same, none], 1) | torch.cat([none, same], 1)).to(wide(values)).mean(1)
-        return result
+            values = layout.fold(values)
+    elif layout.channels is not None and tuple(values.shape[1:]) in (
+        layout.folded[1:],
+        (1, *layout.folded[1:]),
+    ):
+        values = values.reshape(len(values), 1, *layout.folded[1:])
+    else:
+        raise ValueError(
+            f"relevance of shape {tuple(values.shape)} does not fit samples of shape {layout.shape}: "
+            "it needs the inputs' shape, or (batch, *space) with channels pooled."
+        )
+    finite(values.flatten(1).sum(1))
+    if aggregate == "sum":
+        return layout.regions.sums(values)[:, 0]
+    if aggregate == "mean":
+        return layout.regions.means(values)[:, 0]
+    if aggregate == "max":
+        flat = layout.regions.tiled(values)[:, 0]
+        lowest = flat.new_full((len(flat), layout.regions.count), -torch.inf)
+        return lowest.scatter_reduce_(1, layout.regions.number.flatten().expand_as(flat), flat, "amax")
+    raise ValueError(f"unknown aggregate {aggregate!r}: choose 'sum', 'mean' or 'max'.")
 
-    def baseline(
-        self,
-        inputs: Tensor,
-        perturbation: Perturbation,
-        noise_std: float,
-        blur_sigma: float,
-        flip_channels: Sequence[int] | None,
-        rows: Tensor,
-        seed: int,
-    ) -> Tensor:
-        """The inputs with every region overwritten; `rows` are these inputs' places in the batch."""
-        if isinstance(perturbation, Tensor):
-            written = perturbation[rows]
-        elif callable(perturbation):
-            written = perturbation(inputs.clone()).detach().to(inputs)
-            if written.shape != inputs.shape:
-                raise ValueError(
-                    f"the perturbation made a baseline of shape {tuple(written.shape)} for inputs of shape "
-                    f"{tuple(inputs.shape)}: it must keep the shape."
-                )
-        elif perturbation == "zeros":
-            written = torch.zeros_like(inputs)
-        elif perturbation == "mean":
-            folded = self.fold(inputs)
-            written = self.regions.spread(self.regions.means(folded)).reshape(inputs.shape)
-        elif perturbation == "image-mean":
-            axes = tuple(range(2 if self.has_channels else 1, inputs.ndim))
-            written = inputs.mean(axes, keepdim=True).expand_as(inputs)
-        elif perturbation == "gaussian":
-            written = draw(self.shape, noise="gaussian", radius=noise_std, seed=seed, index=0, like=inputs).expand_as(
-                inputs
-            )
-        elif perturbation == "inversion":
-            written = -inputs
-        elif perturbation == "blur":
-            written = _blurred(inputs, blur_sigma)
-        else:
-            raise ValueError(
-                f"unknown perturbation {perturbation!r}: choose 'zeros', 'mean', 'image-mean', 'gaussian', "
-                "'inversion', 'blur', a baseline tensor or a callable."
-            )
-        if flip_channels is None:
-            return written
-        if not self.has_channels:
-            raise ValueError("inputs (batch, features) have no channels to choose from: leave flip_channels=None.")
-        kept = inputs.clone()
-        kept[:, list(flip_channels)] = written[:, list(flip_channels)]
-        return kept
+
+def _ranking(per_region: Tensor, ties: Literal["stable", "random"], seed: int) -> dict[str, Tensor]:
+    """Per order, each region's place in it (batch, regions); and the share that is `tied` (batch,)."""
+    if ties == "stable":
+        shuffle = torch.arange(per_region.shape[1], device=per_region.device)
+    elif ties == "random":
+        shuffle = permutation(per_region.shape[1], seed=seed).to(per_region.device)
+    else:
+        raise ValueError(f"unknown ties {ties!r}: choose 'stable' or 'random'.")
+    places = torch.arange(per_region.shape[1], device=per_region.device).expand_as(per_region)
+    result: dict[str, Tensor] = {}
+    for which, descending in (("most", True), ("least", False)):
+        ordered, at = per_region[:, shuffle].sort(dim=1, descending=descending, stable=True)
+        result[which] = torch.empty_like(at).scatter_(1, shuffle[at], places)
+    same = ordered[:, 1:] == ordered[:, :-1]
+    none = same.new_zeros(len(same), 1)
+    result["tied"] = (torch.cat([same, none], 1) | torch.cat([none, same], 1)).to(per_region.dtype).mean(1)
+    return result
 
 
 def _scores(
     model: Model,
-    layout: _Layout,
+    layout: Layout,
     inputs: Tensor,
     baseline: Tensor,
     rank: Tensor,
@@ -368,19 +283,3 @@ def _step_counts(
 def _mean_height(curve: Tensor, flipped: Tensor) -> Tensor:
     """Area under the curve by the trapezoidal rule, over the width of the flipped share."""
     return torch.trapezoid(curve, flipped, dim=1) / (flipped[-1] - flipped[0])
-
-
-def _blurred(inputs: Tensor, sigma: float) -> Tensor:
-    """Inputs smoothed with a Gaussian of `sigma` positions along every axis of space, borders repeated."""
-    if not sigma > 0:
-        raise ValueError(f"blur_sigma must be positive; got {sigma}.")
-    reach = max(1, round(3 * sigma))
-    at = torch.arange(-reach, reach + 1, device=inputs.device, dtype=inputs.dtype)
-    weight = torch.exp(-(at**2) / (2 * sigma**2))
-    weight = (weight / weight.sum()).reshape(1, 1, -1)
-    smooth = inputs
-    for axis in range(2 if inputs.ndim > 2 else 1, inputs.ndim):
-        lines = smooth.movedim(axis, -1)
-        padded = F.pad(lines.reshape(-1, 1, lines.shape[-1]), (reach, reach), mode="replicate")
-        smooth = F.conv1d(padded, weight).reshape(lines.shape).movedim(-1, axis)
-    return smooth

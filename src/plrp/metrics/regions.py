@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from plrp.metrics.maps import Pooling
+
 
 @dataclass(frozen=True)
 class Regions:
@@ -86,3 +88,30 @@ def tile(
         shape[axis] = -1
         number = number * counts[-1] + along.reshape(shape)
     return Regions(number, math.prod(counts), space, before, after)
+
+
+class Layout:
+    """Inputs as (batch, channel, *space) with their regions, whatever axes the caller's inputs have."""
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        region: int | Sequence[int],
+        channels: Pooling | None,
+        edges: Literal["partial", "reflect"],
+    ) -> None:
+        self.shape = tuple(inputs.shape[1:])
+        self.channels = channels
+        self.has_channels = len(self.shape) > 1
+        if self.has_channels and channels is not None:
+            self.folded = self.shape
+            sizes = region
+        else:  # every entry on its own: what is there of axes is all space, under one channel
+            self.folded = (1, *self.shape)
+            per_axis = (region,) * max(1, len(self.shape) - 1) if isinstance(region, int) else tuple(region)
+            sizes = (1, *per_axis) if self.has_channels else per_axis
+        self.regions: Regions = tile(self.folded[1:], sizes, edges, inputs.device)
+
+    def fold(self, inputs: Tensor) -> Tensor:
+        """The inputs (batch, ...) as (batch, channel, *space)."""
+        return inputs.reshape(len(inputs), *self.folded)
