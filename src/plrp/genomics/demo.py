@@ -103,7 +103,23 @@ def run(
     write_seqlets(out / "seqlets.bed", seqlets, study.shown.sequences, match_seqlets(seqlets, study.shown.onehot()))
     path = out / "index.html"
     report.write_page(path, render(study, seed=seed))
+    print(summary(study))
     return path
+
+
+def summary(study: Study) -> str:
+    """What came out, in a few lines for the terminal: accuracies, findings, motifs."""
+    lines = [f"test accuracy, {name}: {value:.3f}" for name, value in study.accuracies.items()]
+    lines += [
+        f"{'holds' if finding.holds else 'does not hold'}: {finding.claim}"
+        for finding in findings(study.sweeps, study.example)
+    ]
+    for pattern, matches in zip(study.patterns, study.matches, strict=True):
+        best = matches[0]
+        lines.append(
+            f"motif found: {pattern.motif.consensus} is {best.motif}, p = {best.p:.1e} ({pattern.count} seqlets)"
+        )
+    return "\n".join(lines)
 
 
 def _check_extras() -> None:
@@ -397,7 +413,7 @@ def _next_steps() -> str:
         f"<pre>{report.escape(commands)}</pre>",
         "<ul><li>Your own network and sequences: the third line; FASTA, BED with a genome, or one-hot "
         "arrays.</li><li>A harder task: <code>plrp genomics simulate --task xor --motifs GATA1 TAL1::TCF3 --out "
-        "xor</code>, then <code>train</code> and <code>explain</code>.</li><li>TF-MoDISco on the result: "
+        "xor</code>, then <code>train --hidden 32</code> and <code>explain</code>.</li><li>TF-MoDISco on the result: "
         "<code>modisco motifs -s explained/onehot.npz -a explained/attributions.npz -n 2000 -o "
         "modisco.h5</code>.</li><li>The numbers behind the curves: <code>sweep.csv</code>; the surviving regions: "
         "<code>seqlets.bed</code>.</li></ul>",

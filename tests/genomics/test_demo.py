@@ -1,0 +1,175 @@
+"""The demo: its measurements, its verdicts, and the page it writes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import plrp
+from plrp.genomics import SequenceCNN, explain_sequences, jaspar, simulate
+from plrp.genomics import demo as demo_module
+from plrp.genomics.findings import VARIANTS, NotAThreshold, Sweep, find_not_a_threshold, findings, sweep
+from plrp.genomics.seqlets import Match
+
+RNG = np.random.default_rng(0)
+
+
+def test_a_sweep_is_what_single_explanations_give() -> None:
+    torch.manual_seed(0)
+    network = SequenceCNN(6, classes=3, kernel=7).eval()
+    data = simulate(7, motifs=["CTCF", "SPI1"], length=50)
+    shares = (0.0, 0.25, 0.6)
+    found = sweep(network, data.onehot(), data.mask, shares=shares, batch_size=3)
+    for variant, options in VARIANTS.items():
+        for k, p in enumerate(shares):
+            base = explain_sequences(network, data.onehot(), pruning=plrp.Pruning(p=p, **options)).per_base()
+            positive = np.maximum(base.astype(np.float64), 0)
+            rma = (positive * data.mask).sum(1) / positive.sum(1)
+            np.testing.assert_allclose(found.values["rma"][variant][k], rma, rtol=1e-4)
+            mass = np.sort(np.abs(base.astype(np.float64)), 1)
+            n = mass.shape[1]
+            gini = ((2 * np.arange(1, n + 1) - n - 1) * mass).sum(1) / (n * mass.sum(1))
+            np.testing.assert_allclose(found.values["gini"][variant][k], gini, rtol=1e-4)
+            share = mass / mass.sum(1, keepdims=True)
+            entropy = -(share * np.log(np.where(share > 0, share, 1))).sum(1)
+            np.testing.assert_allclose(found.values["entropy"][variant][k], entropy, rtol=1e-4)
+
+
+def test_not_a_threshold_restated_pair_by_pair() -> None:
+    for _ in range(30):
+        lrp = RNG.choice([0.0, 0.1, 0.2, 0.3, 0.4, -0.2], (4, 12))
+        pruned = lrp * (RNG.random(lrp.shape) > 0.4) * 1.3
+        mask = RNG.random(lrp.shape) > 0.5
+        pairs = {
+            (s, i, j)
+            for s in range(4)
+            for i in range(12)
+            for j in range(12)
+            if mask[s, i] and pruned[s, i] > 0 and not mask[s, j] and pruned[s, j] == 0 and 0 < lrp[s, i] < lrp[s, j]
+        }
+        found = find_not_a_threshold(lrp, pruned, mask)
+        assert (found is None) == (not pairs)
+        if found is not None:
+            assert (found.sequence, found.inside, found.outside) in pairs
+            assert found.sequences_with_one == len({s for s, _, _ in pairs})
+            assert (found.lrp_inside, found.lrp_outside) == (
+                lrp[found.sequence, found.inside],
+                lrp[found.sequence, found.outside],
+            )
+
+
+def test_a_threshold_is_never_mistaken_for_pruning() -> None:
+    lrp = RNG.normal(size=(5, 40))
+    assert find_not_a_threshold(lrp, np.where(lrp > 0.5, lrp, 0), RNG.random((5, 40)) > 0.5) is None
+
+
+def made_sweep(gini: list[float], rma_lambda: list[float], rma_m: list[float]) -> Sweep:
+    def column(values: list[float]) -> np.ndarray:
+        return np.repeat(np.array(values)[:, None], 3, 1)
+
+    values = {
+        "gini": {v: column(gini) for v in VARIANTS},
+        "entropy": {v: column(gini) for v in VARIANTS},
+        "rma": {v: column(rma_lambda if "λ" in v else rma_m) for v in VARIANTS},
+    }
+    return Sweep(values, (0.0, 0.25, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("sweep_values", "verdicts"),
+    [
+        (([0.5, 0.6, 0.7], [0.4, 0.5, 0.6], [0.4, 0.5, 0.6]), [True, True, True]),
+        (([0.5, 0.7, 0.6], [0.4, 0.5, 0.6], [0.4, 0.5, 0.6]), [False, True, True]),  # Gini falls at the end
+        (([0.5, 0.5, 0.5], [0.4, 0.5, 0.6], [0.4, 0.5, 0.6]), [False, True, True]),  # or does not move
+        (([0.5, 0.6, 0.7], [0.4, 0.3, 0.6], [0.4, 0.3, 0.6]), [True, False, True]),
+        (([0.5, 0.6, 0.7], [0.4, 0.5, 0.6], [0.4, 0.3, 0.3]), [True, True, False]),
+    ],
+)
+def test_findings_can_fail(sweep_values, verdicts) -> None:
+    found = findings({"net": made_sweep(*sweep_values)}, None)
+    assert [f.holds for f in found] == [*verdicts, False]
+    assert findings({"net": made_sweep(*sweep_values)}, NotAThreshold(0, 1, 2, 0.1, 0.2, 1, 3))[-1].holds
+
+
+class Page(HTMLParser):
+    """Collects what a browser would fetch, and whether elements close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "srcset", "href")]
+        if tag not in ("img", "meta", "link", "source", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def quick_matches(queries, targets=None, *, top=5):
+    """Stands in for TOMTOM, which takes a minute to compile in a fresh environment: the slow tests run the real one."""
+    return [[Match(jaspar("CTCF"), 1e-9, 1e-6, 0, 10, "+")] * 2 for _ in queries]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_module, "match_motifs", quick_matches)
+    monkeypatch.setattr(
+        demo_module, "match_seqlets", lambda seqlets, onehot: [m[0] for m in quick_matches(range(len(seqlets)))]
+    )
+    monkeypatch.setattr(demo_module, "compile_in_background", lambda: subprocess.Popen([sys.executable, "-c", "pass"]))
+
+
+def test_the_demo_writes_one_page_that_needs_nothing_else(
+    tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"count": 300, "explained": 6, "epochs": 1}
+    first = demo_module.run(tmp_path / "demo", seed=1, **options)
+    said = capsys.readouterr()
+    assert re.search(r"test accuracy, 4 filters: 0\.\d+", said.out)
+    assert said.err == ""  # no bars when piped
+    document = first.read_text(encoding="utf-8")
+    page = Page()
+    page.feed(document)
+    assert page.open == []
+    assert len(page.addresses) > 10
+    assert all(address.startswith("data:") for address in page.addresses)
+    assert "http" not in re.sub(r"data:[^\"]*", "", document)
+    for part in ("test accuracy", "holds", "Sparsity and localization", "Where the relevance went", "Motifs found"):
+        assert part in document
+    names = {path.name for path in (tmp_path / "demo").iterdir()}
+    assert names == {"index.html", "data", "cnn32.pt", "cnn4.pt", "sweep.csv", "seqlets.bed"}
+    assert len((tmp_path / "demo" / "sweep.csv").read_text().splitlines()) == 1 + 2 * 4 * 20
+
+    demo_module.run(tmp_path / "demo", seed=1, **options)  # again, over itself: the same report
+    assert first.read_text(encoding="utf-8") == document
+
+
+def test_a_missing_extra_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install 'plrp\[genomics\]'"):
+        demo_module.run(tmp_path / "demo")
+    assert not (tmp_path / "demo").exists()
+
+
+@pytest.mark.slow
+def test_the_demo_shows_what_the_paper_found(tmp_path: Path) -> None:
+    """The demo as shipped: accuracy of the 32-filter CNN, the four findings, and the four planted motifs by name."""
+    from plrp.genomics import simulate
+
+    torch.set_num_threads(1)
+    data = simulate(8000, motifs=demo_module.MOTIFS, task="classes", number=(1, 3), seed=0)
+    study = demo_module.examine(data)
+    assert study.accuracies["32 filters"] >= 0.95
+    assert [f.holds for f in findings(study.sweeps, study.example)] == [True] * 4
+    named = {matches[0].motif.name.upper() for matches in study.matches}
+    assert {"TAL1::TCF3", "CTCF", "SPI1", "NRF1"} <= named
