@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -155,6 +156,36 @@ def test_every_spelling_of_a_network_gets_the_same_relevance(middle, composite, 
     assert torch.equal(found.logits, output)
     assert oracles.relative_difference(found.relevance, expected.relevance) < 1e-9
     oracles.assert_ledger_closes(found, output.max(1).values, 1e-9)
+
+
+LIKE = {
+    "expand_as": lambda c, h: c.expand_as(h),
+    "view_as": lambda c, h: c.expand(h.shape).contiguous().view_as(h),
+    "reshape_as": lambda c, h: c.expand(h.shape).reshape_as(h),
+    "type_as": lambda c, h: c.expand(h.shape).type_as(h),
+    "to": lambda c, h: c.expand(h.shape).to(h),
+    "zeros_like": lambda c, h: torch.zeros_like(h) + c,
+    "new_tensor": lambda c, h: h.new_tensor(c.expand(h.shape).tolist()),
+}
+
+
+@pytest.mark.parametrize("kind", LIKE)
+def test_a_constant_in_the_shape_or_type_of_an_activation_stays_constant(kind):
+    """Only the shape or dtype of h is read: relevance that lands on the constant is not handed to h."""
+
+    def joined(like):
+        def middle(self, x):
+            h = F.relu(self.a(x))
+            constant = torch.linspace(0.5, 1.0, 6, dtype=x.dtype)[:, None]
+            h = torch.cat([h[:, :3], like(constant, h)[:, 3:]], 1)
+            return F.relu(self.b(h) + self.c(h))
+
+        return write(middle)
+
+    expected = plrp.explain(*written(joined(lambda c, h: c.expand(h.shape))), composite="epsilon")
+    found = plrp.explain(*written(joined(LIKE[kind])), composite="epsilon")
+    assert oracles.relative_difference(found.relevance, expected.relevance) < 1e-9
+    oracles.assert_ledger_closes(found, found.logits.max(1).values, 1e-9)
 
 
 def test_an_item_set_to_zero_takes_no_relevance():
@@ -391,7 +422,10 @@ def test_targets_may_be_spelled_as_int_list_tensor_tuple_or_callable():
     model, x = written()
     trace = plrp.trace(model, x)
     expected = trace.explain(target=2).relevance
-    for target in ([2, 2], torch.tensor([2, 2]), (2,), lambda out: out[:, 2]):
+    for target in (
+        *([2, 2], torch.tensor([2, 2]), torch.tensor([2, 2], dtype=torch.int32), numpy.array([2, 2])),
+        *((2,), numpy.int64(2), torch.tensor(2), lambda out: out[:, 2]),
+    ):
         assert oracles.relative_difference(trace.explain(target=target).relevance, expected) < 1e-9
     each = trace.explain(target=[0, 3])
     assert torch.equal(each.relevance[0], trace.explain(target=0).relevance[0])
