@@ -126,6 +126,7 @@ def test_docstrings_reach_the_reference_as_markdown() -> None:
     finally:
         sys.path.pop(0)
 
-    docstring = "What it is for.\n\nParameters\n----------\nx\n    First line,\n    second line.\ny\n    Another.\n\n>>> f(1)\n2\n"
-    wanted = "What it is for.\n\n- `x`: First line, second line.\n- `y`: Another.\n\n```pycon\n>>> f(1)\n2\n```\n"
-    assert as_markdown(docstring) == wanted
+    parameters = "Parameters\n----------\nx\n    First line,\n    second line.\ny\n    Another.\n"
+    assert as_markdown(f"Purpose.\n\n{parameters}\n>>> f(1)\n2\n") == (
+        "Purpose.\n\n- `x`: First line, second line.\n- `y`: Another.\n\n```pycon\n>>> f(1)\n2\n```\n"
+    )
