@@ -13,6 +13,7 @@ from . import composites, kernels, rules
 from .composites import Composite, composite
 from .errors import TraceError, UnsupportedOperation
 from .explain import Explanation, check, explain
+from .kernels import reference
 from .operations import register_rule
 from .pruning import Pruning
 from .trace import Trace, trace
@@ -31,6 +32,7 @@ __all__ = [
     "composites",
     "explain",
     "kernels",
+    "reference",
     "register_rule",
     "rules",
     "trace",

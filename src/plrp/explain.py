@@ -50,25 +50,40 @@ class Explanation:
     head: str | None
     composite: Composite
     pruning: Pruning | None
-    _ledger: Ledger = field(repr=False)
-    _again: Callable[[str], Tensor] | None = field(default=None, repr=False)
+    _ledger: Ledger | None = field(default=None, repr=False)
+    _again: Callable[[Sequence[str]], Explanation] | None = field(default=None, repr=False)
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
-        """The ledger as plain data: a list of records that pandas and polars take as it is."""
-        return self._ledger.records()
+        """The ledger as plain data: a list of records that pandas and polars take as it is.
+
+        It is written when it is first read, by propagating once more: most explanations never need it.
+        """
+        return self.booked.records()
+
+    @property
+    def booked(self) -> Ledger:
+        """The ledger with its columns as tensors (batch,)."""
+        if self._ledger is None:
+            self._ledger = self._once_more([])._ledger
+        assert self._ledger is not None
+        return self._ledger
+
+    def _once_more(self, layers: Sequence[str]) -> Explanation:
+        """The same explanation again, with its ledger and these layers kept."""
+        if self._again is None:
+            raise ValueError("This explanation was stored without its model: read what you need before storing it.")
+        found = self._again(layers)
+        if not all(torch.equal(a, b) for a, b in zip(tensors_in(self.logits), tensors_in(found.logits), strict=True)):
+            raise RuntimeError("The model or its input has changed since this explanation was made; explain again.")
+        return found
 
     def survivors(self, layer: str) -> list[Survivors]:
         """Which neurons of a layer's input hold relevance, per sample, strongest first.
 
         Uses `layers` if they were kept, else propagates once more, down to that layer.
         """
-        if layer in self.layers:
-            relevance = self.layers[layer]
-        elif self._again is not None:
-            relevance = self._again(layer)
-        else:
-            raise ValueError(f"The relevance of layer '{layer}' was not kept: explain with layers=True.")
+        relevance = self.layers[layer] if layer in self.layers else self._once_more([layer]).layers[layer]
         found = []
         for sample in relevance:
             index = sample.nonzero()
@@ -80,18 +95,19 @@ class Explanation:
     def closing(self) -> Tensor:
         """How far the ledger is from closing, per sample, relative to the largest ‖R‖₁ on the way."""
         parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
-        batch = self._ledger.batch
+        ledger = self.booked
+        batch = ledger.batch
         held = torch.stack([p.reshape(batch, -1).sum(1, dtype=torch.float64).cpu() for p in parts]).sum(0)
         booked = torch.zeros(batch, dtype=torch.float64)
         for name, sign in (("absorbed_bias", 1), ("absorbed_epsilon", 1), ("dropped", 1), ("created", -1)):
-            for column in self._ledger.column(name):
+            for column in ledger.column(name):
                 booked = booked + sign * column.cpu()
         score = self.score.double().cpu()
-        largest = torch.maximum(self._ledger.largest_mass().cpu(), score.abs())
+        largest = torch.maximum(ledger.largest_mass().cpu(), score.abs())
         return (score - held - booked).abs() / largest.clamp(min=torch.finfo(torch.float64).tiny)
 
     def _title(self) -> str:
-        batch = self._ledger.batch
+        batch = len(self.score)
         how = "LRP" if self.pruning is None else f"{self.pruning.label}, {self.pruning}"
         lines = [f"{how}, {self.composite.name}, {batch} sample{'s' * (batch != 1)}"]
         if isinstance(self.target, Tensor) and batch:
@@ -104,13 +120,13 @@ class Explanation:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"{self._title()}\n\n{self._ledger!r}"
+        return f"{self._title()}\n\n{self.booked!r}"
 
     def _repr_html_(self) -> str:
-        return f"<p>{self._title().replace(chr(10), '<br>')}</p>{self._ledger._repr_html_()}"
+        return f"<p>{self._title().replace(chr(10), '<br>')}</p>{self.booked._repr_html_()}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_again": None}
+        return {**self.__dict__, "_again": None, "_ledger": self.booked}
 
 
 def explain(
@@ -137,14 +153,14 @@ def explain(
     >>> plrp.explain(model, torch.randn(2, 4), pruning=plrp.Pruning(p=0.15)).relevance.shape
     torch.Size([2, 4])
     """
-    found = trace(model, inputs)
-    found.forget_after_use()
-    explanation = explain_trace(found, target=target, composite=composite, pruning=pruning, layers=layers)
 
-    def again(layer: str) -> Tensor:
-        return explain(model, inputs, target=target, composite=composite, pruning=pruning, layers=[layer]).layers[layer]
+    def run(layers: bool | Sequence[str], ledger: bool) -> Explanation:
+        found = trace(model, inputs)
+        found.forget_after_use()
+        return explain_trace(found, target=target, composite=composite, pruning=pruning, layers=layers, ledger=ledger)
 
-    explanation._again = again
+    explanation = run(layers, ledger=False)
+    explanation._again = lambda layers: run(layers, ledger=True)
     return explanation
 
 
@@ -155,6 +171,7 @@ def explain_trace(
     composite: str | Composite,
     pruning: Pruning | None,
     layers: bool | Sequence[str],
+    ledger: bool = False,
 ) -> Explanation:
     """Explain a recorded forward pass."""
     chosen = resolve(composite)
@@ -168,12 +185,12 @@ def explain_trace(
     for name in wanted - set(names):
         raise ValueError(f"The model has no layer '{name}'{nearest(name, names)}.")
     logits = replaced(found.output, torch.Tensor.clone, of=Tensor)  # the user's own
-    walk = Walk(found, target, chosen, pruning, wanted)
+    walk = Walk(found, target, chosen, pruning, wanted, ledger)
     with torch.inference_mode(False), torch.no_grad():
         relevance = walk.run()
 
-    def again(layer: str) -> Tensor:
-        return explain_trace(found, target=target, composite=chosen, pruning=pruning, layers=[layer]).layers[layer]
+    def again(layers: Sequence[str]) -> Explanation:
+        return explain_trace(found, target=target, composite=chosen, pruning=pruning, layers=layers, ledger=True)
 
     return Explanation(
         relevance=relevance[0] if found.single else tuple(relevance),
@@ -193,7 +210,13 @@ class Walk:
     """One way of a relevance down the tape."""
 
     def __init__(
-        self, found: Trace, target: Any, composite: Composite, pruning: Pruning | None, wanted: set[str]
+        self,
+        found: Trace,
+        target: Any,
+        composite: Composite,
+        pruning: Pruning | None,
+        wanted: set[str],
+        ledger: bool,
     ) -> None:
         self.trace = found
         self.composite = composite
@@ -203,7 +226,7 @@ class Walk:
         self.start = start(found, target, self.dtype)
         self.wanted = wanted
         self.layers: dict[str, Tensor] = {}
-        self.ledger = Ledger(found.batch)
+        self.ledger = Ledger(found.batch) if ledger else None
         self.relevance: dict[int, Tensor] = {id(self.start.value): self.start.relevance}
         self.masses: dict[int, Mass] = {}
         self.arrived: dict[int, Arrived] = {}
@@ -234,12 +257,20 @@ class Walk:
         site = self.sites.get(id(value))
         if site is not None:
             assert self.pruning is not None
-            before = self._mass(value, relevance)
-            relevance, book, columns = prune(relevance, site, self.pruning, arrived, before)
-            self.masses.pop(id(value))
-            after = self._mass(value, relevance)
-            name, label = site.name, self.pruning.label
-            self.ledger.add(layer=name, op="prune", rule=label, mass_in=before, mass_out=after, book=book, **columns)
+            unpruned, book = relevance, Booking(self.ledger is not None)
+            relevance, columns = prune(relevance, site, self.pruning, arrived, book)
+            if self.ledger is not None:
+                before = self._mass(value, unpruned)
+                after = self.masses[id(value)] = mass_of(relevance, value.samples)
+                self.ledger.add(
+                    layer=site.name,
+                    op="prune",
+                    rule=self.pruning.label,
+                    mass_in=before,
+                    mass_out=after,
+                    book=book,
+                    **columns,
+                )
         for op in value.readers:
             if op.is_layer and op.name in self.wanted:
                 self.layers[op.name] = relevance
@@ -253,7 +284,7 @@ class Walk:
         return known
 
     def _hand_down(self, op: Op, given: list[Tensor | None]) -> None:
-        book = Booking()
+        book = Booking(self.ledger is not None)
         branches: list[Handed] = []
         if op.is_layer:
             assert given[0] is not None
@@ -271,6 +302,8 @@ class Walk:
         self, op: Op, given: list[Tensor | None], taken: list[Tensor | None], book: Booking
     ) -> list[Mass | None]:
         """Enter an operation into the ledger if it moves mass; returns the mass that each input received."""
+        if self.ledger is None:
+            return [None] * len(op.inputs)
         moves = op.family not in (Family.PASS, Family.REARRANGE) or op.rule is not None or book.touched
         if not moves:
             alone = len(op.inputs) == len(op.outputs) == 1
@@ -328,7 +361,7 @@ class Walk:
             unhanded = unhanded - branch.share
             if self.again and id(value) in self.sites:
                 branches.append(Handed(branch, part, s, d, epsilon))
-        if isinstance(unhanded, Tensor):  # γ hands nothing down where z = 0
+        if isinstance(unhanded, Tensor) and book.active:  # γ hands nothing down where z = 0
             book.epsilon = book.epsilon + samples.sum(given * unhanded)
         assert taken is not None
         return taken

@@ -1,7 +1,7 @@
 """The linear maps of a network: convolutions, linear layers and their like, each with its transpose.
 
-A rule needs no more of a layer than `apply` (x ↦ Wx) and `transpose` (s ↦ Wᵀs), with the layer's own weight or a modified
-one in its place.
+A rule needs no more of a layer than `apply` (x ↦ Wx) and `transpose` (s ↦ Wᵀs), with the layer's own weight or a
+modified one in its place.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Convolution(LinearMap):
 
 
 class OneChannel(LinearMap):
-    """A convolution whose weights are all equal: channels are summed first, and every input channel receives the same."""
+    """A convolution whose weights are all equal: channels are summed first, every input channel receives the same."""
 
     def __init__(self, single: Convolution) -> None:
         super().__init__(single.weight, None)

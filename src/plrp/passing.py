@@ -90,7 +90,7 @@ def _rearrange(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     if op.kind == "glu":  # a · σ(b): the signal a takes all
         halves = [first, torch.zeros_like(first)]
         return [torch.cat(halves, op.argument(1, "dim", -1))]
-    if op.kind in _WITH_CONSTANTS:
+    if op.kind in _WITH_CONSTANTS and book.active:
         _book_constants(op, first, book)
     return list(transposed(op, relevance, first.dtype, op.inputs))
 
@@ -167,16 +167,18 @@ def _output(op: Op, dtype: torch.dtype) -> Tensor:
 
 def book_epsilon(book: Booking, s: Tensor, d: Tensor, epsilon: float, samples: Samples, one_sign: bool = False) -> None:
     """What ε took: Σ_k s_k · ε sign d_k."""
-    if one_sign:
-        book.epsilon = book.epsilon + epsilon * samples.sum(s)
-    elif epsilon:
-        book.epsilon = book.epsilon + epsilon * samples.sum(torch.where(d < 0, -s, s))
+    if not book.active or not epsilon:
+        return
+    signed = s if one_sign else s * torch.copysign(torch.ones_like(d), d)
+    book.epsilon = book.epsilon + epsilon * samples.sum(signed)
 
 
 def book_branch(
     book: Booking, branch: Branch, part: Tensor, s: Tensor, d: Tensor, epsilon: float, samples: Samples
 ) -> None:
     """What the bias and ε took of a layer's relevance in one branch, and what an empty negative branch created."""
+    if not book.active:
+        return
     if isinstance(branch.map, Convolution | OneChannel) and samples.ordinary and branch.one_sign and epsilon:
         per_channel = s.flatten(2).sum(2)  # one pass serves both: bias is per channel, ε the same for all
         if branch.bias is not None:
@@ -200,7 +202,8 @@ def _winner(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     if op.kind in ("maximum", "minimum") and len(op.inputs) == 1:  # against a constant, which keeps what it wins
         won = transposed(op, [torch.ones_like(first)], first.dtype, op.inputs)[0]
         if won.shape == first.shape:
-            book.bias = book.bias + op.output.samples.sum(first * (1 - won))
+            if book.active:
+                book.bias = book.bias + op.output.samples.sum(first * (1 - won))
             return [first * won]
     return list(transposed(op, relevance, first.dtype, op.inputs))
 
@@ -214,7 +217,8 @@ def _affine(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     epsilon = epsilon_for(op.output)
     z = op.output.data if op.output.data.dtype == given.dtype else x * scale + shift
     s = quotient(given, z, epsilon)
-    book.bias = book.bias + op.output.samples.sum(s * shift)
+    if book.active:
+        book.bias = book.bias + op.output.samples.sum(s * shift)
     book_epsilon(book, s, z, epsilon, op.output.samples)
     return [x * scale * s]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .composites import nearest
-from .kernels.selection import thresholds
+from .kernels.selection import countable, select, thresholds
 from .ledger import Mass, signed_mass
 from .rules import Booking, Handed, quotient
 from .samples import Samples
@@ -154,12 +154,11 @@ class Arrived:
 class Cut:
     """Which neurons of a tensor survive, per sample: rows (batch, n)."""
 
-    theta: tuple[Tensor, Tensor]
-    keep: Tensor  # bool
+    theta: Mass  # per sign, (batch,)
     survivors: Tensor  # the relevance of those kept, zero elsewhere
-    before: tuple[Tensor, Tensor]  # mass per sign
-    after: tuple[Tensor, Tensor]
-    counts: tuple[Tensor, Tensor]  # non-zero neurons
+    before: Mass
+    after: Mass
+    counts: tuple[Tensor, Tensor]  # non-zero neurons before and after, (batch,)
 
     @property
     def pruned(self) -> Tensor:
@@ -167,35 +166,56 @@ class Cut:
         return self.counts[0] != self.counts[1]
 
     @property
-    def reached(self) -> tuple[Tensor, Tensor]:
+    def reached(self) -> Mass:
         """The share of mass that was pruned, per sign."""
-        return tuple(  # type: ignore[return-value]
-            torch.where(b > 0, (b - a) / b.clamp(min=torch.finfo(b.dtype).tiny), torch.zeros_like(b)).clamp(min=0)
+        positive, negative = (
+            torch.where(b > 0, (b - a) / torch.where(b > 0, b, torch.ones_like(b)), torch.zeros_like(b)).clamp(min=0)
             for b, a in zip(self.before, self.after, strict=True)
         )
+        return positive, negative
+
+    @property
+    def scales(self) -> Mass:
+        """λ per sign: mass before / mass after; 1 where nothing was pruned or nothing is left to scale."""
+        positive, negative = (_ratio(b, a, self.pruned) for b, a in zip(self.before, self.after, strict=True))
+        return positive, negative
 
 
-def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | None, before: Mass | None = None) -> Cut:
+def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | None) -> Cut:
     """Decide what goes: θ per sample and sign, by share of mass, by sparsity gain, or by both."""
     p_negative = p if p_negative is None else p_negative
-    theta: list[Tensor] = []
-    if p is not None or p_negative is not None:
-        by_mass = thresholds(rows, 0.0 if p is None else p, 0.0 if p_negative is None else p_negative)
+    if pruning.sparsity_gain is None and countable(rows):
+        assert p is not None
+        assert p_negative is not None
+        return _counted(rows, p, p_negative)
+    theta = thresholds(rows, p or 0.0, p_negative or 0.0)
     if pruning.sparsity_gain is not None:
         measure = _zeros_gain if pruning.measure == "zeros" else _gini_gain
-        by_gain = [measure(part, pruning.sparsity_gain) for part in (rows.clamp(min=0), rows.clamp(max=0).neg())]
-    for sign, share in enumerate((p, p_negative)):
-        if pruning.sparsity_gain is None:
-            theta.append(by_mass[sign])
-        elif share is None:
-            theta.append(by_gain[sign])
-        else:
-            theta.append(torch.minimum(by_mass[sign], by_gain[sign]))
+        parts = rows.clamp(min=0), rows.clamp(max=0).neg()
+        by_gain = [measure(part, pruning.sparsity_gain) for part in parts]
+        positive, negative = (
+            gain if share is None else torch.minimum(mass, gain)
+            for mass, gain, share in zip(theta, by_gain, (p, p_negative), strict=True)
+        )
+        theta = positive, negative
     keep = (rows > theta[0][:, None]) | (rows < -theta[1][:, None])
     survivors = torch.where(keep, rows, torch.zeros_like(rows[:, :1]))
     counts = rows.count_nonzero(1), keep.sum(1)
-    before = signed_mass(rows) if before is None else before
-    return Cut((theta[0], theta[1]), keep, survivors, before, signed_mass(survivors), counts)
+    return Cut(theta, survivors, signed_mass(rows), signed_mass(survivors), counts)
+
+
+def _counted(rows: Tensor, p: float, p_negative: float) -> Cut:
+    """The same for large rows, touching the non-zero entries only."""
+    survivors = torch.zeros_like(rows)
+    found = []
+    for row, kept in zip(rows.numpy(), survivors.numpy(), strict=True):
+        chosen = select(row, p, p_negative)
+        kept[chosen.where] = chosen.values
+        found.append((*chosen.theta, *chosen.before, *chosen.after, chosen.entries, len(chosen.where)))
+    columns = torch.tensor(found, dtype=torch.float64).T
+    theta, before, after = columns[:2].float(), columns[2:4], columns[4:6]
+    counts = columns[6:].long()
+    return Cut((theta[0], theta[1]), survivors, (before[0], before[1]), (after[0], after[1]), (counts[0], counts[1]))
 
 
 def _zeros_gain(values: Tensor, gain: float) -> Tensor:
@@ -246,16 +266,12 @@ def _gini_gain(values: Tensor, gain: float) -> Tensor:
 
 
 def prune(
-    relevance: Tensor, site: Site, pruning: Pruning, arrived: Arrived | None, before: Mass | None = None
-) -> tuple[Tensor, Booking, dict[str, Any]]:
-    """Prune the relevance of one tensor. Returns the new relevance, what was lost, and the ledger's columns.
-
-    `before` is the tensor's mass per sign, where it is known already.
-    """
+    relevance: Tensor, site: Site, pruning: Pruning, arrived: Arrived | None, book: Booking
+) -> tuple[Tensor, dict[str, Any]]:
+    """Prune the relevance of one tensor. Returns the new relevance and the ledger's columns; books what was lost."""
     samples = site.value.samples
     rows = samples.rows(relevance)
-    chosen = cut(rows, pruning, site.p, site.p_negative, before)
-    book = Booking()
+    chosen = cut(rows, pruning, site.p, site.p_negative)
     columns: dict[str, Any] = {
         "neurons_before": chosen.counts[0],
         "neurons_after": chosen.counts[1],
@@ -268,30 +284,36 @@ def prune(
         new = _rescale(rows, chosen, pruning, book, columns)
     else:
         assert arrived is not None
-        keep = samples.unrows(chosen.keep, relevance.shape).to(relevance.dtype)
+        keep = samples.unrows(chosen.survivors != 0, relevance.shape).to(relevance.dtype)
         if pruning.conserve:
             again = _reapply(relevance, rows, keep, chosen, samples, arrived, columns)
         else:
             again = _reapply_naively(relevance, keep, samples, arrived, chosen.pruned, book)
         new = torch.where(chosen.pruned[:, None], samples.rows(again), rows)
-        flipped = ((new > 0) & (rows < 0)) | ((new < 0) & (rows > 0))
-        columns["flipped"] = flipped.sum(1)
-        columns["flipped_mass"] = (new.abs() * flipped).sum(1)
-        columns["neurons_after"] = new.count_nonzero(1)
-    return samples.unrows(new, relevance.shape), book, columns
+        columns.update(_flipped(new, rows) if book.active else {})
+    return samples.unrows(new, relevance.shape), columns
+
+
+def _flipped(new: Tensor, rows: Tensor) -> dict[str, Any]:
+    """The survivors whose sign PLRP-M turned, and how many hold relevance."""
+    flipped = ((new > 0) & (rows < 0)) | ((new < 0) & (rows > 0))
+    return {
+        "flipped": flipped.sum(1),
+        "flipped_mass": (new.abs() * flipped).sum(1),
+        "neurons_after": new.count_nonzero(1),
+    }
 
 
 def _rescale(rows: Tensor, chosen: Cut, pruning: Pruning, book: Booking, columns: dict[str, Any]) -> Tensor:
     """PLRP-λ: the survivors of each sign times mass before / mass after."""
-    if pruning.conserve:
-        scales = [_ratio(b, a, chosen.pruned) for b, a in zip(chosen.before, chosen.after, strict=True)]
-    else:
-        scales = [torch.ones_like(b) for b in chosen.before]
+    scales = chosen.scales
+    if not pruning.conserve:
+        scales = torch.ones_like(scales[0]), torch.ones_like(scales[1])
         lost = signed_mass(rows - chosen.survivors)
         book.dropped = lost[0] - lost[1]
     columns["lambda_positive"], columns["lambda_negative"] = scales
     columns["orphaned"] = columns["flipped"] = columns["flipped_mass"] = 0
-    up, down = (s[:, None] for s in scales)
+    up, down = (s.to(rows.dtype)[:, None] for s in scales)
     if not chosen.after[1].any():
         return chosen.survivors.mul_(up)
     return chosen.survivors.mul_(torch.where(chosen.survivors > 0, up, down))
@@ -334,9 +356,9 @@ def _reapply(
     columns["orphaned"] = homeless[0] + homeless[1]
     if arrived.other is not None:
         other = samples.rows(arrived.other)
-        kept = other * chosen.keep
+        kept = other * (chosen.survivors != 0)
         before, after = signed_mass(other), signed_mass(kept)
-        up, down = (_ratio(b, a, chosen.pruned)[:, None] for b, a in zip(before, after, strict=True))
+        up, down = (_ratio(b, a, chosen.pruned).to(rows.dtype)[:, None] for b, a in zip(before, after, strict=True))
         again += samples.unrows(kept * torch.where(kept > 0, up, down), relevance.shape)
         for sign in range(2):
             homeless[sign] = homeless[sign] + torch.where(after[sign] > 0, torch.zeros_like(before[sign]), before[sign])

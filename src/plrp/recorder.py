@@ -82,7 +82,7 @@ class Recorder(TorchFunctionMode):
         result = function(*args, **kwargs)
         if operation is None and not any(_carries(t) for t in tensors_in(result)):
             return result  # a shape, a comparison, an index: nothing that relevance could flow through
-        if operation is not None and operation.family is Family.CONSTANT:
+        if operation is not None and (operation.family is Family.CONSTANT or _reads_shape_only(operation, args, self)):
             return result
         outputs = [t for t in tensors_in(result) if _carries(t) and not any(t is a for a in tensors)]
         if not outputs:
@@ -212,6 +212,13 @@ def _layer_path(parameter: str) -> str:
         parameter.split(".parametrizations.")[0] if ".parametrizations." in parameter else parameter.rpartition(".")[0]
     )
     return "" if path.startswith("parametrizations.") else path
+
+
+def _reads_shape_only(operation: Operation, args: tuple[Any, ...], recorder: Recorder) -> bool:
+    """Whether a constant takes the shape or dtype of a value and nothing else: `c.expand_as(h)`, `c.to(h)`."""
+    return operation.kind in ("expand_as", "view_as", "reshape_as", "type_as", "to") and bool(
+        args and recorder.value_of(args[0]) is None
+    )
 
 
 def _carries(tensor: Tensor) -> bool:

@@ -34,8 +34,8 @@ def check_inputs(inputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
             raise ValueError(f"{which} has no batch axis (shape {tuple(x.shape)}). Add one with `x[None]`.")
         if x.shape[0] != given[0].shape[0]:
             raise ValueError(
-                f"{which} holds {x.shape[0]} samples, the first input {given[0].shape[0]}: the first axis of every input "
-                "is the batch."
+                f"{which} holds {x.shape[0]} samples, the first input {given[0].shape[0]}: the first axis of every "
+                "input is the batch."
             )
         if not torch.isfinite(x).all():
             bad = "NaN" if torch.isnan(x).any() else "infinite values"

@@ -83,9 +83,10 @@ class Handed:
 
 
 class Booking:
-    """Where the mass of one operation went, per sample: tensors (batch,)."""
+    """Where the mass of one operation went, per sample: tensors (batch,). Inactive where nobody reads the ledger."""
 
-    def __init__(self) -> None:
+    def __init__(self, active: bool = True) -> None:
+        self.active = active
         self.bias: Any = 0.0
         self.epsilon: Any = 0.0
         self.created: Any = 0.0
@@ -98,10 +99,10 @@ class Booking:
 
 
 def stabilise(d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
-    """d + ε sign(d), with sign(0) = +1."""
+    """d + ε sign(d), with sign(0) = +1. (Where d = −0.0 all contributions are zero, so its sign is no matter.)"""
     if one_sign:
         return d + epsilon
-    return torch.where(d < 0, d - epsilon, d + epsilon)
+    return torch.copysign(torch.full_like(d, epsilon), d).add_(d)
 
 
 def quotient(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:

@@ -34,7 +34,7 @@ class Value:
 
 @dataclass(eq=False)
 class Op:
-    """One entry of the tape: a torch function and its arguments, a `Value` for each tensor that depends on the input."""
+    """One entry of the tape: a torch function and its arguments, a `Value` where a tensor depends on the input."""
 
     kind: str
     family: Family

@@ -58,8 +58,8 @@ def _index(output: Tensor, target: Any) -> tuple[tuple[Any, ...], Any]:
     if output.dim() > 2:
         places = ", ".join(f"0…{n - 1}" for n in shape[1:])
         raise ValueError(
-            f"The output has shape {shape}: say which score to explain, by an index tuple ({places}) or a callable such "
-            "as target=lambda output: output[:, 2].mean(-1)."
+            f"The output has shape {shape}: say which score to explain, by an index tuple ({places}) or a callable "
+            "such as target=lambda output: output[:, 2].mean(-1)."
         )
     classes = shape[1]
     if target is None:

@@ -1,5 +1,6 @@
-"""Fast code behind small functions."""
+"""Fast code behind small functions. `reference()` switches it off."""
 
 from .selection import threshold, thresholds
+from .switch import reference
 
-__all__ = ["threshold", "thresholds"]
+__all__ = ["reference", "threshold", "thresholds"]

@@ -7,9 +7,14 @@ sum is exact in any order.
 
 from __future__ import annotations
 
+import sys
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
+
+from .switch import fast
 
 # Below this many entries a row is sorted, together with all others; above, each row is counted into a histogram.
 _SORT_BELOW = 8192
@@ -20,30 +25,32 @@ def threshold(values: Tensor, p: float | Tensor) -> Tensor:
 
     `values` (batch, n) are ≥ 0, `p` is a number in [0, 1) or one per row. Returns (batch,) in the dtype of `values`.
     """
-    return thresholds(values, p, None)[0]
+    return thresholds(values, p, 0.0)[0]
 
 
-def thresholds(rows: Tensor, p: float | Tensor, p_negative: float | Tensor | None) -> tuple[Tensor, Tensor]:
-    """θ of the positive and of the negative part (absolute values) of each row, in one pass over the data.
-
-    `rows` (batch, n) of any sign. A `p_negative` of None leaves the negative part alone (θ = 0).
-    """
-    batch, n = rows.shape
-    shares = [_per_row(p, rows), None if p_negative is None else _per_row(p_negative, rows)]
-    if batch == 0 or n == 0:
-        return rows.new_zeros(batch), rows.new_zeros(batch)
-    if rows.dtype == torch.float32 and rows.device.type == "cpu" and n >= _SORT_BELOW:
-        found = [_by_histogram(row, [None if s is None else s[i] for s in shares]) for i, row in enumerate(rows)]
+def thresholds(rows: Tensor, p: float | Tensor, p_negative: float | Tensor) -> tuple[Tensor, Tensor]:
+    """θ of the positive and of the negative part (absolute values) of each row (batch, n)."""
+    if rows.numel() == 0:
+        return rows.new_zeros(rows.shape[0]), rows.new_zeros(rows.shape[0])
+    shares = _per_row(p, rows), _per_row(p_negative, rows)
+    if countable(rows):
+        found = [select(row, shares[0][i], shares[1][i]).theta for i, row in enumerate(rows.numpy())]
         both = torch.tensor(found, dtype=torch.float32)
         return both[:, 0], both[:, 1]
-    positive = _by_sorting(rows.clamp(min=0), torch.as_tensor(shares[0], device=rows.device))
-    if shares[1] is None:
-        return positive, torch.zeros_like(positive)
-    return positive, _by_sorting(rows.clamp(max=0).neg(), torch.as_tensor(shares[1], device=rows.device))
+    parts = rows.clamp(min=0), rows.clamp(max=0).neg()
+    positive, negative = (
+        _by_sorting(part, torch.from_numpy(share).to(rows.device)) for part, share in zip(parts, shares, strict=True)
+    )
+    return positive, negative
+
+
+def countable(rows: Tensor) -> bool:
+    """Whether rows are counted into histograms: large ones of float32 on the CPU. Elsewhere a sort does."""
+    return fast() and rows.dtype == torch.float32 and rows.device.type == "cpu" and rows.shape[1] >= _SORT_BELOW
 
 
 def _per_row(p: float | Tensor, rows: Tensor) -> np.ndarray:
-    return torch.as_tensor(p, dtype=torch.float64).expand(rows.shape[0]).cpu().numpy()
+    return torch.as_tensor(p, dtype=torch.float64).cpu().expand(rows.shape[0]).contiguous().numpy()
 
 
 def ascending(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,33 +85,63 @@ def _by_sorting(rows: Tensor, share: Tensor) -> Tensor:
     return torch.where(fits, ordered, torch.zeros_like(ordered)).amax(1)
 
 
-def _by_histogram(row: Tensor, shares: list[float | None]) -> tuple[float, float]:
-    """θ of both signs from one weighted histogram over the upper 16 bits of the numbers.
+class Selected(NamedTuple):
+    """The survivors of one row; per sign where a pair stands: (positive, negative)."""
+
+    theta: tuple[float, float]
+    before: tuple[float, float]  # mass
+    after: tuple[float, float]
+    entries: int  # non-zero ones before
+    where: np.ndarray  # positions of the survivors
+    values: np.ndarray  # and what they hold
+
+
+def select(row: np.ndarray, p: float, p_negative: float) -> Selected:
+    """θ of both signs from one weighted histogram over the upper 16 bits of the non-zero entries of a float32 row.
 
     The upper bits are sign, exponent and seven bits of mantissa; read as integers they sort like the absolute values.
     """
-    values = row.detach().contiguous().numpy()
-    upper = values.view(np.uint16)[1::2] if np.little_endian else values.view(np.uint16)[::2]
-    upper = np.ascontiguousarray(upper)
-    sums = np.bincount(upper, weights=values, minlength=1 << 16)
-    positive, negative = sums[: 1 << 15], -sums[1 << 15 :]
-    found = [0.0, 0.0]
-    for sign, (counts, share) in enumerate(zip((positive, negative), shares, strict=True)):
-        if share is not None:
-            found[sign] = _within_bins(values, upper, counts, share, sign)
-    return found[0], found[1]
+    index = np.flatnonzero(row != 0)
+    values = row if len(index) == len(row) else row[index]
+    upper = np.ascontiguousarray(values.view(np.uint16)[_UPPER::2])
+    sums = np.zeros(1 << 16)
+    for start in range(0, len(values), _CHUNK):  # pieces that stay in cache; sums per bin are exact, so order is free
+        piece = slice(start, start + _CHUNK)
+        sums += np.bincount(upper[piece], weights=values[piece], minlength=1 << 16)
+    found = [
+        _within_bins(values, upper, part, share, sign)
+        for sign, (part, share) in enumerate(((sums[: 1 << 15], p), (-sums[1 << 15 :], p_negative)))
+    ]
+    theta, before, pruned = zip(*found, strict=True)
+    where = index
+    if pruned[0] or pruned[1]:
+        keep = values > np.float32(theta[0])
+        if before[1]:
+            keep |= values < np.float32(-theta[1])
+        where, values = index[keep], values[keep]
+    after = tuple(b - c for b, c in zip(before, pruned, strict=True))
+    return Selected(theta, before, after, len(index), where, values)
 
 
-def _within_bins(values: np.ndarray, upper: np.ndarray, sums: np.ndarray, share: float, sign: int) -> float:
-    """Find the bin where C passes the limit, then the entry inside it."""
+_UPPER = 1 if sys.byteorder == "little" else 0
+_CHUNK = 1 << 17
+
+
+def _within_bins(
+    values: np.ndarray, upper: np.ndarray, sums: np.ndarray, share: float, sign: int
+) -> tuple[float, float, float]:
+    """Find the bin where C passes the limit, then the entry inside it. Returns θ, C(max) and C(θ)."""
     filled = np.flatnonzero(sums)
     if not len(filled):
-        return 0.0
+        return 0.0, 0.0, 0.0
     by_exponent = np.cumsum(sums.reshape(256, 128), axis=1)  # exact: one unit per exponent
     lower = np.concatenate([[0.0], np.cumsum(by_exponent[:, -1])[:-1]])
-    c = lower[:, None] + by_exponent
-    limit = share * c.reshape(-1)[filled[-1]]
-    passed = filled[np.searchsorted(c.reshape(-1)[filled], limit, side="right") :]
+    c = (lower[:, None] + by_exponent).reshape(-1)
+    total = float(c[filled[-1]])
+    if share == 0:
+        return 0.0, total, 0.0
+    limit = share * total
+    passed = filled[np.searchsorted(c[filled], limit, side="right") :]
     crossing = int(passed[0]) if len(passed) else int(filled[-1])
     exponent, place = divmod(crossing, 128)
     inside = np.sort(np.abs(values[upper == crossing + (sign << 15)]).astype(np.float64))
@@ -112,8 +149,10 @@ def _within_bins(values: np.ndarray, upper: np.ndarray, sums: np.ndarray, share:
     running = lower[exponent] + (start + np.cumsum(inside))
     last_of_ties = np.append(inside[1:] != inside[:-1], True)
     largest = inside[-1] if crossing == filled[-1] else np.inf
-    fits = inside[last_of_ties & (running <= limit) & (inside < largest)]
+    fits = np.flatnonzero(last_of_ties & (running <= limit) & (inside < largest))
     if len(fits):
-        return float(fits[-1])
+        return float(inside[fits[-1]]), total, float(running[fits[-1]])
     below = filled[filled < crossing]
-    return float(np.abs(values[upper == below[-1] + (sign << 15)]).max()) if len(below) else 0.0
+    if not len(below):
+        return 0.0, total, 0.0
+    return float(np.abs(values[upper == below[-1] + (sign << 15)]).max()), total, float(c[below[-1]])
