@@ -1,7 +1,8 @@
 """Make the pictures of the README and of docs/images.md: `python tools/gallery.py` (about two minutes).
 
 The photographs ship with scikit-image and may be published: cat and coffee cup (CC0), astronaut and space shuttle
-(NASA, public domain), brick, grass and gravel (CC0). Objects are cut out of them and pasted into scenes on those
+(NASA, public domain), rocket (SpaceX, public domain), Hubble deep field (NASA, public domain), brick, grass and gravel
+(CC0). Objects are cut out of them and pasted into scenes on those
 backgrounds, and a small network is trained to say which objects a scene shows. So everything can be made again by
 anyone, offline, and the right answer is known: the pixels of the object that is asked for.
 """
@@ -9,7 +10,9 @@ anyone, offline, and the right answer is known: the pixels of the object that is
 from __future__ import annotations
 
 import argparse
+from collections import OrderedDict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +26,7 @@ import plrp
 from plrp.models import LoadedModel
 from plrp.vision import Geometry, Photograph, heatmap, save_figure
 from plrp.vision.explained import explain_photograph
-from plrp.vision.figures import grid_of, show_map, show_picture, titled
+from plrp.vision.figures import explanation_figure, grid_of, show_map, show_picture, titled
 
 SIDE = 128  # pixels
 GEOMETRY = Geometry(resize=None, crop=None)
@@ -35,6 +38,7 @@ OBJECTS = {
     "space shuttle": ("astronaut", (362, 0, 462, 288)),
 }
 BACKGROUNDS = ("brick", "grass", "gravel")
+DISTRACTORS = ("rocket", "hubble_deep_field", "coffee", "chelsea", "astronaut")  # random snippets of these
 NAMES = tuple(OBJECTS)
 
 
@@ -46,11 +50,17 @@ class Scene(NamedTuple):
     masks: dict[str, np.ndarray]
 
 
+@cache
+def photograph(name: str) -> Image.Image:
+    """A photograph of scikit-image by name."""
+    return Image.fromarray(getattr(data, name)())
+
+
 def cutouts() -> list[Image.Image]:
     """Every object as a picture with a soft elliptic edge."""
     found = []
-    for photograph, box in OBJECTS.values():
-        image = Image.fromarray(getattr(data, photograph)()).convert("RGB").crop(box)
+    for name, box in OBJECTS.values():
+        image = photograph(name).convert("RGB").crop(box)
         edge = Image.new("L", (4 * image.width, 4 * image.height))
         ImageDraw.Draw(edge).ellipse((8, 8, edge.width - 8, edge.height - 8), fill=255)
         image.putalpha(edge.resize(image.size, Image.Resampling.LANCZOS))
@@ -60,11 +70,14 @@ def cutouts() -> list[Image.Image]:
 
 def scene(rng: np.random.Generator, objects: list[Image.Image], count: int | None = None) -> Scene:
     """Objects at random places and sizes, not overlapping, on a tinted background."""
-    texture = getattr(data, BACKGROUNDS[rng.integers(len(BACKGROUNDS))])().astype(float)
-    top, left = rng.integers(0, texture.shape[0] - 256, 2)
-    grey = np.asarray(Image.fromarray(texture[top : top + 256, left : left + 256]).resize((SIDE, SIDE)))
+    texture = photograph(BACKGROUNDS[rng.integers(len(BACKGROUNDS))])
+    left, top = rng.integers(0, texture.width - 256, 2).tolist()
+    grey = np.asarray(texture.crop((left, top, left + 256, top + 256)).resize((SIDE, SIDE)), float)
     tint = rng.uniform(0.55, 1.15, 3)
     picture = Image.fromarray(np.clip(grey[..., None] * tint, 0, 255).astype(np.uint8))
+    for _ in range(rng.integers(3, 8)):
+        snippet = _snippet(rng)
+        picture.paste(snippet, tuple(rng.integers(-10, SIDE - 10, 2).tolist()), snippet)
     labels, masks, taken = np.zeros(len(objects), np.float32), {}, np.zeros((SIDE, SIDE), bool)
     for kind in rng.permutation(len(objects))[: count or rng.integers(1, 4)]:
         object_ = objects[kind]
@@ -83,12 +96,29 @@ def scene(rng: np.random.Generator, objects: list[Image.Image], count: int | Non
     return Scene(picture, labels, masks)
 
 
+def _snippet(rng: np.random.Generator) -> Image.Image:
+    """A small round piece of some photograph: clutter that means nothing."""
+    image = photograph(DISTRACTORS[rng.integers(len(DISTRACTORS))])
+    side = int(rng.integers(30, 60))
+    left, top = int(rng.integers(0, image.width - side)), int(rng.integers(0, image.height - side))
+    piece = image.crop((left, top, left + side, top + side)).resize(tuple(rng.integers(14, 34, 2).tolist()))
+    edge = Image.new("L", piece.size)
+    ImageDraw.Draw(edge).ellipse((0, 0, piece.width - 1, piece.height - 1), fill=255)
+    piece.putalpha(edge)
+    return piece
+
+
 def network() -> nn.Sequential:
     """A small convolutional network: five convolutions, average pooling, one linear layer."""
-    layers: list[nn.Module] = []
-    for inputs, outputs, stride in ((3, 16, 2), (16, 24, 1), (24, 32, 2), (32, 48, 1), (48, 64, 2)):
-        layers += [nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, len(NAMES)))
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    # A stride of 2 with a kernel of 4 reads every pixel equally often: no chequered relevance.
+    shapes = ((3, 16, 4, 2), (16, 24, 3, 1), (24, 32, 4, 2), (32, 48, 3, 1), (48, 64, 4, 2))
+    for number, (inputs, outputs, kernel, stride) in enumerate(shapes, start=1):
+        layers[f"conv{number}"] = nn.Conv2d(inputs, outputs, kernel, stride, padding=1, bias=False)
+        layers[f"norm{number}"] = nn.BatchNorm2d(outputs)
+        layers[f"relu{number}"] = nn.ReLU()
+    layers["pool"], layers["flat"], layers["fc"] = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, len(NAMES))
+    return nn.Sequential(layers)
 
 
 def photograph_of(drawn: Scene, name: str = "scene") -> Photograph:
@@ -169,11 +199,16 @@ def main() -> None:
     def out(name: str) -> Path:
         return arguments.out / f"{name}.png"
 
-    photograph = photograph_of(drawn)
-    explained = explain_photograph(photograph, model, target="cat", prunings=[plrp.Pruning(p=0.15)])
-    save_figure(explained.figure(), out("explain"), dpi=100)
+    taken = photograph_of(drawn)
+    explained = explain_photograph(taken, model, target="cat", prunings=[plrp.Pruning(p=0.15)])
+    # Each object is there or not: its probability is a sigmoid of its own.
+    classes = [(name, float(torch.tensor(logit).sigmoid())) for name, logit, _ in explained.top()]
+    shown = explanation_figure(
+        drawn.picture, explained.relevance, classes=classes, target="cat", title="why “cat”? (a small network)"
+    )
+    save_figure(shown, out("explain"), dpi=100)
     grid = [plrp.Pruning(p=p, redistribution=how) for how in ("lambda", "M") for p in (0.05, 0.15, 0.3)]
-    compared = explain_photograph(photograph, model, target="cat", prunings=grid)
+    compared = explain_photograph(taken, model, target="cat", prunings=grid)
     save_figure(compared.comparison(), out("compare"), dpi=100)
     variants = {
         "LRP": None,

@@ -67,7 +67,8 @@ def test_one_photograph(photos: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert run("cat.jpg", "-p", "0.15", "-o", "out.png") == 0
     assert opened(photos / "out.png")[0] > 200
     printed = capsys.readouterr()
-    assert printed.err == ""
+    assert printed.err == ""  # no bar where there is no terminal
+    assert "\x1b" not in printed.out
     lines = printed.out.splitlines()
     assert lines[0] == "cat.jpg → out.png"
     assert sum(line.endswith("◂") for line in lines) == 1
@@ -280,7 +281,7 @@ def on_a_terminal(folder: Path, width: int, arguments: list[str]) -> tuple[str, 
     return seen.decode(), process.wait()
 
 
-@pytest.mark.parametrize("width", [40, 120])
+@pytest.mark.parametrize("width", [40, pytest.param(120, marks=pytest.mark.slow)])
 def test_a_terminal_narrow_and_wide(photos: Path, width: int) -> None:
     arguments = [
         "explain",
@@ -304,6 +305,7 @@ def test_a_terminal_narrow_and_wide(photos: Path, width: int) -> None:
     assert ("a-rather-long-folder-name/out-cat.png" in plain) == (width == 120)
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_plain_lines(photos: Path) -> None:
     arguments = ["explain", "cat.jpg", "dog.jpg", "--model", "network.py:build", "-o", "out.png", "--dpi", "40"]
     finished = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=photos, check=True)
