@@ -12,11 +12,10 @@ from torch import nn
 import plrp
 from plrp.metrics import Explainer, cosine, model_randomization, pearson, spearman
 
-stats = pytest.importorskip("scipy.stats")
-
 
 @pytest.mark.parametrize("ties", [False, True])
 def test_similarities_against_scipy(ties) -> None:
+    stats = pytest.importorskip("scipy.stats")
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(2, 4, 3, 20, generator=generator, dtype=torch.float64)
     b = b + a
