@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -35,6 +35,7 @@ def slow_seqlets(values: np.ndarray, max_gap: int, min_length: int) -> list[tupl
     return found
 
 
+@settings(deadline=None)
 @given(
     arrays(np.float64, (3, 20), elements=st.sampled_from([0.0, 0.0, 1.0, -2.0])), st.integers(0, 3), st.integers(1, 6)
 )
@@ -112,6 +113,6 @@ def test_single_seqlets_are_named(planted) -> None:
     data, onehot, relevance = planted
     seqlets = find_seqlets(relevance)
     matches = match_seqlets(seqlets, onehot)
-    spi = [m for k, m in enumerate(matches) if data.labels[seqlets.sequence[k]] == 1]
-    named = sum(m.motif.name.upper().startswith(("SPI", "ETV", "ELF", "ELK", "ETS", "GABPA", "ERG")) for m in spi)
-    assert named / len(spi) > 0.8  # the ETS family, whose motifs are much alike
+    for label, family in ((1, "Ets"), (0, "Tal")):
+        found = [m.motif.family for k, m in enumerate(matches) if data.labels[seqlets.sequence[k]] == label]
+        assert np.mean([family in name for name in found]) > 0.7

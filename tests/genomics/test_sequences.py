@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plrp.genomics import (
@@ -29,11 +29,13 @@ dna = st.text("ACGTN", min_size=1, max_size=40)
 iupac = st.text("".join(IUPAC) + "".join(IUPAC).lower(), min_size=1, max_size=40)
 
 
+@settings(deadline=None)
 @given(dna)
 def test_decode_inverts_encode(letters: str) -> None:
     assert decode(encode(letters)) == letters
 
 
+@settings(deadline=None)
 @given(iupac)
 def test_encode_restated_letter_by_letter(letters: str) -> None:
     shared, certain = encode(letters, "share"), encode(letters, "zero")
@@ -44,6 +46,7 @@ def test_encode_restated_letter_by_letter(letters: str) -> None:
             assert certain[row, position] == (stands_for == letter)
 
 
+@settings(deadline=None)
 @given(iupac)
 def test_reverse_complement_of_letters_is_that_of_arrays_and_undoes_itself(letters: str) -> None:
     twice = reverse_complement(reverse_complement(letters))
@@ -127,6 +130,7 @@ def genome(tmp_path: Path) -> Path:
     return file
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_genome_is_read_anywhere_as_if_it_were_in_memory(data: st.DataObject) -> None:
     letters = data.draw(st.text("ACGTN", min_size=1, max_size=60))

@@ -1,8 +1,8 @@
 """Relevance per base, for any number of sequences.
 
-The default composite for one-hot input is `epsilon-plus`: ε-rule on linear layers, z⁺ on convolutions, the
-first one included. The vision default (`epsilon-plus-flat`) would hand the same relevance to the three
-letters that are *not* there.
+The default composite for one-hot input is `epsilon-plus`: ε-rule on linear layers, z⁺ on convolutions, the first one
+included. The vision default (`epsilon-plus-flat`) would hand the same relevance to the three letters that are *not*
+there.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ COMPOSITE = "epsilon-plus"
 class Attribution:
     """Relevance of sequences of one length.
 
-    `relevance` (sequence, letter, position); `onehot` what was explained; `score` (sequence,) the explained
-    output;
+    `relevance` (sequence, letter, position); `onehot` what was explained; `score` (sequence,) the explained output;
     `target` (sequence,) the explained class, −1 where the target was not a class.
     """
 
@@ -57,9 +56,8 @@ def pool(
 ) -> npt.NDArray[np.float32]:
     """Relevance per base from relevance per letter: (..., 4, position) to (..., position).
 
-    `"present"`: of the letter that is there (of all the letters an IUPAC code stands for); nothing for N
-    encoded as zeros.
-    `"sum"`: of all four letters. Under the default composite the two are equal, since absent letters receive
+    `"present"`: of the letter that is there (of all the letters an IUPAC code stands for); nothing for N encoded as
+    zeros. `"sum"`: of all four letters. Under the default composite the two are equal, since absent letters receive
     nothing.
     """
     if pooling == "sum":
@@ -85,13 +83,13 @@ def explain_sequences(
 ) -> Attribution:
     """Relevance of every base of many sequences of one length, `batch_size` at a time.
 
-    `sequences`: one-hot (sequence, 4, position), letters, or what a reader returned. `target` as in
-    `plrp.explain`; a list or tensor of classes has one per sequence; an index tuple `(track, position)` picks
-    one value of a dense output.
+    `sequences`: one-hot (sequence, 4, position), letters, or what a reader returned. `target` as in `plrp.explain`; a
+    list or tensor of classes has one per sequence; an index tuple `(track, position)` picks one value of a dense
+    output.
 
-    `reverse_complement` explains both strands and averages, position by position; both are explained for the
-    class that wins on the given strand. For targets that are not classes the reverse strand needs its own,
-    `reverse_target` (where position p of the given strand is L − 1 − p).
+    `reverse_complement` explains both strands and averages, position by position; both are explained for the class
+    that wins on the given strand. For targets that are not classes the reverse strand needs its own, `reverse_target`
+    (where position p of the given strand is L − 1 − p).
 
     `hypothetical` also gives the absent letters a score: see `Hypothetical`.
 
@@ -140,8 +138,7 @@ def explain_batches(
     device: str | torch.device | None = None,
     show_progress: bool | None = False,
 ) -> Iterator[Attribution]:
-    """`explain_sequences`, one batch after the other: only one is in memory at a time. `onehot` may be a
-    memory map."""
+    """`explain_sequences`, one batch after the other: only one is in memory at a time. `onehot` may be a memory map."""
     if reverse_complement and reverse_target is None and not _is_classes(target):
         raise ValueError(
             "Averaging over strands with a target that is not a class: give `reverse_target`, the target on the "
@@ -216,12 +213,11 @@ class Hypothetical(Rule):
 
     A first-layer rule that is proportional to the input hands letter b at position i
 
-        R_bi = x_bi · c_bi,    c_bi = Σ_k w_bik R_k / d_k
+    R_bi = x_bi · c_bi,    c_bi = Σ_k w_bik R_k / d_k
 
     and c is the hypothetical score: all else equal, the relevance of the neurons above and their denominators
-    included. At the letter that is there it is the relevance itself. This plays the part that DeepLIFT's
-    hypothetical contributions play in TF-MoDISco. Defined for Epsilon, ZPlus, AlphaBeta and Gamma; the mass
-    of c is not conserved.
+    included. At the letter that is there it is the relevance itself. This plays the part that DeepLIFT's hypothetical
+    contributions play in TF-MoDISco. Defined for Epsilon, ZPlus, AlphaBeta and Gamma; the mass of c is not conserved.
     """
 
     def __init__(self, rule: Rule) -> None:

@@ -1,7 +1,7 @@
 """The genomics demo: the paper's section 4.2.2 from an empty folder to a page that shows it.
 
-Simulates sequences with planted JASPAR motifs, trains the paper's two sizes of CNN, explains them with LRP,
-PLRP-λ and PLRP-M with and without sparsity gain over p = 0 … 0.95, and writes one self-contained HTML report.
+Simulates sequences with planted JASPAR motifs, trains the paper's two sizes of CNN, explains them with LRP, PLRP-λ
+and PLRP-M with and without sparsity gain over p = 0 … 0.95, and writes one self-contained HTML report.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def run(
 ) -> Path:
     """Run the demo and write it into the folder `out`; returns the report's path.
 
-    `count` sequences are simulated, of which 70% train, 15% stop the training, and 15% are held out;
-    `explained` held-out ones go through the sweep. Also written: the data, both checkpoints, `sweep.csv` and
-    `seqlets.bed`. One thread does the arithmetic, so that the same seed gives the same report.
+    `count` sequences are simulated, of which 70% train, 15% stop the training, and 15% are held out; `explained`
+    held-out ones go through the sweep. Also written: the data, both checkpoints, `sweep.csv` and `seqlets.bed`. One
+    thread does the arithmetic, so that the same seed gives the same report.
     """
     _check_extras()
     out = Path(out)
@@ -148,11 +148,10 @@ def examine(
     show_progress: bool | None = None,
     compiling: subprocess.Popen[bytes] | None = None,
 ) -> Study:
-    """Train, explain and measure on sequences with known motifs; what `run` does between simulating and
-    writing.
+    """Train, explain and measure on sequences with known motifs; what `run` does between simulating and writing.
 
-    Explained are held-out sequences that hold a motif and that the larger network labels rightly. `compiling`
-    is what `compile_in_background` started; matching waits for it.
+    Explained are held-out sequences that hold a motif and that the larger network labels rightly. `compiling` is what
+    `compile_in_background` started; matching waits for it.
     """
     train, validation, test = data.split(0.7, 0.15, 0.15, seed=seed)
     networks, histories, accuracies = {}, {}, {}

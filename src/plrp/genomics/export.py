@@ -16,8 +16,7 @@ from .sequences import Interval, Sequences
 
 
 def write_npz(path: str | Path, **arrays: npt.NDArray[Any]) -> None:
-    """An NPZ file, whole or not at all, without time stamps; arrays may be memory maps and are copied in
-    pieces."""
+    """An NPZ file, whole or not at all, without time stamps; arrays may be memory maps and are copied in pieces."""
     with new_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
         for name, array in arrays.items():
             entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
@@ -27,15 +26,14 @@ def write_npz(path: str | Path, **arrays: npt.NDArray[Any]) -> None:
 
 
 def save_modisco(folder: str | Path, onehot: npt.NDArray[Any], relevance: npt.NDArray[Any]) -> tuple[Path, Path]:
-    """The pair of files TF-MoDISco reads: `onehot.npz` and `attributions.npz`, arrays `arr_0` of (sequence,
-    4, position).
+    """The pair TF-MoDISco reads: `onehot.npz` and `attributions.npz`, arrays `arr_0` (sequence, 4, position).
 
     modisco motifs -s onehot.npz -a attributions.npz -n 2000 -w 250 -o modisco.h5
 
-    TF-MoDISco's convention is *hypothetical* scores: one for each letter at each position, of which it takes
-    the letters that are there. `explain_sequences(..., hypothetical=True)` gives them as
-    `attribution.Hypothetical` defines them; ordinary relevance, zero for absent letters, works too, but then
-    seqlets are compared by their actual letters alone.
+    TF-MoDISco's convention is *hypothetical* scores: one for each letter at each position, of which it takes the
+    letters that are there. `explain_sequences(..., hypothetical=True)` gives them as `attribution.Hypothetical`
+    defines them; ordinary relevance, zero for absent letters, works too, but then seqlets are compared by their
+    actual letters alone.
     """
     if onehot.shape != relevance.shape or onehot.ndim != 3 or onehot.shape[1] != 4:
         raise ValueError(f"Two arrays (sequence, 4, position) of one shape; got {onehot.shape} and {relevance.shape}.")
@@ -50,10 +48,10 @@ def write_seqlets(
 ) -> None:
     """Seqlets as BED6+2: chrom, start, end, name, score, strand, relevance, p-value, sorted.
 
-    Where the sequences' genomic coordinates are known they are used, and seqlets of a minus-strand interval
-    are turned back; otherwise the sequence's name stands for the chromosome. The name is the best JASPAR
-    match (else `seqlet`); the score is the relevance scaled to 0..1000 of the strongest, as browsers want it;
-    the seventh column holds the relevance itself, the eighth the match's p-value.
+    Where the sequences' genomic coordinates are known they are used, and seqlets of a minus-strand interval are
+    turned back; otherwise the sequence's name stands for the chromosome. The name is the best JASPAR match (else
+    `seqlet`); the score is the relevance scaled to 0..1000 of the strongest, as browsers want it; the seventh column
+    holds the relevance itself, the eighth the match's p-value.
     """
     strongest = float(np.abs(seqlets.score).max(initial=0)) or 1.0
     rows = []
@@ -111,8 +109,7 @@ def write_bedgraph(
 
 
 def base_table(sequences: Sequences, per_base: Sequence[npt.NDArray[Any]]) -> Any:
-    """One row per base as a `pyarrow.Table`: name, position, base, relevance; chrom, coordinate where they
-    are known."""
+    """One row per base as a `pyarrow.Table`: name, position, base, relevance; chrom, coordinate where known."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -136,8 +133,7 @@ def base_table(sequences: Sequences, per_base: Sequence[npt.NDArray[Any]]) -> An
 
 
 def write_parquet(path: str | Path, parts: Iterable[tuple[Sequences, Sequence[npt.NDArray[Any]]]]) -> None:
-    """`base_table` of several parts into one Parquet file, one row group each, so that memory holds one part
-    at a time."""
+    """`base_table` of several parts into one Parquet file, one row group each: memory holds one part at a time."""
     import pyarrow.parquet as pq
 
     with new_file(path) as temporary:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 @contextmanager
 def new_file(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path` that becomes `path` when the block ends well, and disappears when it
-    does not."""
+    """A temporary path beside `path` that becomes `path` when the block ends well, and disappears when it does not."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
@@ -26,8 +25,7 @@ def new_file(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """A temporary folder beside `path` that becomes `path` when the block ends well. An existing `path` is
-    refused."""
+    """A temporary folder beside `path` that becomes `path` when the block ends well. An existing `path` is refused."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(f"{path} is there already and not empty: choose another folder, or remove it.")

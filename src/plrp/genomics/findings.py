@@ -1,7 +1,7 @@
 """The paper's measurements on sequences with known motifs, and whether its findings hold there.
 
-Section 4.2.2 and appendix B of the paper: sparsity (Gini, entropy) and localization (relevance mass accuracy)
-of LRP, PLRP-λ and PLRP-M, with and without sparsity gain, over the pruned share p = 0, 0.05, ..., 0.95.
+Section 4.2.2 and appendix B of the paper: sparsity (Gini, entropy) and localization (relevance mass accuracy) of LRP,
+PLRP-λ and PLRP-M, with and without sparsity gain, over the pruned share p = 0, 0.05, ..., 0.95.
 """
 
 from __future__ import annotations
@@ -107,13 +107,11 @@ class NotAThreshold:
 def find_not_a_threshold(
     lrp: npt.ArrayLike, pruned: npt.ArrayLike, mask: npt.NDArray[np.bool_]
 ) -> NotAThreshold | None:
-    """The clearest case in which pruning differs from cutting LRP at a height; all arrays (sequence,
-    position).
+    """The clearest case in which pruning differs from cutting LRP at a height; all arrays (sequence, position).
 
-    In each sequence: the least positive LRP relevance of a motif base that still holds relevance after
-    pruning, against the greatest of a base outside that holds none. A threshold on LRP could not keep the
-    first and drop the second. Of all sequences the one with the widest gap is returned; None where there is
-    no such case.
+    In each sequence: the least positive LRP relevance of a motif base that still holds relevance after pruning,
+    against the greatest of a base outside that holds none. A threshold on LRP could not keep the first and drop the
+    second. Of all sequences the one with the widest gap is returned; None where there is no such case.
     """
     before, after = np.asarray(lrp, np.float64), np.asarray(pruned, np.float64)
     survives = mask & (after > 0) & (before > 0)
@@ -153,8 +151,7 @@ LITTLE = 0.05
 
 
 def findings(sweeps: dict[str, Sweep], example: NotAThreshold | None) -> list[Finding]:
-    """The paper's findings on genomics, judged on sweeps by network name (`{"32 filters": ..., "4 filters":
-    ...}`)."""
+    """The paper's findings on genomics, judged on sweeps by network name (`{"32 filters": ..., "4 filters": ...}`)."""
     rises, located, alike = [], [], []
     numbers_rises, numbers_located, numbers_alike = [], [], []
     for name, one in sweeps.items():

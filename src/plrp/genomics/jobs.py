@@ -1,8 +1,8 @@
 """Explaining files of thousands of sequences: in parts, restartable, spread over a job array.
 
-A run is a folder. `run.json` says what is being done; `parts/NNNNN.npz` are finished parts, each written
-whole or not at all; a run that was killed goes on where it stopped, and `--shard i/n` lets n processes share
-one folder. When the last part is there, the results are gathered into the files other tools read.
+A run is a folder. `run.json` says what is being done; `parts/NNNNN.npz` are finished parts, each written whole or not
+at all; a run that was killed goes on where it stopped, and `--shard i/n` lets n processes share one folder. When the
+last part is there, the results are gathered into the files other tools read.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ class Outcome:
 
 
 def read_sequences(path: str | Path, genome: str | Path | None = None, width: int | None = None) -> Sequences:
-    """Sequences by the file's kind: `.bed` (with `genome`), `.npz` or `.npy` one-hot, else FASTA; `.gz` as
-    well."""
+    """Sequences by the file's kind: `.bed` (with `genome`), `.npz` or `.npy` one-hot, else FASTA; `.gz` as well."""
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if ".bed" in suffixes:
@@ -82,14 +81,13 @@ def explain_file(
 ) -> Outcome:
     """Explain every sequence of a file and write the results into the folder `out`.
 
-    All of the input is read and checked first, so that a bad line stops the run before anything is written.
-    Sequences are taken in parts of `part_size` with one length each; memory holds one part of relevance at a
-    time. With `shard=(i, n)` this process takes every n-th part from the i-th on; the process that finds all
-    parts finished gathers them. `about` is kept in `run.json` and must be the same when a run is taken up
-    again (the model's name and weights, say).
+    All of the input is read and checked first, so that a bad line stops the run before anything is written. Sequences
+    are taken in parts of `part_size` with one length each; memory holds one part of relevance at a time. With
+    `shard=(i, n)` this process takes every n-th part from the i-th on; the process that finds all parts finished
+    gathers them. `about` is kept in `run.json` and must be the same when a run is taken up again (the model's name
+    and weights, say).
 
-    Written: `onehot.npz` and `attributions.npz` for TF-MoDISco (where all sequences have one length),
-    `seqlets.bed`,
+    Written: `onehot.npz` and `attributions.npz` for TF-MoDISco (where all sequences have one length), `seqlets.bed`,
     `relevance.parquet`, and `relevance.bedgraph` where genomic coordinates are known.
     """
     index, count = shard

@@ -1,10 +1,9 @@
 """Sequence logos: letters as tall as the relevance of their base.
 
-logomaker builds one matplotlib patch per letter, and lays out its glyph anew each time. Here each of the four
-glyphs is laid out once, and a row of any length is four patches (one per letter), whose vertices are one
-numpy expression:
-glyph · (width, height) + place. tangermeme's `plot_logo` reuses glyphs too but still adds a patch per letter,
-and brings its whole package along; hence our own. `benchmarks/logos.py` measures all three in one run.
+logomaker builds one matplotlib patch per letter, and lays out its glyph anew each time. Here each of the four glyphs
+is laid out once, and a row of any length is four patches (one per letter), whose vertices are one numpy expression:
+glyph · (width, height) + place. tangermeme's `plot_logo` reuses glyphs too but still adds a patch per letter, and
+brings its whole package along; hence our own. `benchmarks/logos.py` measures all three in one run.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ def draw_logo(
 ) -> None:
     """Draw a logo into matplotlib axes.
 
-    `values` is either one number per base, (position,), with the `letters` that stand there, or one per
-    letter and base, (4, position), stacked by size. Negative values hang below the axis, upside down. `start`
-    is the first base's number.
+    `values` is either one number per base, (position,), with the `letters` that stand there, or one per letter and
+    base, (4, position), stacked by size. Negative values hang below the axis, upside down. `start` is the first
+    base's number.
     """
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
@@ -108,8 +107,7 @@ def draw_logo(
 
 
 def _bottoms(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Where each letter of a stack begins: small ones next to the axis, on their own side of it; (4,
-    position)."""
+    """Where each letter of a stack begins: small ones next to the axis, on their own side of it; (4, position)."""
     bottoms = np.zeros_like(array)
     for part in (np.maximum(array, 0), np.minimum(array, 0)):
         order = np.argsort(np.abs(part), axis=0, kind="stable")
@@ -136,11 +134,10 @@ def plot_logos(
 ) -> Figure:
     """Logos of one sequence under each other on one axis, as in the paper: ground truth, LRP, PLRP, ...
 
-    `rows` maps a row's label to its values, (position,) or (4, position); boolean rows (a mask) are drawn
-    with letters of height 1. `sites` are motifs (start, end, name), shaded and named above the first row.
-    `window` (start, end) zooms.
-    `same_scale` gives all rows one y-axis. `path` writes PNG, SVG or PDF by its ending; the same data give
-    the same bytes.
+    `rows` maps a row's label to its values, (position,) or (4, position); boolean rows (a mask) are drawn with
+    letters of height 1. `sites` are motifs (start, end, name), shaded and named above the first row. `window` (start,
+    end) zooms. `same_scale` gives all rows one y-axis. `path` writes PNG, SVG or PDF by its ending; the same data
+    give the same bytes.
     """
     return logo_page([(title or "", rows, letters, sites)], window=window, path=path, width=width,
                      row_height=row_height, same_scale=same_scale, dpi=dpi)  # fmt: skip
@@ -156,8 +153,7 @@ def logo_page(
     same_scale: bool = False,
     dpi: int = 150,
 ) -> Figure:
-    """A page of many sequences, each with its rows of logos: entries (title, rows, letters, sites) as in
-    `plot_logos`."""
+    """A page of many sequences, each an entry (title, rows, letters, sites) as in `plot_logos`."""
     _matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -248,8 +244,7 @@ def _dress(
 
 
 def save_figure(figure: Figure, path: str | Path, dpi: int = 150) -> None:
-    """Write a figure as PNG, SVG or PDF, whole or not at all, without time stamps: the same figure gives the
-    same bytes."""
+    """Write a figure as PNG, SVG or PDF, whole or not at all; no time stamps: same figure, same bytes."""
     matplotlib = _matplotlib()
     path = Path(path)
     kind = path.suffix.lower().lstrip(".")

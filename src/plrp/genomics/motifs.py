@@ -1,7 +1,7 @@
 """Motifs: what a transcription factor likes to bind, as probabilities of each letter at each position.
 
-`motif(...)` turns whatever a researcher has at hand into a `Motif`: a JASPAR name or id (looked up in the
-database that pyjaspar ships, without a network), a MEME or JASPAR file, or an array.
+`motif(...)` turns whatever a researcher has at hand into a `Motif`: a JASPAR name or id (looked up in the database
+that pyjaspar ships, without a network), a MEME or JASPAR file, or an array.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ JASPAR_RELEASE = "JASPAR2024"
 
 @dataclass(frozen=True, eq=False)
 class Motif:
-    """A position weight matrix with a name: `probabilities` (4, width), rows A, C, G, T, columns summing to
-    1."""
+    """A position weight matrix with a name: `probabilities` (4, width), rows A, C, G, T, columns summing to 1."""
 
     name: str
     probabilities: npt.NDArray[np.float64]
@@ -78,8 +77,7 @@ class Motif:
 
 
 def motif(given: Any, name: str | None = None) -> Motif:
-    """A motif from a JASPAR name or id, a file with one motif, an array (4, width) or (width, 4), or a
-    `Motif`.
+    """A motif from a JASPAR name or id, a file with one motif, an array (4, width) or (width, 4), or a `Motif`.
 
     Counts are normalised. Names are those of `jaspar(...)`; a name that is a path is read as a file.
 
@@ -132,11 +130,10 @@ def _from_pyjaspar(record: Any) -> Motif:
 
 @lru_cache(maxsize=256)
 def jaspar(name: str, release: str = JASPAR_RELEASE) -> Motif:
-    """One JASPAR motif by matrix id (`MA0035.4`, or `MA0035` for the newest version) or by name (`GATA1`),
-    offline.
+    """One JASPAR motif by matrix id (`MA0035.4`, or `MA0035` for the newest version) or by name (`GATA1`), offline.
 
-    Among motifs of one name the vertebrate one is taken first, then the lowest base id: `GATA1` is the
-    mammalian factor and not the plant's. Names are matched without regard to case.
+    Among motifs of one name the vertebrate one is taken first, then the lowest base id: `GATA1` is the mammalian
+    factor and not the plant's. Names are matched without regard to case.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pyjaspar warns where it finds nothing; that is an error here

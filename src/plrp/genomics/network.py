@@ -1,9 +1,9 @@
 """The convolutional networks of the paper's genomics experiments, trained and stored.
 
-The paper names two sizes, 4 and 32 filters, and refers to Lemanczyk et al. (2024) for the rest, which says no
-more than that they are shallow in what was at hand here. `SequenceCNN` is a shallow network of the kind
-common in regulatory genomics: a convolution of motif width, a second one that puts neighbouring evidence
-together, the best place of each filter, and a linear read-out.
+The paper names two sizes, 4 and 32 filters, and refers to Lemanczyk et al. (2024) for the rest, which says no more
+than that they are shallow in what was at hand here. `SequenceCNN` is a shallow network of the kind common in
+regulatory genomics: a convolution of motif width, a second one that puts neighbouring evidence together, the best
+place of each filter, and a linear read-out.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class History:
 class SequenceCNN(nn.Module):
     """A CNN for one-hot DNA, (batch, 4, length) to (batch, classes) pre-softmax scores.
 
-    conv(4 → filters, `kernel`) – norm – ReLU – maxpool(`pool`) – conv(filters → filters, 5) – norm – ReLU –
-    global maxpool – [linear(`hidden`) – ReLU –] linear(classes). norm is BatchNorm, which the trace folds
-    into its convolution. `hidden = 0` leaves that layer out; tasks such as xor need it (32 will do).
-    Sequences of any length from `kernel` bases on are read.
+    conv(4 → filters, `kernel`) – norm – ReLU – maxpool(`pool`) – conv(filters → filters, 5) – norm – ReLU – global
+    maxpool – [linear(`hidden`) – ReLU –] linear(classes). norm is BatchNorm, which the trace folds into its
+    convolution. `hidden = 0` leaves that layer out; tasks such as xor need it (32 will do). Sequences of any length
+    from `kernel` bases on are read.
 
     >>> SequenceCNN(filters=4, classes=3)(torch.zeros(2, 4, 250)).shape
     torch.Size([2, 3])
@@ -115,11 +115,10 @@ class SequenceCNN(nn.Module):
         show_progress: bool | None = None,
         label: str = "training",
     ) -> History:
-        """Train by cross-entropy (Adam) until the validation loss has not fallen for `patience` epochs; keep
-        the best.
+        """Train (cross-entropy, Adam) until the validation loss has not fallen for `patience` epochs; keep the best.
 
-        The same seed, data and thread count give the same weights: initialisation, shuffling and dropout are
-        seeded here, and torch's global generator is left as it was.
+        The same seed, data and thread count give the same weights: initialisation, shuffling and dropout are seeded
+        here, and torch's global generator is left as it was.
         """
         x, y = _tensors(x, y)
         vx, vy = _tensors(*validation)

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress(label: str, total: int, show: bool | None = None) -> Iterator[Callable[..., None]]:
-    """A bar on standard error that yields `step(count, note="")`; shown on a terminal only, unless `show`
-    says so."""
+    """A bar on standard error that yields `step(count, note="")`; shown on a terminal only, unless `show` says so."""
     if show is None:
         show = sys.stderr.isatty()
     if not show:

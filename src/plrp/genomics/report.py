@@ -1,7 +1,7 @@
 """One self-contained HTML page: text, tables and pictures in a single file that needs no network.
 
-Written for a laptop and a phone alike: figures come in a wide and a narrow version where one would not do,
-tables turn into cards on narrow screens. No time stamps, so the same results give the same bytes.
+Written for a laptop and a phone alike: figures come in a wide and a narrow version where one would not do, tables
+turn into cards on narrow screens. No time stamps, so the same results give the same bytes.
 """
 
 from __future__ import annotations
@@ -169,8 +169,7 @@ def findings_block(found: Sequence[Finding]) -> str:
 
 
 def curves_block(sweeps: Mapping[str, Sweep]) -> str:
-    """Metrics over p, on their whole range and zoomed in, as in the paper's appendix B; one group per
-    network."""
+    """Metrics over p, on their whole range and zoomed in, as in the paper's appendix B; one group per network."""
     legend = "".join(
         f'<span><i style="border-top-style:{"solid" if line == "-" else "dashed"};border-color:{colour}"></i>{v}</span>'
         for v, (colour, line) in STYLES.items()

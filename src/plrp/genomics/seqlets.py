@@ -1,9 +1,8 @@
-"""Seqlets: the stretches of sequence that survive pruning, what they have in common, and what JASPAR calls
-it.
+"""Seqlets: the stretches of sequence that survive pruning, what they have in common, and what JASPAR calls it.
 
 From single explanations to motifs in three steps: `find_seqlets` cuts out contiguous surviving regions,
-`find_patterns` aligns those that look alike into position weight matrices, `match_motifs` names matrices (and
-single seqlets) by TOMTOM against JASPAR, with p-values.
+`find_patterns` aligns those that look alike into position weight matrices, `match_motifs` names matrices (and single
+seqlets) by TOMTOM against JASPAR, with p-values.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from .sequences import OneHot
 
 @dataclass(frozen=True)
 class Seqlets:
-    """Regions of sequences: one entry each in `sequence` (row), `start`, `end` (half-open) and `score` (its
-    relevance)."""
+    """Regions of sequences: an entry each in `sequence` (row), `start`, `end` (half-open), `score` (relevance)."""
 
     sequence: npt.NDArray[np.int64]
     start: npt.NDArray[np.int64]
@@ -42,9 +40,9 @@ class Seqlets:
 def find_seqlets(per_base: npt.ArrayLike, *, max_gap: int = 2, min_length: int = 5, threshold: float = 0.0) -> Seqlets:
     """Contiguous surviving regions of relevance per base, (sequence, position), in order.
 
-    A base survives where |relevance| > `threshold`; up to `max_gap` bases without relevance inside a region
-    are bridged; regions under `min_length` bases are left out. Without pruning nearly every base survives,
-    and there is nothing to cut: prune first (`plrp.Pruning(p=0.25)`).
+    A base survives where |relevance| > `threshold`; up to `max_gap` bases without relevance inside a region are
+    bridged; regions under `min_length` bases are left out. Without pruning nearly every base survives, and there is
+    nothing to cut: prune first (`plrp.Pruning(p=0.25)`).
 
     >>> find_seqlets([[0, 1, 2, 0, 3, 0, 0, 0, 9]], max_gap=1, min_length=3).end.tolist()
     [5]
@@ -69,8 +67,7 @@ def find_seqlets(per_base: npt.ArrayLike, *, max_gap: int = 2, min_length: int =
 
 @dataclass(frozen=True)
 class Pattern:
-    """Seqlets that look alike: their letters as a `motif`, their mean `relevance` (4, width), and how many
-    they are."""
+    """Seqlets that look alike: their letters as a `motif`, their mean `relevance` (4, width), and how many they are."""
 
     motif: Motif
     relevance: npt.NDArray[np.float64]
@@ -90,11 +87,10 @@ def find_patterns(
 ) -> list[Pattern]:
     """Group seqlets by what they look like, strongest first, and average each group.
 
-    A simple, deterministic relative of TF-MoDISco for a quick look: the strongest seqlet left seeds a group;
-    all that correlate with it at some shift, on either strand, by at least the cosine `similarity` join,
-    aligned; the group's mean then takes the seed's place once, so that an odd seed does no harm. Matrices are
-    trimmed to the positions that hold relevance and information. For a full analysis export to TF-MoDISco
-    (`export.save_modisco`).
+    A simple, deterministic relative of TF-MoDISco for a quick look: the strongest seqlet left seeds a group; all that
+    correlate with it at some shift, on either strand, by at least the cosine `similarity` join, aligned; the group's
+    mean then takes the seed's place once, so that an odd seed does no harm. Matrices are trimmed to the positions
+    that hold relevance and information. For a full analysis export to TF-MoDISco (`export.save_modisco`).
     """
     strongest = np.argsort(-np.abs(seqlets.score), kind="stable")[:max_seqlets]
     chosen = seqlets.chosen(strongest)
@@ -120,8 +116,7 @@ def find_patterns(
 def _windows(
     seqlets: Seqlets, onehot: OneHot, values: npt.NDArray[np.float64], width: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """`width` bases around each seqlet's heart: letters, and letters times the seqlet's relevance; (n, 4,
-    width).
+    """`width` bases around each seqlet's heart: letters, and letters times the seqlet's relevance; (n, 4, width).
 
     The heart is the third of `width` with the most relevance: regions can be much longer than a motif.
     """
@@ -218,8 +213,8 @@ def match_motifs(
 ) -> list[list[Match]]:
     """The `top` most similar motifs of each query, best first, by TOMTOM (memelite) on both strands.
 
-    `targets` default to the vertebrate CORE motifs of JASPAR. memelite compiles its code the first time it is
-    used on a machine, which takes a minute or so.
+    `targets` default to the vertebrate CORE motifs of JASPAR. memelite compiles its code the first time it is used on
+    a machine, which takes a minute or so.
     """
     if not queries:
         return []
@@ -250,14 +245,19 @@ def match_motifs(
     ]
 
 
-def match_seqlets(
-    seqlets: Seqlets, onehot: OneHot, targets: Sequence[Motif] | None = None, *, flank: int = 2
-) -> list[Match]:
-    """The best JASPAR match of every single seqlet, read with `flank` bases on either side; p-values as in
-    TOMTOM."""
-    length = onehot.shape[2]
+PSEUDOCOUNT = 1 / 16
+"""Added to each letter of a single site: one observation is no certainty, and TOMTOM matches it better to wide motifs.
+"""
+
+
+def match_seqlets(seqlets: Seqlets, onehot: OneHot, targets: Sequence[Motif] | None = None) -> list[Match]:
+    """The best JASPAR match of every single seqlet, with TOMTOM's p-value.
+
+    A single site says little: motifs of one family (the ETS factors, say) cannot be told apart by it. For names to rely
+    on, match patterns of many seqlets (`find_patterns`).
+    """
     queries = [
-        onehot[s, :, max(0, a - flank) : min(length, b + flank)].astype(np.float64)
+        (onehot[s, :, a:b].astype(np.float64) + PSEUDOCOUNT) / (onehot[s, :, a:b].sum(0) + 4 * PSEUDOCOUNT)
         for s, a, b in zip(seqlets.sequence, seqlets.start, seqlets.end, strict=True)
     ]
     return [matches[0] for matches in match_motifs(queries, targets, top=1)]

@@ -1,12 +1,10 @@
 """DNA in and out: letters, one-hot arrays, and the files they come in.
 
-One convention throughout the package: rows of a one-hot array are the letters A, C, G, T in that order, so a
-batch has axes (sequence, letter, position). With that order the reverse complement is a flip of the last two
-axes.
+One convention throughout the package: rows of a one-hot array are the letters A, C, G, T in that order, so a batch
+has axes (sequence, letter, position). With that order the reverse complement is a flip of the last two axes.
 
-How letters are read (`encode`): lower case (soft-masked repeats) counts as upper case; U counts as T; the
-eleven ambiguous IUPAC codes, N among them, follow `ambiguous`. Anything else is an error that names file and
-line.
+How letters are read (`encode`): lower case (soft-masked repeats) counts as upper case; U counts as T; the eleven
+ambiguous IUPAC codes, N among them, follow `ambiguous`. Anything else is an error that names file and line.
 """
 
 from __future__ import annotations
@@ -72,9 +70,9 @@ class Interval:
 class Sequences:
     """Named DNA sequences in order: what every reader returns and every writer takes.
 
-    `letters` are upper-case IUPAC codes with T for U. `source` and `lines` remember where each sequence came
-    from, so that a complaint made later (too short for the model, say) still names the file and line.
-    `intervals` is there where genomic coordinates are known.
+    `letters` are upper-case IUPAC codes with T for U. `source` and `lines` remember where each sequence came from, so
+    that a complaint made later (too short for the model, say) still names the file and line. `intervals` is there
+    where genomic coordinates are known.
     """
 
     names: list[str]
@@ -131,9 +129,9 @@ class Sequences:
 def encode(sequences: str | Sequence[str] | Sequences, ambiguous: Ambiguous = "zero") -> OneHot:
     """Letters to one-hot: a string gives (letter, position), many give (sequence, letter, position).
 
-    `ambiguous` says what N and the other IUPAC codes become: `"zero"` an empty column (the model sees no
-    letter there, and no relevance can land there), `"share"` the letters it stands for in equal parts (R = ½A
-    + ½G), `"error"` a refusal.
+    `ambiguous` says what N and the other IUPAC codes become: `"zero"` an empty column (the model sees no letter
+    there, and no relevance can land there), `"share"` the letters it stands for in equal parts (R = ½A + ½G),
+    `"error"` a refusal.
 
     >>> encode("ACN").tolist()
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
@@ -180,8 +178,7 @@ def reverse_complement(sequence: str) -> str: ...
 @overload
 def reverse_complement(sequence: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]: ...
 def reverse_complement(sequence: str | npt.NDArray[np.float32]) -> str | npt.NDArray[np.float32]:
-    """The other strand read in its own direction: of letters, or of an array whose last axes are (letter,
-    position).
+    """The other strand read in its own direction: of letters, or of an array whose last axes are (letter, position).
 
     >>> reverse_complement("GATAAR")
     'YTTATC'
@@ -196,8 +193,7 @@ def reverse_complement(sequence: str | npt.NDArray[np.float32]) -> str | npt.NDA
 
 @contextmanager
 def open_text(path: str | Path) -> Iterator[Iterator[tuple[int, str]]]:
-    """Numbered lines of a text file, gzipped (by content, not by name) or plain, with any of the usual line
-    ends.
+    """Numbered lines of a text file, gzipped (by content, not by name) or plain, with any of the usual line ends.
 
     A damaged or truncated gzip stream becomes a `SequenceError` that names the last line that could be read.
     """
@@ -229,9 +225,9 @@ def _numbered_lines(path: Path, stream: io.TextIOWrapper) -> Iterator[tuple[int,
 def read_fasta(path: str | Path) -> Sequences:
     """All records of a FASTA file (plain or gzipped), in order.
 
-    The name is the header's first word. Windows line ends are accepted. Refused, with file and line: an empty
-    file, text before the first header, a record without a base, a name that was there before, letters that
-    are no nucleotides.
+    The name is the header's first word. Windows line ends are accepted. Refused, with file and line: an empty file,
+    text before the first header, a record without a base, a name that was there before, letters that are no
+    nucleotides.
     """
     path = Path(path)
     names: list[str] = []
@@ -262,7 +258,7 @@ def read_fasta(path: str | Path) -> Sequences:
             elif not names:
                 raise SequenceError(f"{path}, line {number}: text before the first '>' header; this is not FASTA.")
             else:
-                pieces[-1].append(checked_bases(line, path, number, names[-1]))
+                pieces[-1].append(checked_bases(line, f"{path}, line {number}", names[-1]))
     if not names:
         raise SequenceError(f"{path}, line 1: no sequences in this file; FASTA records start with '>name'.")
     if not pieces[-1]:
@@ -274,7 +270,7 @@ _NUCLEOTIDE_BYTES = "".join(IUPAC) + "".join(IUPAC).lower()
 _DROP_NUCLEOTIDES = {ord(c): None for c in _NUCLEOTIDE_BYTES}
 
 
-def checked_bases(text: str, path: str | Path, line: int, name: str) -> str:
+def checked_bases(text: str, where: str, name: str) -> str:
     """`text` in upper case with T for U; a `SequenceError` names the first letter that is no nucleotide."""
     if foreign := text.translate(_DROP_NUCLEOTIDES):
         letter = foreign[0]
@@ -284,20 +280,18 @@ def checked_bases(text: str, path: str | Path, line: int, name: str) -> str:
             hint = "gaps of an alignment must be removed first"
         else:
             hint = "use A, C, G, T and IUPAC codes"
-        raise SequenceError(f"{path}, line {line}: {letter!r} in record {name!r} is not a nucleotide; {hint}.")
+        raise SequenceError(f"{where}: {letter!r} in record {name!r} is not a nucleotide; {hint}.")
     return text.encode().translate(_UPPER_T).decode()
 
 
 def write_fasta(path: str | Path, names: Sequence[str], letters: Sequence[str]) -> None:
-    """Sequences to FASTA, one line each; gzipped if the name ends in `.gz` (without a time stamp: same data,
-    same bytes)."""
+    """Sequences to FASTA, one line each; gzipped, without a time stamp, if the name ends in `.gz`."""
     text = "".join(f">{name}\n{bases}\n" for name, bases in zip(names, letters, strict=True)).encode()
     Path(path).write_bytes(gzip.compress(text, mtime=0) if str(path).endswith(".gz") else text)
 
 
 def read_bed(path: str | Path) -> list[Interval]:
-    """The intervals of a BED file (3 to 6 columns and more; comment, `track` and `browser` lines are
-    skipped)."""
+    """The intervals of a BED file (3 to 6 columns and more; comment, `track` and `browser` lines are skipped)."""
     intervals: list[Interval] = []
     with open_text(path) as numbered:
         for number, line in numbered:
@@ -328,9 +322,8 @@ def read_bed(path: str | Path) -> list[Interval]:
 def read_intervals(bed: str | Path, genome: str | Path, *, width: int | None = None) -> Sequences:
     """The genome's sequence at every interval of a BED file; the minus strand comes reverse-complemented.
 
-    `width` recentres every interval to that many bases, for models that read one length. Intervals past the
-    end of their chromosome, or on a chromosome the genome does not have, are refused with the BED file's
-    line.
+    `width` recentres every interval to that many bases, for models that read one length. Intervals past the end of
+    their chromosome, or on a chromosome the genome does not have, are refused with the BED file's line.
     """
     intervals = read_bed(bed)
     if width is not None:
@@ -369,9 +362,8 @@ def _recentred(interval: Interval, width: int) -> Interval:
 class Genome:
     """A reference FASTA read at any place: `lengths` of its chromosomes and `fetch(chrom, start, end)`.
 
-    A plain file is scanned once for line offsets (or its `.fai` index is used, where one lies beside it and
-    is newer) and only the bases asked for are read. A gzipped one cannot be entered in the middle and is held
-    in memory.
+    A plain file is scanned once for line offsets (or its `.fai` index is used, where one lies beside it and is newer)
+    and only the bases asked for are read. A gzipped one cannot be entered in the middle and is held in memory.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -440,16 +432,14 @@ class Genome:
             stream.seek(first)
             text = stream.read(last - first)
         letters = text.replace(b"\r", b"").replace(b"\n", b"").decode("latin-1")
-        line = 1 + start // bases  # within the chromosome: good enough to find the place
-        return checked_bases(letters, self.path, line, chrom)
+        return checked_bases(letters, f"{self.path}, {chrom}:{start}-{end}", chrom)
 
 
 def read_npz(path: str | Path, key: str | None = None) -> Sequences:
-    """Sequences stored as a one-hot array in an NPZ (or NPY) file, (sequence, 4, position) or (sequence,
-    position, 4).
+    """Sequences from a one-hot array in an NPZ or NPY file, (sequence, 4, position) or (sequence, position, 4).
 
-    Without `key`, the only array, or one called `onehot`, `sequences`, `x` or `arr_0`, is taken; an array
-    `names` names them.
+    Without `key`, the only array, or one called `onehot`, `sequences`, `x` or `arr_0`, is taken; an array `names`
+    names them.
     """
     path = Path(path)
     try:

@@ -1,9 +1,8 @@
 """Simulated regulatory sequences with known answers.
 
-Random background letters, motifs drawn from their position weight matrices and planted without overlap, a
-label that a task decides, and a mask that says which bases were planted: what explanations can be measured
-against. Everything is drawn with numpy over whole arrays; 100,000 sequences take a few seconds, and the same
-seed gives the same data.
+Random background letters, motifs drawn from their position weight matrices and planted without overlap, a label that
+a task decides, and a mask that says which bases were planted: what explanations can be measured against. Everything
+is drawn with numpy over whole arrays; 100,000 sequences take a few seconds, and the same seed gives the same data.
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ _PATTERNS: dict[str, dict[int, list[tuple[int, int]]]] = {
 
 @dataclass(frozen=True)
 class Plantings:
-    """Every planted motif: one entry per site in `sequence`, `motif` (index), `start`, `end` (half-open),
-    `strand` (±1)."""
+    """Every planted site: an entry each in `sequence`, `motif` (index), `start`, `end` (half-open), `strand` (±1)."""
 
     sequence: npt.NDArray[np.int64]
     motif: npt.NDArray[np.int64]
@@ -81,8 +79,8 @@ class Plantings:
 class Simulated:
     """Sequences with labels and ground truth.
 
-    `letters`: one string per sequence. `labels` (sequence,): the class. `mask` (sequence, position): True on
-    planted bases.
+    `letters`: one string per sequence. `labels` (sequence,): the class. `mask` (sequence, position): True on planted
+    bases.
     """
 
     names: list[str]
@@ -134,8 +132,7 @@ class Simulated:
         return tuple(self.chosen(order[a:b]) for a, b in pairwise(ends))
 
     def save(self, folder: str | Path) -> Path:
-        """Write `sequences.fa.gz`, `motifs.bed`, `labels.tsv`, `motifs.meme` and `simulation.json` into a new
-        folder.
+        """Write `sequences.fa.gz`, `motifs.bed`, `labels.tsv`, `motifs.meme` and `simulation.json` into a new folder.
 
         The folder appears whole or not at all.
         """
@@ -157,15 +154,14 @@ def simulate(
 ) -> Simulated:
     """Random sequences with planted motifs, labelled by a task.
 
-    Tasks: `"classes"` (class k holds motif k; with `empty_class` one more class holds none), `"presence"`
-    (label 1 holds motif A), `"and"`, `"or"`, `"xor"` of motifs A and B. Labels are balanced; where several
-    ways lead to a label (0 of `"and"`: none, only A, only B), each is equally likely.
+    Tasks: `"classes"` (class k holds motif k; with `empty_class` one more class holds none), `"presence"` (label 1
+    holds motif A), `"and"`, `"or"`, `"xor"` of motifs A and B. Labels are balanced; where several ways lead to a
+    label (0 of `"and"`: none, only A, only B), each is equally likely.
 
-    `motifs`: JASPAR names or ids, files, arrays or `Motif`s, in order A, B, ... `number`: how often each
-    motif that is there is planted, or (least, most). `spacing`: bases between an A and its B where both are
-    there, or (least, most); None places them independently. `orientation`: planted as given, as reverse
-    complement, or either by chance. `background`:
-    frequencies of A, C, G, T.
+    `motifs`: JASPAR names or ids, files, arrays or `Motif`s, in order A, B, ... `number`: how often each motif that
+    is there is planted, or (least, most). `spacing`: bases between an A and its B where both are there, or (least,
+    most); None places them independently. `orientation`: planted as given, as reverse complement, or either by
+    chance. `background`: frequencies of A, C, G, T.
 
     >>> gt = [[0, 0], [0, 0], [1, 0], [0, 1]]
     >>> data = simulate(4, motifs=[gt], task="presence", length=8)
@@ -259,8 +255,7 @@ def simulate(
 def _labels(
     task: Task, several: list[Motif], count: int, empty_class: bool, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], list[str]]:
-    """Balanced labels in random order, which motifs each sequence holds (sequence, motif), and the classes'
-    names."""
+    """Balanced labels in random order, which motifs each sequence holds (sequence, motif), and the classes' names."""
     if task == "classes":
         classes = len(several) + empty_class
         labels = rng.permutation(np.arange(count) % classes)
@@ -295,8 +290,8 @@ def _place(
 ) -> npt.NDArray[np.int64]:
     """Start of every site's unit, uniform over all placements without overlap.
 
-    Placing m blocks of total width W in L bases is choosing m of L − W + m slots: slot numbers, sorted, minus
-    their rank, count the free bases to the left of a block; the widths of the blocks before it come on top.
+    Placing m blocks of total width W in L bases is choosing m of L − W + m slots: slot numbers, sorted, minus their
+    rank, count the free bases to the left of a block; the widths of the blocks before it come on top.
     """
     leaders = np.flatnonzero(unit == np.arange(len(unit)))
     sequence = site_sequence[leaders]
@@ -394,8 +389,7 @@ def load_simulated(folder: str | Path) -> Simulated:
 
 
 def read_labels(path: str | Path, sequences: Sequences, column: str | None = None) -> npt.NDArray[np.int64]:
-    """Whole-number labels of `sequences` from a tab-separated table: names first, labels in `column`
-    (default: the second)."""
+    """Whole-number labels from a tab-separated table: names first, labels in `column` (default: the second)."""
     values: dict[str, int] = {}
     with open_text(path) as numbered:
         rows = csv.reader((line for _, line in numbered), delimiter="\t")
@@ -423,9 +417,8 @@ def read_simdata(paths: str | Path | Sequence[str | Path], labels: Sequence[int]
 
     Columns are tab-separated, embeddings are `pos-START_MOTIF-SITE` with commas between.
 
-    A folder stands for all its `*.simdata*` files. The label is the set of motifs a sequence holds, numbered
-    by how many and which (for GATA and TAL1: 0 none, 1 GATA, 2 TAL1, 3 both), unless `labels` gives one
-    number per file.
+    A folder stands for all its `*.simdata*` files. The label is the set of motifs a sequence holds, numbered by how
+    many and which (for GATA and TAL1: 0 none, 1 GATA, 2 TAL1, 3 both), unless `labels` gives one number per file.
     """
     files = [Path(p) for p in ([paths] if isinstance(paths, (str, Path)) else paths)]
     files = [f for p in files for f in (sorted(p.glob("*.simdata*")) if p.is_dir() else [p])]
