@@ -141,6 +141,18 @@ def test_gamma_keeps_order_and_sign(relevance: np.ndarray, gamma: float) -> None
     assert (np.diff(curved.ravel()[order]) >= -1e-12).all()
 
 
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
+def test_the_colour_bar_shows_the_colours_of_the_map(gamma: float) -> None:
+    drawn = heatmap(np.array([[-1.0, -0.5, 0.0, 0.25, 1.0]]), gamma=gamma, scale=1.0)
+    figure = drawn.figure()
+    figure.draw_without_rendering()
+    (bar,) = figure.axes[0].child_axes
+    colours = bar.collections[-1]  # the mesh of the bar
+    for value, wanted in zip((-1.0, -0.5, 0.0, 0.25, 1.0), rgb(drawn)[0], strict=True):
+        shown = np.asarray(colours.cmap(colours.norm(value)))[:3] * 255
+        assert np.abs(shown - wanted).max() <= 3
+
+
 def test_a_map_of_zeros_is_blank() -> None:
     drawn = heatmap(torch.zeros(3, 80, 80))
     assert drawn.limits.tolist() == [0.0]
@@ -295,6 +307,7 @@ def test_an_outline_holds_its_share_and_not_much_more(relevance: np.ndarray, sha
         ({"relevance": np.zeros((0, 5))}, r"relevance is \(height, width\)"),
         ({"relevance": np.array([[np.nan, 1.0]])}, "infinite or undefined"),
         ({"percentile": 0}, "percentile"),
+        ({"background": "pink"}, '"white", "black" or "transparent"'),
         ({"gamma": 0}, "gamma is positive"),
         ({"opacity": 2}, "opacity between 0 and 1"),
         ({"dilate": -1}, 'pixels or "auto"'),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from plrp.models import LoadedModel
     from plrp.pruning import Pruning
     from plrp.vision.explained import ExplainedPhotograph
+    from plrp.vision.photographs import Photograph
 
 EPILOG = """\
 examples:
@@ -201,13 +202,13 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
 
 
 def explain_one(
-    photograph: object, model: LoadedModel, prunings: Sequence[Pruning], arguments: argparse.Namespace
+    photograph: Photograph, model: LoadedModel, prunings: Sequence[Pruning], arguments: argparse.Namespace
 ) -> ExplainedPhotograph:
     """One photograph by the arguments."""
     from plrp.vision.explained import explain_photograph
 
     return explain_photograph(
-        photograph,  # type: ignore[arg-type]
+        photograph,
         model,
         target=arguments.target,
         prunings=prunings,

@@ -117,7 +117,7 @@ def show_map(
     values, _ = summed_over_channels(relevance)
     ax.set_xlabel(f"{percent(np.count_nonzero(values) / values.size)} of pixels", fontsize=7, color=FAINT, labelpad=2)
     if colour_bar and drawn.limits[0] > 0:
-        add_colour_bar(ax, drawn.colours, float(drawn.limits[0]))
+        add_colour_bar(ax, drawn.colours, float(drawn.limits[0]), drawn.gamma)
 
 
 def show_outline(ax: Axes, picture: Image, relevance: Tensor | np.ndarray, title: str = "", share: float = 0.8) -> None:

@@ -50,6 +50,7 @@ class Heatmap:
     limits: np.ndarray
     colours: str
     batched: bool
+    gamma: float = 1.0
 
     def __len__(self) -> int:
         return len(self.rgba)
@@ -82,7 +83,7 @@ class Heatmap:
             ax.imshow(self.rgba[index], interpolation="nearest")
             titled(ax, titles[index])
             if colour_bar and self.limits[index] > 0:
-                add_colour_bar(ax, self.colours, float(self.limits[index]))
+                add_colour_bar(ax, self.colours, float(self.limits[index]), self.gamma)
         return figure
 
     def save(
@@ -150,30 +151,30 @@ def heatmap(
     sums, batched = summed_over_channels(relevance)
     if not 0 < percentile <= 100:
         raise ValueError(f"percentile is above 0 and at most 100, not {percentile}.")
+    if background not in (None, "white", "black", "transparent"):
+        raise ValueError(f'background is "white", "black" or "transparent", not {background!r}.')
     if not gamma > 0 or not 0 <= opacity <= 1 or enlarge < 1:
         raise ValueError("gamma is positive, opacity between 0 and 1, enlarge at least 1.")
     values = np.stack([_dilated(one, dilate) for one in sums])
     limits = limits_of(sums, scale, percentile)
     strength = _strength(values, limits, gamma)  # −1 … 1
     table = colour_table(colours)
-    heat = table[np.rint((strength + 1) / 2 * (len(table) - 1)).astype(int)].astype(float)  # batch, height, width, 3
+    # Where alpha carries the strength, the pale middle of the colours would be fog: the hue starts half way
+    # out.
+    vivid = np.sign(strength) * (0.45 + 0.55 * np.abs(strength))
+    cover = np.abs(strength) ** 0.5
+    alpha = np.full(values.shape, 255.0)
     if picture is not None:
         under = np.stack([_faded(one) for one in _pictures(picture, values.shape)])
-        cover = opacity * np.abs(strength[..., None]) ** 0.5
-        # Over a picture the zero of the colours would be fog: take the hue at least from half the scale on.
-        vivid = np.sign(strength) * (0.45 + 0.55 * np.abs(strength))
-        heat = table[np.rint((vivid + 1) / 2 * (len(table) - 1)).astype(int)].astype(float)
-        rgb, alpha = under * (1 - cover) + heat * cover, np.full(values.shape, 255.0)
+        cover = opacity * cover[..., None]
+        rgb = under * (1 - cover) + _coloured(vivid, table) * cover
     elif background == "transparent":
-        vivid = np.sign(strength) * (0.45 + 0.55 * np.abs(strength))
-        rgb = table[np.rint((vivid + 1) / 2 * (len(table) - 1)).astype(int)].astype(float)
-        alpha = 255 * np.abs(strength) ** 0.5
+        rgb, alpha = _coloured(vivid, table), 255 * cover
     else:
         zero = {None: table[len(table) // 2], "white": np.full(3, 255.0), "black": np.zeros(3)}[background]
-        rgb = np.where(strength[..., None] == 0, zero, heat)
-        alpha = np.full(values.shape, 255.0)
+        rgb = np.where(strength[..., None] == 0, zero, _coloured(strength, table))
     rgba = np.rint(np.concatenate([rgb, alpha[..., None]], axis=-1)).clip(0, 255).astype(np.uint8)
-    return Heatmap(rgba.repeat(enlarge, 1).repeat(enlarge, 2), values, limits, colours, batched)
+    return Heatmap(rgba.repeat(enlarge, 1).repeat(enlarge, 2), values, limits, colours, batched, gamma)
 
 
 def summed_over_channels(relevance: Tensor | np.ndarray) -> tuple[np.ndarray, bool]:
@@ -236,12 +237,14 @@ def outline_level(values: np.ndarray, share: float = 0.8, blur: float | None = N
     return field, float(flat[np.searchsorted(np.cumsum(flat), share * flat.sum())])
 
 
-def add_colour_bar(ax: Axes, colours: str, limit: float) -> None:
+def add_colour_bar(ax: Axes, colours: str, limit: float, gamma: float = 1.0) -> None:
     """A slim bar beside a picture, labelled at both ends and zero."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
 
-    mappable = ScalarMappable(Normalize(-limit, limit), ListedColormap(colour_table(colours) / 255))
+    strength = _strength(np.linspace(-1, 1, 511)[None, None], np.ones(1), gamma)[0, 0]
+    shown = ListedColormap(_coloured(strength, colour_table(colours)) / 255)
+    mappable = ScalarMappable(Normalize(-limit, limit), shown)
     box = ax.inset_axes((1.03, 0.0, 0.045, 1.0))
     bar = ax.figure.colorbar(mappable, cax=box, ticks=[-limit, 0, limit])
     bar.ax.set_yticklabels([f"−{limit:.2g}", "0", f"{limit:.2g}"])
@@ -288,6 +291,11 @@ def _strength(values: np.ndarray, limits: np.ndarray, gamma: float) -> np.ndarra
     ends = np.where(limits > 0, limits, 1.0)[:, None, None]
     share = np.clip(values / ends, -1, 1)
     return np.sign(share) * np.abs(share) ** gamma
+
+
+def _coloured(strength: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """The colour of each strength between −1 and 1: (…, 3)."""
+    return table[np.rint((strength + 1) / 2 * (len(table) - 1)).astype(int)]
 
 
 def _faded(picture: np.ndarray) -> np.ndarray:
