@@ -164,7 +164,8 @@ def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -
     try:
         module = _seeded(lambda: timm.create_model(name, pretrained=weights is None, **options))
     except Exception as error:  # timm and the hub raise many kinds: no connection, no published weights, bad name
-        raise ModelError(f"timm could not build {name}: {error}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"timm could not build {name}: {reason}") from error
     if weights is not None and str(weights) != "random":
         load_weights(module, weights, of=f"timm:{name}")
     config = timm.data.resolve_model_data_config(module)
