@@ -172,7 +172,7 @@ def test_padding_modes_move_relevance_back_to_the_elements_they_copied(rule_name
     bare.load_state_dict(padded_conv.state_dict())
     widths = [1, 1] * dims
     wide = F.pad(x, widths, mode=mode)
-    plain = copy.copy(model)
+    plain = copy.deepcopy(model)
     plain.op = bare
     on_wide = expected_below(plain, wide, explanation.layers["head"], oracle_rule, options)
     copies = oracles.unit_responses(lambda v: F.pad(v, widths, mode=mode), shape)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .composites import Composite, nearest, resolve
 from .ledger import Ledger, Mass, mass_of
+from .maps import OneChannel
 from .operations import Family
 from .passing import book_branch, epsilon_for, pass_on
 from .pruning import Arrived, Pruning, Site, prune
@@ -73,9 +74,16 @@ class Explanation:
         """The same explanation again, with its ledger and these layers kept."""
         if self._again is None:
             raise ValueError("This explanation was stored without its model: read what you need before storing it.")
-        found = self._again(layers)
-        if not all(torch.equal(a, b) for a, b in zip(tensors_in(self.logits), tensors_in(found.logits), strict=True)):
-            raise RuntimeError("The model or its input has changed since this explanation was made; explain again.")
+        changed = "The model or its input has changed since this explanation was made; explain again."
+        try:
+            found = self._again(layers)
+        except ValueError:  # no such layer
+            raise
+        except Exception as error:
+            raise RuntimeError(changed) from error
+        before, now = (list(tensors_in(e.logits)) for e in (self, found))
+        if len(before) != len(now) or not all(map(torch.equal, before, now)):
+            raise RuntimeError(changed)
         return found
 
     def survivors(self, layer: str) -> list[Survivors]:
@@ -245,7 +253,9 @@ class Walk:
         found = []
         for value in self.trace.inputs:
             relevance = self._collect(value)
-            found.append(torch.zeros_like(value.data, dtype=self.dtype) if relevance is None else relevance)
+            if relevance is None:  # an input that the score does not depend on
+                relevance = torch.zeros_like(value.data, dtype=self.dtype)
+            found.append(relevance.contiguous())
         return found
 
     def _collect(self, value: Value) -> Tensor | None:
@@ -354,6 +364,8 @@ class Walk:
         for number, branch in enumerate(rule.branches(layer, x, z, value.nonnegative)):
             d = self._denominator(op, rule, number, branch)
             part = given if isinstance(branch.share, float) and branch.share == 1.0 else given * branch.share
+            if isinstance(branch.map, OneChannel) and not self.again:
+                part = part.sum(1, keepdim=True)  # d is the same for all channels: they hand down as one
             s = quotient(part, d, epsilon, branch.one_sign)
             term = branch.hand(s, x)
             taken = term if taken is None else taken.add_(term)

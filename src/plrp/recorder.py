@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -79,7 +80,11 @@ class Recorder(TorchFunctionMode):
         refuse_active(function, operation, args, kwargs, self._after())
         if operation is not None and operation.inplace:
             return self._inplace(function, operation, args, kwargs, values)
-        result = function(*args, **kwargs)
+        winners = None
+        if operation is not None and function is F.max_pool2d and len(args) < 7:
+            result, winners = F.max_pool2d(*args, **{**kwargs, "return_indices": True})  # torch finds them anyway
+        else:
+            result = function(*args, **kwargs)
         if operation is None and not any(_carries(t) for t in tensors_in(result)):
             return result  # a shape, a comparison, an index: nothing that relevance could flow through
         if operation is not None and (operation.family is Family.CONSTANT or _reads_shape_only(operation, args, self)):
@@ -88,6 +93,7 @@ class Recorder(TorchFunctionMode):
         if not outputs:
             return result
         self._write(function, operation, args, kwargs, values, outputs)
+        self.ops[-1].winners = winners
         return result
 
     def _inplace(

@@ -29,6 +29,7 @@ class Part(NamedTuple):
 
     input: Tensor
     weight: Tensor
+    unit: bool = False  # the input is all ones: nothing to multiply with
 
 
 @dataclass
@@ -65,10 +66,12 @@ class Branch:
         """Σ_k n_jk s_k, in the shape of the layer's input."""
         total: Tensor | None = None
         for part in self.parts:
-            term = self.map.transpose(s, part.weight, like) * part.input
+            term = self.map.transpose(s, part.weight, like)
+            if not part.unit:
+                term.mul_(part.input)
             total = term if total is None else total.add_(term)
         assert total is not None
-        return total if mask is None else total.mul_(mask)
+        return total if mask is None else total * mask
 
 
 @dataclass
@@ -267,7 +270,7 @@ class WSquare(Rule):
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch that looks at the weights alone."""
         bias = None if map.bias is None else map.bias**2
-        return [Branch(map, (Part(torch.ones_like(x[:1]), map.weight**2),), bias, one_sign=True)]
+        return [Branch(map, (Part(torch.ones_like(x[:1]), map.weight**2, unit=True),), bias, one_sign=True)]
 
 
 class Flat(Rule):
@@ -278,7 +281,7 @@ class Flat(Rule):
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch with all weights one."""
-        return [Branch(map.flat, (Part(torch.ones_like(x[:1]), map.flat.weight),), one_sign=True)]
+        return [Branch(map.flat, (Part(torch.ones_like(x[:1]), map.flat.weight, unit=True),), one_sign=True)]
 
 
 class Pass(Rule):

@@ -50,6 +50,7 @@ class Op:
     signal: Value | None = None  # the operand of a product that takes all relevance
     rule: Callable[..., Any] | None = None  # a user's own, see `register_rule`
     reason: str = ""  # why no rule is known
+    winners: Tensor | None = None  # of a max_pool2d: the flat position of each output's winner
     folded: list[str] = field(default_factory=list)  # names of BatchNorms folded into this layer
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -68,8 +69,9 @@ def _index(output: Tensor, target: Any) -> tuple[tuple[Any, ...], Any]:
         chosen = output.argmax(1) if batch else rows
     elif isinstance(target, int) and not isinstance(target, bool):
         chosen = torch.full((batch,), target, dtype=torch.long, device=output.device)
-    elif isinstance(target, Tensor) or (isinstance(target, Sequence) and not isinstance(target, str)):
-        chosen = torch.as_tensor(target if len(target) else rows, device=output.device)
+    elif isinstance(target, Tensor | np.ndarray) or (isinstance(target, Sequence) and not isinstance(target, str)):
+        empty = not isinstance(target, Tensor) and len(target) == 0
+        chosen = torch.as_tensor(rows if empty else target, device=output.device)
         if chosen.dim() == 0:
             chosen = chosen.expand(batch)
         if chosen.is_floating_point() or chosen.dtype == torch.bool:
