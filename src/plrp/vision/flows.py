@@ -172,7 +172,7 @@ class _RecordingWalk(Walk):
     """A walk that keeps what every tensor held before and after its pruning."""
 
     def __init__(self, trace: Trace, target: Any, composite: Composite, pruning: Pruning | None) -> None:
-        super().__init__(trace, target, composite, pruning, set())
+        super().__init__(trace, target, composite, pruning, set(), ledger=False)
         self.before: dict[int, Tensor] = {}
         self.after: dict[int, Tensor] = {}
 
@@ -188,7 +188,7 @@ class _ReplayingWalk(Walk):
     """A part of a recorded walk again, with other relevance: every tensor is cut and scaled as it was."""
 
     def __init__(self, recorded: _RecordingWalk) -> None:
-        super().__init__(recorded.trace, None, recorded.composite, None, set())
+        super().__init__(recorded.trace, None, recorded.composite, None, set(), ledger=False)
         self.recorded = recorded
         self.relevance = {}
 
