@@ -1,4 +1,4 @@
-"""Make the pictures of the README and of docs/images.md: `python tools/gallery.py` (about two minutes).
+"""Make the pictures of the README and of docs/images.md: `python tools/gallery.py` (about two minutes of one core).
 
 The photographs ship with scikit-image and may be published: cat and coffee cup (CC0), astronaut and space shuttle
 (NASA, public domain), rocket (SpaceX, public domain), Hubble deep field (NASA, public domain), brick, grass and gravel
@@ -179,7 +179,7 @@ def main() -> None:
     """Train the network and draw every picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/assets/gallery"))
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=450)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--weights", type=Path, help="weights of an earlier run, to draw without training")
     arguments = parser.parse_args()
@@ -217,7 +217,7 @@ def main() -> None:
     }
     save_figure(targets_figure(drawn, model, variants), out("targets"), dpi=100)  # type: ignore[arg-type]
     for name, figure in explained.layer_figures().items():
-        save_figure(figure, out(name), dpi=90)
+        save_figure(figure, out(name), dpi=80)
     for path in sorted(arguments.out.glob("*.png")):
         print(f"{path}  {path.stat().st_size / 1000:.0f} KB")
 
