@@ -124,7 +124,9 @@ def quick_matches(queries, targets=None, *, top=5):
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_module, "match_motifs", quick_matches)
     monkeypatch.setattr(
-        demo_module, "match_seqlets", lambda seqlets, onehot: [m[0] for m in quick_matches(range(len(seqlets)))]
+        demo_module,
+        "match_seqlets",
+        lambda seqlets, onehot, per_base: [m[0] for m in quick_matches(range(len(seqlets)))],
     )
     monkeypatch.setattr(demo_module, "compile_in_background", lambda: subprocess.Popen([sys.executable, "-c", "pass"]))
 

@@ -112,7 +112,7 @@ def test_every_motif_matches_itself_first_with_a_tiny_p_value() -> None:
 def test_single_seqlets_are_named(planted) -> None:
     data, onehot, relevance = planted
     seqlets = find_seqlets(relevance)
-    matches = match_seqlets(seqlets, onehot)
+    matches = match_seqlets(seqlets, onehot, relevance)
     for label, family in ((1, "Ets"), (0, "Tal")):
         found = [m.motif.family for k, m in enumerate(matches) if data.labels[seqlets.sequence[k]] == label]
         assert np.mean([family in name for name in found]) > 0.7

@@ -100,7 +100,9 @@ def run(
         network.save(out / f"cnn{name.split()[0]}.pt")
     write_sweeps(out / "sweep.csv", study.sweeps)
     seqlets = find_seqlets(study.plrp)
-    write_seqlets(out / "seqlets.bed", seqlets, study.shown.sequences, match_seqlets(seqlets, study.shown.onehot()))
+    write_seqlets(
+        out / "seqlets.bed", seqlets, study.shown.sequences, match_seqlets(seqlets, study.shown.onehot(), study.plrp)
+    )
     path = out / "index.html"
     report.write_page(path, render(study, seed=seed))
     print(summary(study))

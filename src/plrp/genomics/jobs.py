@@ -248,7 +248,7 @@ def _gather(
     for rows, (chosen, _, values) in zip(plan, parts(), strict=True):
         seqlets = find_seqlets(values)
         if match and len(seqlets):
-            matches += match_seqlets(seqlets, encode(chosen, "zero"))
+            matches += match_seqlets(seqlets, encode(chosen, "zero"), values)
         found.append(Seqlets(np.array(rows)[seqlets.sequence], seqlets.start, seqlets.end, seqlets.score))
     every = Seqlets(
         *(np.concatenate([getattr(f, part) for f in found]) for part in ("sequence", "start", "end", "score"))

@@ -250,14 +250,25 @@ PSEUDOCOUNT = 1 / 16
 """
 
 
-def match_seqlets(seqlets: Seqlets, onehot: OneHot, targets: Sequence[Motif] | None = None) -> list[Match]:
+def match_seqlets(
+    seqlets: Seqlets,
+    onehot: OneHot,
+    per_base: npt.ArrayLike,
+    targets: Sequence[Motif] | None = None,
+    *,
+    width: int = 24,
+) -> list[Match]:
     """The best JASPAR match of every single seqlet, with TOMTOM's p-value.
 
-    A single site says little: motifs of one family (the ETS factors, say) cannot be told apart by it. For names to rely
-    on, match patterns of many seqlets (`find_patterns`).
+    Of a seqlet longer than `width` the bases around its strongest third are read. A single site says little: motifs of
+    one family (the ETS factors, say) cannot be told apart by it. For names to rely on, match patterns of many seqlets
+    (`find_patterns`).
     """
+    hearts = _hearts(seqlets, np.asarray(per_base, np.float64), width // 3)
+    start = np.maximum(seqlets.start, np.minimum(hearts - width // 2, seqlets.end - width))
+    end = np.minimum(seqlets.end, start + width)
     queries = [
         (onehot[s, :, a:b].astype(np.float64) + PSEUDOCOUNT) / (onehot[s, :, a:b].sum(0) + 4 * PSEUDOCOUNT)
-        for s, a, b in zip(seqlets.sequence, seqlets.start, seqlets.end, strict=True)
+        for s, a, b in zip(seqlets.sequence, start, end, strict=True)
     ]
     return [matches[0] for matches in match_motifs(queries, targets, top=1)]
