@@ -72,10 +72,7 @@ def test_torchvision_by_name_with_and_without_prefix() -> None:
     )
     assert type(plain.module) is torchvision.models.SqueezeNet
     assert plain.name == prefixed.name == "torchvision:squeezenet1_1"
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(plain.module.parameters(), prefixed.module.parameters(), strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(plain.module.parameters(), prefixed.module.parameters(), strict=True))
     assert not plain.module.training
     assert not any(p.requires_grad for p in plain.module.parameters())
     assert plain.categories is not None
@@ -113,9 +110,7 @@ def test_unknown_names_name_the_nearest(name: str, reason: str) -> None:
 
 
 def test_unknown_weights_name_the_published_ones() -> None:
-    with pytest.raises(
-        ModelError, match=r"neither a file nor published for resnet50 \(IMAGENET1K_V1, IMAGENET1K_V2"
-    ):
+    with pytest.raises(ModelError, match=r"neither a file nor published for resnet50 \(IMAGENET1K_V1, IMAGENET1K_V2"):
         load("resnet50", weights="IMAGENET21K")
     with pytest.raises(ModelError, match="have 1000 classes, not 10"):
         load("resnet50", num_classes=10)
@@ -153,9 +148,7 @@ def test_factories_that_fail_say_why(file: Path, name: str, reason: str) -> None
 
 def test_a_file_that_does_not_import_says_why(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("import nonexistent_package\n")
-    with pytest.raises(
-        ModelError, match=r"could not be imported: ModuleNotFoundError: .*nonexistent_package"
-    ):
+    with pytest.raises(ModelError, match=r"could not be imported: ModuleNotFoundError: .*nonexistent_package"):
         load(f"{tmp_path / 'bad.py'}:build")
 
 
@@ -171,9 +164,7 @@ def test_what_a_file_does_not_take(file: Path) -> None:
 
 def small() -> nn.Sequential:
     torch.manual_seed(1)
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
-    )
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
 
 
 def save(state: dict[str, torch.Tensor], path: Path) -> None:
@@ -223,10 +214,7 @@ def test_old_files_without_batch_counters_load(tmp_path: Path) -> None:
 def test_old_names_of_densenets_are_understood(tmp_path: Path) -> None:
     new = torchvision.models.densenet121().state_dict()
     old = {
-        k.replace("norm1", "norm.1")
-        .replace("conv1", "conv.1")
-        .replace("norm2", "norm.2")
-        .replace("conv2", "conv.2"): v
+        k.replace("norm1", "norm.1").replace("conv1", "conv.1").replace("norm2", "norm.2").replace("conv2", "conv.2"): v
         for k, v in new.items()
     }
     assert old.keys() != new.keys()
@@ -308,16 +296,12 @@ def test_a_misfit_is_said_in_one_sentence(tmp_path: Path) -> None:
     assert reason_of({**whole, "5.weight": torch.zeros(1)}) == "5.weight unexpected."
     two = {k: v for k, v in whole.items() if not k.startswith("4.")}
     assert (
-        reason_of({**two, "fc.weight": torch.zeros(1)})
-        == "2 tensors (4.weight, 4.bias) missing; fc.weight unexpected."
+        reason_of({**two, "fc.weight": torch.zeros(1)}) == "2 tensors (4.weight, 4.bias) missing; fc.weight unexpected."
     )
     assert reason_of({**whole, "4.weight": torch.zeros(5, 4), "4.bias": torch.zeros(5)}) == (
         "it has 5 classes, the model has 2 (build the model with num_classes=5)."
     )
-    assert (
-        reason_of({**whole, "4.weight": torch.zeros(2, 9)})
-        == "4.weight is (2, 9) in the file, (2, 4) in the model."
-    )
+    assert reason_of({**whole, "4.weight": torch.zeros(2, 9)}) == "4.weight is (2, 9) in the file, (2, 4) in the model."
     assert reason_of({**whole, "4.bias": torch.tensor([1.0, float("nan")])}).endswith(
         "infinite or undefined numbers (first: 4.bias)."
     )
@@ -484,9 +468,7 @@ def test_no_server_and_no_file_are_named(tmp_path: Path, server: Server) -> None
 
 
 @pytest.fixture
-def published(
-    tmp_path: Path, server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, torch.Tensor]:
+def published(tmp_path: Path, server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
     """torchvision's SqueezeNet weights as published, but drawn, served and named (by checksum) by us."""
     torch.manual_seed(3)
     state = torchvision.models.squeezenet1_1().state_dict()
