@@ -106,15 +106,21 @@ def passages(trace: Trace) -> list[Value]:
     """The inputs of layers that all relevance passes, from the output down: inside a residual block there is
     none.
     """
-    found = []
+    found: list[Value] = []
     pending = {id(trace.value_of(trace.output))}
-    for op in (*trace.reached(), None):
-        for value in op.outputs if op is not None else trace.inputs:
-            if pending == {id(value)} and any(reader.is_layer for reader in value.readers):
-                found.append(value)
-            pending.discard(id(value))
-        if op is not None:
+
+    def arrive(value: Value) -> None:
+        if pending == {id(value)} and any(reader.is_layer for reader in value.readers):
+            found.append(value)
+        pending.discard(id(value))
+
+    for op in reversed(trace.ops):
+        if any(id(value) in pending for value in op.outputs):
+            for value in op.outputs:
+                arrive(value)
             pending.update(id(value) for value in ([op.signal] if op.signal is not None else op.inputs))
+    for value in trace.inputs:
+        arrive(value)
     return found
 
 
