@@ -228,3 +228,24 @@ def test_labels_from_a_table(
 def test_models_that_do_not_fit_are_told_by_the_line_of_the_record(work: Path) -> None:
     with pytest.raises(SequenceError, match=r"seqs\.fa, line 31, record 's15': its 30 bases do not fit the model"):
         explain_file("seqs.fa", torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(160, 2)), "out")
+
+
+def test_seqlets_are_named_part_by_part_and_shards_agree(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matching belongs to the parts: gathering reads the names, and matches nothing itself."""
+    from plrp.genomics import jaspar
+    from plrp.genomics.seqlets import Match
+
+    asked: list[int] = []
+
+    def quick(seqlets, onehot, per_base):  # stands in for TOMTOM, which takes a minute to compile
+        asked.append(len(seqlets))
+        return [Match(jaspar("CTCF"), 1e-3, 1.0, 0, 10, "-")] * len(seqlets)
+
+    monkeypatch.setattr(jobs_module, "match_seqlets", quick)
+    explain_file("seqs.fa", network(), "one", part_size=25)
+    for shard in ((1, 2), (2, 2)):
+        explain_file("seqs.fa", network(), "two", part_size=4, shard=shard)
+    rows = [line.split("\t") for line in (work / "one" / "seqlets.bed").read_text().splitlines()]
+    assert len(rows) == asked[0] + asked[1]
+    assert {(row[3], row[5], row[7]) for row in rows} == {("CTCF", "-", "0.001")}
+    assert (work / "one" / "seqlets.bed").read_bytes() == (work / "two" / "seqlets.bed").read_bytes()

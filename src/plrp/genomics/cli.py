@@ -282,7 +282,7 @@ def _explain(arguments: argparse.Namespace) -> int:
         shard=arguments.shard,
         match=arguments.match,
         device=arguments.device,
-        about={"model": arguments.model, "pooling": arguments.pooling},
+        about={"model": arguments.model},
     )
     state = f"{outcome.done} of {outcome.parts} parts done"
     if outcome.complete:

@@ -24,8 +24,9 @@ from plrp.pruning import Pruning
 from .attribution import COMPOSITE, Pooling, explain_sequences, pool
 from .export import write_bedgraph, write_npz, write_parquet, write_seqlets
 from .files import new_file
+from .motifs import jaspar_motifs
 from .progress import progress
-from .seqlets import Seqlets, find_seqlets, match_seqlets
+from .seqlets import Match, Seqlets, find_seqlets, match_seqlets
 from .sequences import Ambiguous, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz
 
 
@@ -109,6 +110,8 @@ def explain_file(
         "reverse_complement": reverse_complement,
         "hypothetical": hypothetical,
         "ambiguous": ambiguous,
+        "pooling": pooling,
+        "match": match,
         "part_size": part_size,
         **(about or {}),
     }
@@ -132,13 +135,14 @@ def explain_file(
                     batch_size=batch_size,
                     device=device,
                 )
-                write_npz(file, relevance=found.relevance, score=found.score, target=found.target)
+                named = _named_seqlets(pool(found.relevance, onehot, pooling), chosen, match)
+                write_npz(file, relevance=found.relevance, score=found.score, target=found.target, **named)
                 here += 1
             step(len(plan[k]))
     done = sum(_part(out, k).exists() for k in range(len(plan)))
     outcome = Outcome(here, done, len(plan), len(sequences))
     if outcome.complete:
-        _gather(out, sequences, plan, pooling, ambiguous, match)
+        _gather(out, sequences, plan, pooling, ambiguous)
     return outcome
 
 
@@ -223,9 +227,36 @@ def _load_part(out: Path, number: int) -> npt.NDArray[np.float32]:
         return stored["relevance"]
 
 
-def _gather(
-    out: Path, sequences: Sequences, plan: list[list[int]], pooling: Pooling, ambiguous: Ambiguous, match: bool
-) -> None:
+SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet", "motif", "p", "strand")
+"""What a part keeps of its seqlets; `motif` (JASPAR id), `p` and `strand` are empty where nothing was matched."""
+
+
+def _named_seqlets(per_base: npt.NDArray[np.float32], chosen: Sequences, match: bool) -> dict[str, npt.NDArray[Any]]:
+    """The seqlets of a part with their best matches: done part by part, so that shards and restarts share that work."""
+    seqlets = find_seqlets(per_base)
+    matches = match_seqlets(seqlets, encode(chosen, "zero"), per_base) if match and len(seqlets) else []
+    return {
+        "sequence": seqlets.sequence,
+        "start": seqlets.start,
+        "end": seqlets.end,
+        "relevance_of_seqlet": seqlets.score,
+        "motif": np.array([m.motif.id for m in matches], dtype=str),
+        "p": np.array([m.p for m in matches], np.float64),
+        "strand": np.array([m.strand for m in matches], dtype=str),
+    }
+
+
+def _matches(columns: dict[str, npt.NDArray[Any]]) -> list[Match] | None:
+    if not len(columns["motif"]):
+        return None
+    known = {motif.id: motif for motif in jaspar_motifs()}
+    return [
+        Match(known[str(name)], float(p), float(p) * len(known), 0, 0, str(strand))
+        for name, p, strand in zip(columns["motif"], columns["p"], columns["strand"], strict=True)
+    ]
+
+
+def _gather(out: Path, sequences: Sequences, plan: list[list[int]], pooling: Pooling, ambiguous: Ambiguous) -> None:
     """Results of all parts in the files that other tools read; harmless if two processes do it at once."""
 
     def parts() -> Iterator[tuple[Sequences, npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
@@ -243,17 +274,15 @@ def _gather(
             (row for _, _, values in parts() for row in values),
         )
 
-    found: list[Seqlets] = []
-    matches = []
-    for rows, (chosen, _, values) in zip(plan, parts(), strict=True):
-        seqlets = find_seqlets(values)
-        if match and len(seqlets):
-            matches += match_seqlets(seqlets, encode(chosen, "zero"), values)
-        found.append(Seqlets(np.array(rows)[seqlets.sequence], seqlets.start, seqlets.end, seqlets.score))
-    every = Seqlets(
-        *(np.concatenate([getattr(f, part) for f in found]) for part in ("sequence", "start", "end", "score"))
-    )
-    write_seqlets(out / "seqlets.bed", every, sequences, matches if match else None)
+    columns: dict[str, list[npt.NDArray[Any]]] = {}
+    for k, rows in enumerate(plan):
+        with np.load(_part(out, k)) as stored:
+            for name in SEQLET_COLUMNS:
+                columns.setdefault(name, []).append(stored[name])
+        columns["sequence"][-1] = np.array(rows, np.int64)[columns["sequence"][-1]]
+    whole_columns = {name: np.concatenate(arrays) for name, arrays in columns.items()}
+    seqlets = Seqlets(*(whole_columns[name] for name in ("sequence", "start", "end", "relevance_of_seqlet")))
+    write_seqlets(out / "seqlets.bed", seqlets, sequences, _matches(whole_columns))
 
     lengths = set(sequences.lengths.tolist())
     if len(lengths) == 1:
