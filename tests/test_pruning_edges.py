@@ -59,9 +59,12 @@ def resnet() -> tuple[nn.Module, Tensor]:
 
 
 @BOTH
-@pytest.mark.parametrize("composite", COMPOSITES)
+@pytest.mark.parametrize("composite", [*COMPOSITES, "flat", "wsquare", "gamma"])
 @pytest.mark.parametrize("network", [small, resnet])
 def test_p_zero_is_lrp_to_the_last_bit(network, composite, redistribution):
+    everywhere = {"flat": rules.Flat(), "wsquare": rules.WSquare(), "gamma": rules.Gamma()}.get(composite)
+    if everywhere is not None:
+        composite = plrp.Composite([(plrp.composites.is_any, everywhere)], name=composite)
     trace = plrp.trace(*network())
     plain = trace.explain(composite=composite, layers=True)
     pruned = trace.explain(composite=composite, pruning=plrp.Pruning(p=0.0, redistribution=redistribution), layers=True)
