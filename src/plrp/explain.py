@@ -232,7 +232,10 @@ class Walk:
         self.sites: dict[int, Site] = pruning.plan(found) if pruning is not None else {}
         self.dtype = torch.float64 if _dtype(found.output) == torch.float64 else torch.float32
         self.start = start(found, target, self.dtype)
-        self.wanted = wanted
+        self.wanted: dict[int, list[str]] = {}  # layers to keep, by the value they read
+        for op in found.layers:
+            if op.name in wanted:
+                self.wanted.setdefault(id(op.inputs[0]), []).append(op.name)
         self.layers: dict[str, Tensor] = {}
         self.ledger = Ledger(found.batch) if ledger else None
         self.relevance: dict[int, Tensor] = {id(self.start.value): self.start.relevance}
@@ -249,7 +252,7 @@ class Walk:
             if any(r is not None for r in given):
                 self._hand_down(op, given)
             if self.trace.consumed:
-                ops.pop()
+                ops.pop().release()
         found = []
         for value in self.trace.inputs:
             relevance = self._collect(value)
@@ -281,9 +284,8 @@ class Walk:
                     book=book,
                     **columns,
                 )
-        for op in value.readers:
-            if op.is_layer and op.name in self.wanted:
-                self.layers[op.name] = relevance
+        for name in self.wanted.get(id(value), ()):
+            self.layers[name] = relevance
         return relevance
 
     def _mass(self, value: Value, relevance: Tensor) -> Mass:
@@ -300,7 +302,7 @@ class Walk:
             assert given[0] is not None
             taken: list[Tensor | None] = [self._through_layer(op, given[0], book, branches)]
         elif op.family is Family.UNSUPPORTED:
-            raise unsupported(op, self.trace)
+            raise unsupported(op, self.start.ops)
         else:
             taken = pass_on(op, given, book)
         masses = self._write(op, given, taken, book)
@@ -341,7 +343,7 @@ class Walk:
         if self.again and key in self.sites:
             arrived = self.arrived.setdefault(key, Arrived())
             if branches:
-                arrived.layers.append((op, branches))
+                arrived.layers.append((op.output.samples, branches))
             else:
                 arrived.other = relevance if arrived.other is None else arrived.other + relevance
 
@@ -432,7 +434,7 @@ def check(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor]) -> Check
     found = record(model, inputs)
     problems = []
     for op in reversed(found.unsupported):
-        reason = unsupported_reason(op, found)
+        reason = unsupported_reason(op, found.ops)
         after = reason.split("after layer '")[1].split("'")[0] if "after layer '" in reason else ""
         problems.append((op.kind, after, op.reason or "unknown function"))
     return Check(problems, len(found.layers), len(found.ops))

@@ -146,7 +146,7 @@ class Site:
 class Arrived:
     """What reached a tensor, kept apart for PLRP-M: over its conv and linear readers, and over all others."""
 
-    layers: list[tuple[Op, list[Handed]]] = field(default_factory=list)
+    layers: list[tuple[Samples, list[Handed]]] = field(default_factory=list)  # with the layout of their outputs
     other: Tensor | None = None
 
 
@@ -341,7 +341,7 @@ def _reapply(
     """
     again = torch.zeros_like(relevance)
     homeless = [rows.new_zeros(samples.batch) for _ in range(2)]
-    for op, branches in arrived.layers:
+    for above, branches in arrived.layers:
         for handed in branches:
             branch = handed.branch
             total = handed.denominator if branch.bias is None else handed.denominator - branch.bias
@@ -350,7 +350,7 @@ def _reapply(
             small = reached.abs() <= ORPHANED * (reached if branch.one_sign else branch.magnitudes(keep))
             q = torch.where(small, torch.zeros_like(m), m / torch.where(small, torch.ones_like(reached), reached))
             again += branch.hand(q, relevance, keep)
-            orphaned = op.output.samples.rows(m * small)
+            orphaned = above.rows(m * small)
             for sign, mass in enumerate(signed_mass(orphaned)):
                 homeless[sign] = homeless[sign] + mass
     columns["orphaned"] = homeless[0] + homeless[1]
@@ -384,19 +384,18 @@ def _reapply_naively(
 ) -> Tensor:
     """The rule again with masked activations, bias and ε in the denominator: the ablation that loses mass to them."""
     again = torch.zeros_like(relevance)
-    for op, branches in arrived.layers:
+    for above, branches in arrived.layers:
         for handed in branches:
             branch = handed.branch
             d = branch.contributions(keep)
             d = d if branch.bias is None else d + branch.bias
             s = quotient(handed.given, d, handed.epsilon, branch.one_sign)
             again += branch.hand(s, relevance, keep)
-            out = op.output.samples
             for sign, (scaled, denominator) in ((1, (s, d)), (-1, (handed.s, handed.denominator))):
                 if branch.bias is not None:
-                    book.bias = book.bias + sign * out.sum(scaled * branch.bias) * pruned
+                    book.bias = book.bias + sign * above.sum(scaled * branch.bias) * pruned
                 taken = handed.given - scaled * denominator  # what ε kept of the relevance given
-                book.epsilon = book.epsilon + sign * out.sum(taken) * pruned
+                book.epsilon = book.epsilon + sign * above.sum(taken) * pruned
     if arrived.other is not None:
         again += arrived.other * keep
         book.dropped = samples.sum(arrived.other * (1 - keep)) * pruned

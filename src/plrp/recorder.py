@@ -48,6 +48,10 @@ class Recorder(TorchFunctionMode):
         self._known[id(tensor)] = (weakref.ref(tensor), value)
         self._share(tensor)
 
+    def forget_all_but(self, tensors: Iterator[Tensor]) -> None:
+        """Know these tensors only: what else was recorded lives as long as the tape needs it."""
+        self._known = {id(t): self._known[id(t)] for t in tensors if id(t) in self._known}
+
     def _share(self, tensor: Tensor) -> None:
         self._sharing.setdefault(_storage(tensor), []).append(weakref.ref(tensor))
 

@@ -133,15 +133,15 @@ def check_finite(found: Trace) -> None:
                 )
 
 
-def unsupported(op: Op, found: Trace) -> UnsupportedOperation:
+def unsupported(op: Op, ops: Sequence[Op]) -> UnsupportedOperation:
     """The refusal of an operation without a rule."""
-    return UnsupportedOperation(f"{unsupported_reason(op, found)} {remedy(op)}")
+    return UnsupportedOperation(f"{unsupported_reason(op, ops)} {remedy(op)}")
 
 
-def unsupported_reason(op: Op, found: Trace) -> str:
+def unsupported_reason(op: Op, ops: Sequence[Op]) -> str:
     """What is not supported, and after which layer."""
-    position = found.ops.index(op)
-    named = next((o.name for o in reversed(found.ops[:position]) if o.is_layer), None)
+    before = ops[: ops.index(op)]
+    named = next((o.name for o in reversed(before) if o.is_layer), None)
     where = f"after layer '{named}'" if named else "before the first layer"
     why = f": {op.reason}" if op.reason else ""
     return f"No rule for `{spelled(op.function)}` {where}{why}."

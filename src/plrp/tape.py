@@ -63,6 +63,14 @@ class Op:
         """The first (mostly the only) output."""
         return self.outputs[0]
 
+    def release(self) -> None:
+        """Let go of all tensors, and of the circle of values and operations, which would outlive its use."""
+        for value in self.outputs:
+            value.producer = None
+            value.readers.clear()
+        self.args, self.kwargs, self.inputs, self.outputs = (), {}, [], []
+        self.map = self.signal = self.winners = None
+
     def call(self, tensors: Sequence[Tensor]) -> Any:
         """The operation again, with these tensors in place of its inputs."""
         substitute = dict(zip(map(id, self.inputs), tensors, strict=True))
@@ -106,3 +114,14 @@ def replaced(structure: Any, change: Callable[[Any], Any], of: type = Value) -> 
         items = [replaced(item, change, of) for item in structure]
         return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
     return structure
+
+
+def reached(ops: Sequence[Op], start: Sequence[Value]) -> list[Op]:
+    """The operations that relevance passes on its way from these values, top down."""
+    live = {id(v) for v in start}
+    found = []
+    for op in reversed(ops):
+        if any(id(v) in live for v in op.outputs):
+            found.append(op)
+            live.update(id(v) for v in ([op.signal] if op.signal is not None else op.inputs))
+    return found

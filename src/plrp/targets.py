@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .operations import Family
 from .refusals import unsupported
-from .tape import Op, Value
+from .tape import Op, Value, reached
 from .trace import Trace
 
 
@@ -127,10 +128,8 @@ def _from_callable(trace: Trace, target: Callable[[Any], Any], dtype: torch.dtyp
             f"The target callable returned shape {tuple(score.shape)} for a batch of {trace.batch}: reduce it to one "
             "score per sample, for example with .sum(-1)."
         )
-    extended = Trace.__new__(Trace)
-    extended.__dict__.update(trace.__dict__, ops=ops)
-    for op in extended.reached([value]):
-        if op.family.name == "UNSUPPORTED":
-            raise unsupported(op, extended)
+    for op in reached(ops, [value]):
+        if op.family is Family.UNSUPPORTED:
+            raise unsupported(op, ops)
     relevance = value.data.to(dtype, copy=True)
     return Start(value, relevance, relevance.reshape(trace.batch).clone(), target, ops)

@@ -19,7 +19,7 @@ from .recorder import Recorder
 from .refusals import check_finite, check_inputs, check_model, check_output, unsupported
 from .samples import Samples
 from .tables import render_html, render_table
-from .tape import Op, Value, replaced, tensors_in
+from .tape import Op, Value, reached, replaced, tensors_in
 
 if TYPE_CHECKING:
     from .composites import Composite
@@ -52,24 +52,22 @@ class Trace:
 
     @property
     def unsupported(self) -> list[Op]:
-        """Operations without a rule that relevance from the output would reach."""
+        """Operations without a rule that relevance from the output would reach, top down."""
         return [op for op in self.reached() if op.family is Family.UNSUPPORTED]
 
-    def reached(self, start: Sequence[Value] | None = None) -> list[Op]:
-        """The operations that relevance passes on its way from the output (or other values), top down."""
-        leaves = [self.value_of(t) for t in tensors_in(self.output)] if start is None else start
-        live = {id(v) for v in leaves if v is not None}
-        found = []
-        for op in reversed(self.ops):
-            if any(id(v) in live for v in op.outputs):
-                found.append(op)
-                passes = [op.signal] if op.signal is not None else op.inputs
-                live.update(id(v) for v in passes)
-        return found
+    def reached(self) -> list[Op]:
+        """The operations that relevance passes on its way from the output, top down."""
+        leaves = [v for t in tensors_in(self.output) if (v := self.value_of(t)) is not None]
+        return reached(self.ops, leaves)
 
     def forget_after_use(self) -> None:
         """Explain this trace once only: what the walk has passed is freed."""
         self.denominators, self.consumed = None, True
+        self._recorder.forget_all_but(tensors_in(self.output))
+
+    def __del__(self) -> None:
+        for op in self.__dict__.get("ops", ()):
+            op.release()
 
     @contextmanager
     def continued(self) -> Iterator[list[Op]]:
@@ -136,7 +134,7 @@ def trace(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor]) -> Trace
     recorded = record(model, inputs)
     if isinstance(recorded.output, Tensor):
         for op in recorded.unsupported:
-            raise unsupported(op, recorded)
+            raise unsupported(op, recorded.ops)
     return recorded
 
 
@@ -214,8 +212,11 @@ def _fold_batch_norms(found: Trace) -> None:
             if folded is not None:
                 below.map = folded
                 below.folded.append(op.name)
-                below.outputs = op.outputs
+                below.output.producer = None  # nobody needs what the BatchNorm read
+                below.output.readers.clear()
+                below.outputs, op.outputs = op.outputs, []
                 below.output.producer = below
+                op.release()
                 continue
         kept.append(op)
     found.ops = found._recorder.ops = kept
