@@ -366,7 +366,7 @@ class Walk:
         for number, branch in enumerate(rule.branches(layer, x, z, value.nonnegative)):
             d = self._denominator(op, rule, number, branch)
             part = given if isinstance(branch.share, float) and branch.share == 1.0 else given * branch.share
-            if isinstance(branch.map, OneChannel) and not self.again:
+            if isinstance(branch.map, OneChannel) and op.first:
                 part = part.sum(1, keepdim=True)  # d is the same for all channels: they hand down as one
             s = quotient(part, d, epsilon, branch.one_sign)
             term = branch.hand(s, x)
@@ -418,7 +418,7 @@ class Check(NamedTuple):
         if not self.problems:
             return f"Supported: {seen}."
         table = render_table(("operation", "after layer", "why"), self.problems)
-        return f"{len(self.problems)} of {seen} have no rule:\n{table}"
+        return f"No rule for {len(self.problems)} operations (of {seen}):\n{table}"
 
     def _repr_html_(self) -> str:
         return render_html(("operation", "after layer", "why"), self.problems) if self.problems else repr(self)
