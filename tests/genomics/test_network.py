@@ -61,6 +61,8 @@ def test_checkpoints_come_back_as_they_were(tmp_path: Path, hidden: int) -> None
     network = SequenceCNN(4, classes=3, kernel=9, hidden=hidden).eval()
     network.save(tmp_path / "n.pt")
     again = SequenceCNN.load(tmp_path / "n.pt")
+    network.save(tmp_path / "m.pt")
+    assert (tmp_path / "m.pt").read_bytes() == (tmp_path / "n.pt").read_bytes()
     x = torch.rand(2, 4, 60)
     assert torch.equal(network(x), again(x))
     assert again.settings == network.settings

@@ -9,6 +9,7 @@ place of each filter, and a linear read-out.
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,8 +170,10 @@ class SequenceCNN(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Settings and weights in one file of plain tensors and numbers, written whole or not at all."""
+        buffer = io.BytesIO()  # written to a file, torch.save would store the file's name: other bytes each time
+        torch.save({"settings": self.settings, "state": self.state_dict()}, buffer)
         with new_file(path) as part:
-            torch.save({"settings": self.settings, "state": self.state_dict()}, part)
+            part.write_bytes(buffer.getvalue())
 
     @classmethod
     def load(cls, path: str | Path) -> SequenceCNN:
