@@ -201,7 +201,7 @@ def _winner(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     first = next(r for r in relevance if r is not None)
     if op.winners is not None and first.dim() == 4:
         planes = first.new_zeros(*op.inputs[0].shape[:2], op.inputs[0].shape[2:].numel())
-        planes.scatter_add_(2, op.winners.flatten(2), first.reshape(*first.shape[:2], -1))
+        planes.scatter_add_(2, op.winners.flatten(2), first.flatten(2))
         return [planes.view(op.inputs[0].shape)]
     if op.kind in ("maximum", "minimum") and len(op.inputs) == 1:  # against a constant, which keeps what it wins
         won = transposed(op, [torch.ones_like(first)], first.dtype, op.inputs)[0]
