@@ -184,23 +184,27 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["vgg16", "resnet50"])
     parser.add_argument("--batches", nargs="+", type=int)
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="default: all")
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
     rounds = args.rounds or (3 if args.quick else 7)
+    methods = {name: METHODS[name] for name in args.methods}
     rows = []
     for name in args.models:
         model = load(name)
         for batch in args.batches or ([1] if args.quick else [1, 8]):
             x = photographs(batch, 224)
             print(f"measuring {name}, batch {batch}, {rounds} rounds …", flush=True)
-            rows.append({"model": name, "batch": batch, **measure(model, x, METHODS, rounds)})
+            rows.append({"model": name, "batch": batch, **measure(model, x, methods, rounds)})
     print("\nmultiples of the model's own forward pass (medians of interleaved rounds)\n")
-    print(table(rows, list(METHODS)))
+    print(table(rows, list(methods)))
     for row in rows:
-        own, peer = row["plrp LRP"], row["Zennit"]
+        own, peer = row.get("plrp LRP"), row.get("Zennit")
         if isinstance(own, float) and isinstance(peer, float):
             against = ", ".join(
-                f"{m} {row[m] / own:.2f} × own LRP" for m in ("plrp λ 0.2", "plrp M 0.2") if isinstance(row[m], float)
+                f"{m} {row[m] / own:.2f} × own LRP"
+                for m in ("plrp λ 0.2", "plrp M 0.2")
+                if isinstance(row.get(m), float)
             )
             print(f"{row['model']}, batch {row['batch']}: {peer / own:.2f} × faster than Zennit; {against}")
     args.out.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -159,6 +160,9 @@ class Cut:
     before: Mass
     after: Mass
     counts: tuple[Tensor, Tensor]  # non-zero neurons before and after, (batch,)
+    scattered: list[tuple[np.ndarray, np.ndarray]] | None = (
+        None  # where the survivors stand and what they hold, if known
+    )
 
     @property
     def pruned(self) -> Tensor:
@@ -207,15 +211,18 @@ def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | Non
 def _counted(rows: Tensor, p: float, p_negative: float) -> Cut:
     """The same for large rows, touching the non-zero entries only."""
     survivors = torch.zeros_like(rows)
-    found = []
+    found, scattered = [], []
     for row, kept in zip(rows.numpy(), survivors.numpy(), strict=True):
         chosen = select(row, p, p_negative)
         kept[chosen.where] = chosen.values
+        scattered.append((chosen.where, chosen.values))
         found.append((*chosen.theta, *chosen.before, *chosen.after, chosen.entries, len(chosen.where)))
     columns = torch.tensor(found, dtype=torch.float64).T
     theta, before, after = columns[:2].float(), columns[2:4], columns[4:6]
     counts = columns[6:].long()
-    return Cut((theta[0], theta[1]), survivors, (before[0], before[1]), (after[0], after[1]), (counts[0], counts[1]))
+    return Cut(
+        (theta[0], theta[1]), survivors, (before[0], before[1]), (after[0], after[1]), (counts[0], counts[1]), scattered
+    )
 
 
 def _zeros_gain(values: Tensor, gain: float) -> Tensor:
@@ -314,8 +321,12 @@ def _rescale(rows: Tensor, chosen: Cut, pruning: Pruning, book: Booking, columns
     columns["lambda_positive"], columns["lambda_negative"] = scales
     columns["orphaned"] = columns["flipped"] = columns["flipped_mass"] = 0
     up, down = (s.to(rows.dtype)[:, None] for s in scales)
-    if not chosen.after[1].any():
-        return chosen.survivors.mul_(up)
+    if chosen.scattered is not None:  # scale the few survivors, not the whole map
+        for row, (where, values), above, below in zip(
+            chosen.survivors.numpy(), chosen.scattered, up[:, 0].numpy(), down[:, 0].numpy(), strict=True
+        ):
+            row[where] = values * np.where(values > 0, above, below)
+        return chosen.survivors
     return chosen.survivors.mul_(torch.where(chosen.survivors > 0, up, down))
 
 
@@ -343,16 +354,21 @@ def _reapply(
     homeless = [rows.new_zeros(samples.batch) for _ in range(2)]
     for above, branches in arrived.layers:
         for handed in branches:
+            handed = handed.narrowed() if above.ordinary else handed
             branch = handed.branch
             total = handed.denominator if branch.bias is None else handed.denominator - branch.bias
             m = handed.s * total
             reached = branch.contributions(keep)
-            small = reached.abs() <= ORPHANED * (reached if branch.one_sign else branch.magnitudes(keep))
-            q = torch.where(small, torch.zeros_like(m), m / torch.where(small, torch.ones_like(reached), reached))
+            if branch.one_sign:
+                small = reached <= 0  # contributions ≥ 0 cancel only where there are none
+            else:
+                small = reached.abs() <= ORPHANED * branch.magnitudes(keep)
+            orphaned = torch.where(small, m, torch.zeros_like(m[:1, :1]))
+            q = m.div_(reached.masked_fill_(small, torch.inf))  # nothing from the orphaned
             again += branch.hand(q, relevance, keep)
-            orphaned = above.rows(m * small)
-            for sign, mass in enumerate(signed_mass(orphaned)):
-                homeless[sign] = homeless[sign] + mass
+            if orphaned.any():
+                for sign, mass in enumerate(signed_mass(above.rows(orphaned))):
+                    homeless[sign] = homeless[sign] + mass
     columns["orphaned"] = homeless[0] + homeless[1]
     if arrived.other is not None:
         other = samples.rows(arrived.other)

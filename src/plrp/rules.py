@@ -12,13 +12,14 @@ The contributions of a branch are sums of parts, n_jk = Σ input_j · weight_jk,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .maps import LinearMap
+from .kernels.switch import fast
+from .maps import Dense, LinearMap
 
 EPSILON = 1e-6
 EPSILON_HALF = 1e-3  # activations in half precision are that coarse
@@ -83,6 +84,18 @@ class Handed:
     s: Tensor  # given_k / stabilised d_k
     denominator: Tensor  # d_k
     epsilon: float
+
+    def narrowed(self) -> Handed:
+        """The same without the neurons of a dense layer that hand nothing down in any sample."""
+        if not fast() or not isinstance(self.branch.map, Dense) or self.s.dim() != 2:
+            return self
+        live = self.s.ne(0).any(0)
+        if live.sum() * 2 > live.numel():
+            return self
+        parts = tuple(part._replace(weight=part.weight[live]) for part in self.branch.parts)
+        bias = None if self.branch.bias is None else self.branch.bias[live]
+        branch = replace(self.branch, parts=parts, bias=bias, share=1.0, denominator=None)
+        return Handed(branch, self.given[:, live], self.s[:, live], self.denominator[:, live], self.epsilon)
 
 
 class Booking:
