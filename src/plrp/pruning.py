@@ -178,6 +178,11 @@ class Cut:
         )
         return positive, negative
 
+    def columns(self) -> dict[str, Tensor]:
+        """What the ledger shows of it."""
+        names = ("neurons_before", "neurons_after", "theta_positive", "theta_negative", "p_positive", "p_negative")
+        return dict(zip(names, (*self.counts, *self.theta, *self.reached), strict=True))
+
     @property
     def scales(self) -> Mass:
         """λ per sign: mass before / mass after; 1 where nothing was pruned or nothing is left to scale."""
@@ -279,14 +284,7 @@ def prune(
     samples = site.value.samples
     rows = samples.rows(relevance)
     chosen = cut(rows, pruning, site.p, site.p_negative)
-    columns: dict[str, Any] = {
-        "neurons_before": chosen.counts[0],
-        "neurons_after": chosen.counts[1],
-        "theta_positive": chosen.theta[0],
-        "theta_negative": chosen.theta[1],
-        "p_positive": chosen.reached[0],
-        "p_negative": chosen.reached[1],
-    }
+    columns: dict[str, Any] = chosen.columns() if book.active else {}
     if pruning.redistribution == "lambda":
         new = _rescale(rows, chosen, pruning, book, columns)
     else:

@@ -124,7 +124,7 @@ def select(row: np.ndarray, p: float, p_negative: float) -> Selected:
 
 
 _UPPER = 1 if sys.byteorder == "little" else 0
-_CHUNK = 1 << 17
+_CHUNK = 1 << 19
 
 
 def _within_bins(
@@ -134,9 +134,11 @@ def _within_bins(
     filled = np.flatnonzero(sums)
     if not len(filled):
         return 0.0, 0.0, 0.0
-    by_exponent = np.cumsum(sums.reshape(256, 128), axis=1)  # exact: one unit per exponent
+    first, last = filled[0] >> 7, filled[-1] >> 7  # the exponents that occur
+    by_exponent = np.cumsum(sums.reshape(256, 128)[first : last + 1], axis=1)  # exact: one unit per exponent
     lower = np.concatenate([[0.0], np.cumsum(by_exponent[:, -1])[:-1]])
     c = (lower[:, None] + by_exponent).reshape(-1)
+    bins, filled = first << 7, filled - (first << 7)  # bins are counted from the first exponent on
     total = float(c[filled[-1]])
     if share == 0:
         return 0.0, total, 0.0
@@ -144,7 +146,8 @@ def _within_bins(
     passed = filled[np.searchsorted(c[filled], limit, side="right") :]
     crossing = int(passed[0]) if len(passed) else int(filled[-1])
     exponent, place = divmod(crossing, 128)
-    inside = np.sort(np.abs(values[upper == crossing + (sign << 15)]).astype(np.float64))
+    offset = bins + (sign << 15)
+    inside = np.sort(np.abs(values[upper == crossing + offset]).astype(np.float64))
     start = by_exponent[exponent, place - 1] if place else 0.0
     running = lower[exponent] + (start + np.cumsum(inside))
     last_of_ties = np.append(inside[1:] != inside[:-1], True)
@@ -155,4 +158,4 @@ def _within_bins(
     below = filled[filled < crossing]
     if not len(below):
         return 0.0, total, 0.0
-    return float(np.abs(values[upper == below[-1] + (sign << 15)]).max()), total, float(c[below[-1]])
+    return float(np.abs(values[upper == below[-1] + offset]).max()), total, float(c[below[-1]])
