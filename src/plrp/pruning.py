@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .composites import nearest
-from .kernels.selection import countable, select, thresholds
+from .kernels.selection import countable, select_rows, thresholds
 from .ledger import Mass, signed_mass
 from .rules import Booking, Handed, quotient
 from .samples import Samples
@@ -196,7 +196,7 @@ def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | Non
     if pruning.sparsity_gain is None and countable(rows):
         assert p is not None
         assert p_negative is not None
-        return _counted(rows, p, p_negative)
+        return _counted(rows, p, p_negative, rescaled=pruning.redistribution == "lambda" and pruning.conserve)
     theta = thresholds(rows, p or 0.0, p_negative or 0.0)
     if pruning.sparsity_gain is not None:
         measure = _zeros_gain if pruning.measure == "zeros" else _gini_gain
@@ -213,13 +213,13 @@ def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | Non
     return Cut(theta, survivors, signed_mass(rows), signed_mass(survivors), counts)
 
 
-def _counted(rows: Tensor, p: float, p_negative: float) -> Cut:
-    """The same for large rows, touching the non-zero entries only."""
+def _counted(rows: Tensor, p: float, p_negative: float, rescaled: bool) -> Cut:
+    """The same for large rows, touching the non-zero entries only; `rescaled`: the survivors are written by λ later."""
     survivors = torch.zeros_like(rows)
     found, scattered = [], []
-    for row, kept in zip(rows.numpy(), survivors.numpy(), strict=True):
-        chosen = select(row, p, p_negative)
-        kept[chosen.where] = chosen.values
+    for chosen, kept in zip(select_rows(rows.numpy(), p, p_negative), survivors.numpy(), strict=True):
+        if not rescaled:
+            kept[chosen.where] = chosen.values
         scattered.append((chosen.where, chosen.values))
         found.append((*chosen.theta, *chosen.before, *chosen.after, chosen.entries, len(chosen.where)))
     columns = torch.tensor(found, dtype=torch.float64).T

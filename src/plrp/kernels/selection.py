@@ -8,6 +8,8 @@ sum is exact in any order.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -121,6 +123,15 @@ def select(row: np.ndarray, p: float, p_negative: float) -> Selected:
         where, values = index[keep], values[keep]
     after = tuple(b - c for b, c in zip(before, pruned, strict=True))
     return Selected(theta, before, after, len(index), where, values)
+
+
+def select_rows(rows: np.ndarray, p: float, p_negative: float) -> Iterable[Selected]:
+    """`select` for every row, on as many threads as torch uses: numpy frees the interpreter in its large passes."""
+    workers = min(len(rows), torch.get_num_threads())
+    if workers < 2:
+        return [select(row, p, p_negative) for row in rows]
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda row: select(row, p, p_negative), rows))
 
 
 _UPPER = 1 if sys.byteorder == "little" else 0
