@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -29,7 +30,7 @@ class DatasetError(ValueError):
     """A folder that is not laid out as the data set expects; the message says what was looked for."""
 
 
-class _Samples:
+class _Samples(ABC):
     """Photographs by index: what every data set here shares."""
 
     paths: list[Path]
@@ -51,8 +52,8 @@ class _Samples:
         """The sample as the network sees it, as an RGB picture to draw heatmaps on."""
         return self.geometry.picture(self.photograph(index))
 
-    def __getitem__(self, index: int) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def __getitem__(self, index: int) -> Any: ...
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
