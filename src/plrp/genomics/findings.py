@@ -160,7 +160,7 @@ def findings(sweeps: dict[str, Sweep], example: NotAThreshold | None) -> list[Fi
             fall = float(max(0.0, -np.diff(curve).min()))
             rises.append(curve[-1] > curve[0] and fall <= FALL and bool((curve[1:] > curve[0]).all()))
             numbers_rises.append(
-                f"{name}, {variant}: {curve[0]:.3f} → {one.at('gini', variant, EXAMPLE_P):.3f} → {curve[-1]:.3f} (p = "
+                f"{name}, {variant}: {curve[0]:.4f} → {one.at('gini', variant, EXAMPLE_P):.4f} → {curve[-1]:.4f} (p = "
                 f"0, {EXAMPLE_P}, {one.shares[-1]}), largest fall of a step {fall:.4f}"
             )
         lrp, pruned = (one.values["rma"]["PLRP-λ"][one.shares.index(p)] for p in (0.0, EXAMPLE_P))
