@@ -23,12 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torchvision
 from torch import Tensor, nn
 
 import plrp
 from plrp import metrics
+from plrp.experiments import statements
+from plrp.experiments.measured import Flipping, Measured
 from plrp.metrics.seeded import draw
 from plrp.vision import ECSSD
 
@@ -262,107 +265,66 @@ class Results:
         """Over the photographs where it is defined (mass in mask is not, where no positive relevance is left)."""
         return statistics.fmean(v for v in self.values[measure][method.label].values() if not math.isnan(v))
 
-    def difference(self, measure: str, method: Method, other: Method) -> tuple[float, float]:
-        """Mean over photographs of method − other, and its standard error."""
-        a, b = self.values[measure][method.label], self.values[measure][other.label]
-        paired = [a[photo] - b[photo] for photo in a if photo in b]
-        paired = [value for value in paired if not math.isnan(value)]
-        error = statistics.stdev(paired) / math.sqrt(len(paired)) if len(paired) > 1 else math.nan
-        return statistics.fmean(paired), error
-
     def curve(self, method: Method, measure: str) -> list[float]:
         """Mean flipping curve behind the area `measure`, of the photographs whose score is positive to begin with."""
         curves = self.values[measure.replace("auc", "curve")][method.label].values()
         return [statistics.fmean(points) for points in zip(*(c for c in curves if c[0] == 1), strict=True)]
 
 
-def verdicts(r: Results) -> list[dict[str, Any]]:
-    """The paper's statements (section 4.2.1), each with its numbers."""
-    said: list[dict[str, Any]] = []
+VARIANTS = {None: "LRP", "lambda": "lambda", "M": "M"}
+SWEPT = {"mass_positive": statements.MASS}  # names that `plrp sweep` and the statements use
+SCALES = {
+    "lipschitz": "relevance as it is",
+    "lipschitz_own_max": "relevance over its own maximum",
+    "lipschitz_batch_max": "relevance over the batch's maximum, as in Quantus",
+}
+SCORES = {"auc": "logit", "auc_probability": "probability"}
 
-    def state(statement: str, holds: bool, numbers: str) -> None:
-        said.append({"model": r.model, "statement": statement, "holds": bool(holds), "numbers": numbers})
 
-    def along(measure: str, redistribution: str, gain: bool = False) -> list[float]:
-        return [r.mean(measure, Method(redistribution, p, gain)) for p in SHARES]
-
-    def listed(values: list[float]) -> str:
-        return ", ".join(f"{v:.3f}" for v in values)
-
-    names = {"gini": "Gini index", "mass_positive": "mass in mask"}
-    if r.photos("gini"):
-        for measure, name in names.items():
-            for redistribution, symbol in (("lambda", "λ"), ("M", "M")):
-                start, curve = r.mean(measure, LRP), along(measure, redistribution)
-                top = curve.index(max(curve))
-                rise, early = curve[top] - start, curve[1] - start  # steep: twice the slope from there to the top
-                state(
-                    f"{name} of {symbol} rises steeply below p = 0.2",
-                    early > 0 and (top <= 1 or early / 0.15 >= 2 * (rise - early) / (SHARES[top] - 0.15)),
-                    f"LRP {start:.3f}; p = {', '.join(map(str, SHARES))}: {listed(curve)}"
-                    + (f"; {early / rise:.0%} of the highest rise by p = 0.15" if rise > 0 else "; no rise"),
-                )
-            for gain in (False, True):
-                ahead = [r.difference(measure, Method("lambda", p, gain), Method("M", p, gain)) for p in SHARES]
-                state(
-                    f"{name}: λ ahead of M{' (gain)' if gain else ''}",
-                    all(d > 0 for d, _ in ahead),
-                    "λ − M: " + ", ".join(f"{d:+.3f} ± {e:.3f}" for d, e in ahead),
-                )
-        for redistribution, symbol in (("lambda", "λ"), ("M", "M")):
-            curve = along("mass_positive", redistribution)
-            top = curve.index(max(curve))
-            down = r.difference("mass_positive", Method(redistribution, 0.9), Method(redistribution, SHARES[top]))
-            state(
-                f"mass in mask of {symbol} falls again at high p",
-                down[0] < 0,
-                f"highest {max(curve):.3f} at p = {SHARES[top]}; "
-                f"p = 0.9: {curve[-1]:.3f} ({down[0]:+.3f} ± {down[1]:.3f})",
-            )
-    if r.photos("lipschitz"):
-        for measure, scale in (
-            ("lipschitz", "as it is"),
-            ("lipschitz_own_max", "over its own maximum"),
-            ("lipschitz_batch_max", "over the batch's maximum, as in Quantus"),
-        ):
-            start = r.mean(measure, LRP)
-            for redistribution, symbol, allowed in (("lambda", "λ", 0), ("M", "M", 2)):
-                tried = [m for m in MOVED if m.redistribution == redistribution]
-                apart = [r.difference(measure, method, LRP) for method in tried]
-                worse = sum(d > 0 for d, _ in apart)
-                state(
-                    f"{symbol} {'always' if symbol == 'λ' else 'mostly'} more robust than LRP (relevance {scale})",
-                    worse <= allowed,
-                    f"Lipschitz estimate, LRP {start:.3g}; minus LRP's: "
-                    + ", ".join(f"{m.label} {d:+.2g} ± {e:.1g}" for m, (d, e) in zip(tried, apart, strict=True))
-                    + f"; {worse} of {len(tried)} above LRP",
-                )
-    for measure, kind in (("auc", "logit"), ("auc_probability", "probability")):
-        if not r.photos(measure):
+def measured(r: Results) -> Measured:
+    """The records as the statements read them."""
+    photos = sorted({photo for by_method in r.values.values() for found in by_method.values() for photo in found})
+    values: dict[tuple[str, str], dict[float, Any]] = {}
+    for measure, by_method in r.values.items():
+        if measure in ("draws", "curve", "curve_probability"):
             continue
-        start = r.mean(measure, LRP)
-        for redistribution, symbol in (("lambda", "λ"), ("M", "M")):
-            tried = [m for m in STEEP if m.redistribution == redistribution]
-            apart = [r.difference(measure, method, LRP) for method in tried]
-            numbers = f"LRP {start:.3f}; minus LRP's: " + ", ".join(
-                f"{m.label} {d:+.3f} ± {e:.3f}" for m, (d, e) in zip(tried, apart, strict=True)
-            )
-            if symbol == "λ":
-                state(f"AUC of λ slightly worse (higher) than LRP's ({kind})", all(d > 0 for d, _ in apart), numbers)
-            else:
-                holds = all(d <= e for d, e in apart[:2])  # not above LRP's by more than a standard error
-                state(f"AUC of M not worse than LRP's for p < 0.3 ({kind})", holds, numbers)
-        base = r.curve(LRP, measure)
-        for redistribution, symbol in (("lambda", "λ"), ("M", "M")):
-            curve = r.curve(Method(redistribution, 0.15), measure)
-            drops = [(1 - base[k], 1 - curve[k]) for k in (1, 2, 3, 4, 5)]
-            state(
-                f"the first flips of {symbol}, p = 0.15, as steep as LRP's ({kind})",
-                all(mine >= 0.9 * theirs for theirs, mine in drops[:4]),  # up to 8 tiles, 1.3% of the photograph
-                f"drop after 1, 2, 4, 8, 16 tiles: LRP {listed([d[0] for d in drops])}; "
-                f"{symbol} {listed([d[1] for d in drops])}",
-            )
-    return said
+        for method in ALL:
+            if method.label in by_method:
+                column = np.array([by_method[method.label].get(photo, math.nan) for photo in photos])
+                key = SWEPT.get(measure, measure), swept(method).variant
+                values.setdefault(key, {})[swept(method).p] = column
+    return Measured(TITLES[r.model], np.array(photos), values)
+
+
+def swept(method: Method) -> statements.Method:
+    """A method as `plrp sweep` names it."""
+    variant = VARIANTS[method.redistribution] + ("+gain" if method.gain else "")
+    return statements.Method(variant, method.p or 0.0)
+
+
+def curves(r: Results, measure: str) -> dict[statements.Method, Flipping]:
+    """Flipping curves behind the area `measure`; undefined where the score is not positive to begin with."""
+    by_method = r.values.get(measure.replace("auc", "curve"), {})
+    share = np.array([0, *TILES]) / TILES[-1]
+    return {
+        swept(method): Flipping(
+            share, np.array([c if c[0] == 1 else [math.nan] * len(c) for c in by_method[method.label].values()])
+        )
+        for method in ALL
+        if method.label in by_method
+    }
+
+
+def verdicts(r: Results) -> list[dict[str, Any]]:
+    """The paper's statements (section 4.2.1), each with its numbers; those that were not measured are left out."""
+    judged = statements.of_images(
+        measured(r), robustness=SCALES, faithfulness=SCORES, curves={measure: curves(r, measure) for measure in SCORES}
+    )
+    return [
+        {"model": r.model, "statement": s.claim, "holds": s.holds, "sure": s.sure, "numbers": "; ".join(s.numbers)}
+        for s in judged
+        if s.holds is not None
+    ]
 
 
 BEGIN, END = "<!-- tables of benchmarks/paper_claims.py -->", "<!-- end of the tables -->"
@@ -418,7 +380,7 @@ def report(options: argparse.Namespace) -> str:
                 lines.append(f"| {method.label} | " + " | ".join(f"{v:.3f}" for v in curve) + " |")
         lines += ["", "| statement | verdict | numbers |", "|---|---|---|"]
         for verdict in everything[name]["verdicts"]:
-            word = "holds" if verdict["holds"] else "does not hold"
+            word = ("holds" if verdict["holds"] else "does not hold") + (", unsure" if verdict["sure"] is False else "")
             lines.append(f"| {verdict['statement']} | {word} | {verdict['numbers']} |")
         lines.append("")
     text = "\n".join(lines)

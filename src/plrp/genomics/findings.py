@@ -16,6 +16,9 @@ import torch
 from torch import nn
 
 import plrp
+from plrp.experiments import statements
+from plrp.experiments.measured import LABELS, Measured, from_arrays
+from plrp.experiments.statements import Statement
 from plrp.metrics import entropy, gini, relevance_mass_accuracy
 from plrp.pruning import Pruning
 
@@ -30,8 +33,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "PLRP-M, gain": {"redistribution": "M", "sparsity_gain": 1.0},
 }
 METRICS = ("gini", "entropy", "rma")
-EXAMPLE_P = 0.25
-"""The pruned share of the paper's logo plots."""
+EXAMPLE_P = statements.LOGO_P
 
 Values = npt.NDArray[np.float64]
 
@@ -50,6 +52,16 @@ class Sweep:
     def at(self, metric: str, variant: str, p: float) -> float:
         """Mean over the sequences at one share."""
         return float(self.mean(metric, variant)[self.shares.index(p)])
+
+    def measured(self, name: str) -> Measured:
+        """The same under the names of `plrp.experiments`; p = 0 of any variant is LRP."""
+        names = {label: variant for variant, label in LABELS.items()}
+        values: dict[str, dict[str, dict[float, Values]]] = {}
+        for metric, by_variant in self.values.items():
+            swept = values.setdefault(statements.MASS if metric == "rma" else metric, {})
+            for label, rows in by_variant.items():
+                swept[names[label]] = dict(zip(self.shares, rows, strict=True))
+        return from_arrays(name, values, len(next(iter(self.values["gini"].values()))[0]))
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One record per variant and share, means over the sequences."""
@@ -134,73 +146,20 @@ def find_not_a_threshold(
     )
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A statement of the paper, whether it holds here, and the numbers that decide."""
-
-    claim: str
-    holds: bool
-    numbers: str
-
-
-FALL = 0.01
-"""How far a mean Gini may fall from one share to the next and still count as rising."""
-
-LITTLE = 0.05
-"""Mean absolute difference up to which λ and M count as differing little."""
-
-
-def findings(sweeps: dict[str, Sweep], example: NotAThreshold | None) -> list[Finding]:
+def findings(sweeps: dict[str, Sweep], example: NotAThreshold | None) -> list[Statement]:
     """The paper's findings on genomics, judged on sweeps by network name (`{"32 filters": ..., "4 filters": ...}`)."""
-    rises, located, alike = [], [], []
-    numbers_rises, numbers_located, numbers_alike = [], [], []
-    for name, one in sweeps.items():
-        for variant in VARIANTS:
-            curve = one.mean("gini", variant)
-            fall = float(max(0.0, -np.diff(curve).min()))
-            rises.append(curve[-1] > curve[0] and fall <= FALL and bool((curve[1:] > curve[0]).all()))
-            numbers_rises.append(
-                f"{name}, {variant}: {curve[0]:.4f} → {one.at('gini', variant, EXAMPLE_P):.4f} → {curve[-1]:.4f} (p = "
-                f"0, {EXAMPLE_P}, {one.shares[-1]}), largest fall of a step {fall:.4f}"
-            )
-        lrp, pruned = (one.values["rma"]["PLRP-λ"][one.shares.index(p)] for p in (0.0, EXAMPLE_P))
-        gained = np.nanmean(pruned) - np.nanmean(lrp)
-        located.append(bool(gained > 0))
-        better = float(np.nanmean((pruned > lrp)[~np.isnan(lrp)]))
-        numbers_located.append(
-            f"{name}: RMA {np.nanmean(lrp):.3f} → {np.nanmean(pruned):.3f}, higher in {better:.0%} of the sequences"
-        )
-        for metric in ("gini", "rma"):
-            for gain in ("", ", gain"):
-                apart = np.abs(one.mean(metric, f"PLRP-λ{gain}") - one.mean(metric, f"PLRP-M{gain}"))
-                alike.append(bool(apart.mean() <= LITTLE))
-                numbers_alike.append(
-                    f"{name}, {metric.upper() if metric == 'rma' else 'Gini'}{gain}: mean |λ − M| {apart.mean():.3f}, "
-                    f"largest {apart.max():.3f}"
-                )
-    found = [
-        Finding("Gini rises with p, for all variants", all(rises), "; ".join(numbers_rises)),
-        Finding(
-            f"Relevance mass accuracy rises over LRP at p = {EXAMPLE_P} for PLRP-λ",
-            all(located),
-            "; ".join(numbers_located),
-        ),
-        Finding(
-            f"λ and M differ little on these shallow networks (mean difference up to {LITTLE})",
-            all(alike),
-            "; ".join(numbers_alike),
-        ),
-    ]
+    judged = {name: statements.of_sequences(one.measured(name)) for name, one in sweeps.items()}
+    found = [statements.together(dict(zip(judged, same, strict=True))) for same in zip(*judged.values(), strict=True)]
+    return [*found, judge_threshold(example, len(next(iter(sweeps.values())).values["gini"]["PLRP-λ"][0]))]
+
+
+def judge_threshold(example: NotAThreshold | None, sequences: int) -> Statement:
+    """Whether PLRP is no threshold on LRP, by the clearest case among `sequences` that were looked at."""
     if example is None:
-        found.append(Finding("PLRP is not a threshold on LRP", False, "no such case among the sequences"))
-    else:
-        found.append(
-            Finding(
-                "PLRP is not a threshold on LRP",
-                True,
-                f"in {example.sequences_with_one} of {example.sequences} sequences a motif base survives with less "
-                f"LRP relevance than a pruned base outside; the clearest: {example.lrp_inside:.4f} at base "
-                f"{example.inside} kept, {example.lrp_outside:.4f} at base {example.outside} pruned",
-            )
-        )
-    return found
+        return statements.not_a_threshold(0, sequences)
+    return statements.not_a_threshold(
+        example.sequences_with_one,
+        example.sequences,
+        f"the clearest: {example.lrp_inside:.4f} at base {example.inside} kept, {example.lrp_outside:.4f} at base "
+        f"{example.outside} pruned",
+    )
