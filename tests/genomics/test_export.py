@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plrp.files import new_file, new_folder
 from plrp.genomics import (
     Interval,
     Seqlets,
@@ -19,7 +20,6 @@ from plrp.genomics import (
     write_parquet,
     write_seqlets,
 )
-from plrp.genomics.files import new_file, new_folder
 from plrp.genomics.seqlets import Match
 
 RNG = np.random.default_rng(0)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
+from plrp.files import new_file
 from plrp.vision import Heatmap, heatmap, save_figure
-from plrp.vision.files import whole_file
 from plrp.vision.heatmaps import COLOURS, colour_table, limits_of, outline_level
 
 maps = arrays(np.float64, (12, 9), elements=st.floats(-1e3, 1e3, width=32))
@@ -283,7 +283,7 @@ def test_a_figure_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: py
 
 def test_whole_files_have_ordinary_permissions(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("")
-    with whole_file(tmp_path / "whole") as part:
+    with new_file(tmp_path / "whole") as part:
         part.write_text("done")
     assert (tmp_path / "whole").stat().st_mode == (tmp_path / "plain").stat().st_mode
 

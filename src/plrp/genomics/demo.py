@@ -21,12 +21,12 @@ import numpy.typing as npt
 import torch
 
 import plrp
+from plrp.files import new_file
 from plrp.pruning import Pruning
 
 from . import report
 from .attribution import COMPOSITE, explain_sequences
 from .export import write_seqlets
-from .files import new_file
 from .findings import EXAMPLE_P, NotAThreshold, Sweep, find_not_a_threshold, findings, sweep
 from .logo import logo_page
 from .motifs import Motif
@@ -232,7 +232,7 @@ def render(study: Study, *, seed: int, title: str = "Pruned relevance on DNA", m
         f"{one.at('rma', 'PLRP-λ', EXAMPLE_P):.2f}",
         f"Gini, LRP → PLRP-λ, p&nbsp;=&nbsp;{EXAMPLE_P}": f"{one.at('gini', 'PLRP-λ', 0.0):.2f} → "
         f"{one.at('gini', 'PLRP-λ', EXAMPLE_P):.2f}",
-        "of the paper's findings hold": f"{sum(f.holds for f in found)} of {len(found)}",
+        "of the paper's findings hold": f"{sum(bool(f.holds) for f in found)} of {len(found)}",
     }
     body = report.cards(headline)
     body += _what_was_done(study, seed, made)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .files import new_file
+from plrp.files import new_file
+
 from .seqlets import Match, Seqlets
 from .sequences import Interval, Sequences
 

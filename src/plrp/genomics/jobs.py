@@ -19,11 +19,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from plrp.files import new_file
 from plrp.pruning import Pruning
 
 from .attribution import COMPOSITE, Pooling, explain_sequences, pool
 from .export import write_bedgraph, write_npz, write_parquet, write_seqlets
-from .files import new_file
 from .motifs import jaspar_motifs
 from .progress import progress
 from .seqlets import Match, Seqlets, find_seqlets, match_seqlets

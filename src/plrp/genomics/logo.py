@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .files import new_file
+from plrp.files import new_file
+
 from .sequences import LETTERS
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from .files import new_file
+from plrp.files import new_file
+
 from .progress import progress
 from .sequences import SequenceError
 

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .files import new_file
-from .findings import METRICS, VARIANTS, Finding, Sweep
+from plrp.files import new_file
+
+from .findings import METRICS, VARIANTS, Sweep
 from .logo import COLOURS, draw_logo
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from plrp.experiments.statements import Statement
 
     from .seqlets import Match, Pattern
 
@@ -158,12 +161,12 @@ def write_page(path: str | Path, document: str) -> None:
 # -- parts of a genomics report
 
 
-def findings_block(found: Sequence[Finding]) -> str:
+def findings_block(found: Sequence[Statement]) -> str:
     """The paper's statements with 'holds' or 'does not hold' and the numbers behind."""
     parts = []
     for one in found:
         verdict = '<span class="holds">holds</span>' if one.holds else '<span class="fails">does not hold</span>'
-        numbers = "".join(f"<li>{escape(n)}</li>" for n in one.numbers.split("; "))
+        numbers = "".join(f"<li>{escape(n)}</li>" for n in one.numbers)
         parts.append(f'<div class="finding"><p>{escape(one.claim)}: {verdict}</p><ul>{numbers}</ul></div>')
     return "".join(parts)
 

@@ -338,7 +338,7 @@ def _place(
 
 
 def _save(data: Simulated, folder: Path) -> Path:
-    from .files import new_folder
+    from plrp.files import new_folder
 
     with new_folder(folder) as part:
         write_fasta(part / "sequences.fa.gz", data.names, data.letters)

@@ -15,11 +15,11 @@ from torch import Tensor
 
 import plrp
 from plrp.composites import Composite
+from plrp.files import new_file
 from plrp.models import LoadedModel, imagenet_categories, nearest
 from plrp.pruning import Pruning
 from plrp.trace import Trace
 from plrp.vision.figures import comparison_figure, explanation_figure
-from plrp.vision.files import whole_file
 from plrp.vision.flows import flow, thinning
 from plrp.vision.geometry import Geometry
 from plrp.vision.layers import flow_figure, thinning_figure
@@ -133,7 +133,7 @@ class ExplainedPhotograph:
             target=np.array(self.target),
             settings=np.array(json.dumps(settings, ensure_ascii=False)),
         )
-        with whole_file(path) as part:
+        with new_file(path) as part:
             part.write_bytes(content.getvalue())
 
 

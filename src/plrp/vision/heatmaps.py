@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plrp.vision.files import whole_file
+from plrp.files import new_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,7 +99,7 @@ class Heatmap:
             bar = drawn if colour_bar is None else colour_bar
             save_figure(self.figure(titles, colour_bar=bar), path, dpi=dpi)
         elif len(self) == 1:
-            with whole_file(path) as part:
+            with new_file(path) as part:
                 self.pil().save(part, format="PNG" if path.suffix.lower() == ".png" else None)
         else:
             raise ValueError(
@@ -262,7 +262,7 @@ def save_figure(figure: Figure, path: str | Path, *, dpi: int = 200) -> None:
         raise ValueError(f"{path} should end in .png, .svg, .pdf, .jpg or .webp.")
     text: dict[Any, Any] = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "plrp"}
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    with whole_file(path) as part, matplotlib.rc_context(text):
+    with new_file(path) as part, matplotlib.rc_context(text):
         figure.savefig(part, format=kind, dpi=dpi, metadata=undated)
 
 

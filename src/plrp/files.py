@@ -1,4 +1,7 @@
-"""Results that appear whole or not at all: written beside their place, then renamed into it."""
+"""Results that appear whole or not at all: written beside their place, then renamed into it.
+
+An interrupted run leaves finished results finished, and no halves under their names.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+UNFINISHED = ".part"
+"""How a file ends that is being written; its name also starts with a dot."""
+
 
 @contextmanager
-def new_file(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside `path` that becomes `path` when the block ends well, and disappears when it does not."""
+def new_file(path: str | Path, *, durable: bool = False) -> Iterator[Path]:
+    """A temporary path beside `path` that becomes `path` when the block ends well, and disappears when it does not.
+
+    Its suffix is that of `path`. `durable` waits until the content is on the disk: for what must survive a power cut.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=f"{UNFINISHED}{path.suffix}", dir=path.parent)
+    os.close(handle)
+    part = Path(name)
     try:
         yield part
+        part.chmod(0o666 & ~_umask())  # mkstemp makes private files
+        if durable:
+            _to_disk(part)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
@@ -45,3 +59,8 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def _to_disk(path: Path) -> None:
+    with path.open("rb+") as stream:
+        os.fsync(stream.fileno())
