@@ -1,0 +1,477 @@
+"""What a sweep does, as data: data set × model × composite × variants × p × metrics.
+
+A `Config` is immutable, comes from and goes to TOML, and is written beside its results. What it does not hold is how
+the work is done (workers, device, progress): that changes no result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from plrp.composites import composite as named_composite
+from plrp.composites import nearest
+from plrp.pruning import Pruning
+
+VARIANTS = ("LRP", "lambda", "M", "lambda+gain", "M+gain")
+SHARES: tuple[float, ...] = tuple(round(0.05 * k, 2) for k in range(20))
+"""The paper's shares p: 0 to 0.95 in steps of 0.05."""
+
+METRICS = (
+    "gini",
+    "entropy",
+    "hoyer",
+    "nonzero",
+    "relevance_mass_accuracy",
+    "relevance_rank_accuracy",
+    "pointing_game",
+    "local_lipschitz",
+    "max_sensitivity",
+    "pixel_flipping",
+    "score_kept",
+)
+"""What can be measured: functions of `plrp.metrics`, and the share of the score that reaches the input."""
+
+LOCALIZATION = ("relevance_mass_accuracy", "relevance_rank_accuracy", "pointing_game")
+ROBUSTNESS = ("local_lipschitz", "max_sensitivity")
+
+DATA_OPTIONS: dict[str, tuple[str, ...]] = {
+    "ecssd": (),
+    "imagenet": ("class_index", "labels", "boxes", "sample"),
+    "photographs": ("masks",),
+    "arrays": (),
+    "dna": ("part",),
+    "simulated-dna": ("sequences", "motifs", "task", "length", "number", "part"),
+}
+"""The kinds of data sets, and the options each has beside `root` and `limit`."""
+
+MODEL_OPTIONS = ("num_classes", "filters", "hidden", "epochs", "patience")
+PATHS = ("masks", "class_index", "labels", "boxes")
+"""Options of a data set that are paths, as `root` is."""
+
+
+class ConfigError(ValueError):
+    """A config that makes no sense; the message names the entry and what it may be."""
+
+
+def _known(names: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{where} has no entry {name!r}{nearest(name, list(known))}.")
+
+
+def _whole(value: Any, name: str, none: bool = False) -> None:
+    if value is None and none:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} is a whole number from 1, not {value!r}.")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which samples are explained.
+
+    `kind` is a key of `DATA_OPTIONS`; `root` the folder or file they are in; `limit` takes the first so many. `options`
+    are those of the kind. `count` (samples there are, whatever the limit) and `digest` (of their names and sizes) are
+    filled in when a sweep starts.
+    """
+
+    kind: str
+    root: str | None = None
+    limit: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    count: int | None = None
+    digest: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in DATA_OPTIONS:
+            raise ConfigError(f"data.kind is one of {', '.join(DATA_OPTIONS)}, not {self.kind!r}.")
+        if self.root is None and self.kind != "simulated-dna":
+            raise ConfigError(f"data of kind {self.kind!r} needs `root`, the folder or file the samples are in.")
+        _whole(self.limit, "data.limit", none=True)
+        _known(self.options, DATA_OPTIONS[self.kind], f"data of kind {self.kind!r}")
+        _whole(self.options.get("sample"), "data.sample", none=True)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Which network is explained: a name as `plrp.models.load` takes it, or `sequence-cnn`, which is trained.
+
+    `weights` is a file, the name of published weights, or `random`. `digest` (of the weights) is filled in when a sweep
+    starts.
+    """
+
+    name: str
+    weights: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    digest: str | None = None
+
+    def __post_init__(self) -> None:
+        _known(self.options, MODEL_OPTIONS, "model")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measurement: a name of `METRICS`, perhaps with a suffix (`local_lipschitz.max`), and its options.
+
+    `p` restricts it to some shares (plain LRP is always measured), `limit` to the first so many samples: for costly
+    metrics.
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    p: tuple[float, ...] | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.p is not None:
+            object.__setattr__(self, "p", tuple(float(p) for p in self.p))
+        if self.function not in METRICS:
+            raise ConfigError(f"unknown metric {self.name!r}: choose from {', '.join(METRICS)}.")
+        _whole(self.limit, f"metrics.{self.name}.limit", none=True)
+
+    @property
+    def function(self) -> str:
+        """The name without its suffix."""
+        return self.name.partition(".")[0]
+
+    @property
+    def suffix(self) -> str:
+        """The suffix with its dot, or nothing."""
+        return self.name[len(self.function) :]
+
+    def covers(self, sample: int, p: float) -> bool:
+        """Whether this is measured of a sample at a share."""
+        return (self.limit is None or sample < self.limit) and (self.p is None or p == 0 or p in self.p)
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Which relevance maps are kept beside the scores: of the first `limit` samples, at the shares `p`."""
+
+    limit: int | None = None
+    p: tuple[float, ...] | None = None
+
+    def covers(self, sample: int, p: float) -> bool:
+        """Whether the map of a sample at a share is kept."""
+        return (self.limit is None or sample < self.limit) and (self.p is None or p == 0 or p in self.p)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A sweep. `sparsity_gain` and `measure` are those of the variants with gain.
+
+    Samples are taken `part_size` at a time; a part is what is stored, and lost if the sweep is killed. Within a part
+    one trace serves `batch_size` samples. `seed` decides everything random: which samples, perturbations, the order of
+    ties, training.
+    """
+
+    data: Data
+    model: Model
+    name: str = "sweep"
+    composite: str = "epsilon-plus-flat"
+    variants: tuple[str, ...] = VARIANTS
+    p: tuple[float, ...] = SHARES
+    sparsity_gain: float = 1.0
+    measure: str = "zeros"
+    metrics: tuple[Metric, ...] = (Metric("gini"), Metric("entropy"), Metric("nonzero"))
+    maps: Maps | None = None
+    seed: int = 0
+    part_size: int = 8
+    batch_size: int = 4
+
+    def __post_init__(self) -> None:
+        named_composite(self.composite)  # refuses an unknown name
+        for variant in self.variants:
+            if variant not in VARIANTS:
+                raise ConfigError(f"variants are {', '.join(VARIANTS)}; there is no {variant!r}.")
+        if not self.metrics:
+            raise ConfigError("a sweep without metrics measures nothing: name at least one.")
+        for what, names in (
+            ("variants", self.variants),
+            ("p", self.p),
+            ("metrics", tuple(m.name for m in self.metrics)),
+        ):
+            if len(set(names)) != len(names):
+                raise ConfigError(f"{what} names one entry twice: {', '.join(map(str, names))}.")
+        for p in self.p:
+            if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p < 1:
+                raise ConfigError(f"p are shares of the mass, 0 ≤ p < 1, not {p!r}.")
+        object.__setattr__(self, "p", tuple(float(p) for p in self.p))
+        for metric in self.metrics:
+            for p in metric.p or ():
+                if p not in self.p:
+                    raise ConfigError(f"metrics.{metric.name}.p has {p}, which the sweep's own p has not.")
+        Pruning(p=None, sparsity_gain=self.sparsity_gain, measure=self.measure)  # refuses what makes no sense
+        _whole(self.part_size, "part_size")
+        _whole(self.batch_size, "batch_size")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise ConfigError(f"seed is a whole number from 0, not {self.seed!r}.")
+
+    # -- what is computed
+
+    @property
+    def cells(self) -> tuple[tuple[str, float], ...]:
+        """Every (variant, p): LRP once, as p = 0, which is what all variants are at p = 0."""
+        baseline = [("LRP", 0.0)] if "LRP" in self.variants or 0 in self.p else []
+        others = [v for v in self.variants if v != "LRP"]
+        return (*baseline, *((v, float(p)) for v in others for p in self.p if p > 0))
+
+    def pruning(self, variant: str, p: float | None) -> Pruning | None:
+        """The pruning of a variant at a share; None is LRP. `p = None` leaves it to the gain."""
+        if variant == "LRP":
+            return None
+        redistribution, _, gain = variant.partition("+")
+        options: dict[str, Any] = {"sparsity_gain": self.sparsity_gain, "measure": self.measure} if gain else {}
+        return Pruning(p=p, redistribution=redistribution, **options)
+
+    @property
+    def samples(self) -> int:
+        """How many samples are explained; known once the data were opened."""
+        if self.data.count is None:
+            raise ConfigError("this config was not resolved yet: nobody has counted the samples.")
+        return self.data.count if self.data.limit is None else min(self.data.count, self.data.limit)
+
+    @property
+    def parts(self) -> int:
+        """How many parts the samples make."""
+        return math.ceil(self.samples / self.part_size)
+
+    def part(self, index: int) -> range:
+        """The samples of one part."""
+        if not 0 <= index < self.parts:
+            raise IndexError(f"part {index} of {self.parts}")
+        return range(index * self.part_size, min((index + 1) * self.part_size, self.samples))
+
+    def key(self, index: int) -> str:
+        """The name of a part: a hash of all that decides what is in it."""
+        decides = {"identity": identity(self), "samples": list(self.part(index))}
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+
+    # -- files
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> Config:
+        """From plain data, as TOML gives it. Unknown entries are refused."""
+        known = [f.name for f in fields(cls)]
+        _known(table, known, "a config")
+        for section in ("data", "model"):
+            if not isinstance(table.get(section), Mapping):
+                raise ConfigError(f"a config needs the table [{section}].")
+        values = dict(table)
+        values["data"] = _with_options(Data, table["data"], "data")
+        values["model"] = _with_options(Model, table["model"], "model")
+        if "metrics" in table:
+            if not isinstance(table["metrics"], Mapping):
+                raise ConfigError("metrics are tables, such as [metrics.gini].")
+            values["metrics"] = tuple(
+                _with_options(Metric, {"name": name, **entry}, f"metrics.{name}")
+                for name, entry in _flattened(table["metrics"]).items()
+            )
+        if "maps" in table:
+            _known(table["maps"], [f.name for f in fields(Maps)], "maps")
+            values["maps"] = Maps(**_tuples(table["maps"]))
+        return cls(**_tuples(values))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The inverse of `from_dict`: plain data, entries that say nothing left out."""
+        table: dict[str, Any] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if entry.name in ("data", "model"):
+                table[entry.name] = _without_options(value)
+            elif entry.name == "metrics":
+                table["metrics"] = {m.name: _without_options(m, leave=("name",)) for m in value}
+            elif entry.name == "maps":
+                if value is not None:
+                    table["maps"] = _without_options(value)
+            else:
+                table[entry.name] = list(value) if isinstance(value, tuple) else value
+        return table
+
+    @classmethod
+    def read(cls, path: str | Path) -> Config:
+        """From a TOML file; relative paths in it are taken from the file's folder."""
+        path = Path(path)
+        try:
+            return cls.from_dict(read_toml(path.read_text("utf-8"))).at(path.parent)
+        except FileNotFoundError:
+            raise ConfigError(f"{path} does not exist.") from None
+        except (ConfigError, TypeError) as error:
+            raise ConfigError(f"{path}: {error}") from None
+
+    def to_toml(self) -> str:
+        """As a TOML document that `read` takes."""
+        return write_toml(self.to_dict())
+
+    def at(self, folder: str | Path) -> Config:
+        """With relative paths taken from a folder, and made absolute."""
+        base = Path(folder).resolve()
+
+        def absolute(text: Any) -> str:
+            return str(base / Path(str(text)).expanduser())
+
+        options = {k: absolute(v) if k in PATHS else v for k, v in self.data.options.items()}
+        data = replace(self.data, root=None if self.data.root is None else absolute(self.data.root), options=options)
+        model = self.model
+        if re.match(r".+\.py:\w+$", model.name):
+            model = replace(model, name=absolute(model.name))
+        if model.weights is not None and (base / Path(model.weights).expanduser()).is_file():
+            model = replace(model, weights=absolute(model.weights))
+        return replace(self, data=data, model=model)
+
+    def changed(self, **entries: Any) -> Config:
+        """With some entries set to other values, by dotted names: `changed(**{"data.limit": 5, "p": [0.1, 0.2]})`."""
+        table = self.to_dict()
+        for name, value in entries.items():
+            place = table
+            *sections, last = _split(name)
+            for section in sections:
+                place = place.setdefault(section, {})
+                if not isinstance(place, dict):
+                    raise ConfigError(f"{name!r} names no entry of a config.")
+            place[last] = value
+        return Config.from_dict(table)
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """All that decides the results: not names, not where things lie, not how many samples are asked for."""
+    table = config.to_dict()
+    del table["name"], table["part_size"]
+    for section, entries in (("data", ("root", "limit", *PATHS)), ("model", ("name", "weights"))):
+        for entry in entries:
+            table[section].pop(entry, None)
+    # A model is known by its weights and its name; a file by its name alone, wherever it lies.
+    table["model"]["name"] = Path(config.model.name).name if ".py:" in config.model.name else config.model.name
+    return table
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """What differs between two configs in what decides results, entry by entry; empty where nothing does."""
+    before, after = (_leaves({**identity(c), "part_size": c.part_size}) for c in (old, new))
+    return [
+        f"{name} was {_shown(before.get(name))} and is {_shown(after.get(name))}"
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name)
+    ]
+
+
+# -- TOML
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """A TOML document as plain data."""
+    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        return dict(toml.loads(text))
+    except toml.TOMLDecodeError as error:
+        raise ConfigError(f"not TOML: {error}.") from None
+
+
+def write_toml(table: Mapping[str, Any]) -> str:
+    """Plain data (text, numbers, booleans, lists, tables) as a TOML document; None is left out."""
+    return "\n".join(_toml_lines(table, ())).strip() + "\n"
+
+
+def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    plain = {k: v for k, v in table.items() if not isinstance(v, Mapping) and v is not None}
+    lines = ["", f"[{'.'.join(map(_toml_key, path))}]"] if path and (plain or not table) else []
+    lines += [f"{_toml_key(name)} = {_toml_value(value)}" for name, value in plain.items()]
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            lines += _toml_lines(value, (*path, name))
+    return lines
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_value(name)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return "nan" if value != value else repr(value)  # repr of the infinities is TOML's too
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    raise ConfigError(f"{value!r} ({type(value).__name__}) cannot be written to a config.")
+
+
+# -- plain data and back
+
+
+def _with_options(kind: Any, table: Mapping[str, Any], where: str) -> Any:
+    """A dataclass from a table in which its options stand beside its own entries."""
+    own = [f.name for f in fields(kind) if f.name != "options"]
+    values = {k: v for k, v in table.items() if k in own}
+    for name in ("p",):
+        if isinstance(values.get(name), list):
+            values[name] = tuple(values[name])
+    try:
+        return kind(**values, options={k: v for k, v in table.items() if k not in own})
+    except TypeError as error:
+        missing = re.search(r"'(\w+)'", str(error))
+        raise ConfigError(f"{where} needs the entry `{missing[1] if missing else error}`.") from None
+
+
+def _without_options(value: Any, leave: Sequence[str] = ()) -> dict[str, Any]:
+    table = {
+        f.name: list(v) if isinstance(v, tuple) else v
+        for f in fields(value)
+        if f.name not in ("options", *leave) and (v := getattr(value, f.name)) is not None
+    }
+    return {**table, **getattr(value, "options", {})}
+
+
+def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Mapping[str, Any]]:
+    """Metrics by name: [metrics.local_lipschitz.max] stands for [metrics."local_lipschitz.max"]."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, entry in table.items():
+        if not isinstance(entry, Mapping):
+            raise ConfigError(f"metrics.{prefix}{name} is a table of options, not {entry!r}.")
+        below = {k: v for k, v in entry.items() if isinstance(v, Mapping)}
+        own = {k: v for k, v in entry.items() if k not in below}
+        if own or not below:
+            found[prefix + name] = own
+        found |= _flattened(below, f"{prefix}{name}.")
+    return found
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            leaves[prefix + name] = None if value else "there"
+            leaves |= _leaves(value, f"{prefix}{name}.")
+        else:
+            leaves[prefix + name] = value
+    return {k: v for k, v in leaves.items() if v is not None}
+
+
+def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
+
+
+def _split(name: str) -> list[str]:
+    """`metrics.local_lipschitz.max.samples` is the entry `samples` of the metric `local_lipschitz.max`."""
+    if name.startswith("metrics."):
+        metric, _, entry = name.removeprefix("metrics.").rpartition(".")
+        return ["metrics", metric, entry] if metric else ["metrics", entry]
+    return name.split(".")
+
+
+def _shown(value: Any) -> str:
+    text = "not there" if value is None else _toml_value(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
