@@ -10,6 +10,7 @@ and does not leave their range.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -44,15 +45,21 @@ def bootstrap(
         if count < 2:
             continue
         chosen = array[np.ix_(rows, columns)]
-        means = np.empty((resamples, len(columns)))
-        step = max(1, 4_000_000 // count)
-        draws = np.random.default_rng(seed)
-        for begin in range(0, resamples, step):
-            size = min(step, resamples - begin)
-            means[begin : begin + size] = draws.multinomial(count, np.full(count, 1 / count), size) @ chosen / count
+        centre = chosen.mean(0)  # what is resampled is small then, and single precision enough
+        means = _draws(count, resamples, seed) @ (chosen - centre).astype(np.float32) / count + centre
         tail = expanded_tail(count, confidence)
         low[columns], high[columns] = np.quantile(means, [tail, 1 - tail], axis=0)
     return low.reshape(rest), high.reshape(rest)
+
+
+@lru_cache(maxsize=4)
+def _draws(count: int, resamples: int, seed: int) -> npt.NDArray[np.float32]:
+    """How often each sample occurs in each resample, (resample, sample)."""
+    drawn = np.empty((resamples, count), np.float32)
+    rng = np.random.default_rng(seed)
+    for row in drawn:
+        row[:] = np.bincount(rng.integers(count, size=count), minlength=count)
+    return drawn
 
 
 def expanded_tail(count: int, confidence: float = CONFIDENCE) -> float:

@@ -100,13 +100,14 @@ class Measured:
     """Scores of one run.
 
     samples: (n,) their numbers. values: scores (n,) by (metric, variant) and p, NaN where there is none.
-    flipping: curves by (order, variant, p), rows in the order of `samples`.
+    flipping: curves by (metric, order, variant, p), the metric being the area under them; rows as `samples`.
     """
 
     name: str
     samples: npt.NDArray[np.int64]
     values: dict[tuple[str, str], dict[float, Values]]
-    flipping: dict[tuple[str, str, float], Flipping] = field(default_factory=dict)
+    flipping: dict[tuple[str, str, str, float], Flipping] = field(default_factory=dict)
+    _bands: dict[tuple[str, str], tuple[Values, Values, Values]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def from_tables(cls, name: str, scores: pd.DataFrame, curves: pd.DataFrame | None = None) -> Measured:
@@ -119,15 +120,16 @@ class Measured:
             column = np.full(len(samples), np.nan)
             column[np.searchsorted(samples, part["sample"].to_numpy())] = part["value"].to_numpy(np.float64)
             values.setdefault((str(metric), str(variant)), {})[tidy(p)] = column
-        flipping: dict[tuple[str, str, float], Flipping] = {}
+        flipping: dict[tuple[str, str, str, float], Flipping] = {}
         if curves is not None and len(curves):
-            for key, part in curves.groupby(["order", "variant", "p"], sort=True):
-                order, variant, p = key
-                table = part.pivot_table(index="sample", columns="step", values="score", dropna=False)
+            for key, part in curves.groupby(["metric", "order", "variant", "p"], sort=True):
+                metric, order, variant, p = key
+                table = part.pivot(index="sample", columns="step", values="score")
                 share = part.groupby("step")["share"].first().reindex(table.columns)
                 score = np.full((len(samples), table.shape[1]), np.nan)
                 score[np.searchsorted(samples, table.index.to_numpy())] = table.to_numpy(np.float64)
-                flipping[str(order), str(variant), tidy(p)] = Flipping(share.to_numpy(np.float64), score)
+                area = str(metric).replace("pixel_flipping", "pixel_flipping_auc", 1)
+                flipping[area, str(order), str(variant), tidy(p)] = Flipping(share.to_numpy(np.float64), score)
         return cls(name, samples, values, flipping)
 
     @property
@@ -183,10 +185,22 @@ class Measured:
         rows = [self.at(metric, Method(variant, p)) for p in shares]
         return shares, np.array(rows).reshape(len(shares), len(self.samples))
 
-    def flips(self, method: Method, order: str = "most") -> Flipping | None:
-        """The flipping curves of a method, if there are any."""
-        variant = BASELINE if method.p == 0 else method.variant
-        return self.flipping.get((order, variant, tidy(method.p)))
+    def band(self, metric: str, variant: str) -> tuple[Values, Values, Values]:
+        """Mean, lower and upper end of its interval at every p of `curve`, (p,) each."""
+        if (metric, variant) not in self._bands:
+            shares, scores = self.curve(metric, variant)
+            low, high = bootstrap(scores.T)
+            means = np.array([self.mean(metric, Method(variant, p)) for p in shares])
+            self._bands[metric, variant] = means, low, high
+        return self._bands[metric, variant]
+
+    def flips(self, metric: str, order: str = "most") -> dict[Method, Flipping]:
+        """The flipping curves under which `metric` is the area, by method."""
+        return {
+            Method(variant, p): curves
+            for (name, way, variant, p), curves in self.flipping.items()
+            if (name, way) == (metric, order)
+        }
 
     def nearest(self, p: float, shares: Sequence[float]) -> float | None:
         """The measured proportion closest to `p`; of two equally close ones the lower."""

@@ -88,9 +88,9 @@ def of_images(
     curves: flipping curves of methods by metric; default: those of the run.
     """
     if robustness is None:
-        robustness = dict.fromkeys((n for n in m.metrics if n.startswith(LIPSCHITZ)), "") or {LIPSCHITZ: ""}
+        robustness = versions_of(m, LIPSCHITZ)
     if faithfulness is None:
-        faithfulness = dict.fromkeys((n for n in m.metrics if n.startswith(AUC)), "") or {AUC: ""}
+        faithfulness = versions_of(m, AUC)
     said = [above_lrp(m)]
     for metric in (GINI, MASS):
         said += [rises_steeply(m, metric, variant) for variant in ("lambda", "M")]
@@ -100,11 +100,17 @@ def of_images(
     for metric, scale in robustness.items():
         said += [more_robust(m, metric, variant, scale) for variant in ("lambda", "M")]
     for metric, kind in faithfulness.items():
-        flips = curves.get(metric, {}) if curves is not None else _flips_of(m)
+        flips = curves.get(metric, {}) if curves is not None else m.flips(metric)
         said += [slightly_less_faithful(m, metric, kind), m_no_less_faithful(m, metric, kind)]
         said += [first_flips_as_steep(flips, variant, kind) for variant in ("lambda", "M")]
         said += [driven_by_late_flips(flips, kind), m_sticks_closer(m, metric, kind), small_price(m, metric, kind)]
     return said
+
+
+def versions_of(m: Measured, metric: str) -> dict[str, str]:
+    """The measured versions of a metric (`local_lipschitz`, `local_lipschitz.max`), each with its suffix."""
+    found = [name for name in m.metrics if name.partition(".")[0] == metric]
+    return {name: name.partition(".")[2] for name in found or [metric]}
 
 
 def above_lrp(m: Measured) -> Statement:
@@ -447,10 +453,6 @@ def _listed(shares: Sequence[float], apart: Sequence[Difference]) -> str:
 def _against_lrp(m: Measured, metric: str, tried: Sequence[Method], apart: Sequence[Difference]) -> str:
     each = ", ".join(f"{method} {d}" for method, d in zip(tried, apart, strict=True))
     return f"LRP {plain(m.mean(metric))}; minus LRP's: {each}"
-
-
-def _flips_of(m: Measured) -> dict[Method, Flipping]:
-    return {Method(variant, p): flips for (order, variant, p), flips in m.flipping.items() if order == "most"}
 
 
 def _at_example(flips: Mapping[Method, Flipping], variant: str) -> Method | None:

@@ -1,0 +1,550 @@
+"""The paper's figures from a run's scores: metrics over p with zoom panels, and flipping curves.
+
+matplotlib without pyplot. A variant has the same colour, line and marker in every figure (Okabe and Ito's colours,
+apart for colour-blind eyes; lines and markers differ as well), and its name stands at the end of its line. Bands are
+intervals over samples (`intervals`). Everything is placed in inches, so the same scores give the same drawing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .intervals import bootstrap
+from .measured import BASELINE, LABELS, LRP, VARIANTS, Flipping, Measured, Method, plain, signed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, FAINT, GRID = "#1c2430", "#5a6675", "#d9dfe6"
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a variant is drawn; `text` is its colour as a label, dark enough to read."""
+
+    colour: str
+    text: str
+    line: Any = "-"
+    marker: str = "o"
+    hollow: bool = False
+
+
+STYLES = {
+    "LRP": Style("#4a5260", "#4a5261", ":", "D"),
+    "lambda": Style("#0072b2", "#0072b3"),
+    "lambda+gain": Style("#56b4e9", "#1f7fb8", (0, (4, 1.6)), "o", True),
+    "M": Style("#d55e00", "#c45600", "-", "s"),
+    "M+gain": Style("#e69f00", "#a06d00", (0, (4, 1.6)), "s", True),
+}
+DARK = {
+    INK: "#e6ebf1", FAINT: "#9fabb9", GRID: "#323d4b", "#ffffff": "#171d25",
+    "#4a5260": "#c3ccd6", "#4a5261": "#c3ccd6", "#0072b2": "#3d9be0", "#0072b3": "#66b2ec",
+    "#56b4e9": "#9ad4ff", "#1f7fb8": "#9ad4ff", "#d55e00": "#f0772b", "#c45600": "#f58d4c",
+    "#e69f00": "#f5c04d", "#a06d00": "#f5c04d",
+}  # fmt: skip
+"""The same colours for a dark page."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a metric is called; better: 1 where higher is, −1 where lower is, 0 neither; whole: its range, if any."""
+
+    title: str
+    better: int
+    whole: tuple[float, float] | None = None
+
+    @property
+    def heading(self) -> str:
+        """The title with the paper's arrow."""
+        return self.title + {1: " ↑", -1: " ↓", 0: ""}[self.better]
+
+
+METRICS = {
+    "gini": Metric("Gini index", 1, (0, 1)),
+    "entropy": Metric("Entropy (nats)", -1),
+    "hoyer": Metric("Hoyer sparsity", 1, (0, 1)),
+    "nonzero": Metric("Share of non-zero features", -1, (0, 1)),
+    "relevance_mass_accuracy": Metric("Relevance mass accuracy", 1, (0, 1)),
+    "relevance_rank_accuracy": Metric("Relevance rank accuracy", 1, (0, 1)),
+    "pointing_game": Metric("Pointing game", 1, (0, 1)),
+    "local_lipschitz": Metric("Lipschitz estimate", -1),
+    "max_sensitivity": Metric("Max sensitivity", -1),
+    "pixel_flipping_auc": Metric("Pixel-flipping AUC", -1),
+    "symmetric_relevance_gain": Metric("Symmetric relevance gain", 1),
+    "score_kept": Metric("Share of the score kept", 0),
+}
+MAIN = ("gini", "relevance_mass_accuracy", "local_lipschitz")
+"""Sparsity, localization, robustness: the columns of the paper's figure 2."""
+ZOOM_P = 0.3
+"""The zoom panels end here."""
+
+
+def metric(name: str) -> Metric:
+    """How a metric is called; a suffix (`local_lipschitz.max`) is kept beside the title."""
+    base, _, suffix = name.partition(".")
+    known = METRICS.get(base, Metric(base.replace("_", " "), 0))
+    return Metric(f"{known.title}, {suffix}", known.better, known.whole) if suffix else known
+
+
+def versions(rows: Sequence[Measured], bases: Sequence[str]) -> list[str]:
+    """The measured metrics among `bases`, with all their suffixes, in that order."""
+    names = sorted({name for m in rows for name in m.metrics if m.count(name)})
+    return [name for base in bases for name in names if name.partition(".")[0] == base]
+
+
+# -- the sheet: rows of panels, in inches
+
+Draw = Callable[["Axes"], None]
+
+
+@dataclass(frozen=True)
+class _Row:
+    panels: Sequence[Draw | None]
+    title: str = ""
+    foot: float = 0.46  # inches below, for ticks and axis label
+
+
+def _sheet(rows: Sequence[_Row], *, width: float, height: float, left: float = 0.52, right: float = 0.72) -> Figure:
+    """Rows of panels, `width` × `height` inches each, with `left` for ticks and `right` for the lines' names."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError("figures need matplotlib: pip install 'plrp[experiments]'") from None
+
+    columns = max(len(row.panels) for row in rows)
+    cell = left + width + right
+    head = 0.26
+    heights = [(0.34 if row.title else 0) + head + height + row.foot for row in rows]
+    total = sum(heights) + 0.04
+    figure = Figure(figsize=(columns * cell, total))
+    FigureCanvasAgg(figure)
+    y = total
+    for row, used in zip(rows, heights, strict=True):
+        if row.title:
+            figure.text(0.06 / (columns * cell), (y - 0.2) / total, row.title, fontsize=11, fontweight="bold",
+                        color=INK, va="center")  # fmt: skip
+        bottom = y - used + row.foot
+        for column, draw in enumerate(row.panels):
+            if draw is None:
+                continue
+            x = column * cell + left
+            ax = figure.add_axes((x / (columns * cell), bottom / total, width / (columns * cell), height / total))
+            ax.set_facecolor("none")
+            _dress(ax)
+            draw(ax)
+        y -= used
+    return figure
+
+
+def _dress(ax: Axes) -> None:
+    ax.spines[["top", "right"]].set_visible(False)
+    for side in ("left", "bottom"):
+        ax.spines[side].set(color=FAINT, linewidth=0.7)
+    ax.tick_params(labelsize=8, width=0.7, length=3, color=FAINT, labelcolor=FAINT, which="both")
+    ax.grid(axis="y", color=GRID, linewidth=0.6)
+    ax.set_axisbelow(True)
+
+
+def _title(ax: Axes, text: str, faint: str = "") -> None:
+    ax.set_title(text, fontsize=9.5, color=INK, loc="left", pad=6)
+    if faint:
+        ax.set_title(faint, fontsize=8, color=FAINT, loc="right", pad=6)
+
+
+def _empty(heading: str) -> Draw:
+    """A panel that says why it is empty."""
+
+    def draw(ax: Axes) -> None:
+        _title(ax, heading)
+        ax.set_axis_off()
+        ax.text(0.5, 0.5, "not measured", transform=ax.transAxes, ha="center", va="center", fontsize=9, color=FAINT)
+
+    return draw
+
+
+# -- metrics over p
+
+
+def over_p(
+    rows: Sequence[Measured],
+    metrics: Sequence[str],
+    *,
+    zoom: bool = True,
+    differences: bool = False,
+    narrow: bool = False,
+) -> Figure:
+    """Each metric over p, one group of panels per run: its whole range above, small p below (the paper's figures 2,
+    A and B).
+
+    differences: the paired differences to LRP, whose intervals are what decides between methods.
+    narrow: one panel beside the next would be too small; they stand below each other.
+    """
+    sheet: list[_Row] = []
+    for m in rows:
+        whole: list[Draw] = []
+        close: list[Draw] = []
+        for name in metrics:
+            lines = _lines(m, name, differences)
+            whole.append(_over_p(lines, name, None, differences))
+            near = zoom and any(sum(0 < p <= ZOOM_P for p in line.x) > 1 for line in lines)
+            close.append(_over_p(lines, name, ZOOM_P, differences) if near else _nothing)
+        pairs = list(zip(whole, close, strict=True)) if zoom else [(draw,) for draw in whole]
+        if narrow:
+            title = m.name
+            for pair in pairs:
+                for draw in pair:
+                    if draw is not _nothing:
+                        sheet.append(_Row([draw], title))
+                        title = ""
+        else:
+            sheet.append(_Row(whole, m.name))
+            if zoom and any(draw is not _nothing for draw in close):
+                sheet.append(_Row([None if draw is _nothing else draw for draw in close]))
+    return _sheet(sheet, width=2.9 if narrow else 2.2, height=1.75 if narrow else 1.62)
+
+
+def _nothing(ax: Axes) -> None:
+    raise AssertionError("this panel is not drawn")
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line with its band; label and style by variant."""
+
+    variant: str
+    x: Sequence[float]
+    y: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    label: str = ""
+
+
+def _lines(m: Measured, name: str, differences: bool) -> list[_Line]:
+    lines = []
+    for variant in m.variants(name):
+        shares, scores = m.curve(name, variant)
+        if differences:
+            pairs = scores - m.at(name, LRP)
+            low, high = bootstrap(pairs.T)
+            known = np.isfinite(pairs)
+            mean = np.where(known, pairs, 0).sum(1) / np.maximum(known.sum(1), 1)
+            lines.append(_Line(variant, shares, np.where(known.any(1), mean, np.nan), low, high))
+        else:
+            lines.append(_Line(variant, shares, *m.band(name, variant)))
+    if m.count(name):
+        mean, low, high = (np.array([v[0]]) for v in m.band(name, BASELINE))
+        zero = np.zeros(1)
+        lines.insert(0, _Line(BASELINE, (0.0,), *((zero, zero, zero) if differences else (mean, low, high))))
+    return lines
+
+
+def _over_p(lines: Sequence[_Line], name: str, until: float | None, differences: bool) -> Draw:
+    about = metric(name)
+    if not lines:
+        return _empty(about.heading)
+
+    def draw(ax: Axes) -> None:
+        last = max(max(line.x) for line in lines)
+        ends = []
+        seen: list[float] = []
+        for line in lines:
+            style = STYLES[line.variant]
+            x = np.array(line.x)
+            shown = x <= until + 1e-9 if until else np.full(len(x), True)
+            seen += [v for part in (line.y, line.low, line.high) for v in part[shown] if math.isfinite(v)]
+            if line.variant == BASELINE:
+                ax.axhline(line.y[0], color=style.colour, linestyle=style.line, linewidth=1.4)
+                ends.append((LABELS[BASELINE], float(line.y[0]), style.text, math.inf))
+                continue
+            _draw_line(ax, line, len(lines[-1].x) <= 24, clipped=until is not None)
+            known = np.flatnonzero(shown & np.isfinite(line.y))
+            if len(known):
+                ends.append((short(line.variant), float(line.y[known[-1]]), style.text, float(x[known[-1]])))
+        log = until is None and not differences and about.whole is None and _spans(seen)
+        if log:
+            ax.set_yscale("log")
+        if until is None and about.whole is not None and not differences:
+            ax.set_ylim(*about.whole)
+        elif seen:
+            _fit(ax, min(seen), max(seen), log)
+        ax.set_xlim(0, 1.012 * (until or max(last, 0.05)))
+        _ticks(ax, log)
+        _title(
+            ax,
+            (f"{about.title} − LRP's" if differences else about.heading) if until is None else "",
+            "" if until is None else f"{about.title}, p ≤ {until:g}",
+        )
+        ax.set_xlabel("pruned proportion p", fontsize=8, color=FAINT, labelpad=2)
+        _name_ends(ax, ends)
+
+    return draw
+
+
+def _draw_line(ax: Axes, line: _Line, markers: bool = True, clipped: bool = True) -> None:
+    style = STYLES[line.variant]
+    if np.isfinite(line.low).any():
+        ax.fill_between(line.x, line.low, line.high, color=style.colour, alpha=0.16, linewidth=0)
+    ax.plot(
+        line.x, line.y, color=style.colour, linestyle=style.line, linewidth=1.5, marker=style.marker if markers else "",
+        markersize=3.2, markerfacecolor="#ffffff" if style.hollow else style.colour, markeredgewidth=0.9,
+        clip_on=clipped, solid_capstyle="round", zorder=2.5,
+    )  # fmt: skip
+
+
+def short(variant: str) -> str:
+    """A variant's name at the end of its line."""
+    return LABELS.get(variant, variant).removeprefix("PLRP-").replace(",", "")
+
+
+def _spans(values: Sequence[float]) -> bool:
+    """Whether positive values reach over so many sizes that only a logarithmic axis shows them."""
+    return bool(values) and min(values) > 0 and max(values) > 30 * min(values)
+
+
+def _fit(ax: Axes, low: float, high: float, log: bool) -> None:
+    if log:
+        room = (high / low) ** 0.06
+        ax.set_ylim(low / room, high * room)
+    else:
+        room = 0.07 * (high - low) or 0.05 * abs(high) or 0.05
+        ax.set_ylim(low - room, high + room)
+
+
+def _ticks(ax: Axes, log: bool = False) -> None:
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    if log:
+        ax.yaxis.set_major_locator(LogLocator(numticks=6))
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+        low, high = ax.get_ylim()
+        if max(abs(low), abs(high)) < 1e-2 or max(abs(low), abs(high)) >= 1e4:
+            ax.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
+            ax.yaxis.get_offset_text().set(fontsize=7.5, color=FAINT)
+        else:
+            ax.yaxis.set_major_formatter(lambda value, _: f"{round(value, 10):g}".replace("-", "−"))
+
+
+_End = tuple[str, float, str, float]  # the end of a line: its name, y, the name's colour, x
+
+
+def _name_ends(ax: Axes, ends: Sequence[_End]) -> None:
+    """Names at the ends of lines, moved apart where they would overlap, with a thread to their line."""
+    from matplotlib.patheffects import withStroke
+
+    to_axes = ax.transData + ax.transAxes.inverted()
+    gap = 0.135 / (ax.bbox.height / ax.figure.dpi)
+    right = ax.get_xlim()[1]
+    early = [end for end in ends if end[3] < 0.85 * right]
+    for group in (early, [end for end in ends if end not in early]):
+        if not group:
+            continue
+        at = np.array([to_axes.transform((min(x, right), y)) for _, y, _, x in group]).clip(0, 1)
+        if group is not early:
+            at[:, 0] = 1.0
+        for (text, _, colour, _), (x, y), place in zip(group, at, apart(at[:, 1], gap), strict=True):
+            ax.plot([x, x + 0.035], [y, place], transform=ax.transAxes, color=colour, linewidth=0.7, clip_on=False)
+            name = ax.text(x + 0.045, place, text, transform=ax.transAxes, fontsize=8.5, color=colour, zorder=4)
+            name.set(verticalalignment="center_baseline")
+            if group is early:
+                name.set_path_effects([withStroke(linewidth=2, foreground="#ffffff")])
+
+
+def apart(places: np.ndarray, gap: float) -> np.ndarray:
+    """Places moved as little as it takes to stand `gap` apart, in their order, within 0 … 1 where they fit."""
+    order = np.argsort(places, kind="stable")
+    moved = places[order].astype(float)
+    # Neighbours that are too near share a block around their mean; blocks that meet become one.
+    blocks: list[list[float]] = []  # [sum of wanted starts, members]
+    for value in moved:
+        blocks.append([value, 1])
+        while len(blocks) > 1:
+            (sum_a, n_a), (sum_b, n_b) = blocks[-2], blocks[-1]
+            start_a, start_b = sum_a / n_a - gap * (n_a - 1) / 2, sum_b / n_b - gap * (n_b - 1) / 2
+            if start_a + gap * n_a <= start_b:
+                break
+            blocks[-2:] = [[sum_a + sum_b, n_a + n_b]]
+    placed = []
+    for total, count in blocks:
+        start = total / count - gap * (count - 1) / 2
+        placed += [start + gap * k for k in range(int(count))]
+    result = np.array(placed)
+    # Back inside: push up from 0, then down from 1.
+    for k in range(len(result)):
+        result[k] = max(result[k], 0.0 if k == 0 else result[k - 1] + gap)
+    for k in range(len(result) - 1, -1, -1):
+        result[k] = min(result[k], 1.0 if k == len(result) - 1 else result[k + 1] - gap)
+    back = np.empty_like(result)
+    back[order] = result
+    return back
+
+
+# -- faithfulness
+
+
+def example_methods(m: Measured, name: str, p: float) -> list[Method]:
+    """LRP and, of each variant, the measured p closest to `p` that has flipping curves under the area `name`."""
+    flips = m.flips(name)
+    found = [LRP] if LRP in flips else []
+    for variant in VARIANTS:
+        tried = [method.p for method in flips if method.variant == variant]
+        if tried:
+            found.append(Method(variant, min(tried, key=lambda q: (round(abs(q - p), 9), q))))
+    return found
+
+
+def faithfulness(rows: Sequence[Measured], name: str, p: float, *, narrow: bool = False) -> Figure:
+    """The area under the flipping curve over p, the curve at one p, and its beginning (the paper's figure 3)."""
+    sheet = []
+    for m in rows:
+        lines = _lines(m, name, False)
+        flips = m.flips(name)
+        methods = example_methods(m, name, p)
+        curves = {method: flips[method] for method in methods}
+        panels = [_over_p(lines, name, None, False)]
+        if curves:
+            panels += [_flipping(curves, None), _flipping(curves, _beginning(curves))]
+        else:
+            panels.append(_empty("flipping curve"))
+        if narrow:
+            sheet += [_Row([draw], m.name if k == 0 else "") for k, draw in enumerate(panels)]
+        else:
+            sheet.append(_Row(panels, m.name))
+    return _sheet(sheet, width=2.9 if narrow else 2.2, height=1.75 if narrow else 1.8)
+
+
+def _beginning(curves: dict[Method, Flipping]) -> float:
+    """Where the close-up of a flipping curve ends: at a twentieth of the regions, or at the fourth point."""
+    share = next(iter(curves.values())).share
+    return float(max(0.05, share[min(4, len(share) - 1)]))
+
+
+def _flipping(curves: dict[Method, Flipping], until: float | None) -> Draw:
+    both = np.logical_and.reduce([np.isfinite(c.score).all(1) for c in curves.values()])
+
+    def draw(ax: Axes) -> None:
+        ends, seen = [], []
+        for method, curve in curves.items():
+            style = STYLES[method.variant]
+            chosen = curve.score[both]
+            if not len(chosen):
+                continue
+            low, high = bootstrap(chosen)
+            mean = chosen.mean(0)
+            shown = curve.share <= (until or 1) + 1e-9
+            seen += [v for part in (mean, low, high) for v in part[shown] if math.isfinite(v)]
+            line = _Line(method.variant, list(100 * curve.share), mean, low, high)
+            if method.variant == BASELINE:
+                if np.isfinite(low).any():
+                    ax.fill_between(line.x, low, high, color=style.colour, alpha=0.13, linewidth=0)
+                ax.plot(line.x, mean, color=style.colour, linestyle=style.line, linewidth=1.7, marker=style.marker,
+                        markersize=2.6)  # fmt: skip
+            else:
+                _draw_line(ax, line)
+            ends.append((short(method.variant), float(np.interp(until or 1, curve.share, mean)), style.text, math.inf))
+        ax.set_xlim(0, 100 * (until or 1))
+        if seen:
+            _fit(ax, min(seen), max(seen), False)
+        _ticks(ax)
+        shares = sorted({method.p for method in curves if method.p})
+        at = ", ".join(f"{p:g}" for p in shares)
+        _title(ax, f"Score left, p = {at}" if until is None else "", "" if until is None else "first regions")
+        ax.set_xlabel("regions overwritten, most relevant first (%)", fontsize=8, color=FAINT, labelpad=2)
+        if until is not None:  # where everything is overwritten, all curves meet
+            _name_ends(ax, ends)
+
+    return draw
+
+
+# -- two runs
+
+
+def side_by_side(first: Measured, second: Measured, metrics: Sequence[str], *, narrow: bool = False) -> Figure:
+    """Each metric over p of two runs, A with full lines and B with open ones; one row per variant."""
+    variants = [v for v in VARIANTS if any(first.variants(n, (v,)) or second.variants(n, (v,)) for n in metrics)]
+    sheet = []
+    for variant in variants or [BASELINE]:
+        panels = [_two(first, second, name, variant) for name in metrics]
+        if narrow:
+            sheet += [_Row([draw], LABELS[variant] if k == 0 else "") for k, draw in enumerate(panels)]
+        else:
+            sheet.append(_Row(panels, LABELS[variant]))
+    return _sheet(sheet, width=2.9 if narrow else 2.2, height=1.75 if narrow else 1.62)
+
+
+def _two(first: Measured, second: Measured, name: str, variant: str) -> Draw:
+    about = metric(name)
+    if not any(m.variants(name, (variant,)) or m.count(name) for m in (first, second)):
+        return _empty(about.heading)
+
+    def draw(ax: Axes) -> None:
+        style = STYLES[variant]
+        ends: list[_End] = []
+        seen: list[float] = []
+        last = 0.05
+        looks: list[dict[str, Any]] = [
+            {"linestyle": "-", "marker": "o", "markerfacecolor": style.colour},
+            {"linestyle": (0, (4, 1.6)), "marker": "s", "markerfacecolor": "#ffffff"},
+        ]
+        for m, mark, look in zip((first, second), "AB", looks, strict=True):
+            shares, _ = m.curve(name, variant)
+            if not shares:
+                continue
+            mean, low, high = m.band(name, variant)
+            if np.isfinite(low).any():
+                ax.fill_between(shares, low, high, color=style.colour, alpha=0.14, linewidth=0)
+            ax.plot(shares, mean, color=style.colour, linewidth=1.5, markersize=3.4, markeredgewidth=0.9, **look)
+            seen += [v for part in (mean, low, high) for v in part if math.isfinite(v)]
+            last = max(last, *shares)
+            if math.isfinite(mean[-1]):
+                ends.append((mark, float(mean[-1]), style.text, shares[-1]))
+        log = about.whole is None and _spans(seen)
+        if log:
+            ax.set_yscale("log")
+        if seen:
+            _fit(ax, min(seen), max(seen), log)
+        ax.set_xlim(0, last)
+        _ticks(ax, log)
+        _title(ax, about.heading)
+        ax.set_xlabel("pruned proportion p", fontsize=8, color=FAINT, labelpad=2)
+        _name_ends(ax, ends)
+
+    return draw
+
+
+# -- in words
+
+
+def describe(m: Measured, name: str) -> str:
+    """What a panel of `over_p` shows, for readers who cannot see it."""
+    said = [f"LRP {plain(m.mean(name))}"] if m.count(name) else []
+    for variant in m.variants(name):
+        shares = m.shares(name, variant)
+        points = sorted({shares[0], shares[len(shares) // 2], shares[-1]})
+        said.append(
+            f"{LABELS[variant]} " + ", ".join(f"{plain(m.mean(name, Method(variant, p)))} at p = {p:g}" for p in points)
+        )
+    return f"{metric(name).title}: {'; '.join(said) or 'not measured'}"
+
+
+def describe_differences(m: Measured, name: str) -> str:
+    """The same for the differences to LRP."""
+    said = []
+    for variant in m.variants(name):
+        shares = m.shares(name, variant)
+        points = sorted({shares[0], shares[-1]})
+        said.append(
+            f"{LABELS[variant]} "
+            + ", ".join(f"{signed(m.difference(name, Method(variant, p), LRP).mean)} at p = {p:g}" for p in points)
+        )
+    return f"{metric(name).title} minus LRP's: {'; '.join(said) or 'not measured'}"
