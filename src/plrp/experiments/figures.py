@@ -179,12 +179,14 @@ def over_p(
     zoom: bool = True,
     differences: bool = False,
     narrow: bool = False,
+    columns: int = 4,
 ) -> Figure:
     """Each metric over p, one group of panels per run: its whole range above, small p below (the paper's figures 2,
     A and B).
 
     differences: the paired differences to LRP, whose intervals are what decides between methods.
-    narrow: one panel beside the next would be too small; they stand below each other.
+    narrow: one panel beside the next would be too small; they stand below each other. Else `columns` at most beside
+        each other.
     """
     sheet: list[_Row] = []
     for m in rows:
@@ -204,9 +206,11 @@ def over_p(
                         sheet.append(_Row([draw], title))
                         title = ""
         else:
-            sheet.append(_Row(whole, m.name))
-            if zoom and any(draw is not _nothing for draw in close):
-                sheet.append(_Row([None if draw is _nothing else draw for draw in close]))
+            for begin in range(0, len(metrics), columns):
+                sheet.append(_Row(whole[begin : begin + columns], "" if begin else m.name))
+                below = [None if draw is _nothing else draw for draw in close[begin : begin + columns]]
+                if any(below):
+                    sheet.append(_Row(below))
     return _sheet(sheet, width=2.9 if narrow else 2.2, height=1.75 if narrow else 1.62)
 
 
@@ -263,7 +267,8 @@ def _over_p(lines: Sequence[_Line], name: str, until: float | None, differences:
                 ax.axhline(line.y[0], color=style.colour, linestyle=style.line, linewidth=1.4)
                 ends.append((LABELS[BASELINE], float(line.y[0]), style.text, math.inf))
                 continue
-            _draw_line(ax, line, len(lines[-1].x) <= 24, clipped=until is not None)
+            part = _Line(line.variant, list(x[shown]), line.y[shown], line.low[shown], line.high[shown])
+            _draw_line(ax, part, clipped=until is not None)
             known = np.flatnonzero(shown & np.isfinite(line.y))
             if len(known):
                 ends.append((short(line.variant), float(line.y[known[-1]]), style.text, float(x[known[-1]])))
@@ -287,12 +292,12 @@ def _over_p(lines: Sequence[_Line], name: str, until: float | None, differences:
     return draw
 
 
-def _draw_line(ax: Axes, line: _Line, markers: bool = True, clipped: bool = True) -> None:
+def _draw_line(ax: Axes, line: _Line, clipped: bool = True) -> None:
     style = STYLES[line.variant]
     if np.isfinite(line.low).any():
         ax.fill_between(line.x, line.low, line.high, color=style.colour, alpha=0.16, linewidth=0)
     ax.plot(
-        line.x, line.y, color=style.colour, linestyle=style.line, linewidth=1.5, marker=style.marker if markers else "",
+        line.x, line.y, color=style.colour, linestyle=style.line, linewidth=1.5, marker=style.marker,
         markersize=3.2, markerfacecolor="#ffffff" if style.hollow else style.colour, markeredgewidth=0.9,
         clip_on=clipped, solid_capstyle="round", zorder=2.5,
     )  # fmt: skip

@@ -1,0 +1,55 @@
+"""`plrp report`: the paper's figures, statements and tables from the folders of sweeps, as files and one HTML page.
+
+- `write`: the whole report, of one run, of several, or of two compared;
+- `runs`: a run with its scores aligned and its statements judged;
+- `sections`: what stands on the page; `examples`: heatmaps, logos, the samples that gain most and least;
+- `comparison`: two runs, sample by sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+FORMATS = ("png", "svg", "pdf")
+
+
+def write(
+    runs: Sequence[str | Path],
+    out: str | Path | None = None,
+    *,
+    formats: Sequence[str] = FORMATS,
+    compare: bool = False,
+    show_progress: bool | None = None,
+) -> Path:
+    """Write the report of one or more runs, or of two compared, into the folder `out`; returns its HTML page.
+
+    Default for `out` is `report` in the folder of a single run, else `report` here. Every figure is also written to
+    `figures/` in each of `formats`, the numbers behind them to `tables/` as CSV and JSON. A run that is not complete
+    gives a report that says what is missing.
+    """
+    from .runs import Run, titled
+    from .sections import render
+    from .sheets import Sheets
+
+    if isinstance(runs, (str, Path)):
+        runs = [runs]
+    if not runs:
+        raise ValueError("A report needs a run: give the folder of a sweep.")
+    if compare and len(runs) != 2:
+        raise ValueError(f"--compare takes two runs, not {len(runs)}.")
+    for kind in formats:
+        if kind not in FORMATS:
+            raise ValueError(f"Figures are written as {', '.join(FORMATS)}, not {kind!r}.")
+    if out is None:
+        out = Path(runs[0]) / "report" if len(runs) == 1 else Path("report")
+    loaded = titled([Run.load(path) for path in runs])
+    sheets = Sheets(Path(out), formats, show_progress)
+    if compare:
+        from .comparison import render as render_comparison
+
+        first, second = loaded
+        document = render_comparison(first, second, sheets)
+    else:
+        document = render(loaded, sheets)
+    return sheets.finish(document)

@@ -1,0 +1,252 @@
+"""Samples to look at: heatmaps over p, logos, and those that gain most and least from pruning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from plrp.experiments import figures
+from plrp.experiments.measured import LABELS, LRP, Method, plain, signed
+from plrp.pages import escape, table
+
+from .runs import Run
+from .sheets import Sheets
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHOWN_P = (0.05, 0.15, 0.3, 0.6, 0.9)
+"""The columns of the heatmap grid, where maps of them were kept."""
+GRIDS = 2
+EXTREMES = 3
+
+
+def render(runs: Sequence[Run], sheets: Sheets) -> str:
+    """Grids and logos where maps were kept; the samples with the largest and smallest gain of every run."""
+    parts = []
+    for run in runs:
+        found = []
+        if run.results.has_maps and run.results.mapped:
+            if run.kind == "image":
+                found.append(_grids(run, sheets))
+            elif run.kind == "dna":
+                found.append(_logos(run, sheets))
+        found.append(_extremes(run, sheets))
+        if any(found):
+            parts += [f"<h3>{escape(run.title)}</h3>", *found]
+    if parts and not any(run.results.has_maps for run in runs):
+        parts.insert(0, "<p>No relevance maps were kept, so there is nothing to draw: set <code>[maps]</code> in the "
+                        "config to keep some.</p>")  # fmt: skip
+    return "\n".join(parts)
+
+
+# -- heatmaps
+
+
+def _grids(run: Run, sheets: Sheets) -> str:
+    """The paper's figure 4: a row per variant, a column per p."""
+    from PIL import Image
+
+    from plrp.vision.figures import comparison_figure
+
+    r = run.results
+    shares = _kept(run)
+    variants = [v for v in ("lambda", "M") if any(variant == v for variant, _ in r.map_cells)]
+    if not shares or not variants:
+        return ""
+    parts = []
+    for sample in _first(run, GRIDS):
+        maps = {LABELS[v]: {p: r.maps(sample, v, p) for p in shares} for v in variants}
+        picture = Image.fromarray(r.inputs(sample))
+        baseline = r.maps(sample, "LRP", 0.0)
+        few = _few(shares)
+        small = {name: {p: by_p[p] for p in few} for name, by_p in maps.items()}
+        name = run.sample_name(sample)
+        parts.append(
+            sheets.photograph(
+                f"{run.slug}-heatmaps-{sample}",
+                comparison_figure(picture, baseline, maps),
+                f"{name}: the photograph, its LRP heatmap, and heatmaps of {', '.join(maps)} at p = "
+                f"{', '.join(f'{p:g}' for p in shares)}; below each the share of pixels that hold relevance.",
+                f"{escape(name)} (the paper's figure 4). Red speaks for the class, blue against it; every map has its "
+                "own scale.",
+                comparison_figure(picture, baseline, small),
+            )
+        )
+    return "\n".join(parts)
+
+
+def _kept(run: Run) -> list[float]:
+    """Of the proportions whose maps of λ were kept, those nearest to `SHOWN_P`."""
+    kept = sorted({p for variant, p in run.results.map_cells if variant == "lambda" and p > 0})
+    nearest = [run.measured.nearest(p, kept) for p in SHOWN_P]
+    return sorted({p for p in nearest if p is not None})
+
+
+def _few(shares: Sequence[float]) -> list[float]:
+    """Two of them, for a narrow screen."""
+    return sorted({shares[min(1, len(shares) - 1)], shares[-1]}) if len(shares) > 2 else list(shares)
+
+
+def _first(run: Run, count: int) -> list[int]:
+    """The first samples with maps, those predicted rightly before the others, different classes before the same."""
+    samples = run.results.samples.set_index("sample")
+    mapped = [s for s in run.results.mapped if s in samples.index]
+    right = samples["correct"].fillna(True).astype(bool)  # where there is no label, none is wrong
+    chosen, seen = [], set()
+    for sample in sorted(mapped, key=lambda s: (not right[s], s)):
+        if samples["target"][sample] not in seen:
+            chosen.append(sample)
+            seen.add(samples["target"][sample])
+    rest = [s for s in mapped if s not in chosen]
+    return (chosen + rest)[:count]
+
+
+# -- logos
+
+
+def _logos(run: Run, sheets: Sheets) -> str:
+    """The paper's figure 5: truth, LRP, PLRP-λ and PLRP-M as letters, one sequence of each class."""
+    parts = [logo(run, sheets, sample, f"{run.slug}-logos-{sample}") for sample in _first(run, 4)]
+    return "\n".join(parts)
+
+
+def logo(run: Run, sheets: Sheets, sample: int, name: str, note: str = "") -> str:
+    """One sequence: the whole of it, or on a narrow screen the stretch around its strongest motif."""
+    from plrp.genomics.logo import logo_page
+    from plrp.genomics.sequences import LETTERS
+
+    r = run.results
+    onehot = r.inputs(sample)
+    letters = "".join(LETTERS[k] if onehot[:, i].any() else "N" for i, k in enumerate(onehot.argmax(0)))
+    lrp = r.maps(sample, "LRP", 0.0)
+    rows: dict[str, npt.ArrayLike] = {}
+    mask = r.mask(sample)
+    if mask is not None:
+        rows["truth"] = mask
+    rows["LRP"] = lrp
+    for variant in ("lambda", "M"):
+        p = run.measured.nearest(run.example_p, [q for v, q in r.map_cells if v == variant])
+        if p is not None:
+            rows[f"{LABELS[variant]}\np = {p:g}"] = r.maps(sample, variant, p)
+    sites = stretches(mask) if mask is not None else []
+    title = run.sample_name(sample)
+    begin, end = strongest(lrp, sites)
+    wide = logo_page([(title, rows, letters, [(a, b, "") for a, b in sites])], width=11, row_height=0.72)
+    narrow = logo_page(
+        [(f"{title}, bases {begin}–{end - 1}", rows, letters, [(a, b, "") for a, b in sites])],
+        window=(begin, end), width=5.2, row_height=0.85,
+    )  # fmt: skip
+    where = ", ".join(f"{a} to {b - 1}" for a, b in sites)
+    alt = f"{title}: logos of {', '.join(rows).replace(chr(10), ' ')}" + (f"; motifs at bases {where}" if sites else "")
+    note = note or "Letters as tall as the relevance of their base (the paper's figure 5); motifs shaded."
+    return sheets.photograph(name, wide, alt, note, narrow)
+
+
+def stretches(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """The unbroken stretches of a mask, as (start, end)."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+
+
+def strongest(relevance: npt.NDArray[Any], sites: Sequence[tuple[int, int]], width: int = 54) -> tuple[int, int]:
+    """The `width` bases around the site with the most relevance; without sites, around the strongest base."""
+    if sites:
+        start, end = max(sites, key=lambda site: float(relevance[site[0] : site[1]].sum()))
+        middle = (start + end) // 2
+    else:
+        middle = int(np.abs(relevance).argmax())
+    begin = int(np.clip(middle - width // 2, 0, max(0, len(relevance) - width)))
+    return begin, min(begin + width, len(relevance))
+
+
+# -- who gains most and least
+
+
+def _extremes(run: Run, sheets: Sheets) -> str:
+    name, method = run.gain_metric, run.example
+    if name is None or method is None:
+        return ""
+    m = run.measured
+    gain = m.at(name, method) - m.at(name, LRP)
+    known = np.flatnonzero(np.isfinite(gain))
+    if not len(known):
+        return ""
+    order = known[np.argsort(-gain[known], kind="stable")]
+    count = min(EXTREMES, (len(order) + 1) // 2)
+    most, least = order[:count], order[len(order) - min(count, len(order) - count) :]
+    rows, plain_rows = [], []
+    for word, chosen in (("largest", most), ("smallest", least)):
+        for k in chosen:
+            sample = int(m.samples[k])
+            before, after = float(m.at(name, LRP)[k]), float(m.at(name, method)[k])
+            rows.append([word, escape(run.sample_name(sample)), plain(before), plain(after), signed(float(gain[k]))])
+            plain_rows.append([run.title, word, sample, run.sample_name(sample), before, after, float(gain[k])])
+    about = figures.metric(name).title
+    sheets.table(f"{run.slug}-extremes", ["run", "gain", "sample", "name", "lrp", "plrp", "difference"], plain_rows)
+    parts = [
+        f"<p>Largest and smallest gain in {escape(about)} from LRP to PLRP-λ at p = {method.p:g}; it rises in "
+        f" {int((gain[known] > 0).sum()):,} of {len(known):,} samples.</p>",
+        table(["gain", "sample", "LRP", f"PLRP-λ, p = {method.p:g}", "difference"], rows),
+    ]
+    mapped = set(run.results.mapped) if run.results.has_maps else set()
+    drawn = [int(m.samples[k]) for k in order if int(m.samples[k]) in mapped]
+    if len(drawn) > 1 and run.kind == "image" and (method.variant, method.p) in run.results.map_cells:
+        few = min(EXTREMES, len(drawn) // 2)
+        shown = [*drawn[:few], *drawn[-few:]]
+        gains = {int(m.samples[k]): float(gain[k]) for k in known}
+        among = "" if len(drawn) == len(known) else f" of the {len(drawn)} whose maps were kept"
+        parts.append(
+            sheets.photograph(
+                f"{run.slug}-extremes",
+                _beside(run, shown, method, gains, columns=2),
+                "; ".join(f"{run.sample_name(s)}: {about} {signed(gains[s])}" for s in shown),
+                f"The {few} samples with the largest (first) and the {few} with the smallest gain{among}: photograph "
+                f"with the outline of its mask, LRP, PLRP-λ at p = {method.p:g}.",
+                _beside(run, shown, method, gains, columns=1),
+            )
+        )
+    elif drawn and run.kind == "dna" and (method.variant, method.p) in run.results.map_cells:
+        for word, sample in {"largest": drawn[0], "smallest": drawn[-1]}.items():
+            parts.append(
+                logo(
+                    run,
+                    sheets,
+                    sample,
+                    f"{run.slug}-{word}-gain",
+                    f"The {word} gain among the sequences whose maps were kept.",
+                )
+            )
+    return "\n".join(parts)
+
+
+def _beside(run: Run, samples: Sequence[int], method: Method, gains: dict[int, float], columns: int) -> Figure:
+    """Per sample its photograph, LRP and PLRP; `columns` samples beside each other, first the one half of them."""
+    from plrp.vision.figures import grid_of, shortened, show_map, show_picture
+    from plrp.vision.heatmaps import heatmap
+
+    r = run.results
+    lines = -(-len(samples) // columns)
+    figure, axes = grid_of(lines, 3 * columns, side=1.7, bar=False)
+    for ax in axes.flat:
+        ax.set_axis_off()
+    for k, sample in enumerate(samples):
+        row, column = k % lines, 3 * (k // lines)
+        for ax in axes[row, column : column + 3]:
+            ax.set_axis_on()
+        show_picture(axes[row, column], r.inputs(sample), shortened(run.sample_name(sample), 20))  # type: ignore[arg-type]
+        mask = r.mask(sample)
+        if mask is not None and mask.any() and not mask.all():
+            axes[row, column].contour(mask, levels=[0.5], colors=["white"], linewidths=1.8)
+            axes[row, column].contour(mask, levels=[0.5], colors=["#d42a20"], linewidths=0.9)
+        axes[row, column].set_xlabel(f"gain {signed(gains[sample])}", fontsize=7, color="#5a6675", labelpad=2)
+        for ax, one, title in (
+            (axes[row, column + 1], LRP, "LRP"),
+            (axes[row, column + 2], method, f"{LABELS[method.variant]}, p = {method.p:g}"),
+        ):
+            relevance = r.maps(sample, one.variant, one.p)
+            show_map(ax, heatmap(relevance), relevance, title, colour_bar=False)
+    return figure

@@ -1,0 +1,165 @@
+"""A run as a report sees it: its results, its scores aligned by sample, its statements judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plrp.experiments import statements
+from plrp.experiments.measured import LRP, Measured, Method
+from plrp.experiments.results import Results
+from plrp.experiments.statements import Statement
+
+DATASETS = {
+    "ecssd": "ECSSD",
+    "imagenet": "ImageNet",
+    "photographs": "Photographs",
+    "dna": "DNA",
+    "simulated-dna": "Simulated DNA",
+    "arrays": "Arrays",
+}
+MODELS = {"resnet50": "ResNet-50", "vgg16": "VGG-16", "vgg16_gap": "VGG-16", "sequence-cnn": "CNN"}
+SCALES = {
+    None: "relevance as it is",
+    "max": "relevance over its own maximum",
+    "mass": "relevance over its mass",
+    "norm": "relevance over its norm",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One sweep."""
+
+    path: str
+    results: Results
+    title: str
+
+    @classmethod
+    def load(cls, path: str | Path) -> Run:
+        """From the sweep's folder."""
+        results = Results.load(path)
+        return cls(str(path), results, f"{_dataset(results)}, {_model(results.config['model'])}")
+
+    @property
+    def kind(self) -> str:
+        """`"image"`, `"dna"` or `"array"`."""
+        return self.results.kind
+
+    @property
+    def dataset(self) -> str:
+        """The data set's name, under which runs share a figure."""
+        return _dataset(self.results)
+
+    @property
+    def network(self) -> str:
+        """The network, or the whole title where that alone would not tell two runs apart."""
+        return self.title.removeprefix(f"{self.dataset}, ")
+
+    @property
+    def slug(self) -> str:
+        """The title as part of a file's name."""
+        return slug(self.title)
+
+    @cached_property
+    def measured(self) -> Measured:
+        """The scores, under the network's name."""
+        return Measured.from_tables(self.network, self.results.scores, self.results.curves)
+
+    @property
+    def planned(self) -> int:
+        """Samples the sweep is to explain."""
+        return self.results.settings.samples
+
+    @property
+    def example_p(self) -> float:
+        """The paper's exemplary proportion: 0.15 for images, 0.25 for DNA."""
+        return statements.LOGO_P if self.kind == "dna" else statements.EXAMPLE_P
+
+    @property
+    def gain_metric(self) -> str | None:
+        """What 'gain' means in this run: mass in the mask, or sparsity where there are no masks."""
+        m = self.measured
+        usable = [name for name in (statements.MASS, statements.GINI) if m.shares(name, "lambda") and m.count(name)]
+        return usable[0] if usable else None
+
+    @property
+    def example(self) -> Method | None:
+        """PLRP-λ at the measured p closest to the exemplary one."""
+        m = self.measured
+        shares = m.shares(self.gain_metric, "lambda") if self.gain_metric else ()
+        p = m.nearest(self.example_p, shares)
+        return None if p is None else Method("lambda", p)
+
+    @cached_property
+    def statements(self) -> list[Statement]:
+        """The paper's statements about this kind of data."""
+        m = self.measured
+        if self.kind == "dna":
+            return [*statements.of_sequences(m), self._not_a_threshold()]
+        metrics = self.results.config["metrics"]
+        robustness = {
+            name: SCALES.get(metrics.get(name, {}).get("normalise"), suffix)
+            for name, suffix in statements.versions_of(m, statements.LIPSCHITZ).items()
+        }
+        faithfulness = {
+            name: metrics.get(name.replace("pixel_flipping_auc", "pixel_flipping"), {}).get("score_as", "logit")
+            for name in statements.versions_of(m, statements.AUC)
+        }
+        return statements.of_images(m, robustness=robustness, faithfulness=faithfulness)
+
+    def _not_a_threshold(self) -> Statement:
+        """From the maps that were kept of sequences with known motifs."""
+        from plrp.genomics.findings import find_not_a_threshold, judge_threshold
+
+        r = self.results
+        kept = [p for variant, p in r.map_cells if variant == "lambda"]
+        p = self.measured.nearest(statements.LOGO_P, kept)
+        chosen = [(s, mask) for s in r.mapped if (mask := r.mask(s)) is not None and mask.any()] if r.has_maps else []
+        if p is None or not chosen or (LRP.variant, 0.0) not in r.map_cells:
+            return statements.not_a_threshold(0, 0)
+        lrp = np.stack([r.maps(s, "LRP", 0.0) for s, _ in chosen])
+        pruned = np.stack([r.maps(s, "lambda", p) for s, _ in chosen])
+        example = find_not_a_threshold(lrp, pruned, np.stack([mask for _, mask in chosen]))
+        return judge_threshold(example, len(chosen))
+
+    def sample_name(self, sample: int) -> str:
+        """What the data set calls a sample."""
+        names = self.results.samples.set_index("sample")["name"]
+        return str(names.get(sample, sample))
+
+
+def titled(runs: Sequence[Run]) -> list[Run]:
+    """With titles that tell them apart: where two are alike, the name of the sweep, or its folder, is added."""
+    tells: list[Callable[[Run], str]] = [
+        lambda run: run.results.name,
+        lambda run: Path(run.path).name,
+        lambda run: run.path,
+    ]
+    for added in tells:
+        titles = [run.title for run in runs]
+        runs = [
+            replace(run, title=f"{run.title} ({added(run)})") if titles.count(run.title) > 1 else run for run in runs
+        ]
+    return list(runs)
+
+
+def slug(text: str) -> str:
+    """Lower case, with dashes for all but letters and digits."""
+    return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in text.lower()).split()) or "run"
+
+
+def _dataset(results: Results) -> str:
+    kind = str(results.config["data"]["kind"])
+    return DATASETS.get(kind, kind)
+
+
+def _model(model: dict[str, Any]) -> str:
+    name = str(model["name"]).removeprefix("torchvision:")
+    known = MODELS.get(name, Path(name).name if ".py:" in name else name)
+    return f"{known}, {model['filters']} filters" if "filters" in model else known

@@ -1,0 +1,412 @@
+"""The page of a report, section by section, for one run or several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from plrp.experiments import figures, statements
+from plrp.experiments.config import write_toml
+from plrp.experiments.intervals import METHOD
+from plrp.experiments.measured import BASELINE, LABELS, LRP, VARIANTS, Measured, Method, plain
+from plrp.experiments.statements import Statement
+from plrp.genomics.progress import progress
+from plrp.pages import cards, contents, escape, folded, page, section, table
+
+from . import examples
+from .runs import Run, slug
+from .sheets import Sheets
+
+PAPER = {
+    "ECSSD": ("figure 2", "figure 3"),
+    "ImageNet": ("appendix A, first figure", "appendix A, second figure"),
+    "Simulated DNA": ("appendix B", ""),
+    "DNA": ("appendix B", ""),
+}
+"""Which figures of the paper show a data set: metrics over p, faithfulness."""
+
+FURTHER = (
+    "entropy", "hoyer", "nonzero", "relevance_rank_accuracy", "pointing_game", "max_sensitivity",
+    "symmetric_relevance_gain", "score_kept",
+)  # fmt: skip
+SECTIONS = {
+    "statements": "The paper's statements",
+    "figures": "Figures",
+    "examples": "Examples",
+    "best": "Best p per metric",
+    "tables": "All means",
+    "runs": "Runs",
+}
+
+
+def render(runs: Sequence[Run], sheets: Sheets) -> str:
+    """The report as one HTML document; figures and tables go to the report's folder on the way."""
+    builders: dict[str, Callable[[Sequence[Run], Sheets], str]] = {
+        "statements": _statements,
+        "figures": _figures,
+        "examples": examples.render,
+        "best": _best,
+        "tables": _tables,
+        "runs": _runs,
+    }
+    built: dict[str, str] = {}
+    with progress("writing the report", len(builders), sheets.show_progress) as step:
+        for name, build in builders.items():
+            content = build(runs, sheets) if any(len(run.results.scores) for run in runs) or name == "runs" else ""
+            if content:
+                built[name] = section(SECTIONS[name], content, name=name)
+            step(1, SECTIONS[name])
+    title = runs[0].title if len(runs) == 1 else "Pruned relevance: " + joined(sorted({run.dataset for run in runs}))
+    lead = (
+        "Layer-wise relevance propagation (LRP) and its pruned versions (PLRP-λ, PLRP-M, each with and without "
+        f"sparsity gain), measured by <code>plrp sweep</code>. Bands and brackets are {escape(METHOD)}."
+    )
+    body = contents({name: SECTIONS[name] for name in built}) + missing_note(runs) + _cards(runs)
+    return page(title, lead, body + "".join(built.values()))
+
+
+def joined(words: Sequence[str]) -> str:
+    """'A, B and C'."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def missing_note(runs: Sequence[Run]) -> str:
+    """What is not there: parts of runs, metrics that no sample has."""
+    lines = []
+    for run in runs:
+        gone = run.results.missing
+        if gone:
+            lines.append(
+                f"{run.title}: {len(run.results.samples)} of {run.planned} samples are measured; {len(gone)} of "
+                f"{run.results.settings.parts} parts are missing ({spans(gone)}). Start <code>plrp sweep</code> on it "
+                "again to fill them in."
+            )
+        wanted = [name.replace("pixel_flipping", "pixel_flipping_auc", 1) for name in run.results.config["metrics"]]
+        empty = [name for name in wanted if not any(run.measured.count(name, m) for m in _methods(run.measured, name))]
+        if empty and len(run.results.samples):
+            lines.append(f"{run.title}: no sample has a score of {joined([_code(name) for name in empty])}.")
+    if not lines:
+        return ""
+    items = "".join(f"<li>{line}</li>" for line in lines)
+    return f'<div class="note" role="note"><p><b>Not everything is there.</b></p><ul>{items}</ul></div>'
+
+
+def _methods(m: Measured, name: str) -> list[Method]:
+    return [LRP, *(Method(v, p) for v in VARIANTS for p in m.shares(name, v))]
+
+
+def _code(name: str) -> str:
+    return f"<code>{escape(name)}</code>"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """'0–3, 7': whole numbers, runs of them shortened."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    shown = [f"{a}–{b}" if b > a else f"{a}" for a, b in parts]
+    return ", ".join(shown) if len(shown) <= 8 else ", ".join(shown[:7]) + ", …"
+
+
+def _cards(runs: Sequence[Run]) -> str:
+    judged = [s for run in runs for s in run.statements if s.holds is not None]
+    entries = {
+        "sample" + "s"[: sum(len(run.results.samples) for run in runs) != 1]: (
+            f"{sum(len(run.results.samples) for run in runs):,}"
+        ),
+    }
+    if judged:
+        entries["statements of the paper hold"] = f"{sum(bool(s.holds) for s in judged)} of {len(judged)}"
+    for run in runs[:2]:
+        if run.gain_metric and run.example:
+            m = run.measured
+            values = f"{m.mean(run.gain_metric):.2f} → {m.mean(run.gain_metric, run.example):.2f}"
+            about = figures.metric(run.gain_metric).title
+            entries[f"{about}, LRP → PLRP-λ, p&nbsp;=&nbsp;{run.example.p:g}<br>{escape(run.title)}"] = values
+    return cards(entries)
+
+
+# -- statements
+
+
+def verdict(statement: Statement | None) -> str:
+    """'holds', 'does not hold' or 'not measured', coloured; with a word where the intervals do not settle it."""
+    if statement is None or statement.holds is None:
+        return '<span class="unknown">not measured</span>'
+    kind = "holds" if statement.holds else "fails"
+    unsure = ' <span class="unsure">within the error</span>' if statement.sure is False else ""
+    return f'<span class="{kind}">{statement.verdict}</span>{unsure}'
+
+
+def _statements(runs: Sequence[Run], sheets: Sheets) -> str:
+    by_claim: dict[tuple[str, str], dict[str, Statement]] = {}
+    for run in runs:
+        for s in run.statements:
+            by_claim.setdefault((s.section, s.claim), {})[run.title] = s
+    order = {name: k for k, name in enumerate(("sparsity", "localization", "robustness", "faithfulness", "logos"))}
+    parts, before = [], ""
+    for (about, claim), judged in sorted(by_claim.items(), key=lambda item: order[item[0][0]]):
+        if about != before:
+            parts.append(f"<h3>{about.capitalize()}</h3>")
+            before = about
+        words = "; ".join(
+            (f"{escape(title)}: " if len(runs) > 1 else "") + verdict(statement) for title, statement in judged.items()
+        )
+        inner = [f"<p>Rule: {escape(next(iter(judged.values())).rule)}.</p>"]
+        for title, statement in judged.items():
+            lines = statement.numbers or (f"Not measured: {statement.missing}.",)
+            items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+            head = f"<p><b>{escape(title)}</b></p>" if len(runs) > 1 else ""
+            inner.append(f"{head}<ul>{items}</ul>")
+        parts.append(folded(f"{escape(claim[0].upper() + claim[1:])}: {words}", *inner))
+    sheets.json("statements", {run.title: [asdict(s) for s in run.statements] for run in runs})
+    return (
+        "<p>What section 4 of the paper says, judged by the sign (or the named size) of means; open a line for its "
+        "rule and numbers: means, and paired differences over samples with their intervals. “Within the error”: some "
+        "interval that decides includes zero.</p>" + "".join(parts)
+    )
+
+
+# -- figures
+
+
+def _figures(runs: Sequence[Run], sheets: Sheets) -> str:
+    parts = [legend()]
+    for dataset in dict.fromkeys(run.dataset for run in runs):
+        group = [run for run in runs if run.dataset == dataset]
+        rows = [run.measured for run in group]
+        results, faithful = PAPER.get(dataset, ("", ""))
+        parts.append(f"<h3>{escape(dataset)}</h3>")
+        main = figures.versions(rows, figures.MAIN)
+        if main:
+            parts.append(
+                sheets.drawing(
+                    f"{slug(dataset)}-metrics",
+                    figures.over_p(rows, main),
+                    _described(rows, main),
+                    f"Sparsity, localization and robustness over the pruned proportion p{_as_in(results)}. Above: the "
+                    f"whole range; below: small p. {_counts(rows, main)}",
+                    figures.over_p(rows, main, narrow=True),
+                )
+            )
+        for name in figures.versions(rows, (statements.AUC,)):
+            p = group[0].example_p
+            parts.append(
+                sheets.drawing(
+                    f"{slug(dataset)}-{slug(name.replace('pixel_flipping_auc', 'faithfulness'))}",
+                    figures.faithfulness(rows, name, p),
+                    _described(rows, [name]) + ". " + _described_flips(rows, name, p),
+                    f"Faithfulness{_as_in(faithful)}: the area under the flipping curve over p, the curve itself, and "
+                    f"its beginning. Lower is better. {_counts(rows, [name])}",
+                    figures.faithfulness(rows, name, p, narrow=True),
+                )
+            )
+        paired = figures.versions(rows, (*figures.MAIN, statements.AUC))
+        if paired and any(m.variants(name) and m.count(name) > 1 for m in rows for name in paired):
+            parts.append(
+                sheets.drawing(
+                    f"{slug(dataset)}-differences",
+                    figures.over_p(rows, paired, differences=True, zoom=False),
+                    "; ".join(f"{m.name}: {figures.describe_differences(m, name)}" for m in rows for name in paired),
+                    "Differences to LRP, sample by sample: a band that does not touch zero tells a variant from LRP, "
+                    "where the bands above may overlap because samples differ among themselves.",
+                    figures.over_p(rows, paired, differences=True, zoom=False, narrow=True),
+                )
+            )
+        further = figures.versions(rows, FURTHER)
+        if further:
+            parts.append(
+                sheets.drawing(
+                    f"{slug(dataset)}-further",
+                    figures.over_p(rows, further, zoom=False),
+                    _described(rows, further),
+                    f"Further metrics. {_counts(rows, further)}",
+                    figures.over_p(rows, further, zoom=False, narrow=True),
+                )
+            )
+    return "\n".join(parts)
+
+
+def legend() -> str:
+    """The lines and their names, as HTML."""
+    shown = []
+    for variant in (BASELINE, *VARIANTS):
+        style = figures.STYLES[variant]
+        dash = "dotted" if variant == BASELINE else "solid" if style.line == "-" else "dashed"
+        shown.append(
+            f'<span><i style="border-top-style:{dash};border-color:{style.colour}"></i>{escape(LABELS[variant])}</span>'
+        )
+    return f'<div class="legend">{"".join(shown)}</div>'
+
+
+def _as_in(figure: str) -> str:
+    return f" (the paper's {figure})" if figure else ""
+
+
+def _described(rows: Sequence[Measured], names: Sequence[str]) -> str:
+    return ". ".join(f"{m.name}: " + ". ".join(figures.describe(m, name) for name in names) for m in rows)
+
+
+def _described_flips(rows: Sequence[Measured], name: str, p: float) -> str:
+    said = []
+    for m in rows:
+        flips = m.flips(name)
+        for method in figures.example_methods(m, name, p):
+            mean = flips[method].mean
+            k = int(np.argmin(np.abs(flips[method].share - 0.05)))
+            said.append(
+                f"{m.name}, {method}: {plain(float(mean[k]))} of the score left after {flips[method].share[k]:.1%}"
+            )
+    return "; ".join(said)
+
+
+def _counts(rows: Sequence[Measured], names: Sequence[str]) -> str:
+    """How many samples stand behind a figure."""
+    said = []
+    for m in rows:
+        by_count: dict[int, list[str]] = {}
+        for name in names:
+            if count := max((m.count(name, method) for method in _methods(m, name)), default=0):
+                by_count.setdefault(count, []).append(figures.metric(name).title)
+        if len(by_count) == 1:
+            said.append(f"{m.name}: {_samples(next(iter(by_count)))}")
+        elif by_count:
+            each = "; ".join(f"{', '.join(titles)} {count:,}" for count, titles in by_count.items())
+            said.append(f"{m.name}: samples: {each}")
+    alone = any(m.count(name) == 1 for m in rows for name in names)
+    text = "; ".join(said) + "." if said else ""
+    return escape(text + (" One sample alone has no interval." if alone else ""))
+
+
+def _samples(count: int) -> str:
+    return f"{count:,} sample{'' if count == 1 else 's'}"
+
+
+# -- best p
+
+
+def _best(runs: Sequence[Run], sheets: Sheets) -> str:
+    parts, rows = [], []
+    for run in runs:
+        m = run.measured
+        lines = []
+        names = [n for n in figures.versions([m], tuple(figures.METRICS)) if figures.metric(n).better]
+        for name in names:
+            better = figures.metric(name).better
+            found: dict[str, tuple[float, float]] = {}
+            for variant in m.variants(name):
+                means = {p: m.mean(name, Method(variant, p)) for p in m.shares(name, variant)}
+                p = max(means, key=lambda q: (better * means[q], -q))
+                found[variant] = (p, means[p])
+            if not found:
+                continue
+            champion = max(found, key=lambda v: better * found[v][1])
+            cells = [escape(figures.metric(name).heading), plain(m.mean(name))]
+            for variant in VARIANTS:
+                if variant not in found:
+                    cells.append("")
+                    continue
+                p, value = found[variant]
+                apart = m.difference(name, Method(variant, p), LRP)
+                text = f"{plain(value)} at p = {p:g}"
+                text = f"<b>{text}</b>" if variant == champion else text
+                cells.append(f"<span>{text}<br><small>{escape(apart)}</small></span>" if apart.count else text)
+                rows.append([run.title, name, variant, p, value, apart.mean, apart.low, apart.high, apart.count])
+            lines.append(cells)
+        if lines:
+            if len(runs) > 1:
+                parts.append(f"<h3>{escape(run.title)}</h3>")
+            parts.append(table(["metric", "LRP", *(LABELS[v] for v in VARIANTS)], lines))
+    if not parts:
+        return ""
+    head = ["run", "metric", "variant", "p", "mean", "difference_to_lrp", "low", "high", "samples"]
+    sheets.table("best", head, rows)
+    return (
+        "<p>The p above 0 with the best mean of each variant, and below it the paired difference to LRP. In bold the "
+        "best of a metric. Sparsity alone always asks for the highest p; weigh it against localization and "
+        "faithfulness.</p>" + "\n".join(parts)
+    )
+
+
+# -- all means
+
+
+def _tables(runs: Sequence[Run], sheets: Sheets) -> str:
+    parts, rows = [], []
+    for run in runs:
+        m = run.measured
+        for name in figures.versions([m], tuple(figures.METRICS)) + _unknown(m):
+            shares = sorted({p for v in VARIANTS for p in m.shares(name, v)})
+            cells: dict[tuple[str, float], str] = {}
+            for variant in (BASELINE, *m.variants(name)):
+                at = (0.0,) if variant == BASELINE else m.curve(name, variant)[0]
+                for p, mean, low, high in zip(at, *m.band(name, variant), strict=False):
+                    if variant != BASELINE and p == 0:
+                        continue
+                    count = m.count(name, Method(variant, p))
+                    rows.append([run.title, name, variant, p, mean, low, high, count])
+                    interval = "" if math.isnan(low) else f" <small>[{plain(low)}, {plain(high)}]</small>"
+                    cells[variant, p] = f"<span>{plain(mean)}{interval}</span>"
+            head = ["p", *(LABELS[v] for v in VARIANTS if m.variants(name, (v,)))]
+            body = [[f"{p:g}", *(cells.get((v, p), "") for v in VARIANTS if m.variants(name, (v,)))] for p in shares]
+            lrp = f"<p>LRP: {cells.get((BASELINE, 0.0), 'not measured')}</p>"
+            label = f"{escape(run.title)}: " if len(runs) > 1 else ""
+            title = f"{label}{escape(figures.metric(name).heading)} {_code(name)}"
+            parts.append(folded(title, lrp, table(head, body) if body else ""))
+    sheets.table("means", ["run", "metric", "variant", "p", "mean", "low", "high", "samples"], rows)
+    return (
+        "<p>Means over the samples where a score is defined, with their intervals; the same as "
+        "<code>tables/means.csv</code>.</p>" + "".join(parts)
+    )
+
+
+def _unknown(m: Measured) -> list[str]:
+    return [name for name in m.metrics if name.partition(".")[0] not in figures.METRICS and m.count(name)]
+
+
+# -- runs
+
+
+def _runs(runs: Sequence[Run], sheets: Sheets) -> str:
+    rows = []
+    for run in runs:
+        config = run.results.config
+        right = run.results.samples["correct"].dropna() if len(run.results.samples) else []
+        rows.append(
+            [
+                escape(run.title),
+                f"{len(run.results.samples):,} of {run.planned:,}",
+                f"{float(np.mean([bool(v) for v in right])):.1%}" if len(right) else "–",
+                escape(config["composite"]),
+                escape(", ".join(f"{p:g}" for p in config["p"])),
+                "complete" if run.results.complete else f"{len(run.results.missing)} parts missing",
+            ]
+        )
+    parts = [table(["run", "samples", "predicted rightly", "composite", "p", "state"], rows)]
+    for run in runs:
+        label = f"{escape(run.title)}: " if len(runs) > 1 else ""
+        parts.append(folded(f"{label}config", f"<pre>{escape(write_toml(run.results.config))}</pre>"))
+        facts = {k: v for k, v in run.results.versions.items() if k != "starts"}
+        flat = [[escape(k), escape(v)] for k, v in _flat(facts)]
+        parts.append(
+            folded(f"{label}versions and seeds", table(["what", "which"], flat) if flat else "<p>None were kept.</p>")
+        )
+    return "\n".join(parts)
+
+
+def _flat(facts: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Nested facts as lines."""
+    lines: list[tuple[str, str]] = []
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            lines += _flat(value, f"{prefix}{name} ")
+        else:
+            lines.append((f"{prefix}{name}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
+    return lines

@@ -1,0 +1,73 @@
+"""Where a report's files go: every figure once for the page and once for each format on disk."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plrp import pages
+from plrp.experiments.figures import DARK
+from plrp.files import new_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAGE = "index.html"
+
+
+class Sheets:
+    """The folder of a report: `index.html`, `figures/`, `tables/`."""
+
+    def __init__(self, out: Path, formats: Sequence[str], show_progress: bool | None = None) -> None:
+        self.out = out
+        self.formats = tuple(formats)
+        self.show_progress = show_progress
+        self.figures: list[str] = []
+
+    def drawing(self, name: str, wide: Figure, alt: str, caption: str = "", narrow: Figure | None = None) -> str:
+        """Lines and letters: vectors on the page, in the colours of the reader's theme."""
+        self._keep(name, wide)
+        small = None if narrow is None else pages.data_uri(narrow, dark=DARK)
+        return pages.picture(pages.data_uri(wide, dark=DARK), alt, caption + self._where(name), small)
+
+    def photograph(
+        self, name: str, wide: Figure, alt: str, caption: str = "", narrow: Figure | None = None, dpi: int = 130
+    ) -> str:
+        """Pictures made of pixels: kept on white, whatever the theme."""
+        self._keep(name, wide)
+        small = None if narrow is None else pages.data_uri(narrow, "png", dpi)
+        return pages.picture(pages.data_uri(wide, "png", dpi), alt, caption + self._where(name), small, plate=True)
+
+    def _keep(self, name: str, figure: Figure) -> None:
+        from plrp.vision.heatmaps import save_figure
+
+        if name in self.figures:
+            raise ValueError(f"Two figures are called {name!r}.")
+        self.figures.append(name)
+        for kind in self.formats:
+            (self.out / "figures").mkdir(parents=True, exist_ok=True)
+            save_figure(figure, self.out / "figures" / f"{name}.{kind}")
+
+    def _where(self, name: str) -> str:
+        return f" <code>figures/{name}.{self.formats[0]}</code>" if self.formats else ""
+
+    def table(self, name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Numbers as CSV."""
+        with new_file(self.out / "tables" / f"{name}.csv") as part, part.open("w", newline="") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(head)
+            writer.writerows(rows)
+
+    def json(self, name: str, content: Any) -> None:
+        """Plain data as JSON."""
+        with new_file(self.out / "tables" / f"{name}.json") as part:
+            part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def finish(self, document: str) -> Path:
+        """The page, last of all; returns its path."""
+        path = self.out / PAGE
+        pages.write_page(path, document)
+        return path
