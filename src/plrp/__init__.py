@@ -41,6 +41,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load the optional parts (`plrp.metrics`, `plrp.vision`, `plrp.genomics`, …) when they are first used."""
-    if name in ("metrics", "vision", "genomics", "models", "interop"):
+    if name in ("metrics", "vision", "genomics", "models", "interop", "experiments"):
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module 'plrp' has no attribute '{name}'")

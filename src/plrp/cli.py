@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-COMMANDS = ("plrp.vision.cli", "plrp.genomics.cli")
+COMMANDS = ("plrp.vision.cli", "plrp.genomics.cli", "plrp.experiments.cli")
 
 DESCRIPTION = """\
 Explains predictions of PyTorch models by layer-wise relevance propagation (LRP), and prunes the relevance on

@@ -135,10 +135,22 @@ def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | 
     if entry is not None and name in ("googlenet", "inception_v3"):
         options["transform_input"] = True  # torchvision sets it for its own weights
     module = torchvision.models.get_model(name, weights=None, **options)
+    _fit_head(module, name, weights)
     load_weights(module, weights, of=spec)
     return LoadedModel(
         module, spec, str(weights), *_facts(entry or next(iter(published.values())), num_classes or 1000)
     )
+
+
+def _fit_head(module: nn.Module, name: str, weights: str | Path) -> None:
+    """A VGG whose file has one linear layer in place of its three gets that head, after global average pooling.
+
+    Such files are common: the three layers hold nine tenths of the weights.
+    """
+    state = read_state_dict(weights) if name.startswith("vgg") else {}
+    head = next((value for key, value in state.items() if key.removeprefix("module.") == "classifier.weight"), None)
+    if head is not None and head.ndim == 2 and head.shape[1] == 512:
+        module.avgpool, module.classifier = nn.AdaptiveAvgPool2d(1), nn.Linear(512, head.shape[0])
 
 
 def _facts(entry: Any, classes: int) -> tuple[tuple[str, ...] | None, Geometry]:

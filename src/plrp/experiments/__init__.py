@@ -1,1 +1,33 @@
-"""Sweeps over data, models, variants and proportions, and the report of what they measured."""
+"""Sweeps over data, models, variants and proportions, and the report of what they measured.
+
+- what to do: `Config` (with `Data`, `Model`, `Metric`, `Maps`), `preset`
+- do it, or what is missing of it: `sweep`
+- what came out: `Results`
+
+`pip install 'plrp[experiments]'`.
+"""
+
+from .config import VARIANTS, Config, ConfigError, Data, Maps, Metric, Model
+from .presets import PRESETS, preset
+from .results import Results
+from .store import DiskFull, Folder, Place, RunError, Store
+from .sweep import sweep
+
+__all__ = [
+    "PRESETS",
+    "VARIANTS",
+    "Config",
+    "ConfigError",
+    "Data",
+    "DiskFull",
+    "Folder",
+    "Maps",
+    "Metric",
+    "Model",
+    "Place",
+    "Results",
+    "RunError",
+    "Store",
+    "preset",
+    "sweep",
+]

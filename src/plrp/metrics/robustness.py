@@ -127,7 +127,7 @@ def _excursions(
 
     def relevance(perturbed: Tensor, rows: Tensor) -> Tensor:
         answer = explain(perturbed) if target is None else explain(perturbed, for_rows(target, rows))
-        return _scaled(answer.detach().reshape(len(perturbed), -1), normalise)
+        return scaled(answer.detach().reshape(len(perturbed), -1), normalise)
 
     original = torch.cat([relevance(inputs[rows], rows) for rows in chunks(len(inputs), batch_size, inputs.device)])
     length = finite(torch.linalg.vector_norm(original, dim=1, dtype=wide(original)), "the explanation")
@@ -150,7 +150,7 @@ def _shift(inputs: Tensor, noise: Noise, radius: float, seed: int, index: int) -
     return draw(inputs.shape[1:], noise=noise, radius=radius, seed=seed, index=index, like=inputs)
 
 
-def _scaled(relevance: Tensor, normalise: Normalisation | None) -> Tensor:
+def scaled(relevance: Tensor, normalise: Normalisation | None) -> Tensor:
     """Each map (row) over its own scale; a zero map stays zero."""
     if normalise is None:
         return relevance

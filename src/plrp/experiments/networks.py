@@ -1,0 +1,133 @@
+"""The network of a sweep: one of the user's by name, or the paper's sequence CNN, trained once and kept in the run."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from .config import Config, ConfigError
+from .data import DNA, Samples, open_samples
+from .store import Store
+
+if TYPE_CHECKING:
+    from plrp.vision.geometry import Geometry
+
+SEQUENCE_CNN = "sequence-cnn"
+NETWORK, TRAINING = "network.pt", "training.json"
+
+
+def load_network(config: Config, store: Store) -> tuple[nn.Module, Geometry | None]:
+    """The network in evaluation mode, and how it wants photographs (None where unknown)."""
+    model = config.model
+    if model.name == SEQUENCE_CNN:
+        return _sequence_cnn(config, store), None
+    from plrp import models
+
+    loaded = models.load(
+        model.name, weights=model.weights, num_classes=model.options.get("num_classes"), quiet=not _terminal()
+    )
+    return loaded.module, loaded.geometry
+
+
+def network_digest(config: Config, store: Store, show_progress: bool | None = None) -> str:
+    """A short hash by which the same weights are known again; trains the sequence CNN where that was not done yet."""
+    model = config.model
+    if model.name == SEQUENCE_CNN and model.weights is None:
+        if not store.place.exists(NETWORK):
+            _train(config, store, show_progress)
+        return _short(store.place.read(NETWORK))
+    if model.weights is not None and Path(model.weights).is_file():
+        return _short(Path(model.weights).read_bytes())
+    file = model.name.rpartition(":")[0]
+    if file.endswith(".py"):  # a factory that makes its own weights, always the same: its source decides
+        if not Path(file).is_file():
+            raise ConfigError(f"the model {model.name} is in a file that does not exist.")
+        return f"{_short(Path(file).read_bytes())} {model.weights or 'own weights'}"
+    return model.weights or "published"
+
+
+def training(store: Store) -> dict[str, Any] | None:
+    """How the sequence CNN of a run was trained, and how well; None where none was."""
+    return json.loads(store.place.read(TRAINING)) if store.place.exists(TRAINING) else None
+
+
+def _sequence_cnn(config: Config, store: Store) -> nn.Module:
+    from plrp.genomics import SequenceCNN
+
+    if config.model.weights is not None:
+        return SequenceCNN.load(config.model.weights)
+    with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        file.write(store.place.read(NETWORK))
+        file.flush()
+        return SequenceCNN.load(file.name)
+
+
+def _train(config: Config, store: Store, show_progress: bool | None) -> None:
+    """Train on the sequences that are not explained, on one thread, so that the same seed gives the same weights."""
+    from plrp.genomics import SequenceCNN
+
+    samples: Samples = open_samples(config)
+    if not isinstance(samples, DNA) or samples.part != "test":
+        raise ConfigError(f"{SEQUENCE_CNN} without weights is trained on DNA with known motifs, and explains its test.")
+    train, validation, test = samples.split
+    options = config.model.options
+    network = SequenceCNN(
+        options.get("filters", 32), classes=len(samples.whole.class_names), hidden=options.get("hidden", 0)
+    )
+    with threads_set(1):
+        history = network.fit(
+            train.onehot(),
+            train.labels,
+            validation=(validation.onehot(), validation.labels),
+            epochs=options.get("epochs", 20),
+            patience=options.get("patience", 4),
+            seed=config.seed,
+            show_progress=show_progress,
+            label=f"training, {options.get('filters', 32)} filters",
+        )
+        accuracy = network.accuracy(test.onehot(), test.labels)
+    about = {
+        "settings": network.settings,
+        "weights": sum(p.numel() for p in network.parameters()),
+        "epochs": len(history.train_loss),
+        "train_loss": history.train_loss,
+        "validation_loss": history.validation_loss,
+        "validation_accuracy": history.accuracy,
+        "test_accuracy": accuracy,
+        "sequences": {"train": len(train), "validation": len(validation), "test": len(test)},
+        "class_names": samples.whole.class_names,
+    }
+    store.place.write(TRAINING, json.dumps(about, indent=1).encode())
+    buffer = io.BytesIO()
+    torch.save({"settings": network.settings, "state": network.state_dict()}, buffer)
+    store.place.write(NETWORK, buffer.getvalue())  # last: where it is, training is done
+
+
+@contextmanager
+def threads_set(count: int) -> Iterator[None]:
+    """So many torch threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _short(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _terminal() -> bool:
+    import sys
+
+    return sys.stderr.isatty()

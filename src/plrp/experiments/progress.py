@@ -1,0 +1,129 @@
+"""How far a sweep is, and how long it will take: a bar for people, silence for pipes."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .engine import Failure
+from .measure import Rehearsal
+
+
+class Watch:
+    """Hears from an engine: states time and memory before the start, then moves the bar.
+
+    `amount` is all the work there is, by kind; the rehearsal says what each kind costs, so the time left is right
+    even where the first samples are the costliest.
+    """
+
+    def __init__(
+        self, amount: Counter[str], workers: int, parts: int, say: Callable[[str], None], step: Callable[..., None]
+    ) -> None:
+        self.amount, self.workers, self.parts, self.say, self.step = amount, workers, parts, say, step
+        self.found: Rehearsal | None = None
+        self.stored = 0
+
+    def rehearsed(self, found: Rehearsal) -> int:
+        """State what is to be expected, and allow as many workers as the memory does."""
+        self.found = found
+        room = available_memory()
+        allowed = self.workers
+        if found.memory and room is not None:
+            allowed = max(1, min(self.workers, int(room // found.memory) + 1))  # the first one is there already
+        total = found.estimate(self.amount)
+        crew = f"{allowed} worker{'s' * (allowed != 1)}"
+        text = f"about {duration(total / allowed)} on {crew}"
+        if found.memory:
+            each = f", {size(found.memory)} each" if allowed > 1 else ""
+            text += f"; memory up to {size(allowed * found.memory)}{each}, however many samples"
+        if allowed < self.workers:
+            text += f" ({self.workers} workers would not fit into the {size(room or 0)} that are free)"
+        self.say(text)
+        self.step(total=total or 1.0, note=f"0/{self.parts} parts")
+        return allowed
+
+    def tick(self, kind: str, count: int) -> None:
+        """Some work is done."""
+        seconds = 0.0 if self.found is None else self.found.seconds.get(kind, 0.0)
+        self.step(advance=seconds * count)
+
+    def done(self, index: int) -> None:
+        """A part is stored."""
+        self.stored += 1
+        self.step(note=f"{self.stored}/{self.parts} parts")
+
+    def failed(self, failure: Failure) -> None:
+        """A part could not be made; the others go on."""
+        self.say(f"failed, and left out for now: {failure}")
+
+
+@contextmanager
+def bar(label: str, show: bool | None = None) -> Iterator[Callable[..., None]]:
+    """A bar on standard error that yields `step(advance=…, total=…, note=…)`; on a terminal only, unless told."""
+    if show is None:
+        show = sys.stderr.isatty()
+    if not show:
+        yield lambda **changes: None
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+    except ImportError:
+        raise ImportError("Progress bars need rich: pip install 'plrp[experiments]'") from None
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=28),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=600) as shown:
+        task = shown.add_task(label, total=None, note="trying a first batch")
+
+        def step(**changes: Any) -> None:
+            shown.update(task, **changes)
+
+        yield step
+
+
+def duration(seconds: float) -> str:
+    """A time for people: 40 s, 12 min, 3 h 20 min, 5 days."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if hours < 48 else f"{hours / 24:.1f} days"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def available_memory() -> int | None:
+    """Bytes that are free for new processes, within the limit of the control group; None where unknown."""
+    try:
+        with open("/proc/meminfo") as stream:
+            free = next(int(line.split()[1]) * 1024 for line in stream if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return None
+    try:
+        with open("/sys/fs/cgroup/memory.max") as stream, open("/sys/fs/cgroup/memory.current") as used:
+            limit, taken = stream.read().strip(), int(used.read())
+            return free if limit == "max" else min(free, max(0, int(limit) - taken))
+    except (OSError, ValueError):
+        return free

@@ -1,0 +1,160 @@
+"""`sweep(config, out)`: measure what a config asks for, or what is missing of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from . import engine
+from .config import Config, differences
+from .data import open_samples
+from .measure import check_masks, check_metrics, work
+from .networks import network_digest
+from .progress import Watch, bar
+from .provenance import facts
+from .results import Results
+from .store import CONFIG, DiskFull, Place, RunError, Store
+
+
+def sweep(
+    config: Config | Mapping[str, Any] | str | Path,
+    out: str | Path | Place,
+    *,
+    shard: tuple[int, int] = (1, 1),
+    workers: int | None = None,
+    device: str = "cpu",
+    threads: int = 1,
+    show_progress: bool | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Results:
+    """Explain every sample with every variant at every p, measure, and store; what exists already is not done again.
+
+    Parameters
+    ----------
+    config
+        A `Config`, the same as plain data, or a TOML file. `plrp.experiments.preset` has the paper's.
+    out
+        The run's folder. A run that was stopped, in whatever way, goes on where it was. A config that would
+        give other results is refused; more samples may be asked for.
+    shard
+        (i, n): do every n-th part only, from the i-th on; n processes, on as many machines as see the folder, share the
+        work.
+    workers
+        Processes; default: one per core, as far as the memory allows. 1 works in this very process.
+    device, threads
+        Where each worker computes, and with how many torch threads. They may change the last bits of a result.
+    show_progress
+        A bar on standard error; default: on a terminal.
+    say
+        Called with a sentence now and then: what is to be done, how long it will take, how much memory it needs.
+
+    Returns the results, complete if every part is there. A part that cannot be made (a damaged photograph) leaves the
+    others alone; when those are done, a RunError says which failed.
+    """
+    check_extras()
+    config = settled(config)
+    check_metrics(config)
+    store = Store(out)
+    samples = open_samples(config)  # refuses missing data before anything is written
+    check_masks(config, samples)
+    counted = replace(config, data=replace(config.data, count=samples.count, digest=samples.digest()))
+    del samples
+    with store.place.lock(shard):
+        if shard == (1, 1):
+            store.place.tidy()
+        _refuse_changes(store, counted)
+        digest = network_digest(counted, store, show_progress)
+        resolved = replace(counted, model=replace(counted.model, digest=digest))
+        resolved = store.settle(resolved, facts(resolved, device, threads))
+        mine = [index for index in range(resolved.parts) if index % shard[1] == shard[0] - 1]
+        there, removed = store.sound(resolved, mine)
+        for name in removed:
+            say(f"{name} was damaged and is done again")
+        missing = [index for index in mine if index not in there]
+        say(headline(resolved, len(mine), len(missing), shard))
+        failures = _measure(store, resolved, missing, workers, device, threads, show_progress, say)
+    if failures:
+        raise RunError(
+            f"{len(failures)} of {len(mine)} parts could not be made; the others are stored in {store}. Mend the cause "
+            f"and start again. {'; '.join(map(str, failures[:3]))}{' …' if len(failures) > 3 else ''}"
+        )
+    return Results(store)
+
+
+def settled(config: Config | Mapping[str, Any] | str | Path) -> Config:
+    """A `Config` with absolute paths, from whatever a user has."""
+    if isinstance(config, (str, Path)):
+        return Config.read(config)
+    return (config if isinstance(config, Config) else Config.from_dict(config)).at(Path.cwd())
+
+
+def headline(config: Config, parts: int, missing: int, shard: tuple[int, int]) -> str:
+    """What there is to do, in one line."""
+    cells, variants = len(config.cells), len({variant for variant, _ in config.cells})
+    text = (
+        f"{config.name}: {config.samples} samples × {cells} maps ({variants} variants) × {len(config.metrics)} metrics"
+    )
+    share = "" if shard == (1, 1) else f" of shard {shard[0]}/{shard[1]}"
+    return f"{text}; {missing} of {parts} parts{share} to do"
+
+
+def check_extras() -> None:
+    """Say what is missing before hours of work, not after."""
+    for package in ("pyarrow", "pandas", "h5py"):
+        if importlib.util.find_spec(package) is None:
+            raise ImportError(f"sweeps need {package}: pip install 'plrp[experiments]'")
+
+
+def _refuse_changes(store: Store, config: Config) -> None:
+    """Before a network is trained for nothing: everything but the weights is compared with what the run began with."""
+    if store.place.exists(CONFIG):
+        known = store.config()
+        same_weights = replace(config, model=replace(config.model, digest=known.model.digest))
+        if differences(known, same_weights):
+            store.settle(same_weights)  # raises, with what differs
+
+
+def _measure(
+    store: Store,
+    config: Config,
+    missing: list[int],
+    workers: int | None,
+    device: str,
+    threads: int,
+    show_progress: bool | None,
+    say: Callable[[str], None],
+) -> list[engine.Failure]:
+    if not missing:
+        return []
+    if workers is None:
+        workers = max(1, cores() // threads) if device == "cpu" else 1
+    crew = max(1, min(workers, len(missing)))
+    amount: Counter[str] = Counter()
+    for index in missing:
+        amount += work(config, config.part(index))
+    with bar(config.name, show_progress) as step:
+        watch = Watch(amount, crew, len(missing), say, step)
+        try:
+            return engine.run(store, config, missing, watch, workers=crew, device=device, threads=threads)
+        except DiskFull as error:
+            raise DiskFull(
+                error.errno,
+                f"{error.strerror}; {watch.stored} of {len(missing)} parts were stored and stay. Make room and start "
+                "again: the rest will be done",
+            ) from None
+        except KeyboardInterrupt:
+            say(f"stopped: {watch.stored} of {len(missing)} parts were stored; started again, it goes on from there")
+            raise
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
