@@ -59,12 +59,15 @@ th { text-align: left; color: var(--soft); font-weight: 600; border-bottom: 2px 
   padding: 6px 10px 6px 0; }
 td { border-bottom: 1px solid var(--line); padding: 7px 10px 7px 0; overflow-wrap: anywhere; vertical-align: top; }
 td img { display: block; width: 100%; max-width: 300px; height: auto; background: #fff; }
+td .number { white-space: nowrap; }
 td small { color: var(--soft); white-space: nowrap; }
 .holds, .fails, .unknown { font-weight: 700; white-space: nowrap; }
 .holds { color: var(--good); }
 .fails { color: var(--bad); }
 .unknown { color: var(--soft); font-weight: 400; }
 .unsure { color: var(--soft); font-size: .85rem; font-weight: 400; }
+.verdicts { display: inline-flex; flex-wrap: wrap; gap: 0 22px; font-size: .92rem; color: var(--soft);
+  padding-left: 1.1em; }
 .finding { border-top: 1px solid var(--line); padding: 12px 0 8px; }
 .finding p { margin: 0 0 6px; }
 .finding ul { margin: 4px 0 0; padding-left: 1.2em; color: var(--soft); font-size: .87rem;
@@ -143,12 +146,24 @@ def _themed(svg: str, dark: Mapping[str, str]) -> str:
     return re.sub(r"(<svg\b[^>]*>)", lambda match: match[1] + style, svg, count=1)
 
 
-def picture(wide: str, alt: str, caption: str = "", narrow: str | None = None, *, plate: bool = False) -> str:
-    """A figure element; `narrow` replaces the picture on screens under 700 px; `plate` keeps it on white."""
+def picture(
+    wide: str,
+    alt: str,
+    caption: str = "",
+    narrow: str | None = None,
+    *,
+    plate: bool = False,
+    width: int | None = None,
+) -> str:
+    """A figure element; `narrow` replaces the picture on screens under 700 px.
+
+    plate: keep it on white, whatever the theme. width: pixels it is not to be stretched beyond.
+    """
     source = f'<source media="(max-width: 700px)" srcset="{narrow}">' if narrow else ""
     foot = f"<figcaption>{caption}</figcaption>" if caption else ""
     kind = ' class="plate"' if plate else ""
-    return f'<figure{kind}><picture>{source}<img src="{wide}" alt="{escape(alt)}"></picture>{foot}</figure>'
+    most = f' style="max-width:{width}px"' if width else ""
+    return f'<figure{kind}><picture>{source}<img src="{wide}" alt="{escape(alt)}"{most}></picture>{foot}</figure>'
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

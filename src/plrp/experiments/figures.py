@@ -33,14 +33,15 @@ class Style:
     line: Any = "-"
     marker: str = "o"
     hollow: bool = False
+    width: float = 1.4
 
 
 STYLES = {
     "LRP": Style("#4a5260", "#4a5261", ":", "D"),
-    "lambda": Style("#0072b2", "#0072b3"),
-    "lambda+gain": Style("#56b4e9", "#1f7fb8", (0, (4, 1.6)), "o", True),
-    "M": Style("#d55e00", "#c45600", "-", "s"),
-    "M+gain": Style("#e69f00", "#a06d00", (0, (4, 1.6)), "s", True),
+    "lambda": Style("#0072b2", "#0072b3", width=2.1),  # λ wider than M: seen below it where they are the same
+    "lambda+gain": Style("#56b4e9", "#1f7fb8", (0, (3, 1.2)), "o", True, 2.1),
+    "M": Style("#d55e00", "#c45600", "-", "s", width=1.1),
+    "M+gain": Style("#e69f00", "#a06d00", (0, (5, 2)), "s", True, 1.1),
 }
 DARK = {
     INK: "#e6ebf1", FAINT: "#9fabb9", GRID: "#323d4b", "#ffffff": "#171d25",
@@ -153,9 +154,9 @@ def _dress(ax: Axes) -> None:
 
 
 def _title(ax: Axes, text: str, faint: str = "") -> None:
-    ax.set_title(text, fontsize=9.5, color=INK, loc="left", pad=6)
+    ax.set_title(text, fontsize=9.5, color=INK, loc="left", pad=6, y=1.0)
     if faint:
-        ax.set_title(faint, fontsize=8, color=FAINT, loc="right", pad=6)
+        ax.set_title(faint, fontsize=8, color=FAINT, loc="right", pad=6, y=1.0)
 
 
 def _empty(heading: str) -> Draw:
@@ -179,7 +180,7 @@ def over_p(
     zoom: bool = True,
     differences: bool = False,
     narrow: bool = False,
-    columns: int = 4,
+    columns: int = 3,
 ) -> Figure:
     """Each metric over p, one group of panels per run: its whole range above, small p below (the paper's figures 2,
     A and B).
@@ -206,12 +207,18 @@ def over_p(
                         sheet.append(_Row([draw], title))
                         title = ""
         else:
-            for begin in range(0, len(metrics), columns):
-                sheet.append(_Row(whole[begin : begin + columns], "" if begin else m.name))
-                below = [None if draw is _nothing else draw for draw in close[begin : begin + columns]]
+            beside = _balanced(len(metrics), columns)
+            for begin in range(0, len(metrics), beside):
+                sheet.append(_Row(whole[begin : begin + beside], "" if begin else m.name))
+                below = [None if draw is _nothing else draw for draw in close[begin : begin + beside]]
                 if any(below):
                     sheet.append(_Row(below))
     return _sheet(sheet, width=2.9 if narrow else 2.2, height=1.75 if narrow else 1.62)
+
+
+def _balanced(count: int, columns: int) -> int:
+    """How many panels stand beside each other: at most `columns`, and no row much shorter than another."""
+    return math.ceil(count / math.ceil(count / columns)) if count else 1
 
 
 def _nothing(ax: Axes) -> None:
@@ -295,11 +302,11 @@ def _over_p(lines: Sequence[_Line], name: str, until: float | None, differences:
 def _draw_line(ax: Axes, line: _Line, clipped: bool = True) -> None:
     style = STYLES[line.variant]
     if np.isfinite(line.low).any():
-        ax.fill_between(line.x, line.low, line.high, color=style.colour, alpha=0.16, linewidth=0)
+        ax.fill_between(line.x, line.low, line.high, color=style.colour, alpha=0.14, linewidth=0)
     ax.plot(
-        line.x, line.y, color=style.colour, linestyle=style.line, linewidth=1.5, marker=style.marker,
-        markersize=3.2, markerfacecolor="#ffffff" if style.hollow else style.colour, markeredgewidth=0.9,
-        clip_on=clipped, solid_capstyle="round", zorder=2.5,
+        line.x, line.y, color=style.colour, linestyle=style.line, linewidth=style.width, solid_capstyle="round",
+        marker=style.marker, markersize=1.6 + 1.3 * style.width, markeredgewidth=0.9,
+        markerfacecolor="#ffffff" if style.hollow else style.colour, clip_on=clipped, zorder=2.5,
     )  # fmt: skip
 
 
@@ -323,6 +330,7 @@ def _fit(ax: Axes, low: float, high: float, log: bool) -> None:
 
 
 def _ticks(ax: Axes, log: bool = False) -> None:
+    """Few ticks, without needless zeros; a power of ten that all y labels share stands above them."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
@@ -330,14 +338,14 @@ def _ticks(ax: Axes, log: bool = False) -> None:
     if log:
         ax.yaxis.set_major_locator(LogLocator(numticks=6))
         ax.yaxis.set_minor_formatter(NullFormatter())
-    else:
-        ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-        low, high = ax.get_ylim()
-        if max(abs(low), abs(high)) < 1e-2 or max(abs(low), abs(high)) >= 1e4:
-            ax.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
-            ax.yaxis.get_offset_text().set(fontsize=7.5, color=FAINT)
-        else:
-            ax.yaxis.set_major_formatter(lambda value, _: f"{round(value, 10):g}".replace("-", "−"))
+        return
+    ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    largest = max(map(abs, ax.get_ylim()))
+    power = math.floor(math.log10(largest)) if largest < 1e-2 or largest >= 1e4 else 0
+    ax.yaxis.set_major_formatter(lambda value, _: f"{round(value / 10.0**power, 6):g}".replace("-", "−"))
+    if power:
+        raised = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+        ax.text(-0.03, 1.04, f"×10{raised}", transform=ax.transAxes, ha="right", fontsize=7.5, color=FAINT)
 
 
 _End = tuple[str, float, str, float]  # the end of a line: its name, y, the name's colour, x
@@ -483,7 +491,11 @@ def side_by_side(first: Measured, second: Measured, metrics: Sequence[str], *, n
         if narrow:
             sheet += [_Row([draw], LABELS[variant] if k == 0 else "") for k, draw in enumerate(panels)]
         else:
-            sheet.append(_Row(panels, LABELS[variant]))
+            beside = _balanced(len(panels), 3)
+            sheet += [
+                _Row(panels[begin : begin + beside], "" if begin else LABELS[variant])
+                for begin in range(0, len(panels), beside)
+            ]
     return _sheet(sheet, width=2.9 if narrow else 2.2, height=1.75 if narrow else 1.62)
 
 

@@ -92,12 +92,17 @@ def _few(shares: Sequence[float]) -> list[float]:
 
 
 def _first(run: Run, count: int) -> list[int]:
-    """The first samples with maps, those predicted rightly before the others, different classes before the same."""
+    """The first samples with maps, those predicted rightly before the others, different classes before the same.
+
+    Maps without relevance show nothing and come last.
+    """
     samples = run.results.samples.set_index("sample")
     mapped = [s for s in run.results.mapped if s in samples.index]
+    if ("LRP", 0.0) in run.results.map_cells:
+        mapped.sort(key=lambda s: not run.results.maps(s, "LRP", 0.0).any())
     right = samples["correct"].fillna(True).astype(bool)  # where there is no label, none is wrong
     chosen, seen = [], set()
-    for sample in sorted(mapped, key=lambda s: (not right[s], s)):
+    for sample in sorted(mapped, key=lambda s: not right[s]):
         if samples["target"][sample] not in seen:
             chosen.append(sample)
             seen.add(samples["target"][sample])

@@ -151,27 +151,34 @@ def _statements(runs: Sequence[Run], sheets: Sheets) -> str:
         for s in run.statements:
             by_claim.setdefault((s.section, s.claim), {})[run.title] = s
     order = {name: k for k, name in enumerate(("sparsity", "localization", "robustness", "faithfulness", "logos"))}
+    shorter = {run.title: run.network if len({r.dataset for r in runs}) == 1 else run.title for run in runs}
     parts, before = [], ""
     for (about, claim), judged in sorted(by_claim.items(), key=lambda item: order[item[0][0]]):
         if about != before:
             parts.append(f"<h3>{about.capitalize()}</h3>")
             before = about
-        words = "; ".join(
-            (f"{escape(title)}: " if len(runs) > 1 else "") + verdict(statement) for title, statement in judged.items()
-        )
+        words = verdict(next(iter(judged.values())))
+        if len(runs) > 1:
+            each = [f"<span>{escape(shorter[title])}: {verdict(s)}</span>" for title, s in judged.items()]
+            words = f'<br><span class="verdicts">{"".join(each)}</span>'
         inner = [f"<p>Rule: {escape(next(iter(judged.values())).rule)}.</p>"]
         for title, statement in judged.items():
             lines = statement.numbers or (f"Not measured: {statement.missing}.",)
             items = "".join(f"<li>{escape(line)}</li>" for line in lines)
             head = f"<p><b>{escape(title)}</b></p>" if len(runs) > 1 else ""
             inner.append(f"{head}<ul>{items}</ul>")
-        parts.append(folded(f"{escape(claim[0].upper() + claim[1:])}: {words}", *inner))
+        parts.append(folded(f"{escape(_capital(claim))}: {words}", *inner))
     sheets.json("statements", {run.title: [asdict(s) for s in run.statements] for run in runs})
     return (
         "<p>What section 4 of the paper says, judged by the sign (or the named size) of means; open a line for its "
         "rule and numbers: means, and paired differences over samples with their intervals. “Within the error”: some "
         "interval that decides includes zero.</p>" + "".join(parts)
     )
+
+
+def _capital(text: str) -> str:
+    """With a capital letter first, but for Greek symbols."""
+    return text[0].upper() + text[1:] if text[0].isascii() else text
 
 
 # -- figures
@@ -191,8 +198,8 @@ def _figures(runs: Sequence[Run], sheets: Sheets) -> str:
                     f"{slug(dataset)}-metrics",
                     figures.over_p(rows, main),
                     _described(rows, main),
-                    f"Sparsity, localization and robustness over the pruned proportion p{_as_in(results)}. Above: the "
-                    f"whole range; below: small p. {_counts(rows, main)}",
+                    f"{_aspects(main)} over the pruned proportion p{_as_in(results)}. Above: the whole range; below: "
+                    f"small p. {_counts(rows, main)}",
                     figures.over_p(rows, main, narrow=True),
                 )
             )
@@ -244,6 +251,12 @@ def legend() -> str:
             f'<span><i style="border-top-style:{dash};border-color:{style.colour}"></i>{escape(LABELS[variant])}</span>'
         )
     return f'<div class="legend">{"".join(shown)}</div>'
+
+
+def _aspects(names: Sequence[str]) -> str:
+    """Which of the paper's aspects a figure shows."""
+    words = dict(zip(figures.MAIN, ("sparsity", "localization", "robustness"), strict=True))
+    return joined(list(dict.fromkeys(words[name.partition(".")[0]] for name in names))).capitalize()
 
 
 def _as_in(figure: str) -> str:
@@ -308,7 +321,7 @@ def _best(runs: Sequence[Run], sheets: Sheets) -> str:
             if not found:
                 continue
             champion = max(found, key=lambda v: better * found[v][1])
-            cells = [escape(figures.metric(name).heading), plain(m.mean(name))]
+            cells = [escape(figures.metric(name).heading), f"<span class=number>{plain(m.mean(name))}</span>"]
             for variant in VARIANTS:
                 if variant not in found:
                     cells.append("")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGE = "index.html"
+PIXELS = 104
+"""Of the page per inch of a drawing, so that letters have one size in all of them."""
 
 
 class Sheets:
@@ -31,7 +33,8 @@ class Sheets:
         """Lines and letters: vectors on the page, in the colours of the reader's theme."""
         self._keep(name, wide)
         small = None if narrow is None else pages.data_uri(narrow, dark=DARK)
-        return pages.picture(pages.data_uri(wide, dark=DARK), alt, caption + self._where(name), small)
+        width = round(PIXELS * wide.get_figwidth())
+        return pages.picture(pages.data_uri(wide, dark=DARK), alt, caption + self._where(name), small, width=width)
 
     def photograph(
         self, name: str, wide: Figure, alt: str, caption: str = "", narrow: Figure | None = None, dpi: int = 130
