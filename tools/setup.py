@@ -67,9 +67,9 @@ class Environment:
         return self.folder / ("plrp-setup-" + "-".join(sorted(extras)))
 
     def fingerprint(self):
-        """A hash of all that decides what gets installed: the two files' content and the Python version."""
+        """A hash of all that decides what gets installed: these files and the Python version."""
         digest = hashlib.sha256(repr(tuple(sys.version_info[:3])).encode())
-        for name in ("pyproject.toml", "constraints.txt"):
+        for name in ("pyproject.toml", "constraints.txt", "src/plrp/kernels/_native.c"):
             content = (self.root / name).read_bytes()
             digest.update(b"%d " % len(content) + content)
         return digest.hexdigest()

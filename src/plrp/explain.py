@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from . import following
 from .composites import Composite, nearest, resolve
-from .ledger import Ledger, Mass, mass_of
+from .following import Followed, followable, mass_of, neurons_of
+from .kernels.sparse import Neurons, Relevance, Rows, added, dense
+from .ledger import Ledger, Mass
 from .maps import OneChannel
 from .operations import Family
 from .passing import book_branch, epsilon_for, pass_on
@@ -215,7 +218,12 @@ def explain_trace(
 
 
 class Walk:
-    """One way of a relevance down the tape."""
+    """One way of a relevance down the tape.
+
+    Relevance is a tensor, or where few neurons hold any, `Neurons` or `Rows` of it; `sparse = False` keeps to tensors.
+    """
+
+    sparse = True
 
     def __init__(
         self,
@@ -238,7 +246,7 @@ class Walk:
                 self.wanted.setdefault(id(op.inputs[0]), []).append(op.name)
         self.layers: dict[str, Tensor] = {}
         self.ledger = Ledger(found.batch) if ledger else None
-        self.relevance: dict[int, Tensor] = {id(self.start.value): self.start.relevance}
+        self.relevance: dict[int, Relevance] = {id(self.start.value): self.start.relevance}
         self.masses: dict[int, Mass] = {}
         self.arrived: dict[int, Arrived] = {}
         self.again = pruning is not None and pruning.redistribution == "M"
@@ -258,10 +266,10 @@ class Walk:
             relevance = self._collect(value)
             if relevance is None:  # an input that the score does not depend on
                 relevance = torch.zeros_like(value.data, dtype=self.dtype)
-            found.append(relevance.contiguous())
+            found.append(dense(relevance).contiguous())
         return found
 
-    def _collect(self, value: Value) -> Tensor | None:
+    def _collect(self, value: Value) -> Relevance | None:
         """The whole relevance of a tensor, all of its readers done: prune it where it is to be pruned."""
         relevance = self.relevance.pop(id(value), None)
         arrived = self.arrived.pop(id(value), None)
@@ -271,7 +279,7 @@ class Walk:
         if site is not None:
             assert self.pruning is not None
             unpruned, book = relevance, Booking(self.ledger is not None)
-            relevance, columns = prune(relevance, site, self.pruning, arrived, book)
+            relevance, columns = prune(relevance, site, self.pruning, arrived, book, self.sparse)
             if self.ledger is not None:
                 before = self._mass(value, unpruned)
                 after = self.masses[id(value)] = mass_of(relevance, value.samples)
@@ -285,33 +293,37 @@ class Walk:
                     **columns,
                 )
         for name in self.wanted.get(id(value), ()):
-            self.layers[name] = relevance
+            self.layers[name] = dense(relevance)
         return relevance
 
-    def _mass(self, value: Value, relevance: Tensor) -> Mass:
+    def _mass(self, value: Value, relevance: Relevance) -> Mass:
         """The mass of a tensor's relevance, computed once."""
         known = self.masses.get(id(value))
         if known is None:
             known = self.masses[id(value)] = mass_of(relevance, value.samples)
         return known
 
-    def _hand_down(self, op: Op, given: list[Tensor | None]) -> None:
+    def _hand_down(self, op: Op, given: Sequence[Relevance | None]) -> None:
         book = Booking(self.ledger is not None)
-        branches: list[Handed] = []
+        branches: list[Handed] | list[Followed] = []
+        taken: Sequence[Relevance | None] | None
         if op.is_layer:
             assert given[0] is not None
-            taken: list[Tensor | None] = [self._through_layer(op, given[0], book, branches)]
+            found, branches = self._through_layer(op, given[0], book)
+            taken = [found]
         elif op.family is Family.UNSUPPORTED:
             raise unsupported(op, self.start.ops)
         else:
-            taken = pass_on(op, given, book)
+            taken = following.pass_on(op, given, book)
+            if taken is None:
+                taken = pass_on(op, [None if r is None else dense(r) for r in given], book)
         masses = self._write(op, given, taken, book)
         for value, relevance, mass in zip(op.inputs, taken, masses, strict=True):
             if relevance is not None:
                 self._arrive(op, value, relevance, mass, branches)
 
     def _write(
-        self, op: Op, given: list[Tensor | None], taken: list[Tensor | None], book: Booking
+        self, op: Op, given: Sequence[Relevance | None], taken: Sequence[Relevance | None], book: Booking
     ) -> list[Mass | None]:
         """Enter an operation into the ledger if it moves mass; returns the mass that each input received."""
         if self.ledger is None:
@@ -332,10 +344,17 @@ class Walk:
         )
         return out
 
-    def _arrive(self, op: Op, value: Value, relevance: Tensor, mass: Mass | None, branches: list[Handed]) -> None:
+    def _arrive(
+        self,
+        op: Op,
+        value: Value,
+        relevance: Relevance,
+        mass: Mass | None,
+        branches: list[Handed] | list[Followed],
+    ) -> None:
         key = id(value)
         before = self.relevance.get(key)
-        self.relevance[key] = relevance if before is None else before + relevance
+        self.relevance[key] = relevance if before is None else added(before, relevance)
         if before is None and mass is not None:
             self.masses[key] = mass
         else:
@@ -345,15 +364,17 @@ class Walk:
             if branches:
                 arrived.layers.append((op.output.samples, branches))
             else:
-                arrived.other = relevance if arrived.other is None else arrived.other + relevance
+                arrived.other = relevance if arrived.other is None else added(arrived.other, relevance)
 
-    def _through_layer(self, op: Op, given: Tensor, book: Booking, branches: list[Handed]) -> Tensor:
+    def _through_layer(
+        self, op: Op, given: Relevance, book: Booking
+    ) -> tuple[Relevance, list[Handed] | list[Followed]]:
         """A conv or linear layer by its rule: Σ over the branches of Σ_k n_jk share_k R_k / d_k."""
-        rule, value, samples = self.composite.rule(op), op.inputs[0], op.output.samples
+        rule, value = self.composite.rule(op), op.inputs[0]
         if isinstance(rule, Pass):
             if op.output.shape != value.shape:
                 raise ValueError(f"Pass needs a layer that keeps its input's shape; '{op.name}' does not.")
-            return given
+            return given, []
         assert op.map is not None
         layer, x = op.map.to(self.dtype), value.data.to(self.dtype)
         z = None
@@ -361,24 +382,57 @@ class Walk:
             z = op.output.data
             z = z if z.dtype == self.dtype else layer.apply(x, layer.weight, layer.bias)
         epsilon = epsilon_for(op.output) if rule.epsilon is None else rule.epsilon
+        branches = rule.branches(layer, x, z, value.nonnegative)
+        geometry = followable(op, self.dtype) if self.sparse else None
+        if geometry is not None and all(branch.map is layer for branch in branches):
+            neurons = neurons_of(given)
+            if neurons is not None:
+                known = [self._known(op, rule, n, branch) for n, branch in enumerate(branches)]
+                rows, followed = following.through_layer(geometry, neurons, branches, known, epsilon, book)
+                self._book_unhanded(book, op, branches, neurons)
+                return rows, followed
+        return self._through_dense_layer(op, rule, branches, x, given, epsilon, book)
+
+    def _through_dense_layer(
+        self, op: Op, rule: Rule, branches: list[Branch], x: Tensor, given: Relevance, epsilon: float, book: Booking
+    ) -> tuple[Tensor, list[Handed]]:
+        value, samples = op.inputs[0], op.output.samples
         taken: Tensor | None = None
-        unhanded: Any = 1.0  # the share of R_k that no branch hands down
-        for number, branch in enumerate(rule.branches(layer, x, z, value.nonnegative)):
+        handed = []
+        for number, branch in enumerate(branches):
             d = self._denominator(op, rule, number, branch)
-            part = given if isinstance(branch.share, float) and branch.share == 1.0 else given * branch.share
-            if isinstance(branch.map, OneChannel) and op.first:
-                part = part.sum(1, keepdim=True)  # d is the same for all channels: they hand down as one
+            if isinstance(branch.map, OneChannel) and op.first:  # d is the same for all channels: they hand down as one
+                part = given.channel_sums() if isinstance(given, Neurons) else dense(given).sum(1, keepdim=True)
+                part = part if branch.share == 1.0 else part * branch.share
+            else:
+                given = dense(given)
+                part = given if isinstance(branch.share, float) and branch.share == 1.0 else given * branch.share
             s = quotient(part, d, epsilon, branch.one_sign)
             term = branch.hand(s, x)
             taken = term if taken is None else taken.add_(term)
             book_branch(book, branch, part, s, d, epsilon, samples)
-            unhanded = unhanded - branch.share
             if self.again and id(value) in self.sites:
-                branches.append(Handed(branch, part, s, d, epsilon))
-        if isinstance(unhanded, Tensor) and book.active:  # γ hands nothing down where z = 0
-            book.epsilon = book.epsilon + samples.sum(given * unhanded)
+                handed.append(Handed(branch, part, s, d, epsilon))
+        self._book_unhanded(book, op, branches, given)
         assert taken is not None
-        return taken
+        return taken, handed
+
+    def _book_unhanded(self, book: Booking, op: Op, branches: Sequence[Branch], given: Relevance) -> None:
+        """Book the share of R_k that no branch hands down: γ hands nothing down where z = 0."""
+        unhanded: Any = 1.0
+        for branch in branches:
+            unhanded = unhanded - branch.share
+        if isinstance(unhanded, Tensor) and book.active:
+            if isinstance(given, Neurons):
+                book.epsilon = book.epsilon + given.sum(given.values * given.at(unhanded))
+            else:
+                book.epsilon = book.epsilon + op.output.samples.sum(dense(given) * unhanded)
+
+    def _known(self, op: Op, rule: Rule, number: int, branch: Branch) -> Tensor | None:
+        """d_k where it need not be computed neuron by neuron: it stands on the tape, or is shared by explanations."""
+        if self.trace.denominators is None and branch.denominator is None:
+            return None
+        return self._denominator(op, rule, number, branch)
 
     def _denominator(self, op: Op, rule: Rule, number: int, branch: Branch) -> Tensor:
         """d_k, computed once per trace that is explained more than once."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from .rules import Booking
-from .samples import Samples
 from .tables import render_html, render_table
 
 MASSES = ("mass_in_positive", "mass_in_negative", "mass_out_positive", "mass_out_negative")
@@ -28,11 +27,6 @@ def signed_mass(rows: Tensor) -> Mass:
         total = rows.sum(1)
         return total, torch.zeros_like(total)
     return rows.clamp(min=0).sum(1), rows.clamp(max=0).sum(1).neg()
-
-
-def mass_of(relevance: Tensor, samples: Samples) -> Mass:
-    """The mass of the positive and of the negative part, per sample."""
-    return signed_mass(samples.rows(relevance))
 
 
 class Ledger(Sequence[dict[str, Any]]):

@@ -15,15 +15,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .kernels.sparse import Geometry, Weight
 from .kernels.switch import fast
 
 
 class LinearMap(ABC):
-    """x ↦ Wx + b for one call of a layer. `bias` broadcasts against the output; both are in the dtype of the walk."""
+    """x ↦ Wx + b for one call of a layer. `bias` broadcasts against the output; both are in the dtype of the walk.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight = weight
+    W is `raw · scale`: the layer's parameter, and what BatchNorms after it scale its channels by (None: nothing). It is
+    multiplied out when it is first needed, which for most rules is never.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> None:
+        self.raw = weight
+        self.scale = scale
         self.bias = bias
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of W."""
+        return self.raw.dtype if self.scale is None else torch.promote_types(self.raw.dtype, self.scale.dtype)
 
     @abstractmethod
     def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -35,7 +46,7 @@ class LinearMap(ABC):
 
     def to(self, dtype: torch.dtype) -> LinearMap:
         """The same map in another precision (itself where nothing changes)."""
-        if self.weight.dtype == dtype and (self.bias is None or self.bias.dtype == dtype):
+        if self.dtype == dtype and (self.bias is None or self.bias.dtype == dtype):
             return self
         return self.with_parameters(self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
 
@@ -48,19 +59,33 @@ class LinearMap(ABC):
         return None
 
     @cached_property
-    def positive_weight(self) -> Tensor:
-        """W⁺."""
-        return self.weight.clamp(min=0)
+    def whole(self) -> Weight:
+        """W, to be multiplied out when it is needed."""
+        return Weight(self.raw, self.scale)
 
     @cached_property
-    def negative_weight(self) -> Tensor:
-        """W⁻, the negative part with its sign."""
-        return self.weight.clamp(max=0)
+    def positive(self) -> Weight:
+        """W⁺, likewise."""
+        return Weight(self.raw, self.scale, 1)
+
+    @cached_property
+    def negative(self) -> Weight:
+        """W⁻, the negative part with its sign, likewise."""
+        return Weight(self.raw, self.scale, -1)
+
+    @property
+    def weight(self) -> Tensor:
+        """W."""
+        return self.whole.full
+
+    def _times(self, scale: Tensor) -> Tensor:
+        """One more scale on top of those there are."""
+        return scale if self.scale is None else self.scale * scale
 
     @cached_property
     def flat(self) -> LinearMap:
         """The map with all weights one."""
-        return self.with_parameters(torch.ones_like(self.weight), None)
+        return self.with_parameters(torch.ones_like(self.raw, dtype=self.dtype), None)
 
 
 class Dense(LinearMap):
@@ -85,7 +110,7 @@ class Dense(LinearMap):
     def scaled(self, scale: Tensor, shift: Tensor) -> Dense:
         """Fold a per-feature scale and shift into the weight."""
         bias = shift if self.bias is None else self.bias * scale + shift
-        return Dense(self.weight * scale[:, None], bias)
+        return Dense(self.raw, bias, self._times(scale[:, None]))
 
 
 class Convolution(LinearMap):
@@ -103,8 +128,9 @@ class Convolution(LinearMap):
         transposed: bool = False,
         output_padding: tuple[int, ...] | None = None,
         extra: tuple[int, ...] | None = None,
+        scale: Tensor | None = None,
     ) -> None:
-        super().__init__(weight, bias)
+        super().__init__(weight, bias, scale)
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         self.transposed = transposed
         self.output_padding = output_padding or (0,) * len(stride)
@@ -145,7 +171,7 @@ class Convolution(LinearMap):
         )[0]
         return back if self.extra is None else F.pad(back, tuple(-n for n in self.extra))
 
-    def with_parameters(self, weight: Tensor, bias: Tensor | None, groups: int | None = None) -> Convolution:
+    def with_parameters(self, weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> Convolution:
         """A convolution of the same geometry."""
         return Convolution(
             weight,
@@ -153,30 +179,39 @@ class Convolution(LinearMap):
             stride=self.stride,
             padding=self.padding,
             dilation=self.dilation,
-            groups=self.groups if groups is None else groups,
+            groups=self.groups,
             transposed=self.transposed,
             output_padding=self.output_padding,
             extra=self.extra,
+            scale=scale,
         )
 
     def scaled(self, scale: Tensor, shift: Tensor) -> Convolution:
         """Fold a per-channel scale and shift (a BatchNorm) into the weight."""
         space = (1,) * len(self.stride)
         if self.transposed:  # weight (in, out / groups, *kernel)
-            grouped = self.weight.unflatten(0, (self.groups, -1))
-            weight = (grouped * scale.view(self.groups, 1, -1, *space)).flatten(0, 1)
+            per_group = scale.view(self.groups, 1, -1).expand(-1, self.raw.shape[0] // self.groups, -1)
+            channels = per_group.reshape(self.raw.shape[0], -1, *space)
         else:
-            weight = self.weight * scale.view(-1, 1, *space)
+            channels = scale.view(-1, 1, *space)
         shift = shift.view(-1, *space)
         bias = shift if self.bias is None else self.bias * scale.view(-1, *space) + shift
-        return self.with_parameters(weight, bias)
+        return self.with_parameters(self.raw, bias, self._times(channels))
+
+    def geometry(self, inputs: torch.Size, outputs: torch.Size) -> Geometry | None:
+        """Where its outputs read, for propagation that follows single neurons; None where there is no such."""
+        if self.transposed or self.extra is not None:
+            return None
+        kernel = tuple(self.raw.shape[2:])
+        return Geometry(inputs, outputs, kernel, self.stride, self.padding, self.dilation, self.groups)
 
     @cached_property
     def flat(self) -> LinearMap:
         """The convolution with all weights one, in one channel where there are no groups."""
         if self.groups > 1:
             return super().flat
-        return OneChannel(self.with_parameters(self.weight.new_ones(1, 1, *self.weight.shape[2:]), None))
+        ones = torch.ones(1, 1, *self.raw.shape[2:], dtype=self.dtype, device=self.raw.device)
+        return OneChannel(self.with_parameters(ones, None))
 
 
 class OneChannel(LinearMap):

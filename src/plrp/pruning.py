@@ -8,21 +8,21 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .composites import nearest
-from .kernels.selection import countable, select_rows, thresholds
+from .following import FEWEST, NEURONS_BELOW, Followed, again, mass_of
+from .kernels.selection import countable, statistics, thresholds
+from .kernels.sparse import Neurons, Relevance, Rows, at_neurons, dense, rescaling, survivors
+from .kernels.switch import fast
 from .ledger import Mass, signed_mass
-from .rules import Booking, Handed, quotient
+from .rules import ORPHANED, Booking, Handed, quotient
 from .samples import Samples
 
 if TYPE_CHECKING:
     from .tape import Op, Value
     from .trace import Trace
-
-ORPHANED = 1e-6  # a neuron is orphaned if its contributions cancel to this share of their magnitudes
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,24 @@ class Site:
 class Arrived:
     """What reached a tensor, kept apart for PLRP-M: over its conv and linear readers, and over all others."""
 
-    layers: list[tuple[Samples, list[Handed]]] = field(default_factory=list)  # with the layout of their outputs
-    other: Tensor | None = None
+    layers: list[tuple[Samples, list[Handed] | list[Followed]]] = field(default_factory=list)  # and their outputs' layout
+    other: Relevance | None = None
+
+
+    def dense(self) -> Arrived:
+        """The same as ordinary tensors."""
+        layers: list[tuple[Samples, list[Handed] | list[Followed]]] = [
+            (samples, [h.dense() if isinstance(h, Followed) else h for h in branches])
+            for samples, branches in self.layers
+        ]
+        return Arrived(layers, None if self.other is None else dense(self.other))
+
+    @property
+    def sparse(self) -> bool:
+        """Whether all of it is relevance of few neurons."""
+        return not isinstance(self.other, Tensor) and all(
+            isinstance(h, Followed) for _, branches in self.layers for h in branches
+        )
 
 
 @dataclass
@@ -160,9 +176,18 @@ class Cut:
     before: Mass
     after: Mass
     counts: tuple[Tensor, Tensor]  # non-zero neurons before and after, (batch,)
-    scattered: list[tuple[np.ndarray, np.ndarray]] | None = (
-        None  # where the survivors stand and what they hold, if known
-    )
+
+    @classmethod
+    def of(cls, stats: Tensor, survivors: Tensor) -> Cut:
+        """From the statistics of the selection, one row per sample."""
+        up, down, before_up, before_down, pruned_up, pruned_down, entries, kept = stats.unbind(1)
+        return cls(
+            theta=(up.float(), down.float()),
+            survivors=survivors,
+            before=(before_up, before_down),
+            after=(before_up - pruned_up, before_down - pruned_down),
+            counts=(entries.long(), kept.long()),
+        )
 
     @property
     def pruned(self) -> Tensor:
@@ -196,7 +221,10 @@ def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | Non
     if pruning.sparsity_gain is None and countable(rows):
         assert p is not None
         assert p_negative is not None
-        return _counted(rows, p, p_negative, rescaled=pruning.redistribution == "lambda" and pruning.conserve)
+        offsets = torch.arange(len(rows) + 1) * rows.shape[1]
+        stats = statistics(rows.contiguous(), offsets, p, p_negative)
+        up, down = stats[:, :1].float(), -stats[:, 1:2].float()
+        return Cut.of(stats, torch.where((rows > up) | (rows < down), rows, 0.0))
     theta = thresholds(rows, p or 0.0, p_negative or 0.0)
     if pruning.sparsity_gain is not None:
         measure = _zeros_gain if pruning.measure == "zeros" else _gini_gain
@@ -211,23 +239,6 @@ def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | Non
     survivors = torch.where(keep, rows, torch.zeros_like(rows[:, :1]))
     counts = rows.count_nonzero(1), keep.sum(1)
     return Cut(theta, survivors, signed_mass(rows), signed_mass(survivors), counts)
-
-
-def _counted(rows: Tensor, p: float, p_negative: float, rescaled: bool) -> Cut:
-    """The same for large rows, touching the non-zero entries only; `rescaled`: the survivors are written by λ later."""
-    survivors = torch.zeros_like(rows)
-    found, scattered = [], []
-    for chosen, kept in zip(select_rows(rows.numpy(), p, p_negative), survivors.numpy(), strict=True):
-        if not rescaled:
-            kept[chosen.where] = chosen.values
-        scattered.append((chosen.where, chosen.values))
-        found.append((*chosen.theta, *chosen.before, *chosen.after, chosen.entries, len(chosen.where)))
-    columns = torch.tensor(found, dtype=torch.float64).T
-    theta, before, after = columns[:2].float(), columns[2:4], columns[4:6]
-    counts = columns[6:].long()
-    return Cut(
-        (theta[0], theta[1]), survivors, (before[0], before[1]), (after[0], after[1]), (counts[0], counts[1]), scattered
-    )
 
 
 def _zeros_gain(values: Tensor, gain: float) -> Tensor:
@@ -278,9 +289,14 @@ def _gini_gain(values: Tensor, gain: float) -> Tensor:
 
 
 def prune(
-    relevance: Tensor, site: Site, pruning: Pruning, arrived: Arrived | None, book: Booking
-) -> tuple[Tensor, dict[str, Any]]:
+    relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None, book: Booking, sparse: bool = True
+) -> tuple[Relevance, dict[str, Any]]:
     """Prune the relevance of one tensor. Returns the new relevance and the ledger's columns; books what was lost."""
+    if sparse and _by_neurons(relevance, site, pruning, arrived):
+        return _prune_neurons(relevance, site, pruning, arrived, book)
+    relevance = dense(relevance)
+    if arrived is not None:
+        arrived = arrived.dense()
     samples = site.value.samples
     rows = samples.rows(relevance)
     chosen = cut(rows, pruning, site.p, site.p_negative)
@@ -297,6 +313,98 @@ def prune(
         new = torch.where(chosen.pruned[:, None], samples.rows(again), rows)
         columns.update(_flipped(new, rows) if book.active else {})
     return samples.unrows(new, relevance.shape), columns
+
+
+def _by_neurons(relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None) -> bool:
+    """Whether to keep the survivors as single neurons: tensors (samples, channels, *plane) that a share of mass cuts."""
+    return (
+        fast()
+        and pruning.sparsity_gain is None
+        and site.value.samples.ordinary
+        and len(relevance.shape) > 2
+        and relevance.shape.numel() >= FEWEST
+        and (not isinstance(relevance, Tensor) or relevance.is_contiguous())
+        and (pruning.redistribution == "lambda" or (pruning.conserve and arrived is not None and arrived.sparse))
+        and pruning.conserve
+    )
+
+
+def _prune_neurons(
+    relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None, book: Booking
+) -> tuple[Relevance, dict[str, Any]]:
+    """The same for tensors of which few neurons survive, which are all that is looked at from here on."""
+    if isinstance(relevance, Neurons):
+        relevance = relevance.rows()
+    if isinstance(relevance, Rows):
+        values, offsets = relevance.values, relevance.offsets() * relevance.shape[1]
+    else:
+        values, offsets = relevance, torch.arange(relevance.shape[0] + 1) * relevance.shape[1:].numel()
+    assert site.p is not None
+    stats = statistics(values, offsets, site.p, site.p if site.p_negative is None else site.p_negative)
+    scaled = pruning.redistribution == "lambda"
+    if isinstance(relevance, Tensor) and bool((stats[:, 7] > NEURONS_BELOW * relevance.shape[1:].numel()).all()):
+        return _many(relevance, stats, book)
+    kept = survivors(relevance, stats, rescale=scaled)
+    columns: dict[str, Any] = Cut.of(stats, kept.values).columns() if book.active else {}
+    if scaled:
+        if book.active:
+            columns["lambda_positive"], columns["lambda_negative"] = rescaling(stats).unbind(1)
+            columns["orphaned"] = columns["flipped"] = columns["flipped_mass"] = 0
+        return kept, columns
+    assert arrived is not None
+    new = kept.holding(_reapply_neurons(kept, stats, arrived, columns))
+    if book.active:
+        turned = new.values * kept.values < 0
+        columns["flipped"] = new.sum(turned.to(new.values.dtype)).long()
+        columns["flipped_mass"] = new.sum(new.values.abs() * turned)
+        columns["neurons_after"] = new.sum((new.values != 0).to(new.values.dtype)).long()
+    return new, columns
+
+
+def _many(relevance: Tensor, stats: Tensor, book: Booking) -> tuple[Tensor, dict[str, Any]]:
+    """PLRP-λ of a tensor of which so many neurons survive that they are better kept in place."""
+    rows, columns = relevance.flatten(1), {}
+    up, down = stats[:, :1].float(), -stats[:, 1:2].float()
+    scales = rescaling(stats)
+    if book.active:
+        columns = Cut.of(stats, rows).columns()
+        columns["lambda_positive"], columns["lambda_negative"] = scales.unbind(1)
+        columns["orphaned"] = columns["flipped"] = columns["flipped_mass"] = 0
+    above, below = scales.to(rows.dtype).unbind(1)
+    kept = torch.where(rows > up, rows * above[:, None], torch.where(rows < down, rows * below[:, None], 0.0))
+    return kept.view(relevance.shape), columns
+
+
+def _reapply_neurons(kept: Neurons, stats: Tensor, arrived: Arrived, columns: dict[str, Any]) -> Tensor:
+    """PLRP-M for single survivors; see `_reapply`."""
+    pruned = stats[:, 6] != stats[:, 7]
+    total = torch.zeros_like(kept.values)
+    homeless = [kept.values.new_zeros(kept.shape[0], dtype=torch.float64) for _ in range(2)]
+    for _, branches in arrived.layers:
+        for one in branches:
+            assert isinstance(one, Followed)
+            received, orphaned = again(one, kept)
+            total += received
+            for sign, part in enumerate((orphaned.clamp(min=0), orphaned.clamp(max=0).neg())):
+                homeless[sign] += one.neurons.sum(part.double())
+    columns["orphaned"] = homeless[0] + homeless[1]
+    masses = [stats[:, 2] - stats[:, 4], stats[:, 3] - stats[:, 5]]
+    if arrived.other is not None:
+        other = arrived.other
+        held = at_neurons(other, kept)
+        before = mass_of(other, Samples.first_axis(kept.shape[0]))
+        after = [kept.sum(part.double()) for part in (held.clamp(min=0), held.clamp(max=0).neg())]
+        scales = [_ratio(b.double(), a, pruned).to(held.dtype)[kept.sample] for b, a in zip(before, after, strict=True)]
+        total += held * torch.where(held > 0, scales[0], scales[1])
+        for sign in range(2):
+            homeless[sign] += torch.where(after[sign] > 0, 0.0, before[sign].double())
+    whole = masses[0] + masses[1]
+    for sign, part in enumerate((kept.values.clamp(min=0), kept.values.clamp(max=0))):
+        has = masses[sign] > 0
+        own = torch.where(has, homeless[sign] / torch.where(has, masses[sign], 1.0), 0.0)
+        everyone = torch.where(has, 0.0, homeless[sign] / torch.where(whole > 0, whole, 1.0)) * (1 - 2 * sign)
+        total += part * own.to(part.dtype)[kept.sample] + kept.values.abs() * everyone.to(part.dtype)[kept.sample]
+    return torch.where(pruned[kept.sample], total, kept.values)
 
 
 def _flipped(new: Tensor, rows: Tensor) -> dict[str, Any]:
@@ -319,12 +427,6 @@ def _rescale(rows: Tensor, chosen: Cut, pruning: Pruning, book: Booking, columns
     columns["lambda_positive"], columns["lambda_negative"] = scales
     columns["orphaned"] = columns["flipped"] = columns["flipped_mass"] = 0
     up, down = (s.to(rows.dtype)[:, None] for s in scales)
-    if chosen.scattered is not None:  # scale the few survivors, not the whole map
-        for row, (where, values), above, below in zip(
-            chosen.survivors.numpy(), chosen.scattered, up[:, 0].numpy(), down[:, 0].numpy(), strict=True
-        ):
-            row[where] = values * np.where(values > 0, above, below)
-        return chosen.survivors
     return chosen.survivors.mul_(torch.where(chosen.survivors > 0, up, down))
 
 

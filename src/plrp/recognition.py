@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .maps import Dense, Replayed, convolution
+from .maps import Convolution, Dense, Replayed, convolution
 from .operations import Family
 from .tape import Op, Value, tensors_in
 
@@ -41,6 +41,19 @@ def recognise(op: Op) -> None:
         _refuse(op, "several operands that depend on the input")
     elif op.family is Family.AFFINE and len(op.inputs) > 1:
         _refuse(op, "scale or shift that depend on the input")
+
+
+def foldable(op: Op) -> bool:
+    """Whether this is a BatchNorm that can be folded into the conv or linear before it, whose output it alone reads."""
+    below = op.inputs[0].producer if op.inputs else None
+    return (
+        op.kind == "batch_norm"
+        and op.family is Family.AFFINE
+        and below is not None
+        and isinstance(below.map, Dense | Convolution)
+        and len(below.output.readers) == 1
+        and (below.output.data.dim() == 2 or below.kind != "linear")
+    )
 
 
 def _refuse(op: Op, reason: str) -> None:

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from .errors import TraceError, UnsupportedOperation
 from .operations import LEAVES, Family, Operation, lookup, spelled
-from .recognition import is_nonnegative, recognise
+from .recognition import foldable, is_nonnegative, recognise
 from .refusals import refuse_active
 from .samples import Samples
 from .tape import Op, Value, replaced, tensors_in
@@ -41,7 +41,12 @@ class Recorder(TorchFunctionMode):
     def value_of(self, tensor: Any) -> Value | None:
         """The value that a tensor of the forward pass holds now, if it depends on the input."""
         entry = self._known.get(id(tensor))
-        return entry[1] if entry is not None and entry[0]() is tensor else None
+        if entry is None or entry[0]() is not tensor:
+            return None
+        value = entry[1]
+        if value.data.is_meta and not tensor.is_meta:
+            value.data = _snapshot(tensor)  # somebody reads it after all
+        return value
 
     def know(self, tensor: Tensor, value: Value) -> None:
         """From now on, `tensor` holds `value`."""
@@ -183,6 +188,8 @@ class Recorder(TorchFunctionMode):
         for value in op.outputs:
             value.nonnegative = is_nonnegative(op)
         self.ops.append(op)
+        if foldable(op):  # what the BatchNorm read is needed by nobody else, unless `value_of` is asked for it again
+            op.inputs[0].data = op.inputs[0].data.to("meta")
 
     def _lift(self, tensor: Tensor) -> Any:
         """A value for a tensor that depends on the input, the tensor itself for a constant."""

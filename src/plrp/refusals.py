@@ -113,13 +113,23 @@ def check_output(found: Trace, output: Any) -> None:
         )
 
 
-_STAY_FINITE = (Family.REARRANGE, Family.WINNER, Family.SPLIT)  # of finite values
+# Operations that cannot hide a NaN or +∞ of their input from the output they give (−∞ hides below a ReLU or a maximum,
+# where it neither counts nor holds relevance).
+_OPEN_FAMILIES = (Family.LAYER, Family.REARRANGE, Family.WINNER, Family.SPLIT)
+_OPEN_KINDS = frozenset("relu dropout dropout1d dropout2d dropout3d batch_norm clone detach contiguous to float".split())
+_CLOSED_KINDS = frozenset("maximum minimum min amin".split())
 
 
 def check_finite(found: Trace) -> None:
-    """Refuse NaN and infinite activations, naming the layer."""
-    creators = [op for op in found.ops if op.family not in _STAY_FINITE and op.kind not in ("relu", "dropout")]
-    sums = [v.data.sum() for op in creators for v in op.outputs]  # one cheap pass; finite sums prove finite values
+    """Refuse NaN and infinite activations, naming the layer.
+
+    Looked at are the output, and what enters operations that could hide such a value (sigmoid, clamp, a gate …).
+    """
+    suspects = list(tensors_in(found.output))
+    for op in found.ops:
+        if (op.family not in _OPEN_FAMILIES and op.kind not in _OPEN_KINDS) or op.kind in _CLOSED_KINDS:
+            suspects += [value.data for value in op.inputs]
+    sums = [t.sum().abs() for t in suspects if t.is_floating_point() or t.is_complex()]  # if finite, so are all values
     if not sums or bool(torch.isfinite(torch.stack([s.double() for s in sums])).all()):
         return
     for position, op in enumerate(found.ops):

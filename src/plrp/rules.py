@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .kernels.sparse import Weight
 from .kernels.switch import fast
 from .maps import Dense, LinearMap
 
 EPSILON = 1e-6
+ORPHANED = 1e-6  # a neuron is orphaned if its contributions cancel to this share of their magnitudes
 EPSILON_HALF = 1e-3  # activations in half precision are that coarse
 
 
@@ -29,7 +31,7 @@ class Part(NamedTuple):
     """One summand of a branch's contributions: n_jk = input_j · weight_jk."""
 
     input: Tensor
-    weight: Tensor
+    weight: Weight
     unit: bool = False  # the input is all ones: nothing to multiply with
 
 
@@ -50,9 +52,9 @@ class Branch:
         for part in self.parts:
             source = part.input if mask is None else part.input * mask
             if total is None:
-                total = self.map.apply(source, part.weight, bias)
+                total = self.map.apply(source, part.weight.full, bias)
             else:
-                total.add_(self.map.apply(source, part.weight))
+                total.add_(self.map.apply(source, part.weight.full))
         assert total is not None
         return total
 
@@ -61,13 +63,13 @@ class Branch:
         if self.one_sign:
             return self.contributions(mask)
         # The parts of a branch of mixed sign never share an input (x⁺ and x⁻), so |n| is the sum of theirs.
-        return sum(self.map.apply((p.input * mask).abs(), p.weight.abs()) for p in self.parts)  # type: ignore[return-value]
+        return sum(self.map.apply((p.input * mask).abs(), p.weight.full.abs()) for p in self.parts)  # type: ignore[return-value]
 
     def hand(self, s: Tensor, like: Tensor, mask: Tensor | None = None) -> Tensor:
         """Σ_k n_jk s_k, in the shape of the layer's input."""
         total: Tensor | None = None
         for part in self.parts:
-            term = self.map.transpose(s, part.weight, like)
+            term = self.map.transpose(s, part.weight.full, like)
             if not part.unit:
                 term.mul_(part.input)
             total = term if total is None else total.add_(term)
@@ -92,7 +94,7 @@ class Handed:
         live = self.s.ne(0).any(0)
         if live.sum() * 2 > live.numel():
             return self
-        parts = tuple(part._replace(weight=part.weight[live]) for part in self.branch.parts)
+        parts = tuple(part._replace(weight=Weight(part.weight.full[live])) for part in self.branch.parts)
         bias = None if self.branch.bias is None else self.branch.bias[live]
         branch = replace(self.branch, parts=parts, bias=bias, share=1.0, denominator=None)
         return Handed(branch, self.given[:, live], self.s[:, live], self.denominator[:, live], self.epsilon)
@@ -167,7 +169,7 @@ class Epsilon(Rule):
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch; its denominator is the layer's output."""
-        return [Branch(map, (Part(x, map.weight),), map.bias, denominator=z)]
+        return [Branch(map, (Part(x, map.whole),), map.bias, denominator=z)]
 
 
 class Zero(Epsilon):
@@ -206,9 +208,9 @@ class AlphaBeta(Rule):
         positive.share = self.alpha
         if self.beta == 0:
             return [positive]
-        parts = [Part(x if nonnegative else x.clamp(min=0), map.negative_weight)]
+        parts = [Part(x if nonnegative else x.clamp(min=0), map.negative)]
         if not nonnegative:
-            parts.append(Part(x.clamp(max=0), map.positive_weight))
+            parts.append(Part(x.clamp(max=0), map.positive))
         negative = None if map.bias is None else map.bias.clamp(max=0)
         return [positive, Branch(map, tuple(parts), negative, share=-self.beta)]
 
@@ -230,8 +232,8 @@ class Gamma(Rule):
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """A branch for outputs above zero and one for those below."""
         assert z is not None
-        up = torch.add(map.weight, map.positive_weight, alpha=self.gamma)
-        down = torch.add(map.weight, map.negative_weight, alpha=self.gamma)
+        up = Weight(torch.add(map.weight, map.positive.full, alpha=self.gamma))
+        down = Weight(torch.add(map.weight, map.negative.full, alpha=self.gamma))
         found = []
         for sign, toward, away in ((1, up, down), (-1, down, up)):
             live = (z > 0) if sign > 0 else (z < 0)
@@ -270,7 +272,7 @@ class ZBox(Rule):
                 f"ZBox: the input leaves the box [{_short(self.low)}, {_short(self.high)}] "
                 f"(it spans {x.min():.4g} to {x.max():.4g}); give the bounds of your data."
             )
-        parts = (Part(x, map.weight), Part(-low, map.positive_weight), Part(-high, map.negative_weight))
+        parts = (Part(x, map.whole), Part(-low, map.positive), Part(-high, map.negative))
         return [Branch(map, parts, one_sign=True)]
 
 
@@ -283,7 +285,7 @@ class WSquare(Rule):
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch that looks at the weights alone."""
         bias = None if map.bias is None else map.bias**2
-        return [Branch(map, (Part(torch.ones_like(x[:1]), map.weight**2, unit=True),), bias, one_sign=True)]
+        return [Branch(map, (Part(torch.ones_like(x[:1]), Weight(map.weight**2), unit=True),), bias, one_sign=True)]
 
 
 class Flat(Rule):
@@ -294,7 +296,7 @@ class Flat(Rule):
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch with all weights one."""
-        return [Branch(map.flat, (Part(torch.ones_like(x[:1]), map.flat.weight, unit=True),), one_sign=True)]
+        return [Branch(map.flat, (Part(torch.ones_like(x[:1]), map.flat.whole, unit=True),), one_sign=True)]
 
 
 class Pass(Rule):
@@ -307,9 +309,9 @@ class Pass(Rule):
 
 def _positive(map: LinearMap, x: Tensor, nonnegative: bool) -> Branch:
     """n = (xw)⁺ = x⁺w⁺ + x⁻w⁻."""
-    parts = [Part(x if nonnegative else x.clamp(min=0), map.positive_weight)]
+    parts = [Part(x if nonnegative else x.clamp(min=0), map.positive)]
     if not nonnegative:
-        parts.append(Part(x.clamp(max=0), map.negative_weight))
+        parts.append(Part(x.clamp(max=0), map.negative))
     bias = None if map.bias is None else map.bias.clamp(min=0)
     return Branch(map, tuple(parts), bias, one_sign=True)
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from .operations import Family
 from .passing import batch_norm_affine
+from .recognition import foldable
 from .recorder import Recorder
 from .refusals import check_finite, check_inputs, check_model, check_output, unsupported
 from .samples import Samples
@@ -198,17 +199,8 @@ def _fold_batch_norms(found: Trace) -> None:
     kept: list[Op] = []
     for op in found.ops:
         below = op.inputs[0].producer if op.inputs else None
-        if (
-            op.kind == "batch_norm"
-            and op.family is Family.AFFINE
-            and below is not None
-            and below.map is not None
-            and len(below.output.readers) == 1
-            and id(below.output) not in outputs
-            and (below.output.data.dim() == 2 or below.kind != "linear")
-        ):
-            scale, shift = batch_norm_affine(op)
-            folded = below.map.scaled(scale, shift)
+        if foldable(op) and below is not None and below.map is not None and id(below.output) not in outputs:
+            folded = below.map.scaled(*batch_norm_affine(op))
             if folded is not None:
                 below.map = folded
                 below.folded.append(op.name)

@@ -7,6 +7,7 @@ sum is exact in any order.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import native
 from .switch import fast
 
 # Below this many entries a row is sorted, together with all others; above, each row is counted into a histogram.
@@ -44,6 +46,33 @@ def thresholds(rows: Tensor, p: float | Tensor, p_negative: float | Tensor) -> t
         _by_sorting(part, torch.from_numpy(share).to(rows.device)) for part, share in zip(parts, shares, strict=True)
     )
     return positive, negative
+
+
+STATISTICS = 8  # θ⁺ θ⁻, mass before ⁺ ⁻, mass pruned ⁺ ⁻, entries ≠ 0, entries kept
+
+
+def statistics(values: Tensor, offsets: Tensor, p: float, p_negative: float) -> Tensor:
+    """What is to be cut, per sample: θ of both signs, masses and counts (samples, 8), float64, on the CPU.
+
+    Sample n has the entries offsets[n] … offsets[n + 1] of the flattened `values`.
+    """
+    samples = len(offsets) - 1
+    found = torch.zeros(samples, STATISTICS, dtype=torch.float64)
+    if native.available(values):
+        shares = torch.tensor([[p, p_negative]], dtype=torch.float64).expand(samples, 2).contiguous()
+        native.call("select", values, offsets, samples, shares, found, native.threads())
+        return found
+    for n, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
+        row = values.reshape(-1)[begin:end].reshape(1, -1)
+        if row.numel() == 0:
+            continue
+        theta = thresholds(row, p, p_negative)
+        signs = row.clamp(min=0).double(), row.clamp(max=0).neg().double()
+        pruned = [part * (part <= limit.double()) for part, limit in zip(signs, theta, strict=True)]
+        entries, gone = row.count_nonzero(), sum(part.count_nonzero() for part in pruned)
+        numbers = (*theta, *(s.sum() for s in signs), *(s.sum() for s in pruned), entries, entries - gone)
+        found[n] = torch.tensor([float(x) for x in numbers], dtype=torch.float64)
+    return found
 
 
 def countable(rows: Tensor) -> bool:

@@ -177,6 +177,8 @@ def flow(
 class _RecordingWalk(Walk):
     """A walk that keeps what every tensor held before and after its pruning."""
 
+    sparse = False
+
     def __init__(self, trace: Trace, target: Any, composite: Composite, pruning: Pruning | None) -> None:
         super().__init__(trace, target, composite, pruning, set(), ledger=False)
         self.before: dict[int, Tensor] = {}
@@ -192,6 +194,8 @@ class _RecordingWalk(Walk):
 
 class _ReplayingWalk(Walk):
     """A part of a recorded walk again, with other relevance: every tensor is cut and scaled as it was."""
+
+    sparse = False
 
     def __init__(self, recorded: _RecordingWalk) -> None:
         super().__init__(recorded.trace, None, recorded.composite, None, set(), ledger=False)

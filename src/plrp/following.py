@@ -1,0 +1,269 @@
+"""How relevance of few neurons is handed down: the same formulas as in `passing.py` and `explain.py`, neuron by neuron.
+
+A rule's branches are the same; only the sums run over the neurons that hold relevance. What has no form here returns
+None, and the walk goes on with an ordinary tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .kernels import native
+from .kernels.sparse import (
+    Geometry,
+    Neurons,
+    Plan,
+    Relevance,
+    Rows,
+    Weight,
+    contributions,
+    gathered,
+    handed,
+    plan,
+    regrouped,
+    survivors,
+    through,
+)
+from .kernels.switch import fast
+from .ledger import Mass, signed_mass
+from .maps import Convolution
+from .operations import Family
+from .passing import epsilon_for
+from .rules import ORPHANED, Booking, Branch, Handed, Part, quotient
+from .samples import Samples
+from .tape import Op
+
+# A layer follows single neurons where at most this share of its outputs holds relevance. Measured with
+# benchmarks/switch.py: on two cores the compiled loops win below a share of 0.1 to 0.3, depending on the layer.
+NEURONS_BELOW = 0.15
+# Without the compiled loops, whole positions are gathered: worth it where at most this share of them holds relevance.
+POSITIONS_BELOW = 0.05
+FEWEST = 4096  # smaller tensors are not worth the book-keeping
+
+
+def followable(op: Op, dtype: torch.dtype) -> Geometry | None:
+    """Where a layer reads, if single neurons can be followed through it."""
+    value, output = op.inputs[0], op.output
+    if not fast() or not isinstance(op.map, Convolution) or not (value.samples.ordinary and output.samples.ordinary):
+        return None
+    if value.data.dim() < 3 or value.data.numel() >= 1 << 31 or output.data.numel() < FEWEST:
+        return None
+    if value.data.dtype != dtype or not value.data.is_contiguous():
+        return None
+    return op.map.geometry(value.shape, output.shape)
+
+
+def neurons_of(relevance: Relevance) -> Neurons | None:
+    """The neurons that hold relevance, if they are few in every sample."""
+    if isinstance(relevance, Rows):
+        return None
+    each = max(1, relevance.shape[1:].numel())
+    if isinstance(relevance, Neurons):
+        few = _few(relevance, relevance.counts(), each)
+        return relevance if few else None
+    if relevance.dim() < 3 or relevance.numel() == 0 or not relevance.is_contiguous():
+        return None
+    counts = relevance.flatten(1).count_nonzero(1)
+    if not bool((counts <= NEURONS_BELOW * each).all()):
+        return None
+    stats = torch.zeros(len(counts), 8, dtype=torch.float64)
+    stats[:, 6] = stats[:, 7] = counts
+    found = survivors(relevance, stats, rescale=False)
+    return found if _few(found, counts, each) else None
+
+
+def _few(neurons: Neurons, counts: Tensor, each: int) -> bool:
+    if not bool((counts <= NEURONS_BELOW * each).all()):
+        return False
+    if native.available(neurons.values):
+        return True
+    return len(neurons.positions) <= POSITIONS_BELOW * neurons.shape[0] * neurons.shape[2:].numel()
+
+
+@dataclass
+class Followed:
+    """What a branch did with the relevance of few neurons: kept for PLRP-M's second pass."""
+
+    branch: Branch
+    plan: Plan
+    neurons: Neurons  # of the layer's output
+    given: Tensor  # share_k R_k
+    s: Tensor
+    d: Tensor
+    epsilon: float
+
+    def rows(self, part: Part) -> Tensor:
+        """What a part of the branch reads, at the positions of the plan."""
+        return _rows(part, self.plan)
+
+    def dense(self) -> Handed:
+        """The same as ordinary tensors; where nothing is handed down the denominator is no matter."""
+        given, s = self.neurons.holding(self.given).dense(), self.neurons.holding(self.s).dense()
+        d = torch.ones_like(s)
+        d.view(-1)[self.neurons.flat] = self.d
+        return Handed(self.branch, given, s, d, self.epsilon)
+
+
+def _rows(part: Part, found: Plan) -> Tensor:
+    if part.unit:
+        return part.input.new_ones(len(found.positions), found.geometry.inputs[1])
+    return gathered(part.input, found.positions)
+
+
+def through_layer(
+    geometry: Geometry,
+    neurons: Neurons,
+    branches: Sequence[Branch],
+    denominators: Sequence[Tensor | None],
+    epsilon: float,
+    book: Booking,
+) -> tuple[Rows, list[Followed]]:
+    """A conv layer by its rule, for the neurons that hold relevance; d_k is computed where it is not given."""
+    found = plan(geometry, neurons)
+    taken: Tensor | None = None
+    followed = []
+    for branch, known in zip(branches, denominators, strict=True):
+        share = branch.share
+        held = neurons.values
+        if isinstance(share, Tensor):
+            held = held * neurons.at(share)
+        elif share != 1.0:
+            held = held * share
+        rows = [_rows(part, found) for part in branch.parts]
+        bias = None if branch.bias is None else branch.bias.flatten()
+        if known is None and len(branch.parts) == 1 and native.available(held, rows[0]):
+            sign = branch.one_sign
+            d, s, term = through(found, neurons, held, rows[0], branch.parts[0].weight, bias, epsilon, sign)
+            terms = [term]
+        else:
+            d = neurons.at(known) if known is not None else _contributions(found, neurons, rows, branch, bias)
+            s = quotient(held, d, epsilon, branch.one_sign)
+            terms = [handed(found, neurons, s, part.weight) for part in branch.parts]
+        for part, row, term in zip(branch.parts, rows, terms, strict=True):
+            if not part.unit:
+                term.mul_(row)
+            taken = term if taken is None else taken.add_(term)
+        book_neurons(book, branch, neurons, held, s, d, epsilon)
+        followed.append(Followed(branch, found, neurons, held, s, d, epsilon))
+    assert taken is not None
+    return Rows(geometry.inputs, found.positions, taken), followed
+
+
+def _contributions(
+    found: Plan, neurons: Neurons, rows: Sequence[Tensor], branch: Branch, bias: Tensor | None
+) -> Tensor:
+    total = torch.zeros_like(neurons.values)
+    for part, row in zip(branch.parts, rows, strict=True):
+        total += contributions(found, neurons, row, part.weight)
+    return total if bias is None else total + bias[neurons.channels.long()]
+
+
+def again(one: Followed, kept: Neurons) -> tuple[Tensor, Tensor]:
+    """PLRP-M's second pass: m_k to the survivors alone. Returns what each survivor receives, and what is orphaned."""
+    branch, found, above = one.branch, one.plan, one.neurons
+    where = torch.searchsorted(found.positions, kept.positions).clamp(max=max(0, len(found.positions) - 1))
+    here = found.positions[where] == kept.positions  # a survivor may live by a skip alone, where this layer reads nothing
+    sizes = kept.begins.diff()
+    mine = here.repeat_interleave(sizes)
+    channels = found.geometry.inputs[1]
+    index = (where.repeat_interleave(sizes) * channels + kept.channels)[mine]
+    alive = torch.zeros(len(found.positions), dtype=torch.bool, device=where.device)
+    alive[where[here]] = True
+    taps = torch.where(alive[found.taps.clamp(min=0).long()] & (found.taps >= 0), found.taps, -1)
+    thinned = found._replace(taps=taps)
+    bias = 0.0 if branch.bias is None else branch.bias.flatten()[above.channels.long()]
+    m = one.s * (one.d - bias)
+    reached, magnitudes = torch.zeros_like(m), torch.zeros_like(m)
+    inputs = []
+    for part in branch.parts:
+        x = one.rows(part).view(-1)[index]
+        masked = m.new_zeros(len(found.positions), channels)
+        masked.view(-1)[index] = x
+        reached += contributions(thinned, above, masked, part.weight)
+        if not branch.one_sign:
+            magnitudes += contributions(thinned, above, masked.abs(), Weight(part.weight.full.abs()))
+        inputs.append(x)
+    small = reached <= 0 if branch.one_sign else reached.abs() <= ORPHANED * magnitudes
+    orphaned = torch.where(small, m, 0.0)
+    q = torch.where(small, 0.0, m / torch.where(small, 1.0, reached))
+    received = torch.zeros_like(kept.values)
+    for part, x in zip(branch.parts, inputs, strict=True):
+        received[mine] += handed(thinned, above, q, part.weight).view(-1)[index] * x
+    return received, orphaned
+
+
+# --- operations other than layers -------------------------------------------------------------------------------------
+
+
+def pass_on(op: Op, given: Sequence[Relevance | None], book: Booking) -> list[Relevance | None] | None:
+    """The relevance of an operation's inputs, given that of few of its output's neurons; None: not in this form."""
+    if op.rule is not None or len(given) != 1 or not isinstance(given[0], Neurons | Rows):
+        return None
+    relevance = given[0]
+    if op.family is Family.PASS and op.inputs[0].shape == relevance.shape:
+        return [relevance]
+    if not isinstance(relevance, Neurons):
+        return None
+    if op.family is Family.WINNER and op.winners is not None and op.inputs[0].data.dim() == 4:
+        return [_to_winners(op, relevance)]
+    if op.kind == "add" and len(op.inputs) == 2 and op.kwargs.get("alpha", 1) == 1:
+        return _split_sum(op, relevance, book)
+    return None
+
+
+def _to_winners(op: Op, relevance: Neurons) -> Neurons:
+    assert op.winners is not None
+    shape = op.inputs[0].shape
+    at = relevance.sample * shape[2:].numel() + relevance.at(op.winners)
+    return regrouped(shape, at, relevance.channels, relevance.values)
+
+
+def _split_sum(op: Op, relevance: Neurons, book: Booking) -> list[Relevance | None] | None:
+    first, second = op.inputs
+    dtype = relevance.values.dtype
+    if any(v.shape != relevance.shape or v.data.dtype != dtype for v in op.inputs) or op.output.data.dtype != dtype:
+        return None
+    epsilon = epsilon_for(op.output, first, second)
+    z = relevance.at(op.output.data)
+    s = quotient(relevance.values, z, epsilon, first.nonnegative and second.nonnegative)
+    if book.active:
+        book.epsilon = book.epsilon + epsilon * relevance.sum(s * torch.copysign(torch.ones_like(z), z))
+    return [relevance.holding(s * relevance.at(value.data)) for value in (first, second)]
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------------
+
+
+def mass_of(relevance: Relevance, samples: Samples) -> Mass:
+    """The mass of the positive and of the negative part, per sample."""
+    if isinstance(relevance, Tensor):
+        return signed_mass(samples.rows(relevance))
+    if isinstance(relevance, Neurons):
+        return relevance.sum(relevance.values.clamp(min=0)), relevance.sum(relevance.values.clamp(max=0)).neg()
+    sample = relevance.positions // relevance.shape[2:].numel()
+    zero = relevance.values.new_zeros(relevance.shape[0])
+    up, down = relevance.values.clamp(min=0).sum(1), relevance.values.clamp(max=0).sum(1)
+    return zero.index_add(0, sample, up), zero.index_add(0, sample, down).neg()
+
+
+def book_neurons(
+    book: Booking, branch: Branch, neurons: Neurons, given: Tensor, s: Tensor, d: Tensor, epsilon: float
+) -> None:
+    """What the bias and ε took in one branch, and what an empty negative branch created; see `passing.book_branch`."""
+    if not book.active:
+        return
+    if branch.bias is not None:
+        book.bias = book.bias + neurons.sum(s * branch.bias.flatten()[neurons.channels.long()])
+    signs = torch.copysign(torch.ones_like(d), d)
+    if epsilon == 0:
+        book.epsilon = book.epsilon + neurons.sum(given * (d == 0))
+    elif isinstance(branch.share, float) and branch.share < 0:
+        empty = d == 0
+        book.created = book.created - neurons.sum(given * empty)
+        book.epsilon = book.epsilon + epsilon * neurons.sum(s * ~empty * signs)
+    else:
+        book.epsilon = book.epsilon + epsilon * neurons.sum(s * signs)

@@ -1,0 +1,828 @@
+/* The inner loops of pruned propagation: selection of θ, and layers that follow single neurons.
+
+   Everything here has a twin in Python (selection.py, sparse.py), which is what runs where this file could not be
+   compiled. Arrays come as addresses; the callers in native.py own them and have checked their sizes.
+
+   Relevance of few neurons is kept by position: `positions[q]` (sample · plane + place, ascending) holds the neurons
+   `begins[q] … begins[q + 1]` of `channels` and `values`. Activations at the positions they touch are gathered into
+   rows (positions × channels), so that every inner loop runs over contiguous channels. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__linux__) && (defined(__GNUC__) && !defined(__clang__))
+#define FOR_THIS_MACHINE __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define FOR_THIS_MACHINE
+#endif
+
+enum { LANES = 16 };
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(4)));
+
+/* --- threads ---------------------------------------------------------------------------------------------------- */
+
+typedef void (*task)(void *context, int64_t item);
+
+typedef struct {
+    task run;
+    void *context;
+    int64_t items;
+    atomic_llong next;
+} queue;
+
+static void *work(void *given) {
+    queue *q = given;
+    for (;;) {
+        int64_t item = atomic_fetch_add(&q->next, 1);
+        if (item >= q->items) return NULL;
+        q->run(q->context, item);
+    }
+}
+
+enum { MOST_THREADS = 64 };
+
+/* Run items 0 … n − 1 on up to `threads` threads; which thread runs which item has no influence on any result. */
+static void parallel(task run, void *context, int64_t items, int64_t threads) {
+    queue q = {run, context, items, 0};
+    pthread_t others[MOST_THREADS];
+    int64_t started = 0;
+    if (threads > MOST_THREADS) threads = MOST_THREADS;
+    if (threads > items) threads = items;
+    for (int64_t i = 1; i < threads; i++)
+        if (pthread_create(&others[started], NULL, work, &q) == 0) started++;
+    work(&q);
+    for (int64_t i = 0; i < started; i++) pthread_join(others[i], NULL);
+}
+
+/* --- selection of θ --------------------------------------------------------------------------------------------- */
+
+/* C(v) is the sum of all entries ≤ v: sums per binary exponent, added in ascending order in float64. Sums within an
+   exponent are exact, so they may be taken in any order. θ is found digit by digit: sums over 2048 bins of the upper
+   eleven bits (exponent and three bits of the mantissa) tell in which bin C passes the limit, then eleven more bits
+   within it, then the last nine, where a bin is one value. */
+
+enum { BINS = 2048, COPIES = 2 };
+
+static inline uint32_t bits_of(float v) {
+    uint32_t u;
+    memcpy(&u, &v, sizeof u);
+    return u;
+}
+
+static inline float float_of(uint32_t u) {
+    float v;
+    memcpy(&v, &u, sizeof v);
+    return v;
+}
+
+typedef struct {
+    double sums[COPIES][2 * BINS]; /* positive entries, then negative ones */
+    int64_t entries;
+} histogram;
+
+FOR_THIS_MACHINE
+static void fill(histogram *h, const float *v, int64_t n) {
+    int64_t entries = 0;
+    int64_t i = 0;
+    for (; i + COPIES <= n; i += COPIES)
+        for (int c = 0; c < COPIES; c++) { /* copies, so that neighbours of one bin need not wait for each other */
+            uint32_t u = bits_of(v[i + c]);
+            h->sums[c][u >> 20] += fabsf(v[i + c]);
+        }
+    for (; i < n; i++) h->sums[0][bits_of(v[i]) >> 20] += fabsf(v[i]);
+    for (i = 0; i < n; i++) entries += v[i] != 0;
+    h->entries += entries;
+}
+
+typedef struct {
+    double theta, before, pruned;
+} sign_cut;
+
+/* The first filled bin at which C exceeds the limit, the last one if there is none; `c_before` is C below it, and
+   `within` what of that belongs to the exponent it lies in. */
+static int crossing(const double *sums, double limit, int per_exponent, double *lower, double *within, double *c_before) {
+    double base = *lower, inside = *within, before = *c_before;
+    int last = -1;
+    double last_base = base, last_inside = inside, last_before = before;
+    for (int b = 0; b < BINS; b++) {
+        if (per_exponent && b % per_exponent == 0) {
+            base += inside;
+            inside = 0;
+        }
+        if (sums[b] == 0) continue;
+        last = b;
+        last_base = base;
+        last_inside = inside;
+        last_before = before;
+        if (base + (inside + sums[b]) > limit) break;
+        inside += sums[b];
+        before = base + inside;
+    }
+    *lower = last_base;
+    *within = last_inside;
+    *c_before = last_before;
+    return last;
+}
+
+static sign_cut cut_sign(const float *v, int64_t n, const double *sums, uint32_t sign, double share, uint32_t *scratch) {
+    sign_cut found = {0, 0, 0};
+    double total = 0;
+    int filled = 0;
+    for (int e = 0; e < BINS / 8; e++) {
+        double exponent = 0;
+        for (int b = 8 * e; b < 8 * e + 8; b++) exponent += sums[b];
+        filled |= exponent != 0;
+        total += exponent;
+    }
+    found.before = total;
+    if (!filled || share == 0) return found;
+    double limit = share * total, lower = 0, within = 0, c = 0;
+    uint32_t bin = (uint32_t)crossing(sums, limit, 8, &lower, &within, &c);
+    uint32_t key = sign << 11 | bin;
+    int64_t m = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = bits_of(v[i]);
+        scratch[m] = u & 0x7fffffffu;
+        m += u >> 20 == key;
+    }
+    double *fine = calloc(BINS, sizeof *fine);
+    for (int64_t i = 0; i < m; i++) fine[scratch[i] >> 9 & 2047] += float_of(scratch[i]);
+    uint32_t middle = (uint32_t)crossing(fine, limit, 0, &lower, &within, &c);
+    memset(fine, 0, BINS * sizeof *fine);
+    for (int64_t i = 0; i < m; i++)
+        if ((scratch[i] >> 9 & 2047) == middle) fine[scratch[i] & 511] += float_of(scratch[i]);
+    uint32_t low = (uint32_t)crossing(fine, limit, 0, &lower, &within, &c);
+    free(fine);
+    /* The entry at which C exceeds the limit (or the largest): θ is the largest entry below it, and C there is c. */
+    uint32_t first_kept = bin << 20 | middle << 9 | low, theta = 0;
+    for (int64_t i = 0; i < m; i++)
+        if (scratch[i] < first_kept && scratch[i] > theta) theta = scratch[i];
+    if (theta == 0)
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t u = bits_of(v[i]), a = u & 0x7fffffffu;
+            if (u >> 31 == sign && a < first_kept && a > theta) theta = a;
+        }
+    found.theta = float_of(theta);
+    found.pruned = theta ? c : 0;
+    return found;
+}
+
+enum { STATS = 8 }; /* θ⁺ θ⁻, mass before ⁺ ⁻, mass pruned ⁺ ⁻, entries ≠ 0, entries kept */
+
+typedef struct {
+    const float *values;
+    const int64_t *offsets;
+    int64_t rows, threads, pieces;
+    const double *shares; /* p⁺ and p⁻ per row */
+    double *stats;
+    histogram *histograms; /* pieces per row */
+    atomic_int failed;
+} selection;
+
+static void fill_piece(void *context, int64_t item) {
+    selection *s = context;
+    int64_t row = item / s->pieces, piece = item % s->pieces;
+    int64_t begin = s->offsets[row], n = s->offsets[row + 1] - begin;
+    int64_t from = n * piece / s->pieces, to = n * (piece + 1) / s->pieces;
+    fill(&s->histograms[item], s->values + begin + from, to - from);
+}
+
+FOR_THIS_MACHINE
+static int64_t count_kept(const float *v, int64_t n, float up, float down) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < n; i++) kept += (v[i] > up) | (v[i] < down);
+    return kept;
+}
+
+static void select_row(void *context, int64_t row) {
+    selection *s = context;
+    int64_t begin = s->offsets[row], n = s->offsets[row + 1] - begin;
+    const float *v = s->values + begin;
+    double *stats = s->stats + row * STATS;
+    uint32_t *scratch = malloc((size_t)(n + 1) * sizeof *scratch);
+    double *sums = calloc(2 * BINS, sizeof *sums);
+    if (!scratch || !sums) {
+        atomic_store(&s->failed, 1);
+    } else {
+        int64_t entries = 0;
+        for (int64_t piece = 0; piece < s->pieces; piece++) {
+            histogram *h = &s->histograms[row * s->pieces + piece];
+            for (int c = 0; c < COPIES; c++)
+                for (int b = 0; b < 2 * BINS; b++) sums[b] += h->sums[c][b];
+            entries += h->entries;
+        }
+        for (int sign = 0; sign < 2; sign++) {
+            sign_cut found = cut_sign(v, n, sums + sign * BINS, (uint32_t)sign, s->shares[2 * row + sign], scratch);
+            stats[sign] = found.theta;
+            stats[2 + sign] = found.before;
+            stats[4 + sign] = found.pruned;
+        }
+        stats[6] = (double)entries;
+        int all = stats[4] == 0 && stats[5] == 0;
+        stats[7] = all ? (double)entries : (double)count_kept(v, n, (float)stats[0], -(float)stats[1]);
+    }
+    free(scratch);
+    free(sums);
+}
+
+/* --- arguments -------------------------------------------------------------------------------------------------- */
+
+enum { MOST_ARGUMENTS = 40 };
+
+static int read_numbers(PyObject *const *given, Py_ssize_t count, Py_ssize_t expected, int64_t *numbers) {
+    if (count != expected) {
+        PyErr_Format(PyExc_TypeError, "expected %zd numbers, got %zd", expected, count);
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        numbers[i] = PyLong_AsLongLong(given[i]);
+        if (numbers[i] == -1 && PyErr_Occurred()) return 0;
+    }
+    return 1;
+}
+
+#define POINTER(type, number) ((type *)(intptr_t)(number))
+
+/* select(values, offsets, rows, shares, stats, threads) */
+static PyObject *py_select(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[6];
+    if (!read_numbers(given, count, 6, a)) return NULL;
+    selection s = {.values = POINTER(const float, a[0]),
+                   .offsets = POINTER(const int64_t, a[1]),
+                   .rows = a[2],
+                   .threads = a[5],
+                   .shares = POINTER(const double, a[3]),
+                   .stats = POINTER(double, a[4])};
+    int64_t size = s.rows ? s.offsets[s.rows] - s.offsets[0] : 0;
+    if (size < 1 << 16) s.threads = 1;
+    s.pieces = s.rows >= s.threads ? 1 : s.threads;
+    s.histograms = calloc((size_t)(s.rows * s.pieces + 1), sizeof *s.histograms);
+    if (!s.histograms) return PyErr_NoMemory();
+    Py_BEGIN_ALLOW_THREADS
+    parallel(fill_piece, &s, s.rows * s.pieces, s.threads);
+    parallel(select_row, &s, s.rows, s.threads);
+    Py_END_ALLOW_THREADS
+    free(s.histograms);
+    if (s.failed) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+/* --- survivors -------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    float up, down;             /* kept: v > up or v < down */
+    float scale_up, scale_down; /* and multiplied by */
+} keeping;
+
+static keeping keeping_of(const double *stats, int rescale) {
+    keeping k = {(float)stats[0], -(float)stats[1], 1, 1};
+    if (rescale && stats[6] != stats[7]) {
+        double after_up = stats[2] - stats[4], after_down = stats[3] - stats[5];
+        if (after_up > 0) k.scale_up = (float)(stats[2] / after_up);
+        if (after_down > 0) k.scale_down = (float)(stats[3] / after_down);
+    }
+    return k;
+}
+
+static inline int kept(const keeping *k, float v) { return (v > k->up) | (v < k->down); }
+static inline float scaled(const keeping *k, float v) { return v * (v > 0 ? k->scale_up : k->scale_down); }
+
+/* Survivors of rows (positions × channels). collect_rows(values, positions, offsets, rows, channels, stats, rescale,
+   out_positions, out_begins, out_channels, out_values) → number of positions */
+static PyObject *py_collect_rows(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[11];
+    if (!read_numbers(given, count, 11, a)) return NULL;
+    const float *values = POINTER(const float, a[0]);
+    const int64_t *positions = POINTER(const int64_t, a[1]), *offsets = POINTER(const int64_t, a[2]);
+    int64_t samples = a[3], channels = a[4];
+    const double *stats = POINTER(const double, a[5]);
+    int64_t *out_positions = POINTER(int64_t, a[7]), *out_begins = POINTER(int64_t, a[8]);
+    int32_t *out_channels = POINTER(int32_t, a[9]);
+    float *out_values = POINTER(float, a[10]);
+    int64_t places = 0, neurons = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (int64_t n = 0; n < samples; n++) {
+        keeping k = keeping_of(stats + n * STATS, (int)a[6]);
+        for (int64_t row = offsets[n]; row < offsets[n + 1]; row++) {
+            const float *v = values + row * channels;
+            int64_t first = neurons;
+            int64_t c = 0;
+            for (; c + 16 <= channels; c += 16) { /* most blocks hold no survivor */
+                int any = 0;
+                for (int64_t i = 0; i < 16; i++) any |= kept(&k, v[c + i]);
+                if (!any) continue;
+                for (int64_t i = c; i < c + 16; i++)
+                    if (kept(&k, v[i])) {
+                        out_channels[neurons] = (int32_t)i;
+                        out_values[neurons++] = scaled(&k, v[i]);
+                    }
+            }
+            for (; c < channels; c++)
+                if (kept(&k, v[c])) {
+                    out_channels[neurons] = (int32_t)c;
+                    out_values[neurons++] = scaled(&k, v[c]);
+                }
+            if (neurons > first) {
+                out_positions[places] = positions[row];
+                out_begins[places++] = first;
+            }
+        }
+    }
+    out_begins[places] = neurons;
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLongLong(places);
+}
+
+/* Survivors of a whole tensor (samples, channels, plane). collect_dense(values, samples, channels, plane, stats, rescale,
+   out_positions, out_begins, out_channels, out_values) → number of positions */
+static PyObject *py_collect_dense(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[10];
+    if (!read_numbers(given, count, 10, a)) return NULL;
+    const float *values = POINTER(const float, a[0]);
+    int64_t samples = a[1], channels = a[2], plane = a[3];
+    const double *stats = POINTER(const double, a[4]);
+    int64_t *out_positions = POINTER(int64_t, a[6]), *out_begins = POINTER(int64_t, a[7]);
+    int32_t *out_channels = POINTER(int32_t, a[8]);
+    float *out_values = POINTER(float, a[9]);
+    int64_t places = 0, neurons = 0;
+    int32_t *counts = malloc((size_t)(plane + 1) * sizeof *counts);
+    int64_t *next = malloc((size_t)(plane + 1) * sizeof *next);
+    if (!counts || !next) {
+        free(counts);
+        free(next);
+        return PyErr_NoMemory();
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (int64_t n = 0; n < samples; n++) {
+        keeping k = keeping_of(stats + n * STATS, (int)a[5]);
+        const float *sample = values + n * channels * plane;
+        memset(counts, 0, (size_t)plane * sizeof *counts);
+        for (int64_t c = 0; c < channels; c++)
+            for (int64_t i = 0; i < plane; i++) counts[i] += kept(&k, sample[c * plane + i]);
+        for (int64_t i = 0; i < plane; i++) {
+            next[i] = neurons;
+            if (counts[i]) {
+                out_positions[places] = n * plane + i;
+                out_begins[places++] = neurons;
+                neurons += counts[i];
+            }
+        }
+        for (int64_t c = 0; c < channels; c++) {
+            const float *v = sample + c * plane;
+            int64_t i = 0;
+            for (; i < plane; i += 16) {
+                int64_t end = i + 16 < plane ? i + 16 : plane;
+                int any = 0;
+                for (int64_t j = i; j < end; j++) any |= kept(&k, v[j]);
+                if (!any) continue;
+                for (int64_t j = i; j < end; j++)
+                    if (kept(&k, v[j])) {
+                        out_channels[next[j]] = (int32_t)c;
+                        out_values[next[j]++] = scaled(&k, v[j]);
+                    }
+            }
+        }
+    }
+    out_begins[places] = neurons;
+    Py_END_ALLOW_THREADS
+    free(counts);
+    free(next);
+    return PyLong_FromLongLong(places);
+}
+
+/* Single neurons in any order, brought into the order of positions; what lands on one neuron is added up.
+   regroup(at, channels, values, neurons, places, width, out_positions, out_begins, out_channels, out_values) → number of
+   positions. `at` are positions < places, `width` is the number of channels. */
+static PyObject *py_regroup(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[10];
+    if (!read_numbers(given, count, 10, a)) return NULL;
+    const int64_t *at = POINTER(const int64_t, a[0]);
+    const int32_t *channels = POINTER(const int32_t, a[1]);
+    const float *values = POINTER(const float, a[2]);
+    int64_t neurons = a[3], places = a[4], width = a[5];
+    int64_t *out_positions = POINTER(int64_t, a[6]), *out_begins = POINTER(int64_t, a[7]);
+    int32_t *out_channels = POINTER(int32_t, a[8]);
+    float *out_values = POINTER(float, a[9]);
+    int64_t *next = calloc((size_t)(places + 1), sizeof *next);
+    int64_t *order = malloc((size_t)(neurons + 1) * sizeof *order);
+    int64_t *seen = malloc((size_t)(width + 1) * sizeof *seen); /* where a channel stands in the list of this position */
+    if (!next || !order || !seen) {
+        free(next);
+        free(order);
+        free(seen);
+        return PyErr_NoMemory();
+    }
+    int64_t found = 0, written = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (int64_t i = 0; i < neurons; i++) next[at[i] + 1]++;
+    for (int64_t i = 0; i < places; i++) next[i + 1] += next[i];
+    for (int64_t i = 0; i < neurons; i++) order[next[at[i]]++] = i; /* now next[p] is where position p ends */
+    for (int64_t c = 0; c < width; c++) seen[c] = -1;
+    for (int64_t i = 0; i < neurons;) {
+        int64_t position = at[order[i]], first = written;
+        for (; i < neurons && at[order[i]] == position; i++) {
+            int64_t e = order[i];
+            int32_t c = channels[e];
+            if (seen[c] >= first) {
+                out_values[seen[c]] += values[e];
+            } else {
+                seen[c] = written;
+                out_channels[written] = c;
+                out_values[written++] = values[e];
+            }
+        }
+        out_positions[found] = position;
+        out_begins[found++] = first;
+    }
+    out_begins[found] = written;
+    Py_END_ALLOW_THREADS
+    free(next);
+    free(order);
+    free(seen);
+    return PyLong_FromLongLong(found);
+}
+
+/* The union of two ascending lists of positions, and where each list stands in it.
+   union(a, n, b, m, out, where_a, where_b) → number of positions */
+static PyObject *py_union(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[7];
+    if (!read_numbers(given, count, 7, a)) return NULL;
+    const int64_t *first = POINTER(const int64_t, a[0]), *second = POINTER(const int64_t, a[2]);
+    int64_t n = a[1], m = a[3], i = 0, j = 0, size = 0;
+    int64_t *out = POINTER(int64_t, a[4]), *where_first = POINTER(int64_t, a[5]), *where_second = POINTER(int64_t, a[6]);
+    while (i < n || j < m) {
+        int64_t next = j >= m || (i < n && first[i] <= second[j]) ? first[i] : second[j];
+        if (i < n && first[i] == next) where_first[i++] = size;
+        if (j < m && second[j] == next) where_second[j++] = size;
+        out[size++] = next;
+    }
+    return PyLong_FromLongLong(size);
+}
+
+/* Where neurons stand in the whole tensor (samples, channels, plane), and of which sample they are.
+   flat(positions, begins, places, channels, width, plane, out, out_sample) */
+static PyObject *py_flat(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[8];
+    if (!read_numbers(given, count, 8, a)) return NULL;
+    const int64_t *positions = POINTER(const int64_t, a[0]), *begins = POINTER(const int64_t, a[1]);
+    const int32_t *channels = POINTER(const int32_t, a[3]);
+    int64_t places = a[2], width = a[4], plane = a[5];
+    int64_t *out = POINTER(int64_t, a[6]), *sample = POINTER(int64_t, a[7]);
+    for (int64_t q = 0; q < places; q++) {
+        int64_t n = positions[q] / plane, base = n * width * plane + positions[q] % plane;
+        for (int64_t e = begins[q]; e < begins[q + 1]; e++) {
+            out[e] = base + channels[e] * plane;
+            sample[e] = n;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+/* --- where a layer's outputs read ------------------------------------------------------------------------------- */
+
+/* plan(out_positions, places, geometry, map, in_positions, taps) → number of input positions.
+   geometry: samples, then input, output, kernel, stride, padding, dilation, three numbers each.
+   map (samples × input plane) is scratch; taps[q · kernel + t] becomes the row of the input position that tap t of output
+   position q reads, −1 in the padding. */
+static PyObject *py_plan(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[6];
+    if (!read_numbers(given, count, 6, a)) return NULL;
+    const int64_t *positions = POINTER(const int64_t, a[0]), *g = POINTER(const int64_t, a[2]);
+    int64_t places = a[1], samples = g[0];
+    const int64_t *in = g + 1, *out = g + 4, *kernel = g + 7, *stride = g + 10, *padding = g + 13, *dilation = g + 16;
+    int32_t *map = POINTER(int32_t, a[3]), *taps = POINTER(int32_t, a[5]);
+    int64_t *in_positions = POINTER(int64_t, a[4]);
+    int64_t in_plane = in[0] * in[1] * in[2], out_plane = out[0] * out[1] * out[2], rows = 0;
+    Py_BEGIN_ALLOW_THREADS
+    memset(map, 0xff, (size_t)(samples * in_plane) * sizeof *map);
+    int32_t *tap = taps;
+    for (int64_t q = 0; q < places; q++) { /* first the input positions themselves ... */
+        int64_t n = positions[q] / out_plane, o = positions[q] % out_plane;
+        int64_t o0 = o / (out[1] * out[2]), o1 = o / out[2] % out[1], o2 = o % out[2];
+        for (int64_t k0 = 0; k0 < kernel[0]; k0++)
+            for (int64_t k1 = 0; k1 < kernel[1]; k1++)
+                for (int64_t k2 = 0; k2 < kernel[2]; k2++) {
+                    int64_t i0 = o0 * stride[0] - padding[0] + k0 * dilation[0];
+                    int64_t i1 = o1 * stride[1] - padding[1] + k1 * dilation[1];
+                    int64_t i2 = o2 * stride[2] - padding[2] + k2 * dilation[2];
+                    int inside = i0 >= 0 && i0 < in[0] && i1 >= 0 && i1 < in[1] && i2 >= 0 && i2 < in[2];
+                    int64_t i = ((n * in[0] + i0) * in[1] + i1) * in[2] + i2;
+                    *tap = inside ? (int32_t)i : -1;
+                    if (inside) map[i] = 0;
+                    tap++;
+                }
+    }
+    for (int64_t i = 0; i < samples * in_plane; i++)
+        if (map[i] == 0) {
+            in_positions[rows] = i;
+            map[i] = (int32_t)rows++;
+        }
+    int64_t all = places * kernel[0] * kernel[1] * kernel[2]; /* ... then their rows */
+    for (int64_t t = 0; t < all; t++)
+        if (taps[t] >= 0) taps[t] = map[taps[t]];
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLongLong(rows);
+}
+
+/* --- rows ------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const float *x;
+    const int64_t *positions;
+    int64_t channels, plane, count;
+    float *rows;
+} gathering;
+
+enum { GATHERED = 64 }; /* positions per item */
+
+static void gather_some(void *context, int64_t item) {
+    gathering *g = context;
+    int64_t from = item * GATHERED, to = from + GATHERED < g->count ? from + GATHERED : g->count;
+    int64_t base[GATHERED];
+    for (int64_t p = from; p < to; p++) {
+        int64_t n = g->positions[p] / g->plane, i = g->positions[p] % g->plane;
+        base[p - from] = n * g->channels * g->plane + i;
+    }
+    for (int64_t c0 = 0; c0 < g->channels; c0 += 16) { /* one line of the cache per row at a time */
+        int64_t c1 = c0 + 16 < g->channels ? c0 + 16 : g->channels;
+        for (int64_t p = from; p < to; p++) {
+            const float *x = g->x + base[p - from];
+            float *row = g->rows + p * g->channels;
+            for (int64_t c = c0; c < c1; c++) row[c] = x[c * g->plane];
+        }
+    }
+}
+
+/* gather(x, positions, count, channels, plane, rows, threads): rows of a tensor (samples, channels, plane) */
+static PyObject *py_gather(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[7];
+    if (!read_numbers(given, count, 7, a)) return NULL;
+    gathering g = {POINTER(const float, a[0]), POINTER(const int64_t, a[1]), a[3], a[4], a[2], POINTER(float, a[5])};
+    int64_t threads = g.count * g.channels < 1 << 16 ? 1 : a[6];
+    Py_BEGIN_ALLOW_THREADS
+    parallel(gather_some, &g, (g.count + GATHERED - 1) / GATHERED, threads);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* Weights as the loops below read them, (outputs, taps, inputs of the group), from (outputs, inputs, taps); per channel
+   scaled, and cut to a sign: part 0 all, 1 positive, −1 negative. Only the channels that are wanted and not yet there.
+   weights(raw, scale or 0, outputs, inputs, taps, part, wanted, count, ready, out, threads) */
+typedef struct {
+    const float *raw, *scale;
+    int64_t inputs, taps, part;
+    const int32_t *todo;
+    float *out;
+} weighing;
+
+FOR_THIS_MACHINE
+static void weigh(void *context, int64_t item) {
+    weighing *w = context;
+    int64_t k = w->todo[item], size = w->inputs * w->taps;
+    const float *raw = w->raw + k * size;
+    float *out = w->out + k * size;
+    float scale = w->scale ? w->scale[k] : 1;
+    float low = w->part > 0 ? 0 : -INFINITY, high = w->part < 0 ? 0 : INFINITY;
+    if (w->taps == 1) {
+        for (int64_t j = 0; j < size; j++) {
+            float v = raw[j] * scale;
+            v = v < low ? low : v;
+            out[j] = v > high ? high : v;
+        }
+        return;
+    }
+    for (int64_t t = 0; t < w->taps; t++)
+        for (int64_t j = 0; j < w->inputs; j++) {
+            float v = raw[j * w->taps + t] * scale;
+            v = v < low ? low : v;
+            out[t * w->inputs + j] = v > high ? high : v;
+        }
+}
+
+static PyObject *py_weights(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[11];
+    if (!read_numbers(given, count, 11, a)) return NULL;
+    const int32_t *wanted = POINTER(const int32_t, a[6]);
+    uint8_t *ready = POINTER(uint8_t, a[8]);
+    int32_t *todo = malloc((size_t)(a[2] + 1) * sizeof *todo);
+    if (!todo) return PyErr_NoMemory();
+    int64_t n = 0;
+    for (int64_t i = 0; i < a[7]; i++)
+        if (!ready[wanted[i]]) {
+            ready[wanted[i]] = 1;
+            todo[n++] = wanted[i];
+        }
+    weighing w = {POINTER(const float, a[0]), POINTER(const float, a[1]), a[3], a[4], a[5], todo, POINTER(float, a[9])};
+    int64_t threads = n * a[3] * a[4] < 1 << 16 ? 1 : a[10];
+    Py_BEGIN_ALLOW_THREADS
+    parallel(weigh, &w, n, threads);
+    Py_END_ALLOW_THREADS
+    free(todo);
+    Py_RETURN_NONE;
+}
+
+/* --- layers over single neurons --------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t places; /* output positions, and their neurons */
+    const int64_t *begins;
+    const int32_t *channels;
+    const int32_t *taps;
+    int64_t kernel, inputs, outputs, groups;
+    const float *weight; /* (outputs, kernel, inputs / groups) */
+    const float *rows;   /* activations (input positions, inputs) */
+    float *d;            /* per neuron: Σ_j n_jk, added to what is there */
+    float *s;            /* per neuron: what is handed down per contribution */
+    float *taken;        /* (input positions, inputs): Σ_k w_jk s_k, added to what is there */
+    const int64_t *band_begins; /* positions by bands of the first axis; bands that are not neighbours share no input */
+    int64_t bands, phase, phases;
+    int64_t fused; /* d, then s = given / (d + bias ± ε), then `taken`, while the weights are in the cache */
+    const float *given;
+    const float *bias; /* per channel, or none */
+    float epsilon;
+    int one_sign;
+} layer;
+
+static inline __attribute__((always_inline)) float sum_lanes(lanes v) {
+    float total = 0;
+    for (int i = 0; i < LANES; i++) total += v[i];
+    return total;
+}
+
+static inline __attribute__((always_inline)) float dot(const float *a, const float *b, int64_t n) {
+    lanes sum = {0}, more = {0};
+    int64_t i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        sum += *(const lanes *)(a + i) * *(const lanes *)(b + i);
+        more += *(const lanes *)(a + i + LANES) * *(const lanes *)(b + i + LANES);
+    }
+    for (; i + LANES <= n; i += LANES) sum += *(const lanes *)(a + i) * *(const lanes *)(b + i);
+    float total = sum_lanes(sum + more);
+    for (; i < n; i++) total += a[i] * b[i];
+    return total;
+}
+
+static inline __attribute__((always_inline)) void add_scaled(float *to, const float *w, float s, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) *(lanes *)(to + i) += *(const lanes *)(w + i) * s;
+    for (; i < n; i++) to[i] += w[i] * s;
+}
+
+static inline __attribute__((always_inline)) void add_four(float *to, const float *const *w, const float *s, int64_t n) {
+    int64_t i = 0;
+    float a = s[0], b = s[1], c = s[2], d = s[3];
+    for (; i + LANES <= n; i += LANES) {
+        lanes sum = *(const lanes *)(to + i);
+        sum += *(const lanes *)(w[0] + i) * a;
+        sum += *(const lanes *)(w[1] + i) * b;
+        sum += *(const lanes *)(w[2] + i) * c;
+        sum += *(const lanes *)(w[3] + i) * d;
+        *(lanes *)(to + i) = sum;
+    }
+    for (; i < n; i++) to[i] += w[0][i] * a + w[1][i] * b + w[2][i] * c + w[3][i] * d;
+}
+
+static inline __attribute__((always_inline)) void dots_at(const layer *l, int64_t q) {
+    int64_t per_group = l->inputs / l->groups, outputs = l->outputs / l->groups;
+    const int32_t *taps = l->taps + q * l->kernel;
+    for (int64_t e = l->begins[q]; e < l->begins[q + 1]; e++) {
+        int64_t k = l->channels[e], from = k / outputs * per_group;
+        const float *weight = l->weight + k * l->kernel * per_group;
+        float total = 0;
+        for (int64_t t = 0; t < l->kernel; t++)
+            if (taps[t] >= 0) total += dot(weight + t * per_group, l->rows + taps[t] * l->inputs + from, per_group);
+        l->d[e] += total;
+    }
+}
+
+static inline __attribute__((always_inline)) void hand_at(const layer *l, int64_t q) {
+    int64_t per_group = l->inputs / l->groups, outputs = l->outputs / l->groups, size = l->kernel * per_group;
+    const int32_t *taps = l->taps + q * l->kernel;
+    int64_t begin = l->begins[q], end = l->begins[q + 1];
+    for (int64_t t = 0; t < l->kernel; t++) {
+        if (taps[t] < 0) continue;
+        float *to = l->taken + taps[t] * l->inputs;
+        const float *weight = l->weight + t * per_group;
+        int64_t e = begin;
+        if (l->groups == 1)
+            for (; e + 4 <= end; e += 4) {
+                const float *w[4];
+                for (int i = 0; i < 4; i++) w[i] = weight + l->channels[e + i] * size;
+                add_four(to, w, l->s + e, per_group);
+            }
+        for (; e < end; e++) {
+            int64_t k = l->channels[e];
+            add_scaled(to + k / outputs * per_group, weight + k * size, l->s[e], per_group);
+        }
+    }
+}
+
+static inline void quotients_at(const layer *l, int64_t q) {
+    for (int64_t e = l->begins[q]; e < l->begins[q + 1]; e++) {
+        float d = l->d[e];
+        if (l->bias) d += l->bias[l->channels[e]];
+        l->d[e] = d;
+        if (l->epsilon == 0)
+            l->s[e] = d == 0 ? 0 : l->given[e] / d;
+        else
+            l->s[e] = l->given[e] / (d + (l->one_sign ? l->epsilon : copysignf(l->epsilon, d)));
+    }
+}
+
+enum { PLACES = 16 }; /* output positions per item where nothing is shared */
+
+FOR_THIS_MACHINE
+static void dots_some(void *context, int64_t item) {
+    const layer *l = context;
+    int64_t to = (item + 1) * PLACES < l->places ? (item + 1) * PLACES : l->places;
+    for (int64_t q = item * PLACES; q < to; q++) dots_at(l, q);
+}
+
+FOR_THIS_MACHINE
+static void hand_band(void *context, int64_t item) {
+    const layer *l = context;
+    int64_t band = item * l->phases + l->phase;
+    for (int64_t q = l->band_begins[band]; q < l->band_begins[band + 1]; q++) {
+        if (l->fused) {
+            dots_at(l, q);
+            quotients_at(l, q);
+        }
+        hand_at(l, q);
+    }
+}
+
+/* One layer over the neurons that hold relevance, in any of three ways (`what`): 1 contributions Σ_j n_jk into d,
+   2 Σ_k w_jk s_k into taken, 3 both at once with the quotient between.
+   layer(what, places, begins, channels, taps, kernel, inputs, outputs, groups, weight, rows, d, s, taken, bands,
+   band_begins, phases, given, bias, epsilon (address of a float), one_sign, threads) */
+static PyObject *py_layer(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[22];
+    if (!read_numbers(given, count, 22, a)) return NULL;
+    layer l = {.places = a[1],
+               .begins = POINTER(const int64_t, a[2]),
+               .channels = POINTER(const int32_t, a[3]),
+               .taps = POINTER(const int32_t, a[4]),
+               .kernel = a[5],
+               .inputs = a[6],
+               .outputs = a[7],
+               .groups = a[8],
+               .weight = POINTER(const float, a[9]),
+               .rows = POINTER(const float, a[10]),
+               .d = POINTER(float, a[11]),
+               .s = POINTER(float, a[12]),
+               .taken = POINTER(float, a[13]),
+               .bands = a[14],
+               .band_begins = POINTER(const int64_t, a[15]),
+               .phases = a[16],
+               .fused = a[0] == 3,
+               .given = POINTER(const float, a[17]),
+               .bias = POINTER(const float, a[18]),
+               .epsilon = a[19] ? *POINTER(const float, a[19]) : 0,
+               .one_sign = (int)a[20]};
+    int64_t products = l.places ? l.begins[l.places] * l.kernel * (l.inputs / l.groups) : 0;
+    int64_t threads = products < 1 << 19 ? 1 : a[21];
+    Py_BEGIN_ALLOW_THREADS
+    if (a[0] == 1) {
+        parallel(dots_some, &l, (l.places + PLACES - 1) / PLACES, threads);
+    } else {
+        for (l.phase = 0; l.phase < l.phases; l.phase++)
+            parallel(hand_band, &l, (l.bands - l.phase + l.phases - 1) / l.phases, threads);
+    }
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"select", (PyCFunction)(void (*)(void))py_select, METH_FASTCALL, "θ of both signs per row, with masses and counts."},
+    {"collect_rows", (PyCFunction)(void (*)(void))py_collect_rows, METH_FASTCALL, "The survivors of rows."},
+    {"collect_dense", (PyCFunction)(void (*)(void))py_collect_dense, METH_FASTCALL, "The survivors of a tensor."},
+    {"regroup", (PyCFunction)(void (*)(void))py_regroup, METH_FASTCALL, "Neurons in the order of positions."},
+    {"union", (PyCFunction)(void (*)(void))py_union, METH_FASTCALL, "The union of two lists of positions."},
+    {"flat", (PyCFunction)(void (*)(void))py_flat, METH_FASTCALL, "Where neurons stand in their tensor."},
+    {"plan", (PyCFunction)(void (*)(void))py_plan, METH_FASTCALL, "Which input positions output positions read."},
+    {"gather", (PyCFunction)(void (*)(void))py_gather, METH_FASTCALL, "Rows of a tensor at some positions."},
+    {"weights", (PyCFunction)(void (*)(void))py_weights, METH_FASTCALL, "Weights with inputs last."},
+    {"layer", (PyCFunction)(void (*)(void))py_layer, METH_FASTCALL, "A layer over single neurons."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "Compiled inner loops; see native.py.", -1, methods,
+                                    NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&module); }

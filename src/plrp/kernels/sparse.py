@@ -1,0 +1,455 @@
+"""Relevance of few neurons, and layers that follow them.
+
+After pruning, few neurons of a tensor (samples, channels, *plane) hold relevance. They are kept by position:
+
+- `Neurons`: single neurons, for each position the channels that hold relevance;
+- `Rows`: all channels at some positions: what a layer hands to the positions that it reads.
+
+A layer then costs what its neurons cost: d_k and the products w_jk s_k are formed for the neurons k that hold relevance
+and nobody else. Each function has two bodies: the compiled loop over single neurons (`_native.c`), and torch, which
+gathers positions and takes all of their channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import native
+
+
+@dataclass(frozen=True, eq=False)
+class Neurons:
+    """Relevance of single neurons of a tensor: position q holds neurons begins[q] … begins[q + 1]."""
+
+    shape: torch.Size  # of the tensor: (samples, channels, *plane)
+    positions: Tensor  # int64, sample · plane + place, ascending
+    begins: Tensor  # int64, one longer than positions
+    channels: Tensor  # int32
+    values: Tensor
+
+    def holding(self, values: Tensor) -> Neurons:
+        """The same neurons with other values."""
+        same = replace(self, values=values)
+        if "_places" in self.__dict__:  # where they stand has not changed
+            same.__dict__["_places"] = self._places
+        return same
+
+    @cached_property
+    def _places(self) -> tuple[Tensor, Tensor]:
+        width, plane = self.shape[1], self.shape[2:].numel()
+        if native.available(self.values):
+            flat, sample = torch.empty_like(self.channels, dtype=torch.int64), torch.empty_like(self.channels).long()
+            count = len(self.positions)
+            native.call("flat", self.positions, self.begins, count, self.channels, width, plane, flat, sample)
+            return flat, sample
+        at = self.positions.repeat_interleave(self.begins.diff())
+        sample = at // plane
+        return (sample * width + self.channels) * plane + at % plane, sample
+
+    @property
+    def flat(self) -> Tensor:
+        """Where each neuron stands in the tensor, flattened."""
+        return self._places[0]
+
+    @property
+    def sample(self) -> Tensor:
+        """The sample that each neuron belongs to."""
+        return self._places[1]
+
+    def at(self, tensor: Tensor) -> Tensor:
+        """What another tensor of this shape holds at these neurons."""
+        return tensor.expand(self.shape).reshape(-1)[self.flat]
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum per sample of something that each neuron has."""
+        return values.new_zeros(self.shape[0]).index_add_(0, self.sample, values)
+
+    def counts(self) -> Tensor:
+        """How many neurons each sample has."""
+        places = torch.arange(self.shape[0] + 1, device=self.positions.device) * self.shape[2:].numel()
+        return self.begins[torch.searchsorted(self.positions, places)].diff()
+
+    def dense(self) -> Tensor:
+        """As an ordinary tensor."""
+        whole = self.values.new_zeros(self.shape.numel())
+        whole[self.flat] = self.values
+        return whole.view(self.shape)
+
+    def rows(self) -> Rows:
+        """With all channels of their positions."""
+        values = self.values.new_zeros(len(self.positions), self.shape[1])
+        values[position_of(self), self.channels.long()] = self.values
+        return Rows(self.shape, self.positions, values)
+
+    def channel_sums(self) -> Tensor:
+        """The sum over the channels, (samples, 1, *plane)."""
+        whole = self.values.new_zeros(self.shape[0] * self.shape[2:].numel())
+        at = self.positions.repeat_interleave(self.begins.diff())
+        return whole.index_add_(0, at, self.values).view(self.shape[0], 1, *self.shape[2:])
+
+    def only(self, samples: Tensor) -> Neurons:
+        """The neurons of some samples (ascending), which become a batch of their own."""
+        plane = self.shape[2:].numel()
+        number = torch.full((self.shape[0],), -1, device=samples.device)
+        number[samples] = torch.arange(len(samples), device=samples.device)
+        sample = self.positions // plane
+        chosen = number[sample] >= 0
+        sizes = self.begins.diff()
+        inside = chosen.repeat_interleave(sizes)
+        begins = torch.cat([self.begins[:1] * 0, sizes[chosen].cumsum(0)])
+        positions = (number[sample] * plane + self.positions % plane)[chosen]
+        shape = torch.Size((len(samples), *self.shape[1:]))
+        return Neurons(shape, positions, begins, self.channels[inside], self.values[inside])
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Relevance at some positions of a tensor, all channels of each."""
+
+    shape: torch.Size
+    positions: Tensor  # int64, ascending
+    values: Tensor  # (positions, channels)
+
+    def offsets(self) -> Tensor:
+        """Where the rows of each sample begin, and where the last one's end."""
+        places = torch.arange(self.shape[0] + 1, device=self.positions.device) * self.shape[2:].numel()
+        return torch.searchsorted(self.positions, places)
+
+    def dense(self) -> Tensor:
+        """As an ordinary tensor."""
+        samples, channels, plane = self.shape[0], self.shape[1], self.shape[2:].numel()
+        whole = self.values.new_zeros(samples, channels, plane)
+        whole[self.positions // plane, :, self.positions % plane] = self.values
+        return whole.view(self.shape)
+
+
+Relevance = Tensor | Neurons | Rows
+
+
+def dense(relevance: Relevance) -> Tensor:
+    """Any relevance as an ordinary tensor."""
+    return relevance if isinstance(relevance, Tensor) else relevance.dense()
+
+
+def at_neurons(relevance: Relevance, neurons: Neurons) -> Tensor:
+    """What another relevance of the same tensor holds at these neurons."""
+    if isinstance(relevance, Tensor):
+        return neurons.at(relevance)
+    rows = relevance.rows() if isinstance(relevance, Neurons) else relevance
+    where = torch.searchsorted(rows.positions, neurons.positions).clamp(max=max(0, len(rows.positions) - 1))
+    if len(rows.positions) == 0:
+        return torch.zeros_like(neurons.values)
+    here = (rows.positions[where] == neurons.positions).repeat_interleave(neurons.begins.diff())
+    index = where.repeat_interleave(neurons.begins.diff()) * rows.shape[1] + neurons.channels
+    return torch.where(here, rows.values.view(-1)[index], 0.0)
+
+
+def added(a: Relevance, b: Relevance) -> Relevance:
+    """The sum of two relevances of one tensor."""
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return dense(a) + dense(b)
+    positions, where_a, where_b = _union(a.positions, b.positions)
+    total = a.values.new_zeros(len(positions), a.shape[1])
+    for part, where in ((a, where_a), (b, where_b)):
+        if isinstance(part, Rows):
+            total.index_add_(0, where, part.values)
+        else:
+            index = where.repeat_interleave(part.begins.diff()) * a.shape[1] + part.channels
+            total.view(-1).index_add_(0, index, part.values)
+    return Rows(a.shape, positions, total)
+
+
+def _union(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The union of two ascending lists, and where each stands in it."""
+    if native.available():
+        positions = torch.empty(len(a) + len(b), dtype=torch.int64)
+        where_a, where_b = torch.empty_like(a), torch.empty_like(b)
+        size = native.call("union", a, len(a), b, len(b), positions, where_a, where_b)
+        return positions[:size], where_a, where_b
+    positions, where = torch.cat([a, b]).unique(return_inverse=True)
+    return positions, where[: len(a)], where[len(a) :]
+
+
+# --- survivors --------------------------------------------------------------------------------------------------------
+
+
+def survivors(relevance: Tensor | Rows, stats: Tensor, rescale: bool) -> Neurons:
+    """The neurons above θ, times λ if wanted; `stats` as `selection.statistics` gives them, one row per sample."""
+    samples, channels = relevance.shape[:2]
+    values = relevance if isinstance(relevance, Tensor) else relevance.values
+    kept = int(stats[:, 7].sum())
+    plane = relevance.shape[2:].numel()
+    if native.available(values):
+        most = min(kept, samples * plane)
+        positions, begins = torch.empty(most, dtype=torch.int64), torch.empty(most + 1, dtype=torch.int64)
+        found = torch.empty(kept, dtype=torch.int32), torch.empty(kept, dtype=torch.float32)
+        if isinstance(relevance, Rows):
+            where = relevance.positions, relevance.offsets(), samples, channels
+            places = native.call("collect_rows", values, *where, stats, rescale, positions, begins, *found)
+        else:
+            where_dense = samples, channels, plane
+            places = native.call("collect_dense", values, *where_dense, stats, rescale, positions, begins, *found)
+        return Neurons(relevance.shape, positions[:places], begins[: places + 1], *found)
+    if isinstance(relevance, Rows):
+        rows, at = relevance.values, relevance.positions
+    else:
+        rows = relevance.flatten(2).transpose(1, 2).reshape(samples * plane, channels)
+        at = torch.arange(samples * plane, device=relevance.device)
+    of = at // plane
+    up, down = stats[:, 0].to(rows)[of, None], -stats[:, 1].to(rows)[of, None]
+    row, channel = ((rows > up) | (rows < down)).nonzero(as_tuple=True)
+    held = rows[row, channel]
+    if rescale:
+        scales = rescaling(stats)[of[row]].to(rows)
+        held = held * torch.where(held > 0, scales[:, 0], scales[:, 1])
+    lived, sizes = row.unique_consecutive(return_counts=True)
+    begins = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+    return Neurons(relevance.shape, at[lived], begins, channel.int(), held)
+
+
+def rescaling(stats: Tensor) -> Tensor:
+    """λ per sample and sign, (samples, 2): mass before / mass after; 1 where nothing was pruned or nothing is left."""
+    before, after = stats[:, 2:4], stats[:, 2:4] - stats[:, 4:6]
+    scaled = (stats[:, 6:7] != stats[:, 7:8]) & (after > 0)
+    return torch.where(scaled, before / torch.where(scaled, after, 1.0), 1.0)
+
+
+def regrouped(shape: torch.Size, at: Tensor, channels: Tensor, values: Tensor) -> Neurons:
+    """Neurons that stand at any positions in any order; what lands on one neuron is added up."""
+    places, width = shape[0] * shape[2:].numel(), shape[1]
+    if native.available(values):
+        count = len(at)
+        positions, begins = torch.empty(count, dtype=torch.int64), torch.empty(count + 1, dtype=torch.int64)
+        found = torch.empty_like(channels), torch.empty_like(values)
+        size = native.call("regroup", at, channels, values, count, places, width, positions, begins, *found)
+        kept = int(begins[size])
+        return Neurons(shape, positions[:size], begins[: size + 1], found[0][:kept], found[1][:kept])
+    neurons, where = (at * width + channels).unique(return_inverse=True)
+    held = values.new_zeros(len(neurons)).index_add_(0, where, values)
+    positions, sizes = (neurons // width).unique_consecutive(return_counts=True)
+    begins = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+    return Neurons(shape, positions, begins, (neurons % width).int(), held)
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+class Geometry(NamedTuple):
+    """Where the outputs of a convolution read; three axes, ones where the layer has fewer."""
+
+    inputs: torch.Size  # (samples, channels, *plane)
+    outputs: torch.Size
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def numbers(self) -> Tensor:
+        """All of it for the compiled loops."""
+        axes = [self.inputs[2:], self.outputs[2:], self.kernel, self.stride, self.padding, self.dilation]
+        fill = (1, 1, 1, 1, 0, 1)
+        padded = [n for axis, one in zip(axes, fill, strict=True) for n in (*axis, *(one,) * (3 - len(axis)))]
+        return torch.tensor([self.inputs[0], *padded])
+
+    @property
+    def taps(self) -> int:
+        """How many positions one output reads."""
+        return torch.Size(self.kernel).numel()
+
+    @property
+    def reach(self) -> int:
+        """Along the first axis, outputs this far apart (and one further) read no input in common."""
+        return -(-(self.kernel[0] - 1) * self.dilation[0] // self.stride[0])
+
+
+class Plan(NamedTuple):
+    """The input positions that some outputs read."""
+
+    geometry: Geometry
+    positions: Tensor  # int64, ascending: one row each
+    taps: Tensor  # int32 (output positions, taps): the row that is read, −1 in the padding
+
+
+def plan(geometry: Geometry, neurons: Neurons) -> Plan:
+    """Which input positions the neurons' outputs read."""
+    samples, plane = geometry.inputs[0], geometry.inputs[2:].numel()
+    count = len(neurons.positions)
+    if native.available(neurons.values):
+        taps = torch.empty(count, geometry.taps, dtype=torch.int32)
+        most = min(samples * plane, count * geometry.taps)
+        rows, scratch = torch.empty(most, dtype=torch.int64), torch.empty(samples * plane, dtype=torch.int32)
+        size = native.call("plan", neurons.positions, count, geometry.numbers(), scratch, rows, taps)
+        return Plan(geometry, rows[:size], taps)
+    at, steps, scale = neurons.positions, [], 1
+    sample = at // geometry.outputs[2:].numel()
+    inside: Tensor | None = None
+    where = torch.zeros_like(at)[:, None]
+    for axis in range(len(geometry.kernel) - 1, -1, -1):  # the last axis runs fastest
+        size = geometry.outputs[2 + axis]
+        step = torch.arange(geometry.kernel[axis], device=at.device) * geometry.dilation[axis]
+        i = (at // _product(geometry.outputs[3 + axis :]) % size)[:, None] * geometry.stride[axis]
+        steps.insert(0, i - geometry.padding[axis] + step)
+    for axis, i in enumerate(steps):
+        held = (i >= 0) & (i < geometry.inputs[2 + axis])
+        where = (where[:, :, None] * geometry.inputs[2 + axis] + i[:, None, :]).flatten(1)
+        inside = held if inside is None else (inside[:, :, None] & held[:, None, :]).flatten(1)
+    assert inside is not None
+    where = where + sample[:, None] * (plane * scale)
+    positions, found = where[inside].unique(return_inverse=True)
+    taps = torch.full(where.shape, -1, dtype=torch.int32, device=at.device)
+    taps[inside] = found.int()
+    return Plan(geometry, positions, taps)
+
+
+def _product(sizes: tuple[int, ...] | torch.Size) -> int:
+    return torch.Size(sizes).numel()
+
+
+def gathered(x: Tensor, positions: Tensor) -> Tensor:
+    """The rows (positions, channels) of a tensor (samples, channels, *plane)."""
+    plane = x.shape[2:].numel()
+    if native.available(x):
+        rows = torch.empty(len(positions), x.shape[1])
+        native.call("gather", x, positions, len(positions), x.shape[1], plane, rows, native.threads())
+        return rows
+    return x.flatten(2)[positions // plane, :, positions % plane]
+
+
+class Weight:
+    """A convolution's weight (outputs, inputs / groups, *kernel), raw · scale, cut to a sign (1, −1; 0: whole).
+
+    It is multiplied out when it is first needed: `full` for dense propagation; `inputs_last` (outputs, taps, inputs /
+    groups) for that of single neurons, in which only the channels asked for are filled in.
+    """
+
+    def __init__(self, raw: Tensor, scale: Tensor | None = None, part: int = 0) -> None:
+        self.raw, self.scale, self.part = raw, scale, part
+
+    @cached_property
+    def full(self) -> Tensor:
+        """The weight, multiplied out."""
+        whole = self.raw if self.scale is None else self.raw * self.scale
+        if self.part == 0:
+            return whole
+        bounds = {"min": 0} if self.part > 0 else {"max": 0}
+        return whole.clamp(**bounds) if self.scale is None else whole.clamp_(**bounds)
+
+    @cached_property
+    def _by_channel(self) -> tuple[Tensor, Tensor]:
+        return torch.empty(self.raw.shape.numel()), torch.zeros(self.raw.shape[0], dtype=torch.uint8)
+
+    def inputs_last(self, channels: Tensor) -> Tensor:
+        """The rows of these output channels, with inputs last."""
+        outputs, inputs, taps = self.raw.shape[0], self.raw.shape[1], self.raw.shape[2:].numel()
+        if native.available(self.raw):
+            if taps == 1 and self.part == 0 and self.scale is None:
+                return self.raw
+            rows, ready = self._by_channel
+            scale = None if self.scale is None else self.scale.contiguous()
+            sizes = outputs, inputs, taps, self.part
+            native.call(
+                "weights", self.raw, scale, *sizes, channels, len(channels), ready, rows, native.threads()
+            )
+            return rows
+        return self.full.flatten(2).transpose(1, 2).contiguous()
+
+
+def contributions(plan: Plan, neurons: Neurons, rows: Tensor, weight: Weight) -> Tensor:
+    """Σ_j x_j w_jk for each neuron k; `rows` are the x at the plan's positions."""
+    geometry = plan.geometry
+    found = torch.zeros_like(neurons.values)
+    if native.available(rows, found):
+        _layer(1, plan, neurons, weight, rows=rows, d=found)
+        return found
+    patches = _padded(rows)[plan.taps.long()]  # (positions, taps, inputs)
+    w = weight.full.flatten(2)  # (outputs, inputs / groups, taps)
+    grouped = patches.unflatten(2, (geometry.groups, -1))
+    per_group = w.unflatten(0, (geometry.groups, -1))
+    sums = torch.einsum("qtgi,goit->qgo", grouped, per_group).flatten(1)
+    return sums[position_of(neurons), neurons.channels.long()]
+
+
+def handed(plan: Plan, neurons: Neurons, s: Tensor, weight: Weight) -> Tensor:
+    """Σ_k w_jk s_k over the neurons k, as rows at the plan's positions."""
+    geometry = plan.geometry
+    taken = s.new_zeros(len(plan.positions), geometry.inputs[1])
+    if native.available(s, taken):
+        _layer(2, plan, neurons, weight, s=s, taken=taken)
+        return taken
+    spread = s.new_zeros(len(neurons.positions), geometry.outputs[1])
+    spread[position_of(neurons), neurons.channels.long()] = s
+    per_group = weight.full.flatten(2).unflatten(0, (geometry.groups, -1))
+    patches = torch.einsum("qgo,goit->qtgi", spread.unflatten(1, (geometry.groups, -1)), per_group).flatten(2)
+    inside = plan.taps >= 0
+    return taken.index_add_(0, plan.taps[inside].long(), patches[inside])
+
+
+def through(
+    plan: Plan,
+    neurons: Neurons,
+    given: Tensor,
+    rows: Tensor,
+    weight: Weight,
+    bias: Tensor | None,
+    epsilon: float,
+    one_sign: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """d = Σ_j x_j w_jk + b_k, s = given / (d + ε sign d) and Σ_k w_jk s_k, while the weights are in the cache."""
+    d, s = torch.zeros_like(given), torch.empty_like(given)
+    taken = given.new_zeros(len(plan.positions), plan.geometry.inputs[1])
+    quotient = given, None if bias is None else bias.flatten(), torch.tensor(epsilon, dtype=torch.float32), one_sign
+    _layer(3, plan, neurons, weight, rows=rows, d=d, s=s, taken=taken, quotient=quotient)
+    return d, s, taken
+
+
+def _layer(
+    what: int,
+    plan: Plan,
+    neurons: Neurons,
+    weight: Weight,
+    *,
+    rows: Tensor | None = None,
+    d: Tensor | None = None,
+    s: Tensor | None = None,
+    taken: Tensor | None = None,
+    quotient: tuple[Tensor, Tensor | None, Tensor, bool] | None = None,
+) -> None:
+    geometry = plan.geometry
+    sizes = geometry.taps, geometry.inputs[1], geometry.outputs[1], geometry.groups
+    bands, begins, phases = (0, None, 1) if what == 1 else _bands(geometry, neurons)
+    given, bias, epsilon, one_sign = quotient or (None, None, None, False)
+    native.call(
+        "layer",
+        *(what, len(neurons.positions), neurons.begins, neurons.channels, plan.taps, *sizes),
+        *(weight.inputs_last(neurons.channels), rows, d, s, taken, bands, begins, phases),
+        *(given, bias, epsilon, one_sign, native.threads()),
+    )
+
+
+def _bands(geometry: Geometry, neurons: Neurons) -> tuple[int, Tensor, int]:
+    """Output positions by bands of the first axis, so high that bands that are not neighbours share no input."""
+    height = max(1, geometry.reach)
+    axis, inner = geometry.outputs[2], geometry.outputs[3:].numel()
+    per_sample = -(-axis // height)
+    per_sample += per_sample % 2  # even, so that samples too are not neighbours in one phase
+    starts = torch.arange(geometry.outputs[0])[:, None] * axis + (torch.arange(per_sample) * height).clamp(max=axis)
+    begins = torch.searchsorted(neurons.positions, starts.flatten() * inner)
+    begins = torch.cat([begins, torch.tensor([len(neurons.positions)])])
+    return geometry.outputs[0] * per_sample, begins, 1 if geometry.reach == 0 else 2
+
+
+def position_of(neurons: Neurons) -> Tensor:
+    """For each neuron, the number of its position."""
+    number = torch.arange(len(neurons.positions), device=neurons.positions.device)
+    return number.repeat_interleave(neurons.begins.diff())
+
+
+def _padded(rows: Tensor) -> Tensor:
+    """The rows and one more of zeros, which −1 names."""
+    return torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
