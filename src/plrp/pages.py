@@ -117,7 +117,7 @@ def escape(text: object) -> str:
 
 
 def data_uri(figure: Figure, kind: str = "svg", dpi: int = 110, dark: Mapping[str, str] | None = None) -> str:
-    """A figure as a `data:` address, without time stamps.
+    """A figure as a `data:` address, without time stamps: "svg", "png", or "webp" (small, for photographs).
 
     dark: for drawings (svg), the colours that change where the reader's theme is dark, "#rrggbb" to "#rrggbb".
     """
@@ -125,8 +125,9 @@ def data_uri(figure: Figure, kind: str = "svg", dpi: int = 110, dark: Mapping[st
 
     buffer = io.BytesIO()
     undated: dict[str, dict[str, Any]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+    options: dict[str, Any] = {"metadata": undated[kind]} if kind in undated else {"pil_kwargs": {"quality": 90}}
     with matplotlib.rc_context({"svg.hashsalt": "plrp", "svg.fonttype": "path"}):
-        figure.savefig(buffer, format=kind, dpi=dpi, metadata=undated.get(kind), transparent=dark is not None)
+        figure.savefig(buffer, format=kind, dpi=dpi, transparent=dark is not None, **options)
     content = buffer.getvalue()
     if kind == "svg" and dark:
         content = _themed(content.decode(), dark).encode()

@@ -80,6 +80,8 @@ METRICS = {
     "symmetric_relevance_gain": Metric("Symmetric relevance gain", 1),
     "score_kept": Metric("Share of the score kept", 0),
 }
+SUFFIXES = {"max": "maps over max", "mass": "maps over mass", "norm": "maps over norm"}
+"""What the suffixes of the presets stand for."""
 MAIN = ("gini", "relevance_mass_accuracy", "local_lipschitz")
 """Sparsity, localization, robustness: the columns of the paper's figure 2."""
 ZOOM_P = 0.3
@@ -90,7 +92,9 @@ def metric(name: str) -> Metric:
     """How a metric is called; a suffix (`local_lipschitz.max`) is kept beside the title."""
     base, _, suffix = name.partition(".")
     known = METRICS.get(base, Metric(base.replace("_", " "), 0))
-    return Metric(f"{known.title}, {suffix}", known.better, known.whole) if suffix else known
+    if not suffix:
+        return known
+    return Metric(f"{known.title}, {SUFFIXES.get(suffix, suffix)}", known.better, known.whole)
 
 
 def versions(rows: Sequence[Measured], bases: Sequence[str]) -> list[str]:
@@ -196,8 +200,8 @@ def over_p(
         for name in metrics:
             lines = _lines(m, name, differences)
             whole.append(_over_p(lines, name, None, differences))
-            near = zoom and any(sum(0 < p <= ZOOM_P for p in line.x) > 1 for line in lines)
-            close.append(_over_p(lines, name, ZOOM_P, differences) if near else _nothing)
+            small = {p for line in lines for p in line.x if 0 < p <= ZOOM_P}
+            close.append(_over_p(lines, name, max(small), differences) if zoom and len(small) > 1 else _nothing)
         pairs = list(zip(whole, close, strict=True)) if zoom else [(draw,) for draw in whole]
         if narrow:
             title = m.name
@@ -426,7 +430,8 @@ def faithfulness(rows: Sequence[Measured], name: str, p: float, *, narrow: bool 
         curves = {method: flips[method] for method in methods}
         panels = [_over_p(lines, name, None, False)]
         if curves:
-            panels += [_flipping(curves, None), _flipping(curves, _beginning(curves))]
+            score = name.partition(".")[2] or "score"
+            panels += [_flipping(curves, score, None), _flipping(curves, score, _beginning(curves))]
         else:
             panels.append(_empty("flipping curve"))
         if narrow:
@@ -442,7 +447,7 @@ def _beginning(curves: dict[Method, Flipping]) -> float:
     return float(max(0.05, share[min(4, len(share) - 1)]))
 
 
-def _flipping(curves: dict[Method, Flipping], until: float | None) -> Draw:
+def _flipping(curves: dict[Method, Flipping], score: str, until: float | None) -> Draw:
     both = np.logical_and.reduce([np.isfinite(c.score).all(1) for c in curves.values()])
 
     def draw(ax: Axes) -> None:
@@ -471,7 +476,9 @@ def _flipping(curves: dict[Method, Flipping], until: float | None) -> Draw:
         _ticks(ax)
         shares = sorted({method.p for method in curves if method.p})
         at = ", ".join(f"{p:g}" for p in shares)
-        _title(ax, f"Score left, p = {at}" if until is None else "", "" if until is None else "first regions")
+        _title(
+            ax, f"{score.capitalize()} left, p = {at}" if until is None else "", "the first regions" if until else ""
+        )
         ax.set_xlabel("regions overwritten, most relevant first (%)", fontsize=8, color=FAINT, labelpad=2)
         if until is not None:  # where everything is overwritten, all curves meet
             _name_ends(ax, ends)

@@ -160,7 +160,7 @@ def _statements(runs: Sequence[Run], sheets: Sheets) -> str:
         words = verdict(next(iter(judged.values())))
         if len(runs) > 1:
             each = [f"<span>{escape(shorter[title])}: {verdict(s)}</span>" for title, s in judged.items()]
-            words = f'<br><span class="verdicts">{"".join(each)}</span>'
+            words = each[0] if len(each) == 1 else f'<br><span class="verdicts">{"".join(each)}</span>'
         inner = [f"<p>Rule: {escape(next(iter(judged.values())).rule)}.</p>"]
         for title, statement in judged.items():
             lines = statement.numbers or (f"Not measured: {statement.missing}.",)

@@ -36,13 +36,14 @@ class Sheets:
         width = round(PIXELS * wide.get_figwidth())
         return pages.picture(pages.data_uri(wide, dark=DARK), alt, caption + self._where(name), small, width=width)
 
-    def photograph(
-        self, name: str, wide: Figure, alt: str, caption: str = "", narrow: Figure | None = None, dpi: int = 130
-    ) -> str:
+    def photograph(self, name: str, wide: Figure, alt: str, caption: str = "", narrow: Figure | None = None) -> str:
         """Pictures made of pixels: kept on white, whatever the theme."""
+        from PIL import features
+
         self._keep(name, wide)
-        small = None if narrow is None else pages.data_uri(narrow, "png", dpi)
-        return pages.picture(pages.data_uri(wide, "png", dpi), alt, caption + self._where(name), small, plate=True)
+        kind = "webp" if features.check("webp") else "png"
+        small = None if narrow is None else pages.data_uri(narrow, kind, 150)
+        return pages.picture(pages.data_uri(wide, kind, 130), alt, caption + self._where(name), small, plate=True)
 
     def _keep(self, name: str, figure: Figure) -> None:
         from plrp.vision.heatmaps import save_figure
