@@ -83,6 +83,7 @@ summary { cursor: pointer; }
 summary::marker { color: var(--soft); }
 details p, details ul { margin: 6px 0; font-size: .9rem; color: var(--soft); }
 details ul { padding-left: 1.2em; }
+details li { max-width: 66em; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 20px; font-size: .87rem; color: var(--soft); margin: 4px 0; }
 .legend i { display: inline-block; width: 28px; height: 0; vertical-align: middle; margin-right: 6px;
   border-top: 2.5px solid; }

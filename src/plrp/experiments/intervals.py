@@ -45,17 +45,17 @@ def bootstrap(
         if count < 2:
             continue
         chosen = array[np.ix_(rows, columns)]
-        centre = chosen.mean(0)  # what is resampled is small then, and single precision enough
-        means = _draws(count, resamples, seed) @ (chosen - centre).astype(np.float32) / count + centre
+        centre = chosen.mean(0)  # equal scores keep an interval of no width
+        means = _draws(count, resamples, seed) @ (chosen - centre) / count + centre
         tail = expanded_tail(count, confidence)
         low[columns], high[columns] = np.quantile(means, [tail, 1 - tail], axis=0)
     return low.reshape(rest), high.reshape(rest)
 
 
-@lru_cache(maxsize=4)
-def _draws(count: int, resamples: int, seed: int) -> npt.NDArray[np.float32]:
+@lru_cache(maxsize=2)
+def _draws(count: int, resamples: int, seed: int) -> Values:
     """How often each sample occurs in each resample, (resample, sample)."""
-    drawn = np.empty((resamples, count), np.float32)
+    drawn = np.empty((resamples, count))
     rng = np.random.default_rng(seed)
     for row in drawn:
         row[:] = np.bincount(rng.integers(count, size=count), minlength=count)

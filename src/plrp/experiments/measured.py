@@ -234,4 +234,5 @@ def plain(value: float) -> str:
     """A number with three digits that matter."""
     if math.isnan(value):
         return "–"
-    return f"{value:.3f}" if value == 0 or 1e-2 <= abs(value) < 1e3 else f"{value:.3g}"
+    text = f"{value:.3f}" if value == 0 or 1e-2 <= abs(value) < 1e3 else f"{value:.3g}"
+    return text.replace("-", "−", 1) if text.startswith("-") else text

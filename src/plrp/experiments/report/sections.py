@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -164,7 +165,7 @@ def _statements(runs: Sequence[Run], sheets: Sheets) -> str:
         inner = [f"<p>Rule: {escape(next(iter(judged.values())).rule)}.</p>"]
         for title, statement in judged.items():
             lines = statement.numbers or (f"Not measured: {statement.missing}.",)
-            items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+            items = "".join(f"<li>{unbroken(line)}</li>" for line in lines)
             head = f"<p><b>{escape(title)}</b></p>" if len(runs) > 1 else ""
             inner.append(f"{head}<ul>{items}</ul>")
         parts.append(folded(f"{escape(_capital(claim))}: {words}", *inner))
@@ -174,6 +175,12 @@ def _statements(runs: Sequence[Run], sheets: Sheets) -> str:
         "rule and numbers: means, and paired differences over samples with their intervals. “Within the error”: some "
         "interval that decides includes zero.</p>" + "".join(parts)
     )
+
+
+def unbroken(text: str) -> str:
+    """As HTML whose lines do not break within 'p = 0.3' and '[+0.1, +0.2]'."""
+    kept = re.sub(r"\[[^\]]*\]| = ", lambda match: match[0].replace(" ", "\u00a0"), text)
+    return escape(kept)
 
 
 def _capital(text: str) -> str:
@@ -320,7 +327,7 @@ def _best(runs: Sequence[Run], sheets: Sheets) -> str:
                 found[variant] = (p, means[p])
             if not found:
                 continue
-            champion = max(found, key=lambda v: better * found[v][1])
+            top = max(better * value for _, value in found.values())
             cells = [escape(figures.metric(name).heading), f"<span class=number>{plain(m.mean(name))}</span>"]
             for variant in VARIANTS:
                 if variant not in found:
@@ -329,7 +336,7 @@ def _best(runs: Sequence[Run], sheets: Sheets) -> str:
                 p, value = found[variant]
                 apart = m.difference(name, Method(variant, p), LRP)
                 text = f"{plain(value)} at p = {p:g}"
-                text = f"<b>{text}</b>" if variant == champion else text
+                text = f"<b>{text}</b>" if better * value == top else text
                 cells.append(f"<span>{text}<br><small>{escape(apart)}</small></span>" if apart.count else text)
                 rows.append([run.title, name, variant, p, value, apart.mean, apart.low, apart.high, apart.count])
             lines.append(cells)
@@ -399,7 +406,7 @@ def _runs(runs: Sequence[Run], sheets: Sheets) -> str:
                 f"{float(np.mean([bool(v) for v in right])):.1%}" if len(right) else "–",
                 escape(config["composite"]),
                 escape(", ".join(f"{p:g}" for p in config["p"])),
-                "complete" if run.results.complete else f"{len(run.results.missing)} parts missing",
+                f"<span class=number>{_state(run)}</span>",
             ]
         )
     parts = [table(["run", "samples", "predicted rightly", "composite", "p", "state"], rows)]
@@ -412,6 +419,10 @@ def _runs(runs: Sequence[Run], sheets: Sheets) -> str:
             folded(f"{label}versions and seeds", table(["what", "which"], flat) if flat else "<p>None were kept.</p>")
         )
     return "\n".join(parts)
+
+
+def _state(run: Run) -> str:
+    return "complete" if run.results.complete else f"{len(run.results.missing)} parts missing"
 
 
 def _flat(facts: Any, prefix: str = "") -> list[tuple[str, str]]:

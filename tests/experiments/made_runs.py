@@ -1,0 +1,117 @@
+"""Runs whose scores are written down, not measured: the report's answers about them are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plrp.experiments.config import Config
+from plrp.experiments.store import Part, Store
+from plrp.experiments.tables import Kept, Rows, SampleFacts
+
+VARIANTS = ("lambda", "lambda+gain", "M", "M+gain")
+Score = Callable[[int, str, float, str], float]
+
+
+def usual(sample: int, variant: str, p: float, metric: str) -> float:
+    """Scores as the paper describes them: λ ahead of M, sparsity up, mass up and down again, AUC a bit worse for λ."""
+    own = 0.01 * np.sin(7 * sample + 1)  # samples differ
+    speed = {"LRP": 0.0, "lambda": 6.0, "lambda+gain": 5.0, "M": 3.5, "M+gain": 2.5}[variant]
+    grown = 1 - np.exp(-speed * p)
+    noise = 0.002 * np.sin(13 * sample + 5 * len(variant) + 31 * p)
+    if metric == "gini":
+        return 0.5 + own + 0.45 * grown + (0 if variant == "LRP" else noise)
+    if metric == "entropy":
+        return 8 - 100 * own - 5 * grown
+    if metric == "relevance_mass_accuracy":
+        return 0.4 + 5 * own + 0.3 * grown - (0.25 if variant.startswith("lambda") else 0.2) * p**3
+    if metric.startswith("local_lipschitz"):
+        return (0.3 + own) * (1 - 0.3 * grown)
+    if metric.startswith("pixel_flipping_auc"):
+        return 0.3 + own + (0.06 * grown if variant.startswith("lambda") else -0.001 * (p > 0))
+    return 0.5 + own
+
+
+def usual_curve(sample: int, variant: str, p: float) -> list[float]:
+    """A flipping curve: all alike at first, λ slower later on."""
+    late = 0.1 if variant.startswith("lambda") else 0.0
+    own = 0.01 * np.sin(sample)
+    return [1.0, 0.8 + own, 0.6 + own, 0.45 + own + late, 0.2 + own + late, 0.0]
+
+
+SHARE = [0.0, 0.005, 0.01, 0.2, 0.5, 1.0]
+
+
+def made_run(
+    folder: Path,
+    *,
+    kind: str = "ecssd",
+    model: str = "resnet50",
+    p: Sequence[float] = (0.0, 0.05, 0.15, 0.3, 0.6, 0.9),
+    samples: int = 6,
+    metrics: Sequence[str] = ("gini", "entropy", "relevance_mass_accuracy", "local_lipschitz", "pixel_flipping"),
+    score: Score = usual,
+    parts: Sequence[int] | None = None,
+    maps: bool = True,
+    names: Callable[[int], str] = "sample{}".format,
+    **changes: Any,
+) -> Path:
+    """A run in `folder`, as a sweep would have left it; `parts` leaves the others missing."""
+    data: dict[str, Any] = {"kind": kind, "count": samples, "digest": "made"}
+    if kind != "simulated-dna":
+        data["root"] = "nowhere"
+    network: dict[str, Any] = {"name": model, "digest": "made"}
+    if kind == "simulated-dna":
+        network = {"name": "sequence-cnn", "digest": "made", "filters": 4}
+    table = {
+        "name": folder.name, "data": data, "model": network, "p": list(p), "part_size": 2, "batch_size": 1,
+        "metrics": {name: {} for name in metrics},
+    }  # fmt: skip
+    if maps:
+        table["maps"] = {"p": [q for q in p if q > 0]}
+    config = Config.from_dict(table).changed(**changes)
+    store = Store(folder)
+    config = store.settle(config, {"plrp": "0", "packages": {"torch": "2"}, "seed": 0})
+    for index in range(config.parts) if parts is None else parts:
+        store.put(config, index, _part(config, index, score, names))
+    return folder
+
+
+def _part(config: Config, index: int, score: Score, names: Callable[[int], str]) -> Part:
+    rows = Rows()
+    for sample in config.part(index):
+        rows.facts[sample] = SampleFacts(sample, names(sample), sample % 3, sample % 3, 2.0)
+        for variant, p in config.cells:
+            for metric in config.metrics:
+                if not metric.covers(sample, p):
+                    continue
+                if metric.function == "pixel_flipping":
+                    area = metric.name.replace("pixel_flipping", "pixel_flipping_auc")
+                    curve = usual_curve(sample, variant, p)
+                    rows.add(sample, variant, p, area, score(sample, variant, p, area), SHARE, curve, None)
+                else:
+                    rows.add(sample, variant, p, metric.name, score(sample, variant, p, metric.name))
+    return Part(rows.to_parquet({}), None if config.maps is None else _maps(config, index).to_hdf5())
+
+
+def _maps(config: Config, index: int) -> Kept:
+    samples = [s for s in config.part(index) if config.maps is not None and config.maps.covers(s, 0)]
+    rng = np.random.default_rng(index)
+    dna = config.data.kind == "simulated-dna"
+    shape = (30,) if dna else (16, 16)
+    base = rng.normal(size=(len(samples), *shape)).astype(np.float32)
+    kept = {(v, p): np.where(np.abs(base) > p, base, 0).astype(np.float32) for v, p in config.cells}
+    masks = np.zeros((len(samples), *shape), bool)
+    masks[:, 4:9] = True
+    if dna:
+        inputs = np.eye(4, dtype=np.uint8)[rng.integers(0, 4, (len(samples), 30))].transpose(0, 2, 1)
+        # A motif base that survives with less than a base outside that does not: pruning is no threshold here.
+        base[:, 5], base[:, 20] = 0.2, 0.4
+        for (variant, p), values in kept.items():
+            values[:, 5], values[:, 20] = 0.2, 0.4 if p == 0 or variant == "LRP" else 0.0
+    else:
+        inputs = rng.integers(0, 255, (len(samples), 16, 16, 3)).astype(np.uint8)
+    return Kept(samples, kept, inputs, masks)
