@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from .config import Config
 from .measure import Bench, Rehearsal
 from .networks import threads_set
-from .store import DiskFull, RunError, Store
+from .store import DiskFull, Store
 
 TRIES = 2
 """How often a part is begun whose process died, before it is given up."""
@@ -36,7 +36,7 @@ class Listener(Protocol):
     """Who is told how the work goes."""
 
     def rehearsed(self, found: Rehearsal) -> int:
-        """Told what a first batch cost; answers with how many processes there may be."""
+        """Told what a first batch cost; answers with how many workers there shall be."""
 
     def tick(self, kind: str, count: int) -> None:
         """Some work is done, of a kind, for so many samples."""
@@ -67,43 +67,42 @@ def run(
     indices: Sequence[int],
     listener: Listener,
     *,
-    workers: int,
     device: str = "cpu",
     threads: int = 1,
 ) -> list[Failure]:
-    """Make parts and store them; returns those that failed. One worker is this very process.
+    """Make parts and store them; returns those that failed.
 
-    A full disk stops everything; a bad sample costs its part only.
+    A first batch is tried in this process; the listener, told what it cost, says how many workers there shall be. One
+    worker is this very process. A full disk stops everything; a bad sample costs its part only.
     """
     if not indices:
         return []
-    if workers <= 1:
-        return _here(store, config, indices, listener, device, threads)
+    with threads_set(threads):
+        bench = Bench(config, store, device)
+        workers = min(listener.rehearsed(bench.rehearse(indices[0])), len(indices))
+        if workers <= 1:
+            return _here(bench, store, indices, listener)
+    del bench
     return _Crew(store, indices, listener, workers, device, threads).run()
 
 
-def _here(
-    store: Store, config: Config, indices: Sequence[int], listener: Listener, device: str, threads: int
-) -> list[Failure]:
+def _here(bench: Bench, store: Store, indices: Sequence[int], listener: Listener) -> list[Failure]:
     failures: list[Failure] = []
-    with threads_set(threads):
-        bench = Bench(config, store, device)
-        listener.rehearsed(bench.rehearse(indices[0]))
-        row = 0
-        for index in indices:
-            try:
-                store.put(config, index, bench.part(index, listener.tick))
-            except DiskFull:
-                raise
-            except Exception as error:
-                failures.append(Failure(index, type(error).__name__, str(error)))
-                listener.failed(failures[-1])
-                row += 1
-                if row >= IN_A_ROW:
-                    break
-            else:
-                listener.done(index)
-                row = 0
+    row = 0
+    for index in indices:
+        try:
+            store.put(bench.config, index, bench.part(index, listener.tick))
+        except DiskFull:
+            raise
+        except Exception as error:
+            failures.append(Failure(index, type(error).__name__, str(error)))
+            listener.failed(failures[-1])
+            row += 1
+            if row >= IN_A_ROW:
+                break
+        else:
+            listener.done(index)
+            row = 0
     return failures
 
 
@@ -129,12 +128,12 @@ class _Worker:
             heard.put((self, json.loads(line)))
         heard.put((self, None))
 
-    def send(self, task: str, index: int) -> None:
-        """Give it something to do."""
+    def send(self, index: int) -> None:
+        """Give it a part to make."""
         assert self.process.stdin is not None
         self.at = index
         with suppress(BrokenPipeError):  # it died: the listener says so
-            self.process.stdin.write(json.dumps({"do": task, "index": index}) + "\n")
+            self.process.stdin.write(json.dumps({"part": index}) + "\n")
             self.process.stdin.flush()
 
     def end(self) -> None:
@@ -164,7 +163,8 @@ class _Crew:
 
     def run(self) -> list[Failure]:
         try:
-            self._rehearse()
+            for _ in range(self.most):
+                self._next(self._hire())
             while any(worker.at is not None for worker in self.workers):
                 worker, message = self.heard.get()
                 self._hear(worker, message)
@@ -173,23 +173,6 @@ class _Crew:
                 worker.end()
         return self.failures
 
-    def _rehearse(self) -> None:
-        """The first worker tries a batch; then there are as many as the listener allows."""
-        first = self._hire()
-        first.send("rehearse", self.todo[0])
-        while True:
-            _, message = self.heard.get()
-            if message is None:
-                raise RunError(f"a worker died before it had begun ({_death(first.process)}).")
-            if "failed" in message:
-                raise _error(message)
-            if "rehearsed" in message:
-                break
-        allowed = self.listener.rehearsed(Rehearsal(**message["rehearsed"]))
-        self._next(first)
-        for _ in range(min(self.most, allowed, len(self.todo) + 1) - 1):
-            self._next(self._hire())
-
     def _hire(self) -> _Worker:
         self.workers.append(_Worker(self.store, self.device, self.threads, self.heard))
         return self.workers[-1]
@@ -197,7 +180,7 @@ class _Crew:
     def _next(self, worker: _Worker) -> None:
         worker.at = None
         if self.todo and self.row < IN_A_ROW:
-            worker.send("part", self.todo.popleft())
+            worker.send(self.todo.popleft())
 
     def _hear(self, worker: _Worker, message: dict[str, Any] | None) -> None:
         if message is None:
@@ -210,7 +193,7 @@ class _Crew:
             self._next(worker)
         else:
             if message["kind"] == DiskFull.__name__:
-                raise _error(message)
+                raise DiskFull(message["errno"], message["message"])
             self._fail(Failure(message["failed"], message["kind"], message["message"], message["traceback"]))
             self._next(worker)
 
@@ -235,14 +218,6 @@ class _Crew:
         self.row += 1
         self.failures.append(failure)
         self.listener.failed(failure)
-
-
-def _error(message: dict[str, Any]) -> Exception:
-    """What went wrong in a worker, as an error here."""
-    if message["kind"] == DiskFull.__name__:
-        return DiskFull(message["errno"], message["message"].partition("] ")[2] or message["message"])
-    known = {"ImportError": ImportError, "ModuleNotFoundError": ImportError, "ValueError": ValueError}
-    return known.get(message["kind"], RunError)(message["message"] or message["kind"])
 
 
 def _death(process: subprocess.Popen[str]) -> str:

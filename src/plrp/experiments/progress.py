@@ -11,39 +11,49 @@ from typing import Any
 from .engine import Failure
 from .measure import Rehearsal
 
+BRIEF = 20
+"""Seconds of work for which no other process is started: each takes some to begin."""
+
 
 class Watch:
     """Hears from an engine: states time and memory before the start, then moves the bar.
 
     `amount` is all the work there is, by kind; the rehearsal says what each kind costs, so the time left is right
-    even where the first samples are the costliest.
+    even where the first samples are the costliest. `workers` as asked for (None: up to `most`, if it pays).
     """
 
     def __init__(
-        self, amount: Counter[str], workers: int, parts: int, say: Callable[[str], None], step: Callable[..., None]
+        self,
+        amount: Counter[str],
+        workers: int | None,
+        most: int,
+        parts: int,
+        say: Callable[[str], None],
+        step: Callable[..., None],
     ) -> None:
-        self.amount, self.workers, self.parts, self.say, self.step = amount, workers, parts, say, step
+        self.amount, self.workers, self.most, self.parts, self.say, self.step = amount, workers, most, parts, say, step
         self.found: Rehearsal | None = None
         self.stored = 0
 
     def rehearsed(self, found: Rehearsal) -> int:
-        """State what is to be expected, and allow as many workers as the memory does."""
+        """State what is to be expected, and say how many workers there shall be: as many as asked for, or as pay."""
         self.found = found
-        room = available_memory()
-        allowed = self.workers
-        if found.memory and room is not None:
-            allowed = max(1, min(self.workers, int(room // found.memory) + 1))  # the first one is there already
         total = found.estimate(self.amount)
-        crew = f"{allowed} worker{'s' * (allowed != 1)}"
-        text = f"about {duration(total / allowed)} on {crew}"
+        wanted = self.workers or (1 if total < BRIEF else self.most)
+        workers = min(wanted, self.parts)
+        room = available_memory()
+        if found.memory and room is not None and workers > 1:  # this process keeps what it has, and works no more
+            workers = max(1, min(workers, int(room // found.memory)))
+        crew = f"{workers} worker{'s' * (workers != 1)}"
+        text = f"about {duration(total / workers)} on {crew}"
         if found.memory:
-            each = f", {size(found.memory)} each" if allowed > 1 else ""
-            text += f"; memory up to {size(allowed * found.memory)}{each}, however many samples"
-        if allowed < self.workers:
-            text += f" ({self.workers} workers would not fit into the {size(room or 0)} that are free)"
+            processes = workers + (workers > 1)
+            text += f"; memory up to {size(processes * found.memory)}, however many samples"
+        if workers < min(wanted, self.parts):
+            text += f" ({wanted} workers would not fit into the {size(room or 0)} that are free)"
         self.say(text)
         self.step(total=total or 1.0, note=f"0/{self.parts} parts")
-        return allowed
+        return workers
 
     def tick(self, kind: str, count: int) -> None:
         """Some work is done."""

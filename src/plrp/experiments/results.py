@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .config import Config
+from .networks import training
 from .store import Found, Place, RunError, Store
 from .tables import read_parquet, split
 
@@ -60,6 +61,11 @@ class Results:
     def versions(self) -> dict[str, Any]:
         """Package versions, git commit, seeds, and every start of the sweep."""
         return self.store.manifest()
+
+    @property
+    def training(self) -> dict[str, Any] | None:
+        """How the run's own network was trained, and how well; None where none was."""
+        return training(self.store)
 
     @cached_property
     def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:

@@ -45,7 +45,8 @@ def sweep(
         (i, n): do every n-th part only, from the i-th on; n processes, on as many machines as see the folder, share the
         work.
     workers
-        Processes; default: one per core, as far as the memory allows. 1 works in this very process.
+        Processes; default: one per core, as far as the memory allows, and one for what takes seconds. 1 is this very
+        process.
     device, threads
         Where each worker computes, and with how many torch threads. They may change the last bits of a result.
     show_progress
@@ -131,16 +132,14 @@ def _measure(
 ) -> list[engine.Failure]:
     if not missing:
         return []
-    if workers is None:
-        workers = max(1, cores() // threads) if device == "cpu" else 1
-    crew = max(1, min(workers, len(missing)))
+    most = max(1, cores() // threads) if device == "cpu" else 1
     amount: Counter[str] = Counter()
     for index in missing:
         amount += work(config, config.part(index))
     with bar(config.name, show_progress) as step:
-        watch = Watch(amount, crew, len(missing), say, step)
+        watch = Watch(amount, workers, most, len(missing), say, step)
         try:
-            return engine.run(store, config, missing, watch, workers=crew, device=device, threads=threads)
+            return engine.run(store, config, missing, watch, device=device, threads=threads)
         except DiskFull as error:
             raise DiskFull(
                 error.errno,

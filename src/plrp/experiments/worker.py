@@ -31,47 +31,40 @@ def main() -> None:
     # Answers go where standard output led; what a user's model prints must not get among them.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    tasks: queue.SimpleQueue[int] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin, tasks), daemon=True).start()
 
     import torch
 
     torch.set_num_threads(options.threads)
     from .measure import Bench
-    from .store import Store
+    from .store import DiskFull, Store
 
     store = Store(options.run)
     bench: Bench | None = None
     while True:
-        task = tasks.get()
+        index = tasks.get()
         try:
             if bench is None:
                 bench = Bench(store.config(), store, options.device)
-            if task["do"] == "rehearse":
-                found = bench.rehearse(task["index"])
-                _say(answers, {"rehearsed": {"seconds": found.seconds, "memory": found.memory}})
-            else:
-                index = task["index"]
-                store.put(bench.config, index, bench.part(index, _ticker(answers)))
-                _say(answers, {"done": index})
-        except BrokenPipeError:
-            os._exit(1)
+            store.put(bench.config, index, bench.part(index, _ticker(answers)))
+            _say(answers, {"done": index})
         except Exception as error:
             _say(
                 answers,
                 {
-                    "failed": task["index"],
+                    "failed": index,
                     "kind": type(error).__name__,
-                    "message": str(error),
-                    "errno": getattr(error, "errno", None) if isinstance(error, OSError) else None,
+                    "message": error.strerror if isinstance(error, DiskFull) else str(error),
+                    "errno": error.errno if isinstance(error, OSError) else None,
                     "traceback": traceback.format_exc(),
                 },
             )
 
 
-def _listen(source: TextIO, tasks: queue.SimpleQueue[dict[str, Any]]) -> None:
+def _listen(source: TextIO, tasks: queue.SimpleQueue[int]) -> None:
     for line in source:
-        tasks.put(json.loads(line))
+        tasks.put(json.loads(line)["part"])
     os._exit(0)  # at once: nobody waits for the part under way
 
 

@@ -1,0 +1,211 @@
+"""The store: whole parts or none, damage found, one process at a time, other configs refused."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from worlds import world
+
+from plrp.experiments import Config, DiskFull, Folder, Results, RunError, Store
+from plrp.experiments.store import Part
+from plrp.experiments.tables import Kept, Rows, SampleFacts
+
+FORK = multiprocessing.get_context("fork")
+
+
+def counted(folder: Path, samples: int = 7, **changes: object) -> Config:
+    return world(folder, samples, **changes).changed(**{"data.count": samples, "data.digest": "d", "model.digest": "m"})
+
+
+def made_part(config: Config, index: int, seed: int = 0) -> Part:
+    """A part of random numbers."""
+    rng = np.random.default_rng([seed, index])
+    rows = Rows()
+    for sample in config.part(index):
+        rows.facts[sample] = SampleFacts(sample, f"s{sample}", 1 if sample else None, 1, 2.5)
+        for variant, p in config.cells:
+            rows.add(sample, variant, p, "gini", float(rng.random()))
+        rows.add(sample, "LRP", 0.0, "pixel_flipping_auc", 0.5, [0.0, 1.0], [1.0, 0.25], [1.0, 0.75])
+    kept = [s for s in config.part(index) if config.maps is not None and config.maps.covers(s, 0)]
+    cells = [cell for cell in config.cells if config.maps is not None and config.maps.covers(0, cell[1])]
+    maps = {cell: rng.random((len(kept), 4, 4), np.float32) for cell in cells}
+    drawn = np.zeros((len(kept), 4, 4, 3), np.uint8)
+    return Part(rows.to_parquet({"part": index}), Kept(kept, maps, drawn, None).to_hdf5() if kept else None)
+
+
+def filled(folder: Path, **changes: object) -> tuple[Store, Config]:
+    config = counted(folder / "world", **changes)
+    store = Store(folder / "run")
+    store.settle(config, {"plrp": "test"})
+    for index in range(config.parts):
+        store.put(config, index, made_part(config, index))
+    return store, config
+
+
+def test_what_was_put_is_read_back(tmp_path: Path) -> None:
+    _, config = filled(tmp_path)
+    results = Results.load(tmp_path / "run")
+    assert results.complete
+    assert results.config == config.to_dict()
+    assert results.versions["plrp"] == "test"
+    assert list(results.samples.columns) == ["sample", "name", "label", "target", "score", "correct"]
+    assert results.samples["label"].isna().tolist() == [True] + [False] * 6
+    assert results.samples["correct"].tolist()[1:] == [True] * 6
+    assert list(results.scores.columns) == ["sample", "variant", "p", "metric", "value"]
+    assert len(results.scores) == 7 * (len(config.cells) + 1)
+    assert results.scores["sample"].is_monotonic_increasing
+    curve = results.curves[(results.curves["sample"] == 3) & (results.curves["order"] == "least")]
+    assert curve[["step", "share", "score"]].to_numpy().tolist() == [[0, 0, 1], [1, 1, 0.75]]
+    assert set(results.curves["metric"]) == {"pixel_flipping"}
+    assert results.mapped == [0, 1, 2, 3]
+    cells = [("LRP", 0.0), ("lambda", 0.3), ("M", 0.3), ("lambda+gain", 0.3), ("M+gain", 0.3)]
+    assert results.map_cells == cells
+    rng = np.random.default_rng([0, 1])  # part 1 starts with sample 3
+    rng.random(3 * len(config.cells))
+    np.testing.assert_array_equal(results.maps(3, "LRP", 0), rng.random((1, 4, 4), np.float32)[0])
+    assert results.maps(0, "M", 0).tolist() == results.maps(0, "LRP", 0).tolist()  # p = 0 of any variant is LRP
+    assert results.inputs(2).shape == (4, 4, 3)
+    assert results.mask(2) is None
+    with pytest.raises(RunError, match="no maps of sample 5"):
+        results.maps(5, "LRP", 0)
+    with pytest.raises(RunError, match=r"no map of lambda at p = 0.6"):
+        results.maps(0, "lambda", 0.6)
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_damage_is_found(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("damage")
+    store, config = filled(folder)
+    files = sorted([*(folder / "run" / "parts").iterdir(), *(folder / "run" / "maps").iterdir()])
+    file = data.draw(st.sampled_from(files))
+    content = bytearray(file.read_bytes())
+    index = int(file.name.split("-")[0])
+    if data.draw(st.booleans(), label="cut off"):
+        content = content[: data.draw(st.integers(0, len(content) - 1))]
+    else:
+        content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(bytes(content))
+    if file.suffix == ".parquet":
+        results = Results.load(folder / "run")
+        assert results.missing == [index]
+        assert not set(results.samples["sample"]) & set(config.part(index))
+    whole, removed = store.sound(config)
+    assert whole == set(range(config.parts)) - {index}
+    assert removed == [f"{file.parent.name}/{file.name}"]
+    assert not file.exists()
+
+
+def test_scores_without_their_maps_are_not_done(tmp_path: Path) -> None:
+    store, config = filled(tmp_path)
+    (tmp_path / "run" / "maps" / store.place.names("maps")[0].rpartition("/")[2]).unlink()
+    assert store.sound(config) == ({1, 2}, [])
+
+
+def test_strange_files_are_left_alone(tmp_path: Path) -> None:
+    store, config = filled(tmp_path)
+    (tmp_path / "run" / "parts" / "notes.txt").write_text("mine")
+    (tmp_path / "run" / "parts" / ".000000-abc.part.parquet").write_bytes(b"half")
+    assert store.sound(config) == ({0, 1, 2}, [])
+    store.place.tidy()
+    names = {path.name for path in (tmp_path / "run" / "parts").iterdir()}
+    assert "notes.txt" in names
+    assert not any(name.startswith(".") for name in names)
+
+
+def test_another_config_is_refused_and_a_larger_limit_is_not(tmp_path: Path) -> None:
+    store, config = filled(tmp_path, **{"data.limit": 4})
+    assert config.parts == 2
+    with pytest.raises(RunError, match=r"holds results of another config: seed was 0 and is 1\. Choose another folder"):
+        store.settle(config.changed(seed=1))
+    assert store.config() == config
+    larger = config.changed(**{"data.limit": 6})
+    assert store.settle(larger) == larger
+    assert store.config() == larger
+    assert set(store.find(larger)) == {0}  # part 1 was cut short by the limit, and has other samples now
+    assert store.settle(config).samples == 6  # a smaller limit takes nothing away
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"is no run: it has no config\.toml"):
+        Results.load(tmp_path)
+
+
+def test_a_full_disk_leaves_the_old_and_no_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Folder(tmp_path)
+    place.write("a/b", b"old")
+
+    def write_half(path: Path, content: bytes) -> int:
+        with path.open("wb") as stream:
+            stream.write(content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", write_half)
+    with pytest.raises(DiskFull, match=r"no space left for .*b \(10 bytes\)"):
+        place.write("a/b", b"0123456789")
+    assert place.read("a/b") == b"old"
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+
+
+def attempt(folder: Path, shard: tuple[int, int], said: object) -> None:
+    """In another process: try to take the lock, and tell."""
+    try:
+        with Folder(folder).lock(shard):
+            said.put("taken")  # type: ignore[attr-defined]
+    except RunError as error:
+        said.put(str(error))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "free"),
+    [
+        ((1, 1), (1, 1), False),
+        ((1, 1), (2, 3), False),
+        ((1, 2), (1, 1), False),
+        ((1, 2), (1, 2), False),
+        ((1, 2), (2, 2), True),
+    ],
+)
+def test_a_second_process_is_refused_or_shares(
+    tmp_path: Path, here: tuple[int, int], there: tuple[int, int], free: bool
+) -> None:
+    said = FORK.SimpleQueue()
+    with Folder(tmp_path).lock(here):
+        other = FORK.Process(target=attempt, args=(tmp_path, there, said))
+        other.start()
+        answer = said.get()
+        other.join()
+    if free:
+        assert answer == "taken"
+    else:
+        assert "another process works on" in answer
+        assert "--shard" in answer
+    with Folder(tmp_path).lock(there):  # and it is free again
+        pass
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
+    def hold(folder: Path, ready: object) -> None:
+        with Folder(folder).lock():
+            ready.put(True)  # type: ignore[attr-defined]
+            import time
+
+            time.sleep(60)
+
+    ready = FORK.SimpleQueue()
+    holder = FORK.Process(target=hold, args=(tmp_path, ready))
+    holder.start()
+    ready.get()
+    with pytest.raises(RunError, match=rf"process {holder.pid} on "), Folder(tmp_path).lock():
+        pass
+    holder.kill()
+    holder.join()
+    with Folder(tmp_path).lock():
+        pass

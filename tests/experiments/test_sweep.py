@@ -1,0 +1,451 @@
+"""Sweeps as they happen: killed, cut off, out of disk, two at once; in the end the tables are the same."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from worlds import world
+
+from plrp import cli
+from plrp.experiments import Config, DiskFull, Folder, Results, RunError, preset, sweep
+
+FORK = multiprocessing.get_context("fork")  # starts at once: torch is there already
+PLAIN = {"metrics": {"gini": {}, "relevance_mass_accuracy": {}, "pixel_flipping": {"region": 3, "steps": 2}}}
+
+
+def plain_world(folder: Path, samples: int = 12, **changes: object) -> Config:
+    """A world whose parts take some ten milliseconds."""
+    table = {**world(folder, samples).to_dict(), **PLAIN, "p": [0.0, 0.3], "part_size": 1, "batch_size": 1}
+    return Config.from_dict(table).changed(**changes)
+
+
+def same(one: Results, other: Results) -> None:
+    """Both hold the same tables, and the same parts to the byte."""
+    assert one.complete
+    assert other.complete
+    for table in ("samples", "scores", "curves"):
+        pd.testing.assert_frame_equal(getattr(one, table), getattr(other, table))
+    for folder in ("parts", "maps"):
+        assert one.store.place.names(folder) == other.store.place.names(folder)
+
+
+def child(function: object, *arguments: object) -> multiprocessing.process.BaseProcess:
+    process = FORK.Process(target=function, args=arguments)
+    process.start()
+    return process
+
+
+def quietly(config: Config, out: Path) -> None:
+    sweep(config, out, workers=1)
+
+
+# Killed
+
+
+def killed_and_resumed(tmp_path: Path, seed: int, kills: int) -> None:
+    config = plain_world(tmp_path / "world")
+    start = time.monotonic()
+    whole = child(quietly, config, tmp_path / "whole")
+    whole.join()
+    assert whole.exitcode == 0
+    length = time.monotonic() - start
+    rng, done, hits = random.Random(seed), [0], 0
+    for _ in range(kills):
+        sweeping = child(quietly, config, tmp_path / "killed")
+        time.sleep(rng.uniform(0, 0.8 * length))
+        os.kill(sweeping.pid, signal.SIGKILL)
+        sweeping.join()
+        hits += sweeping.exitcode == -signal.SIGKILL
+        done.append(len(Folder(tmp_path / "killed").names("parts")))
+    assert hits, "no kill came in time"
+    assert done == sorted(done), "a finished part was lost"
+    last = child(quietly, config, tmp_path / "killed")
+    last.join()
+    assert last.exitcode == 0
+    same(Results.load(tmp_path / "whole"), Results.load(tmp_path / "killed"))
+    hidden = [path for path in (tmp_path / "killed").rglob(".*") if not path.name.startswith(".lock")]
+    assert hidden == []  # the halves of killed writers are gone
+
+
+def test_killed_three_times_and_resumed(tmp_path: Path) -> None:
+    killed_and_resumed(tmp_path, seed=time.time_ns(), kills=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_ten_times_and_resumed(tmp_path: Path, seed: int) -> None:
+    killed_and_resumed(tmp_path, seed=seed, kills=10)
+
+
+class Cut(BaseException):
+    """Stands for being killed: nothing but a `finally` of ours would run, and files stay as they are."""
+
+
+def test_cut_off_at_every_step_of_every_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill lands between two system calls: before a file is written, with half of it written, before and after
+    it gets its name. Each such moment of a sweep is tried; the half-written files stay where they are."""
+    config = plain_world(tmp_path / "world", 3, p=[0.0])
+    whole = sweep(config, tmp_path / "whole", workers=1)
+    write, replace = Path.write_bytes, os.replace
+    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: None)  # a killed process tidies nothing up
+    for moment in itertools.count():
+        left = [moment]
+
+        def step(left: list[int] = left) -> bool:
+            left[0] -= 1
+            return left[0] == -1
+
+        def writing(path: Path, content: bytes, step: object = step) -> int:
+            if step():
+                raise Cut
+            write(path, content[: len(content) // 2])
+            if step():
+                raise Cut
+            return write(path, content)
+
+        def replacing(source: object, place: object, step: object = step) -> None:
+            if step():
+                raise Cut
+            replace(source, place)
+            if step():
+                raise Cut
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "write_bytes", writing)
+            patched.setattr(os, "replace", replacing)
+            try:
+                sweep(config, tmp_path / "cut", workers=1)
+            except Cut:
+                pass
+            else:
+                break
+        same(whole, sweep(config, tmp_path / "cut", workers=1))
+        shutil.rmtree(tmp_path / "cut")
+    assert moment == 4 * (2 + 3 + 3)  # config and manifest, three parts, and their maps
+
+
+def test_the_command_killed_with_its_workers_and_resumed(tmp_path: Path) -> None:
+    """`plrp sweep` with two workers, killed while they work; they go with it, and the next one resumes."""
+    config = plain_world(tmp_path / "world", 30)
+    (tmp_path / "run.toml").write_text(config.to_toml())
+    command = [sys.executable, "-m", "plrp.cli", "sweep", "run.toml", "--out", "run", "--workers", "2"]
+    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    place = Folder(tmp_path / "run")
+    while len(place.names("parts")) < 3:
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.01)
+    workers = children(first.pid)
+    assert len(workers) == 2
+    first.kill()
+    first.communicate()
+    deadline = time.monotonic() + 10
+    while any(alive(pid) for pid in workers):
+        assert time.monotonic() < deadline, "a worker outlives the sweep"
+        time.sleep(0.05)
+    done = place.names("parts")
+    assert 3 <= len(done) < 30
+    again = sweep(tmp_path / "run.toml", tmp_path / "run", workers=1)
+    assert set(done) < set(place.names("parts"))
+    same(sweep(config, tmp_path / "whole", workers=1), again)
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                status = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(status[1]) == pid:
+                found.append(int(entry.name))
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# Damaged, full, interrupted
+
+
+def test_a_truncated_part_is_done_again(tmp_path: Path) -> None:
+    config = plain_world(tmp_path / "world", 4)
+    whole = sweep(config, tmp_path / "whole", workers=1)
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    part = sorted((tmp_path / "run" / "parts").iterdir())[2]
+    os.truncate(part, part.stat().st_size // 2)
+    assert Results.load(tmp_path / "run").missing == [2]
+    said: list[str] = []
+    again = sweep(config, tmp_path / "run", workers=1, say=said.append)
+    assert said[0] == f"parts/{part.name} was damaged and is done again"
+    assert "1 of 4 parts to do" in said[1]
+    same(whole, again)
+
+
+@pytest.mark.parametrize("after", [0, 1, 4, 6])
+def test_a_full_disk_ends_with_a_sentence_and_the_run_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    config = plain_world(tmp_path / "world", 6)
+    write, left = Path.write_bytes, [after]
+
+    def writing(path: Path, content: bytes) -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            write(path, content[: len(content) // 3])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", writing)
+        with pytest.raises(DiskFull, match="no space left for") as caught:
+            sweep(config, tmp_path / "run", workers=1)
+    if after > 1:
+        assert "Make room and start again" in str(caught.value)
+    assert not list((tmp_path / "run").rglob("*.part*"))
+    same(sweep(config, tmp_path / "whole", workers=1), sweep(config, tmp_path / "run", workers=1))
+
+
+def test_a_real_limit_of_the_kernel_ends_the_command_with_1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """No file may grow beyond 3 kB: the first part does not fit."""
+    config = plain_world(tmp_path / "world", 2)
+    (tmp_path / "run.toml").write_text(config.to_toml())
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        os._exit(cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--workers", "1"]))
+
+    process = child(limited)
+    process.join()
+    assert process.exitcode == 1
+    message = capfd.readouterr().err.splitlines()[-1]
+    assert message.startswith("plrp: [Errno 27] no space left for")
+    assert "0 of 2 parts were stored and stay" in message
+    assert sweep(config, tmp_path / "run", workers=1).complete
+
+
+def test_ctrl_c_exits_with_130_and_keeps_what_is_done(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = plain_world(tmp_path / "world", 60)
+    (tmp_path / "run.toml").write_text(config.to_toml())
+
+    def command() -> None:
+        os._exit(cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--workers", "1"]))
+
+    process = child(command)
+    while len(Folder(tmp_path / "run").names("parts")) < 2:
+        assert process.is_alive()
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGINT)
+    process.join()
+    assert process.exitcode == 130
+    said = capfd.readouterr().err.splitlines()
+    assert said[-1] == "plrp: interrupted"
+    assert "parts were stored; started again, it goes on from there" in said[-2]
+    kept = set(Folder(tmp_path / "run").names("parts"))
+    assert kept < set(sweep(config, tmp_path / "run", workers=1).store.place.names("parts"))
+
+
+def test_a_bad_sample_costs_its_part_only(tmp_path: Path) -> None:
+    config = plain_world(tmp_path / "world", 5)
+    with np.load(tmp_path / "world" / "data.npz") as stored:
+        arrays = dict(stored)
+    arrays["inputs"][3, 0, 0, 0] = np.nan
+    np.savez(tmp_path / "world" / "data.npz", **arrays)
+    with pytest.raises(
+        RunError, match=r"1 of 5 parts could not be made; the others are stored in .*part 3: "
+    ) as caught:
+        sweep(config, tmp_path / "run", workers=1)
+    assert "Mend the cause" in str(caught.value)
+    assert Results.load(tmp_path / "run").missing == [3]
+
+
+def test_a_worker_that_dies_costs_its_part_only(tmp_path: Path) -> None:
+    """A model that ends its process on one sample (as running out of memory does): two tries, then the rest."""
+    config = plain_world(tmp_path / "world", 6)
+    network = tmp_path / "world" / "net.py"
+    deadly = (
+        "import os\nclass Deadly(torch.nn.Module):\n    def __init__(self, inner):\n        super().__init__()\n"
+        "        self.inner = inner\n    def forward(self, x):\n"
+        "        print('a model may print')\n"
+        "        if (x[0, 0, 0, 0] > 1e6).item():\n            os.kill(os.getpid(), 9)\n        return self.inner(x)\n"
+    )
+    network.write_text(
+        f"{network.read_text().replace('def build', 'def inner')}\n{deadly}\ndef build():\n    return Deadly(inner())\n"
+    )
+    with np.load(tmp_path / "world" / "data.npz") as stored:
+        arrays = dict(stored)
+    arrays["inputs"][4, 0, 0, 0] = 1e7
+    np.savez(tmp_path / "world" / "data.npz", **arrays)
+    with pytest.raises(RunError, match=r"part 4: its process died 2 times \(SIGKILL, perhaps for want of memory\)"):
+        sweep(config, tmp_path / "run", workers=2)
+    assert Results.load(tmp_path / "run").missing == [4]
+
+
+# Two at once, shards, limits
+
+
+def test_two_processes_on_one_run_by_mistake(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = plain_world(tmp_path / "world", 40)
+    (tmp_path / "run.toml").write_text(config.to_toml())
+
+    def command() -> None:
+        os._exit(cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--workers", "1"]))
+
+    both = [child(command), child(command)]
+    for process in both:
+        process.join()
+    assert sorted(process.exitcode for process in both) == [0, 1]  # one worked, one was refused
+    assert "another process works on" in capfd.readouterr().err
+    same(sweep(config, tmp_path / "whole", workers=1), Results.load(tmp_path / "run"))
+
+
+def test_shards_at_the_same_time_make_the_whole(tmp_path: Path) -> None:
+    config = plain_world(tmp_path / "world", 10)
+
+    def shard(number: int) -> None:
+        sweep(config, tmp_path / "run", shard=(number, 3), workers=1)
+
+    processes = [child(shard, number) for number in (1, 2, 3)]
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    same(sweep(config, tmp_path / "whole", workers=1), Results.load(tmp_path / "run"))
+
+
+def test_a_first_look_is_part_of_the_whole(tmp_path: Path) -> None:
+    config = plain_world(tmp_path / "world", 8, part_size=2)
+    look = sweep(config.changed(**{"data.limit": 3}), tmp_path / "run", workers=1)
+    assert look.samples["sample"].tolist() == [0, 1, 2]
+    said: list[str] = []
+    whole = sweep(config, tmp_path / "run", workers=1, say=said.append)
+    assert "3 of 4 parts to do" in said[0]  # the second part had one sample and has two now
+    assert whole.samples["sample"].tolist() == list(range(8))
+    fresh = sweep(config, tmp_path / "fresh", workers=1)
+    pd.testing.assert_frame_equal(whole.scores, fresh.scores)
+    said.clear()
+    sweep(config.changed(**{"data.limit": 3}), tmp_path / "run", workers=1, say=said.append)
+    assert "0 of 4 parts to do" in said[0]
+
+
+def test_a_changed_config_is_refused_with_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = plain_world(tmp_path / "world", 2)
+    sweep(config, tmp_path / "run", workers=1)
+    (tmp_path / "run.toml").write_text(config.to_toml())
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    command = ["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--set"]
+    assert cli.main([*command, "composite=epsilon"]) == 1
+    assert 'composite was "epsilon-plus-flat" and is "epsilon"' in capsys.readouterr().err
+    assert cli.main([*command, "p=[0.0, 0.4]"]) == 1
+    assert "p was [0.0, 0.3] and is [0.0, 0.4]" in capsys.readouterr().err
+    network = tmp_path / "world" / "net.py"
+    network.write_text(network.read_text().replace("3, 6, 3", "3, 7, 3").replace("6, 8, 3", "7, 8, 3"))
+    assert cli.main([*command, "name=other"]) == 1
+    assert "model.digest was" in capsys.readouterr().err
+    arrays = {"inputs": np.zeros((2, 3, 12, 12)), "masks": np.ones((2, 12, 12), bool)}
+    np.savez(tmp_path / "world" / "data.npz", **arrays)
+    assert cli.main([*command, "name=other"]) == 1
+    assert "data.digest was" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in before} == before
+
+
+# From end to end
+
+
+@pytest.mark.slow
+def test_two_workers_give_what_one_gives(tmp_path: Path) -> None:
+    config = world(tmp_path / "world", 7)
+    said: list[str] = []
+    two = sweep(config, tmp_path / "two", workers=2, say=said.append)
+    assert "on 2 workers; memory up to" in said[1]
+    same(sweep(config, tmp_path / "one", workers=1), two)
+
+
+def test_the_command_says_what_it_will_do_and_is_quiet_when_piped(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = plain_world(tmp_path / "world", 4)
+    (tmp_path / "run.toml").write_text(config.to_toml())
+    assert cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--limit", "2"]) == 0
+    out, err = capfd.readouterr()
+    assert out == f"{tmp_path / 'run'}: 2 samples, {2 * 5 * 4} scores\n"
+    first, second = err.splitlines()
+    assert first == "tiny: 2 samples × 5 maps (5 variants) × 3 metrics; 2 of 2 parts to do"
+    assert second.startswith("about 1 s on 1 worker; memory up to ")
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert set(manifest) >= {"plrp", "git", "python", "packages", "seeds", "starts"}
+    assert manifest["packages"]["torch"]
+    stored = Config.read(tmp_path / "run" / "config.toml")
+    assert (stored.data.count, stored.data.limit) == (4, 2)
+    assert stored.data.digest
+    assert stored.model.digest
+    assert cli.main(["sweep", str(tmp_path / "run"), "--limit", "4"]) == 0  # a run is taken up by its name
+    assert Results.load(tmp_path / "run").samples["sample"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a config file"),
+        (["none.toml"], "none.toml does not exist"),
+        (["--preset", "ecssd-vgg16"], "needs --root"),
+        (["--preset", "ecssd-vgg16", "--root", "."], "is not ECSSD"),
+    ],
+)
+def test_what_cannot_begin_says_why_and_writes_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["sweep", *arguments, "--out", "run"]) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_show_config_prints_a_config_that_can_be_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["sweep", "--preset", "genomics-4", "--set", "p=[0, 0.25]", "--show-config"]) == 0
+    (tmp_path / "run.toml").write_text(capsys.readouterr().out)
+    assert Config.read(tmp_path / "run.toml") == preset("genomics-4").changed(p=[0, 0.25])
+
+
+def test_a_genomics_preset_trains_once_and_resumes(tmp_path: Path) -> None:
+    config = preset("genomics-4", limit=4).changed(
+        **{"data.sequences": 200, "data.length": 60, "data.motifs": ["SPI1", "GATA1"], "data.number": 1,
+           "model.epochs": 1, "p": [0, 0.25], "part_size": 2, "batch_size": 2}
+    )  # fmt: skip
+    results = sweep(config.changed(**{"data.limit": 2}), tmp_path / "run", workers=1)
+    network = (tmp_path / "run" / "network.pt").read_bytes()
+    results = sweep(config, tmp_path / "run", workers=1)
+    assert (tmp_path / "run" / "network.pt").read_bytes() == network
+    assert results.kind == "dna"
+    assert results.training["sequences"] == {"train": 140, "validation": 30, "test": 30}
+    assert len(results.samples) == 4
+    assert results.inputs(3).shape == (4, 60)
+    assert results.maps(3, "lambda", 0.25).shape == (60,)
+    with pytest.raises(RunError, match=r"model.filters was 4 and is 5"):
+        sweep(config.changed(**{"model.filters": 5}), tmp_path / "run")
+    (tmp_path / "run" / "network.pt").unlink()
+    retrained = sweep(config, tmp_path / "run", workers=1)  # the same seed, the same network
+    assert (tmp_path / "run" / "network.pt").read_bytes() == network
+    assert retrained.complete
