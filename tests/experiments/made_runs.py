@@ -94,11 +94,11 @@ def _part(config: Config, index: int, score: Score, names: Callable[[int], str])
                     rows.add(sample, variant, p, area, score(sample, variant, p, area), SHARE, curve, None)
                 else:
                     rows.add(sample, variant, p, metric.name, score(sample, variant, p, metric.name))
-    return Part(rows.to_parquet({}), None if config.maps is None else _maps(config, index).to_hdf5())
+    kept = [s for s in config.part(index) if config.maps is not None and config.maps.covers(s, 0)]
+    return Part(rows.to_parquet({}), _maps(config, index, kept).to_hdf5() if kept else None)
 
 
-def _maps(config: Config, index: int) -> Kept:
-    samples = [s for s in config.part(index) if config.maps is not None and config.maps.covers(s, 0)]
+def _maps(config: Config, index: int, samples: list[int]) -> Kept:
     rng = np.random.default_rng(index)
     dna = config.data.kind == "simulated-dna"
     shape = (30,) if dna else (16, 16)

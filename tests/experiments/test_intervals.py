@@ -21,7 +21,7 @@ def test_intervals_cover_the_mean_as_often_as_they_say(count) -> None:
     draws = rng.normal(3, 2, size=(count, 1500))
     low, high = bootstrap(draws)
     covered = ((low <= 3) & (high >= 3)).mean()
-    assert 0.925 <= covered <= 0.975  # the plain percentile bootstrap: 0.86 of 6 samples, 0.93 of 20
+    assert 0.91 <= covered <= 0.97  # the plain percentile bootstrap: 0.851 of 6 samples, 0.927 of 20
     assert (low <= draws.mean(0)).all()
     assert (high >= draws.mean(0)).all()
 
