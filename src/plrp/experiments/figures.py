@@ -86,6 +86,8 @@ MAIN = ("gini", "relevance_mass_accuracy", "local_lipschitz")
 """Sparsity, localization, robustness: the columns of the paper's figure 2."""
 ZOOM_P = 0.3
 """The zoom panels end here."""
+PIXELS = 104
+"""Of a page per inch of a figure, so that letters have one size in all of them."""
 
 
 def metric(name: str) -> Metric:
@@ -572,3 +574,15 @@ def describe_differences(m: Measured, name: str) -> str:
             + ", ".join(f"{signed(m.difference(name, Method(variant, p), LRP).mean)} at p = {p:g}" for p in points)
         )
     return f"{metric(name).title} minus LRP's: {'; '.join(said) or 'not measured'}"
+
+
+def legend() -> str:
+    """The lines and their names, as HTML for the page that shows the figures."""
+    shown = []
+    for variant in (BASELINE, *VARIANTS):
+        style = STYLES[variant]
+        dash = "dotted" if variant == BASELINE else "solid" if style.line == "-" else "dashed"
+        shown.append(
+            f'<span><i style="border-top-style:{dash};border-color:{style.colour}"></i>{LABELS[variant]}</span>'
+        )
+    return f'<div class="legend">{"".join(shown)}</div>'

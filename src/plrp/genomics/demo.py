@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 
 import plrp
+from plrp import pages
 from plrp.files import new_file
 from plrp.pruning import Pruning
 
@@ -28,7 +29,7 @@ from . import report
 from .attribution import COMPOSITE, explain_sequences
 from .export import write_seqlets
 from .findings import EXAMPLE_P, NotAThreshold, Sweep, find_not_a_threshold, findings, sweep
-from .logo import logo_page
+from .logo import around_strongest, logo_page
 from .motifs import Motif
 from .network import History, SequenceCNN
 from .progress import progress
@@ -104,7 +105,7 @@ def run(
         out / "seqlets.bed", seqlets, study.shown.sequences, match_seqlets(seqlets, study.shown.onehot(), study.plrp)
     )
     path = out / "index.html"
-    report.write_page(path, render(study, seed=seed))
+    pages.write_page(path, render(study, seed=seed))
     print(summary(study))
     return path
 
@@ -234,31 +235,31 @@ def render(study: Study, *, seed: int, title: str = "Pruned relevance on DNA", m
         f"{one.at('gini', 'PLRP-λ', EXAMPLE_P):.2f}",
         "of the paper's findings hold": f"{sum(bool(f.holds) for f in found)} of {len(found)}",
     }
-    body = report.cards(headline)
+    body = pages.cards(headline)
     body += _what_was_done(study, seed, made)
-    body += report.section("Do the paper's findings hold here?", report.findings_block(found))
+    body += pages.section("Do the paper's findings hold here?", report.findings_block(found))
     body += _logos(study)
     if study.example is not None:
         body += _not_a_threshold(study, study.example)
-    body += report.section(
+    body += pages.section(
         "Sparsity and localization over p",
         f"<p>Means over {len(study.shown)} held-out sequences, as in the paper's appendix B: the upper panels show "
         "the whole range, the lower ones what the curves cover. “Gain” stops pruning where a neuron's sparsity gain "
         "falls below 1, so p is only an upper limit there.</p>",
         report.curves_block(study.sweeps),
     )
-    body += report.section(
+    body += pages.section(
         "Where the relevance went",
-        f"<p>The ledger of {report.escape(study.shown.names[0])} under PLRP-λ, p = {EXAMPLE_P}, from the score down "
+        f"<p>The ledger of {pages.escape(study.shown.names[0])} under PLRP-λ, p = {EXAMPLE_P}, from the score down "
         "to the bases. Pruning moves mass between neurons and loses none: mass in and out of its rows are equal. "
         "What is absorbed went to biases and ε.</p>",
         report.ledger_block(study.ledger),
     )
-    body += report.section(
+    body += pages.section(
         "Motifs found",
         f"<p>Contiguous surviving regions (PLRP-λ, p = {MOTIF_P}) that speak for the class and look alike were "
         "aligned into patterns, and those compared with the vertebrate CORE motifs of JASPAR by TOMTOM. Planted "
-        f"were {report.escape(', '.join(str(m) for m in study.data.motifs))}.</p>",
+        f"were {pages.escape(', '.join(str(m) for m in study.data.motifs))}.</p>",
         report.motifs_block(study.patterns, study.matches)
         if study.patterns
         else "<p>No group of ten seqlets or more looked alike.</p>",
@@ -268,12 +269,12 @@ def render(study: Study, *, seed: int, title: str = "Pruned relevance on DNA", m
         "LRP traces a network's score back to the bases of a sequence. PLRP prunes the relevance in every layer on "
         "its way, so that what arrives is sparser. Here the truth is known: the motifs were planted."
     )
-    return report.page(title, lead, body)
+    return pages.page(title, lead, body)
 
 
 def _what_was_done(study: Study, seed: int, made: str) -> str:
     data = study.data
-    classes = ", ".join(report.escape(name) for name in data.class_names)
+    classes = ", ".join(pages.escape(name) for name in data.class_names)
     made = made or (
         f"{len(data)} random sequences of {data.length} bases were simulated, each with one to three copies of the "
         f"motif of its class ({classes}), drawn from JASPAR's matrices and planted without overlap"
@@ -288,13 +289,13 @@ def _what_was_done(study: Study, seed: int, made: str) -> str:
         ]
         for name, network in study.networks.items()
     ]
-    return report.section(
+    return pages.section(
         "What was done",
         f"<p>{made} (seed {seed}). Two small CNNs learned to name the class: 70% of the sequences trained them, 15% "
         f"decided when to stop, and the accuracies below are on the {len(study.test)} held out. Then "
         f"{len(study.shown)} of those, labelled rightly by the larger network, were explained for the winning class "
         f"with the composite <code>{COMPOSITE}</code>; relevance of a base is that of the letter that is there.</p>",
-        report.table(["network", "weights", "epochs", "validation accuracy", "test accuracy"], rows),
+        pages.table(["network", "weights", "epochs", "validation accuracy", "test accuracy"], rows),
     )
 
 
@@ -312,26 +313,18 @@ def _sites(study: Study, k: int) -> list[tuple[int, int, str]]:
     return [(a, b, kinds[m].name.split("_")[0]) for a, b, m, _ in study.shown.plantings.of(k)]
 
 
-def _window(study: Study, k: int, width: int = 54) -> tuple[int, int]:
-    """The `width` bases around the planted motif with the most LRP relevance."""
-    sites = study.shown.plantings.of(k)
-    start, end, *_ = max(sites, key=lambda site: float(study.lrp[k, site[0] : site[1]].sum()))
-    begin = int(np.clip((start + end) // 2 - width // 2, 0, max(0, study.shown.length - width)))
-    return begin, min(begin + width, study.shown.length)
-
-
 def _logo_pictures(study: Study, k: int, title: str, caption: str = "") -> str:
     rows, letters, sites = _rows(study, k), study.shown.letters[k], _sites(study, k)
     wide = logo_page([(title, rows, letters, sites)], width=11, row_height=0.72)
-    window = _window(study, k)
+    window = around_strongest(study.lrp[k], [(start, end) for start, end, _ in sites])
     narrow = logo_page(
         [(f"{title}, bases {window[0]}–{window[1] - 1}", rows, letters, sites)],
         window=window,
         width=5.2,
         row_height=0.85,
     )
-    return report.picture(
-        report.data_uri(wide, "png", 120), f"logos of {title}", caption, report.data_uri(narrow, "png", 170)
+    return pages.picture(
+        pages.data_uri(wide, "png", 120), f"logos of {title}", caption, pages.data_uri(narrow, "png", 170), plate=True
     )
 
 
@@ -343,7 +336,7 @@ def _logos(study: Study) -> str:
     pictures = [
         _logo_pictures(study, k, f"{study.shown.names[k]} ({study.shown.class_names[int(labels[k])]})") for k in chosen
     ]
-    return report.section(
+    return pages.section(
         "Logos: truth, LRP, PLRP",
         "<p>Letters as tall as the relevance of their base, planted motifs shaded, one sequence per block; network "
         f"with {next(iter(study.networks))}. On a narrow screen only the stretch around the strongest motif is "
@@ -369,8 +362,8 @@ def _not_a_threshold(study: Study, example: NotAThreshold) -> str:
     title = f"{name} ({study.shown.class_names[int(study.shown.labels[k])]})"
     wide = logo_page([(title, rows, study.shown.letters[k], marks)], width=11, row_height=0.95)
     windows = "".join(
-        report.picture(
-            report.data_uri(
+        pages.picture(
+            pages.data_uri(
                 logo_page(
                     [(f"{name}, bases {begin}–{end - 1}", rows, study.shown.letters[k], marks)],
                     window=(begin, end),
@@ -381,17 +374,18 @@ def _not_a_threshold(study: Study, example: NotAThreshold) -> str:
                 150,
             ),
             f"{name}, bases {begin} to {end - 1}",
+            plate=True,
         )
         for begin, end in _close_ups(low, high, study.shown.length)
     )
-    return report.section(
+    return pages.section(
         "PLRP is not a threshold",
-        f"<p>In {report.escape(name)}, base {example.inside} lies in a planted motif and survives with an LRP "
+        f"<p>In {pages.escape(name)}, base {example.inside} lies in a planted motif and survives with an LRP "
         f"relevance of {example.lrp_inside:.4f}, while base {example.outside} outside is pruned although LRP gave it "
         f"{example.lrp_outside:.4f}, {factor:.1f} times as much. No height at which LRP is cut could do both. The "
         f"code looked for such pairs and found them in {example.sequences_with_one} of {example.sequences} "
         "sequences.</p>",
-        f'<div class="laptop">{report.picture(report.data_uri(wide, "png", 120), f"logos of {name}")}</div>',
+        f'<div class="laptop">{pages.picture(pages.data_uri(wide, "png", 120), f"logos of {name}", plate=True)}</div>',
         f'<div class="grid">{windows}</div>',
     )
 
@@ -409,9 +403,9 @@ def _next_steps() -> str:
         "plrp genomics logo explained --truth demo/data/motifs.bed --out logos.png\n"
         "plrp genomics explain yours.fa --model network.py:build --weights weights.pt -p 0.25 --out results"
     )
-    return report.section(
+    return pages.section(
         "What to try next",
-        f"<pre>{report.escape(commands)}</pre>",
+        f"<pre>{pages.escape(commands)}</pre>",
         "<ul><li>Your own network and sequences: the third line; FASTA, BED with a genome, or one-hot "
         "arrays.</li><li>A harder task: <code>plrp genomics simulate --task xor --motifs GATA1 TAL1::TCF3 --out "
         "xor</code>, then <code>train --hidden 32</code> and <code>explain</code>.</li><li>TF-MoDISco on the result: "

@@ -200,6 +200,17 @@ def logo_page(
     return figure
 
 
+def around_strongest(relevance: npt.NDArray[Any], sites: Sequence[tuple[int, int]], width: int = 54) -> tuple[int, int]:
+    """The `width` bases around the site with the most relevance; without sites, around the strongest base."""
+    if sites:
+        start, end = max(sites, key=lambda site: float(relevance[site[0] : site[1]].sum()))
+        middle = (start + end) // 2
+    else:
+        middle = int(np.abs(relevance).argmax())
+    begin = int(np.clip(middle - width // 2, 0, max(0, len(relevance) - width)))
+    return begin, min(begin + width, len(relevance))
+
+
 def _cut(values: npt.ArrayLike, begin: int, end: int) -> npt.NDArray[np.float64]:
     return np.asarray(values).astype(np.float64)[..., begin:end]
 

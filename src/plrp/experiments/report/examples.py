@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -121,7 +121,7 @@ def _logos(run: Run, sheets: Sheets) -> str:
 
 def logo(run: Run, sheets: Sheets, sample: int, name: str, note: str = "") -> str:
     """One sequence: the whole of it, or on a narrow screen the stretch around its strongest motif."""
-    from plrp.genomics.logo import logo_page
+    from plrp.genomics.logo import around_strongest, logo_page
     from plrp.genomics.sequences import LETTERS
 
     r = run.results
@@ -139,7 +139,7 @@ def logo(run: Run, sheets: Sheets, sample: int, name: str, note: str = "") -> st
             rows[f"{LABELS[variant]}\np = {p:g}"] = r.maps(sample, variant, p)
     sites = stretches(mask) if mask is not None else []
     title = run.sample_name(sample)
-    begin, end = strongest(lrp, sites)
+    begin, end = around_strongest(lrp, sites)
     wide = logo_page([(title, rows, letters, [(a, b, "") for a, b in sites])], width=11, row_height=0.72)
     narrow = logo_page(
         [(f"{title}, bases {begin}–{end - 1}", rows, letters, [(a, b, "") for a, b in sites])],
@@ -155,17 +155,6 @@ def stretches(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
     """The unbroken stretches of a mask, as (start, end)."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
-
-
-def strongest(relevance: npt.NDArray[Any], sites: Sequence[tuple[int, int]], width: int = 54) -> tuple[int, int]:
-    """The `width` bases around the site with the most relevance; without sites, around the strongest base."""
-    if sites:
-        start, end = max(sites, key=lambda site: float(relevance[site[0] : site[1]].sum()))
-        middle = (start + end) // 2
-    else:
-        middle = int(np.abs(relevance).argmax())
-    begin = int(np.clip(middle - width // 2, 0, max(0, len(relevance) - width)))
-    return begin, min(begin + width, len(relevance))
 
 
 # -- who gains most and least

@@ -192,7 +192,7 @@ def _capital(text: str) -> str:
 
 
 def _figures(runs: Sequence[Run], sheets: Sheets) -> str:
-    parts = [legend()]
+    parts = [figures.legend()]
     for dataset in dict.fromkeys(run.dataset for run in runs):
         group = [run for run in runs if run.dataset == dataset]
         rows = [run.measured for run in group]
@@ -246,18 +246,6 @@ def _figures(runs: Sequence[Run], sheets: Sheets) -> str:
                 )
             )
     return "\n".join(parts)
-
-
-def legend() -> str:
-    """The lines and their names, as HTML."""
-    shown = []
-    for variant in (BASELINE, *VARIANTS):
-        style = figures.STYLES[variant]
-        dash = "dotted" if variant == BASELINE else "solid" if style.line == "-" else "dashed"
-        shown.append(
-            f'<span><i style="border-top-style:{dash};border-color:{style.colour}"></i>{escape(LABELS[variant])}</span>'
-        )
-    return f'<div class="legend">{"".join(shown)}</div>'
 
 
 def _aspects(names: Sequence[str]) -> str:

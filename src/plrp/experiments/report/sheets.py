@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plrp import pages
-from plrp.experiments.figures import DARK
+from plrp.experiments.figures import DARK, PIXELS
 from plrp.files import new_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGE = "index.html"
-PIXELS = 104
-"""Of the page per inch of a drawing, so that letters have one size in all of them."""
 
 
 class Sheets:
