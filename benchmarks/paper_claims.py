@@ -321,7 +321,14 @@ def verdicts(r: Results) -> list[dict[str, Any]]:
         measured(r), robustness=SCALES, faithfulness=SCORES, curves={measure: curves(r, measure) for measure in SCORES}
     )
     return [
-        {"model": r.model, "statement": s.claim, "holds": s.holds, "sure": s.sure, "numbers": "; ".join(s.numbers)}
+        {
+            "model": r.model,
+            "section": s.section,
+            "statement": s.claim,
+            "holds": s.holds,
+            "sure": s.sure,
+            "numbers": "; ".join(s.numbers),
+        }
         for s in judged
         if s.holds is not None
     ]

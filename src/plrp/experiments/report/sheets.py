@@ -25,11 +25,11 @@ class Sheets:
         self.out = out
         self.formats = tuple(formats)
         self.show_progress = show_progress
-        self.figures: list[str] = []
+        self.names: set[tuple[str, str]] = set()
 
     def drawing(self, name: str, wide: Figure, alt: str, caption: str = "", narrow: Figure | None = None) -> str:
         """Lines and letters: vectors on the page, in the colours of the reader's theme."""
-        self._keep(name, wide)
+        name = self._keep(name, wide)
         small = None if narrow is None else pages.data_uri(narrow, dark=DARK)
         width = round(PIXELS * wide.get_figwidth())
         return pages.picture(pages.data_uri(wide, dark=DARK), alt, caption + self._where(name), small, width=width)
@@ -38,26 +38,35 @@ class Sheets:
         """Pictures made of pixels: kept on white, whatever the theme."""
         from PIL import features
 
-        self._keep(name, wide)
+        name = self._keep(name, wide)
         kind = "webp" if features.check("webp") else "png"
         small = None if narrow is None else pages.data_uri(narrow, kind, 150)
         return pages.picture(pages.data_uri(wide, kind, 130), alt, caption + self._where(name), small, plate=True)
 
-    def _keep(self, name: str, figure: Figure) -> None:
+    def _keep(self, name: str, figure: Figure) -> str:
+        """Write a figure in every format; returns its name, with a number where that was taken."""
         from plrp.vision.heatmaps import save_figure
 
-        if name in self.figures:
-            raise ValueError(f"Two figures are called {name!r}.")
-        self.figures.append(name)
+        name = self._free("figures", name)
         for kind in self.formats:
             (self.out / "figures").mkdir(parents=True, exist_ok=True)
             save_figure(figure, self.out / "figures" / f"{name}.{kind}")
+        return name
+
+    def _free(self, folder: str, name: str) -> str:
+        """A name that no other file of this report has in its folder."""
+        number, wanted = 2, name
+        while (folder, name) in self.names:
+            name, number = f"{wanted}-{number}", number + 1
+        self.names.add((folder, name))
+        return name
 
     def _where(self, name: str) -> str:
         return f" <code>figures/{name}.{self.formats[0]}</code>" if self.formats else ""
 
     def table(self, name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Numbers as CSV."""
+        name = self._free("tables", name)
         with new_file(self.out / "tables" / f"{name}.csv") as part, part.open("w", newline="") as stream:
             writer = csv.writer(stream)
             writer.writerow(head)
