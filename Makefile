@@ -11,7 +11,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## simulate DNA with planted motifs, train, explain with LRP and PLRP, write a report to ./demo
-	@$(PYTHON) tools/setup.py genomics
+	@$(PYTHON) tools/setup.py experiments
 	@$(BIN)/plrp demo --out demo
 
 test: ## linter, formatter, types, and the tests that need no more than minutes

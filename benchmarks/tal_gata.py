@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 
-import torch
-
-from plrp.genomics import demo, read_simdata, report
+from plrp import pages
+from plrp.experiments import Data, preset
+from plrp.genomics import demo
 from plrp.genomics.findings import findings
 
 
@@ -27,16 +28,20 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
 
     begin = time.perf_counter()
-    data = read_simdata(arguments.data)
-    study = demo.examine(data, explained=arguments.explained, epochs=arguments.epochs, seed=arguments.seed)
-    for name, accuracy in study.accuracies.items():
-        print(f"test accuracy, {name}: {accuracy:.4f}")
+    configs = {}
+    for size in demo.FILTERS:
+        one = preset(f"genomics-{size}", limit=arguments.explained)
+        one = replace(one, data=Data("dna", str(arguments.data), limit=arguments.explained))
+        configs[f"{size} filters"] = one.changed(**{"seed": arguments.seed, "model.epochs": arguments.epochs})
+    study = demo.examine(configs, arguments.out)
+    data = study.data
+    for name, training in study.trainings.items():
+        print(f"test accuracy, {name}: {training['test_accuracy']:.4f}")
     for finding in findings(study.sweeps, study.example):
         print(f"{'holds' if finding.holds else 'does not hold'}: {finding.claim}")
-        for line in finding.numbers.split("; "):
+        for line in finding.numbers:
             print(f"    {line}")
     for pattern, matches in zip(study.patterns, study.matches, strict=True):
         named = ", ".join(f"{m.motif.name} {m.motif.id} p={m.p:.1e}" for m in matches[:3])
@@ -47,7 +52,7 @@ def main() -> None:
         "read; the class says which of the two a sequence holds"
     )
     demo.write_sweeps(arguments.out / "sweep.csv", study.sweeps)
-    report.write_page(
+    pages.write_page(
         arguments.out / "index.html",
         demo.render(study, seed=arguments.seed, title="Pruned relevance on TAL1 and GATA", made=made),
     )

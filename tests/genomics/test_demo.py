@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -10,36 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-import plrp
-from plrp.genomics import SequenceCNN, explain_sequences, jaspar, simulate
+from plrp.experiments import Results, preset
+from plrp.experiments.measured import VARIANTS, Measured, from_arrays
 from plrp.genomics import demo as demo_module
-from plrp.genomics.findings import VARIANTS, NotAThreshold, Sweep, find_not_a_threshold, findings, sweep
+from plrp.genomics import jaspar
+from plrp.genomics.findings import NotAThreshold, find_not_a_threshold, findings
 from plrp.genomics.seqlets import Match
 
 RNG = np.random.default_rng(0)
-
-
-def test_a_sweep_is_what_single_explanations_give() -> None:
-    torch.manual_seed(0)
-    network = SequenceCNN(6, classes=3, kernel=7).eval()
-    data = simulate(7, motifs=["CTCF", "SPI1"], length=50)
-    shares = (0.0, 0.25, 0.6)
-    found = sweep(network, data.onehot(), data.mask, shares=shares, batch_size=3)
-    for variant, options in VARIANTS.items():
-        for k, p in enumerate(shares):
-            base = explain_sequences(network, data.onehot(), pruning=plrp.Pruning(p=p, **options)).per_base()
-            positive = np.maximum(base.astype(np.float64), 0)
-            rma = (positive * data.mask).sum(1) / positive.sum(1)
-            np.testing.assert_allclose(found.values["rma"][variant][k], rma, rtol=1e-4)
-            mass = np.sort(np.abs(base.astype(np.float64)), 1)
-            n = mass.shape[1]
-            gini = ((2 * np.arange(1, n + 1) - n - 1) * mass).sum(1) / (n * mass.sum(1))
-            np.testing.assert_allclose(found.values["gini"][variant][k], gini, rtol=1e-4)
-            share = mass / mass.sum(1, keepdims=True)
-            entropy = -(share * np.log(np.where(share > 0, share, 1))).sum(1)
-            np.testing.assert_allclose(found.values["entropy"][variant][k], entropy, rtol=1e-4)
 
 
 def test_not_a_threshold_restated_pair_by_pair() -> None:
@@ -70,16 +50,16 @@ def test_a_threshold_is_never_mistaken_for_pruning() -> None:
     assert find_not_a_threshold(lrp, np.where(lrp > 0.5, lrp, 0), RNG.random((5, 40)) > 0.5) is None
 
 
-def made_sweep(gini: list[float], rma_lambda: list[float], rma_m: list[float]) -> Sweep:
-    def column(values: list[float]) -> np.ndarray:
-        return np.repeat(np.array(values)[:, None], 3, 1)
+def made_sweep(gini: list[float], rma_lambda: list[float], rma_m: list[float]) -> Measured:
+    def columns(values: list[float]) -> dict[float, np.ndarray]:
+        return {p: np.repeat(value, 3) for p, value in zip((0.0, 0.25, 0.5), values, strict=True)}
 
     values = {
-        "gini": {v: column(gini) for v in VARIANTS},
-        "entropy": {v: column(gini) for v in VARIANTS},
-        "rma": {v: column(rma_lambda if "λ" in v else rma_m) for v in VARIANTS},
+        "gini": {v: columns(gini) for v in VARIANTS},
+        "entropy": {v: columns(gini) for v in VARIANTS},
+        "relevance_mass_accuracy": {v: columns(rma_lambda if "lambda" in v else rma_m) for v in VARIANTS},
     }
-    return Sweep(values, (0.0, 0.25, 0.5))
+    return from_arrays("net", values, 3)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +114,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_demo_writes_one_page_that_needs_nothing_else(
     tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = {"count": 300, "explained": 6, "epochs": 1}
+    options = {"count": 300, "explained": 20, "epochs": 1}
     first = demo_module.run(tmp_path / "demo", seed=1, **options)
     said = capsys.readouterr()
     assert re.search(r"test accuracy, 4 filters: 0\.\d+", said.out)
@@ -149,16 +129,21 @@ def test_the_demo_writes_one_page_that_needs_nothing_else(
     for part in ("test accuracy", "holds", "Sparsity and localization", "Where the relevance went", "Motifs found"):
         assert part in document
     names = {path.name for path in (tmp_path / "demo").iterdir()}
-    assert names == {"index.html", "data", "cnn32.pt", "cnn4.pt", "sweep.csv", "seqlets.bed"}
-    assert len((tmp_path / "demo" / "sweep.csv").read_text().splitlines()) == 1 + 2 * 4 * 20
+    sweeps = {"genomics-32", "genomics-4"}
+    assert names == {"index.html", "data", "cnn32.pt", "cnn4.pt", "sweep.csv", "seqlets.bed"} | sweeps
+    assert len((tmp_path / "demo" / "sweep.csv").read_text().splitlines()) == 1 + 2 * (1 + 4 * 19)
+    assert all(Results.load(tmp_path / "demo" / name).complete for name in sweeps)
 
-    demo_module.run(tmp_path / "demo", seed=1, **options)  # again, over itself: the same report
+    shutil.rmtree(tmp_path / "demo" / "genomics-4")
+    demo_module.run(tmp_path / "demo", seed=1, **options)  # one sweep as it is, one made anew: the same report
     assert first.read_text(encoding="utf-8") == document
+    demo_module.run(tmp_path / "demo", seed=2, **options)  # another demo takes the place of this one
+    assert first.read_text(encoding="utf-8") != document
 
 
 def test_a_missing_extra_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'plrp\[genomics\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'plrp\[experiments\]'"):
         demo_module.run(tmp_path / "demo")
     assert not (tmp_path / "demo").exists()
 
@@ -166,12 +151,9 @@ def test_a_missing_extra_is_told_before_anything_is_written(tmp_path: Path, monk
 @pytest.mark.slow
 def test_the_demo_shows_what_the_paper_found(tmp_path: Path) -> None:
     """The demo as shipped: accuracy of the 32-filter CNN, the four findings, and the four planted motifs by name."""
-    from plrp.genomics import simulate
-
-    torch.set_num_threads(1)
-    data = simulate(8000, motifs=demo_module.MOTIFS, task="classes", number=(1, 3), seed=0)
-    study = demo_module.examine(data)
-    assert study.accuracies["32 filters"] >= 0.95
+    configs = {f"{size} filters": preset(f"genomics-{size}") for size in demo_module.FILTERS}
+    study = demo_module.examine(configs, tmp_path)
+    assert study.trainings["32 filters"]["test_accuracy"] >= 0.95
     assert [f.holds for f in findings(study.sweeps, study.example)] == [True] * 4
     named = {matches[0].motif.name.upper() for matches in study.matches}
     assert {"TAL1::TCF3", "CTCF", "SPI1", "NRF1"} <= named

@@ -10,13 +10,14 @@
 from .config import VARIANTS, Config, ConfigError, Data, Maps, Metric, Model
 from .presets import PRESETS, preset
 from .results import Results
-from .store import DiskFull, Folder, Place, RunError, Store
+from .store import ConfigChanged, DiskFull, Folder, Place, RunError, Store
 from .sweep import sweep
 
 __all__ = [
     "PRESETS",
     "VARIANTS",
     "Config",
+    "ConfigChanged",
     "ConfigError",
     "Data",
     "DiskFull",

@@ -204,18 +204,11 @@ class Arrays(Samples):
 def simulated(config: Config) -> Simulated:
     """The simulated sequences of a config; the same seed gives the same ones everywhere."""
     from plrp.genomics import simulate
-    from plrp.genomics.demo import MOTIFS
 
-    options = config.data.options
-    number = options.get("number", [1, 3])
-    return simulate(
-        options.get("sequences", 8000),
-        motifs=options.get("motifs", MOTIFS),
-        task=options.get("task", "classes"),
-        length=options.get("length", 250),
-        number=number if isinstance(number, int) else (number[0], number[1]),
-        seed=config.seed,
-    )
+    options = {name: value for name, value in config.data.options.items() if name not in ("sequences", "part")}
+    if isinstance(options.get("number"), list):
+        options["number"] = tuple(options["number"])
+    return simulate(config.data.options.get("sequences", 1000), seed=config.seed, **options)
 
 
 def sequences_in(root: Path) -> Simulated:

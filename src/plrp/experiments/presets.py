@@ -26,6 +26,9 @@ FAITHFULNESS = (
     Metric("pixel_flipping", {**FLIPPING, "score_as": "logit"}),
     Metric("pixel_flipping.probability", {**FLIPPING, "score_as": "probability"}),
 )
+MOTIFS = ("TAL1::TCF3", "CTCF", "SPI1", "NRF1")
+"""Planted in the simulated sequences, one kind per class, one to three copies each."""
+
 HEATMAPS = Maps(limit=30, p=(0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 0.9))
 
 
@@ -43,9 +46,10 @@ def _photographs(name: str, kind: str, model: str, root: str, localized: bool, *
 
 
 def _sequences(name: str, filters: int) -> Config:
+    planted = {"sequences": 8000, "motifs": list(MOTIFS), "task": "classes", "length": 250, "number": [1, 3]}
     return Config(
         name=name,
-        data=Data("simulated-dna", limit=200, options={"sequences": 8000}),
+        data=Data("simulated-dna", limit=200, options=planted),
         model=Model("sequence-cnn", options={"filters": filters, "epochs": 20, "patience": 4}),
         composite="epsilon-plus",  # one-hot input: Flat would credit letters that are not there
         metrics=(*SPARSITY, *LOCALIZATION, Metric("score_kept")),

@@ -39,6 +39,10 @@ class RunError(ValueError):
     """A run that cannot be begun, taken up or read; the message says why and what to do."""
 
 
+class ConfigChanged(RunError):
+    """A config that would give other results than those a run holds already; the message says what differs."""
+
+
 class DiskFull(OSError):
     """No room for a result. What was written before stays, and the sweep can be taken up again."""
 
@@ -215,7 +219,7 @@ class Store:
             known = self.config()
             differing = differences(known, config)
             if differing:
-                raise RunError(
+                raise ConfigChanged(
                     f"{self} holds results of another config: {'; '.join(differing)}. Choose another folder, or put "
                     "back what was changed."
                 )

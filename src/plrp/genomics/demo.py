@@ -1,7 +1,8 @@
 """The genomics demo: the paper's section 4.2.2 from an empty folder to a page that shows it.
 
-Simulates sequences with planted JASPAR motifs, trains the paper's two sizes of CNN, explains them with LRP, PLRP-λ
-and PLRP-M with and without sparsity gain over p = 0 … 0.95, and writes one self-contained HTML report.
+Sweeps (`plrp.experiments`) over simulated sequences with planted JASPAR motifs and the paper's two sizes of CNN: LRP,
+PLRP-λ and PLRP-M with and without sparsity gain over p = 0 … 0.95. What they measured, logos and the motifs found go
+into one self-contained HTML report.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,36 +23,45 @@ import torch
 
 import plrp
 from plrp import pages
+from plrp.experiments import statements
+from plrp.experiments.measured import LABELS, LRP, Measured, Method
 from plrp.files import new_file
 from plrp.pruning import Pruning
 
 from . import report
-from .attribution import COMPOSITE, explain_sequences
+from .attribution import COMPOSITE
 from .export import write_seqlets
-from .findings import EXAMPLE_P, NotAThreshold, Sweep, find_not_a_threshold, findings, sweep
+from .findings import EXAMPLE_P, NotAThreshold, find_not_a_threshold, findings
 from .logo import around_strongest, logo_page
 from .motifs import Motif
-from .network import History, SequenceCNN
 from .progress import progress
 from .seqlets import Match, Pattern, find_patterns, find_seqlets, match_motifs, match_seqlets
-from .simulation import Simulated, simulate
+from .simulation import Simulated
 
-MOTIFS = ("TAL1::TCF3", "CTCF", "SPI1", "NRF1")
+if TYPE_CHECKING:
+    from plrp.experiments import Config, Results
+
 FILTERS = (32, 4)
 MOTIF_P = 0.5
 """Pruned share for motif finding: sharper regions than the logo plots' 0.25."""
 
+METRICS = (statements.GINI, "entropy", statements.MASS)
+
 
 @dataclass(frozen=True)
 class Study:
-    """Everything the report shows about one data set."""
+    """Everything the report shows about one data set.
+
+    `trainings`: how each network was trained, and how well. `sweeps`: its scores on `shown`, the sequences that the
+    larger network labels rightly of the `explained` first of `test`. `lrp`, `plrp`, `plrp_m`: the larger network's
+    relevance of them (sequence, position).
+    """
 
     data: Simulated
     test: Simulated
-    networks: dict[str, SequenceCNN]
-    histories: dict[str, History]
-    accuracies: dict[str, float]
-    sweeps: dict[str, Sweep]
+    explained: int
+    trainings: dict[str, dict[str, Any]]
+    sweeps: dict[str, Measured]
     shown: Simulated
     lrp: npt.NDArray[np.float32]
     plrp: npt.NDArray[np.float32]
@@ -73,23 +83,22 @@ def run(
 ) -> Path:
     """Run the demo and write it into the folder `out`; returns the report's path.
 
-    `count` sequences are simulated, of which 70% train, 15% stop the training, and 15% are held out; `explained`
-    held-out ones go through the sweep. Also written: the data, both checkpoints, `sweep.csv` and `seqlets.bed`. One
-    thread does the arithmetic, so that the same seed gives the same report.
+    `count` sequences are simulated, of which 70% train, 15% stop the training, and 15% are held out; the first
+    `explained` held-out ones go through the sweeps. Also written: the sweeps' folders, which a second start takes up,
+    the data, both checkpoints, `sweep.csv` and `seqlets.bed`. One thread does the arithmetic, so that the same seed
+    gives the same report.
     """
     _check_extras()
+    from plrp.experiments import preset
+
+    changes = {"seed": seed, "data.sequences": count, "model.epochs": epochs}
+    configs = {f"{size} filters": preset(f"genomics-{size}", limit=explained).changed(**changes) for size in FILTERS}
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     compiling = compile_in_background()
     try:
-        data = simulate(count, motifs=MOTIFS, task="classes", number=(1, 3), seed=seed)
-        study = examine(
-            data, explained=explained, epochs=epochs, seed=seed, show_progress=show_progress, compiling=compiling
-        )
+        study = examine(configs, out, show_progress=show_progress, compiling=compiling)
     finally:
-        torch.set_num_threads(threads)
         compiling.kill()
         compiling.wait()
 
@@ -97,8 +106,9 @@ def run(
     if (folder / "simulation.json").exists():  # of an earlier run of the demo
         shutil.rmtree(folder)
     study.data.save(folder)
-    for name, network in study.networks.items():
-        network.save(out / f"cnn{name.split()[0]}.pt")
+    for size in FILTERS:
+        with new_file(out / f"cnn{size}.pt") as part:
+            part.write_bytes((out / f"genomics-{size}" / "network.pt").read_bytes())
     write_sweeps(out / "sweep.csv", study.sweeps)
     seqlets = find_seqlets(study.plrp)
     write_seqlets(
@@ -112,7 +122,7 @@ def run(
 
 def summary(study: Study) -> str:
     """What came out, in a few lines for the terminal: accuracies, findings, motifs."""
-    lines = [f"test accuracy, {name}: {value:.3f}" for name, value in study.accuracies.items()]
+    lines = [f"test accuracy, {name}: {made['test_accuracy']:.3f}" for name, made in study.trainings.items()]
     lines += [
         f"{'holds' if finding.holds else 'does not hold'}: {finding.claim}"
         for finding in findings(study.sweeps, study.example)
@@ -127,9 +137,9 @@ def summary(study: Study) -> str:
 
 def _check_extras() -> None:
     """Say what is missing before an hour of work, not after."""
-    for package in ("matplotlib", "pyjaspar", "memelite"):
+    for package in ("matplotlib", "pyjaspar", "memelite", "pyarrow", "pandas", "h5py"):
         if importlib.util.find_spec(package) is None:
-            raise ImportError(f"the demo needs {package}: pip install 'plrp[genomics]'")
+            raise ImportError(f"the demo needs {package}: pip install 'plrp[experiments]'")
 
 
 def compile_in_background() -> subprocess.Popen[bytes]:
@@ -142,57 +152,44 @@ def compile_in_background() -> subprocess.Popen[bytes]:
 
 
 def examine(
-    data: Simulated,
+    configs: Mapping[str, Config],
+    out: Path,
     *,
-    explained: int = 200,
-    epochs: int = 20,
-    seed: int = 0,
-    filters: Sequence[int] = FILTERS,
     show_progress: bool | None = None,
     compiling: subprocess.Popen[bytes] | None = None,
 ) -> Study:
-    """Train, explain and measure on sequences with known motifs; what `run` does between simulating and writing.
+    """Train, explain and measure on sequences with known motifs; what `run` does before it writes.
 
-    Explained are held-out sequences that hold a motif and that the larger network labels rightly. `compiling` is what
-    `compile_in_background` started; matching waits for it.
+    `configs` are sweeps of the same sequences by the name of the network, the larger one first; their folders are made
+    in `out`. `compiling` is what `compile_in_background` started; matching waits for it.
     """
-    train, validation, test = data.split(0.7, 0.15, 0.15, seed=seed)
-    networks, histories, accuracies = {}, {}, {}
-    for size in filters:
-        name = f"{size} filters"
-        network = SequenceCNN(size, classes=len(data.class_names))
-        histories[name] = network.fit(
-            train.onehot(),
-            train.labels,
-            validation=(validation.onehot(), validation.labels),
-            epochs=epochs,
-            patience=4,
-            seed=seed,
-            show_progress=show_progress,
-            label=f"training, {name}",
-        )
-        networks[name] = network
-        accuracies[name] = network.accuracy(test.onehot(), test.labels)
+    from plrp.experiments.data import DNA, open_samples
+    from plrp.experiments.networks import load_network, threads_set
 
-    first = next(iter(networks.values()))
-    right = (first.scores(test.onehot()).argmax(1).numpy() == test.labels) & test.mask.any(1)
-    shown = test.chosen(np.flatnonzero(right)[:explained])
-    if not len(shown):
+    results = {name: swept(config, out / config.name, show_progress) for name, config in configs.items()}
+    first = next(iter(results.values()))
+    samples = open_samples(first.settings)
+    assert isinstance(samples, DNA)
+    correct = first.samples["correct"].fillna(False).to_numpy(bool)
+    rows = [int(s) for s in first.samples["sample"][correct] if samples.chosen.mask[s].any()]
+    if not rows:
         raise ValueError("No held-out sequence is labelled rightly: train longer, or on more sequences.")
-    onehot = shown.onehot()
+    shown = samples.chosen.chosen(rows)
     sweeps = {
-        name: sweep(network, onehot, shown.mask, label=f"explaining, {name}", show_progress=show_progress)
-        for name, network in networks.items()
+        name: Measured.from_tables(name, one.scores[one.scores["sample"].isin(rows)]) for name, one in results.items()
     }
 
-    lrp = explain_sequences(first, onehot).per_base()
-    pruned = explain_sequences(first, onehot, pruning=Pruning(p=EXAMPLE_P)).per_base()
-    pruned_m = explain_sequences(first, onehot, pruning=Pruning(p=EXAMPLE_P, redistribution="M")).per_base()
-    example = find_not_a_threshold(lrp, pruned, shown.mask)
-    booked = plrp.explain(first, torch.from_numpy(onehot[:1]), composite=COMPOSITE, pruning=Pruning(p=EXAMPLE_P))
+    def maps(variant: str, p: float) -> npt.NDArray[np.float32]:
+        return np.stack([first.maps(sample, variant, p) for sample in rows])
+
+    lrp, pruned, sparse = maps("LRP", 0), maps("lambda", EXAMPLE_P), maps("lambda", MOTIF_P)
+    network, _ = load_network(first.settings, first.store)
+    onehot = shown.onehot()
+    with threads_set(1):
+        booked = plrp.explain(network, torch.from_numpy(onehot[:1]), composite=COMPOSITE, pruning=Pruning(p=EXAMPLE_P))
+        ledger = booked.ledger
 
     with progress("finding motifs", 2, show_progress) as step:
-        sparse = explain_sequences(first, onehot, pruning=Pruning(p=MOTIF_P)).per_base()
         seqlets = find_seqlets(sparse)
         patterns = find_patterns(seqlets.chosen(seqlets.score > 0), onehot, sparse, max_patterns=8)
         step(1, "matching against JASPAR (its code is compiled once per environment)")
@@ -201,21 +198,43 @@ def examine(
         matches = match_motifs([pattern.motif for pattern in patterns])
         step(1)
     return Study(
-        data, test, networks, histories, accuracies, sweeps, shown, lrp, pruned, pruned_m, example,
-        booked.ledger, patterns, matches,
-    )  # fmt: skip
+        data=samples.whole,
+        test=samples.split[2],
+        explained=len(first.samples),
+        trainings={name: one.training or {} for name, one in results.items()},
+        sweeps=sweeps,
+        shown=shown,
+        lrp=lrp,
+        plrp=pruned,
+        plrp_m=maps("M", EXAMPLE_P),
+        example=find_not_a_threshold(lrp, pruned, shown.mask),
+        ledger=ledger,
+        patterns=patterns,
+        matches=matches,
+    )
 
 
-def write_sweeps(path: Path, sweeps: dict[str, Sweep]) -> None:
-    """Means over the sequences as a table: network, variant, p, and the metrics."""
+def swept(config: Config, folder: Path, show_progress: bool | None = None) -> Results:
+    """The results of a sweep; an earlier demo's with other settings make way."""
+    from plrp.experiments import ConfigChanged, sweep
+
+    try:
+        return sweep(config, folder, show_progress=show_progress)
+    except ConfigChanged:
+        shutil.rmtree(folder)
+        return sweep(config, folder, show_progress=show_progress)
+
+
+def write_sweeps(path: Path, sweeps: Mapping[str, Measured]) -> None:
+    """Means over the sequences as a table: network, variant, p, and the metrics. LRP stands at p = 0."""
     with new_file(path) as part, part.open("w", newline="") as stream:
         writer = csv.writer(stream)
-        writer.writerow(["network", "variant", "p", "gini", "entropy", "rma"])
+        writer.writerow(["network", "variant", "p", *METRICS])
         for name, one in sweeps.items():
-            for row in one.rows():
-                writer.writerow(
-                    [name, row["variant"], row["p"], *(f"{row[m]:.6f}" for m in ("gini", "entropy", "rma"))]
-                )
+            methods = [LRP, *(Method(v, p) for v in one.variants(METRICS[0]) for p in one.shares(METRICS[0], v))]
+            for method in methods:
+                means = [f"{one.mean(metric, method):.6f}" for metric in METRICS]
+                writer.writerow([name, LABELS[method.variant], method.p, *means])
 
 
 # -- the report
@@ -224,15 +243,15 @@ def write_sweeps(path: Path, sweeps: dict[str, Sweep]) -> None:
 def render(study: Study, *, seed: int, title: str = "Pruned relevance on DNA", made: str = "") -> str:
     """The report as one HTML document."""
     found = findings(study.sweeps, study.example)
-    first = next(iter(study.networks))
-    accuracies = {f"test accuracy, {name}": f"{value:.1%}" for name, value in study.accuracies.items()}
-    one = study.sweeps[first]
+    accuracies = {f"test accuracy, {name}": f"{made['test_accuracy']:.1%}" for name, made in study.trainings.items()}
+    one, example = next(iter(study.sweeps.values())), Method("lambda", EXAMPLE_P)
+    rises = {
+        name: f"{one.mean(m):.2f} → {one.mean(m, example):.2f}"
+        for name, m in (("RMA", METRICS[2]), ("Gini", METRICS[0]))
+    }
     headline = {
         **accuracies,
-        f"RMA, LRP → PLRP-λ, p&nbsp;=&nbsp;{EXAMPLE_P}": f"{one.at('rma', 'PLRP-λ', 0.0):.2f} → "
-        f"{one.at('rma', 'PLRP-λ', EXAMPLE_P):.2f}",
-        f"Gini, LRP → PLRP-λ, p&nbsp;=&nbsp;{EXAMPLE_P}": f"{one.at('gini', 'PLRP-λ', 0.0):.2f} → "
-        f"{one.at('gini', 'PLRP-λ', EXAMPLE_P):.2f}",
+        **{f"{name}, LRP → PLRP-λ, p&nbsp;=&nbsp;{EXAMPLE_P}": text for name, text in rises.items()},
         "of the paper's findings hold": f"{sum(bool(f.holds) for f in found)} of {len(found)}",
     }
     body = pages.cards(headline)
@@ -282,19 +301,20 @@ def _what_was_done(study: Study, seed: int, made: str) -> str:
     rows = [
         [
             name,
-            f"{sum(p.numel() for p in network.parameters()):,}",
-            f"{len(study.histories[name].train_loss)}",
-            f"{study.histories[name].accuracy:.3f}",
-            f"{study.accuracies[name]:.3f}",
+            f"{trained['weights']:,}",
+            f"{trained['epochs']}",
+            f"{trained['validation_accuracy']:.3f}",
+            f"{trained['test_accuracy']:.3f}",
         ]
-        for name, network in study.networks.items()
+        for name, trained in study.trainings.items()
     ]
     return pages.section(
         "What was done",
         f"<p>{made} (seed {seed}). Two small CNNs learned to name the class: 70% of the sequences trained them, 15% "
-        f"decided when to stop, and the accuracies below are on the {len(study.test)} held out. Then "
-        f"{len(study.shown)} of those, labelled rightly by the larger network, were explained for the winning class "
-        f"with the composite <code>{COMPOSITE}</code>; relevance of a base is that of the letter that is there.</p>",
+        f"decided when to stop, and the accuracies below are on the {len(study.test)} held out. The first "
+        f"{study.explained} of those were explained for the winning class with the composite <code>{COMPOSITE}</code>; "
+        "relevance of a base is that of the letter that is there. What follows is about the "
+        f"{len(study.shown)} of them that the larger network labels rightly.</p>",
         pages.table(["network", "weights", "epochs", "validation accuracy", "test accuracy"], rows),
     )
 
@@ -339,7 +359,7 @@ def _logos(study: Study) -> str:
     return pages.section(
         "Logos: truth, LRP, PLRP",
         "<p>Letters as tall as the relevance of their base, planted motifs shaded, one sequence per block; network "
-        f"with {next(iter(study.networks))}. On a narrow screen only the stretch around the strongest motif is "
+        f"with {next(iter(study.sweeps))}. On a narrow screen only the stretch around the strongest motif is "
         "drawn.</p>",
         *pictures,
     )
@@ -410,6 +430,6 @@ def _next_steps() -> str:
         "arrays.</li><li>A harder task: <code>plrp genomics simulate --task xor --motifs GATA1 TAL1::TCF3 --out "
         "xor</code>, then <code>train --hidden 32</code> and <code>explain</code>.</li><li>TF-MoDISco on the result: "
         "<code>modisco motifs -s explained/onehot.npz -a explained/attributions.npz -n 2000 -o "
-        "modisco.h5</code>.</li><li>The numbers behind the curves: <code>sweep.csv</code>; the surviving regions: "
-        "<code>seqlets.bed</code>.</li></ul>",
+        "modisco.h5</code>.</li><li>The numbers behind the curves: <code>sweep.csv</code>, and more of them: "
+        "<code>plrp report demo/genomics-32</code>; the surviving regions: <code>seqlets.bed</code>.</li></ul>",
     )

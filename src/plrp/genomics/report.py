@@ -11,10 +11,10 @@ from plrp.experiments import figures
 from plrp.experiments.intervals import METHOD
 from plrp.pages import data_uri, escape, picture, table
 
-from .findings import Sweep
 from .logo import COLOURS, draw_logo
 
 if TYPE_CHECKING:
+    from plrp.experiments.measured import Measured
     from plrp.experiments.statements import Statement
 
     from .seqlets import Match, Pattern
@@ -30,9 +30,9 @@ def findings_block(found: Sequence[Statement]) -> str:
     return "".join(parts)
 
 
-def curves_block(sweeps: Mapping[str, Sweep]) -> str:
+def curves_block(sweeps: Mapping[str, Measured]) -> str:
     """Metrics over p, on their whole range and zoomed in, as in the paper's appendix B; one group per network."""
-    rows = [one.measured(name) for name, one in sweeps.items()]
+    rows = list(sweeps.values())
     metrics = figures.versions(rows, ("gini", "entropy", "relevance_mass_accuracy"))
     wide, narrow = (figures.over_p(rows, metrics, narrow=narrow) for narrow in (False, True))
     alt = ". ".join(f"{m.name}: {figures.describe(m, metric)}" for m in rows for metric in metrics)
