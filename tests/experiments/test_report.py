@@ -217,6 +217,13 @@ def test_runs_of_one_data_set_share_a_figure(tmp_path) -> None:
     assert "ResNet-50: holds VGG-16: holds" in words(page.read_text()).replace("  ", " ")
 
 
+def test_both_sets_of_photographs_are_compared(tmp_path) -> None:
+    runs = [made_run(tmp_path / kind, kind=kind, **SMALL) for kind in ("ecssd", "imagenet")]
+    page = report.write(runs, tmp_path / "out", formats=())
+    assert "Results on ImageNet analogous to those on ECSSD: ResNet-50: holds" in words(page.read_text())
+    assert "ResNet-50" in json.loads((page.parent / "tables" / "statements.json").read_text())
+
+
 def test_the_same_network_twice_is_told_apart(tmp_path) -> None:
     runs = [made_run(tmp_path / name, **SMALL) for name in ("before", "after")]
     page = report.write(runs, tmp_path / "out", formats=())

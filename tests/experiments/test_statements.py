@@ -164,6 +164,20 @@ def test_late_flips() -> None:
     assert statements.driven_by_late_flips({}).holds is None
 
 
+def test_two_data_sets() -> None:
+    steep, flat = measured(GINI, saturating(10)), measured(GINI, lambda v, p: 0.4 * p)
+    a, b = statements.of_images(steep), statements.of_images(flat)
+    found = statements.analogous(a, a)
+    assert found.holds
+    assert found.numbers == (f"{sum(s.holds is not None for s in a)} of 5 statements",)
+    found = statements.analogous(a, b)
+    assert found.holds is False
+    assert found.numbers[1:] == tuple(
+        f"not the same: Gini index of {v} rises steeply below p = 0.2" for v in ("λ", "M")
+    )
+    assert statements.analogous(a, statements.of_images(measured(AUC, saturating(1)))).holds is None
+
+
 def test_sequences() -> None:
     rising = measured(GINI, lambda v, p: 0.2 * p)
     assert statements.gini_rises(rising).holds

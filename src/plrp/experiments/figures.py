@@ -529,7 +529,16 @@ def _two(first: Measured, second: Measured, name: str, variant: str) -> Draw:
             mean, low, high = m.band(name, variant)
             if np.isfinite(low).any():
                 ax.fill_between(shares, low, high, color=style.colour, alpha=0.14, linewidth=0)
-            ax.plot(shares, mean, color=style.colour, linewidth=1.5, markersize=3.4, markeredgewidth=0.9, **look)
+            ax.plot(
+                shares,
+                mean,
+                color=style.colour,
+                linewidth=1.5,
+                markersize=3.4,
+                markeredgewidth=0.9,
+                clip_on=False,
+                **look,
+            )
             seen += [v for part in (mean, low, high) for v in part if math.isfinite(v)]
             last = max(last, *shares)
             if math.isfinite(mean[-1]):

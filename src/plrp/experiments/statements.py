@@ -17,7 +17,7 @@ import numpy as np
 
 from .measured import LABELS, LRP, VARIANTS, Difference, Flipping, Measured, Method, plain, signed
 
-Section = Literal["sparsity", "localization", "robustness", "faithfulness", "logos"]
+Section = Literal["sparsity", "localization", "robustness", "faithfulness", "logos", "data sets"]
 
 GINI, ENTROPY, MASS = "gini", "entropy", "relevance_mass_accuracy"
 LIPSCHITZ, AUC = "local_lipschitz", "pixel_flipping_auc"
@@ -323,6 +323,20 @@ def small_price(m: Measured, metric: str = AUC, kind: str = "") -> Statement:
         fine.append(ratios[0] < min(ratios[1:]))
         numbers.append(f"p = {p:g}: AUC {ratios[0]:+.0%}, Gini {ratios[1]:+.0%}, mass in mask {ratios[2]:+.0%}")
     return Statement("faithfulness", claim, rule, all(fine), tuple(numbers))
+
+
+def analogous(first: Sequence[Statement], second: Sequence[Statement]) -> Statement:
+    """'The quantitative results for the ImageNet dataset … are analogous to the results for ECSSD.'"""
+    claim = "results on ImageNet analogous to those on ECSSD"
+    rule = "every statement judged on both data sets has the same verdict on both"
+    other = {s.claim: s for s in second if s.holds is not None}
+    both = [(s, other[s.claim]) for s in first if s.holds is not None and s.claim in other]
+    if not both:
+        return _unmeasured("data sets", claim, rule, "the same metrics on both")
+    unlike = [s.claim for s, t in both if s.holds != t.holds]
+    numbers = (f"{len(both) - len(unlike)} of {len(both)} statements", *(f"not the same: {claim}" for claim in unlike))
+    sure = all(s.sure is not False and t.sure is not False for s, t in both)
+    return Statement("data sets", claim, rule, not unlike, numbers, sure if not unlike else None)
 
 
 # -- sequences, section 4.2.2

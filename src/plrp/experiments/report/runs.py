@@ -149,6 +149,16 @@ def titled(runs: Sequence[Run]) -> list[Run]:
     return list(runs)
 
 
+def across(runs: Sequence[Run]) -> dict[str, Statement]:
+    """What the paper says about both of its sets of photographs, by network that was measured on both."""
+    found = {}
+    for one in runs:
+        for other in runs:
+            if (one.dataset, other.dataset) == ("ECSSD", "ImageNet") and one.network == other.network:
+                found[one.network] = statements.analogous(one.statements, other.statements)
+    return found
+
+
 def slug(text: str) -> str:
     """Lower case, with dashes for all but letters and digits."""
     return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in text.lower()).split()) or "run"

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from plrp.genomics.progress import progress
 from plrp.pages import cards, contents, escape, folded, page, section, table
 
 from . import examples
-from .runs import Run, slug
+from .runs import Run, across, slug
 from .sheets import Sheets
 
 PAPER = {
@@ -151,8 +151,12 @@ def _statements(runs: Sequence[Run], sheets: Sheets) -> str:
     for run in runs:
         for s in run.statements:
             by_claim.setdefault((s.section, s.claim), {})[run.title] = s
-    order = {name: k for k, name in enumerate(("sparsity", "localization", "robustness", "faithfulness", "logos"))}
+    common = across(runs)
+    for network, s in common.items():
+        by_claim.setdefault((s.section, s.claim), {})[network] = s
+    order = {name: k for k, name in enumerate(get_args(statements.Section))}
     shorter = {run.title: run.network if len({r.dataset for r in runs}) == 1 else run.title for run in runs}
+    shorter |= {network: network for network in common}
     parts, before = [], ""
     for (about, claim), judged in sorted(by_claim.items(), key=lambda item: order[item[0][0]]):
         if about != before:
@@ -169,7 +173,8 @@ def _statements(runs: Sequence[Run], sheets: Sheets) -> str:
             head = f"<p><b>{escape(title)}</b></p>" if len(runs) > 1 else ""
             inner.append(f"{head}<ul>{items}</ul>")
         parts.append(folded(f"{escape(_capital(claim))}: {words}", *inner))
-    sheets.json("statements", {run.title: [asdict(s) for s in run.statements] for run in runs})
+    judged_by = {run.title: run.statements for run in runs} | {network: [s] for network, s in common.items()}
+    sheets.json("statements", {title: [asdict(s) for s in said] for title, said in judged_by.items()})
     return (
         "<p>What section 4 of the paper says, judged by the sign (or the named size) of means; open a line for its "
         "rule and numbers: means, and paired differences over samples with their intervals. “Within the error”: some "
