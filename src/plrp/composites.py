@@ -72,6 +72,18 @@ class Composite:
             "(plrp.composites.is_any, rule) at its end."
         )
 
+    @property
+    def needs_outputs(self) -> bool:
+        """Whether the rule of a convolution may ask for its output. (If in doubt, yes.)"""
+        if any(rule.needs_output for rule in (self.first, *self.layers.values()) if rule is not None):
+            return True
+        for holds, rule in self.rules:
+            if holds is not is_linear and rule.needs_output:
+                return True
+            if holds in (is_conv, is_any):  # no convolution gets further down
+                return False
+        return False
+
     def rule_name(self, op: Op) -> str:
         """What a table shows for an operation."""
         if op.rule is not None:

@@ -23,7 +23,7 @@ from .rules import Booking, Branch, Handed, Pass, Rule, quotient
 from .tables import render_html, render_table
 from .tape import Op, Value, replaced, tensors_in
 from .targets import start
-from .trace import Trace, record, trace
+from .trace import Trace, record, supported
 
 
 @dataclass
@@ -166,7 +166,7 @@ def explain(
     """
 
     def run(layers: bool | Sequence[str], ledger: bool) -> Explanation:
-        found = trace(model, inputs)
+        found = supported(record(model, inputs, frugal=not resolve(composite).needs_outputs))
         found.forget_after_use()
         return explain_trace(found, target=target, composite=composite, pruning=pruning, layers=layers, ledger=ledger)
 
@@ -265,7 +265,7 @@ class Walk:
         for value in self.trace.inputs:
             relevance = self._collect(value)
             if relevance is None:  # an input that the score does not depend on
-                relevance = torch.zeros_like(value.data, dtype=self.dtype)
+                relevance = torch.zeros(value.shape, dtype=self.dtype, device=value.data.device)
             found.append(dense(relevance).contiguous())
         return found
 

@@ -50,9 +50,9 @@ def followable(op: Op, dtype: torch.dtype) -> Geometry | None:
     value, output = op.inputs[0], op.output
     if not fast() or not isinstance(op.map, Convolution) or not (value.samples.ordinary and output.samples.ordinary):
         return None
-    if value.data.dim() < 3 or value.data.numel() >= 1 << 31 or output.data.numel() < FEWEST:
+    if len(value.shape) < 3 or value.shape.numel() >= 1 << 31 or output.shape.numel() < FEWEST:
         return None
-    if value.data.dtype != dtype or not value.data.is_contiguous():
+    if value.dtype != dtype or not value.data.is_contiguous():
         return None
     return op.map.geometry(value.shape, output.shape)
 
@@ -138,15 +138,15 @@ def through_layer(
         if known is None and len(branch.parts) == 1 and native.available(held, rows[0]):
             sign = branch.one_sign
             d, s, term = through(found, neurons, held, rows[0], branch.parts[0].weight, bias, epsilon, sign)
-            terms = [term]
+            taken = term if taken is None else taken.add_(term)
         else:
             d = neurons.at(known) if known is not None else _contributions(found, neurons, rows, branch, bias)
             s = quotient(held, d, epsilon, branch.one_sign)
-            terms = [handed(found, neurons, s, part.weight) for part in branch.parts]
-        for part, row, term in zip(branch.parts, rows, terms, strict=True):
-            if not part.unit:
-                term.mul_(row)
-            taken = term if taken is None else taken.add_(term)
+            for part, row in zip(branch.parts, rows, strict=True):
+                term = handed(found, neurons, s, part.weight)
+                if not part.unit:
+                    term.mul_(row)
+                taken = term if taken is None else taken.add_(term)
         book_neurons(book, branch, neurons, held, s, d, epsilon)
         followed.append(Followed(branch, found, neurons, held, s, d, epsilon))
     assert taken is not None
@@ -208,7 +208,7 @@ def pass_on(op: Op, given: Sequence[Relevance | None], book: Booking) -> list[Re
         return [relevance]
     if not isinstance(relevance, Neurons):
         return None
-    if op.family is Family.WINNER and op.winners is not None and op.inputs[0].data.dim() == 4:
+    if op.family is Family.WINNER and op.winners is not None and len(op.inputs[0].shape) == 4:
         return [_to_winners(op, relevance)]
     if op.kind == "add" and len(op.inputs) == 2 and op.kwargs.get("alpha", 1) == 1:
         return _split_sum(op, relevance, book)
@@ -225,7 +225,7 @@ def _to_winners(op: Op, relevance: Neurons) -> Neurons:
 def _split_sum(op: Op, relevance: Neurons, book: Booking) -> list[Relevance | None] | None:
     first, second = op.inputs
     dtype = relevance.values.dtype
-    if any(v.shape != relevance.shape or v.data.dtype != dtype for v in op.inputs) or op.output.data.dtype != dtype:
+    if any(v.shape != relevance.shape or v.dtype != dtype for v in op.inputs) or op.output.dtype != dtype:
         return None
     epsilon = epsilon_for(op.output, first, second)
     z = relevance.at(op.output.data)

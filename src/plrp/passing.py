@@ -33,7 +33,7 @@ def pass_on(op: Op, relevance: Relevances, book: Booking) -> Relevances:
 
 def epsilon_for(*values: Value) -> float:
     """The stabiliser of proportional splits, larger for activations in half precision."""
-    return EPSILON_HALF if any(v.data.dtype in HALF for v in values) else EPSILON
+    return EPSILON_HALF if any(v.dtype in HALF for v in values) else EPSILON
 
 
 def sum_to(relevance: Tensor, shape: torch.Size) -> Tensor:
@@ -159,9 +159,8 @@ def _operands(op: Op) -> tuple[Any, Any]:
 
 def _output(op: Op, dtype: torch.dtype) -> Tensor:
     """The operation's output in the precision of the walk: from the tape, or again where the tape is coarser."""
-    data = op.output.data
-    if data.dtype == dtype:
-        return data
+    if op.output.dtype == dtype:
+        return op.output.data
     return next(tensors_in(op.call([v.data.to(dtype) for v in op.inputs])))
 
 
@@ -219,7 +218,7 @@ def _affine(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     x = op.inputs[0].data.to(given.dtype)
     scale, shift = _scale_and_shift(op, x)
     epsilon = epsilon_for(op.output)
-    z = op.output.data if op.output.data.dtype == given.dtype else x * scale + shift
+    z = op.output.data if op.output.dtype == given.dtype else x * scale + shift
     s = quotient(given, z, epsilon)
     if book.active:
         book.bias = book.bias + op.output.samples.sum(s * shift)

@@ -52,8 +52,21 @@ def foldable(op: Op) -> bool:
         and below is not None
         and isinstance(below.map, Dense | Convolution)
         and len(below.output.readers) == 1
-        and (below.output.data.dim() == 2 or below.kind != "linear")
+        and (len(below.output.shape) == 2 or below.kind != "linear")
     )
+
+
+def computable_again(value: Value) -> bool:
+    """Whether a value is the output of a convolution (a BatchNorm after it included) or a sum."""
+    op = value.producer
+    if op is not None and op.kind == "batch_norm" and foldable(op):
+        op = op.inputs[0].producer
+    return op is not None and (isinstance(op.map, Convolution) or (op.kind == "add" and len(op.inputs) == 2))
+
+
+def dispensable(op: Op) -> bool:
+    """Whether what this operation read need not be kept: an activation function, after something computable again."""
+    return op.family is Family.PASS and op.rule is None and len(op.inputs) == 1 and computable_again(op.inputs[0])
 
 
 def _refuse(op: Op, reason: str) -> None:
@@ -72,11 +85,11 @@ def _recognise_layer(op: Op) -> None:
         _refuse(op, "weights that depend on the input")
         return
     if op.kind == "linear":
-        if x.data.dim() < 2:
+        if len(x.shape) < 2:
             raise _no_batch_axis(x, op.kind)
         op.map = Dense(weight, bias)
         return
-    if x.data.dim() != weight.dim():
+    if len(x.shape) != weight.dim():
         raise _no_batch_axis(x, op.kind)
     kwargs = {k: v for k, v in op.kwargs.items() if k != "input"}
     op.map = convolution(op.kind, (x, *op.args[1:]), kwargs)
@@ -136,7 +149,7 @@ def _recognise_matmul(op: Op) -> None:
         op.map = Replayed(weight, bias, call)
     op.kind = "linear"
     op.family = Family.LAYER
-    if value.data.dim() < 2:
+    if len(value.shape) < 2:
         raise _no_batch_axis(value, op.kind)
 
 
@@ -195,7 +208,7 @@ def _recognise_gate(op: Op) -> None:
         operands = [a for a in (*op.args, *op.kwargs.values()) if isinstance(a, Value)]
     a, b = operands[0], operands[-1]
     if op.kind == "div":
-        if b.data.numel() < a.data.numel() or (a is not b and _function_of(b, a)):
+        if b.shape.numel() < a.shape.numel() or (a is not b and _function_of(b, a)):
             op.signal = a  # divided by a statistic, held constant
         else:
             _refuse(op, "a quotient of two values that depend on the input")
@@ -204,8 +217,8 @@ def _recognise_gate(op: Op) -> None:
         op.signal = a  # x · x, as x · f(x)
         return
     gates = [_from_gate(a), _from_gate(b)]
-    size = op.output.data.numel()
-    broadcast = [a.data.numel() < size, b.data.numel() < size]
+    size = op.output.shape.numel()
+    broadcast = [a.shape.numel() < size, b.shape.numel() < size]
     if gates[0] != gates[1]:
         op.signal = b if gates[0] else a
     elif broadcast[0] != broadcast[1]:

@@ -14,17 +14,22 @@ from torch.overrides import TorchFunctionMode
 
 from .errors import TraceError, UnsupportedOperation
 from .operations import LEAVES, Family, Operation, lookup, spelled
-from .recognition import foldable, is_nonnegative, recognise
+from .recognition import computable_again, dispensable, foldable, is_nonnegative, recognise
 from .refusals import refuse_active
 from .samples import Samples
 from .tape import Op, Value, replaced, tensors_in
 
 
 class Recorder(TorchFunctionMode):
-    """Appends one `Op` per torch function that touches a tensor depending on the input."""
+    """Appends one `Op` per torch function that touches a tensor depending on the input.
 
-    def __init__(self, model: Any) -> None:
+    `frugal`: the outputs of convolutions and sums are not kept where an activation function has been read off them; a
+    rule that wants them has them computed again.
+    """
+
+    def __init__(self, model: Any, frugal: bool = False) -> None:
         super().__init__()
+        self.frugal = frugal
         self.ops: list[Op] = []
         self._known: dict[int, tuple[weakref.ref[Tensor], Value]] = {}
         self._names: dict[int, tuple[weakref.ref[Tensor], str]] = {}
@@ -44,7 +49,7 @@ class Recorder(TorchFunctionMode):
         if entry is None or entry[0]() is not tensor:
             return None
         value = entry[1]
-        if value.data.is_meta and not tensor.is_meta:
+        if value.forgotten:
             value.data = _snapshot(tensor)  # somebody reads it after all
         return value
 
@@ -76,7 +81,7 @@ class Recorder(TorchFunctionMode):
             self._inherit_names(tensors, result)
             return result
         if function in LEAVES and not _registered_constant(function, args, kwargs):
-            if values[0].data.is_floating_point():
+            if values[0].dtype.is_floating_point:
                 raise UnsupportedOperation(
                     f"`{spelled(function)}`{self._after()} takes a value that depends on the input out of the tape, so "
                     f"its relevance would be lost; keep it a tensor, or call "
@@ -131,6 +136,11 @@ class Recorder(TorchFunctionMode):
                     f"`{spelled(function)}`{self._after()} changes a tensor in place while another view of the same "
                     "memory is in use; use the out-of-place form there."
                 )
+        if self.frugal and self._overwrites(operation, target, values):
+            function(*args, **kwargs)
+            self._write(function, operation, args, kwargs, values, [target])
+            values[0].forget()
+            return target
         result = operation.replay(*args, **kwargs)
         result = result.to(target.dtype)
         if result.shape != target.shape:
@@ -147,6 +157,19 @@ class Recorder(TorchFunctionMode):
         else:
             self._known.pop(id(target), None)
         return None if operation.kind == "setitem" else target
+
+    def _overwrites(self, operation: Operation, target: Tensor, values: list[Value]) -> bool:
+        """Whether an in-place activation function may write over what it reads: a fresh output nobody else has read."""
+        (value,) = values if len(values) == 1 else (None,)
+        return (
+            value is not None
+            and operation.family is Family.PASS
+            and not operation.registered
+            and not value.readers
+            and value is self.value_of(target)
+            and computable_again(value)
+            and not target.is_inference()
+        )
 
     def _write(
         self,
@@ -188,8 +211,8 @@ class Recorder(TorchFunctionMode):
         for value in op.outputs:
             value.nonnegative = is_nonnegative(op)
         self.ops.append(op)
-        if foldable(op):  # what the BatchNorm read is needed by nobody else, unless `value_of` is asked for it again
-            op.inputs[0].data = op.inputs[0].data.to("meta")
+        if foldable(op) or (self.frugal and dispensable(op)):
+            op.inputs[0].forget()  # needed by nobody else, unless `value_of` is asked for it again
 
     def _lift(self, tensor: Tensor) -> Any:
         """A value for a tensor that depends on the input, the tensor itself for a constant."""

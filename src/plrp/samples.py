@@ -103,7 +103,7 @@ def _moves_first_axis(op: Op) -> bool:
     """Whether a rearrangement may move samples although the first axis keeps its length."""
     if op.kind not in _MOVERS:
         return False
-    dims = op.outputs[0].data.dim() if op.outputs else op.inputs[0].data.dim()
+    dims = len(op.outputs[0].shape) if op.outputs else len(op.inputs[0].shape)
     if op.kind == "setitem" and not isinstance(op.args[2], type(op.inputs[0])):
         return False  # a constant is assigned: nothing moves
     if op.kind in ("getitem", "setitem"):
@@ -167,7 +167,7 @@ def _unmoved(op: Op, output: Tensor) -> Samples | None:
     """The layout of an input that the output still has: the operation works on other axes."""
     for value in op.inputs:
         layout = value.samples
-        if value.data.dim() == output.dim() and value.shape[layout.axis] == output.shape[layout.axis]:
+        if len(value.shape) == output.dim() and value.shape[layout.axis] == output.shape[layout.axis]:
             return layout
     return None
 

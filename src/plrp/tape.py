@@ -16,20 +16,37 @@ from .samples import Samples
 HALF = (torch.float16, torch.bfloat16)
 
 
-@dataclass(eq=False)
 class Value:
     """One tensor of the forward pass that depends on the input. `data` is never modified."""
 
-    data: Tensor
-    samples: Samples
-    producer: Op | None = None
-    readers: list[Op] = field(default_factory=list)
-    nonnegative: bool = False
+    def __init__(self, data: Tensor, samples: Samples, producer: Op | None = None) -> None:
+        self._data: Tensor | None = data
+        self.shape, self.dtype = data.shape, data.dtype
+        self.samples = samples
+        self.producer = producer
+        self.readers: list[Op] = []
+        self.nonnegative = False
 
     @property
-    def shape(self) -> torch.Size:
-        """The tensor's shape."""
-        return self.data.shape
+    def data(self) -> Tensor:
+        """The tensor; computed again if it was forgotten."""
+        if self._data is None:
+            assert self.producer is not None
+            self._data = self.producer.again()[self.producer.outputs.index(self)]
+        return self._data
+
+    @data.setter
+    def data(self, data: Tensor) -> None:
+        self._data = data
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether the tensor was let go of."""
+        return self._data is None
+
+    def forget(self) -> None:
+        """Let go of the tensor: nobody is expected to need it; if somebody does, it is computed again."""
+        self._data = None
 
 
 @dataclass(eq=False)
@@ -77,6 +94,12 @@ class Op:
         args = replaced(self.args, lambda v: substitute[id(v)])
         kwargs = replaced(self.kwargs, lambda v: substitute[id(v)])
         return self.replay(*args, **kwargs)
+
+    def again(self) -> list[Tensor]:
+        """The outputs once more, from the inputs."""
+        if self.map is not None:
+            return [self.map.apply(self.inputs[0].data, self.map.weight, self.map.bias)]
+        return [t for t in tensors_in(self.call([v.data for v in self.inputs])) if t.is_floating_point()]
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """An argument by position or keyword."""

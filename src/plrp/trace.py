@@ -132,19 +132,23 @@ def trace(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor]) -> Trace
     `inputs` is a tensor with the batch on its first axis, or a tuple of such tensors for a model with several inputs.
     The model is not touched. An operation without a rule raises `UnsupportedOperation`.
     """
-    recorded = record(model, inputs)
+    return supported(record(model, inputs))
+
+
+def supported(recorded: Trace) -> Trace:
+    """The trace itself; refused where relevance from its output would reach an operation without a rule."""
     if isinstance(recorded.output, Tensor):
         for op in recorded.unsupported:
             raise unsupported(op, recorded.ops)
     return recorded
 
 
-def record(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor]) -> Trace:
-    """Record one forward pass, operations without a rule included."""
+def record(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], frugal: bool = False) -> Trace:
+    """Record one forward pass, operations without a rule included; `frugal`: see `Recorder`."""
     given = check_inputs(inputs)
     if isinstance(model, nn.Module):
         check_model(model)
-    recorder = Recorder(model)
+    recorder = Recorder(model, frugal)
     batch = given[0].shape[0]
     aliases = [
         x.clone() if x.is_inference() else x.detach() for x in given

@@ -22,8 +22,9 @@
 #define FOR_THIS_MACHINE
 #endif
 
-enum { LANES = 16 };
+enum { LANES = 8 };
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(4)));
+#define INLINE static inline __attribute__((always_inline))
 
 /* --- threads ---------------------------------------------------------------------------------------------------- */
 
@@ -179,7 +180,7 @@ typedef struct {
     const float *values;
     const int64_t *offsets;
     int64_t rows, threads, pieces;
-    const double *shares; /* p⁺ and p⁻ per row */
+    double shares[2]; /* p⁺ and p⁻ */
     double *stats;
     histogram *histograms; /* pieces per row */
     atomic_int failed;
@@ -218,7 +219,7 @@ static void select_row(void *context, int64_t row) {
             entries += h->entries;
         }
         for (int sign = 0; sign < 2; sign++) {
-            sign_cut found = cut_sign(v, n, sums + sign * BINS, (uint32_t)sign, s->shares[2 * row + sign], scratch);
+            sign_cut found = cut_sign(v, n, sums + sign * BINS, (uint32_t)sign, s->shares[sign], scratch);
             stats[sign] = found.theta;
             stats[2 + sign] = found.before;
             stats[4 + sign] = found.pruned;
@@ -233,14 +234,17 @@ static void select_row(void *context, int64_t row) {
 
 /* --- arguments -------------------------------------------------------------------------------------------------- */
 
-enum { MOST_ARGUMENTS = 40 };
-
 static int read_numbers(PyObject *const *given, Py_ssize_t count, Py_ssize_t expected, int64_t *numbers) {
     if (count != expected) {
         PyErr_Format(PyExc_TypeError, "expected %zd numbers, got %zd", expected, count);
         return 0;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
+        if (PyFloat_Check(given[i])) { /* as it is; REAL reads it */
+            double real = PyFloat_AS_DOUBLE(given[i]);
+            memcpy(&numbers[i], &real, sizeof real);
+            continue;
+        }
         numbers[i] = PyLong_AsLongLong(given[i]);
         if (numbers[i] == -1 && PyErr_Occurred()) return 0;
     }
@@ -249,17 +253,23 @@ static int read_numbers(PyObject *const *given, Py_ssize_t count, Py_ssize_t exp
 
 #define POINTER(type, number) ((type *)(intptr_t)(number))
 
-/* select(values, offsets, rows, shares, stats, threads) */
+static double real_of(int64_t number) {
+    double real;
+    memcpy(&real, &number, sizeof real);
+    return real;
+}
+
+/* select(values, offsets, rows, p, p_negative, stats, threads): row n has the entries offsets[n] … offsets[n + 1] */
 static PyObject *py_select(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     (void)self;
-    int64_t a[6];
-    if (!read_numbers(given, count, 6, a)) return NULL;
+    int64_t a[7];
+    if (!read_numbers(given, count, 7, a)) return NULL;
     selection s = {.values = POINTER(const float, a[0]),
                    .offsets = POINTER(const int64_t, a[1]),
                    .rows = a[2],
-                   .threads = a[5],
-                   .shares = POINTER(const double, a[3]),
-                   .stats = POINTER(double, a[4])};
+                   .threads = a[6],
+                   .shares = {real_of(a[3]), real_of(a[4])},
+                   .stats = POINTER(double, a[5])};
     int64_t size = s.rows ? s.offsets[s.rows] - s.offsets[0] : 0;
     if (size < 1 << 16) s.threads = 1;
     s.pieces = s.rows >= s.threads ? 1 : s.threads;
@@ -492,19 +502,19 @@ static PyObject *py_flat(PyObject *self, PyObject *const *given, Py_ssize_t coun
 
 /* --- where a layer's outputs read ------------------------------------------------------------------------------- */
 
-/* plan(out_positions, places, geometry, map, in_positions, taps) → number of input positions.
-   geometry: samples, then input, output, kernel, stride, padding, dilation, three numbers each.
+/* plan(out_positions, places, map, in_positions, taps, geometry …) → number of input positions.
+   geometry: nineteen numbers, samples, then input, output, kernel, stride, padding, dilation, three numbers each.
    map (samples × input plane) is scratch; taps[q · kernel + t] becomes the row of the input position that tap t of output
    position q reads, −1 in the padding. */
 static PyObject *py_plan(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     (void)self;
-    int64_t a[6];
-    if (!read_numbers(given, count, 6, a)) return NULL;
-    const int64_t *positions = POINTER(const int64_t, a[0]), *g = POINTER(const int64_t, a[2]);
+    int64_t a[24];
+    if (!read_numbers(given, count, 24, a)) return NULL;
+    const int64_t *positions = POINTER(const int64_t, a[0]), *g = a + 5;
     int64_t places = a[1], samples = g[0];
     const int64_t *in = g + 1, *out = g + 4, *kernel = g + 7, *stride = g + 10, *padding = g + 13, *dilation = g + 16;
-    int32_t *map = POINTER(int32_t, a[3]), *taps = POINTER(int32_t, a[5]);
-    int64_t *in_positions = POINTER(int64_t, a[4]);
+    int32_t *map = POINTER(int32_t, a[2]), *taps = POINTER(int32_t, a[4]);
+    int64_t *in_positions = POINTER(int64_t, a[3]);
     int64_t in_plane = in[0] * in[1] * in[2], out_plane = out[0] * out[1] * out[2], rows = 0;
     Py_BEGIN_ALLOW_THREADS
     memset(map, 0xff, (size_t)(samples * in_plane) * sizeof *map);
@@ -535,6 +545,46 @@ static PyObject *py_plan(PyObject *self, PyObject *const *given, Py_ssize_t coun
         if (taps[t] >= 0) taps[t] = map[taps[t]];
     Py_END_ALLOW_THREADS
     return PyLong_FromLongLong(rows);
+}
+
+/* The winners of a max pool under single neurons: the place of the first largest input of each window.
+   winners(x, flat, neurons, out, geometry …); `flat` is where the neurons stand in the pool's output. */
+static PyObject *py_winners(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[23];
+    if (!read_numbers(given, count, 23, a)) return NULL;
+    const float *x = POINTER(const float, a[0]);
+    const int64_t *flat = POINTER(const int64_t, a[1]), *g = a + 4;
+    int64_t neurons = a[2], *winner = POINTER(int64_t, a[3]);
+    const int64_t *in = g + 1, *out = g + 4, *kernel = g + 7, *stride = g + 10, *padding = g + 13, *dilation = g + 16;
+    int64_t in_plane = in[0] * in[1] * in[2], out_plane = out[0] * out[1] * out[2];
+    Py_BEGIN_ALLOW_THREADS
+    for (int64_t e = 0; e < neurons; e++) {
+        const float *plane = x + flat[e] / out_plane * in_plane;
+        int64_t o = flat[e] % out_plane, best = -1;
+        int64_t o0 = o / (out[1] * out[2]), o1 = o / out[2] % out[1], o2 = o % out[2];
+        float most = -INFINITY;
+        for (int64_t k0 = 0; k0 < kernel[0]; k0++) {
+            int64_t i0 = o0 * stride[0] - padding[0] + k0 * dilation[0];
+            if (i0 < 0 || i0 >= in[0]) continue;
+            for (int64_t k1 = 0; k1 < kernel[1]; k1++) {
+                int64_t i1 = o1 * stride[1] - padding[1] + k1 * dilation[1];
+                if (i1 < 0 || i1 >= in[1]) continue;
+                for (int64_t k2 = 0; k2 < kernel[2]; k2++) {
+                    int64_t i2 = o2 * stride[2] - padding[2] + k2 * dilation[2];
+                    if (i2 < 0 || i2 >= in[2]) continue;
+                    int64_t i = (i0 * in[1] + i1) * in[2] + i2;
+                    if (best < 0 || plane[i] > most) {
+                        best = i;
+                        most = plane[i];
+                    }
+                }
+            }
+        }
+        winner[e] = best;
+    }
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 /* --- rows ------------------------------------------------------------------------------------------------------- */
@@ -649,8 +699,9 @@ typedef struct {
     float *d;            /* per neuron: Σ_j n_jk, added to what is there */
     float *s;            /* per neuron: what is handed down per contribution */
     float *taken;        /* (input positions, inputs): Σ_k w_jk s_k, added to what is there */
-    const int64_t *band_begins; /* positions by bands of the first axis; bands that are not neighbours share no input */
-    int64_t bands, phase, phases;
+    const int64_t *positions; /* of the outputs */
+    int64_t axis, inner, height; /* the first axis of the output, places per step along it, and steps per band */
+    int64_t per_sample, phase, phases; /* bands that are not neighbours share no input */
     int64_t fused; /* d, then s = given / (d + bias ± ε), then `taken`, while the weights are in the cache */
     const float *given;
     const float *bias; /* per channel, or none */
@@ -658,79 +709,86 @@ typedef struct {
     int one_sign;
 } layer;
 
-static inline __attribute__((always_inline)) float sum_lanes(lanes v) {
+enum { BLOCK = 4 }; /* neurons taken at once: what they read is loaded once for all of them */
+
+INLINE float sum_lanes(lanes v) {
     float total = 0;
     for (int i = 0; i < LANES; i++) total += v[i];
     return total;
 }
 
-static inline __attribute__((always_inline)) float dot(const float *a, const float *b, int64_t n) {
-    lanes sum = {0}, more = {0};
-    int64_t i = 0;
-    for (; i + 2 * LANES <= n; i += 2 * LANES) {
-        sum += *(const lanes *)(a + i) * *(const lanes *)(b + i);
-        more += *(const lanes *)(a + i + LANES) * *(const lanes *)(b + i + LANES);
-    }
-    for (; i + LANES <= n; i += LANES) sum += *(const lanes *)(a + i) * *(const lanes *)(b + i);
-    float total = sum_lanes(sum + more);
-    for (; i < n; i++) total += a[i] * b[i];
-    return total;
-}
-
-static inline __attribute__((always_inline)) void add_scaled(float *to, const float *w, float s, int64_t n) {
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) *(lanes *)(to + i) += *(const lanes *)(w + i) * s;
-    for (; i < n; i++) to[i] += w[i] * s;
-}
-
-static inline __attribute__((always_inline)) void add_four(float *to, const float *const *w, const float *s, int64_t n) {
-    int64_t i = 0;
-    float a = s[0], b = s[1], c = s[2], d = s[3];
-    for (; i + LANES <= n; i += LANES) {
-        lanes sum = *(const lanes *)(to + i);
-        sum += *(const lanes *)(w[0] + i) * a;
-        sum += *(const lanes *)(w[1] + i) * b;
-        sum += *(const lanes *)(w[2] + i) * c;
-        sum += *(const lanes *)(w[3] + i) * d;
-        *(lanes *)(to + i) = sum;
-    }
-    for (; i < n; i++) to[i] += w[0][i] * a + w[1][i] * b + w[2][i] * c + w[3][i] * d;
-}
-
-static inline __attribute__((always_inline)) void dots_at(const layer *l, int64_t q) {
-    int64_t per_group = l->inputs / l->groups, outputs = l->outputs / l->groups;
-    const int32_t *taps = l->taps + q * l->kernel;
-    for (int64_t e = l->begins[q]; e < l->begins[q + 1]; e++) {
-        int64_t k = l->channels[e], from = k / outputs * per_group;
-        const float *weight = l->weight + k * l->kernel * per_group;
-        float total = 0;
-        for (int64_t t = 0; t < l->kernel; t++)
-            if (taps[t] >= 0) total += dot(weight + t * per_group, l->rows + taps[t] * l->inputs + from, per_group);
-        l->d[e] += total;
-    }
-}
-
-static inline __attribute__((always_inline)) void hand_at(const layer *l, int64_t q) {
+/* Σ_j x_j w_jk for `block` neurons of one position and one group; `block` is a constant wherever this is inlined. */
+INLINE void dots_of(const layer *l, int64_t q, int64_t e, int block) {
     int64_t per_group = l->inputs / l->groups, outputs = l->outputs / l->groups, size = l->kernel * per_group;
     const int32_t *taps = l->taps + q * l->kernel;
-    int64_t begin = l->begins[q], end = l->begins[q + 1];
+    int64_t from = l->channels[e] / outputs * per_group;
+    const float *weight[BLOCK];
+    lanes sums[BLOCK], more[BLOCK];
+    float rest[BLOCK];
+    for (int n = 0; n < block; n++) {
+        weight[n] = l->weight + l->channels[e + n] * size;
+        sums[n] = more[n] = (lanes){0};
+        rest[n] = 0;
+    }
     for (int64_t t = 0; t < l->kernel; t++) {
         if (taps[t] < 0) continue;
-        float *to = l->taken + taps[t] * l->inputs;
-        const float *weight = l->weight + t * per_group;
-        int64_t e = begin;
-        if (l->groups == 1)
-            for (; e + 4 <= end; e += 4) {
-                const float *w[4];
-                for (int i = 0; i < 4; i++) w[i] = weight + l->channels[e + i] * size;
-                add_four(to, w, l->s + e, per_group);
+        const float *x = l->rows + taps[t] * l->inputs + from;
+        int64_t w = t * per_group, i = 0;
+        for (; i + 2 * LANES <= per_group; i += 2 * LANES) {
+            lanes a = *(const lanes *)(x + i), b = *(const lanes *)(x + i + LANES);
+            for (int n = 0; n < block; n++) {
+                sums[n] += a * *(const lanes *)(weight[n] + w + i);
+                more[n] += b * *(const lanes *)(weight[n] + w + i + LANES);
             }
-        for (; e < end; e++) {
-            int64_t k = l->channels[e];
-            add_scaled(to + k / outputs * per_group, weight + k * size, l->s[e], per_group);
         }
+        for (; i < per_group; i++)
+            for (int n = 0; n < block; n++) rest[n] += x[i] * weight[n][w + i];
+    }
+    for (int n = 0; n < block; n++) l->d[e + n] += sum_lanes(sums[n] + more[n]) + rest[n];
+}
+
+/* Σ_k w_jk s_k over `block` neurons of one position and one group, added to the rows they read. */
+INLINE void hand_of(const layer *l, int64_t q, int64_t e, int block) {
+    int64_t per_group = l->inputs / l->groups, outputs = l->outputs / l->groups, size = l->kernel * per_group;
+    const int32_t *taps = l->taps + q * l->kernel;
+    int64_t from = l->channels[e] / outputs * per_group;
+    const float *weight[BLOCK];
+    float s[BLOCK];
+    for (int n = 0; n < block; n++) {
+        weight[n] = l->weight + l->channels[e + n] * size;
+        s[n] = l->s[e + n];
+    }
+    for (int64_t t = 0; t < l->kernel; t++) {
+        if (taps[t] < 0) continue;
+        float *to = l->taken + taps[t] * l->inputs + from;
+        int64_t w = t * per_group, i = 0;
+        for (; i + 2 * LANES <= per_group; i += 2 * LANES) {
+            lanes a = *(const lanes *)(to + i), b = *(const lanes *)(to + i + LANES);
+            for (int n = 0; n < block; n++) {
+                a += *(const lanes *)(weight[n] + w + i) * s[n];
+                b += *(const lanes *)(weight[n] + w + i + LANES) * s[n];
+            }
+            *(lanes *)(to + i) = a;
+            *(lanes *)(to + i + LANES) = b;
+        }
+        for (; i < per_group; i++)
+            for (int n = 0; n < block; n++) to[i] += weight[n][w + i] * s[n];
     }
 }
+
+/* All neurons of one position, as many at once as there are in one group. */
+#define BY_BLOCKS(one)                                                  \
+    int64_t e = l->begins[q], end = l->begins[q + 1];                   \
+    if (l->groups == 1)                                                 \
+        for (; e + BLOCK <= end; e += BLOCK) one(l, q, e, BLOCK);       \
+    if (l->groups == 1 && end - e >= 2) {                               \
+        one(l, q, e, 2);                                                \
+        e += 2;                                                         \
+    }                                                                   \
+    for (; e < end; e++) one(l, q, e, 1);
+
+INLINE void dots_at(const layer *l, int64_t q) { BY_BLOCKS(dots_of) }
+INLINE void hand_at(const layer *l, int64_t q) { BY_BLOCKS(hand_of) }
 
 static inline void quotients_at(const layer *l, int64_t q) {
     for (int64_t e = l->begins[q]; e < l->begins[q + 1]; e++) {
@@ -753,11 +811,31 @@ static void dots_some(void *context, int64_t item) {
     for (int64_t q = item * PLACES; q < to; q++) dots_at(l, q);
 }
 
+/* The first output position at or after a place. */
+static int64_t first_at(const layer *l, int64_t place) {
+    int64_t low = 0, high = l->places;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (l->positions[middle] < place)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Where band b begins. A sample has `per_sample` bands, an even number, so that samples are not neighbours either. */
+static int64_t band_begin(const layer *l, int64_t b) {
+    int64_t sample = b / l->per_sample, step = b % l->per_sample * l->height;
+    return first_at(l, (sample * l->axis + (step < l->axis ? step : l->axis)) * l->inner);
+}
+
 FOR_THIS_MACHINE
 static void hand_band(void *context, int64_t item) {
     const layer *l = context;
     int64_t band = item * l->phases + l->phase;
-    for (int64_t q = l->band_begins[band]; q < l->band_begins[band + 1]; q++) {
+    int64_t end = band_begin(l, band + 1);
+    for (int64_t q = band_begin(l, band); q < end; q++) {
         if (l->fused) {
             dots_at(l, q);
             quotients_at(l, q);
@@ -767,43 +845,49 @@ static void hand_band(void *context, int64_t item) {
 }
 
 /* One layer over the neurons that hold relevance, in any of three ways (`what`): 1 contributions Σ_j n_jk into d,
-   2 Σ_k w_jk s_k into taken, 3 both at once with the quotient between.
-   layer(what, places, begins, channels, taps, kernel, inputs, outputs, groups, weight, rows, d, s, taken, bands,
-   band_begins, phases, given, bias, epsilon (address of a float), one_sign, threads) */
+   2 Σ_k w_jk s_k into taken, 3 both at once with the quotient between, and taken times what was read.
+   layer(what, places, positions, begins, channels, taps, kernel, inputs, outputs, groups, weight, rows, d, s, taken,
+   read, samples, axis, inner, reach, given, bias, epsilon, one_sign, threads) */
 static PyObject *py_layer(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     (void)self;
-    int64_t a[22];
-    if (!read_numbers(given, count, 22, a)) return NULL;
+    int64_t a[25];
+    if (!read_numbers(given, count, 25, a)) return NULL;
+    int64_t height = a[19] > 0 ? a[19] : 1;
     layer l = {.places = a[1],
-               .begins = POINTER(const int64_t, a[2]),
-               .channels = POINTER(const int32_t, a[3]),
-               .taps = POINTER(const int32_t, a[4]),
-               .kernel = a[5],
-               .inputs = a[6],
-               .outputs = a[7],
-               .groups = a[8],
-               .weight = POINTER(const float, a[9]),
-               .rows = POINTER(const float, a[10]),
-               .d = POINTER(float, a[11]),
-               .s = POINTER(float, a[12]),
-               .taken = POINTER(float, a[13]),
-               .bands = a[14],
-               .band_begins = POINTER(const int64_t, a[15]),
-               .phases = a[16],
+               .positions = POINTER(const int64_t, a[2]),
+               .begins = POINTER(const int64_t, a[3]),
+               .channels = POINTER(const int32_t, a[4]),
+               .taps = POINTER(const int32_t, a[5]),
+               .kernel = a[6],
+               .inputs = a[7],
+               .outputs = a[8],
+               .groups = a[9],
+               .weight = POINTER(const float, a[10]),
+               .rows = POINTER(const float, a[11]),
+               .d = POINTER(float, a[12]),
+               .s = POINTER(float, a[13]),
+               .taken = POINTER(float, a[14]),
+               .axis = a[17],
+               .inner = a[18],
+               .height = height,
+               .per_sample = ((a[17] + height - 1) / height + 1) / 2 * 2,
+               .phases = a[19] > 0 ? 2 : 1,
                .fused = a[0] == 3,
-               .given = POINTER(const float, a[17]),
-               .bias = POINTER(const float, a[18]),
-               .epsilon = a[19] ? *POINTER(const float, a[19]) : 0,
-               .one_sign = (int)a[20]};
+               .given = POINTER(const float, a[20]),
+               .bias = POINTER(const float, a[21]),
+               .epsilon = a[0] == 3 ? (float)real_of(a[22]) : 0,
+               .one_sign = (int)a[23]};
     int64_t products = l.places ? l.begins[l.places] * l.kernel * (l.inputs / l.groups) : 0;
-    int64_t threads = products < 1 << 19 ? 1 : a[21];
+    int64_t threads = products < 1 << 18 ? 1 : a[24];
     Py_BEGIN_ALLOW_THREADS
     if (a[0] == 1) {
         parallel(dots_some, &l, (l.places + PLACES - 1) / PLACES, threads);
     } else {
-        for (l.phase = 0; l.phase < l.phases; l.phase++)
-            parallel(hand_band, &l, (l.bands - l.phase + l.phases - 1) / l.phases, threads);
+        int64_t bands = a[16] * l.per_sample;
+        for (l.phase = 0; l.phase < l.phases; l.phase++) parallel(hand_band, &l, bands / l.phases, threads);
     }
+    if (a[0] == 3)
+        for (int64_t i = 0; i < a[15] * l.inputs; i++) l.taken[i] *= l.rows[i];
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -816,6 +900,7 @@ static PyMethodDef methods[] = {
     {"union", (PyCFunction)(void (*)(void))py_union, METH_FASTCALL, "The union of two lists of positions."},
     {"flat", (PyCFunction)(void (*)(void))py_flat, METH_FASTCALL, "Where neurons stand in their tensor."},
     {"plan", (PyCFunction)(void (*)(void))py_plan, METH_FASTCALL, "Which input positions output positions read."},
+    {"winners", (PyCFunction)(void (*)(void))py_winners, METH_FASTCALL, "Who won a max pool."},
     {"gather", (PyCFunction)(void (*)(void))py_gather, METH_FASTCALL, "Rows of a tensor at some positions."},
     {"weights", (PyCFunction)(void (*)(void))py_weights, METH_FASTCALL, "Weights with inputs last."},
     {"layer", (PyCFunction)(void (*)(void))py_layer, METH_FASTCALL, "A layer over single neurons."},

@@ -37,6 +37,7 @@ def threads() -> int:
     return torch.get_num_threads()
 
 
-def call(name: str, *arguments: Tensor | int | None) -> Any:
+def call(name: str, *arguments: Tensor | float | None) -> Any:
     """Call a compiled loop: tensors go as their addresses, None as 0."""
-    return getattr(_native, name)(*(a.data_ptr() if isinstance(a, Tensor) else a or 0 for a in arguments))
+    numbers = [a.data_ptr() if isinstance(a, Tensor) else a if a is not None else 0 for a in arguments]
+    return getattr(_native, name)(*numbers)

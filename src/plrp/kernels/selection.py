@@ -59,8 +59,7 @@ def statistics(values: Tensor, offsets: Tensor, p: float, p_negative: float) -> 
     samples = len(offsets) - 1
     found = torch.zeros(samples, STATISTICS, dtype=torch.float64)
     if native.available(values):
-        shares = torch.tensor([[p, p_negative]], dtype=torch.float64).expand(samples, 2).contiguous()
-        native.call("select", values, offsets, samples, shares, found, native.threads())
+        native.call("select", values, offsets, samples, float(p), float(p_negative), found, native.threads())
         return found
     for n, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
         row = values.reshape(-1)[begin:end].reshape(1, -1)

@@ -12,6 +12,7 @@ gathers positions and takes all of their channels.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -250,17 +251,17 @@ class Geometry(NamedTuple):
     dilation: tuple[int, ...]
     groups: int
 
-    def numbers(self) -> Tensor:
+    def numbers(self) -> list[int]:
         """All of it for the compiled loops."""
-        axes = [self.inputs[2:], self.outputs[2:], self.kernel, self.stride, self.padding, self.dilation]
-        fill = (1, 1, 1, 1, 0, 1)
-        padded = [n for axis, one in zip(axes, fill, strict=True) for n in (*axis, *(one,) * (3 - len(axis)))]
-        return torch.tensor([self.inputs[0], *padded])
+        axes = (self.inputs[2:], self.outputs[2:], self.kernel, self.stride, self.padding, self.dilation)
+        missing = 3 - len(self.kernel)
+        padded = [n for axis, one in zip(axes, (1, 1, 1, 1, 0, 1), strict=True) for n in (*axis, *(one,) * missing)]
+        return [self.inputs[0], *padded]
 
     @property
     def taps(self) -> int:
         """How many positions one output reads."""
-        return torch.Size(self.kernel).numel()
+        return math.prod(self.kernel)
 
     @property
     def reach(self) -> int:
@@ -284,7 +285,7 @@ def plan(geometry: Geometry, neurons: Neurons) -> Plan:
         taps = torch.empty(count, geometry.taps, dtype=torch.int32)
         most = min(samples * plane, count * geometry.taps)
         rows, scratch = torch.empty(most, dtype=torch.int64), torch.empty(samples * plane, dtype=torch.int32)
-        size = native.call("plan", neurons.positions, count, geometry.numbers(), scratch, rows, taps)
+        size = native.call("plan", neurons.positions, count, scratch, rows, taps, *geometry.numbers())
         return Plan(geometry, rows[:size], taps)
     at, steps, scale = neurons.positions, [], 1
     sample = at // geometry.outputs[2:].numel()
@@ -293,7 +294,7 @@ def plan(geometry: Geometry, neurons: Neurons) -> Plan:
     for axis in range(len(geometry.kernel) - 1, -1, -1):  # the last axis runs fastest
         size = geometry.outputs[2 + axis]
         step = torch.arange(geometry.kernel[axis], device=at.device) * geometry.dilation[axis]
-        i = (at // _product(geometry.outputs[3 + axis :]) % size)[:, None] * geometry.stride[axis]
+        i = (at // math.prod(geometry.outputs[3 + axis :]) % size)[:, None] * geometry.stride[axis]
         steps.insert(0, i - geometry.padding[axis] + step)
     for axis, i in enumerate(steps):
         held = (i >= 0) & (i < geometry.inputs[2 + axis])
@@ -305,10 +306,6 @@ def plan(geometry: Geometry, neurons: Neurons) -> Plan:
     taps = torch.full(where.shape, -1, dtype=torch.int32, device=at.device)
     taps[inside] = found.int()
     return Plan(geometry, positions, taps)
-
-
-def _product(sizes: tuple[int, ...] | torch.Size) -> int:
-    return torch.Size(sizes).numel()
 
 
 def gathered(x: Tensor, positions: Tensor) -> Tensor:
@@ -400,10 +397,10 @@ def through(
     epsilon: float,
     one_sign: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """d = Σ_j x_j w_jk + b_k, s = given / (d + ε sign d) and Σ_k w_jk s_k, while the weights are in the cache."""
+    """d = Σ_j x_j w_jk + b_k, s = given / (d + ε sign d) and x_j Σ_k w_jk s_k, while the weights are in the cache."""
     d, s = torch.zeros_like(given), torch.empty_like(given)
-    taken = given.new_zeros(len(plan.positions), plan.geometry.inputs[1])
-    quotient = given, None if bias is None else bias.flatten(), torch.tensor(epsilon, dtype=torch.float32), one_sign
+    taken = torch.zeros_like(rows)
+    quotient = given, bias, epsilon, one_sign
     _layer(3, plan, neurons, weight, rows=rows, d=d, s=s, taken=taken, quotient=quotient)
     return d, s, taken
 
@@ -418,30 +415,26 @@ def _layer(
     d: Tensor | None = None,
     s: Tensor | None = None,
     taken: Tensor | None = None,
-    quotient: tuple[Tensor, Tensor | None, Tensor, bool] | None = None,
+    quotient: tuple[Tensor | None, Tensor | None, float, bool] = (None, None, 0.0, False),
 ) -> None:
     geometry = plan.geometry
-    sizes = geometry.taps, geometry.inputs[1], geometry.outputs[1], geometry.groups
-    bands, begins, phases = (0, None, 1) if what == 1 else _bands(geometry, neurons)
-    given, bias, epsilon, one_sign = quotient or (None, None, None, False)
+    samples, outputs, axis, *inner = geometry.outputs
     native.call(
         "layer",
-        *(what, len(neurons.positions), neurons.begins, neurons.channels, plan.taps, *sizes),
-        *(weight.inputs_last(neurons.channels), rows, d, s, taken, bands, begins, phases),
-        *(given, bias, epsilon, one_sign, native.threads()),
+        *(what, len(neurons.positions), neurons.positions, neurons.begins, neurons.channels, plan.taps),
+        *(geometry.taps, geometry.inputs[1], outputs, geometry.groups, weight.inputs_last(neurons.channels)),
+        *(rows, d, s, taken, len(plan.positions), samples, axis, math.prod(inner), geometry.reach),
+        *(*quotient, native.threads()),
     )
 
 
-def _bands(geometry: Geometry, neurons: Neurons) -> tuple[int, Tensor, int]:
-    """Output positions by bands of the first axis, so high that bands that are not neighbours share no input."""
-    height = max(1, geometry.reach)
-    axis, inner = geometry.outputs[2], geometry.outputs[3:].numel()
-    per_sample = -(-axis // height)
-    per_sample += per_sample % 2  # even, so that samples too are not neighbours in one phase
-    starts = torch.arange(geometry.outputs[0])[:, None] * axis + (torch.arange(per_sample) * height).clamp(max=axis)
-    begins = torch.searchsorted(neurons.positions, starts.flatten() * inner)
-    begins = torch.cat([begins, torch.tensor([len(neurons.positions)])])
-    return geometry.outputs[0] * per_sample, begins, 1 if geometry.reach == 0 else 2
+def winners(x: Tensor, geometry: Geometry, neurons: Neurons) -> Tensor | None:
+    """For neurons of a max pool's output, the place in the plane of the input that won; None without compiled loops."""
+    if not native.available(x, neurons.values):
+        return None
+    found = torch.empty_like(neurons.flat)
+    native.call("winners", x, neurons.flat, len(found), found, *geometry.numbers())
+    return found
 
 
 def position_of(neurons: Neurons) -> Tensor:
