@@ -245,8 +245,8 @@ def mass_of(relevance: Relevance, samples: Samples) -> Mass:
     if isinstance(relevance, Neurons):
         return relevance.sum(relevance.values.clamp(min=0)), relevance.sum(relevance.values.clamp(max=0)).neg()
     sample = relevance.positions // relevance.shape[2:].numel()
-    zero = relevance.values.new_zeros(relevance.shape[0])
-    up, down = relevance.values.clamp(min=0).sum(1), relevance.values.clamp(max=0).sum(1)
+    zero = relevance.values.new_zeros(relevance.shape[0], dtype=torch.float64)
+    up, down = (part.sum(1, dtype=torch.float64) for part in (relevance.values.clamp(min=0), relevance.values.clamp(max=0)))
     return zero.index_add(0, sample, up), zero.index_add(0, sample, down).neg()
 
 

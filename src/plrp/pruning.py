@@ -182,7 +182,7 @@ class Cut:
         """From the statistics of the selection, one row per sample."""
         up, down, before_up, before_down, pruned_up, pruned_down, entries, kept = stats.unbind(1)
         return cls(
-            theta=(up.float(), down.float()),
+            theta=(up, down),
             survivors=survivors,
             before=(before_up, before_down),
             after=(before_up - pruned_up, before_down - pruned_down),
@@ -355,16 +355,17 @@ def _prune_neurons(
     new = kept.holding(_reapply_neurons(kept, stats, arrived, columns))
     if book.active:
         turned = new.values * kept.values < 0
-        columns["flipped"] = new.sum(turned.to(new.values.dtype)).long()
+        columns["flipped"] = new.sum(turned).long()
         columns["flipped_mass"] = new.sum(new.values.abs() * turned)
-        columns["neurons_after"] = new.sum((new.values != 0).to(new.values.dtype)).long()
+        columns["neurons_after"] = new.sum(new.values != 0).long()
     return new, columns
 
 
 def _many(relevance: Tensor, stats: Tensor, book: Booking) -> tuple[Tensor, dict[str, Any]]:
     """PLRP-λ of a tensor of which so many neurons survive that they are better kept in place."""
     rows, columns = relevance.flatten(1), {}
-    up, down = stats[:, :1].float(), -stats[:, 1:2].float()
+    stats = stats.to(rows.device)
+    up, down = stats[:, :1].to(rows.dtype), -stats[:, 1:2].to(rows.dtype)
     scales = rescaling(stats)
     if book.active:
         columns = Cut.of(stats, rows).columns()
@@ -386,14 +387,14 @@ def _reapply_neurons(kept: Neurons, stats: Tensor, arrived: Arrived, columns: di
             received, orphaned = again(one, kept)
             total += received
             for sign, part in enumerate((orphaned.clamp(min=0), orphaned.clamp(max=0).neg())):
-                homeless[sign] += one.neurons.sum(part.double())
+                homeless[sign] += one.neurons.sum(part)
     columns["orphaned"] = homeless[0] + homeless[1]
     masses = [stats[:, 2] - stats[:, 4], stats[:, 3] - stats[:, 5]]
     if arrived.other is not None:
         other = arrived.other
         held = at_neurons(other, kept)
         before = mass_of(other, Samples.first_axis(kept.shape[0]))
-        after = [kept.sum(part.double()) for part in (held.clamp(min=0), held.clamp(max=0).neg())]
+        after = [kept.sum(part) for part in (held.clamp(min=0), held.clamp(max=0).neg())]
         scales = [_ratio(b.double(), a, pruned).to(held.dtype)[kept.sample] for b, a in zip(before, after, strict=True)]
         total += held * torch.where(held > 0, scales[0], scales[1])
         for sign in range(2):

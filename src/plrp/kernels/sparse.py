@@ -67,8 +67,8 @@ class Neurons:
         return tensor.expand(self.shape).reshape(-1)[self.flat]
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum per sample of something that each neuron has."""
-        return values.new_zeros(self.shape[0]).index_add_(0, self.sample, values)
+        """The sum per sample of something that each neuron has, in float64."""
+        return values.new_zeros(self.shape[0], dtype=torch.float64).index_add_(0, self.sample, values.double())
 
     def counts(self) -> Tensor:
         """How many neurons each sample has."""
