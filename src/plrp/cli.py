@@ -74,7 +74,9 @@ def add_demo(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted."""
+    """Runs the command; exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 done but for parts it names,
+    130 interrupted.
+    """
     parser = build_parser()
     parsed = parser.parse_args(arguments)
     if not hasattr(parsed, "run"):
@@ -95,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"plrp: {str(error) or type(error).__name__}", file=sys.stderr)
         if not isinstance(error, (ImportError, OSError, ValueError)):
             print("plrp: `plrp --debug ...` shows where this happened", file=sys.stderr)
-        return 1
+        return int(getattr(error, "exit_code", 1))
 
 
 if __name__ == "__main__":

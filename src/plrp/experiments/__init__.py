@@ -10,12 +10,13 @@
 from .config import VARIANTS, Config, ConfigError, Data, Maps, Metric, Model
 from .presets import PRESETS, preset
 from .results import Results
-from .store import ConfigChanged, DiskFull, Folder, Place, RunError, Store
+from .store import Bucket, ConfigChanged, DiskFull, Folder, PartsMissing, Place, RunError, Store
 from .sweep import sweep
 
 __all__ = [
     "PRESETS",
     "VARIANTS",
+    "Bucket",
     "Config",
     "ConfigChanged",
     "ConfigError",
@@ -25,6 +26,7 @@ __all__ = [
     "Maps",
     "Metric",
     "Model",
+    "PartsMissing",
     "Place",
     "Results",
     "RunError",

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from plrp import cluster
+
 _RAW = argparse.RawDescriptionHelpFormatter
 PRESETS = ("ecssd-vgg16", "ecssd-resnet50", "imagenet-vgg16", "imagenet-resnet50", "genomics-4", "genomics-32")
 
@@ -28,14 +30,20 @@ def _add_sweep(subparsers: Any) -> None:
         "  plrp sweep --preset ecssd-resnet50 --root ECSSD --limit 30 --set 'p=[0, 0.1, 0.2]' --out run\n"
         "  plrp sweep run.toml --out run                     a config of your own\n"
         "  plrp sweep run                                    go on with a run\n"
-        "  plrp sweep run.toml --out run --shard 2/8         the second of eight processes",
+        "  plrp sweep run.toml --out run --shard 2/8         the second of eight processes\n"
+        "  plrp sweep run.toml --out s3://bucket/run --engine ray --address auto\n\n"
+        "exit codes: 0 done, 1 refused or failed, 3 done but for the parts that are named, 130 interrupted",
         formatter_class=_RAW,
     )
-    parser.add_argument("config", nargs="?", type=Path, metavar="run.toml", help="a config, or a run to go on with")
+    parser.add_argument(
+        "config", nargs="?", type=_location, metavar="run.toml", help="a config, or a run to go on with"
+    )
     parser.add_argument("--preset", choices=PRESETS, metavar="NAME", help=f"the paper's: {', '.join(PRESETS)}")
     parser.add_argument("--root", type=Path, metavar="DATA", help="folder of the preset's photographs")
     parser.add_argument("--weights", metavar="FILE", help="weights of your own instead of published ones")
-    parser.add_argument("--out", type=Path, metavar="RUN", help="folder of the run (default: the config's name)")
+    parser.add_argument(
+        "--out", type=_location, metavar="RUN", help="folder of the run, or its URL (default: the config's name)"
+    )
     parser.add_argument("--limit", type=_count, metavar="N", help="the first N samples only; more can follow later")
     parser.add_argument(
         "--set",
@@ -47,8 +55,11 @@ def _add_sweep(subparsers: Any) -> None:
     )
     parser.add_argument("--shard", type=_shard, default=(1, 1), metavar="i/n", help="do every n-th part, from the i-th")
     parser.add_argument("--workers", type=_count, metavar="N", help="processes (default: one per core)")
-    parser.add_argument("--device", default="cpu", help="where to compute, e.g. cuda (default: cpu)")
+    parser.add_argument(
+        "--device", help="where to compute, e.g. cuda (default: cpu; with Ray: GPUs where there are any)"
+    )
     parser.add_argument("--show-config", action="store_true", help="print the config as TOML and stop")
+    cluster.add_arguments(parser)
     parser.set_defaults(run=run_sweep)
 
 
@@ -66,27 +77,39 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    results = sweep(config, out, shard=arguments.shard, workers=arguments.workers, device=arguments.device, say=say)
+    results = sweep(
+        config,
+        out,
+        shard=arguments.shard,
+        workers=arguments.workers,
+        device=arguments.device,
+        threads=arguments.threads or 1,
+        engine=cluster.chosen(arguments),
+        say=say,
+    )
     missing = f", {len(results.missing)} parts missing" if results.missing else ""
     print(f"{out}: {len(results.samples)} samples, {len(results.scores):,} scores{missing}")
     return 0
 
 
-def chosen(arguments: argparse.Namespace) -> tuple[Any, Path]:
-    """The config that the arguments ask for, and the run's folder."""
+def chosen(arguments: argparse.Namespace) -> tuple[Any, str | Path]:
+    """The config that the arguments ask for, and the run's folder or URL."""
     from .config import Config, ConfigError
     from .presets import preset
-    from .store import CONFIG
+    from .store import CONFIG, Store
 
     if (arguments.config is None) == (arguments.preset is None):
         raise ConfigError("name a config file (plrp sweep run.toml), or a preset (--preset genomics-4).")
     if arguments.preset is not None:
         config = preset(arguments.preset, root=arguments.root, weights=arguments.weights)
         out = arguments.out or Path(arguments.preset)
+    elif isinstance(arguments.config, str):
+        config, out = Store(arguments.config).config(), arguments.out or arguments.config
     else:
         file: Path = arguments.config / CONFIG if arguments.config.is_dir() else arguments.config
         config = Config.read(file)
         out = arguments.out or (arguments.config if arguments.config.is_dir() else Path(file.stem))
+    if arguments.preset is None:
         if arguments.root is not None:
             config = config.changed(**{"data.root": str(arguments.root.resolve())})
         if arguments.weights is not None:
@@ -107,7 +130,7 @@ def _add_report(subparsers: Any) -> None:
         "  plrp report --compare before after --out compared",
         formatter_class=_RAW,
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of sweeps")
+    parser.add_argument("runs", nargs="+", type=_location, metavar="RUN", help="folders or URLs of sweeps")
     parser.add_argument("--compare", action="store_true", help="set two runs side by side, sample by sample")
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: `report` in the run; of several: ./report")
     parser.add_argument(
@@ -136,6 +159,11 @@ def _setting(text: str) -> tuple[str, Any]:
         return name.strip(), read_toml(f"value = {value}")["value"]
     except ConfigError:
         return name.strip(), value.strip()
+
+
+def _location(text: str) -> str | Path:
+    """A path, or a URL as it is: a path would lose one of its slashes."""
+    return text if "://" in text else Path(text)
 
 
 def _count(text: str) -> int:

@@ -16,9 +16,10 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+from plrp.cluster import IN_A_ROW, Failure
 
 from .config import Config
 from .measure import Bench, Rehearsal
@@ -27,9 +28,6 @@ from .store import DiskFull, Store
 
 TRIES = 2
 """How often a part is begun whose process died, before it is given up."""
-
-IN_A_ROW = 10
-"""Failed parts in a row after which the rest is not tried: then it is not the parts."""
 
 
 class Listener(Protocol):
@@ -46,19 +44,6 @@ class Listener(Protocol):
 
     def failed(self, failure: Failure) -> None:
         """A part could not be made."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A part that could not be made, and why."""
-
-    index: int
-    kind: str
-    message: str
-    traceback: str = ""
-
-    def __str__(self) -> str:
-        return f"part {self.index}: {self.message or self.kind}"
 
 
 def run(
@@ -80,7 +65,7 @@ def run(
     with threads_set(threads):
         bench = Bench(config, store, device)
         workers = min(listener.rehearsed(bench.rehearse(indices[0])), len(indices))
-        if workers <= 1:
+        if workers <= 1 or store.place.private:
             return _here(bench, store, indices, listener)
     del bench
     return _Crew(store, indices, listener, workers, device, threads).run()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from .engine import Failure
+from plrp.cluster import Failure
+
 from .measure import Rehearsal
 
 BRIEF = 20
@@ -68,6 +69,20 @@ class Watch:
     def failed(self, failure: Failure) -> None:
         """A part could not be made; the others go on."""
         self.say(f"failed, and left out for now: {failure}")
+
+
+class ClusterWatch(Watch):
+    """The same for a cluster: what each worker needs is stated, and their number is the cluster's affair."""
+
+    def costs(self, cost: Mapping[str, Any], workers: int) -> None:
+        """State what is to be expected."""
+        self.found = Rehearsal(dict(cost["seconds"]), int(cost["memory"]))
+        total = self.found.estimate(self.amount)
+        text = f"about {duration(total / workers)} on {workers} worker{'s' * (workers != 1)} of the cluster"
+        if self.found.memory:
+            text += f"; memory up to {size(self.found.memory)} each, however many samples"
+        self.say(text)
+        self.step(total=total or 1.0, note=f"{self.stored}/{self.parts} parts")
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import os
 import re
 import socket
 import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -33,10 +34,18 @@ from .config import Config, differences, read_toml
 CONFIG, MANIFEST = "config.toml", "run.json"
 _NAME = re.compile(r"(?P<index>\d{6,})-(?P<key>[0-9a-f]{16})-(?P<checksum>[0-9a-f]{16})\.(?:parquet|h5)")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "r2", "memory"})
+"""Protocols that show an object once all of it is there."""
 
 
 class RunError(ValueError):
     """A run that cannot be begun, taken up or read; the message says why and what to do."""
+
+
+class PartsMissing(RunError):
+    """A sweep that went to its end, but for parts that could not be made; the message names them."""
+
+    exit_code = 3
 
 
 class ConfigChanged(RunError):
@@ -80,6 +89,11 @@ class Place(ABC):
     def tidy(self) -> None:
         """Remove what killed writers left behind, where they leave anything. Only while nobody else writes."""
         return None
+
+    @property
+    def private(self) -> bool:
+        """Whether only this process sees what is kept here."""
+        return False
 
 
 class Folder(Place):
@@ -169,6 +183,103 @@ class Folder(Place):
                 path.unlink(missing_ok=True)
 
 
+class Bucket(Place):
+    """A place that fsspec knows by its URL: `s3://bucket/run`, `gs://…`, `sftp://…`, `memory://run`.
+
+    An object store shows an object once it is whole, so content is put there at once; elsewhere it is written under
+    another name and moved. There are no locks: two sweeps at once do work twice, and store the same parts under the
+    same names.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError:
+            raise ImportError(f"{url} needs fsspec: pip install 'plrp[experiments]'") from None
+        self.url = url.rstrip("/")
+        try:
+            self.files, self.root = url_to_fs(self.url)
+        except (ImportError, ValueError) as error:  # a protocol whose package is missing, or that nobody knows
+            raise RunError(f"{url} cannot be opened ({error}).") from None
+        self.protocol = self.url.partition("://")[0]
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def private(self) -> bool:
+        """Whether it is this process's memory."""
+        return self.protocol == "memory"
+
+    def write(self, name: str, content: bytes) -> None:
+        """Keep bytes under a name, whole or not at all."""
+        path = self._path(name)
+        try:
+            self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            if self.protocol in OBJECT_STORES:
+                self.files.pipe_file(path, content)
+                return
+            folder, _, last = path.rpartition("/")
+            beside = f"{folder}/.{last}.{uuid.uuid4().hex[:8]}{UNFINISHED}"
+            try:
+                self.files.pipe_file(beside, content)
+                try:
+                    self.files.mv(beside, path)
+                except NotImplementedError:  # what can neither move nor copy puts whole objects
+                    self.files.pipe_file(path, content)
+            finally:
+                with suppress(FileNotFoundError, NotImplementedError):
+                    self.files.rm_file(beside)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFull(error.errno, f"no space left for {self.url}/{name} ({len(content):,} bytes)") from error
+            raise
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a name."""
+        return bytes(self.files.cat_file(self._path(name)))
+
+    def names(self, folder: str = "") -> list[str]:
+        """The names in a folder, in order."""
+        self.files.invalidate_cache()  # others write there too
+        try:
+            entries = self.files.ls(self._path(folder), detail=True)
+        except FileNotFoundError:
+            return []
+        found = [entry["name"].rpartition("/")[2] for entry in entries if entry["type"] == "file"]
+        return sorted(f"{folder}/{name}" if folder else name for name in found if name and not name.startswith("."))
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file or an object of that name."""
+        self.files.invalidate_cache()
+        return bool(self.files.isfile(self._path(name)))
+
+    def remove(self, name: str) -> None:
+        """Delete a file or an object."""
+        with suppress(FileNotFoundError):
+            self.files.rm_file(self._path(name))
+
+    def tidy(self) -> None:
+        """Remove unfinished files of writers that were killed."""
+        for folder in ("", "parts", "maps"):
+            with suppress(FileNotFoundError):
+                for entry in self.files.ls(self._path(folder), detail=True):
+                    last = entry["name"].rpartition("/")[2]
+                    if last.startswith(".") and last.endswith(UNFINISHED):
+                        self.files.rm_file(entry["name"])
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}" if name else str(self.root)
+
+
+def place_at(where: str | Path) -> Place:
+    """A folder by its path or `file://` URL, anything else that fsspec knows by its URL."""
+    text = str(where)
+    if text.startswith("file://"):
+        return Folder(text.removeprefix("file://"))
+    return Bucket(text) if "://" in text else Folder(where)
+
+
 @dataclass(frozen=True)
 class Part:
     """The results of one part: a Parquet file, and an HDF5 file where maps are kept."""
@@ -189,7 +300,7 @@ class Store:
     """The results of one sweep, in a `Place`."""
 
     def __init__(self, place: Place | str | Path) -> None:
-        self.place = place if isinstance(place, Place) else Folder(place)
+        self.place = place if isinstance(place, Place) else place_at(place)
 
     def __str__(self) -> str:
         return str(self.place)

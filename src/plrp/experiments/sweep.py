@@ -10,15 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import engine
+from plrp.cluster import Failure, RayCluster
+
+from . import engine as local
+from . import on_ray
 from .config import Config, differences
 from .data import open_samples
 from .measure import check_masks, check_metrics, work
 from .networks import network_digest
-from .progress import Watch, bar
+from .progress import ClusterWatch, Watch, bar
 from .provenance import facts
 from .results import Results
-from .store import CONFIG, DiskFull, Place, RunError, Store
+from .store import CONFIG, DiskFull, PartsMissing, Place, Store
+
+NAMED = 20
+"""Failed parts that an error names."""
 
 
 def sweep(
@@ -27,8 +33,9 @@ def sweep(
     *,
     shard: tuple[int, int] = (1, 1),
     workers: int | None = None,
-    device: str = "cpu",
+    device: str | None = None,
     threads: int = 1,
+    engine: RayCluster | None = None,
     show_progress: bool | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Results:
@@ -39,8 +46,9 @@ def sweep(
     config
         A `Config`, the same as plain data, or a TOML file. `plrp.experiments.preset` has the paper's.
     out
-        The run's folder. A run that was stopped, in whatever way, goes on where it was. A config that would
-        give other results is refused; more samples may be asked for.
+        The run's folder, or the URL of one (`s3://bucket/run`) that fsspec can open. A run that was stopped,
+        in whatever way, goes on where it was. A config that would give other results is refused; more samples may be
+        asked for.
     shard
         (i, n): do every n-th part only, from the i-th on; n processes, on as many machines as see the folder, share the
         work.
@@ -48,14 +56,18 @@ def sweep(
         Processes; default: one per core, as far as the memory allows, and one for what takes seconds. 1 is this very
         process.
     device, threads
-        Where each worker computes, and with how many torch threads. They may change the last bits of a result.
+        Where each worker computes (default: the CPU; on a cluster: GPUs where there are any), and with how many torch
+        threads. They may change the last bits of a result.
+    engine
+        A `plrp.cluster.RayCluster` makes the parts on its nodes, with its own number of workers and threads; None makes
+        them here.
     show_progress
         A bar on standard error; default: on a terminal.
     say
         Called with a sentence now and then: what is to be done, how long it will take, how much memory it needs.
 
     Returns the results, complete if every part is there. A part that cannot be made (a damaged photograph) leaves the
-    others alone; when those are done, a RunError says which failed.
+    others alone; when those are done, PartsMissing (a RunError) says which failed.
     """
     check_extras()
     config = settled(config)
@@ -71,18 +83,20 @@ def sweep(
         _refuse_changes(store, counted)
         digest = network_digest(counted, store, show_progress)
         resolved = replace(counted, model=replace(counted.model, digest=digest))
-        resolved = store.settle(resolved, facts(resolved, device, threads))
+        where = device or ("cpu" if engine is None else "as the nodes have it")
+        resolved = store.settle(resolved, facts(resolved, where, threads if engine is None else engine.threads))
         mine = [index for index in range(resolved.parts) if index % shard[1] == shard[0] - 1]
         there, removed = store.sound(resolved, mine)
         for name in removed:
             say(f"{name} was damaged and is done again")
         missing = [index for index in mine if index not in there]
         say(headline(resolved, len(mine), len(missing), shard))
-        failures = _measure(store, resolved, missing, workers, device, threads, show_progress, say)
+        failures, untried = _measure(store, resolved, missing, workers, device, threads, engine, show_progress, say)
     if failures:
-        raise RunError(
-            f"{len(failures)} of {len(mine)} parts could not be made; the others are stored in {store}. Mend the cause "
-            f"and start again. {'; '.join(map(str, failures[:3]))}{' …' if len(failures) > 3 else ''}"
+        others = f"{untried} more were not tried" if untried else f"the others are stored in {store}"
+        raise PartsMissing(
+            f"{len(failures)} of {len(mine)} parts could not be made; {others}. Mend the cause "
+            f"and start again. {'; '.join(map(str, failures[:NAMED]))}{' …' if len(failures) > NAMED else ''}"
         )
     return Results(store)
 
@@ -125,21 +139,29 @@ def _measure(
     config: Config,
     missing: list[int],
     workers: int | None,
-    device: str,
+    device: str | None,
     threads: int,
+    cluster: RayCluster | None,
     show_progress: bool | None,
     say: Callable[[str], None],
-) -> list[engine.Failure]:
+) -> tuple[list[Failure], int]:
+    """Parts that could not be made, and how many were not tried for that reason."""
     if not missing:
-        return []
-    most = max(1, cores() // threads) if device == "cpu" else 1
+        return [], 0
     amount: Counter[str] = Counter()
     for index in missing:
         amount += work(config, config.part(index))
     with bar(config.name, show_progress) as step:
-        watch = Watch(amount, workers, most, len(missing), say, step)
+        watch: Watch
         try:
-            return engine.run(store, config, missing, watch, device=device, threads=threads)
+            if cluster is None:
+                device = device or "cpu"
+                most = max(1, cores() // threads) if device == "cpu" else 1
+                watch = Watch(amount, workers, most, len(missing), say, step)
+                failures = local.run(store, config, missing, watch, device=device, threads=threads)
+            else:
+                watch = ClusterWatch(amount, cluster.workers, 1, len(missing), say, step)
+                failures = on_ray.run(store, config, missing, watch, cluster, device)
         except DiskFull as error:
             raise DiskFull(
                 error.errno,
@@ -149,6 +171,7 @@ def _measure(
         except KeyboardInterrupt:
             say(f"stopped: {watch.stored} of {len(missing)} parts were stored; started again, it goes on from there")
             raise
+    return failures, len(missing) - watch.stored - len(failures)
 
 
 def cores() -> int:

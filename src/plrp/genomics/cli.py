@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
+
+from plrp import cluster
 
 _RAW = argparse.RawDescriptionHelpFormatter
 
@@ -250,6 +253,8 @@ def _add_explain(commands: Any) -> None:
     parser.add_argument("--part-size", type=int, default=512, help="sequences per part (default: 512)")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--device", help="such as cuda (default: where the model is)")
+    parser.add_argument("--workers", type=int, metavar="N", help="of a cluster (default: as many as fit)")
+    cluster.add_arguments(parser)
     parser.set_defaults(run=_explain)
 
 
@@ -261,13 +266,19 @@ def _explain(arguments: argparse.Namespace) -> int:
     pruning = None
     if arguments.p or arguments.sparsity_gain is not None:
         pruning = Pruning(p=arguments.p, redistribution=arguments.redistribution, sparsity_gain=arguments.sparsity_gain)
-    model = _model(arguments.model, arguments.weights)
-    if arguments.device:
-        model.to(arguments.device)
+    if arguments.engine == "local" and arguments.workers is not None:
+        raise ValueError("--workers goes with --engine ray; on one machine, share the work with --shard.")
+    if arguments.engine == "local" and arguments.threads is not None:
+        import torch
+
+        torch.set_num_threads(arguments.threads)
+    if "://" in arguments.out:
+        raise ValueError(f"{arguments.out}: --out is a folder here, one that all machines see.")
     outcome = explain_file(
         arguments.sequences,
-        model,
+        arguments.model,
         arguments.out,
+        weights=arguments.weights,
         genome=arguments.genome,
         width=arguments.width,
         target=arguments.target,
@@ -282,29 +293,20 @@ def _explain(arguments: argparse.Namespace) -> int:
         shard=arguments.shard,
         match=arguments.match,
         device=arguments.device,
+        engine=cluster.chosen(arguments),
+        say=lambda text: print(text, file=sys.stderr, flush=True),
         about={"model": arguments.model},
     )
     state = f"{outcome.done} of {outcome.parts} parts done"
+    if outcome.failures:
+        named = "; ".join(map(str, outcome.failures[:20]))
+        print(f"plrp: {state}. Mend the cause and start again. {named}", file=sys.stderr)
+        return 3
     if outcome.complete:
         print(f"{outcome.sequences} sequences explained ({state}); results in {arguments.out}")
     else:
         print(f"{state}; the other shards write the rest, and the last one gathers the results")
     return 0
-
-
-def _model(name: str, weights: str | None) -> Any:
-    """A checkpoint of `plrp genomics train`, or `file.py:factory` with a state dict."""
-    if ".py:" in name:
-        from plrp.models import load
-
-        return load(name, weights=weights).module
-    from .network import SequenceCNN
-
-    if weights is not None:
-        raise ValueError(
-            f"--weights goes with --model file.py:factory; {name} is a checkpoint with weights of its own."
-        )
-    return SequenceCNN.load(name)
 
 
 # -- logo

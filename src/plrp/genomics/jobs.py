@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from plrp.cluster import Failure, RayCluster, Tick, Work, spread
 from plrp.files import new_file
 from plrp.pruning import Pruning
 
@@ -32,12 +33,13 @@ from .sequences import Ambiguous, SequenceError, Sequences, encode, read_fasta, 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run has done: parts finished by this process, parts finished in all, and parts there are."""
+    """What a run has done: parts finished by this call, parts finished in all, parts there are, and those given up."""
 
     done_here: int
     done: int
     parts: int
     sequences: int
+    failures: tuple[Failure, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -58,11 +60,27 @@ def read_sequences(path: str | Path, genome: str | Path | None = None, width: in
     return read_fasta(path)
 
 
+def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
+    """A checkpoint of `plrp genomics train`, or `file.py:factory` with a state dict."""
+    if ".py:" in name:
+        from plrp.models import load
+
+        return load(name, weights=None if weights is None else str(weights)).module
+    from .network import SequenceCNN
+
+    if weights is not None:
+        raise ValueError(
+            f"--weights goes with --model file.py:factory; {name} is a checkpoint with weights of its own."
+        )
+    return SequenceCNN.load(name)
+
+
 def explain_file(
     path: str | Path,
-    model: nn.Module,
+    model: nn.Module | str,
     out: str | Path,
     *,
+    weights: str | Path | None = None,
     genome: str | Path | None = None,
     width: int | None = None,
     target: Any = None,
@@ -77,16 +95,21 @@ def explain_file(
     shard: tuple[int, int] = (1, 1),
     match: bool = True,
     device: str | None = None,
+    engine: RayCluster | None = None,
     show_progress: bool | None = None,
+    say: Callable[[str], None] = lambda text: None,
     about: dict[str, Any] | None = None,
 ) -> Outcome:
     """Explain every sequence of a file and write the results into the folder `out`.
 
-    All of the input is read and checked first, so that a bad line stops the run before anything is written. Sequences
-    are taken in parts of `part_size` with one length each; memory holds one part of relevance at a time. With
-    `shard=(i, n)` this process takes every n-th part from the i-th on; the process that finds all parts finished
-    gathers them. `about` is kept in `run.json` and must be the same when a run is taken up again (the model's name
-    and weights, say).
+    `model` is a module, or the name of one as `load_model` takes it, with `weights`. All of the input is read and
+    checked first, so that a bad line stops the run before anything is written. Sequences are taken in parts of
+    `part_size` with one length each; memory holds one part of relevance at a time. With `shard=(i, n)` this process
+    takes every n-th part from the i-th on; the process that finds all parts finished gathers them. `about` is kept in
+    `run.json` and must be the same when a run is taken up again (the model's name and weights, say).
+
+    A `plrp.cluster.RayCluster` as `engine` makes the parts on its nodes, which see the same files under the same names;
+    the model has to be named then. Parts that could not be made are in `Outcome.failures`.
 
     Written: `onehot.npz` and `attributions.npz` for TF-MoDISco (where all sequences have one length), `seqlets.bed`,
     `relevance.parquet`, and `relevance.bedgraph` where genomic coordinates are known.
@@ -94,56 +117,158 @@ def explain_file(
     index, count = shard
     if not 1 <= index <= count:
         raise ValueError(f"shard {index}/{count}: write i/n with i from 1 to n.")
+    if engine is not None and not isinstance(model, str):
+        raise ValueError("on a cluster the model is named, such as 'file.py:factory', for a module does not travel.")
     out = Path(out)
-    sequences = read_sequences(path, genome, width)
-    plan = _plan(sequences, part_size)
-    model.eval()
-    _try_lengths(model, sequences, plan, ambiguous, device)
-
-    settings = {
-        "input": Path(path).name,
-        "digest": _digest(sequences),
-        "weights_digest": _weights_digest(model),
-        "target": list(target) if isinstance(target, tuple) else target,
-        "composite": composite,
-        "pruning": repr(pruning),
-        "reverse_complement": reverse_complement,
-        "hypothetical": hypothetical,
-        "ambiguous": ambiguous,
-        "pooling": pooling,
-        "match": match,
-        "part_size": part_size,
-        **(about or {}),
-    }
-    _settle(out, settings)
+    explaining = Explaining(
+        path,
+        model,
+        out,
+        weights=weights,
+        genome=genome,
+        width=width,
+        target=target,
+        composite=composite,
+        pruning=pruning,
+        pooling=pooling,
+        reverse_complement=reverse_complement,
+        hypothetical=hypothetical,
+        ambiguous=ambiguous,
+        part_size=part_size,
+        batch_size=batch_size,
+        match=match,
+        device=device,
+    )
+    plan = explaining.plan
+    _try_lengths(explaining.model, explaining.sequences, plan, ambiguous, device)
+    _settle(out, {**explaining.settings(), **(about or {})})
     mine = [k for k in range(len(plan)) if k % count == index - 1]
-    here = 0
+    missing = [k for k in mine if not _part(out, k).exists()]
     with progress("explaining", sum(len(plan[k]) for k in mine), show_progress) as step:
-        for k in mine:
-            file = _part(out, k)
-            if not file.exists():
-                chosen = sequences[plan[k]]
-                onehot = encode(chosen, ambiguous)
-                found = explain_sequences(
-                    model,
-                    onehot,
-                    target=target,
-                    composite=composite,
-                    pruning=pruning,
-                    reverse_complement=reverse_complement,
-                    hypothetical=hypothetical,
-                    batch_size=batch_size,
-                    device=device,
-                )
-                named = _named_seqlets(pool(found.relevance, onehot, pooling), chosen, match)
-                write_npz(file, relevance=found.relevance, score=found.score, target=found.target, **named)
-                here += 1
-            step(len(plan[k]))
+        step(sum(len(plan[k]) for k in set(mine).difference(missing)))
+        listener = _Listener(lambda k: step(len(plan[k])), say)
+        if engine is None:
+            for k in missing:
+                explaining.do(k)
+                listener.done(k)
+            failures = []
+        else:
+            work = Work("plrp.genomics.jobs:Explaining", explaining.as_data())
+            failures = spread(engine, work, missing, listener)
     done = sum(_part(out, k).exists() for k in range(len(plan)))
-    outcome = Outcome(here, done, len(plan), len(sequences))
+    outcome = Outcome(listener.stored, done, len(plan), len(explaining.sequences), tuple(failures))
     if outcome.complete:
-        _gather(out, sequences, plan, pooling, ambiguous)
+        _gather(out, explaining.sequences, plan, pooling, ambiguous)
     return outcome
+
+
+class Explaining:
+    """One file's sequences, a model, and how to explain them part by part; on this machine or on a worker of a cluster.
+
+    The arguments are those of `explain_file`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        model: nn.Module | str,
+        out: str | Path,
+        *,
+        weights: str | Path | None,
+        genome: str | Path | None,
+        width: int | None,
+        pruning: Pruning | Mapping[str, Any] | None,
+        target: Any,
+        part_size: int,
+        device: str | None,
+        **options: Any,
+    ) -> None:
+        self.path, self.out, self.genome, self.width = Path(path), Path(out), genome, width
+        self.name, self.weights, self.device = model, weights, device
+        self.target = tuple(target) if isinstance(target, list) else target
+        self.pruning = Pruning(**pruning) if isinstance(pruning, Mapping) else pruning
+        self.part_size, self.options = part_size, options
+        self.sequences = read_sequences(path, genome, width)
+        self.plan = _plan(self.sequences, part_size)
+        self.model = (load_model(model, weights) if isinstance(model, str) else model).eval()
+        if device is not None:
+            self.model.to(device)
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the results, for `run.json`."""
+        return {
+            "input": self.path.name,
+            "digest": _digest(self.sequences),
+            "weights_digest": _weights_digest(self.model),
+            "target": list(self.target) if isinstance(self.target, tuple) else self.target,
+            "pruning": repr(self.pruning),
+            "part_size": self.part_size,
+            **{name: value for name, value in self.options.items() if name != "batch_size"},
+        }
+
+    def as_data(self) -> dict[str, Any]:
+        """The arguments to make the same on another machine: plain data, paths in full."""
+        assert isinstance(self.name, str)
+        file, colon, factory = self.name.rpartition(":") if ".py:" in self.name else (self.name, "", "")
+        return {
+            "path": _full(self.path),
+            "model": f"{_full(file)}{colon}{factory}",
+            "out": _full(self.out),
+            "weights": _full(self.weights),
+            "genome": _full(self.genome),
+            "width": self.width,
+            "target": list(self.target) if isinstance(self.target, tuple) else self.target,
+            "pruning": None if self.pruning is None else asdict(self.pruning),
+            "part_size": self.part_size,
+            "device": self.device,
+            **self.options,
+        }
+
+    def do(self, k: int, tick: Tick = lambda kind, count: None) -> None:
+        """Explain the sequences of a part, find their seqlets, and write both."""
+        chosen = self.sequences[self.plan[k]]
+        onehot = encode(chosen, self.options["ambiguous"])
+        found = explain_sequences(
+            self.model,
+            onehot,
+            target=self.target,
+            composite=self.options["composite"],
+            pruning=self.pruning,
+            reverse_complement=self.options["reverse_complement"],
+            hypothetical=self.options["hypothetical"],
+            batch_size=self.options["batch_size"],
+            device=self.device,
+        )
+        per_base = pool(found.relevance, onehot, self.options["pooling"])
+        named = _named_seqlets(per_base, chosen, self.options["match"])
+        write_npz(_part(self.out, k), relevance=found.relevance, score=found.score, target=found.target, **named)
+
+
+class _Listener:
+    """Hears from a cluster, and moves the bar."""
+
+    def __init__(self, step: Callable[[int], None], say: Callable[[str], None]) -> None:
+        self.step, self.say = step, say
+        self.stored = 0
+
+    def costs(self, cost: Mapping[str, Any], workers: int) -> None:
+        """Not asked for here."""
+
+    def tick(self, kind: str, count: int) -> None:
+        """Parts are short enough to be counted whole."""
+
+    def done(self, index: int) -> None:
+        """A part is stored."""
+        self.stored += 1
+        self.step(index)
+
+    def failed(self, failure: Failure) -> None:
+        """A part is given up; the others go on."""
+        self.say(f"failed, and left out for now: {failure}")
+
+
+def _full(path: str | Path | None) -> str | None:
+    return None if path is None else str(Path(path).resolve())
 
 
 def _part(out: Path, number: int) -> Path:

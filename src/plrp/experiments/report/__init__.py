@@ -24,9 +24,9 @@ def write(
 ) -> Path:
     """Write the report of one or more runs, or of two compared, into the folder `out`; returns its HTML page.
 
-    Default for `out` is `report` in the folder of a single run, else `report` here. Every figure is also written to
-    `figures/` in each of `formats`, the numbers behind them to `tables/` as CSV and JSON. A run that is not complete
-    gives a report that says what is missing.
+    Runs are folders or URLs. Default for `out` is `report` in the folder of a single run, else `report` here. Every
+    figure is also written to `figures/` in each of `formats`, the numbers behind them to `tables/` as CSV and JSON. A
+    run that is not complete gives a report that says what is missing.
     """
     from .runs import Run, titled
     from .sections import render
@@ -42,7 +42,8 @@ def write(
         if kind not in FORMATS:
             raise ValueError(f"Figures are written as {', '.join(FORMATS)}, not {kind!r}.")
     if out is None:
-        out = Path(runs[0]) / "report" if len(runs) == 1 else Path("report")
+        alone = len(runs) == 1 and "://" not in str(runs[0])
+        out = Path(runs[0]) / "report" if alone else Path("report")
     loaded = titled([Run.load(path) for path in runs])
     sheets = Sheets(Path(out), formats, show_progress)
     if compare:
