@@ -27,7 +27,9 @@ from .kernels.sparse import (
     regrouped,
     survivors,
     through,
+    winners,
 )
+from .kernels.sparse import again as to_survivors
 from .kernels.switch import fast
 from .ledger import Mass, signed_mass
 from .maps import Convolution
@@ -61,24 +63,29 @@ def neurons_of(relevance: Relevance) -> Neurons | None:
     """The neurons that hold relevance, if they are few in every sample."""
     if isinstance(relevance, Rows):
         return None
-    each = max(1, relevance.shape[1:].numel())
+    limit = NEURONS_BELOW * relevance.shape[1:].numel()
     if isinstance(relevance, Neurons):
-        few = _few(relevance, relevance.counts(), each)
-        return relevance if few else None
+        return relevance if relevance.shape[0] and relevance.most <= limit and _narrow(relevance) else None
     if relevance.dim() < 3 or relevance.numel() == 0 or not relevance.is_contiguous():
         return None
-    counts = relevance.flatten(1).count_nonzero(1)
-    if not bool((counts <= NEURONS_BELOW * each).all()):
+    rows = relevance.flatten(1)
+    glance = rows[:, ::_GLANCE].count_nonzero(1).max()  # most tensors are seen to be full without looking at all of it
+    if int(glance) > 2 * NEURONS_BELOW * (rows.shape[1] // _GLANCE + 1):
+        return None
+    counts = rows.count_nonzero(1)
+    if int(counts.max()) > limit:
         return None
     stats = torch.zeros(len(counts), 8, dtype=torch.float64)
     stats[:, 6] = stats[:, 7] = counts
     found = survivors(relevance, stats, rescale=False)
-    return found if _few(found, counts, each) else None
+    return found if _narrow(found) else None
 
 
-def _few(neurons: Neurons, counts: Tensor, each: int) -> bool:
-    if not bool((counts <= NEURONS_BELOW * each).all()):
-        return False
+_GLANCE = 31
+
+
+def _narrow(neurons: Neurons) -> bool:
+    """Whether few positions hold the neurons, where that matters: torch gathers positions, the compiled loops do not."""
     if native.available(neurons.values):
         return True
     return len(neurons.positions) <= POSITIONS_BELOW * neurons.shape[0] * neurons.shape[2:].numel()
@@ -167,6 +174,11 @@ def again(one: Followed, kept: Neurons) -> tuple[Tensor, Tensor]:
     branch, found, above = one.branch, one.plan, one.neurons
     where = torch.searchsorted(found.positions, kept.positions).clamp(max=max(0, len(found.positions) - 1))
     here = found.positions[where] == kept.positions  # a survivor may live by a skip alone, where this layer reads nothing
+    if branch.one_sign and len(branch.parts) == 1 and found.geometry.groups == 1 and native.available(one.s, kept.values):
+        part = branch.parts[0]
+        x = torch.ones_like(kept.values) if part.unit else kept.at(part.input)
+        flat = None if branch.bias is None else branch.bias.flatten()
+        return to_survivors(found, above, one.s, one.d, flat, part.weight, x, kept, where, here)
     sizes = kept.begins.diff()
     mine = here.repeat_interleave(sizes)
     channels = found.geometry.inputs[1]

@@ -280,10 +280,12 @@ def batch_norm_affine(op: Op) -> tuple[Tensor, Tensor]:
     weight, bias = op.argument(3, "weight"), op.argument(4, "bias")
     epsilon = op.argument(7, "eps", 1e-5)
     dtype = torch.float32 if variance.dtype in HALF else variance.dtype
-    scale = (variance.to(dtype) + epsilon).rsqrt()
-    scale = scale if weight is None else scale * weight.to(dtype)
-    shift = -mean.to(dtype) * scale
-    return scale, shift if bias is None else shift + bias.to(dtype)
+    scale = (variance.to(dtype) + epsilon).rsqrt_()
+    if weight is not None:
+        scale.mul_(weight.to(dtype))
+    if bias is None:
+        return scale, -mean.to(dtype) * scale
+    return scale, torch.addcmul(bias.to(dtype), mean.to(dtype), scale, value=-1)
 
 
 def _gate(op: Op, relevance: Relevances, book: Booking) -> Relevances:

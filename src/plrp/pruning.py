@@ -336,7 +336,7 @@ def _prune_neurons(
     if isinstance(relevance, Neurons):
         relevance = relevance.rows()
     if isinstance(relevance, Rows):
-        values, offsets = relevance.values, relevance.offsets() * relevance.shape[1]
+        values, offsets = relevance.values, relevance.offsets * relevance.shape[1]
     else:
         values, offsets = relevance, torch.arange(relevance.shape[0] + 1) * relevance.shape[1:].numel()
     assert site.p is not None
@@ -395,7 +395,7 @@ def _reapply_neurons(kept: Neurons, stats: Tensor, arrived: Arrived, columns: di
         held = at_neurons(other, kept)
         before = mass_of(other, Samples.first_axis(kept.shape[0]))
         after = [kept.sum(part) for part in (held.clamp(min=0), held.clamp(max=0).neg())]
-        scales = [_ratio(b.double(), a, pruned).to(held.dtype)[kept.sample] for b, a in zip(before, after, strict=True)]
+        scales = [_each(_ratio(b.double(), a, pruned), kept) for b, a in zip(before, after, strict=True)]
         total += held * torch.where(held > 0, scales[0], scales[1])
         for sign in range(2):
             homeless[sign] += torch.where(after[sign] > 0, 0.0, before[sign].double())
@@ -404,8 +404,19 @@ def _reapply_neurons(kept: Neurons, stats: Tensor, arrived: Arrived, columns: di
         has = masses[sign] > 0
         own = torch.where(has, homeless[sign] / torch.where(has, masses[sign], 1.0), 0.0)
         everyone = torch.where(has, 0.0, homeless[sign] / torch.where(whole > 0, whole, 1.0)) * (1 - 2 * sign)
-        total += part * own.to(part.dtype)[kept.sample] + kept.values.abs() * everyone.to(part.dtype)[kept.sample]
+        if bool(own.any()):
+            total += part * _each(own, kept)
+        if bool(everyone.any()):
+            total += kept.values.abs() * _each(everyone, kept)
+    if bool(pruned.all()):
+        return total
     return torch.where(pruned[kept.sample], total, kept.values)
+
+
+def _each(per_sample: Tensor, neurons: Neurons) -> Tensor:
+    """A number per sample as one per neuron."""
+    per_sample = per_sample.to(neurons.values.dtype)
+    return per_sample if len(per_sample) == 1 else per_sample[neurons.sample]
 
 
 def _flipped(new: Tensor, rows: Tensor) -> dict[str, Any]:

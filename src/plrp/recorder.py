@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -35,13 +36,19 @@ class Recorder(TorchFunctionMode):
         self._names: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         self._sharing: dict[int, list[weakref.ref[Tensor]]] = {}  # live tensors by storage
         self._calls: dict[str, int] = {}
-        self._own: set[int] = set()  # storages of the model
+        self._model = model
         self._keep: list[Any] = []
         self.lock = threading.Lock()
         if isinstance(model, nn.Module):
             for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
                 self._names[id(tensor)] = (weakref.ref(tensor), _layer_path(name))
-                self._own.add(_storage(tensor))
+
+    @cached_property
+    def _own(self) -> set[int]:
+        """The storages of the model, which nothing may write into."""
+        if not isinstance(self._model, nn.Module):
+            return set()
+        return {_storage(tensor) for tensor in (*self._model.parameters(), *self._model.buffers())}
 
     def value_of(self, tensor: Any) -> Value | None:
         """The value that a tensor of the forward pass holds now, if it depends on the input."""

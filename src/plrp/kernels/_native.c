@@ -892,6 +892,112 @@ static PyObject *py_layer(PyObject *self, PyObject *const *given, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
+/* --- PLRP-M's second pass --------------------------------------------------------------------------------------- */
+
+typedef struct {
+    layer l;                        /* the outputs; d and s as the first pass left them */
+    const int64_t *lowest, *end;    /* per row of the plan: the survivors that stand there */
+    const int32_t *channels;        /* of the survivors */
+    const float *x;                 /* what they contribute with */
+    float *received, *orphaned;     /* per survivor, and per neuron of the output */
+    atomic_int failed;
+} second;
+
+FOR_THIS_MACHINE
+static void again_band(void *context, int64_t item) {
+    second *g = context;
+    const layer *l = &g->l;
+    int64_t band = item * l->phases + l->phase, last = band_begin(l, band + 1);
+    int64_t room = 0;
+    int32_t *at = NULL; /* the survivors that one output position reads: where in a weight's row, which, and what */
+    int64_t *which = NULL;
+    float *x = NULL;
+    for (int64_t q = band_begin(l, band); q < last; q++) {
+        const int32_t *taps = l->taps + q * l->kernel;
+        int64_t many = 0;
+        for (int64_t t = 0; t < l->kernel; t++)
+            if (taps[t] >= 0) many += g->end[taps[t]] - g->lowest[taps[t]];
+        if (many > room) {
+            room = 2 * many;
+            free(at), free(which), free(x);
+            at = malloc((size_t)room * sizeof *at);
+            which = malloc((size_t)room * sizeof *which);
+            x = malloc((size_t)room * sizeof *x);
+            if (!at || !which || !x) {
+                atomic_store(&g->failed, 1);
+                break;
+            }
+        }
+        many = 0;
+        for (int64_t t = 0; t < l->kernel; t++)
+            if (taps[t] >= 0)
+                for (int64_t i = g->lowest[taps[t]]; i < g->end[taps[t]]; i++) {
+                    at[many] = (int32_t)(t * l->inputs + g->channels[i]);
+                    which[many] = i;
+                    x[many++] = g->x[i];
+                }
+        for (int64_t e = l->begins[q]; e < l->begins[q + 1]; e++) {
+            int64_t k = l->channels[e];
+            const float *w = l->weight + k * l->kernel * l->inputs;
+            float m = l->s[e] * (l->d[e] - (l->bias ? l->bias[k] : 0)), parts[4] = {0, 0, 0, 0};
+            int64_t i = 0;
+            for (; i + 4 <= many; i += 4)
+                for (int n = 0; n < 4; n++) parts[n] += x[i + n] * w[at[i + n]];
+            for (; i < many; i++) parts[0] += x[i] * w[at[i]];
+            float reached = (parts[0] + parts[1]) + (parts[2] + parts[3]);
+            if (reached <= 0) { /* contributions ≥ 0 cancel only where there are none */
+                g->orphaned[e] = m;
+                continue;
+            }
+            g->orphaned[e] = 0;
+            float share = m / reached;
+            for (i = 0; i < many; i++) g->received[which[i]] += share * w[at[i]] * x[i];
+        }
+    }
+    free(at), free(which), free(x);
+}
+
+/* What each neuron of the output handed down in the first pass, to the survivors alone; for contributions ≥ 0 and one
+   group. again(places, positions, begins, channels, taps, kernel, inputs, outputs, weight, d, s, bias, samples, axis, inner,
+   reach, lowest, end, survivors' channels, x, received, orphaned, threads) */
+static PyObject *py_again(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[23];
+    if (!read_numbers(given, count, 23, a)) return NULL;
+    int64_t height = a[15] > 0 ? a[15] : 1;
+    second g = {.l = {.places = a[0],
+                      .positions = POINTER(const int64_t, a[1]),
+                      .begins = POINTER(const int64_t, a[2]),
+                      .channels = POINTER(const int32_t, a[3]),
+                      .taps = POINTER(const int32_t, a[4]),
+                      .kernel = a[5],
+                      .inputs = a[6],
+                      .outputs = a[7],
+                      .groups = 1,
+                      .weight = POINTER(const float, a[8]),
+                      .d = POINTER(float, a[9]),
+                      .s = POINTER(float, a[10]),
+                      .bias = POINTER(const float, a[11]),
+                      .axis = a[13],
+                      .inner = a[14],
+                      .height = height,
+                      .per_sample = ((a[13] + height - 1) / height + 1) / 2 * 2,
+                      .phases = a[15] > 0 ? 2 : 1},
+                .lowest = POINTER(const int64_t, a[16]),
+                .end = POINTER(const int64_t, a[17]),
+                .channels = POINTER(const int32_t, a[18]),
+                .x = POINTER(const float, a[19]),
+                .received = POINTER(float, a[20]),
+                .orphaned = POINTER(float, a[21])};
+    int64_t threads = g.l.places && g.l.begins[g.l.places] > 256 ? a[22] : 1;
+    int64_t bands = a[12] * g.l.per_sample;
+    Py_BEGIN_ALLOW_THREADS
+    for (g.l.phase = 0; g.l.phase < g.l.phases; g.l.phase++) parallel(again_band, &g, bands / g.l.phases, threads);
+    Py_END_ALLOW_THREADS
+    if (g.failed) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"select", (PyCFunction)(void (*)(void))py_select, METH_FASTCALL, "θ of both signs per row, with masses and counts."},
     {"collect_rows", (PyCFunction)(void (*)(void))py_collect_rows, METH_FASTCALL, "The survivors of rows."},
@@ -904,6 +1010,7 @@ static PyMethodDef methods[] = {
     {"gather", (PyCFunction)(void (*)(void))py_gather, METH_FASTCALL, "Rows of a tensor at some positions."},
     {"weights", (PyCFunction)(void (*)(void))py_weights, METH_FASTCALL, "Weights with inputs last."},
     {"layer", (PyCFunction)(void (*)(void))py_layer, METH_FASTCALL, "A layer over single neurons."},
+    {"again", (PyCFunction)(void (*)(void))py_again, METH_FASTCALL, "PLRP-M's second pass."},
     {NULL, NULL, 0, NULL},
 };
 

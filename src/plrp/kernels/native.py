@@ -25,11 +25,12 @@ if os.environ.get("PLRP_NATIVE") == "0":
 
 def available(*tensors: Tensor) -> bool:
     """Whether the compiled loops are there and can take these tensors."""
-    return (
-        _native is not None
-        and fast()
-        and all(t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in tensors)
-    )
+    if _native is None or not fast():
+        return False
+    for t in tensors:
+        if t.dtype is not torch.float32 or not t.is_cpu or not t.is_contiguous():
+            return False
+    return True
 
 
 def threads() -> int:

@@ -70,10 +70,12 @@ class Neurons:
         """The sum per sample of something that each neuron has, in float64."""
         return values.new_zeros(self.shape[0], dtype=torch.float64).index_add_(0, self.sample, values.double())
 
-    def counts(self) -> Tensor:
-        """How many neurons each sample has."""
-        places = torch.arange(self.shape[0] + 1, device=self.positions.device) * self.shape[2:].numel()
-        return self.begins[torch.searchsorted(self.positions, places)].diff()
+    @cached_property
+    def most(self) -> int:
+        """How many neurons a sample has at most."""
+        if self.shape[0] == 1:
+            return len(self.values)
+        return int(self.begins[offsets(self.positions, self.shape)].diff().max())
 
     def dense(self) -> Tensor:
         """As an ordinary tensor."""
@@ -116,10 +118,10 @@ class Rows:
     positions: Tensor  # int64, ascending
     values: Tensor  # (positions, channels)
 
+    @cached_property
     def offsets(self) -> Tensor:
         """Where the rows of each sample begin, and where the last one's end."""
-        places = torch.arange(self.shape[0] + 1, device=self.positions.device) * self.shape[2:].numel()
-        return torch.searchsorted(self.positions, places)
+        return offsets(self.positions, self.shape)
 
     def dense(self) -> Tensor:
         """As an ordinary tensor."""
@@ -130,6 +132,14 @@ class Rows:
 
 
 Relevance = Tensor | Neurons | Rows
+
+
+def offsets(positions: Tensor, shape: torch.Size) -> Tensor:
+    """Where the positions of each sample begin, and where the last one's end."""
+    if shape[0] == 1:
+        return torch.tensor([0, len(positions)], device=positions.device)
+    places = torch.arange(shape[0] + 1, device=positions.device) * shape[2:].numel()
+    return torch.searchsorted(positions, places)
 
 
 def dense(relevance: Relevance) -> Tensor:
@@ -190,7 +200,7 @@ def survivors(relevance: Tensor | Rows, stats: Tensor, rescale: bool) -> Neurons
         positions, begins = torch.empty(most, dtype=torch.int64), torch.empty(most + 1, dtype=torch.int64)
         found = torch.empty(kept, dtype=torch.int32), torch.empty(kept, dtype=torch.float32)
         if isinstance(relevance, Rows):
-            where = relevance.positions, relevance.offsets(), samples, channels
+            where = relevance.positions, relevance.offsets, samples, channels
             places = native.call("collect_rows", values, *where, stats, rescale, positions, begins, *found)
         else:
             where_dense = samples, channels, plane
@@ -331,11 +341,24 @@ class Weight:
     @cached_property
     def full(self) -> Tensor:
         """The weight, multiplied out."""
+        if self.part and self.raw.dim() > 2 and self._per_output and native.available(self.raw):
+            outputs, size = self.raw.shape[0], self.raw.shape[1:].numel()  # in one pass over the memory
+            rows, ready = torch.empty_like(self.raw), torch.zeros(outputs, dtype=torch.uint8)
+            every = torch.arange(outputs, dtype=torch.int32)
+            scale = None if self.scale is None else self.scale.contiguous()
+            sizes = outputs, size, 1, self.part
+            native.call("weights", self.raw, scale, *sizes, every, outputs, ready, rows, native.threads())
+            return rows
         whole = self.raw if self.scale is None else self.raw * self.scale
         if self.part == 0:
             return whole
         bounds = {"min": 0} if self.part > 0 else {"max": 0}
         return whole.clamp(**bounds) if self.scale is None else whole.clamp_(**bounds)
+
+    @property
+    def _per_output(self) -> bool:
+        """Whether the scale is one number per output channel (it is not in transposed convolutions)."""
+        return self.scale is None or (self.scale.numel() == self.raw.shape[0] and self.scale.dtype == torch.float32)
 
     @cached_property
     def _by_channel(self) -> tuple[Tensor, Tensor]:
@@ -426,6 +449,38 @@ def _layer(
         *(rows, d, s, taken, len(plan.positions), samples, axis, math.prod(inner), geometry.reach),
         *(*quotient, native.threads()),
     )
+
+
+def again(
+    plan: Plan,
+    neurons: Neurons,
+    s: Tensor,
+    d: Tensor,
+    bias: Tensor | None,
+    weight: Weight,
+    x: Tensor,
+    kept: Neurons,
+    where: Tensor,
+    here: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """What neurons hand to the survivors of their input alone, and what they find nobody for (contributions ≥ 0).
+
+    `where` is the row of the plan at each position of the survivors `kept`, if it is `here`; `x` what they contribute
+    with.
+    """
+    lowest, end = (torch.zeros(len(plan.positions), dtype=torch.int64) for _ in range(2))
+    lowest[where[here]], end[where[here]] = kept.begins[:-1][here], kept.begins[1:][here]
+    received, orphaned = torch.zeros_like(kept.values), torch.empty_like(s)
+    geometry = plan.geometry
+    samples, outputs, axis, *inner = geometry.outputs
+    native.call(
+        "again",
+        *(len(neurons.positions), neurons.positions, neurons.begins, neurons.channels, plan.taps, geometry.taps),
+        *(geometry.inputs[1], outputs, weight.inputs_last(neurons.channels), d, s, bias),
+        *(samples, axis, math.prod(inner), geometry.reach),
+        *(lowest, end, kept.channels, x, received, orphaned, native.threads()),
+    )
+    return received, orphaned
 
 
 def winners(x: Tensor, geometry: Geometry, neurons: Neurons) -> Tensor | None:
