@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import queue
+import socket
 import threading
 import time
 import traceback
@@ -98,7 +99,8 @@ class RayCluster:
 class Work:
     """What workers do, as data: `maker` names a class ("module:Class"), which is called with `options` on every worker.
 
-    An option `device` that is None becomes `"cuda"` on workers that have a GPU, else `"cpu"`. The class's `do(index, tick)` makes and stores a part. A `rehearse(index)`, if it has one, returns what a first piece cost:
+    An option `device` that is None becomes `"cuda"` on workers that have a GPU, else `"cpu"`. The class's
+    `do(index, tick)` makes and stores a part. A `rehearse(index)`, if it has one, returns what a first piece cost:
     plain data, of which `memory` (bytes) is used to place the workers.
     """
 
@@ -276,6 +278,7 @@ def connected(cluster: RayCluster, most: int) -> Iterator[Any]:
         options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
         if cluster.workers is not None:
             options["num_cpus"] = min(cluster.workers, most) * cluster.threads
+    _check_reachable(address)
     try:
         ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -285,6 +288,17 @@ def connected(cluster: RayCluster, most: int) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ClusterError(f"no Ray cluster at {address} ({reason}): `ray start --head` starts one.") from None
 
 
 class _Hand:
@@ -426,19 +440,19 @@ class _Crew:
                 self.gone(hand, error)
 
     def next(self, hand: _Hand) -> None:
-        """Give a worker a part: not one that went wrong on its node, while there are others."""
+        """Give a worker a part: not one that went wrong on its node, if there are nodes that have not tried it."""
         hand.at = hand.waits_for = None
         if not self.todo or self.row >= IN_A_ROW:
             return
-        for place in range(min(len(self.todo), 1 + len(self.where))):
-            if hand.node not in self.where.get(self.todo[place], ()):
-                break
-        else:
-            place = 0
+        place = next((k for k in range(1 + len(self.where)) if k < len(self.todo) and self._fits(hand, k)), 0)
         index = self.todo[place]
         del self.todo[place]
         hand.at = index
         hand.waits_for = hand.actor.make.options(num_returns="streaming").remote(index)
+
+    def _fits(self, hand: _Hand, place: int) -> bool:
+        wrong = self.where.get(self.todo[place], set())
+        return hand.node not in wrong or all(other.node in wrong for other in self.hands if other.node is not None)
 
     def answer(self, hand: _Hand, message: Mapping[str, Any]) -> None:
         """A word of a worker."""
