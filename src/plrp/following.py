@@ -172,7 +172,9 @@ def _contributions(
 def again(one: Followed, kept: Neurons) -> tuple[Tensor, Tensor]:
     """PLRP-M's second pass: m_k to the survivors alone. Returns what each survivor receives, and what is orphaned."""
     branch, found, above = one.branch, one.plan, one.neurons
-    where = torch.searchsorted(found.positions, kept.positions).clamp(max=max(0, len(found.positions) - 1))
+    if not len(found.positions):  # nobody above, or nobody who reads more than padding: nothing was handed down
+        return torch.zeros_like(kept.values), torch.zeros_like(one.s)
+    where = torch.searchsorted(found.positions, kept.positions).clamp(max=len(found.positions) - 1)
     here = found.positions[where] == kept.positions  # a survivor may live by a skip alone, where this layer reads nothing
     if branch.one_sign and len(branch.parts) == 1 and found.geometry.groups == 1 and native.available(one.s, kept.values):
         part = branch.parts[0]

@@ -670,11 +670,16 @@ static PyObject *py_weights(PyObject *self, PyObject *const *given, Py_ssize_t c
     const int32_t *wanted = POINTER(const int32_t, a[6]);
     uint8_t *ready = POINTER(uint8_t, a[8]);
     int32_t *todo = malloc((size_t)(a[2] + 1) * sizeof *todo);
-    if (!todo) return PyErr_NoMemory();
+    uint8_t *listed = calloc((size_t)(a[2] + 1), sizeof *listed);
+    if (!todo || !listed) {
+        free(todo);
+        free(listed);
+        return PyErr_NoMemory();
+    }
     int64_t n = 0;
     for (int64_t i = 0; i < a[7]; i++)
-        if (!ready[wanted[i]]) {
-            ready[wanted[i]] = 1;
+        if (!ready[wanted[i]] && !listed[wanted[i]]) {
+            listed[wanted[i]] = 1;
             todo[n++] = wanted[i];
         }
     weighing w = {POINTER(const float, a[0]), POINTER(const float, a[1]), a[3], a[4], a[5], todo, POINTER(float, a[9])};
@@ -682,7 +687,9 @@ static PyObject *py_weights(PyObject *self, PyObject *const *given, Py_ssize_t c
     Py_BEGIN_ALLOW_THREADS
     parallel(weigh, &w, n, threads);
     Py_END_ALLOW_THREADS
+    for (int64_t i = 0; i < n; i++) ready[todo[i]] = 1; /* not before they are: another thread may share them */
     free(todo);
+    free(listed);
     Py_RETURN_NONE;
 }
 

@@ -177,7 +177,7 @@ def added(a: Relevance, b: Relevance) -> Relevance:
 
 def _union(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The union of two ascending lists, and where each stands in it."""
-    if native.available():
+    if native.available() and a.is_cpu:
         positions = torch.empty(len(a) + len(b), dtype=torch.int64)
         where_a, where_b = torch.empty_like(a), torch.empty_like(b)
         size = native.call("union", a, len(a), b, len(b), positions, where_a, where_b)
@@ -423,7 +423,7 @@ def through(
     """d = Σ_j x_j w_jk + b_k, s = given / (d + ε sign d) and x_j Σ_k w_jk s_k, while the weights are in the cache."""
     d, s = torch.zeros_like(given), torch.empty_like(given)
     taken = torch.zeros_like(rows)
-    quotient = given, bias, epsilon, one_sign
+    quotient = given, bias, float(epsilon), one_sign
     _layer(3, plan, neurons, weight, rows=rows, d=d, s=s, taken=taken, quotient=quotient)
     return d, s, taken
 
