@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -328,21 +329,28 @@ class _Batch:
 
 def work(config: Config, indices: Iterable[int]) -> Counter[str]:
     """The work on some samples by kind: traces, explanations by variant, forward passes of flipping."""
+    limits = sorted({metric.limit for metric in config.metrics if metric.limit is not None})
     amount: Counter[str] = Counter()
-    groups = robustness_groups(config)
-    for index in indices:
-        amount[TRACE] += 1
-        amount.update(variant for variant, _ in config.cells)
-        for flips in flipping_groups(config):
-            cells = sum(any(m.covers(index, p) for m in flips) for _, p in config.cells)
-            amount[FORWARD] += cells * _passes(config, flips[0])
-        for group in groups:
-            if any(m.covers(index, 0) for m in group):
-                times = _noise(config, group[0])["samples"]
-                amount[TRACE] += times
-                for variant, p in config.cells:
-                    amount[variant] += times * any(m.covers(index, p) for m in group)
-    return +amount
+    # Between two limits all samples are alike: a million of them is a matter of counting.
+    for beyond, count in Counter(bisect_right(limits, index) for index in indices).items():
+        first = limits[beyond - 1] if beyond else 0
+        amount += Counter({kind: times * count for kind, times in _work_on(config, first).items()})
+    return amount
+
+
+def _work_on(config: Config, index: int) -> Counter[str]:
+    amount = Counter({TRACE: 1})
+    amount.update(variant for variant, _ in config.cells)
+    for flips in flipping_groups(config):
+        cells = sum(any(m.covers(index, p) for m in flips) for _, p in config.cells)
+        amount[FORWARD] += cells * _passes(config, flips[0])
+    for group in robustness_groups(config):
+        if any(m.covers(index, 0) for m in group):
+            times = _noise(config, group[0])["samples"]
+            amount[TRACE] += times
+            for variant, p in config.cells:
+                amount[variant] += times * any(m.covers(index, p) for m in group)
+    return amount
 
 
 def robustness_groups(config: Config) -> list[list[Metric]]:

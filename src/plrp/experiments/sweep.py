@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -148,9 +147,7 @@ def _measure(
     """Parts that could not be made, and how many were not tried for that reason."""
     if not missing:
         return [], 0
-    amount: Counter[str] = Counter()
-    for index in missing:
-        amount += work(config, config.part(index))
+    amount = work(config, (sample for index in missing for sample in config.part(index)))
     with bar(config.name, show_progress) as step:
         watch: Watch
         try:
