@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import os
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
 import torch
 
+from plrp.kernels import switch
+
 torch.set_num_threads(1)  # pytest-xdist runs one worker per core
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--reference`: every test as within `plrp.reference()`, so that the readable code answers for itself."""
+    parser.addoption("--reference", action="store_true", help="run every test with plrp's fast paths switched off")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The switch itself is turned round, so that threads a test starts keep to the reference too."""
+    if config.getoption("--reference"):
+        switch._FAST = ContextVar("plrp_fast", default=False)
 
 
 def shared_data() -> Path | None:

@@ -75,8 +75,10 @@ def assert_conserved(name: str, redistribution: str, p: float) -> None:
     assert sum(row["neurons_after"] for row in rows) < sum(row["neurons_before"] for row in rows)
     for row in rows:
         norm = row["mass_in_positive"] + row["mass_in_negative"]
+        # Where denominators nearly cancel, M hands on hundreds of times ‖R‖₁, of which float32 keeps seven digits.
+        larger = max(norm, row["mass_out_positive"] + row["mass_out_negative"]) if redistribution == "M" else norm
         before, after = oracles.net(row, "in"), oracles.net(row, "out")
-        assert abs(after - before) <= 1e-5 * norm, (row["layer"], before, after)
+        assert abs(after - before) <= 1e-5 * larger, (row["layer"], before, after)
         if redistribution == "lambda":
             for sign in ("positive", "negative"):
                 change = abs(row[f"mass_out_{sign}"] - row[f"mass_in_{sign}"])

@@ -12,7 +12,7 @@ from torch import Tensor
 from . import following
 from .composites import Composite, nearest, resolve
 from .following import Followed, followable, mass_of, neurons_of
-from .kernels.sparse import Neurons, Relevance, Rows, added, dense
+from .kernels.sparse import Neurons, Relevance, added, dense
 from .ledger import Ledger, Mass
 from .maps import OneChannel
 from .operations import Family
@@ -238,6 +238,10 @@ class Walk:
         self.composite = composite
         self.pruning = pruning
         self.sites: dict[int, Site] = pruning.plan(found) if pruning is not None else {}
+        if not ledger:  # where nothing is cut, nothing is written down either
+            self.sites = {
+                key: site for key, site in self.sites.items() if site.cuts or (pruning and pruning.sparsity_gain)
+            }
         self.dtype = torch.float64 if _dtype(found.output) == torch.float64 else torch.float32
         self.start = start(found, target, self.dtype)
         self.wanted: dict[int, list[str]] = {}  # layers to keep, by the value they read

@@ -27,7 +27,6 @@ from .kernels.sparse import (
     regrouped,
     survivors,
     through,
-    winners,
 )
 from .kernels.sparse import again as to_survivors
 from .kernels.switch import fast
@@ -150,9 +149,7 @@ def through_layer(
             d = neurons.at(known) if known is not None else _contributions(found, neurons, rows, branch, bias)
             s = quotient(held, d, epsilon, branch.one_sign)
             for part, row in zip(branch.parts, rows, strict=True):
-                term = handed(found, neurons, s, part.weight)
-                if not part.unit:
-                    term.mul_(row)
+                term = handed(found, neurons, s, part.weight, None if part.unit else row)
                 taken = term if taken is None else taken.add_(term)
         book_neurons(book, branch, neurons, held, s, d, epsilon)
         followed.append(Followed(branch, found, neurons, held, s, d, epsilon))
@@ -175,8 +172,15 @@ def again(one: Followed, kept: Neurons) -> tuple[Tensor, Tensor]:
     if not len(found.positions):  # nobody above, or nobody who reads more than padding: nothing was handed down
         return torch.zeros_like(kept.values), torch.zeros_like(one.s)
     where = torch.searchsorted(found.positions, kept.positions).clamp(max=len(found.positions) - 1)
-    here = found.positions[where] == kept.positions  # a survivor may live by a skip alone, where this layer reads nothing
-    if branch.one_sign and len(branch.parts) == 1 and found.geometry.groups == 1 and native.available(one.s, kept.values):
+    here = (
+        found.positions[where] == kept.positions
+    )  # a survivor may live by a skip alone, where this layer reads nothing
+    if (
+        branch.one_sign
+        and len(branch.parts) == 1
+        and found.geometry.groups == 1
+        and native.available(one.s, kept.values)
+    ):
         part = branch.parts[0]
         x = torch.ones_like(kept.values) if part.unit else kept.at(part.input)
         flat = None if branch.bias is None else branch.bias.flatten()
@@ -260,7 +264,9 @@ def mass_of(relevance: Relevance, samples: Samples) -> Mass:
         return relevance.sum(relevance.values.clamp(min=0)), relevance.sum(relevance.values.clamp(max=0)).neg()
     sample = relevance.positions // relevance.shape[2:].numel()
     zero = relevance.values.new_zeros(relevance.shape[0], dtype=torch.float64)
-    up, down = (part.sum(1, dtype=torch.float64) for part in (relevance.values.clamp(min=0), relevance.values.clamp(max=0)))
+    up, down = (
+        part.sum(1, dtype=torch.float64) for part in (relevance.values.clamp(min=0), relevance.values.clamp(max=0))
+    )
     return zero.index_add(0, sample, up), zero.index_add(0, sample, down).neg()
 
 

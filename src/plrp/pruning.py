@@ -14,7 +14,7 @@ from torch import Tensor
 from .composites import nearest
 from .following import FEWEST, NEURONS_BELOW, Followed, again, mass_of
 from .kernels.selection import countable, statistics, thresholds
-from .kernels.sparse import Neurons, Relevance, Rows, at_neurons, dense, rescaling, survivors
+from .kernels.sparse import Neurons, Relevance, Rows, at_neurons, dense, rescaling, survivors, thinned
 from .kernels.switch import fast
 from .ledger import Mass, signed_mass
 from .rules import ORPHANED, Booking, Handed, quotient
@@ -138,6 +138,11 @@ class Site:
     p_negative: float | None
 
     @property
+    def cuts(self) -> bool:
+        """Whether any share of the mass is to be cut."""
+        return bool(self.p or self.p_negative)
+
+    @property
     def name(self) -> str:
         """The names of the layers that read it."""
         return ", ".join(op.name for op in self.readers)
@@ -147,9 +152,10 @@ class Site:
 class Arrived:
     """What reached a tensor, kept apart for PLRP-M: over its conv and linear readers, and over all others."""
 
-    layers: list[tuple[Samples, list[Handed] | list[Followed]]] = field(default_factory=list)  # and their outputs' layout
+    layers: list[tuple[Samples, list[Handed] | list[Followed]]] = field(
+        default_factory=list
+    )  # and their outputs' layout
     other: Relevance | None = None
-
 
     def dense(self) -> Arrived:
         """The same as ordinary tensors."""
@@ -363,17 +369,12 @@ def _prune_neurons(
 
 def _many(relevance: Tensor, stats: Tensor, book: Booking) -> tuple[Tensor, dict[str, Any]]:
     """PLRP-λ of a tensor of which so many neurons survive that they are better kept in place."""
-    rows, columns = relevance.flatten(1), {}
-    stats = stats.to(rows.device)
-    up, down = stats[:, :1].to(rows.dtype), -stats[:, 1:2].to(rows.dtype)
-    scales = rescaling(stats)
+    columns: dict[str, Any] = {}
     if book.active:
-        columns = Cut.of(stats, rows).columns()
-        columns["lambda_positive"], columns["lambda_negative"] = scales.unbind(1)
+        columns = Cut.of(stats, relevance).columns()
+        columns["lambda_positive"], columns["lambda_negative"] = rescaling(stats).unbind(1)
         columns["orphaned"] = columns["flipped"] = columns["flipped_mass"] = 0
-    above, below = scales.to(rows.dtype).unbind(1)
-    kept = torch.where(rows > up, rows * above[:, None], torch.where(rows < down, rows * below[:, None], 0.0))
-    return kept.view(relevance.shape), columns
+    return thinned(relevance, stats), columns
 
 
 def _reapply_neurons(kept: Neurons, stats: Tensor, arrived: Arrived, columns: dict[str, Any]) -> Tensor:

@@ -116,7 +116,9 @@ def check_output(found: Trace, output: Any) -> None:
 # Operations that cannot hide a NaN or +∞ of their input from the output they give (−∞ hides below a ReLU or a maximum,
 # where it neither counts nor holds relevance).
 _OPEN_FAMILIES = (Family.LAYER, Family.REARRANGE, Family.WINNER, Family.SPLIT)
-_OPEN_KINDS = frozenset("relu dropout dropout1d dropout2d dropout3d batch_norm clone detach contiguous to float".split())
+_OPEN_KINDS = frozenset(
+    "relu dropout dropout1d dropout2d dropout3d batch_norm clone detach contiguous to float".split()
+)
 _CLOSED_KINDS = frozenset("maximum minimum min amin".split())
 
 

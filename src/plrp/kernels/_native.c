@@ -84,21 +84,26 @@ static inline float float_of(uint32_t u) {
 
 typedef struct {
     double sums[COPIES][2 * BINS]; /* positive entries, then negative ones */
-    int64_t entries;
+    int64_t entries, kept;
 } histogram;
+
+enum { CHUNK = 2048 };
 
 FOR_THIS_MACHINE
 static void fill(histogram *h, const float *v, int64_t n) {
-    int64_t entries = 0;
-    int64_t i = 0;
-    for (; i + COPIES <= n; i += COPIES)
-        for (int c = 0; c < COPIES; c++) { /* copies, so that neighbours of one bin need not wait for each other */
-            uint32_t u = bits_of(v[i + c]);
-            h->sums[c][u >> 20] += fabsf(v[i + c]);
+    float found[CHUNK];
+    for (int64_t from = 0; from < n; from += CHUNK) {
+        int64_t to = from + CHUNK < n ? from + CHUNK : n, m = 0, i = 0;
+        for (i = from; i < to; i++) { /* zeros, of which there are many, would all wait for one bin */
+            found[m] = v[i];
+            m += v[i] != 0;
         }
-    for (; i < n; i++) h->sums[0][bits_of(v[i]) >> 20] += fabsf(v[i]);
-    for (i = 0; i < n; i++) entries += v[i] != 0;
-    h->entries += entries;
+        for (i = 0; i + COPIES <= m; i += COPIES)
+            for (int c = 0; c < COPIES; c++) /* copies, so that neighbours of one bin need not wait for each other */
+                h->sums[c][bits_of(found[i + c]) >> 20] += fabsf(found[i + c]);
+        for (; i < m; i++) h->sums[0][bits_of(found[i]) >> 20] += fabsf(found[i]);
+        h->entries += m;
+    }
 }
 
 typedef struct {
@@ -201,35 +206,38 @@ static int64_t count_kept(const float *v, int64_t n, float up, float down) {
     return kept;
 }
 
-static void select_row(void *context, int64_t row) {
+/* Both signs of all rows: items 2 · row + sign. */
+static void select_sign(void *context, int64_t item) {
     selection *s = context;
-    int64_t begin = s->offsets[row], n = s->offsets[row + 1] - begin;
-    const float *v = s->values + begin;
+    int64_t row = item / 2, sign = item % 2, begin = s->offsets[row], n = s->offsets[row + 1] - begin;
     double *stats = s->stats + row * STATS;
     uint32_t *scratch = malloc((size_t)(n + 1) * sizeof *scratch);
-    double *sums = calloc(2 * BINS, sizeof *sums);
+    double *sums = calloc(BINS, sizeof *sums);
     if (!scratch || !sums) {
         atomic_store(&s->failed, 1);
     } else {
-        int64_t entries = 0;
-        for (int64_t piece = 0; piece < s->pieces; piece++) {
-            histogram *h = &s->histograms[row * s->pieces + piece];
+        for (int64_t piece = 0; piece < s->pieces; piece++)
             for (int c = 0; c < COPIES; c++)
-                for (int b = 0; b < 2 * BINS; b++) sums[b] += h->sums[c][b];
-            entries += h->entries;
-        }
-        for (int sign = 0; sign < 2; sign++) {
-            sign_cut found = cut_sign(v, n, sums + sign * BINS, (uint32_t)sign, s->shares[sign], scratch);
-            stats[sign] = found.theta;
-            stats[2 + sign] = found.before;
-            stats[4 + sign] = found.pruned;
-        }
-        stats[6] = (double)entries;
-        int all = stats[4] == 0 && stats[5] == 0;
-        stats[7] = all ? (double)entries : (double)count_kept(v, n, (float)stats[0], -(float)stats[1]);
+                for (int b = 0; b < BINS; b++) sums[b] += s->histograms[row * s->pieces + piece].sums[c][sign * BINS + b];
+        sign_cut found = cut_sign(s->values + begin, n, sums, (uint32_t)sign, s->shares[sign], scratch);
+        stats[sign] = found.theta;
+        stats[2 + sign] = found.before;
+        stats[4 + sign] = found.pruned;
     }
     free(scratch);
     free(sums);
+}
+
+static void count_piece(void *context, int64_t item) {
+    selection *s = context;
+    int64_t row = item / s->pieces, piece = item % s->pieces;
+    int64_t begin = s->offsets[row], n = s->offsets[row + 1] - begin;
+    int64_t from = n * piece / s->pieces, to = n * (piece + 1) / s->pieces;
+    const double *stats = s->stats + row * STATS;
+    histogram *h = &s->histograms[item];
+    h->kept = h->entries;
+    if (stats[4] != 0 || stats[5] != 0)
+        h->kept = count_kept(s->values + begin + from, to - from, (float)stats[0], -(float)stats[1]);
 }
 
 /* --- arguments -------------------------------------------------------------------------------------------------- */
@@ -277,7 +285,12 @@ static PyObject *py_select(PyObject *self, PyObject *const *given, Py_ssize_t co
     if (!s.histograms) return PyErr_NoMemory();
     Py_BEGIN_ALLOW_THREADS
     parallel(fill_piece, &s, s.rows * s.pieces, s.threads);
-    parallel(select_row, &s, s.rows, s.threads);
+    parallel(select_sign, &s, s.rows * 2, s.threads);
+    parallel(count_piece, &s, s.rows * s.pieces, s.threads);
+    for (int64_t item = 0; item < s.rows * s.pieces; item++) {
+        s.stats[item / s.pieces * STATS + 6] += (double)s.histograms[item].entries;
+        s.stats[item / s.pieces * STATS + 7] += (double)s.histograms[item].kept;
+    }
     Py_END_ALLOW_THREADS
     free(s.histograms);
     if (s.failed) return PyErr_NoMemory();
@@ -303,6 +316,41 @@ static keeping keeping_of(const double *stats, int rescale) {
 
 static inline int kept(const keeping *k, float v) { return (v > k->up) | (v < k->down); }
 static inline float scaled(const keeping *k, float v) { return v * (v > 0 ? k->scale_up : k->scale_down); }
+
+typedef struct {
+    const float *values;
+    const double *stats;
+    int64_t each;
+    float *out;
+} thinning;
+
+enum { THINNED = 1 << 15 }; /* entries per item */
+
+FOR_THIS_MACHINE
+static void thin_some(void *context, int64_t item) {
+    thinning *t = context;
+    int64_t pieces = (t->each + THINNED - 1) / THINNED, row = item / pieces, from = item % pieces * THINNED;
+    int64_t to = from + THINNED < t->each ? from + THINNED : t->each;
+    keeping k = keeping_of(t->stats + row * STATS, 1);
+    const float *v = t->values + row * t->each;
+    float *out = t->out + row * t->each;
+    for (int64_t i = from; i < to; i++) {
+        float up = v[i] > k.up ? v[i] * k.scale_up : 0, down = v[i] < k.down ? v[i] * k.scale_down : 0;
+        out[i] = up + down;
+    }
+}
+
+/* The survivors in place, times λ. thin(values, rows, each, stats, out, threads) */
+static PyObject *py_thin(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[6];
+    if (!read_numbers(given, count, 6, a)) return NULL;
+    thinning t = {POINTER(const float, a[0]), POINTER(const double, a[3]), a[2], POINTER(float, a[4])};
+    Py_BEGIN_ALLOW_THREADS
+    parallel(thin_some, &t, a[1] * ((t.each + THINNED - 1) / THINNED), a[1] * a[2] < 1 << 16 ? 1 : a[5]);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
 
 /* Survivors of rows (positions × channels). collect_rows(values, positions, offsets, rows, channels, stats, rescale,
    out_positions, out_begins, out_channels, out_values) → number of positions */
@@ -460,6 +508,31 @@ static PyObject *py_regroup(PyObject *self, PyObject *const *given, Py_ssize_t c
     free(order);
     free(seen);
     return PyLong_FromLongLong(found);
+}
+
+typedef struct {
+    const float *from;
+    const int64_t *index;
+    int64_t size;
+    float *out;
+} taking;
+
+static void take_some(void *context, int64_t item) {
+    taking *t = context;
+    int64_t to = (item + 1) * 4096 < t->size ? (item + 1) * 4096 : t->size;
+    for (int64_t i = item * 4096; i < to; i++) t->out[i] = t->from[t->index[i]];
+}
+
+/* take(from, index, size, out, threads): out[i] = from[index[i]] */
+static PyObject *py_take(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[5];
+    if (!read_numbers(given, count, 5, a)) return NULL;
+    taking t = {POINTER(const float, a[0]), POINTER(const int64_t, a[1]), a[2], POINTER(float, a[3])};
+    Py_BEGIN_ALLOW_THREADS
+    parallel(take_some, &t, (t.size + 4095) / 4096, t.size < 1 << 15 ? 1 : a[4]);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 /* The union of two ascending lists of positions, and where each list stands in it.
@@ -851,8 +924,21 @@ static void hand_band(void *context, int64_t item) {
     }
 }
 
+typedef struct {
+    float *to;
+    const float *by;
+    int64_t size;
+} product;
+
+FOR_THIS_MACHINE
+static void multiply_some(void *context, int64_t item) {
+    product *p = context;
+    int64_t to = (item + 1) * THINNED < p->size ? (item + 1) * THINNED : p->size;
+    for (int64_t i = item * THINNED; i < to; i++) p->to[i] *= p->by[i];
+}
+
 /* One layer over the neurons that hold relevance, in any of three ways (`what`): 1 contributions Σ_j n_jk into d,
-   2 Σ_k w_jk s_k into taken, 3 both at once with the quotient between, and taken times what was read.
+   2 Σ_k w_jk s_k into taken, times the rows if they are given, 3 both at once with the quotient between.
    layer(what, places, positions, begins, channels, taps, kernel, inputs, outputs, groups, weight, rows, d, s, taken,
    read, samples, axis, inner, reach, given, bias, epsilon, one_sign, threads) */
 static PyObject *py_layer(PyObject *self, PyObject *const *given, Py_ssize_t count) {
@@ -893,8 +979,10 @@ static PyObject *py_layer(PyObject *self, PyObject *const *given, Py_ssize_t cou
         int64_t bands = a[16] * l.per_sample;
         for (l.phase = 0; l.phase < l.phases; l.phase++) parallel(hand_band, &l, bands / l.phases, threads);
     }
-    if (a[0] == 3)
-        for (int64_t i = 0; i < a[15] * l.inputs; i++) l.taken[i] *= l.rows[i];
+    if (a[0] != 1 && l.rows) {
+        product p = {l.taken, l.rows, a[15] * l.inputs};
+        parallel(multiply_some, &p, (p.size + THINNED - 1) / THINNED, p.size < 1 << 17 ? 1 : a[24]);
+    }
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -1007,9 +1095,11 @@ static PyObject *py_again(PyObject *self, PyObject *const *given, Py_ssize_t cou
 
 static PyMethodDef methods[] = {
     {"select", (PyCFunction)(void (*)(void))py_select, METH_FASTCALL, "θ of both signs per row, with masses and counts."},
+    {"thin", (PyCFunction)(void (*)(void))py_thin, METH_FASTCALL, "The survivors in place, times λ."},
     {"collect_rows", (PyCFunction)(void (*)(void))py_collect_rows, METH_FASTCALL, "The survivors of rows."},
     {"collect_dense", (PyCFunction)(void (*)(void))py_collect_dense, METH_FASTCALL, "The survivors of a tensor."},
     {"regroup", (PyCFunction)(void (*)(void))py_regroup, METH_FASTCALL, "Neurons in the order of positions."},
+    {"take", (PyCFunction)(void (*)(void))py_take, METH_FASTCALL, "Entries of a tensor by their places."},
     {"union", (PyCFunction)(void (*)(void))py_union, METH_FASTCALL, "The union of two lists of positions."},
     {"flat", (PyCFunction)(void (*)(void))py_flat, METH_FASTCALL, "Where neurons stand in their tensor."},
     {"plan", (PyCFunction)(void (*)(void))py_plan, METH_FASTCALL, "Which input positions output positions read."},

@@ -64,6 +64,10 @@ class Neurons:
 
     def at(self, tensor: Tensor) -> Tensor:
         """What another tensor of this shape holds at these neurons."""
+        if tensor.shape == self.shape and native.available(tensor):
+            found = torch.empty_like(self.values)
+            native.call("take", tensor, self.flat, len(found), found, native.threads())
+            return found
         return tensor.expand(self.shape).reshape(-1)[self.flat]
 
     def sum(self, values: Tensor) -> Tensor:
@@ -223,6 +227,20 @@ def survivors(relevance: Tensor | Rows, stats: Tensor, rescale: bool) -> Neurons
     return Neurons(relevance.shape, at[lived], begins, channel.int(), held)
 
 
+def thinned(relevance: Tensor, stats: Tensor) -> Tensor:
+    """The same survivors, times λ, in an ordinary tensor: for tensors of which many survive."""
+    rows = relevance.flatten(1)
+    if native.available(relevance):
+        out = torch.empty_like(relevance)
+        native.call("thin", relevance, *rows.shape, stats, out, native.threads())
+        return out
+    stats = stats.to(rows.device)
+    up, down = stats[:, :1].to(rows.dtype), -stats[:, 1:2].to(rows.dtype)
+    above, below = rescaling(stats).to(rows.dtype).unbind(1)
+    kept = torch.where(rows > up, rows * above[:, None], torch.where(rows < down, rows * below[:, None], 0.0))
+    return kept.view(relevance.shape)
+
+
 def rescaling(stats: Tensor) -> Tensor:
     """λ per sample and sign, (samples, 2): mass before / mass after; 1 where nothing was pruned or nothing is left."""
     before, after = stats[:, 2:4], stats[:, 2:4] - stats[:, 4:6]
@@ -373,9 +391,7 @@ class Weight:
             rows, ready = self._by_channel
             scale = None if self.scale is None else self.scale.contiguous()
             sizes = outputs, inputs, taps, self.part
-            native.call(
-                "weights", self.raw, scale, *sizes, channels, len(channels), ready, rows, native.threads()
-            )
+            native.call("weights", self.raw, scale, *sizes, channels, len(channels), ready, rows, native.threads())
             return rows
         return self.full.flatten(2).transpose(1, 2).contiguous()
 
@@ -395,19 +411,20 @@ def contributions(plan: Plan, neurons: Neurons, rows: Tensor, weight: Weight) ->
     return sums[position_of(neurons), neurons.channels.long()]
 
 
-def handed(plan: Plan, neurons: Neurons, s: Tensor, weight: Weight) -> Tensor:
-    """Σ_k w_jk s_k over the neurons k, as rows at the plan's positions."""
+def handed(plan: Plan, neurons: Neurons, s: Tensor, weight: Weight, rows: Tensor | None = None) -> Tensor:
+    """x_j Σ_k w_jk s_k over the neurons k, as rows at the plan's positions; `rows` are the x (None: ones)."""
     geometry = plan.geometry
     taken = s.new_zeros(len(plan.positions), geometry.inputs[1])
     if native.available(s, taken):
-        _layer(2, plan, neurons, weight, s=s, taken=taken)
+        _layer(2, plan, neurons, weight, rows=rows, s=s, taken=taken)
         return taken
     spread = s.new_zeros(len(neurons.positions), geometry.outputs[1])
     spread[position_of(neurons), neurons.channels.long()] = s
     per_group = weight.full.flatten(2).unflatten(0, (geometry.groups, -1))
     patches = torch.einsum("qgo,goit->qtgi", spread.unflatten(1, (geometry.groups, -1)), per_group).flatten(2)
     inside = plan.taps >= 0
-    return taken.index_add_(0, plan.taps[inside].long(), patches[inside])
+    taken.index_add_(0, plan.taps[inside].long(), patches[inside])
+    return taken if rows is None else taken.mul_(rows)
 
 
 def through(

@@ -1,0 +1,98 @@
+"""A 1D CNN on 10,000 sequences of 250 bases: plrp against Zennit, same network, same composite (epsilon-plus).
+
+Each side runs at the batch size at which it is fastest on a part of the sequences. That both compute the same relevance
+is checked first. The network is `plrp.genomics.SequenceCNN` with random weights, as is the DNA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import plrp
+from methods import FORWARD, by_zennit, forward, ours
+from plrp.genomics import SequenceCNN
+from subjects import settle
+from timing import interleaved, options, ratio, seconds, write
+
+BATCHES = (64, 128, 256, 512)
+
+
+def zennit(model: nn.Module, x: Tensor) -> Tensor:
+    """Zennit's EpsilonPlus, BatchNorms merged."""
+    from zennit.canonizers import NamedMergeBatchNorm
+    from zennit.composites import EpsilonPlus
+
+    merge = NamedMergeBatchNorm([(["conv1"], "norm1"), (["conv2"], "norm2")])
+    return by_zennit(model, x, EpsilonPlus(canonizers=[merge]))
+
+
+Side = Callable[[nn.Module, Tensor], Any]
+SIDES: dict[str, Side] = {
+    "plrp LRP": lambda model, x: ours(None, "epsilon-plus")(model, x)(),
+    "plrp λ 0.2": lambda model, x: ours(plrp.Pruning(0.2), "epsilon-plus")(model, x)(),
+    "Zennit": zennit,
+    FORWARD: forward,
+}
+
+
+def one_hot(count: int, length: int = 250) -> Tensor:
+    """Random DNA, (count, 4, length)."""
+    bases = torch.randint(4, (count, length), generator=torch.Generator().manual_seed(0))
+    return nn.functional.one_hot(bases, 4).transpose(1, 2).float().contiguous()
+
+
+def all_of(side: Side, model: nn.Module, x: Tensor, batch: int) -> None:
+    for piece in x.split(batch):
+        side(model, piece)
+
+
+def best_batch(side: Side, model: nn.Module, x: Tensor) -> int:
+    """The batch size at which a side is fastest, best of two tries each."""
+    all_of(side, model, x[: BATCHES[0]], BATCHES[0])
+    return min(BATCHES, key=lambda n: min(seconds(lambda: all_of(side, model, x, n)) for _ in range(2)))
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--filters", type=int, default=32)
+    parser.add_argument("--count", type=int, help="sequences (default: 10,000; quick: 2,000)")
+    args = parser.parse_args()
+    count = args.count or (2000 if args.quick else 10_000)
+    torch.manual_seed(0)
+    model, x = SequenceCNN(args.filters), one_hot(count)
+    settle(model, x[:512])
+    model.eval()
+    few = x[:32]
+    mine, theirs = SIDES["plrp LRP"](model, few), zennit(model, few)
+    difference = float((mine - theirs).abs().max() / theirs.abs().max())
+    print(f"largest difference of relevance from Zennit's: {difference:.1e} of the largest entry", flush=True)
+    trial = x[: 512 if args.quick else 2048]
+    batches = {name: best_batch(side, model, trial) for name, side in SIDES.items()}
+    print("batch sizes: " + ", ".join(f"{name} {n}" for name, n in batches.items()), flush=True)
+    runs = {name: (lambda s=side, n=batches[name]: all_of(s, model, x, n)) for name, side in SIDES.items()}
+    most, budget = args.rounds or (3 if args.quick else 7), 12 if args.quick else 90
+    rounds = interleaved(runs, f"{count} sequences", min(3, most), most, budget)
+    rows = [
+        {
+            "method": name,
+            "batch": batches[name],
+            "forward passes": ratio(rounds, name, FORWARD),
+            "faster than Zennit": ratio(rounds, "Zennit", name),
+            "sequences per second": count / ratio([{**r, "one": 1.0} for r in rounds], name, "one"),
+        }
+        for name in SIDES
+    ]
+    for row in rows:
+        print(
+            f"{row['method']}: {row['forward passes']:.2f} forward passes, "
+            f"{row['faster than Zennit']:.2f} × as fast as Zennit, {row['sequences per second']:.0f} sequences per second"
+        )
+    write(args.out, "sequences", {"count": count, "filters": args.filters, "difference": difference, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
