@@ -84,7 +84,7 @@ _GLANCE = 31
 
 
 def _narrow(neurons: Neurons) -> bool:
-    """Whether few positions hold the neurons, where that matters: torch gathers positions, the compiled loops do not."""
+    """Whether few positions hold the neurons, where it matters: torch gathers positions, the compiled loops do not."""
     if native.available(neurons.values):
         return True
     return len(neurons.positions) <= POSITIONS_BELOW * neurons.shape[0] * neurons.shape[2:].numel()

@@ -152,9 +152,7 @@ class Site:
 class Arrived:
     """What reached a tensor, kept apart for PLRP-M: over its conv and linear readers, and over all others."""
 
-    layers: list[tuple[Samples, list[Handed] | list[Followed]]] = field(
-        default_factory=list
-    )  # and their outputs' layout
+    layers: list[tuple[Samples, list[Handed] | list[Followed]]] = field(default_factory=list)  # and their outputs
     other: Relevance | None = None
 
     def dense(self) -> Arrived:
@@ -322,7 +320,7 @@ def prune(
 
 
 def _by_neurons(relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None) -> bool:
-    """Whether to keep the survivors as single neurons: tensors (samples, channels, *plane) that a share of mass cuts."""
+    """Whether to keep the survivors as single neurons: tensors (samples, channels, *plane) cut by a share of mass."""
     return (
         fast()
         and pruning.sparsity_gain is None
@@ -371,7 +369,7 @@ def _many(relevance: Tensor, stats: Tensor, book: Booking) -> tuple[Tensor, dict
     """PLRP-λ of a tensor of which so many neurons survive that they are better kept in place."""
     columns: dict[str, Any] = {}
     if book.active:
-        columns = Cut.of(stats, relevance).columns()
+        columns |= Cut.of(stats, relevance).columns()
         columns["lambda_positive"], columns["lambda_negative"] = rescaling(stats).unbind(1)
         columns["orphaned"] = columns["flipped"] = columns["flipped_mass"] = 0
     return thinned(relevance, stats), columns
@@ -467,6 +465,7 @@ def _reapply(
     homeless = [rows.new_zeros(samples.batch) for _ in range(2)]
     for above, branches in arrived.layers:
         for handed in branches:
+            assert isinstance(handed, Handed)
             handed = handed.narrowed() if above.ordinary else handed
             branch = handed.branch
             total = handed.denominator if branch.bias is None else handed.denominator - branch.bias
@@ -483,7 +482,7 @@ def _reapply(
                 for sign, mass in enumerate(signed_mass(above.rows(orphaned))):
                     homeless[sign] = homeless[sign] + mass
     columns["orphaned"] = homeless[0] + homeless[1]
-    if arrived.other is not None:
+    if isinstance(arrived.other, Tensor):
         other = samples.rows(arrived.other)
         kept = other * (chosen.survivors != 0)
         before, after = signed_mass(other), signed_mass(kept)
@@ -515,6 +514,7 @@ def _reapply_naively(
     again = torch.zeros_like(relevance)
     for above, branches in arrived.layers:
         for handed in branches:
+            assert isinstance(handed, Handed)
             branch = handed.branch
             d = branch.contributions(keep)
             d = d if branch.bias is None else d + branch.bias
@@ -525,7 +525,7 @@ def _reapply_naively(
                     book.bias = book.bias + sign * above.sum(scaled * branch.bias) * pruned
                 taken = handed.given - scaled * denominator  # what ε kept of the relevance given
                 book.epsilon = book.epsilon + sign * above.sum(taken) * pruned
-    if arrived.other is not None:
+    if isinstance(arrived.other, Tensor):
         again += arrived.other * keep
         book.dropped = samples.sum(arrived.other * (1 - keep)) * pruned
     return again

@@ -55,6 +55,7 @@ class Recorder(TorchFunctionMode):
         entry = self._known.get(id(tensor))
         if entry is None or entry[0]() is not tensor:
             return None
+        assert isinstance(tensor, Tensor)
         value = entry[1]
         if value.forgotten:
             value.data = _snapshot(tensor)  # somebody reads it after all

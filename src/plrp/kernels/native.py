@@ -27,10 +27,7 @@ def available(*tensors: Tensor) -> bool:
     """Whether the compiled loops are there and can take these tensors."""
     if _native is None or not fast():
         return False
-    for t in tensors:
-        if t.dtype is not torch.float32 or not t.is_cpu or not t.is_contiguous():
-            return False
-    return True
+    return all(t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() for t in tensors)
 
 
 def threads() -> int:

@@ -315,21 +315,16 @@ def plan(geometry: Geometry, neurons: Neurons) -> Plan:
         rows, scratch = torch.empty(most, dtype=torch.int64), torch.empty(samples * plane, dtype=torch.int32)
         size = native.call("plan", neurons.positions, count, scratch, rows, taps, *geometry.numbers())
         return Plan(geometry, rows[:size], taps)
-    at, steps, scale = neurons.positions, [], 1
+    at = neurons.positions
     sample = at // geometry.outputs[2:].numel()
-    inside: Tensor | None = None
-    where = torch.zeros_like(at)[:, None]
-    for axis in range(len(geometry.kernel) - 1, -1, -1):  # the last axis runs fastest
-        size = geometry.outputs[2 + axis]
+    where, inside = sample[:, None], torch.ones_like(at, dtype=torch.bool)[:, None]
+    for axis, size in enumerate(geometry.outputs[2:]):
         step = torch.arange(geometry.kernel[axis], device=at.device) * geometry.dilation[axis]
-        i = (at // math.prod(geometry.outputs[3 + axis :]) % size)[:, None] * geometry.stride[axis]
-        steps.insert(0, i - geometry.padding[axis] + step)
-    for axis, i in enumerate(steps):
+        begin = at // math.prod(geometry.outputs[3 + axis :]) % size * geometry.stride[axis] - geometry.padding[axis]
+        i = begin[:, None] + step
         held = (i >= 0) & (i < geometry.inputs[2 + axis])
         where = (where[:, :, None] * geometry.inputs[2 + axis] + i[:, None, :]).flatten(1)
-        inside = held if inside is None else (inside[:, :, None] & held[:, None, :]).flatten(1)
-    assert inside is not None
-    where = where + sample[:, None] * (plane * scale)
+        inside = (inside[:, :, None] & held[:, None, :]).flatten(1)
     positions, found = where[inside].unique(return_inverse=True)
     taps = torch.full(where.shape, -1, dtype=torch.int32, device=at.device)
     taps[inside] = found.int()

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from plrp.composites import Composite, nearest, resolve
 from plrp.explain import Explanation, Walk
+from plrp.kernels.sparse import Relevance, dense
 from plrp.pruning import Pruning
 from plrp.tape import Op, Value
 from plrp.trace import Trace
@@ -184,11 +185,11 @@ class _RecordingWalk(Walk):
         self.before: dict[int, Tensor] = {}
         self.after: dict[int, Tensor] = {}
 
-    def _collect(self, value: Value) -> Tensor | None:
+    def _collect(self, value: Value) -> Relevance | None:
         before = self.relevance.get(id(value))
         after = super()._collect(value)
         if before is not None and after is not None:
-            self.before[id(value)], self.after[id(value)] = before, after
+            self.before[id(value)], self.after[id(value)] = dense(before), dense(after)
         return after
 
 
@@ -213,9 +214,9 @@ class _ReplayingWalk(Walk):
             if any(r is not None for r in given):
                 self._hand_down(op, given)
         arrived = self._collect(lower)
-        return torch.zeros_like(lower.data) if arrived is None else arrived
+        return torch.zeros_like(lower.data) if arrived is None else dense(arrived)
 
-    def _collect(self, value: Value) -> Tensor | None:
+    def _collect(self, value: Value) -> Relevance | None:
         relevance = self.relevance.pop(id(value), None)
         if relevance is None or id(value) == self.untouched:
             return relevance
@@ -223,7 +224,9 @@ class _ReplayingWalk(Walk):
         if before is after:
             return relevance
         # What pruning did to each neuron, as a factor: 0 where it was cut, λ where it was scaled.
-        return relevance * torch.where(before == 0, torch.zeros_like(before), after / before.where(before != 0, 1.0))
+        return dense(relevance) * torch.where(
+            before == 0, torch.zeros_like(before), after / before.where(before != 0, 1.0)
+        )
 
 
 def _chosen_passages(trace: Trace, layers: Sequence[str] | None, count: int) -> list[Value]:
