@@ -17,6 +17,7 @@ from .ledger import Ledger, Mass
 from .maps import OneChannel
 from .operations import Family
 from .passing import book_branch, epsilon_for, pass_on
+from .pieces import joined, pieces
 from .pruning import Arrived, Pruning, Site, prune
 from .refusals import unsupported, unsupported_reason
 from .rules import Booking, Branch, Handed, Pass, Rule, quotient
@@ -56,6 +57,7 @@ class Explanation:
     pruning: Pruning | None
     _ledger: Ledger | None = field(default=None, repr=False)
     _again: Callable[[Sequence[str]], Explanation] | None = field(default=None, repr=False)
+    _scattered: frozenset[str] = field(default=frozenset(), repr=False)  # layers whose samples do not lie side by side
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
@@ -148,6 +150,7 @@ def explain(
     composite: str | Composite = "epsilon-plus-flat",
     pruning: Pruning | None = None,
     layers: bool | Sequence[str] = False,
+    micro_batch: int | None = None,
 ) -> Explanation:
     """Explain a model's prediction: how much each input feature contributed to a score.
 
@@ -157,7 +160,9 @@ def explain(
       score per sample;
     - `composite`: which layer gets which rule, by name or as a `plrp.Composite`;
     - `pruning`: a `plrp.Pruning`; None is plain LRP;
-    - `layers`: keep the relevance at every layer's input (True), or at some (their names).
+    - `layers`: keep the relevance at every layer's input (True), or at some (their names);
+    - `micro_batch`: walk the batch in pieces of so many samples, so that memory is bounded by a piece. The numbers are
+      the same: no sample's explanation depends on the others.
 
     >>> import torch, plrp
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
@@ -165,14 +170,17 @@ def explain(
     torch.Size([2, 4])
     """
 
-    def run(layers: bool | Sequence[str], ledger: bool) -> Explanation:
-        found = supported(record(model, inputs, frugal=not resolve(composite).needs_outputs))
+    parts = [(inputs, target)] if micro_batch is None else pieces(inputs, target, micro_batch)
+
+    def explain_one(given: Any, target: Any, layers: bool | Sequence[str], ledger: bool) -> Explanation:
+        found = supported(record(model, given, frugal=not resolve(composite).needs_outputs))
         found.forget_after_use()
         return explain_trace(found, target=target, composite=composite, pruning=pruning, layers=layers, ledger=ledger)
 
-    explanation = run(layers, ledger=False)
-    explanation._again = lambda layers: run(layers, ledger=True)
-    return explanation
+    def run(layers: bool | Sequence[str], ledger: bool) -> Explanation:
+        return joined([explain_one(*part, layers, ledger) for part in parts], lambda layers: run(layers, ledger=True))
+
+    return run(layers, ledger=False)
 
 
 def explain_trace(
@@ -214,6 +222,7 @@ def explain_trace(
         pruning=pruning,
         _ledger=walk.ledger,
         _again=again,
+        _scattered=frozenset(walk.scattered),
     )
 
 
@@ -249,6 +258,7 @@ class Walk:
             if op.name in wanted:
                 self.wanted.setdefault(id(op.inputs[0]), []).append(op.name)
         self.layers: dict[str, Tensor] = {}
+        self.scattered: set[str] = set()
         self.ledger = Ledger(found.batch) if ledger else None
         self.relevance: dict[int, Relevance] = {id(self.start.value): self.start.relevance}
         self.masses: dict[int, Mass] = {}
@@ -298,6 +308,8 @@ class Walk:
                 )
         for name in self.wanted.get(id(value), ()):
             self.layers[name] = dense(relevance)
+            if not value.samples.in_order:
+                self.scattered.add(name)
         return relevance
 
     def _mass(self, value: Value, relevance: Relevance) -> Mass:

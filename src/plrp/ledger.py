@@ -51,6 +51,20 @@ class Ledger(Sequence[dict[str, Any]]):
         row.update({name: pruned.get(name) for name in PRUNED})
         self._rows.append(row)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Ledger]) -> Ledger:
+        """The ledgers of a batch's pieces as that of the batch; the model must have done the same in each."""
+        whole = cls(sum(part.batch for part in parts))
+        names = ("entry", "layer", "op", "rule")
+        if len({tuple(tuple(row[n] for n in names) for row in part._rows) for part in parts}) > 1:
+            raise ValueError(
+                "The model took other operations for other pieces of the batch, so their ledgers cannot be joined: "
+                "explain without micro_batch, or piece by piece."
+            )
+        for rows in zip(*(part._rows for part in parts), strict=True):
+            whole._rows.append({name: _joined([row[name] for row in rows], parts) for name in rows[0]})
+        return whole
+
     def records(self) -> list[dict[str, Any]]:
         """All records as plain data: a list of dicts that pandas and polars take as it is."""
         return [record for row in self._rows for record in self._unrolled(row)]
@@ -100,6 +114,13 @@ class Ledger(Sequence[dict[str, Any]]):
 
     def _repr_html_(self) -> str:
         return render_html(self.HEADER, self.table())
+
+
+def _joined(values: Sequence[Any], parts: Sequence[Ledger]) -> Any:
+    """One column's values of all pieces: tensors (batch,) where any of them has one, else what all have."""
+    if not any(isinstance(value, Tensor) for value in values):
+        return values[0]
+    return torch.cat([torch.as_tensor(v).expand(part.batch) for v, part in zip(values, parts, strict=True)])
 
 
 def _pairs(row: dict[str, Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:

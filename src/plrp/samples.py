@@ -38,6 +38,11 @@ class Samples:
         """Whether the first axis is the batch."""
         return self.axis == 0 and self.ids is None
 
+    @property
+    def in_order(self) -> bool:
+        """Whether one sample follows the other along the first axis, so that batches may be joined there."""
+        return self.axis == 0 and (self.ids is None or bool((self.ids.diff() >= 0).all()))
+
     def rows(self, tensor: Tensor) -> Tensor:
         """The tensor as (batch, everything else of that sample)."""
         if self.batch == 0:

@@ -1,0 +1,72 @@
+"""A batch explained in pieces, so that memory is bounded by a piece and not by the batch: `micro_batch=`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .ledger import Ledger
+from .refusals import check_inputs
+from .tape import replaced, tensors_in
+
+if TYPE_CHECKING:
+    from .explain import Explanation
+
+Given = Tensor | Sequence[Tensor]
+
+
+def pieces(inputs: Given, target: Any, size: int) -> list[tuple[Given, Any]]:
+    """The inputs and targets of at most `size` samples each; an empty batch is one piece."""
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ValueError(f"micro_batch is a number of samples, 1 or more, got {size!r}.")
+    batch = check_inputs(inputs)[0].shape[0]
+    per_sample = isinstance(target, Tensor | np.ndarray) and target.ndim > 0
+    per_sample = per_sample or (isinstance(target, Sequence) and not isinstance(target, str | tuple))
+    if per_sample and len(target) != batch and batch:
+        raise ValueError(f"target has {len(target)} entries for a batch of {batch}: give one class per sample.")
+    found = []
+    for begin in range(0, max(batch, 1), size):
+        part = slice(begin, begin + size)
+        given: Given = inputs[part] if isinstance(inputs, Tensor) else tuple(x[part] for x in inputs)
+        found.append((given, target[part] if per_sample else target))
+    return found
+
+
+def joined(found: Sequence[Explanation], again: Callable[[Sequence[str]], Explanation]) -> Explanation:
+    """The explanations of the pieces as that of the whole batch; `again` makes it once more, with its ledger."""
+    from .explain import Explanation
+
+    first = found[0]
+    if len(found) == 1:
+        first._again = again
+        return first
+    for name in first._scattered:
+        raise ValueError(
+            f"The input of layer '{name}' does not hold one sample after the other, so its relevance cannot be joined: "
+            "leave out micro_batch or this layer."
+        )
+    layers = {name: torch.cat([e.layers[name] for e in found]) for name in first.layers}
+    ledgers = [e._ledger for e in found if e._ledger is not None]
+    return Explanation(
+        relevance=_joined_structure([e.relevance for e in found]),
+        logits=_joined_structure([e.logits for e in found]),
+        target=torch.cat([e.target for e in found]) if isinstance(first.target, Tensor) else first.target,
+        score=torch.cat([e.score for e in found]),
+        layers=layers,
+        head=first.head,
+        composite=first.composite,
+        pruning=first.pruning,
+        _ledger=Ledger.joined(ledgers) if ledgers else None,
+        _again=again,
+    )
+
+
+def _joined_structure(parts: Sequence[Any]) -> Any:
+    """The same nested structure with each tensor joined along the batch axis."""
+    columns = zip(*(tensors_in(part) for part in parts), strict=True)
+    tensors = iter([torch.cat(column) if column[0].dim() else column[0] for column in columns])
+    return replaced(parts[0], lambda _: next(tensors), of=Tensor)
