@@ -466,7 +466,7 @@ class _Crew:
         elif "failed" in message:
             failure = Failure(**message["failed"])
             if failure.kind == "DiskFull":
-                from plrp.experiments.store import DiskFull
+                from plrp.places import DiskFull
 
                 raise DiskFull(failure.errno, failure.message)
             self.again(failure, hand.node)

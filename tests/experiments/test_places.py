@@ -17,7 +17,7 @@ from test_sweep import plain_world, same
 
 from plrp import cli
 from plrp.experiments import Bucket, DiskFull, Folder, Results, RunError, Store, sweep
-from plrp.experiments.store import place_at
+from plrp.places import place_at
 
 
 class OnlyPut(AbstractFileSystem):

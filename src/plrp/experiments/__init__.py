@@ -7,10 +7,12 @@
 `pip install 'plrp[experiments]'`.
 """
 
+from plrp.places import Bucket, DiskFull, Folder, Place, RunError
+
 from .config import VARIANTS, Config, ConfigError, Data, Maps, Metric, Model
 from .presets import PRESETS, preset
 from .results import Results
-from .store import Bucket, ConfigChanged, DiskFull, Folder, PartsMissing, Place, RunError, Store
+from .store import ConfigChanged, PartsMissing, Store
 from .sweep import sweep
 
 __all__ = [

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from plrp.cluster import IN_A_ROW, Failure
+from plrp.places import DiskFull
 
 from .config import Config
 from .measure import Bench, Rehearsal
 from .networks import threads_set
-from .store import DiskFull, Store
+from .store import Store
 
 TRIES = 2
 """How often a part is begun whose process died, before it is given up."""

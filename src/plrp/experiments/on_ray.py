@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from plrp.cluster import Failure, RayCluster, Tick, Work, spread
+from plrp.places import Folder, RunError
 
 from .config import Config
 from .measure import Bench
 from .progress import ClusterWatch
-from .store import Folder, RunError, Store
+from .store import Store
 
 
 class Parts:

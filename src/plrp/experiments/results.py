@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from plrp.places import Place, RunError
+
 from .config import Config
 from .networks import training
-from .store import Found, Place, RunError, Store
+from .store import Found, Store
 from .tables import read_parquet, split
 
 if TYPE_CHECKING:

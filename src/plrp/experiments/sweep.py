@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plrp.cluster import Failure, RayCluster
+from plrp.places import DiskFull, Place
 
 from . import engine as local
 from . import on_ray
@@ -20,7 +21,7 @@ from .networks import network_digest
 from .progress import ClusterWatch, Watch, bar
 from .provenance import facts
 from .results import Results
-from .store import CONFIG, DiskFull, PartsMissing, Place, Store
+from .store import CONFIG, PartsMissing, Store
 
 NAMED = 20
 """Failed parts that an error names."""

@@ -37,8 +37,10 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(options.threads)
+    from plrp.places import DiskFull
+
     from .measure import Bench
-    from .store import DiskFull, Store
+    from .store import Store
 
     store = Store(options.run)
     bench: Bench | None = None
