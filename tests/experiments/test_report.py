@@ -19,7 +19,7 @@ pytest.importorskip("h5py")
 from made_runs import made_run, usual
 
 from plrp.experiments import report
-from plrp.experiments.report.runs import Run
+from plrp.experiments.report.runs import Run, titled
 from plrp.experiments.store import RunError
 
 SMALL = {"metrics": ("gini", "relevance_mass_accuracy"), "p": (0.0, 0.15, 0.9), "maps": False}
@@ -143,6 +143,48 @@ def test_the_same_run_gives_the_same_bytes(tmp_path) -> None:
         assert path.read_bytes() == (two.parent / "figures" / path.name).read_bytes(), path.name
 
 
+def test_a_folder_used_again_holds_the_new_report_alone(tmp_path) -> None:
+    dna = made_run(tmp_path / "dna", kind="simulated-dna", p=(0.0, 0.25), metrics=("gini",))
+    photographs = made_run(tmp_path / "photographs", **SMALL)
+    out = report.write([dna], tmp_path / "out", formats=("svg",)).parent
+    (out / "figures" / "mine.svg").write_text("drawn by hand")
+    (out / "notes.txt").write_text("written by hand")
+    report.write([photographs], out, formats=("png",))
+    own = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    fresh = report.write([photographs], tmp_path / "fresh", formats=("png",)).parent
+    expected = {str(path.relative_to(fresh)) for path in fresh.rglob("*") if path.is_file()}
+    assert own == expected | {"figures/mine.svg", "notes.txt"}
+
+
+@pytest.mark.parametrize(
+    "listed",
+    ['{"files": ["../kept.txt", "figures/../../kept.txt", "notes.txt", "", "figures/..", 7]}', "[", "[]", "{}"],
+)
+def test_a_list_of_files_that_somebody_changed_removes_nothing(tmp_path, listed) -> None:
+    out = tmp_path / "out"
+    (out / "figures").mkdir(parents=True)
+    (tmp_path / "kept.txt").write_text("")
+    (out / "notes.txt").write_text("")
+    (out / "files.json").write_text(listed)
+    report.write([made_run(tmp_path / "run", **SMALL)], out, formats=())
+    assert (tmp_path / "kept.txt").exists()
+    assert (out / "notes.txt").exists()
+    assert json.loads((out / "files.json").read_text())["files"] == sorted(
+        f"tables/{path.name}" for path in (out / "tables").iterdir()
+    )
+
+
+def test_the_page_names_no_folder_of_the_machine(tmp_path) -> None:
+    run = made_run(
+        tmp_path / "run", **SMALL, **{"data.root": "/home/somebody/data/ecssd", "model.weights": "/w/best.pth"}
+    )
+    text = report.write([run], formats=()).read_text()
+    assert 'root = "…/ecssd"' in words(text).replace("&quot;", '"')
+    assert "…/best.pth" in text
+    assert "somebody" not in text
+    assert str(tmp_path) not in text
+
+
 def test_best_p_and_extremes(tmp_path) -> None:
     def peaked(sample: int, variant: str, p: float, metric: str) -> float:
         gain = 0.1 * (sample + 1) if variant == "lambda" and p == 0.15 else 0.0
@@ -229,6 +271,13 @@ def test_the_same_network_twice_is_told_apart(tmp_path) -> None:
     page = report.write(runs, tmp_path / "out", formats=())
     assert "ResNet-50 (before)" in words(page.read_text())
     assert "ResNet-50 (after)" in words(page.read_text())
+    alike = [made_run(tmp_path / folder / "run", **SMALL) for folder in ("one", "two")]
+    loaded = titled([Run.load(path) for path in [*alike, runs[0]]])
+    assert [run.title for run in loaded] == [
+        "ECSSD, ResNet-50 (one/run)", "ECSSD, ResNet-50 (two/run)", f"ECSSD, ResNet-50 ({tmp_path.name}/before)"
+    ]  # fmt: skip
+    twice = titled([Run.load(runs[0])] * 2)
+    assert [run.title for run in twice] == ["ECSSD, ResNet-50 (1)", "ECSSD, ResNet-50 (2)"]
 
 
 def test_two_runs_compared_on_different_grids(tmp_path) -> None:

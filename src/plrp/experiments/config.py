@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from plrp.composites import composite as named_composite
@@ -38,7 +38,11 @@ METRICS = (
     "pixel_flipping",
     "score_kept",
 )
-"""What can be measured: functions of `plrp.metrics`, and the share of the score that reaches the input."""
+"""What can be measured: functions of `plrp.metrics`, and `score_kept`.
+
+score_kept = Σ relevance of the whole input / the explained score (the winning logit): 1 where all of it arrives. Biases
+and ε take the rest, or give some of it: it may be above 1, or negative.
+"""
 
 LOCALIZATION = ("relevance_mass_accuracy", "relevance_rank_accuracy", "pointing_game")
 ROBUSTNESS = ("local_lipschitz", "max_sensitivity")
@@ -354,6 +358,20 @@ def identity(config: Config) -> dict[str, Any]:
     return table
 
 
+def without_folders(config: Config) -> dict[str, Any]:
+    """The config as plain data to show to others: of paths only the last name, as `…/ecssd`."""
+    table = config.to_dict()
+
+    def shortened(text: str) -> str:
+        path = PurePath(text)
+        return f"…/{path.name}" if path.is_absolute() and path.name else text
+
+    for section, entries in (("data", ("root", *PATHS)), ("model", ("name", "weights"))):
+        known = table[section]
+        known.update({entry: shortened(known[entry]) for entry in entries if isinstance(known.get(entry), str)})
+    return table
+
+
 def differences(old: Config, new: Config) -> list[str]:
     """What differs between two configs in what decides results, entry by entry; empty where nothing does."""
     before, after = (_leaves({**identity(c), "part_size": c.part_size}) for c in (old, new))
@@ -465,9 +483,12 @@ def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split(name: str) -> list[str]:
-    """`metrics.local_lipschitz.max.samples` is the entry `samples` of the metric `local_lipschitz.max`."""
+    """`metrics.local_lipschitz.max.samples` is the entry `samples` of the metric `local_lipschitz.max`.
+
+    Quotes around the metric, as TOML has them, may stand there.
+    """
     if name.startswith("metrics."):
-        metric, _, entry = name.removeprefix("metrics.").rpartition(".")
+        metric, _, entry = name.removeprefix("metrics.").replace('"', "").rpartition(".")
         return ["metrics", metric, entry] if metric else ["metrics", entry]
     return name.split(".")
 

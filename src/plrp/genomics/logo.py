@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from plrp.files import new_file
+from plrp.files import save_figure
 
 from .sequences import LETTERS
 
@@ -30,14 +30,6 @@ COLOURS = {"A": "#0a8a3a", "C": "#1f4fc4", "G": "#e08a00", "T": "#c8232c"}
 
 _GAP = 0.06
 """Share of a letter's cell left empty beside it."""
-
-
-def _matplotlib() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise ImportError("Logos need matplotlib: pip install 'plrp[genomics]'") from None
-    return matplotlib
 
 
 @lru_cache(maxsize=4)
@@ -155,9 +147,11 @@ def logo_page(
     dpi: int = 150,
 ) -> Figure:
     """A page of many sequences, each an entry (title, rows, letters, sites) as in `plot_logos`."""
-    _matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError("Logos need matplotlib: pip install 'plrp[genomics]'") from None
 
     if not sequences:
         raise ValueError("Nothing to draw: give at least one sequence.")
@@ -196,7 +190,7 @@ def logo_page(
             _dress(ax, label, sites, begin, end, names=number == 0, last=number == len(cut) - 1)
             line += 1
     if path is not None:
-        save_figure(figure, path, dpi)
+        save_figure(figure, path, dpi=dpi)
     return figure
 
 
@@ -253,19 +247,3 @@ def _dress(
         if names and name:
             above = ax.get_xaxis_transform()
             ax.text((low + high) / 2, 1.02, name, transform=above, ha="center", va="bottom", fontsize=6.5)
-
-
-def save_figure(figure: Figure, path: str | Path, dpi: int = 150) -> None:
-    """Write a figure as PNG, SVG or PDF, whole or not at all; no time stamps: same figure, same bytes."""
-    matplotlib = _matplotlib()
-    path = Path(path)
-    kind = path.suffix.lower().lstrip(".")
-    if kind not in ("png", "svg", "pdf"):
-        raise ValueError(f"{path}: figures are written as .png, .svg or .pdf.")
-    undated: dict[str, Any] = {
-        "png": {"Software": None},
-        "svg": {"Date": None, "Creator": None},
-        "pdf": {"CreationDate": None, "Producer": None},
-    }[kind]
-    with new_file(path) as part, matplotlib.rc_context({"svg.hashsalt": "plrp", "svg.fonttype": "path"}):
-        figure.savefig(part, dpi=dpi, metadata=undated)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from plrp.files import save_figure
+
 if TYPE_CHECKING:
     from plrp.vision.datasets import ECSSD, DatasetError, ImageNet, Photographs
     from plrp.vision.explained import ExplainedPhotograph, explain_photograph
     from plrp.vision.figures import comparison_figure, explanation_figure
     from plrp.vision.flows import Flow, Thinning, flow, thinning
     from plrp.vision.geometry import Geometry
-    from plrp.vision.heatmaps import Heatmap, heatmap, save_figure
+    from plrp.vision.heatmaps import Heatmap, heatmap
     from plrp.vision.layers import flow_figure, thinning_figure
     from plrp.vision.photographs import BadImage, Photograph, read_photograph
 
@@ -22,7 +24,7 @@ _HOME = {
     "figures": ("comparison_figure", "explanation_figure"),
     "flows": ("Flow", "Thinning", "flow", "thinning"),
     "geometry": ("Geometry",),
-    "heatmaps": ("Heatmap", "heatmap", "save_figure"),
+    "heatmaps": ("Heatmap", "heatmap"),
     "layers": ("flow_figure", "thinning_figure"),
     "photographs": ("BadImage", "Photograph", "read_photograph"),
 }

@@ -223,7 +223,7 @@ def write(
     """All files of one photograph, each whole or not there; the picture last, so that it stands for a
     finished one.
     """
-    from plrp.vision.heatmaps import save_figure
+    from plrp.files import save_figure
 
     written = []
     if archive is not None:

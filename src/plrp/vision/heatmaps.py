@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plrp.files import new_file
+from plrp.files import new_file, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -250,20 +250,6 @@ def add_colour_bar(ax: Axes, colours: str, limit: float, gamma: float = 1.0) -> 
     bar.ax.set_yticklabels([f"−{limit:.2g}", "0", f"{limit:.2g}"])
     bar.ax.tick_params(length=2, labelsize=6.5)
     bar.outline.set_linewidth(0.4)
-
-
-def save_figure(figure: Figure, path: str | Path, *, dpi: int = 200) -> None:
-    """Write a figure whole or not at all; in SVG and PDF the labels stay text."""
-    import matplotlib
-
-    path = Path(path)
-    kind = path.suffix.lower().lstrip(".")
-    if kind not in ("png", "svg", "pdf", "jpg", "jpeg", "webp"):
-        raise ValueError(f"{path} should end in .png, .svg, .pdf, .jpg or .webp.")
-    text: dict[Any, Any] = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "plrp"}
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    with new_file(path) as part, matplotlib.rc_context(text):
-        figure.savefig(part, format=kind, dpi=dpi, metadata=undated)
 
 
 def _dilated(values: np.ndarray, dilate: int | str) -> np.ndarray:

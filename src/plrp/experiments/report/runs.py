@@ -135,18 +135,21 @@ class Run:
 
 
 def titled(runs: Sequence[Run]) -> list[Run]:
-    """With titles that tell them apart: where two are alike, the name of the sweep, or its folder, is added."""
-    tells: list[Callable[[Run], str]] = [
-        lambda run: run.results.name,
-        lambda run: Path(run.path).name,
-        lambda run: run.path,
-    ]
-    for added in tells:
-        titles = [run.title for run in runs]
-        runs = [
-            replace(run, title=f"{run.title} ({added(run)})") if titles.count(run.title) > 1 else run for run in runs
-        ]
-    return list(runs)
+    """With titles that tell them apart: where some are alike, the name of the sweep is added, or as much of the folder
+    as it takes; a run that is given twice is numbered.
+    """
+    depth = max((len(Path(run.path).parts) for run in runs), default=0)
+    tells: list[Callable[[int], str]] = [lambda k: runs[k].results.name]
+    tells += [lambda k, last=last: "/".join(Path(runs[k].path).parts[-last:]) for last in range(1, depth + 1)]  # type: ignore[misc]
+    tells.append(lambda k: str(k + 1))
+    titles = [run.title for run in runs]
+    for title in set(titles):
+        alike = [k for k, other in enumerate(titles) if other == title]
+        if len(alike) > 1:
+            tell = next(tell for tell in tells if len({tell(k) for k in alike}) == len(alike))
+            for k in alike:
+                titles[k] = f"{title} ({tell(k)})"
+    return [replace(run, title=title) for run, title in zip(runs, titles, strict=True)]
 
 
 def across(runs: Sequence[Run]) -> dict[str, Statement]:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import numpy as np
 
 from plrp.experiments import figures, statements
-from plrp.experiments.config import write_toml
+from plrp.experiments.config import without_folders, write_toml
 from plrp.experiments.intervals import METHOD
 from plrp.experiments.measured import BASELINE, LABELS, LRP, VARIANTS, Measured, Method, plain
 from plrp.experiments.statements import Statement
@@ -405,7 +405,9 @@ def _runs(runs: Sequence[Run], sheets: Sheets) -> str:
     parts = [table(["run", "samples", "predicted rightly", "composite", "p", "state"], rows)]
     for run in runs:
         label = f"{escape(run.title)}: " if len(runs) > 1 else ""
-        parts.append(folded(f"{label}config", f"<pre>{escape(write_toml(run.results.config))}</pre>"))
+        parts.append(
+            folded(f"{label}config", f"<pre>{escape(write_toml(without_folders(run.results.settings)))}</pre>")
+        )
         facts = {k: v for k, v in run.results.versions.items() if k != "starts"}
         flat = [[escape(k), escape(v)] for k, v in _flat(facts)]
         parts.append(

@@ -5,27 +5,35 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from plrp import pages
 from plrp.experiments.figures import DARK, PIXELS
-from plrp.files import new_file
+from plrp.files import new_file, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGE = "index.html"
+WRITTEN = "files.json"
+"""The list of a report's own files, by which the next report in the same folder knows what it may remove."""
+FOLDERS = ("figures", "tables")
 
 
 class Sheets:
-    """The folder of a report: `index.html`, `figures/`, `tables/`."""
+    """The folder of a report: `index.html`, `figures/`, `tables/`, and `files.json`, the list of what is in them.
+
+    Of an earlier report in the same folder, what this one does not write again is removed; other files stay.
+    """
 
     def __init__(self, out: Path, formats: Sequence[str], show_progress: bool | None = None) -> None:
         self.out = out
         self.formats = tuple(formats)
         self.show_progress = show_progress
         self.names: set[tuple[str, str]] = set()
+        self.earlier = earlier_files(out)
+        self.written: set[str] = set()
 
     def drawing(self, name: str, wide: Figure, alt: str, caption: str = "", narrow: Figure | None = None) -> str:
         """Lines and letters: vectors on the page, in the colours of the reader's theme."""
@@ -45,13 +53,20 @@ class Sheets:
 
     def _keep(self, name: str, figure: Figure) -> str:
         """Write a figure in every format; returns its name, with a number where that was taken."""
-        from plrp.vision.heatmaps import save_figure
-
         name = self._free("figures", name)
         for kind in self.formats:
-            (self.out / "figures").mkdir(parents=True, exist_ok=True)
-            save_figure(figure, self.out / "figures" / f"{name}.{kind}")
+            save_figure(figure, self._file("figures", f"{name}.{kind}"))
         return name
+
+    def _file(self, folder: str, name: str) -> Path:
+        """The path of a new file, listed before it is written: an interrupted report leaves none unlisted."""
+        self.written.add(f"{folder}/{name}")
+        self._list(self.earlier | self.written)
+        return self.out / folder / name
+
+    def _list(self, files: set[str]) -> None:
+        with new_file(self.out / WRITTEN) as part:
+            part.write_text(json.dumps({"files": sorted(files)}, indent=1) + "\n", encoding="utf-8")
 
     def _free(self, folder: str, name: str) -> str:
         """A name that no other file of this report has in its folder."""
@@ -67,18 +82,32 @@ class Sheets:
     def table(self, name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Numbers as CSV."""
         name = self._free("tables", name)
-        with new_file(self.out / "tables" / f"{name}.csv") as part, part.open("w", newline="") as stream:
+        with new_file(self._file("tables", f"{name}.csv")) as part, part.open("w", newline="") as stream:
             writer = csv.writer(stream)
             writer.writerow(head)
             writer.writerows(rows)
 
     def json(self, name: str, content: Any) -> None:
         """Plain data as JSON."""
-        with new_file(self.out / "tables" / f"{name}.json") as part:
+        with new_file(self._file("tables", f"{name}.json")) as part:
             part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def finish(self, document: str) -> Path:
-        """The page, last of all; returns its path."""
+        """The page, and away with what an earlier report wrote and this one did not; returns the page's path."""
         path = self.out / PAGE
         pages.write_page(path, document)
+        for name in self.earlier - self.written:
+            (self.out / name).unlink(missing_ok=True)
+        self._list(self.written)
         return path
+
+
+def earlier_files(out: Path) -> set[str]:
+    """What a report that was written to this folder before lists as its own; nothing where that cannot be known."""
+    try:
+        listed = json.loads((out / WRITTEN).read_text("utf-8"))["files"]
+        paths = [PurePosixPath(name) for name in listed]
+    except (OSError, ValueError, LookupError, TypeError):
+        return set()
+    # A list that somebody changed must not lead out of the folder.
+    return {str(path) for path in paths if str(path.parent) in FOLDERS and path.name not in ("", "..")}
