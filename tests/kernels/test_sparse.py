@@ -138,6 +138,37 @@ def test_survivors_are_the_entries_above_theta_times_lambda(
             assert found.positions.tolist() == sorted(set(found.positions.tolist()))
 
 
+@bodies
+@quick
+@given(tensors, st.sampled_from([0.0, 0.05, 0.5, 0.95]), st.sampled_from([0.0, 0.3]))
+def test_survivors_kept_in_place_are_the_same_survivors(name: str, held: Tensor, p: float, p_negative: float) -> None:
+    with body(name) as dtype:
+        values = held.to(dtype)
+        before = values.clone()
+        stats = selection.statistics(values, torch.arange(len(held) + 1) * held.shape[1:].numel(), p, p_negative)
+        found = sparse.thinned(values, stats)
+        assert torch.equal(values, before)
+        assert torch.equal(found, sparse.survivors(values, stats, rescale=True).dense())
+        assert not torch.signbit(found[found == 0]).any()
+
+
+@bodies
+@quick
+@given(tensors, st.integers(0, 10_000))
+def test_a_tensor_is_read_at_the_neurons(name: str, held: Tensor, seed: int) -> None:
+    """Of any dtype, expanded, not contiguous: as indexing does."""
+    with body(name) as dtype:
+        few = neurons(held, dtype)
+        tensor = torch.randn(held.shape, generator=torch.Generator().manual_seed(seed))
+        expected = tensor.reshape(-1)[few.flat]
+        for kind in (torch.float32, torch.float64, torch.int64):
+            assert torch.equal(few.at(tensor.to(kind)), expected.to(kind))
+        turned = tensor.transpose(0, -1).contiguous().transpose(0, -1)
+        assert torch.equal(few.at(turned), expected)
+        assert torch.equal(few.at(tensor[:, :1]), tensor[:, :1].expand_as(tensor).reshape(-1)[few.flat])
+        assert torch.equal(few.holding(few.values.double()).at(tensor).float(), expected)
+
+
 # ---------------------------------------------------------------- layers
 
 

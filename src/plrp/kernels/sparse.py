@@ -65,7 +65,7 @@ class Neurons:
     def at(self, tensor: Tensor) -> Tensor:
         """What another tensor of this shape holds at these neurons."""
         if tensor.shape == self.shape and native.available(tensor):
-            found = torch.empty_like(self.values)
+            found = torch.empty_like(self.flat, dtype=tensor.dtype)
             native.call("take", tensor, self.flat, len(found), found, native.threads())
             return found
         return tensor.expand(self.shape).reshape(-1)[self.flat]
