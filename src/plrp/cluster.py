@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 TRIES = 3
@@ -144,6 +145,14 @@ def ray_module() -> Any:
     except ImportError:
         raise ImportError("Many machines need Ray: pip install 'plrp[ray]'") from None
     return ray
+
+
+def inside(path: str, working_dir: str | None) -> str:
+    """A path in the folder that Ray takes to the workers as written from there, for there it is another folder."""
+    if working_dir is None or "://" in working_dir or not Path(path).is_absolute():
+        return path
+    root = Path(working_dir).resolve()
+    return str(Path(path).relative_to(root)) if Path(path).is_relative_to(root) else path
 
 
 # -- the command line
@@ -326,6 +335,7 @@ class _Crew:
         self.memory = 0
         self.gpus = self._gpus()
         self.looked = 0.0
+        self.waiting = False  # for nodes
 
     def run(self) -> list[Failure]:
         try:
@@ -337,6 +347,7 @@ class _Crew:
             self.rehearse()
             while self.working():
                 self.look()
+                self.employ()
                 self.hear()
         finally:
             for hand in self.hands:
@@ -395,6 +406,9 @@ class _Crew:
         if self.row < IN_A_ROW:
             for _ in range(self.wanted() - len(self.hands)):
                 self.hire()
+        if not self.hands and not self.waiting:
+            self.listener.say(f"no node has room for a worker ({self._needs()}): waiting for one")
+        self.waiting = not self.hands
 
     def rehearse(self) -> None:
         """One worker tries a first piece of a part; if that kills it, another one tries the next part."""
@@ -402,6 +416,8 @@ class _Crew:
         for index in list(self.todo)[: self.cluster.tries]:
             hand = self.hire()
             try:
+                if not self.ray.wait([hand.waits_for], num_returns=1, timeout=LOOK * 2)[0]:
+                    self.listener.say("the cluster is busy: waiting for room for a worker")
                 self.ray.get(hand.waits_for)
                 cost = self.ray.get(hand.actor.rehearse.remote(index))
             except self.ray.exceptions.RayError as error:
@@ -439,12 +455,21 @@ class _Crew:
             except self.ray.exceptions.RayError as error:
                 self.gone(hand, error)
 
+    def employ(self) -> None:
+        """Give parts that came back to workers that have nothing to do."""
+        for hand in self.hands:
+            if self.todo and hand.waits_for is None:
+                self.next(hand)
+
     def next(self, hand: _Hand) -> None:
         """Give a worker a part: not one that went wrong on its node, if there are nodes that have not tried it."""
         hand.at = hand.waits_for = None
-        if not self.todo or self.row >= IN_A_ROW:
+        if self.row >= IN_A_ROW:
             return
-        place = next((k for k in range(1 + len(self.where)) if k < len(self.todo) and self._fits(hand, k)), 0)
+        most = min(len(self.todo), 1 + len(self.where))  # so many in front may be such parts
+        place = next((k for k in range(most) if self._fits(hand, k)), None)
+        if place is None:
+            return
         index = self.todo[place]
         del self.todo[place]
         hand.at = index

@@ -340,6 +340,7 @@ class Script:
         self.actors = 0
         self.attempts: list[tuple[int, str]] = []
         self.under_way = self.most = 0
+        self.slow: dict[int, int] = {}  # words of a worker before a part is done
 
     def nodes(self) -> list[dict[str, Any]]:
         has = {"CPU": 1.0, **self.resources}
@@ -373,7 +374,8 @@ class Script:
                 script.under_way += 1
                 script.most = max(script.most, script.under_way)
                 tries = sum(i == index for i, _ in script.attempts)
-                return iter([Answer(script.fate(script, index, self.node, tries))])
+                told = [Answer({"ticks": {}})] * script.slow.get(index, 0)
+                return iter([*told, Answer(script.fate(script, index, self.node, tries))])
 
         return type("", (), {"remote": lambda _, *arguments: Actor()})()
 
@@ -432,6 +434,24 @@ def test_a_part_goes_to_another_node_first() -> None:
     notes, failures = played(script, 40, tries=2)
     assert sorted(notes.stored) == list(range(40))
     assert failures == []
+
+
+def test_the_last_part_goes_to_a_worker_that_has_nothing_to_do() -> None:
+    """Its first worker dies when the other one has finished."""
+    script = Script(lambda s, i, node, t: Gone("worker process has died") if i == 2 and t == 1 else {"done": i})
+    notes, failures = played(script, 3)
+    assert sorted(notes.stored) == [0, 1, 2]
+    assert failures == []
+
+
+def test_the_last_part_waits_for_a_node_that_can_make_it() -> None:
+    """n0 cannot; it has nothing else to do, and n1 is still at its part."""
+    script = Script(lambda s, i, node, tries: wrong(i) if i == 0 and node == "n0" else {"done": i})
+    script.slow = {1: 5}
+    notes, failures = played(script, 2, tries=2)
+    assert sorted(notes.stored) == [0, 1]
+    assert failures == []
+    assert script.attempts == [(0, "n0"), (1, "n1"), (0, "n1")]
 
 
 def test_lost_nodes_count_less_than_dead_workers() -> None:

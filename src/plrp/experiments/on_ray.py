@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from plrp.cluster import Failure, RayCluster, Tick, Work, spread
+from plrp.cluster import Failure, RayCluster, Tick, Work, inside, spread
 from plrp.places import Folder, RunError
 
 from .config import Config
 from .measure import Bench
+from .networks import network_digest
 from .progress import ClusterWatch
 from .store import Store
+
+CHECKED = 100_000
+"""Samples up to which a worker makes sure that it has the same ones: it looks at every file."""
 
 
 class Parts:
@@ -21,7 +26,15 @@ class Parts:
 
     def __init__(self, config: Mapping[str, Any], store: str, device: str) -> None:
         self.store = Store(store)
-        self.bench = Bench(Config.from_dict(config).at(Path.cwd()), self.store, device)
+        settled = Config.from_dict(config).at(Path.cwd())
+        if network_digest(settled, self.store) != settled.model.digest:
+            raise _other("weights")
+        self.bench = Bench(settled, self.store, device)
+        samples = self.bench.samples
+        if samples.count != settled.data.count:
+            raise _other("samples")
+        if samples.count <= CHECKED and samples.digest() != settled.data.digest:
+            raise _other("samples")
 
     def rehearse(self, index: int) -> dict[str, Any]:
         """What a first batch cost."""
@@ -30,6 +43,11 @@ class Parts:
     def do(self, index: int, tick: Tick) -> None:
         """Make a part and store it."""
         self.store.put(self.bench.config, index, self.bench.part(index, tick))
+
+
+def _other(what: str) -> RunError:
+    """Of a node whose parts would bear the name of other results."""
+    return RunError(f"{socket.gethostname()} has other {what} than where the sweep was started.")
 
 
 def run(
@@ -48,17 +66,12 @@ def run(
 
 
 def portable(config: Config, working_dir: str | None) -> Config:
-    """With paths inside the folder that Ray takes to the workers written from there, for there it is another folder."""
-    if working_dir is None or "://" in working_dir:
-        return config
-    root = Path(working_dir).resolve()
+    """With paths inside the folder that Ray takes to the workers written from there."""
 
-    def inside(text: Any) -> Any:
-        if not isinstance(text, str) or not Path(text).is_absolute() or not Path(text).is_relative_to(root):
-            return text
-        return str(Path(text).relative_to(root))
+    def there(value: Any) -> Any:
+        return inside(value, working_dir) if isinstance(value, str) else value
 
-    options = {name: inside(value) for name, value in config.data.options.items()}
-    data = replace(config.data, root=None if config.data.root is None else inside(config.data.root), options=options)
-    weights = None if config.model.weights is None else inside(config.model.weights)
-    return replace(config, data=data, model=replace(config.model, name=inside(config.model.name), weights=weights))
+    options = {name: there(value) for name, value in config.data.options.items()}
+    data = replace(config.data, root=there(config.data.root), options=options)
+    model = replace(config.model, name=there(config.model.name), weights=there(config.model.weights))
+    return replace(config, data=data, model=model)

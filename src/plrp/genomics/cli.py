@@ -224,7 +224,7 @@ def _add_explain(commands: Any) -> None:
         "--model", required=True, help="file.py:factory (your network), or a checkpoint of `plrp genomics train`"
     )
     parser.add_argument("--weights", metavar="FILE", help="state dict for file.py:factory")
-    parser.add_argument("--out", required=True, metavar="DIR")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder, or a URL such as s3://bucket/run")
     parser.add_argument(
         "-p", type=float, default=0.0, metavar="P", help="share of relevance pruned per layer; 0 is LRP"
     )
@@ -272,8 +272,6 @@ def _explain(arguments: argparse.Namespace) -> int:
         import torch
 
         torch.set_num_threads(arguments.threads)
-    if "://" in arguments.out:
-        raise ValueError(f"{arguments.out}: --out is a folder here, one that all machines see.")
     outcome = explain_file(
         arguments.sequences,
         arguments.model,

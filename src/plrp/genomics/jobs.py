@@ -1,15 +1,18 @@
 """Explaining files of thousands of sequences: in parts, restartable, spread over a job array.
 
-A run is a folder. `run.json` says what is being done; `parts/NNNNN.npz` are finished parts, each written whole or not
-at all; a run that was killed goes on where it stopped, and `--shard i/n` lets n processes share one folder. When the
-last part is there, the results are gathered into the files other tools read.
+A run is a folder, or a URL that fsspec opens. `run.json` says what is being done; `parts/NNNNN.npz` are finished parts,
+each written whole or not at all; a run that was killed goes on where it stopped, and `--shard i/n` lets n processes
+share one folder. When the last part is there, the results are gathered into the files other tools read.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from plrp.cluster import Failure, RayCluster, Tick, Work, spread
-from plrp.files import new_file
+from plrp.cluster import Failure, RayCluster, Tick, Work, inside, spread
+from plrp.files import UNFINISHED, new_file
+from plrp.places import Folder, Place, RunError, place_at
 from plrp.pruning import Pruning
 
 from .attribution import COMPOSITE, Pooling, explain_sequences, pool
@@ -29,6 +33,8 @@ from .motifs import jaspar_motifs
 from .progress import progress
 from .seqlets import Match, Seqlets, find_seqlets, match_seqlets
 from .sequences import Ambiguous, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz
+
+RUN = "run.json"
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
 def explain_file(
     path: str | Path,
     model: nn.Module | str,
-    out: str | Path,
+    out: str | Path | Place,
     *,
     weights: str | Path | None = None,
     genome: str | Path | None = None,
@@ -100,7 +106,7 @@ def explain_file(
     say: Callable[[str], None] = lambda text: None,
     about: dict[str, Any] | None = None,
 ) -> Outcome:
-    """Explain every sequence of a file and write the results into the folder `out`.
+    """Explain every sequence of a file and write the results into `out`: a folder, or a URL such as `s3://bucket/run`.
 
     `model` is a module, or the name of one as `load_model` takes it, with `weights`. All of the input is read and
     checked first, so that a bad line stops the run before anything is written. Sequences are taken in parts of
@@ -108,8 +114,9 @@ def explain_file(
     takes every n-th part from the i-th on; the process that finds all parts finished gathers them. `about` is kept in
     `run.json` and must be the same when a run is taken up again (the model's name and weights, say).
 
-    A `plrp.cluster.RayCluster` as `engine` makes the parts on its nodes, which see the same files under the same names;
-    the model has to be named then. Parts that could not be made are in `Outcome.failures`.
+    A `plrp.cluster.RayCluster` as `engine` makes the parts on its nodes, which find the same files under the same
+    names, or in the folder that its runtime environment brings; the model has to be named then. Parts that could not be
+    made are in `Outcome.failures`.
 
     Written: `onehot.npz` and `attributions.npz` for TF-MoDISco (where all sequences have one length), `seqlets.bed`,
     `relevance.parquet`, and `relevance.bedgraph` where genomic coordinates are known.
@@ -119,11 +126,13 @@ def explain_file(
         raise ValueError(f"shard {index}/{count}: write i/n with i from 1 to n.")
     if engine is not None and not isinstance(model, str):
         raise ValueError("on a cluster the model is named, such as 'file.py:factory', for a module does not travel.")
-    out = Path(out)
+    place = out if isinstance(out, Place) else place_at(out)
+    if engine is not None and place.private:
+        raise RunError(f"{place} is this process's memory, which workers do not see: name a folder or a bucket.")
     explaining = Explaining(
         path,
         model,
-        out,
+        place,
         weights=weights,
         genome=genome,
         width=width,
@@ -141,38 +150,44 @@ def explain_file(
     )
     plan = explaining.plan
     _try_lengths(explaining.model, explaining.sequences, plan, ambiguous, device)
-    _settle(out, {**explaining.settings(), **(about or {})})
+    _settle(place, {**explaining.settings(), **(about or {})})
     mine = [k for k in range(len(plan)) if k % count == index - 1]
-    missing = [k for k in mine if not _part(out, k).exists()]
+    there = set(place.names("parts"))
+    missing = [k for k in mine if _part(k) not in there]
     with progress("explaining", sum(len(plan[k]) for k in mine), show_progress) as step:
         step(sum(len(plan[k]) for k in set(mine).difference(missing)))
         listener = _Listener(lambda k: step(len(plan[k])), say)
-        if engine is None:
-            for k in missing:
-                explaining.do(k)
-                listener.done(k)
-            failures = []
-        else:
-            work = Work("plrp.genomics.jobs:Explaining", explaining.as_data())
-            failures = spread(engine, work, missing, listener)
-    done = sum(_part(out, k).exists() for k in range(len(plan)))
+        failures: list[Failure] = []
+        try:
+            if engine is None:
+                for k in missing:
+                    explaining.do(k)
+                    listener.done(k)
+            else:
+                data = explaining.as_data(engine.runtime_env.get("working_dir"))
+                failures = spread(engine, Work("plrp.genomics.jobs:Explaining", data), missing, listener)
+        except KeyboardInterrupt:
+            say(f"stopped: {listener.stored} of {len(missing)} parts were stored; started again, it goes on from there")
+            raise
+    there = set(place.names("parts"))
+    done = sum(_part(k) in there for k in range(len(plan)))
     outcome = Outcome(listener.stored, done, len(plan), len(explaining.sequences), tuple(failures))
     if outcome.complete:
-        _gather(out, explaining.sequences, plan, pooling, ambiguous)
+        _gather(place, explaining.sequences, plan, pooling, ambiguous)
     return outcome
 
 
 class Explaining:
     """One file's sequences, a model, and how to explain them part by part; on this machine or on a worker of a cluster.
 
-    The arguments are those of `explain_file`.
+    The arguments are those of `explain_file`; `expected` are digests of the sequences and weights, where known.
     """
 
     def __init__(
         self,
         path: str | Path,
         model: nn.Module | str,
-        out: str | Path,
+        out: str | Path | Place,
         *,
         weights: str | Path | None,
         genome: str | Path | None,
@@ -181,9 +196,11 @@ class Explaining:
         target: Any,
         part_size: int,
         device: str | None,
+        expected: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
-        self.path, self.out, self.genome, self.width = Path(path), Path(out), genome, width
+        self.place = out if isinstance(out, Place) else place_at(out)
+        self.path, self.genome, self.width = Path(path), genome, width
         self.name, self.weights, self.device = model, weights, device
         self.target = tuple(target) if isinstance(target, list) else target
         self.pruning = Pruning(**pruning) if isinstance(pruning, Mapping) else pruning
@@ -191,31 +208,44 @@ class Explaining:
         self.sequences = read_sequences(path, genome, width)
         self.plan = _plan(self.sequences, part_size)
         self.model = (load_model(model, weights) if isinstance(model, str) else model).eval()
+        if expected is not None and list(self.digests) != list(expected):
+            raise RunError(f"{socket.gethostname()} has other sequences or weights than where the command was started.")
         if device is not None:
             self.model.to(device)
 
+    @property
+    def digests(self) -> tuple[str, str]:
+        """Short hashes by which the same sequences and the same weights are known again."""
+        return _digest(self.sequences), _weights_digest(self.model)
+
     def settings(self) -> dict[str, Any]:
         """What decides the results, for `run.json`."""
+        digest, weights_digest = self.digests
         return {
             "input": self.path.name,
-            "digest": _digest(self.sequences),
-            "weights_digest": _weights_digest(self.model),
+            "digest": digest,
+            "weights_digest": weights_digest,
             "target": list(self.target) if isinstance(self.target, tuple) else self.target,
             "pruning": repr(self.pruning),
             "part_size": self.part_size,
             **{name: value for name, value in self.options.items() if name != "batch_size"},
         }
 
-    def as_data(self) -> dict[str, Any]:
-        """The arguments to make the same on another machine: plain data, paths in full."""
+    def as_data(self, working_dir: str | None = None) -> dict[str, Any]:
+        """The arguments to make the same on another machine: plain data, paths in full or inside the folder sent."""
         assert isinstance(self.name, str)
         file, colon, factory = self.name.rpartition(":") if ".py:" in self.name else (self.name, "", "")
+
+        def there(path: str | Path | None) -> str | None:
+            return None if path is None else inside(str(Path(path).resolve()), working_dir)
+
         return {
-            "path": _full(self.path),
-            "model": f"{_full(file)}{colon}{factory}",
-            "out": _full(self.out),
-            "weights": _full(self.weights),
-            "genome": _full(self.genome),
+            "path": there(self.path),
+            "model": f"{there(file)}{colon}{factory}",
+            "out": str(self.place.path.resolve() if isinstance(self.place, Folder) else self.place),
+            "weights": there(self.weights),
+            "genome": there(self.genome),
+            "expected": list(self.digests),
             "width": self.width,
             "target": list(self.target) if isinstance(self.target, tuple) else self.target,
             "pruning": None if self.pruning is None else asdict(self.pruning),
@@ -241,7 +271,8 @@ class Explaining:
         )
         per_base = pool(found.relevance, onehot, self.options["pooling"])
         named = _named_seqlets(per_base, chosen, self.options["match"])
-        write_npz(_part(self.out, k), relevance=found.relevance, score=found.score, target=found.target, **named)
+        with self.place.new_file(_part(k)) as path:
+            write_npz(path, relevance=found.relevance, score=found.score, target=found.target, **named)
 
 
 class _Listener:
@@ -267,12 +298,8 @@ class _Listener:
         self.say(f"failed, and left out for now: {failure}")
 
 
-def _full(path: str | Path | None) -> str | None:
-    return None if path is None else str(Path(path).resolve())
-
-
-def _part(out: Path, number: int) -> Path:
-    return out / "parts" / f"{number:05d}.npz"
+def _part(number: int) -> str:
+    return f"parts/{number:05d}.npz"
 
 
 def _plan(sequences: Sequences, part_size: int) -> list[list[int]]:
@@ -326,30 +353,31 @@ def _weights_digest(model: nn.Module) -> str:
     return state.hexdigest()[:16]
 
 
-def _settle(out: Path, settings: dict[str, Any]) -> None:
+def _settle(place: Place, settings: dict[str, Any]) -> None:
     """Write `run.json`, or make sure that a run found there is this one."""
-    file = out / "run.json"
     wanted = json.loads(json.dumps(settings))
-    if file.exists():
-        there = json.loads(file.read_text())
+    if place.exists(RUN):
+        there = json.loads(place.read(RUN))
         changed = sorted(k for k in wanted.keys() | there.keys() if wanted.get(k) != there.get(k))
         if changed:
             raise FileExistsError(
-                f"{file}: this folder holds another run; "
+                f"{place}/{RUN}: this folder holds another run; "
                 f"{', '.join(f'{k} was {there.get(k)!r}' for k in changed[:3])}. Choose another --out, or remove the "
                 "folder."
             )
         return
-    if out.exists() and any(out.iterdir()) and not (out / "parts").is_dir():
-        raise FileExistsError(f"{out} is there already and holds no run of plrp: choose another --out.")
-    (out / "parts").mkdir(parents=True, exist_ok=True)
-    with new_file(file) as part:
-        part.write_text(json.dumps(wanted, indent=1) + "\n")
+    if isinstance(place, Folder):
+        names = {path.name for path in place.path.iterdir()} if place.path.exists() else set()
+    else:
+        names = set(place.names())
+    if any(name not in (RUN, "parts") and UNFINISHED not in name for name in names):  # other shards may have begun
+        raise FileExistsError(f"{place} is there already and holds no run of plrp: choose another --out.")
+    place.write(RUN, (json.dumps(wanted, indent=1) + "\n").encode())
 
 
-def _load_part(out: Path, number: int) -> npt.NDArray[np.float32]:
-    with np.load(_part(out, number)) as stored:
-        return stored["relevance"]
+def _load_part(place: Place, number: int, names: Sequence[str]) -> list[npt.NDArray[Any]]:
+    with np.load(io.BytesIO(place.read(_part(number)))) as stored:
+        return [stored[name] for name in names]
 
 
 SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet", "motif", "p", "strand")
@@ -381,43 +409,43 @@ def _matches(columns: dict[str, npt.NDArray[Any]]) -> list[Match] | None:
     ]
 
 
-def _gather(out: Path, sequences: Sequences, plan: list[list[int]], pooling: Pooling, ambiguous: Ambiguous) -> None:
+def _gather(place: Place, sequences: Sequences, plan: list[list[int]], pooling: Pooling, ambiguous: Ambiguous) -> None:
     """Results of all parts in the files that other tools read; harmless if two processes do it at once."""
 
     def parts() -> Iterator[tuple[Sequences, npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
         for k, rows in enumerate(plan):
             chosen = sequences[rows]
-            relevance = _load_part(out, k)
+            (relevance,) = _load_part(place, k, ["relevance"])
             yield chosen, relevance, pool(relevance, encode(chosen, ambiguous), pooling)
 
-    write_parquet(out / "relevance.parquet", ((chosen, list(values)) for chosen, _, values in parts()))
+    with place.new_file("relevance.parquet") as path:
+        write_parquet(path, ((chosen, list(values)) for chosen, _, values in parts()))
     if sequences.intervals is not None:
         order = [row for rows in plan for row in rows]
-        write_bedgraph(
-            out / "relevance.bedgraph",
-            [sequences.intervals[row] for row in order],
-            (row for _, _, values in parts() for row in values),
-        )
+        intervals = [sequences.intervals[row] for row in order]
+        with place.new_file("relevance.bedgraph") as path:
+            write_bedgraph(path, intervals, (row for _, _, values in parts() for row in values))
 
     columns: dict[str, list[npt.NDArray[Any]]] = {}
     for k, rows in enumerate(plan):
-        with np.load(_part(out, k)) as stored:
-            for name in SEQLET_COLUMNS:
-                columns.setdefault(name, []).append(stored[name])
+        for name, column in zip(SEQLET_COLUMNS, _load_part(place, k, SEQLET_COLUMNS), strict=True):
+            columns.setdefault(name, []).append(column)
         columns["sequence"][-1] = np.array(rows, np.int64)[columns["sequence"][-1]]
     whole_columns = {name: np.concatenate(arrays) for name, arrays in columns.items()}
     seqlets = Seqlets(*(whole_columns[name] for name in ("sequence", "start", "end", "relevance_of_seqlet")))
-    write_seqlets(out / "seqlets.bed", seqlets, sequences, _matches(whole_columns))
+    with place.new_file("seqlets.bed") as path:
+        write_seqlets(path, seqlets, sequences, _matches(whole_columns))
 
     lengths = set(sequences.lengths.tolist())
     if len(lengths) == 1:
         shape = (len(sequences), 4, lengths.pop())
-        scratch = out / "parts" / "gathered.npy"
-        with new_file(scratch) as part:
+        scratch = Path(place.path / "parts" if isinstance(place, Folder) else tempfile.gettempdir()) / "gathered.npy"
+        with place.new_file("attributions.npz") as path, new_file(scratch) as part:
             whole = np.lib.format.open_memmap(part, "w+", np.float32, shape)
             for k, rows in enumerate(plan):
-                whole[rows] = _load_part(out, k)
-            write_npz(out / "attributions.npz", arr_0=whole)
+                (whole[rows],) = _load_part(place, k, ["relevance"])
+            write_npz(path, arr_0=whole)
             del whole
         scratch.unlink(missing_ok=True)
-        write_npz(out / "onehot.npz", arr_0=encode(sequences, ambiguous).astype(np.int8))
+        with place.new_file("onehot.npz") as path:
+            write_npz(path, arr_0=encode(sequences, ambiguous).astype(np.int8))

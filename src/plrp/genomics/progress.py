@@ -17,7 +17,14 @@ def progress(label: str, total: int, show: bool | None = None) -> Iterator[Calla
         return
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
     except ImportError:
         raise ImportError("Progress bars need rich: pip install 'plrp[genomics]'") from None
     columns = (
@@ -25,9 +32,11 @@ def progress(label: str, total: int, show: bool | None = None) -> Iterator[Calla
         BarColumn(bar_width=28),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=600) as bar:
         task = bar.add_task(label, total=total, note="")
 
         def step(count: int = 1, note: str = "") -> None:
