@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
-from fsspec.spec import AbstractFileSystem
+from objects import object_store
 from test_store import made_part
 from test_sweep import plain_world, same
 
@@ -20,56 +19,17 @@ from plrp.experiments import Bucket, DiskFull, Folder, Results, RunError, Store,
 from plrp.places import place_at
 
 
-class OnlyPut(AbstractFileSystem):
-    """An object store in its barest form: put, get, list and delete of whole objects; no folders, no moving."""
-
-    protocol = "onlyput"
-    objects: dict[str, bytes] = {}  # noqa: RUF012
-
-    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
-        below = self._strip_protocol(path).rstrip("/") + "/"
-        found = {name for name in self.objects if name.startswith(below) and "/" not in name[len(below) :]}
-        folders = {below + name[len(below) :].split("/")[0] for name in self.objects if name.startswith(below)} - found
-        if not found | folders:
-            if below[:-1] in self.objects:
-                return [self._entry(below[:-1])]
-            raise FileNotFoundError(path)
-        entries = [self._entry(name) for name in sorted(found)]
-        entries += [{"name": name, "size": 0, "type": "directory"} for name in sorted(folders)]
-        return entries if detail else [entry["name"] for entry in entries]
-
-    def _entry(self, name: str) -> dict[str, Any]:
-        return {"name": name, "size": len(self.objects[name]), "type": "file"}
-
-    def makedirs(self, path: str, exist_ok: bool = False) -> None: ...
-
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
-        self.objects[self._strip_protocol(path)] = bytes(value)
-
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        try:
-            return self.objects[self._strip_protocol(path)][start:end]
-        except KeyError:
-            raise FileNotFoundError(path) from None
-
-    def rm_file(self, path: str) -> None:
-        if self.objects.pop(self._strip_protocol(path), None) is None:
-            raise FileNotFoundError(path)
-
-    def cp_file(self, path1: str, path2: str, **_: Any) -> None:
-        raise NotImplementedError
-
-
-fsspec.register_implementation("onlyput", OnlyPut, clobber=True)
-
-
-@pytest.fixture(params=["memory", "onlyput", "local", "file"])
+@pytest.fixture(params=["memory", "objects", "local", "file"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Where a run may be; `file` is forced through fsspec too."""
-    kind = request.param
-    yield f"{kind}://{tmp_path}/run" if kind in ("local", "file") else f"{kind}://{tmp_path.name}/run"
-    MemoryFileSystem.store.clear()
-    OnlyPut.objects.clear()
+    if request.param == "objects":
+        with object_store() as bucket:
+            yield f"{bucket}/run"
+    elif request.param == "memory":
+        yield f"memory://{tmp_path.name}/run"
+        MemoryFileSystem.store.clear()
+    else:
+        yield f"{request.param}://{tmp_path}/run"
 
 
 def test_bytes_are_kept_listed_and_forgotten(url: str) -> None:
@@ -91,6 +51,23 @@ def test_bytes_are_kept_listed_and_forgotten(url: str) -> None:
     place.remove("parts/a")
     assert Bucket(url).names("parts") == ["parts/b"]
     assert str(place) == url
+
+
+def test_files_are_kept_from_a_path_when_the_block_ends_well(url: str) -> None:
+    place = Bucket(url)
+
+    def write(content: bytes, ends_well: bool) -> None:
+        with place.new_file("sub/table.parquet") as path:
+            assert path.suffix == ".parquet"
+            path.write_bytes(content)
+            assert ends_well
+
+    write(b"old", True)
+    write(b"new", True)
+    with pytest.raises(AssertionError):
+        write(b"ha", False)
+    assert place.read("sub/table.parquet") == b"new"
+    assert place.names("sub") == ["sub/table.parquet"]
 
 
 def test_a_sweep_into_a_url_and_out_of_it(url: str, tmp_path: Path) -> None:
