@@ -68,6 +68,23 @@ def test_lines_are_the_means_and_start_at_lrp() -> None:
     assert (mean <= high).all()
 
 
+def test_a_close_up_is_of_the_lines_however_wide_the_bands() -> None:
+    """Samples that differ far more among themselves than methods do: the bands are cut, the lines fill the panel."""
+    apart_by = np.array([-0.4, -0.2, 0.0, 0.2, 0.4])
+    values = {"gini": {BASELINE: {0.0: 0.5 + apart_by}, "lambda": {p: 0.5 + 0.01 * p + apart_by for p in SHARES}}}
+    _, zoom = figures.over_p([from_arrays("net", values, 5)], ["gini"]).axes
+    _, y = lines(zoom)[STYLES["lambda"].colour]
+    low, high = zoom.get_ylim()
+    assert low < y.min()
+    assert y.max() < high
+    assert high - low < 4 * (y.max() - y.min())
+
+
+def test_metrics_within_a_sentence() -> None:
+    assert figures.metric("relevance_mass_accuracy").words == "relevance mass accuracy"
+    assert figures.metric("gini").words == "Gini index"
+
+
 def test_every_line_is_named_in_its_own_colour_and_names_do_not_overlap() -> None:
     for draw in (
         lambda: figures.over_p([made()], METRICS),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from plrp.experiments.intervals import bootstrap, expanded_tail, student_quantile
+from plrp.experiments.measured import difference_of
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 9, 30, 500])
@@ -24,6 +25,16 @@ def test_intervals_cover_the_mean_as_often_as_they_say(count) -> None:
     assert 0.91 <= covered <= 0.97  # the plain percentile bootstrap: 0.851 of 6 samples, 0.927 of 20
     assert (low <= draws.mean(0)).all()
     assert (high >= draws.mean(0)).all()
+
+
+def test_what_rounding_leaves_of_zero_has_no_sign() -> None:
+    """Few samples differ at all, so that some resamples hold none of them: that end is zero, not 1e-19."""
+    values = np.zeros(200)
+    values[:3] = 0.1 + 0.2, 1 / 3, 0.1
+    low, high = bootstrap(values)
+    assert low == 0 < high
+    assert difference_of(values).sign == 0
+    assert difference_of(-values).sign == 0
 
 
 def test_intervals_are_seeded_and_follow_shifts_and_scales() -> None:

@@ -65,7 +65,13 @@ class Metric:
         """The title with the paper's arrow."""
         return self.title + {1: " ↑", -1: " ↓", 0: ""}[self.better]
 
+    @property
+    def words(self) -> str:
+        """The title within a sentence; names of people keep their capital."""
+        return self.title if self.title.startswith(PEOPLE) else self.title[0].lower() + self.title[1:]
 
+
+PEOPLE = ("Gini", "Hoyer", "Lipschitz")
 METRICS = {
     "gini": Metric("Gini index", 1, (0, 1)),
     "entropy": Metric("Entropy (nats)", -1),
@@ -271,11 +277,13 @@ def _over_p(lines: Sequence[_Line], name: str, until: float | None, differences:
         last = max(max(line.x) for line in lines)
         ends = []
         seen: list[float] = []
+        means: list[float] = []
         for line in lines:
             style = STYLES[line.variant]
             x = np.array(line.x)
             shown = x <= until + 1e-9 if until else np.full(len(x), True)
             seen += [v for part in (line.y, line.low, line.high) for v in part[shown] if math.isfinite(v)]
+            means += [v for v in line.y[shown] if math.isfinite(v)]
             if line.variant == BASELINE:
                 ax.axhline(line.y[0], color=style.colour, linestyle=style.line, linewidth=1.4)
                 ends.append((LABELS[BASELINE], float(line.y[0]), style.text, math.inf))
@@ -291,7 +299,10 @@ def _over_p(lines: Sequence[_Line], name: str, until: float | None, differences:
         if until is None and about.whole is not None and not differences:
             ax.set_ylim(*about.whole)
         elif seen:
-            _fit(ax, min(seen), max(seen), log)
+            room = max(means) - min(means) if until else 0.0
+            # A close-up is of the lines: where bands reach much farther, they are cut.
+            low, high = (min(means) - room, max(means) + room) if room else (min(seen), max(seen))
+            _fit(ax, max(low, min(seen)), min(high, max(seen)), log)
         ax.set_xlim(0, 1.012 * (until or max(last, 0.05)))
         _ticks(ax, log)
         _title(

@@ -48,7 +48,9 @@ def bootstrap(
         centre = chosen.mean(0)  # equal scores keep an interval of no width
         means = _draws(count, resamples, seed) @ (chosen - centre) / count + centre
         tail = expanded_tail(count, confidence)
-        low[columns], high[columns] = np.quantile(means, [tail, 1 - tail], axis=0)
+        ends = np.quantile(means, [tail, 1 - tail], axis=0)
+        ends[np.abs(ends) < 1e-12 * np.abs(chosen).max(0)] = 0.0  # what rounding left of zero has no sign
+        low[columns], high[columns] = ends
     return low.reshape(rest), high.reshape(rest)
 
 

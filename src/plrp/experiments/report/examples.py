@@ -179,11 +179,11 @@ def _extremes(run: Run, sheets: Sheets) -> str:
             before, after = float(m.at(name, LRP)[k]), float(m.at(name, method)[k])
             rows.append([word, escape(run.sample_name(sample)), plain(before), plain(after), signed(float(gain[k]))])
             plain_rows.append([run.title, word, sample, run.sample_name(sample), before, after, float(gain[k])])
-    about = figures.metric(name).title
+    about = figures.metric(name).words
     sheets.table(f"{run.slug}-extremes", ["run", "gain", "sample", "name", "lrp", "plrp", "difference"], plain_rows)
     parts = [
         f"<p>Largest and smallest gain in {escape(about)} from LRP to PLRP-λ at p = {method.p:g}; it rises in "
-        f" {int((gain[known] > 0).sum()):,} of {len(known):,} samples.</p>",
+        f"{int((gain[known] > 0).sum()):,} of {len(known):,} samples.</p>",
         table(["gain", "sample", "LRP", f"PLRP-λ, p = {method.p:g}", "difference"], rows),
     ]
     mapped = set(run.results.mapped) if run.results.has_maps else set()

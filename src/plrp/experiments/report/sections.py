@@ -211,7 +211,7 @@ def _figures(runs: Sequence[Run], sheets: Sheets) -> str:
                     figures.over_p(rows, main),
                     _described(rows, main),
                     f"{_aspects(main)} over the pruned proportion p{_as_in(results)}. Above: the whole range; below: "
-                    f"small p. {_counts(rows, main)}",
+                    f"small p, where bands far wider than the lines are apart are cut. {_counts(rows, main)}",
                     figures.over_p(rows, main, narrow=True),
                 )
             )
@@ -246,11 +246,18 @@ def _figures(runs: Sequence[Run], sheets: Sheets) -> str:
                     f"{slug(dataset)}-further",
                     figures.over_p(rows, further, zoom=False),
                     _described(rows, further),
-                    f"Further metrics. {_counts(rows, further)}",
+                    f"Further metrics. {_defined(further)}{_counts(rows, further)}",
                     figures.over_p(rows, further, zoom=False, narrow=True),
                 )
             )
     return "\n".join(parts)
+
+
+def _defined(names: Sequence[str]) -> str:
+    """What a metric is that is no function of `plrp.metrics`."""
+    if "score_kept" not in names:
+        return ""
+    return "Share of the score kept: the sum of the input's relevance over the explained score; biases take the rest. "
 
 
 def _aspects(names: Sequence[str]) -> str:
