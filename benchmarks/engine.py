@@ -1,75 +1,65 @@
 """LRP and PLRP against Zennit, Captum, autoLRP, gradient × input and the conv floor, interleaved in one run.
 
-Every method runs once per round, in a random order, on the same model and photographs; what is printed is the median
-over the rounds of its time divided by the model's own forward pass in that round. The conv floor is the model's forward
-pass plus one convolution and one transposed convolution per conv layer, and nothing else.
+Every method runs once per round, in a random order, on the same photographs; what is printed is the median over the
+rounds of its time divided by the model's own forward pass in that round. The conv floor is the model's forward pass
+plus one convolution and one transposed convolution per conv layer, and nothing else. Peers work on a copy of the model:
+they hang hooks on it and swap its parameters.
 """
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from methods import FORWARD, METHODS, Method, Run, forward
+from methods import METHODS, Method, Run, forward
+from report import FORWARD, cost
 from subjects import load, photographs
-from timing import interleaved, number, options, ratio, seconds, spread, table, write
-
-PEERS = ("Zennit", "Captum", "autoLRP", "grad × input", "conv floor")
-VARIANTS = {"LRP": "plrp LRP", "λ 0.2": "plrp λ 0.2", "λ 0.5": "plrp λ 0.5", "M 0.2": "plrp M 0.2"}
+from timing import Rounds, interleaved, options, progress, write
 
 
-def able(model: nn.Module, x: Tensor, methods: dict[str, Method]) -> tuple[list[str], dict[str, str]]:
-    """Which methods can run, found (and warmed up) on one sample; the reason where one cannot."""
-    names, reasons = [], {}
+def able(model: nn.Module, x: Tensor, methods: dict[str, Method], label: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """Why some methods cannot run, found (and the others warmed up) on one sample; and who agrees with plrp's LRP.
+
+    The second mapping holds the correlation of a peer's relevance with ours; None where it is not finite.
+    """
+    reasons, found = {}, {}
     for name, method in methods.items():
+        progress(f"{label}: trying {name}")
         try:
-            seconds(method(model, x[:1]))
-            names.append(name)
+            found[name] = method(model, x[:1])()
         except Exception as error:
             reasons[name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:100]}"
-    return names, reasons
+    progress.clear()
+    own = found.get("plrp LRP")
+    peers = {n: r for n, r in found.items() if isinstance(r, Tensor) and not n.startswith("plrp")}
+    return reasons, {n: correlation(own, r.detach()) for n, r in peers.items()} if own is not None else {}
+
+
+def correlation(a: Tensor, b: Tensor) -> float | None:
+    """Pearson's correlation of two maps of relevance."""
+    both = torch.stack([a.flatten().double(), b.flatten().double()])
+    found = float(torch.corrcoef(both)[0, 1])
+    return found if both.isfinite().all() and found == found else None
 
 
 def measure(
     model: nn.Module, x: Tensor, methods: dict[str, Method], label: str, most: int, budget: float
 ) -> dict[str, Any]:
-    """Multiples of the forward pass by method, their spread, and the reasons of those who cannot run."""
-    names, reasons = able(model, x, methods)
-    runs: dict[str, Run] = {name: methods[name](model, x) for name in names}
+    """Seconds of every method in every round, and the reasons of those that cannot run."""
+    spare = copy.deepcopy(model)
+    reasons, likeness = able(spare, x, methods, label)
+    runs: dict[str, Run] = {
+        name: method(model if name.startswith(("plrp", "conv")) else spare, x)
+        for name, method in methods.items()
+        if name not in reasons
+    }
     runs[FORWARD] = lambda: forward(model, x)
     runs[FORWARD]()
-    rounds = interleaved(runs, label, least=min(3, most), most=most, budget=budget)
-    return {
-        "multiples": {name: ratio(rounds, name, FORWARD) for name in names},
-        "spread": {name: spread(rounds, name, FORWARD) for name in names},
-        "against Zennit": {n: ratio(rounds, "Zennit", n) for n in names} if "Zennit" in names else {},
-        "against own LRP": {n: ratio(rounds, n, "plrp LRP") for n in names} if "plrp LRP" in names else {},
-        "against the floor": {n: ratio(rounds, n, "conv floor") for n in names} if "conv floor" in names else {},
-        "rounds": len(rounds),
-        "reasons": reasons,
-    }
-
-
-def lines(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """The table: one row per model, batch and variant; columns are libraries and references.
-
-    A dash: cannot run, for the reason given below the table. Empty: the library has no such variant.
-    """
-    header = ["model", "batch", "method", "plrp", *PEERS]
-    found = []
-    for row in rows:
-        values = row["multiples"]
-        for variant, name in VARIANTS.items():
-            peers = [number(values.get(p)) if variant == "LRP" else "" for p in PEERS]
-            if name in values:
-                found.append([row["model"], str(row["batch"]), variant, number(values[name]), *peers])
-    return header, found
-
-
-def reasons(rows: list[dict[str, Any]]) -> list[str]:
-    """Why some could not run."""
-    return sorted({f"– {name} on {row['model']}: {why}" for row in rows for name, why in row["reasons"].items()})
+    rounds: Rounds = interleaved(runs, label, least=min(3, most), most=most, budget=budget)
+    return {"seconds": rounds, "reasons": reasons, "likeness": likeness}
 
 
 def main() -> None:
@@ -79,19 +69,16 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="default: all")
     args = parser.parse_args()
     methods = {name: METHODS[name] for name in args.methods}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in args.models:
+        progress(f"loading {name}")
         model = load(name)
         for batch in args.batches or ([1] if args.quick else [1, 8]):
-            label = f"{name}, batch {batch}"
-            print(f"measuring {label} …", flush=True)
-            most, budget = args.rounds or (3 if args.quick else 9), 25 if args.quick else 100
-            found = measure(model, photographs(batch, 224), methods, label, most, budget)
+            most, budget = args.rounds or (3 if args.quick else 9), 20 if args.quick else 100
+            found = measure(model, photographs(batch, 224), methods, f"{name}, batch {batch}", most, budget)
             rows.append({"model": name, "batch": batch, **found})
-            write(args.out, "engine", {"rows": rows})
-    print("\nmultiples of the model's own forward pass (medians of interleaved rounds)\n")
-    print(table(*lines(rows)))
-    print("\n".join(reasons(rows)))
+            write(args, "engine", {"rows": rows})
+    print("\n" + cost({"engine": {"rows": rows}}).text())
 
 
 if __name__ == "__main__":

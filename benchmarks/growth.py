@@ -6,11 +6,13 @@ series (of the same method in the same round; all settings of a series run in ev
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
-from methods import FORWARD, METHODS, Run, bound, forward
+from methods import METHODS, Run, bound, forward
+from report import FORWARD, growth
 from subjects import load, photographs
-from timing import interleaved, number, options, ratio, table, write
+from timing import interleaved, options, progress, write
 
 METHODS_SHOWN = ("plrp LRP", "plrp λ 0.2", "Zennit", "conv floor")
 
@@ -29,37 +31,22 @@ SERIES: dict[str, dict[str, Setting]] = {
 QUICK = {"batch": ("1", "2"), "resolution": ("112", "224"), "depth": ("resnet18", "resnet50")}
 
 
-def measure(name: str, settings: dict[str, Setting], methods: tuple[str, ...], most: int, budget: float) -> list[Any]:
-    """One record per setting and method."""
+def measure(
+    name: str, settings: dict[str, Setting], methods: tuple[str, ...], most: int, budget: float
+) -> dict[str, Any]:
+    """Seconds of every method at every setting, in every round."""
     runs: dict[str, Run] = {}
     for key, (model_name, batch, size) in settings.items():
+        progress(f"{name}: {model_name}, batch {batch}, {size} pixels")
         model, x = load(model_name), photographs(batch, size)
+        spare = copy.deepcopy(model)
         for method in (FORWARD, *methods):
-            run = (bound(forward) if method == FORWARD else METHODS[method])(model, x)
+            bind = bound(forward) if method == FORWARD else METHODS[method]
+            run = bind(spare if method == "Zennit" else model, x)
             run()  # warm
             runs[f"{key} {method}"] = run
-    rounds = interleaved(runs, name, least=min(3, most), most=most, budget=budget)
-    first = next(iter(settings))
-    return [
-        {
-            "setting": key,
-            "method": method,
-            "multiple": ratio(rounds, f"{key} {method}", f"{key} {FORWARD}"),
-            "relative": ratio(rounds, f"{key} {method}", f"{first} {method}"),
-        }
-        for key in settings
-        for method in (FORWARD, *methods)
-    ]
-
-
-def lines(series: str, records: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """One row per setting: multiples of the forward pass, and in brackets the cost relative to the first setting."""
-    methods = list(dict.fromkeys(r["method"] for r in records))
-    rows = []
-    for key in dict.fromkeys(r["setting"] for r in records):
-        here = {r["method"]: r for r in records if r["setting"] == key}
-        rows.append([key, *(f"{number(here[m]['multiple'])} ({number(here[m]['relative'])} ×)" for m in methods)])
-    return [series, *methods], rows
+    rounds = interleaved(runs, f"growth with {name}", least=min(3, most), most=most, budget=budget)
+    return {"settings": list(settings), "methods": [FORWARD, *methods], "seconds": rounds}
 
 
 def main() -> None:
@@ -69,13 +56,11 @@ def main() -> None:
     methods = METHODS_SHOWN[:2] if args.quick else METHODS_SHOWN
     found: dict[str, Any] = {}
     for name in args.series:
-        print(f"measuring growth with {name} …", flush=True)
         settings = {k: v for k, v in SERIES[name].items() if not args.quick or k in QUICK[name]}
-        found[name] = measure(name, settings, methods, args.rounds or (2 if args.quick else 5), 8 if args.quick else 60)
-        write(args.out, "growth", {"series": found})
-    print("\nmultiples of the forward pass at that setting (cost relative to the first setting)")
-    for name, records in found.items():
-        print("\n" + table(*lines(name, records)))
+        most, budget = args.rounds or (2 if args.quick else 5), 8 if args.quick else 60
+        found[name] = measure(name, settings, methods, most, budget)
+        write(args, "growth", {"series": found})
+    print("\n" + growth({"growth": {"series": found}}).text())
 
 
 if __name__ == "__main__":

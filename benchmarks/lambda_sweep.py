@@ -6,22 +6,25 @@ random order. Twenty runs of Zennit are taken to cost twenty times the one: it k
 
 from __future__ import annotations
 
+import copy
 from functools import partial
+from typing import Any
 
 import torch
 
 import plrp
-from methods import FORWARD, forward, zennit
+from methods import forward, zennit
+from report import FORWARD, many
 from subjects import load, photographs
-from timing import interleaved, options, ratio, write
+from timing import interleaved, options, progress, write
 
 SHARES = [n / 20 for n in range(20)]  # 0, 0.05, …, 0.95
 
 
-def sweep(model: torch.nn.Module, x: torch.Tensor) -> int:
-    """All twenty explanations, one at a time in memory; returns how many there were."""
-    found = plrp.trace(model, x)
-    return sum(1 for _ in found.sweep([plrp.Pruning(p) for p in SHARES]))
+def sweep(model: torch.nn.Module, x: torch.Tensor) -> None:
+    """All twenty explanations, one at a time in memory."""
+    count = sum(1 for _ in plrp.trace(model, x).sweep([plrp.Pruning(p) for p in SHARES]))
+    assert count == len(SHARES)
 
 
 def main() -> None:
@@ -29,22 +32,21 @@ def main() -> None:
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--batches", nargs="+", type=int, default=[1])
     args = parser.parse_args()
-    model, rows = load(args.model), []
+    progress(f"loading {args.model}")
+    model = load(args.model)
+    spare, rows = copy.deepcopy(model), list[dict[str, Any]]()
     for batch in args.batches:
         x = photographs(batch, 224)
-        runs = {"sweep": partial(sweep, model, x), "Zennit": partial(zennit, model, x)}
+        runs = {"sweep": partial(sweep, model, x), "Zennit": partial(zennit, spare, x)}
         runs[FORWARD] = partial(forward, model, x)
-        for name in ("Zennit", FORWARD):
-            runs[name]()
-        assert sweep(model, x) == len(SHARES)
+        for name, run in runs.items():
+            progress(f"trying {name}")
+            run()
         most, budget = args.rounds or (2 if args.quick else 7), 15 if args.quick else 60
         rounds = interleaved(runs, f"sweep, {args.model}, batch {batch}", min(3, most), most, budget)
-        factor = len(SHARES) * ratio(rounds, "Zennit", "sweep")
-        cost = ratio(rounds, "sweep", FORWARD)
-        rows.append({"model": args.model, "batch": batch, "forward passes": cost, "factor": factor})
-        print(f"{len(SHARES)} values of p on {args.model}, batch {batch}: {cost:.1f} forward passes, ", end="")
-        print(f"{cost / len(SHARES):.2f} each; {factor:.1f} × faster than {len(SHARES)} runs of Zennit (one, times 20)")
-    write(args.out, "lambda_sweep", {"rows": rows})
+        rows.append({"model": args.model, "batch": batch, "count": len(SHARES), "seconds": rounds})
+        write(args, "lambda_sweep", {"rows": rows})
+    print("\n" + many({"lambda_sweep": {"rows": rows}}).text())
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Peak memory of each method, in a fresh process per model and method: what it needs above the model and its input.
 
-Libraries are loaded and warmed up on a small input first. Then the kernel's high-water mark of the process is reset
-(/proc/self/clear_refs, so this part runs on Linux only) and read again after one explanation.
+Libraries are loaded and warmed up on another, small model first, so that whatever a library keeps for this model
+counts. Then the kernel's high-water mark of the process is reset (/proc/self/clear_refs, so this part runs on Linux
+only) and read again after one explanation.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -15,10 +17,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from engine import PEERS, VARIANTS
-from methods import FORWARD, METHODS, bound, forward
+import torchvision
+
+from methods import METHODS, bound, forward
+from report import FORWARD, PEERS, VARIANTS, memory
 from subjects import load, photographs
-from timing import options, table, write
+from timing import options, progress, write
 
 SHOWN = (FORWARD, *VARIANTS.values(), *PEERS[:-1])  # the floor is no method: it keeps what it recorded
 
@@ -31,23 +35,29 @@ def status(field: str) -> float:
     raise RuntimeError(f"/proc/self/status has no {field}; peak memory is measured on Linux only.")
 
 
+def settled() -> float:
+    """MB the process holds once what it can give back is given back; the high-water mark starts here."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    return status("VmRSS")
+
+
 def peak(model_name: str, method: str, batches: list[int], size: int = 224) -> dict[str, float | str]:
-    """Peak MB above what the process held before the call, by batch (ascending); the reason where it cannot run."""
-    model = load(model_name)
+    """Peak MB above the model and its input, by batch (ascending); the reason where it cannot run."""
     bind = bound(forward) if method == FORWARD else METHODS[method]
+    with contextlib.suppress(Exception):  # said below, of the model that counts
+        bind(torchvision.models.resnet18().eval(), photographs(1, 64))()  # loads libraries and code
+    model = load(model_name)
+    inputs = {batch: photographs(batch, size) for batch in batches}
+    held = settled()
     found: dict[str, float | str] = {}
-    for batch in batches:
-        x = photographs(batch, size)
+    for batch, x in inputs.items():
         try:
-            bind(model, photographs(1, 64))()  # loads libraries and code
             run = bind(model, x)
-            gc.collect()
-            model.zero_grad(set_to_none=True)
-            ctypes.CDLL(None).malloc_trim(0)  # memory freed before is not to be had for nothing
-            Path("/proc/self/clear_refs").write_text("5")
-            before = status("VmRSS")
+            settled()
             result = run()
-            found[str(batch)] = status("VmHWM") - before
+            found[str(batch)] = status("VmHWM") - held
             del result, run
         except Exception as error:
             found[str(batch)] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:100]}"
@@ -63,20 +73,6 @@ def in_fresh_process(model: str, method: str, batches: list[int]) -> dict[str, f
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def lines(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """One row per model and batch, MB by method."""
-    names = [n for n in SHOWN if any(n in row["peak"] for row in rows)]
-    cells = [
-        [
-            row["model"],
-            str(row["batch"]),
-            *(f"{v:.0f}" if isinstance(v := row["peak"].get(n), float) else "–" for n in names),
-        ]
-        for row in rows
-    ]
-    return ["model", "batch", *names], cells
-
-
 def main() -> None:
     if sys.argv[1:2] == ["--one"]:
         warnings.filterwarnings("ignore")
@@ -85,26 +81,26 @@ def main() -> None:
         return
     parser = options(__doc__)
     parser.add_argument("--models", nargs="+", help="default: vgg16 and resnet50; quick: resnet50")
-    parser.add_argument("--batches", nargs="+", type=int, help="default: 1 and 8; quick: 8")
+    parser.add_argument("--batches", nargs="+", type=int, help="default: 1 and 8")
     args = parser.parse_args()
     if not Path("/proc/self/clear_refs").exists():
         print("skipped: peak memory is measured on Linux only")
+        write(args, "memory", {"rows": []})
         return
     models = args.models or (["resnet50"] if args.quick else ["vgg16", "resnet50"])
-    batches = sorted(args.batches or ([8] if args.quick else [1, 8]))
+    batches = sorted(args.batches or [1, 8])
     methods = ("plrp LRP", "plrp λ 0.2", "Zennit") if args.quick else SHOWN
     rows: list[dict[str, Any]] = [{"model": m, "batch": b, "peak": {}} for m in models for b in batches]
     for model in models:
         for method in methods:
-            print(f"  peak memory of {method} on {model} …", flush=True)
+            progress(f"peak memory of {method} on {model}")
             found = in_fresh_process(model, method, batches)
             for row in rows:
                 if row["model"] == model:
                     row["peak"][method] = found[str(row["batch"])]
-            write_rows = [row for row in rows if row["peak"]]
-        write(args.out, "memory", {"rows": write_rows})
-    print("\npeak memory in MB above the model and its input\n")
-    print(table(*lines(rows)))
+            write(args, "memory", {"rows": [row for row in rows if row["peak"]]})
+    progress.clear()
+    print("\n" + memory({"memory": {"rows": rows}}).text())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The methods that are compared. A method is bound to a model and its input, outside the timing; calling it explains."""
+"""The methods that are compared. A method is bound to a model and its input outside the timing; calling it explains."""
 
 from __future__ import annotations
 
@@ -70,21 +70,20 @@ def captum(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def autolrp(model: nn.Module, x: Tensor) -> Tensor:
-    """autoLRP, in its own defaults."""
+    """autoLRP's composite: z⁺ for convolutions, ε elsewhere."""
     import autolrp as package
 
     wrapped = package.tensor(x)
     scores = model(wrapped)
-    scores.max(1).values.sum().lrp()
+    scores.max(1).values.sum().lrp(config=package.LRPConfig.composite())
     return wrapped.relevance
 
 
 def gradient_times_input(model: nn.Module, x: Tensor) -> Tensor:
-    """One backward pass by autograd, parameters included, as users run it."""
+    """One backward pass by autograd, to the input only."""
     leaf = x.clone().requires_grad_()
-    model(leaf).max(1).values.sum().backward()
-    assert leaf.grad is not None
-    return leaf.grad * x
+    (gradient,) = torch.autograd.grad(model(leaf).max(1).values.sum(), leaf)
+    return gradient * x
 
 
 def conv_floor(model: nn.Module, x: Tensor) -> Run:
@@ -120,7 +119,6 @@ def conv_floor(model: nn.Module, x: Tensor) -> Run:
     return run
 
 
-FORWARD = "forward"
 METHODS: dict[str, Method] = {
     "plrp LRP": ours(None),
     "plrp λ 0.2": ours(plrp.Pruning(0.2)),

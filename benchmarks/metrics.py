@@ -8,12 +8,11 @@ against our whole call. Where a model runs, the share of each side's time that i
 
 from __future__ import annotations
 
-import argparse
-import random
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,33 +21,24 @@ import torch
 from torch import Tensor, nn
 
 from plrp import metrics
+from report import metrics as metrics_table
+from timing import Rounds, interleaved, options, seconds, write
 
 warnings.simplefilter("ignore")
 QUIET = {"disable_warnings": True}
 
 
-def seconds(run: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
+Row = dict[str, Any]  # metric, samples, seconds of every round, shares of the model's time
 
 
-def interleaved(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Times of each side, one per round, after one run of each that is not counted."""
+def warmed(sides: dict[str, Callable[[], Any]], label: str, rounds: int) -> Rounds:
+    """Times of each side, after one run of each that is not counted."""
     for run in sides.values():
         run()
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name in random.sample(list(sides), len(sides)):
-            times[name].append(seconds(sides[name]))
-    return times
+    return interleaved(sides, label, least=rounds, most=rounds)
 
 
-def factor(times: dict[str, list[float]], slow: str, fast: str = "plrp") -> float:
-    return statistics.median(a / b for a, b in zip(times[slow], times[fast], strict=True))
-
-
-def of_maps(rounds: int, batch: int = 32, size: int = 224) -> list[list[str]]:
+def of_maps(rounds: int, batch: int = 32, size: int = 224) -> Iterator[Row]:
     """Metrics that need no model, on (batch, 1, size, size) float32."""
     generator = np.random.default_rng(0)
     images = generator.normal(size=(batch, 1, size, size)).astype(np.float32)
@@ -56,7 +46,6 @@ def of_maps(rounds: int, batch: int = 32, size: int = 224) -> list[list[str]]:
     masks = generator.random(images.shape) < 0.3
     classes = np.zeros(batch, dtype=int)
     maps, truth = torch.from_numpy(relevance), torch.from_numpy(masks)
-    rows = []
     for name, theirs, ours in (
         ("Gini index", quantus.Sparseness(**QUIET), lambda: metrics.gini(maps)),
         ("entropy", quantus.Complexity(**QUIET), lambda: metrics.entropy(maps)),
@@ -80,12 +69,8 @@ def of_maps(rounds: int, batch: int = 32, size: int = 224) -> list[list[str]]:
             scaled = relevance / np.abs(relevance).max()
             theirs.evaluate_batch(x_batch=images, a_batch=np.abs(scaled) if absolute else scaled, s_batch=masks)
 
-        times = interleaved({"whole": whole, "arithmetic": arithmetic, "plrp": ours}, rounds)
-        per_sample = statistics.median(times["plrp"]) / batch * 1e3
-        rows.append(
-            [name, f"{per_sample:.3f}", f"{factor(times, 'whole'):.1f}", f"{factor(times, 'arithmetic'):.1f}", "", ""]
-        )
-    return rows
+        sides = {"Quantus": whole, "arithmetic": arithmetic, "plrp": ours}
+        yield {"metric": name, "samples": batch, "seconds": warmed(sides, name, rounds), "shares": {}}
 
 
 class Clocked:
@@ -129,28 +114,26 @@ def small_network() -> nn.Module:
     ).eval()
 
 
-def with_shares(
-    sides: dict[str, tuple[Callable[[], Any], Clocked]], rounds: int
-) -> tuple[float, float, dict[str, float]]:
-    """Milliseconds of plrp, Quantus' time over it, and the share of each side's time in its clocked function."""
+def with_shares(name: str, samples: int, sides: dict[str, tuple[Callable[[], Any], Clocked]], rounds: int) -> Row:
+    """The times, and the share of each side's time in its clocked function."""
     shares: dict[str, list[float]] = {name: [] for name in sides}
 
-    def clocked(name: str) -> Callable[[], Any]:
-        run, clock = sides[name]
+    def clocked(side: str) -> Callable[[], Any]:
+        run, clock = sides[side]
 
         def once() -> None:
             clock.reset()
             total = seconds(run)
-            shares[name].append(clock.spent / total)
+            shares[side].append(clock.spent / total)
 
         return once
 
-    times = interleaved({name: clocked(name) for name in sides}, rounds)
-    medians = {name: statistics.median(values[1:]) for name, values in shares.items()}
-    return statistics.median(times["plrp"]) * 1e3, factor(times, "Quantus"), medians
+    times = warmed({side: clocked(side) for side in sides}, name, rounds)
+    medians = {side: statistics.median(values[1:]) for side, values in shares.items()}
+    return {"metric": name, "samples": samples, "seconds": times, "shares": medians}
 
 
-def of_explanations(rounds: int, batch: int = 16, size: int = 32, samples: int = 10) -> list[str]:
+def of_explanations(rounds: int, batch: int = 16, size: int = 32, samples: int = 10) -> Row:
     """Lipschitz estimate of gradient × input; both sides explain batch × (1 + samples) inputs, 16 at a time."""
     images = torch.randn(batch, 1, size, size, generator=torch.Generator().manual_seed(0))
     model = small_network()
@@ -163,7 +146,9 @@ def of_explanations(rounds: int, batch: int = 16, size: int = 32, samples: int =
 
     ours, theirs = Clocked(explain), Clocked(lambda x, y: explain(torch.as_tensor(x), torch.as_tensor(y)).numpy())
     metric = quantus.LocalLipschitzEstimate(nr_samples=samples, **QUIET)
-    milliseconds, times, shares = with_shares(
+    return with_shares(
+        "local Lipschitz estimate",
+        batch,
         {
             "plrp": (
                 lambda: metrics.local_lipschitz(
@@ -184,10 +169,9 @@ def of_explanations(rounds: int, batch: int = 16, size: int = 32, samples: int =
         },
         rounds,
     )
-    return ["local Lipschitz estimate", f"{milliseconds / batch:.2f}", f"{times:.2f}", "", *percent(shares)]
 
 
-def of_predictions(rounds: int, batch: int = 16, size: int = 32) -> list[str]:
+def of_predictions(rounds: int, batch: int = 16, size: int = 32) -> Row:
     """Pixel flipping, single pixels, 32 steps of 32; ours also scores the unperturbed input."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(batch, 1, size, size, generator=generator)
@@ -195,7 +179,9 @@ def of_predictions(rounds: int, batch: int = 16, size: int = 32) -> list[str]:
     ours, theirs = ClockedModel(small_network()).eval(), ClockedModel(small_network()).eval()
     classes = small_network()(images).argmax(1)
     metric = quantus.PixelFlipping(features_in_step=size, perturb_baseline=0.0, **QUIET)
-    milliseconds, times, shares = with_shares(
+    return with_shares(
+        "pixel flipping",
+        batch,
         {
             "plrp": (
                 lambda: metrics.pixel_flipping(
@@ -212,26 +198,17 @@ def of_predictions(rounds: int, batch: int = 16, size: int = 32) -> list[str]:
         },
         rounds,
     )
-    return ["pixel flipping", f"{milliseconds / batch:.2f}", f"{times:.2f}", "", *percent(shares)]
-
-
-def percent(shares: dict[str, float]) -> list[str]:
-    return [f"{shares['plrp']:.0%}", f"{shares['Quantus']:.0%}"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="three rounds instead of nine")
-    options = parser.parse_args()
-    random.seed(0)
-    rounds = 3 if options.quick else 9
-    header = ["metric", "plrp, ms per sample", "Quantus / plrp", "its arithmetic / plrp", "model's share", "in Quantus"]
-    rows = [*of_maps(rounds), of_explanations(rounds), of_predictions(rounds)]
-    widths = [max(len(row[k]) for row in [header, *rows]) for k in range(len(header))]
-    for row in [header, ["-" * width for width in widths], *rows]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    print("\nmaps: 32 of 224 x 224, float32; models: a CNN of two convolutions, 16 inputs of 32 x 32;")
-    print(f"medians of {rounds} rounds, torch threads: {torch.get_num_threads()}")
+    args = options(__doc__).parse_args()
+    rounds = args.rounds or (3 if args.quick else 9)
+    rows: list[Row] = []
+    for row in chain(of_maps(rounds), (of(rounds) for of in (of_explanations, of_predictions))):
+        rows.append(row)
+        write(args, "metrics", {"rows": rows})
+    print("\n" + metrics_table({"metrics": {"rows": rows}}).text())
+    print("\nmaps: 32 of 224 x 224, float32; models: a CNN of two convolutions, 16 inputs of 32 x 32")
 
 
 if __name__ == "__main__":

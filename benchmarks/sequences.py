@@ -6,17 +6,20 @@ is checked first. The network is `plrp.genomics.SequenceCNN` with random weights
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import plrp
-from methods import FORWARD, by_zennit, forward, ours
+from methods import by_zennit, forward, ours
 from plrp.genomics import SequenceCNN
+from report import FORWARD, many
 from subjects import settle
-from timing import interleaved, options, ratio, seconds, write
+from timing import interleaved, options, progress, seconds, write
 
 BATCHES = (64, 128, 256, 512)
 
@@ -50,8 +53,9 @@ def all_of(side: Side, model: nn.Module, x: Tensor, batch: int) -> None:
         side(model, piece)
 
 
-def best_batch(side: Side, model: nn.Module, x: Tensor) -> int:
+def best_batch(name: str, side: Side, model: nn.Module, x: Tensor) -> int:
     """The batch size at which a side is fastest, best of two tries each."""
+    progress(f"looking for the best batch size of {name}")
     all_of(side, model, x[: BATCHES[0]], BATCHES[0])
     return min(BATCHES, key=lambda n: min(seconds(lambda: all_of(side, model, x, n)) for _ in range(2)))
 
@@ -67,31 +71,17 @@ def main() -> None:
     settle(model, x[:512])
     model.eval()
     few = x[:32]
-    mine, theirs = SIDES["plrp LRP"](model, few), zennit(model, few)
+    models = {name: copy.deepcopy(model) if name == "Zennit" else model for name in SIDES}
+    mine, theirs = SIDES["plrp LRP"](model, few), zennit(models["Zennit"], few)
     difference = float((mine - theirs).abs().max() / theirs.abs().max())
-    print(f"largest difference of relevance from Zennit's: {difference:.1e} of the largest entry", flush=True)
     trial = x[: 512 if args.quick else 2048]
-    batches = {name: best_batch(side, model, trial) for name, side in SIDES.items()}
-    print("batch sizes: " + ", ".join(f"{name} {n}" for name, n in batches.items()), flush=True)
-    runs = {name: (lambda s=side, n=batches[name]: all_of(s, model, x, n)) for name, side in SIDES.items()}
+    batches = {name: best_batch(name, side, models[name], trial) for name, side in SIDES.items()}
+    runs = {name: partial(all_of, side, models[name], x, batches[name]) for name, side in SIDES.items()}
     most, budget = args.rounds or (3 if args.quick else 7), 12 if args.quick else 90
     rounds = interleaved(runs, f"{count} sequences", min(3, most), most, budget)
-    rows = [
-        {
-            "method": name,
-            "batch": batches[name],
-            "forward passes": ratio(rounds, name, FORWARD),
-            "faster than Zennit": ratio(rounds, "Zennit", name),
-            "sequences per second": count / ratio([{**r, "one": 1.0} for r in rounds], name, "one"),
-        }
-        for name in SIDES
-    ]
-    for row in rows:
-        print(
-            f"{row['method']}: {row['forward passes']:.2f} forward passes, "
-            f"{row['faster than Zennit']:.2f} × as fast as Zennit, {row['sequences per second']:.0f} sequences per second"
-        )
-    write(args.out, "sequences", {"count": count, "filters": args.filters, "difference": difference, "rows": rows})
+    found = {"count": count, "filters": args.filters, "difference": difference, "batches": batches, "seconds": rounds}
+    write(args, "sequences", found)
+    print("\n" + many({"sequences": found}).text())
 
 
 if __name__ == "__main__":

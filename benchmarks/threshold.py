@@ -17,8 +17,9 @@ from torch import Tensor
 import plrp
 from plrp.kernels.selection import statistics
 from plrp.kernels.sparse import Neurons, survivors
+from report import selection
 from subjects import load, photographs
-from timing import interleaved, options, ratio, write
+from timing import interleaved, options, progress, write
 
 SHAPE = (1, 64, 224, 224)
 
@@ -34,6 +35,7 @@ def subjects(quick: bool) -> dict[str, Tensor]:
     torch.manual_seed(0)
     found = {"both signs, no zeros": torch.randn(SHAPE) ** 3}
     if not quick:
+        progress("explaining a photograph")
         layer = "features.2"  # reads (64, 224, 224)
         found["a photograph's relevance"] = (
             plrp.explain(load("vgg16"), photographs(1, 224), layers=[layer]).layers[layer].contiguous()
@@ -51,10 +53,9 @@ def main() -> None:
             share = len(pruned(values, p).values) / values.numel()
             most = args.rounds or (5 if args.quick else 15)
             rounds = interleaved(runs, f"{kind}, p = {p}", min(3, most), most, 5 if args.quick else 15)
-            factor = ratio(rounds, "numpy.sort", "θ and mask")
-            rows.append({"values": kind, "p": p, "survive": share, "factor": factor})
-            print(f"{kind}, p = {p}, {share:.1%} survive: {factor:.2f} × as fast as numpy.sort")
-    write(args.out, "threshold", {"rows": rows})
+            rows.append({"values": kind, "p": p, "survive": share, "seconds": rounds})
+            write(args, "threshold", {"rows": rows})
+    print("\n" + selection({"threshold": {"rows": rows}}).text())
 
 
 if __name__ == "__main__":

@@ -9,17 +9,42 @@ import argparse
 import datetime
 import json
 import os
+import platform
 import random
 import statistics
+import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 Rounds = list[dict[str, float]]  # seconds by name, one mapping per round
+
+
+class Progress:
+    """What is running now: one line, rewritten on a terminal; elsewhere a new line at most every ten seconds."""
+
+    def __init__(self) -> None:
+        self.last, self.shown = 0.0, False
+
+    def __call__(self, text: str) -> None:
+        now = time.perf_counter()
+        if sys.stdout.isatty():
+            print(f"\r\033[K  {text}", end="", flush=True)
+            self.shown = True
+        elif now - self.last > 10:
+            self.last = now
+            print(f"  {text}", flush=True)
+
+    def clear(self) -> None:
+        """Leave the line for others."""
+        if self.shown:
+            print("\r\033[K", end="", flush=True)
+            self.shown = False
+
+
+progress = Progress()
 
 
 def seconds(run: Callable[[], Any]) -> float:
@@ -38,21 +63,26 @@ def interleaved(
         spent = time.perf_counter() - began
         if len(found) >= least and spent * (len(found) + 1) / len(found) > budget:
             break
-        found.append({name: seconds(runs[name]) for name in random.sample(list(runs), len(runs))})
-        spent = time.perf_counter() - began
-        print(f"  {label}: round {len(found)} of {least} to {most}, {spent:.0f} s", flush=True)
+        this: dict[str, float] = {}
+        for name in random.sample(list(runs), len(runs)):
+            spent = time.perf_counter() - began
+            progress(f"{label}: round {len(found) + 1} of {least} to {most}, {name}, {spent:.0f} s")
+            this[name] = seconds(runs[name])
+        found.append(this)
+    progress.clear()
+    print(f"  {label}: {len(found)} rounds, {time.perf_counter() - began:.0f} s", flush=True)
     return found
 
 
-def ratio(rounds: Rounds, name: str, to: str) -> float:
-    """Median over the rounds of one time divided by another of the same round."""
-    return statistics.median(r[name] / r[to] for r in rounds)
+def quotients(rounds: Rounds, name: str, to: str) -> list[float]:
+    """One time divided by another of the same round, for every round; empty where either was not measured."""
+    return [r[name] / r[to] for r in rounds if name in r and to in r]
 
 
-def spread(rounds: Rounds, name: str, to: str) -> tuple[float, float]:
-    """The smallest and the largest of these quotients."""
-    all_of_them = [r[name] / r[to] for r in rounds]
-    return min(all_of_them), max(all_of_them)
+def ratio(rounds: Rounds, name: str, to: str) -> float | None:
+    """The median of these quotients; None where there is none."""
+    found = quotients(rounds, name, to)
+    return statistics.median(found) if found else None
 
 
 # --- the parts of `make bench` ----------------------------------------------------------------------------------------
@@ -61,6 +91,7 @@ def spread(rounds: Rounds, name: str, to: str) -> tuple[float, float]:
 def options(doc: str | None) -> argparse.ArgumentParser:
     """What all parts understand."""
     warnings.filterwarnings("ignore")
+    random.seed(0)
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the short version")
     parser.add_argument("--out", type=Path, default=Path("bench"), help="folder for the results (default: bench)")
@@ -68,29 +99,32 @@ def options(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def write(out: Path, part: str, content: dict[str, Any]) -> None:
-    """Keep a part's results as JSON, with what they were measured on."""
-    out.mkdir(parents=True, exist_ok=True)
-    machine = {
+def write(args: argparse.Namespace, part: str, content: dict[str, Any]) -> None:
+    """Keep what a part has measured so far as JSON, with what it was measured on."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    found = {"quick": args.quick, "machine": machine(), **content}
+    (args.out / f"{part}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def machine() -> dict[str, Any]:
+    """What the times depend on, beside the code."""
+    import torch
+
+    from plrp.kernels import native
+
+    return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "processor": processor(),
         "torch": torch.__version__,
+        "compiled loops": native.available(),
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
     }
-    (out / f"{part}.json").write_text(json.dumps({"machine": machine, **content}, indent=1, ensure_ascii=False))
-    print(f"written to {out / part}.json", flush=True)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns for a terminal: the first to the left, the others to the right."""
-    widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
-
-    def line(cells: Sequence[str]) -> str:
-        return "  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True)))
-
-    return "\n".join(line(cells).rstrip() for cells in [header, ["─" * w for w in widths], *rows])
-
-
-def number(value: Any, digits: int = 2) -> str:
-    """A measured number; a dash where there is none."""
-    return f"{value:.{digits}f}" if isinstance(value, float | int) else "–"
+def processor() -> str:
+    """The processor's name, as the system calls it."""
+    cpus = Path("/proc/cpuinfo")
+    lines = cpus.read_text().splitlines() if cpus.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()

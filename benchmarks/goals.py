@@ -1,0 +1,167 @@
+"""What the package promises about its speed and memory, and whether the measurements keep it.
+
+A goal is a bound on a ratio, once per model; the worst of its measurements (batches, say) decides.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from report import FORWARD, Parts, Table, number, rows, title
+from timing import quotients
+
+Found = dict[str, list[float]]  # the quotients of all rounds, by where they were measured
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound on a ratio: at least (faster) or at most (cheaper), the further aim if any, and where it is measured."""
+
+    what: str
+    at_least: bool
+    bound: float
+    stretch: float | None
+    measured: Callable[[Parts], Found]
+
+    def keeps(self, value: float, bound: float) -> bool:
+        """Whether a value is on the right side of a bound."""
+        return value >= bound if self.at_least else value <= bound
+
+    def words(self, bound: float | None) -> str:
+        """A bound as people write it."""
+        return "" if bound is None else f"≥ {bound:g} ×" if self.at_least else f"≤ {bound:g}"
+
+    def judge(self, parts: Parts) -> dict[str, Any]:
+        """The measurements, and what they say about this goal."""
+        found = {where: values for where, values in self.measured(parts).items() if values}
+        medians = {where: statistics.median(values) for where, values in found.items()}
+        record: dict[str, Any] = {
+            "what": self.what,
+            "goal": self.words(self.bound),
+            "stretch": self.words(self.stretch),
+            "measured": medians,
+            "range": {where: [min(values), max(values)] for where, values in found.items()},
+        }
+        if not medians:
+            return {**record, "met": None, "verdict": "not measured"}
+        where = (min if self.at_least else max)(medians, key=medians.__getitem__)
+        worst = medians[where]
+        if not self.keeps(worst, self.bound):
+            place = f" ({where})" if len(medians) > 1 else ""
+            return {**record, "met": False, "verdict": f"missed by {percent(abs(worst / self.bound - 1))}{place}"}
+        beaten = self.stretch is not None and self.keeps(worst, self.stretch)
+        return {**record, "met": True, "verdict": "met, the stretch too" if beaten else "met"}
+
+
+def percent(share: float) -> str:
+    """Of a gap: a digit more where it is small."""
+    return f"{share:.0%}" if share >= 0.095 else f"{share:.1%}"
+
+
+def engine(model: str, name: str, to: str) -> Callable[[Parts], Found]:
+    """Time of one method over that of another, by batch."""
+    return lambda parts: {
+        f"batch {row['batch']}": quotients(row["seconds"], name, to)
+        for row in rows(parts, "engine")
+        if row["model"] == model
+    }
+
+
+def sweep(parts: Parts) -> Found:
+    """Twenty runs of Zennit over one sweep of twenty values."""
+    return {
+        f"batch {row['batch']}": [row["count"] * q for q in quotients(row["seconds"], "Zennit", "sweep")]
+        for row in rows(parts, "lambda_sweep")
+        if row["model"] == "resnet50"
+    }
+
+
+def selection(parts: Parts) -> Found:
+    """A sort's time over that of θ and mask, by values and p."""
+    return {
+        f"{row['values']}, p = {row['p']}": quotients(row["seconds"], "numpy.sort", "θ and mask")
+        for row in rows(parts, "threshold")
+    }
+
+
+def peak(model: str) -> Callable[[Parts], Found]:
+    """Peak memory over Zennit's at batch 8, by method."""
+
+    def found(parts: Parts) -> Found:
+        peaks = [r["peak"] for r in rows(parts, "memory") if (r["model"], r["batch"]) == (model, 8)]
+        numbers = {n: v for one in peaks for n, v in one.items() if isinstance(v, float | int)}
+        theirs = numbers.get("Zennit")
+        ours = {n.removeprefix("plrp "): v for n, v in numbers.items() if n.startswith("plrp")}
+        return {name: [value / theirs] for name, value in ours.items()} if theirs else {}
+
+    return found
+
+
+def sequences(parts: Parts) -> Found:
+    """Zennit's time over plrp's on the 1D CNN, plain LRP both."""
+    part = parts.get("sequences")
+    return {f"{part['count']:,} sequences": quotients(part["seconds"], "Zennit", "plrp LRP")} if part else {}
+
+
+def metric(name: str) -> Callable[[Parts], Found]:
+    """Quantus' time over plrp's."""
+    return lambda parts: {
+        row["metric"]: quotients(row["seconds"], "Quantus", "plrp")
+        for row in rows(parts, "metrics")
+        if row["metric"] == name
+    }
+
+
+def goals() -> Iterator[Goal]:
+    """All of them: of speed and memory, then the wider bounds that pruning began with, then the metrics' factors."""
+    lrp, prune, half, again = "plrp LRP", "plrp λ 0.2", "plrp λ 0.5", "plrp M 0.2"
+    both = ("vgg16", "resnet50")
+    for model, least, stretch in (("vgg16", 2, 2.5), ("resnet50", 3, 4)):
+        yield Goal(f"{title(model)}: LRP against Zennit", True, least, stretch, engine(model, "Zennit", lrp))
+    for model in both:
+        yield Goal(f"{title(model)}: LRP / conv floor", False, 1.2, 1.1, engine(model, lrp, "conv floor"))
+    for model in both:
+        yield Goal(f"{title(model)}: λ p = 0.2 / own LRP", False, 0.85, 0.65, engine(model, prune, lrp))
+    for model, most in (("vgg16", 1.7), ("resnet50", 1.9)):
+        yield Goal(f"{title(model)}: λ p = 0.5, forward passes", False, most, 1.3, engine(model, half, FORWARD))
+    for model in both:
+        what = f"{title(model)}: λ p = 0.2 against Zennit's plain LRP"
+        yield Goal(what, True, 3, 5, engine(model, "Zennit", prune))
+    for model in both:
+        yield Goal(f"{title(model)}: M p = 0.2 / own LRP", False, 1.4, 1, engine(model, again, lrp))
+    yield Goal("ResNet-50: 20-value λ sweep against 20 runs of Zennit", True, 10, 20, sweep)
+    yield Goal("θ and mask, 3.2 M values, against numpy.sort alone", True, 1, 3, selection)
+    for model in both:
+        yield Goal(f"{title(model)}: peak memory / Zennit's, batch 8", False, 1, 0.7, peak(model))
+    yield Goal("1D CNN, 250 bases: LRP against Zennit", True, 3, 5, sequences)
+    for model in both:
+        what = f"{title(model)}: λ p = 0.2 / own LRP, first bound"
+        yield Goal(what, False, 1.2, None, engine(model, prune, lrp))
+        what = f"{title(model)}: M p = 0.2 / own LRP, first bound"
+        yield Goal(what, False, 2.2, None, engine(model, again, lrp))
+    for name in ("Gini index", "entropy", "relevance mass accuracy"):
+        yield Goal(f"{name} against Quantus, 224 × 224, batch 32", True, 10, None, metric(name))
+    for name in ("local Lipschitz estimate", "pixel flipping"):
+        yield Goal(f"{name} against Quantus", True, 1, None, metric(name))
+
+
+def verdicts(parts: Parts) -> list[dict[str, Any]]:
+    """What the measurements say about every goal."""
+    return [goal.judge(parts) for goal in goals()]
+
+
+def judged(parts: Parts) -> Table:
+    """The goals as a table."""
+    records = verdicts(parts)
+    found = []
+    for r in records:
+        several = len(r["measured"]) > 1
+        values = [f"{number(v)} ({where})" if several else number(v) for where, v in r["measured"].items()]
+        found.append([r["what"], r["goal"], r["stretch"], ", ".join(values) or "–", r["verdict"]])
+    count = {met: sum(1 for r in records if r["met"] is met) for met in (True, False, None)}
+    sums = f"{count[True]} met, {count[False]} missed, {count[None]} not measured."
+    note = f"{sums} Of several measurements the worst decides."
+    return Table("Goals", ["what", "goal", "stretch", "measured", "verdict"], found, [note])
