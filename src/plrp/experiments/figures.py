@@ -246,7 +246,16 @@ class _Line:
     y: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    label: str = ""
+
+    def until(self, p: float) -> _Line:
+        """The part up to p."""
+        shown = np.array(self.x) <= p + 1e-9
+        x = [at for at, kept in zip(self.x, shown, strict=True) if kept]
+        return _Line(self.variant, x, self.y[shown], self.low[shown], self.high[shown])
+
+    def fills(self, low: float, high: float) -> bool:
+        """Whether the band covers a panel from `low` to `high` wholly, and so would tell nothing."""
+        return bool(((self.low < low) & (self.high > high)).all())
 
 
 def _lines(m: Measured, name: str, differences: bool) -> list[_Line]:
@@ -275,34 +284,31 @@ def _over_p(lines: Sequence[_Line], name: str, until: float | None, differences:
 
     def draw(ax: Axes) -> None:
         last = max(max(line.x) for line in lines)
+        parts = lines if until is None else [line.until(until) for line in lines]
+        means = [float(v) for line in parts for v in line.y if math.isfinite(v)]
+        seen = means + [float(v) for line in parts for v in (*line.low, *line.high) if math.isfinite(v)]
+        low, high = min(seen, default=0.0), max(seen, default=1.0)
+        room = max(means) - min(means) if until and means else 0.0
+        if room:  # a close-up is of the lines: bands that reach much farther are cut
+            low, high = max(low, min(means) - room), min(high, max(means) + room)
         ends = []
-        seen: list[float] = []
-        means: list[float] = []
-        for line in lines:
+        for line in parts:
             style = STYLES[line.variant]
-            x = np.array(line.x)
-            shown = x <= until + 1e-9 if until else np.full(len(x), True)
-            seen += [v for part in (line.y, line.low, line.high) for v in part[shown] if math.isfinite(v)]
-            means += [v for v in line.y[shown] if math.isfinite(v)]
             if line.variant == BASELINE:
                 ax.axhline(line.y[0], color=style.colour, linestyle=style.line, linewidth=1.4)
                 ends.append((LABELS[BASELINE], float(line.y[0]), style.text, math.inf))
                 continue
-            part = _Line(line.variant, list(x[shown]), line.y[shown], line.low[shown], line.high[shown])
-            _draw_line(ax, part, clipped=until is not None)
-            known = np.flatnonzero(shown & np.isfinite(line.y))
+            _draw_line(ax, line, clipped=until is not None, band=not line.fills(low, high))
+            known = np.flatnonzero(np.isfinite(line.y))
             if len(known):
-                ends.append((short(line.variant), float(line.y[known[-1]]), style.text, float(x[known[-1]])))
+                ends.append((short(line.variant), float(line.y[known[-1]]), style.text, line.x[known[-1]]))
         log = until is None and not differences and about.whole is None and _spans(seen)
         if log:
             ax.set_yscale("log")
         if until is None and about.whole is not None and not differences:
             ax.set_ylim(*about.whole)
         elif seen:
-            room = max(means) - min(means) if until else 0.0
-            # A close-up is of the lines: where bands reach much farther, they are cut.
-            low, high = (min(means) - room, max(means) + room) if room else (min(seen), max(seen))
-            _fit(ax, max(low, min(seen)), min(high, max(seen)), log)
+            _fit(ax, low, high, log)
         ax.set_xlim(0, 1.012 * (until or max(last, 0.05)))
         _ticks(ax, log)
         _title(
@@ -316,9 +322,9 @@ def _over_p(lines: Sequence[_Line], name: str, until: float | None, differences:
     return draw
 
 
-def _draw_line(ax: Axes, line: _Line, clipped: bool = True) -> None:
+def _draw_line(ax: Axes, line: _Line, clipped: bool = True, band: bool = True) -> None:
     style = STYLES[line.variant]
-    if np.isfinite(line.low).any():
+    if band and np.isfinite(line.low).any():
         ax.fill_between(line.x, line.low, line.high, color=style.colour, alpha=0.14, linewidth=0)
     ax.plot(
         line.x, line.y, color=style.colour, linestyle=style.line, linewidth=style.width, solid_capstyle="round",

@@ -211,7 +211,7 @@ def _figures(runs: Sequence[Run], sheets: Sheets) -> str:
                     figures.over_p(rows, main),
                     _described(rows, main),
                     f"{_aspects(main)} over the pruned proportion p{_as_in(results)}. Above: the whole range; below: "
-                    f"small p, where bands far wider than the lines are apart are cut. {_counts(rows, main)}",
+                    f"small p, without bands that would fill the panel. {_counts(rows, main)}",
                     figures.over_p(rows, main, narrow=True),
                 )
             )
