@@ -5,6 +5,7 @@ Each test has a cluster of its own, so that what one breaks does not trouble ano
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -20,37 +21,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from test_sweep import alive, plain_world, same
+import torch
+from clusters import SMALL, nodes, none_left  # noqa: F401
+from objects import object_store
+from test_sweep import plain_world, same
 from worlds import world
 
 from plrp import cli, cluster
-from plrp.cluster import RayCluster
-from plrp.experiments import Config, Folder, PartsMissing, Results, RunError, sweep
+from plrp.cluster import Failure, RayCluster, Work, spread
+from plrp.experiments import Bucket, Config, Folder, PartsMissing, Results, RunError, on_ray, sweep
 from plrp.experiments.on_ray import portable
+from plrp.genomics import jobs
 
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray")
-
-QUICK_TO_NOTICE = {
-    "health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4,
-}  # fmt: skip
-SMALL = {"object_store_memory": 80 * 2**20}
-
-
-@contextmanager
-def nodes(count: int) -> Iterator[Any]:
-    """A cluster of so many nodes with one core each; the first is its head."""
-    from ray.cluster_utils import Cluster
-
-    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": QUICK_TO_NOTICE, **SMALL}
-    started = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        for _ in range(count - 1):
-            started.add_node(num_cpus=1, **SMALL)
-        yield started
-    finally:
-        ray.shutdown()
-        started.shutdown()
+pytestmark = pytest.mark.usefixtures("none_left")
 
 
 def slowed(folder: Path, samples: int, seconds: float, deadly: str = "") -> Config:
@@ -76,6 +60,32 @@ def poison(folder: Path, sample: int) -> None:
         arrays = dict(stored)
     arrays["inputs"][sample, 0, 0, 0] = 1e7
     np.savez(folder / "data.npz", **arrays)
+
+
+def lose_a_node(started: Any, place: Folder, parts: int) -> threading.Thread:
+    """Ends a node at once, as soon as there are so many parts."""
+
+    def lose() -> None:
+        while len(place.names("parts")) < parts:
+            time.sleep(0.02)
+        started.remove_node(started.list_all_nodes[-1], allow_graceful=False)
+
+    thief = threading.Thread(target=lose)
+    thief.start()
+    return thief
+
+
+def begin_together(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    """No worker gets a part before there are so many: on a busy machine the first would be done before the second."""
+    give, crews = cluster._Crew.next, set()
+
+    def next(crew: Any, hand: Any) -> None:
+        hand.at = hand.waits_for = None
+        if id(crew) in crews or sum(other.node is not None for other in crew.hands) >= workers:
+            crews.add(id(crew))
+            give(crew, hand)
+
+    monkeypatch.setattr(cluster._Crew, "next", next)
 
 
 def nothing_twice(results: Results) -> None:
@@ -111,24 +121,108 @@ def test_a_cluster_gives_the_scores_of_a_local_run_and_gives_up_what_is_poisoned
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3])
-def test_clusters_give_the_tables_of_a_local_run(tmp_path: Path, count: int) -> None:
-    """All metrics, and maps; the same parts to the byte."""
+def test_clusters_give_the_tables_of_a_local_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """All metrics, and maps; the same parts to the byte. Each worker makes the network once."""
     config = world(tmp_path / "world", 14, part_size=2)
+    network = tmp_path / "world" / "net.py"
+    made = tmp_path / "made"
+    network.write_text(
+        f"import os\nopen({str(made)!r}, 'a').write(f'{{os.getpid()}}' + os.linesep)\n{network.read_text()}"
+    )
+    moves: list[dict[str, Any]] = []
+
+    @contextmanager
+    def bar(*_: Any) -> Iterator[Any]:
+        yield lambda **changes: moves.append(changes)
+
+    monkeypatch.setattr(sys.modules["plrp.experiments.sweep"], "bar", bar)
+    said: list[str] = []
+    begin_together(monkeypatch, count)
     with nodes(count) as started:
-        spread = sweep(config, tmp_path / "ray", engine=RayCluster(started.address))
+        spread = sweep(config, tmp_path / "ray", engine=RayCluster(started.address), say=said.append)
+    pids = made.read_text().split()
+    assert len(set(pids)) == len(pids) == count
+    assert re.fullmatch(rf"about \d+ \w+ on {count} workers of the cluster; memory up to .* each, however .*", said[1])
+    assert moves[0]["note"] == "0/7 parts"
+    assert moves[-1]["note"] == "7/7 parts"
+    assert sum(move.get("advance", 0.0) for move in moves) == pytest.approx(moves[0]["total"])
     nothing_twice(spread)
     same(sweep(config, tmp_path / "local", workers=1), spread)
 
 
 @pytest.mark.slow
-def test_a_store_with_a_url_serves_a_cluster(tmp_path: Path) -> None:
-    """fsspec's own access to a disk: written beside and moved, without our locks."""
+def test_workers_share_a_gpu_and_keep_to_their_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray is told of a GPU that is not there: enough to see who would get it."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    with nodes(1, num_cpus=4, num_gpus=1) as started:
+        for gpus, threads, workers in ((0.5, 1, 2), (0.25, 2, 2), (0.25, 3, 1), (0, 2, 2)):
+            out = tmp_path / f"{gpus}-{threads}"
+            out.mkdir()
+            work = Work("clusters:Witness", {"out": str(out), "workers": workers, "device": None})
+            assert spread(RayCluster(started.address, gpus=gpus, threads=threads), work, range(6), _Deaf()) == []
+            seen = [json.loads(path.read_text()) for path in out.glob("*.json")]
+            assert len(seen) == 6
+            assert len({worker["pid"] for worker in seen}) == workers
+            assert {worker["threads"] for worker in seen} == {threads}
+            assert {worker["device"] for worker in seen} == {"cuda" if gpus else "cpu"}
+            assert all(worker["gpus"] == ([0] if gpus else []) for worker in seen)
+
+
+class _Deaf:
+    """Hears nothing."""
+
+    def say(self, text: str) -> None: ...
+
+    costs = tick = done = failed = lambda self, *_: None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["local", "objects", "s3"])
+def test_a_store_with_a_url_serves_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """fsspec's own access to a disk; an object store of ours; Amazon's protocol, where s3fs and moto are installed."""
     config = plain_world(tmp_path / "world", 5)
-    url = f"local://{tmp_path}/ray"
-    with nodes(2) as started:
-        spread = sweep(config, url, engine=RayCluster(started.address))
-    assert str(spread.store) == url
-    same(sweep(config, tmp_path / "local", workers=1), spread)
+    with place_for_all(kind, tmp_path, monkeypatch) as url:
+        with nodes(2) as started:
+            there = sweep(config, url, engine=RayCluster(started.address))
+        assert str(there.store) == url
+        nothing_twice(there)
+        local = sweep(config, tmp_path / "local", workers=1)
+        same(local, there)
+        first = there.store.place.names("parts")[0]
+        there.store.place.remove(first)
+        same(local, sweep(config, url, workers=2))  # the local engine's workers find it too
+
+
+@contextmanager
+def place_for_all(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A URL that every process can open which is started from now on."""
+    if kind == "local":
+        yield f"local://{folder}/run"
+    elif kind == "objects":
+        (folder / "site").mkdir()
+        (folder / "site" / "sitecustomize.py").write_text(
+            f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\nimport objects\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", str(folder / "site"))
+        with object_store() as bucket:
+            yield f"{bucket}/run"
+    else:
+        pytest.importorskip("s3fs")
+        server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        keys = {"key": "k", "secret": "s", "client_kwargs": {"endpoint_url": f"http://{host}:{port}"}}
+        (folder / "fsspec").mkdir()
+        (folder / "fsspec" / "conf.json").write_text(json.dumps({"s3": keys}))
+        monkeypatch.setenv("FSSPEC_CONFIG_DIR", str(folder / "fsspec"))
+        import fsspec
+
+        monkeypatch.setitem(fsspec.config.conf, "s3", keys)
+        fsspec.filesystem("s3").mkdir("bucket")
+        try:
+            yield "s3://bucket/run"
+        finally:
+            server.stop()
 
 
 @pytest.mark.slow
@@ -152,14 +246,7 @@ def test_three_nodes_one_of_them_lost_in_mid_sweep(tmp_path: Path) -> None:
     said: list[str] = []
     with nodes(3) as started:
         place = Folder(tmp_path / "ray")
-
-        def lose() -> None:
-            while len(place.names("parts")) < 8:
-                time.sleep(0.02)
-            started.remove_node(started.list_all_nodes[-1], allow_graceful=False)
-
-        thief = threading.Thread(target=lose)
-        thief.start()
+        thief = lose_a_node(started, place, 8)
         results = sweep(config, place, engine=RayCluster(started.address, tries=1), say=said.append)
         thief.join()
     nothing_twice(results)
@@ -234,29 +321,153 @@ def test_the_command_names_a_poisoned_part_and_ends_with_3(
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_command_and_its_workers(tmp_path: Path) -> None:
-    config = slowed(tmp_path / "world", 60, 0.05, "pass")
-    (tmp_path / "world" / "net.py").write_text(
-        f"import os\nopen(f'{tmp_path}/pid-{{os.getpid()}}', 'w')\n" + (tmp_path / "world" / "net.py").read_text()
+@pytest.mark.parametrize(
+    ("what", "ended"), [("sweep", "interrupted"), ("sweep", "killed"), ("genomics explain", "interrupted")]
+)
+def test_a_command_that_is_ended_takes_its_ray_and_its_workers_with_it(tmp_path: Path, what: str, ended: str) -> None:
+    """Ctrl-C goes to all processes of the terminal's group at once, kill -9 to one; `none_left` looks for the rest."""
+    if what == "sweep":
+        (tmp_path / "run.toml").write_text(slowed(tmp_path / "world", 60, 0.05).to_toml())
+        words = "sweep run.toml --out run"
+    else:
+        words = sequences_world(tmp_path, slow=0.3)
+    command = [sys.executable, "-m", "plrp.cli", *words.split(), "--engine", "ray", "--workers", "2"]
+    command += ["--address", "local"]
+    environment = {**os.environ, "RAY_gcs_rpc_server_reconnect_timeout_s": "3"}  # Ray's: its agents wait a minute
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment,
     )
-    (tmp_path / "run.toml").write_text(config.to_toml())
-    command = [sys.executable, "-m", "plrp.cli", "sweep", "run.toml", "--out", "run", "--engine", "ray"]
-    command += ["--workers", "2", "--address", "local"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     place = Folder(tmp_path / "run")
-    while len(place.names("parts")) < 4:
+    while len(place.names("parts")) < 3:
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "parts were stored; started again, it goes on from there" in said
-    workers = [int(path.name.removeprefix("pid-")) for path in tmp_path.glob("pid-*")]
-    assert len(workers) == 2
-    deadline = time.monotonic() + 10
-    while any(alive(pid) for pid in workers):
-        assert time.monotonic() < deadline, "a worker outlives the sweep"
-        time.sleep(0.05)
+    if ended == "killed":
+        process.kill()
+        process.communicate(timeout=60)
+    else:
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 130, said
+        assert "parts were stored; started again, it goes on from there" in said
+        assert "Traceback" not in said
+    before = len(place.names("parts"))
+    time.sleep(2)
+    assert before <= len(place.names("parts")) <= before + 2 * (ended == "killed"), "workers outlive their command"
+
+
+# Sequences
+
+
+SEQUENCE_NETWORK = """
+import os, time, torch
+
+open("MADE", "a").write(str(os.getpid()) + " " + os.path.abspath(__file__) + os.linesep)
+
+class Network(torch.nn.Sequential):
+    def forward(self, x):
+        time.sleep(SLOW)
+        if os.path.exists("POISON") and x.shape[-1] == 31:
+            os._exit(1)
+        return super().forward(x)
+
+def build():
+    torch.manual_seed(0)
+    return Network(
+        torch.nn.Conv1d(4, 5, 7), torch.nn.ReLU(), torch.nn.AdaptiveMaxPool1d(1), torch.nn.Flatten(),
+        torch.nn.Linear(5, 2),
+    )
+"""
+
+
+def sequences_world(folder: Path, slow: float = 0.0) -> str:
+    """Writes 40 sequences of 30, 31 and 40 bases, and a network; returns the words that explain them into `run`."""
+    from plrp.genomics import write_fasta
+
+    rng = np.random.default_rng(0)
+    lengths = [40] * 20 + [30] * 18 + [31] * 2
+    write_fasta(
+        folder / "seqs.fa", [f"s{k}" for k in range(40)], ["".join(rng.choice(list("ACGTN"), n)) for n in lengths]
+    )
+    text = SEQUENCE_NETWORK.replace("SLOW", str(slow))
+    for name in ("MADE", "POISON"):
+        text = text.replace(name, str(folder / name.lower()))
+    (folder / "net.py").write_text(text)
+    return "genomics explain seqs.fa --model net.py:build -p 0.25 --no-match --part-size 2 --out run"
+
+
+def explained(folder: Path) -> dict[str, bytes]:
+    """What a run of sequences leaves: parts and gathered files."""
+    place = Folder(folder)
+    return {name: place.read(name) for name in [*place.names(), *place.names("parts")]}
+
+
+@pytest.mark.slow
+def test_sequences_on_two_nodes_with_a_poisoned_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = sequences_world(tmp_path).split()
+    assert cli.main([*words[:-1], "local"]) == 0
+    (tmp_path / "made").unlink()
+    with nodes(2) as started:
+        begin_together(monkeypatch, 2)
+        words += ["--engine", "ray", "--address", started.address, "--tries", "2"]
+        monkeypatch.setattr(jobs, "_try_lengths", lambda *_: (tmp_path / "poison").touch())  # after the driver's trial
+        assert cli.main(words) == 3
+        assert "19 of 20 parts done" in (said := capfd.readouterr().err)
+        assert "part 9: its process died, perhaps for want of memory (given up after 2 tries)" in said
+        assert not (tmp_path / "run" / "relevance.parquet").exists()
+        pids = [line.split()[0] for line in (tmp_path / "made").read_text().splitlines()]
+        assert len(pids) == len(set(pids)) == 1 + 2 + 2  # driver, workers, and those in place of the dead
+        (tmp_path / "poison").unlink()
+        monkeypatch.undo()
+        monkeypatch.chdir(tmp_path)
+        assert cli.main(words) == 0
+        assert "40 sequences explained (20 of 20 parts done)" in capfd.readouterr().out
+    assert explained(tmp_path / "run") == explained(tmp_path / "local")
+
+
+@pytest.mark.slow
+def test_sequences_sent_as_a_runtime_environment_into_an_object_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers see neither the driver's folder nor its results but through what Ray and the store bring."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    words = sequences_world(home).split()
+    assert cli.main([*words[:-1], str(tmp_path / "local")]) == 0
+    (home / "made").unlink()
+    (tmp_path / "env.json").write_text(json.dumps({"working_dir": str(home)}))
+    with place_for_all("objects", tmp_path, monkeypatch) as url, nodes(2) as started:
+        begin_together(monkeypatch, 2)
+        words[-1] = url
+        assert cli.main([*words, "--engine", "ray", "--address", started.address,
+                         "--runtime-env", str(tmp_path / "env.json")]) == 0  # fmt: skip
+        bucket = Bucket(url)
+        there = {name: bucket.read(name) for name in [*bucket.names(), *bucket.names("parts")]}
+    assert there == explained(tmp_path / "local")
+    where = [line.split()[1] for line in (home / "made").read_text().splitlines()]
+    assert where[0] == str(home / "net.py")  # the driver's own trial
+    assert ["working_dir_files" in path for path in where[1:]] == [True, True]
+
+
+@pytest.mark.slow
+def test_sequences_with_a_node_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = sequences_world(tmp_path, slow=0.2).split()
+    with nodes(3) as started:
+        thief = lose_a_node(started, Folder(tmp_path / "run"), 5)
+        assert cli.main([*words, "--engine", "ray", "--address", started.address, "--tries", "1"]) == 0
+        thief.join()
+    assert cli.main([*words[:-1], "local"]) == 0
+    assert explained(tmp_path / "run") == explained(tmp_path / "local")
 
 
 # What is sent
@@ -270,6 +481,58 @@ def test_paths_inside_the_folder_that_ray_sends_are_written_from_there(tmp_path:
     assert sent.at(tmp_path) == config
     assert portable(config, None) == config
     assert portable(config, str(tmp_path / "elsewhere")) == config
+
+
+def test_the_driver_sends_a_config_and_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the samples weigh."""
+    sent: list[tuple[Work, list[int]]] = []
+
+    def send(cluster: RayCluster, work: Work, indices: list[int], listener: Any) -> list[Failure]:
+        sent.append((work, indices))
+        return []
+
+    monkeypatch.setattr(on_ray, "spread", send)
+    for samples in (4, 400):
+        config = plain_world(tmp_path / "world", samples)
+        sweep(config, tmp_path / f"run{samples}", engine=RayCluster())
+        work, indices = sent[-1]
+        assert indices == list(range(samples))
+        assert set(work.options) == {"config", "store", "device"}
+        assert len(json.dumps(work.options)) < 3000
+        settled = Config.from_dict(work.options["config"])
+        assert (settled.data.root, settled.model.name) == (config.data.root, config.model.name)
+
+
+def test_a_node_with_other_data_or_weights_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = plain_world(tmp_path / "world", 3)
+    sent: list[Work] = []
+    monkeypatch.setattr(on_ray, "spread", lambda cluster, work, *_: sent.append(work) or [])
+    sweep(config, tmp_path / "run", engine=RayCluster())
+    begin = sent[0].begin
+    begin("cpu").do(0, lambda *_: None)
+    with (tmp_path / "world" / "net.py").open("a") as stream:
+        stream.write("# changed\n")
+    with pytest.raises(RunError, match="has other weights than where the sweep was started"):
+        begin("cpu")
+    plain_world(tmp_path / "world", 3)
+    poison(tmp_path / "world", 1)
+    with pytest.raises(RunError, match="has other samples than where the sweep was started"):
+        begin("cpu")
+
+
+def test_a_node_with_other_sequences_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sequences_world(tmp_path)
+    sent: list[Work] = []
+    monkeypatch.setattr(jobs, "spread", lambda cluster, work, *_: sent.append(work) or [])
+    outcome = jobs.explain_file("seqs.fa", "net.py:build", "run", match=False, engine=RayCluster())
+    assert not outcome.complete
+    sent[0].begin("cpu").do(0)
+    (tmp_path / "seqs.fa").write_text((tmp_path / "seqs.fa").read_text().replace("A", "C"))
+    with pytest.raises(RunError, match="has other sequences or weights than where the command was started"):
+        sent[0].begin("cpu")
+    with pytest.raises(ValueError, match="the model is named"):
+        jobs.explain_file("seqs.fa", torch.nn.Linear(1, 1), "run", engine=RayCluster())
 
 
 # What cannot be
@@ -308,3 +571,8 @@ def test_what_a_cluster_cannot_do_is_said(
 def test_memory_of_this_process_is_no_place_for_others(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="this process's memory"):
         sweep(plain_world(tmp_path / "world", 2), f"memory://{tmp_path.name}", engine=RayCluster())
+    sequences_world(tmp_path)
+    with pytest.raises(RunError, match="this process's memory"):
+        jobs.explain_file(
+            tmp_path / "seqs.fa", f"{tmp_path}/net.py:build", f"memory://{tmp_path.name}", engine=RayCluster()
+        )

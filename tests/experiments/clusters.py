@@ -1,0 +1,93 @@
+"""Ray clusters of several nodes on this machine, for tests; nothing of them may be left."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+MARK = "PLRP_TEST"
+
+QUICK_TO_NOTICE = {
+    "health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 6,
+}  # fmt: skip
+SMALL = {"object_store_memory": 80 * 2**20}
+
+
+@contextmanager
+def nodes(count: int, **each: Any) -> Iterator[Any]:
+    """A cluster of so many nodes, with one core each unless told; the first is its head."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, **SMALL, **each}
+    started = Cluster(
+        initialize_head=True,
+        head_node_args={**node, "include_dashboard": False, "_system_config": QUICK_TO_NOTICE},
+    )
+    try:
+        for _ in range(count - 1):
+            started.add_node(**node)
+        yield started
+    finally:
+        ray.shutdown()
+        started.shutdown()
+
+
+@pytest.fixture
+def none_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every process that a test starts, and those that they start, is gone when it ends, or the test fails."""
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    yield
+    deadline = time.monotonic() + 120  # Ray's agents wait a minute for a head that was killed
+    while left := marked(mark):
+        assert time.monotonic() < deadline, f"left behind: {left}"
+        time.sleep(0.1)
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Processes that inherited a mark, and their commands."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found[int(folder.name)] = command[:120]
+        except OSError:  # gone, or somebody else's
+            continue
+    return found
+
+
+class Witness:
+    """Work that writes down who did it, and with what; nobody is done before all `workers` have begun."""
+
+    def __init__(self, out: str, workers: int, device: str) -> None:
+        self.out, self.workers, self.device = Path(out), workers, device
+
+    def do(self, index: int, tick: Any) -> None:
+        import json
+
+        import ray
+        import torch
+
+        seen = {
+            "pid": os.getpid(),
+            "threads": torch.get_num_threads(),
+            "device": self.device,
+            "gpus": ray.get_gpu_ids(),
+            "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        }
+        (self.out / f"{index}.json").write_text(json.dumps(seen))
+        (self.out / f"{os.getpid()}.pid").touch()
+        deadline = time.monotonic() + 120
+        while len(list(self.out.glob("*.pid"))) < self.workers:
+            assert time.monotonic() < deadline, "alone"
+            time.sleep(0.02)
