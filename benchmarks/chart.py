@@ -10,10 +10,11 @@ import matplotlib
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from plrp.experiments.figures import FAINT, GRID, INK
+from plrp.experiments.figures import FAINT, GRID, INK, apart
 from report import FORWARD, Parts, rows, title
 from timing import ratio
 
@@ -63,25 +64,22 @@ def draw(parts: Parts) -> Figure | None:
     bands = len(models) + bool(series)
     if not bands:
         return None
-    # Sides in inches, so that labels keep their room whatever the number of bands.
-    heights = [2.35] * len(models) + [2.4] * bool(series)
-    figure = plt.figure(figsize=(9.2, sum(heights) + 0.62 * bands + 0.1), facecolor="white")
-    bottom = figure.get_figheight()
-    for band, height in enumerate(heights):
-        bottom -= height + 0.62 - (0.27 if band else 0.27)
-        share = (bottom + 0.02) / figure.get_figheight(), (height - 0.25) / figure.get_figheight()
+    above, below, plot = 0.48, 0.5, 2.05  # inches: a panel's title, its axis, the panel itself
+    height = bands * (above + plot + below)
+    figure = plt.figure(figsize=(9.2, height), facecolor="white")
+    for band in range(bands):
+        bottom, tall = 1 - ((band + 1) * (above + plot + below) - below) / height, plot / height
         if band < len(models):
             here = [row for row in measured if row["model"] == models[band]]
             largest = max(v for row in here for v in costs(row).values())
-            for i, (row, (left, width)) in enumerate(zip(here, columns(len(batches)), strict=True)):
-                _bars(figure.add_axes((left, share[0], width, share[1])), row, largest, named=i == 0)
+            for i, (row, (left, width)) in enumerate(zip(here, columns(len(batches)), strict=False)):
+                _bars(figure.add_axes((left, bottom, width, tall)), row, largest, named=i == 0)
         else:
             top = max(v for one in series.values() for line in lines(one).values() for v in line if v is not None)
             for i, (name, one) in enumerate(series.items()):
-                left, width = columns(len(series), first=0.075, last=0.885)[i]
+                left, width = columns(len(series), first=0.065, last=0.89)[i]
                 ends = i == len(series) - 1
-                _growth(figure.add_axes((left, share[0], width, share[1])), name, one, top, named=i == 0, ends=ends)
-        bottom -= 0.27
+                _growth(figure.add_axes((left, bottom, width, tall)), name, one, top, named=i == 0, ends=ends)
     return figure
 
 
@@ -146,8 +144,6 @@ def _bars(ax: Axes, row: Any, largest: float, named: bool) -> None:
 
 def _growth(ax: Axes, name: str, one: Any, top: float, named: bool, ends: bool) -> None:
     """One series: multiples of the forward pass along its settings."""
-    from plrp.experiments.figures import apart
-
     found = lines(one)
     settings = one["settings"]
     for method, values in found.items():
@@ -155,8 +151,6 @@ def _growth(ax: Axes, name: str, one: Any, top: float, named: bool, ends: bool) 
         y = [float("nan") if v is None else v for v in values]
         ax.plot(range(len(settings)), y, color=colour, linewidth=1.6, markersize=4.5, **LINES[method])
     if ends:
-        import numpy as np
-
         last = {method: values[-1] for method, values in found.items() if values[-1] is not None}
         order = sorted(last, key=lambda m: last[m] or 0.0)
         places = apart(np.array([last[m] for m in order], dtype=float) / (top * 1.08), 0.085)

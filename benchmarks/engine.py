@@ -34,8 +34,9 @@ def able(model: nn.Module, x: Tensor, methods: dict[str, Method], label: str) ->
             reasons[name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:100]}"
     progress.clear()
     own = found.get("plrp LRP")
-    peers = {n: r for n, r in found.items() if isinstance(r, Tensor) and not n.startswith("plrp")}
-    return reasons, {n: correlation(own, r.detach()) for n, r in peers.items()} if own is not None else {}
+    if own is None:
+        return reasons, {}
+    return reasons, {n: correlation(own, found[n].detach()) for n in ("Zennit", "Captum", "autoLRP") if n in found}
 
 
 def correlation(a: Tensor, b: Tensor) -> float | None:

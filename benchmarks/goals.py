@@ -34,26 +34,27 @@ class Goal:
         """A bound as people write it."""
         return "" if bound is None else f"≥ {bound:g} ×" if self.at_least else f"≤ {bound:g}"
 
+    def verdict(self, value: float) -> str:
+        """Met, missed and by how much, or met with the further aim."""
+        if not self.keeps(value, self.bound):
+            return f"missed by {percent(abs(value / self.bound - 1))}"
+        return "met, the stretch too" if self.stretch is not None and self.keeps(value, self.stretch) else "met"
+
     def judge(self, parts: Parts) -> dict[str, Any]:
-        """The measurements, and what they say about this goal."""
+        """The measurements, and what they say about this goal: the worst of them decides."""
         found = {where: values for where, values in self.measured(parts).items() if values}
         medians = {where: statistics.median(values) for where, values in found.items()}
-        record: dict[str, Any] = {
+        worst = (min if self.at_least else max)(medians.values(), default=None)
+        return {
             "what": self.what,
             "goal": self.words(self.bound),
             "stretch": self.words(self.stretch),
             "measured": medians,
             "range": {where: [min(values), max(values)] for where, values in found.items()},
+            "verdicts": {where: self.verdict(value) for where, value in medians.items()},
+            "met": None if worst is None else self.keeps(worst, self.bound),
+            "verdict": "not measured" if worst is None else self.verdict(worst),
         }
-        if not medians:
-            return {**record, "met": None, "verdict": "not measured"}
-        where = (min if self.at_least else max)(medians, key=medians.__getitem__)
-        worst = medians[where]
-        if not self.keeps(worst, self.bound):
-            place = f" ({where})" if len(medians) > 1 else ""
-            return {**record, "met": False, "verdict": f"missed by {percent(abs(worst / self.bound - 1))}{place}"}
-        beaten = self.stretch is not None and self.keeps(worst, self.stretch)
-        return {**record, "met": True, "verdict": "met, the stretch too" if beaten else "met"}
 
 
 def percent(share: float) -> str:
@@ -82,7 +83,7 @@ def sweep(parts: Parts) -> Found:
 def selection(parts: Parts) -> Found:
     """A sort's time over that of θ and mask, by values and p."""
     return {
-        f"{row['values']}, p = {row['p']}": quotients(row["seconds"], "numpy.sort", "θ and mask")
+        f"{row['values']}, {row['p']}": quotients(row["seconds"], "numpy.sort", "θ and mask")
         for row in rows(parts, "threshold")
     }
 
@@ -102,14 +103,16 @@ def peak(model: str) -> Callable[[Parts], Found]:
 
 def sequences(parts: Parts) -> Found:
     """Zennit's time over plrp's on the 1D CNN, plain LRP both."""
-    part = parts.get("sequences")
-    return {f"{part['count']:,} sequences": quotients(part["seconds"], "Zennit", "plrp LRP")} if part else {}
+    part = parts.get("sequences", {})
+    if "seconds" not in part:
+        return {}
+    return {f"{part['count']:,} sequences": quotients(part["seconds"], "Zennit", "plrp LRP")}
 
 
 def metric(name: str) -> Callable[[Parts], Found]:
     """Quantus' time over plrp's."""
     return lambda parts: {
-        row["metric"]: quotients(row["seconds"], "Quantus", "plrp")
+        f"{row['samples']} samples": quotients(row["seconds"], "Quantus", "plrp")
         for row in rows(parts, "metrics")
         if row["metric"] == name
     }
@@ -154,14 +157,18 @@ def verdicts(parts: Parts) -> list[dict[str, Any]]:
 
 
 def judged(parts: Parts) -> Table:
-    """The goals as a table."""
+    """The goals as a table: a line per measurement."""
     records = verdicts(parts)
     found = []
     for r in records:
-        several = len(r["measured"]) > 1
-        values = [f"{number(v)} ({where})" if several else number(v) for where, v in r["measured"].items()]
-        found.append([r["what"], r["goal"], r["stretch"], ", ".join(values) or "–", r["verdict"]])
+        if not r["measured"]:
+            found.append([r["what"], r["goal"], r["stretch"], "", "–", "", r["verdict"]])
+        for i, (where, value) in enumerate(r["measured"].items()):
+            low, high = r["range"][where]
+            spread = f"{number(low)} to {number(high)}" if low < high else ""
+            goal = [r["what"], r["goal"], r["stretch"]] if i == 0 else ["", "", ""]
+            found.append([*goal, where, number(value), spread, r["verdicts"][where]])
     count = {met: sum(1 for r in records if r["met"] is met) for met in (True, False, None)}
-    sums = f"{count[True]} met, {count[False]} missed, {count[None]} not measured."
-    note = f"{sums} Of several measurements the worst decides."
-    return Table("Goals", ["what", "goal", "stretch", "measured", "verdict"], found, [note])
+    sums = f"{count[True]} goals met, {count[False]} missed, {count[None]} not measured"
+    note = f"{sums}: the worst of a goal's measurements decides. Medians of the rounds, and their range."
+    return Table("Goals", ["what", "goal", "stretch", "where", "measured", "range", "verdict"], found, [note])

@@ -1,7 +1,7 @@
 """The tables of `make bench`, from what its parts have measured and kept as JSON.
 
-Nothing is measured here: each function turns the JSON of a part into a table, for a terminal or as Markdown. A cell with
-a dash was not measured or cannot be; an empty one has no meaning (no peer prunes).
+Nothing is measured here: each function turns the JSON of a part into a table, for a terminal or as Markdown. A cell
+with a dash was not measured or cannot be; an empty one has no meaning (no peer prunes).
 """
 
 from __future__ import annotations
@@ -92,8 +92,9 @@ def cost(parts: Parts) -> Table:
         notes += [likeness(row)] if row.get("likeness") else []
     counts = sorted({len(row["seconds"]) for row in rows(parts, "engine")})
     if counts:
-        many = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        notes.insert(0, f"Multiples of the model's own forward pass, medians of {many} interleaved rounds. Peak: MB.")
+        least = f"{counts[0]} to " if len(counts) > 1 else ""
+        over = f"medians of {least}{counted(counts[-1], 'interleaved round')}"
+        notes.insert(0, f"Multiples of the model's own forward pass, {over}. Peak memory: MB above the model.")
     header = ["model", "batch", "method", "plrp", *PEERS, "peak memory", "Zennit's"]
     return Table("Cost of an explanation", header, found, list(dict.fromkeys(notes)))
 
@@ -101,9 +102,8 @@ def cost(parts: Parts) -> Table:
 def likeness(row: Mapping[str, Any]) -> str:
     """Who computes the same relevance as plrp's LRP, and who something else."""
     said = [f"{name} {'not finite' if r is None else f'{r:.2f}'}" for name, r in row["likeness"].items()]
-    return (
-        f"Correlation of the relevance of one photograph with plrp's LRP on {title(row['model'])}: {', '.join(said)}."
-    )
+    where = f"with plrp's LRP, one photograph on {title(row['model'])}"
+    return f"Correlation of the relevance {where}: {', '.join(said)}."
 
 
 def megabytes(value: Any) -> str:
@@ -168,10 +168,10 @@ def many(parts: Parts) -> Table:
             against = ratio(dna["seconds"], "Zennit", name)
             found.append([what, number(ratio(dna["seconds"], name, FORWARD)), number(against)])
     notes = []
-    if dna:
+    if "batches" in dna:
         notes = [
-            f"Zennit explains the sequences in batches of {dna['batches']['Zennit']}: each side runs at its best batch size. "
-            f"The largest difference of the relevance is {dna['difference']:.0e} of the largest entry."
+            f"Zennit's batches of sequences: {dna['batches']['Zennit']}; each side runs at its best batch size. The "
+            f"largest difference of the relevance is {dna['difference']:.0e} of the largest entry."
         ]
     header = ["what", "forward passes", "times as fast as Zennit"]
     return Table("Many explanations", header, found, notes)
@@ -209,12 +209,18 @@ def failures(parts: Parts) -> list[str]:
     return [f"Failed: {part}: {content['failed']}" for part, content in parts.items() if "failed" in content]
 
 
+def counted(count: int, what: str) -> str:
+    """A number of things."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def circumstances(parts: Parts) -> str:
     """On what, with what and when the parts were measured, in a sentence."""
     said = []
     for m in (part["machine"] for part in parts.values() if "machine" in part):
         loops = "" if m["compiled loops"] else ", without the compiled loops"
-        line = f"{m['cores']} cores of {m['processor']}, {m['threads']} threads, torch {m['torch']}{loops}, {m['date']}"
+        where = f"{counted(m['cores'], 'core')} of {m['processor']}, {counted(m['threads'], 'thread')}"
+        line = f"{where}, torch {m['torch']}{loops}, {m['date']}"
         said += [] if line in said else [line]
     short = "; the short version (`QUICK=1`)" if any(part.get("quick") for part in parts.values()) else ""
     return ("Measured on " + "; ".join(said) + short + ".") if said else "Nothing was measured."

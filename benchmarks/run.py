@@ -4,8 +4,8 @@
     python benchmarks/run.py --parts engine memory    some of it; what the others measured before is kept
     python benchmarks/run.py --report --page docs/speed.md    no measuring: the tables of what is there, into a page
 
-Every part runs in a process of its own and writes what it measured to PART.json in the output folder (`bench`); one that
-fails is reported and does not lose the others. `results.json` holds the tables and the verdicts, `speed.svg` and
+Every part runs in a process of its own and writes what it measured to PART.json in the output folder (`bench`); one
+that fails is reported and does not lose the others. `results.json` holds the tables and the verdicts, `speed.svg` and
 `speed.png` the chart.
 """
 
