@@ -174,6 +174,9 @@ def test_entries_are_changed_by_their_dotted_names() -> None:
     assert by_name["local_lipschitz"].options["samples"] == 20
     assert "hoyer" in by_name
     assert changed.data.limit == 4
+    assert config.changed(**{'metrics."local_lipschitz.max".samples': 2}) == config.changed(
+        **{"metrics.local_lipschitz.max.samples": 2}
+    )
     with pytest.raises(ConfigError, match="no entry"):
         config.changed(**{"data.limits": 4})
 

@@ -147,6 +147,17 @@ def test_ticks_add_up_to_the_work_that_was_announced(made: Bench) -> None:
         assert heard == work(made.config, made.config.part(index))
 
 
+def test_one_trace_per_batch_serves_all_variants_and_p(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = bench(tmp_path, 5, part_size=5)
+    config = Config.from_dict({**small.config.to_dict(), "metrics": {"gini": {}, "pixel_flipping": {"region": 3}}})
+    traced: list[int] = []
+    trace = plrp.trace
+    monkeypatch.setattr(plrp, "trace", lambda model, x: traced.append(len(x)) or trace(model, x))
+    Bench(config, Store(tmp_path / "run")).part(0)
+    assert len(config.cells) == 1 + 4 * 4
+    assert traced == [2, 2, 1]
+
+
 def test_a_rehearsal_knows_every_kind_of_work(made: Bench) -> None:
     found = made.rehearse()
     amount = work(made.config, range(5))

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -389,7 +390,7 @@ def test_the_command_says_what_it_will_do_and_is_quiet_when_piped(
     assert out == f"{tmp_path / 'run'}: 2 samples, {2 * 5 * 4} scores\n"
     first, second = err.splitlines()
     assert first == "tiny: 2 samples × 5 maps (5 variants) × 3 metrics; 2 of 2 parts to do"
-    assert second.startswith("about 1 s on 1 worker; memory up to ")
+    assert re.fullmatch(r"about \d+ \w+ on 1 worker; memory up to [\d.]+ [MG]B, however many samples", second)
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert set(manifest) >= {"plrp", "git", "python", "packages", "seeds", "starts"}
     assert manifest["packages"]["torch"]
@@ -399,6 +400,15 @@ def test_the_command_says_what_it_will_do_and_is_quiet_when_piped(
     assert stored.model.digest
     assert cli.main(["sweep", str(tmp_path / "run"), "--limit", "4"]) == 0  # a run is taken up by its name
     assert Results.load(tmp_path / "run").samples["sample"].tolist() == [0, 1, 2, 3]
+
+
+def test_on_a_terminal_a_bar_counts_the_parts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    sweep(plain_world(tmp_path / "world", 3), tmp_path / "run", workers=1, show_progress=True)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "tiny" in err
+    assert "3/3 parts" in err
+    assert "100%" in err
 
 
 @pytest.mark.parametrize(
