@@ -29,7 +29,7 @@ docs: ## the documentation as a website in ./site
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
 
-bench: ## plrp beside its peers, as multiples of a forward pass (QUICK=1: a short version)
+bench: ## plrp beside its peers, and whether the goals are met: one table (QUICK=1: a short version)
 	@$(PYTHON) tools/setup.py bench
 	$(BIN)/python benchmarks/run.py $(if $(QUICK),--quick)
 
