@@ -199,26 +199,38 @@ def explain_trace(
         raise TypeError(
             f"pruning is a plrp.Pruning or None, got {type(pruning).__name__}; plrp.Pruning(p={pruning!r})?"
         )
+    walk = Walk(found, target, chosen, pruning, wanted_layers(found, layers), ledger)
+    with torch.inference_mode(False), torch.no_grad():
+        relevance = walk.run()
+    return described(walk, relevance, walk.layers, pruning, target)
+
+
+def wanted_layers(found: Trace, layers: bool | Sequence[str]) -> set[str]:
+    """The names of the layers whose relevance is to be kept."""
     names = [op.name for op in found.layers]
     wanted = set(names) if layers is True else set(layers or ())
     for name in wanted - set(names):
         raise ValueError(f"The model has no layer '{name}'{nearest(name, names)}.")
-    logits = replaced(found.output, torch.Tensor.clone, of=Tensor)  # the user's own
-    walk = Walk(found, target, chosen, pruning, wanted, ledger)
-    with torch.inference_mode(False), torch.no_grad():
-        relevance = walk.run()
+    return wanted
+
+
+def described(
+    walk: Walk, relevance: Sequence[Tensor], layers: dict[str, Tensor], pruning: Pruning | None, target: Any
+) -> Explanation:
+    """What a walk found, for the user."""
+    found, composite = walk.trace, walk.composite
 
     def again(layers: Sequence[str]) -> Explanation:
-        return explain_trace(found, target=target, composite=chosen, pruning=pruning, layers=layers, ledger=True)
+        return explain_trace(found, target=target, composite=composite, pruning=pruning, layers=layers, ledger=True)
 
     return Explanation(
         relevance=relevance[0] if found.single else tuple(relevance),
-        logits=logits,
+        logits=replaced(found.output, torch.Tensor.clone, of=Tensor),  # the user's own
         target=walk.start.target,
         score=walk.start.score,
-        layers={name: walk.layers[name] for name in names if name in walk.layers},
+        layers={op.name: layers[op.name] for op in found.layers if op.name in layers},
         head=found.head,
-        composite=chosen,
+        composite=composite,
         pruning=pruning,
         _ledger=walk.ledger,
         _again=again,
@@ -233,6 +245,7 @@ class Walk:
     """
 
     sparse = True
+    copies = 1  # how often the batch is stacked up in the relevance
 
     def __init__(
         self,
@@ -247,10 +260,8 @@ class Walk:
         self.composite = composite
         self.pruning = pruning
         self.sites: dict[int, Site] = pruning.plan(found) if pruning is not None else {}
-        if not ledger:  # where nothing is cut, nothing is written down either
-            self.sites = {
-                key: site for key, site in self.sites.items() if site.cuts or (pruning and pruning.sparsity_gain)
-            }
+        if pruning is not None and pruning.sparsity_gain is None and not ledger:  # nothing cut, nothing to write down
+            self.sites = {key: site for key, site in self.sites.items() if site.cuts}
         self.dtype = torch.float64 if _dtype(found.output) == torch.float64 else torch.float32
         self.start = start(found, target, self.dtype)
         self.wanted: dict[int, list[str]] = {}  # layers to keep, by the value they read
@@ -293,7 +304,7 @@ class Walk:
         if site is not None:
             assert self.pruning is not None
             unpruned, book = relevance, Booking(self.ledger is not None)
-            relevance, columns = prune(relevance, site, self.pruning, arrived, book, self.sparse)
+            relevance, columns = self._prune(relevance, site, arrived, book)
             if self.ledger is not None:
                 before = self._mass(value, unpruned)
                 after = self.masses[id(value)] = mass_of(relevance, value.samples)
@@ -311,6 +322,12 @@ class Walk:
             if not value.samples.in_order:
                 self.scattered.add(name)
         return relevance
+
+    def _prune(
+        self, relevance: Relevance, site: Site, arrived: Arrived | None, book: Booking
+    ) -> tuple[Relevance, dict[str, Any]]:
+        assert self.pruning is not None
+        return prune(relevance, site, self.pruning, arrived, book, self.sparse)
 
     def _mass(self, value: Value, relevance: Relevance) -> Mass:
         """The mass of a tensor's relevance, computed once."""
@@ -332,11 +349,14 @@ class Walk:
         else:
             taken = following.pass_on(op, given, book)
             if taken is None:
-                taken = pass_on(op, [None if r is None else dense(r) for r in given], book)
+                taken = self._pass_on(op, given, book)
         masses = self._write(op, given, taken, book)
         for value, relevance, mass in zip(op.inputs, taken, masses, strict=True):
             if relevance is not None:
                 self._arrive(op, value, relevance, mass, branches)
+
+    def _pass_on(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> Sequence[Relevance | None]:
+        return pass_on(op, [None if r is None else dense(r) for r in given], book)
 
     def _write(
         self, op: Op, given: Sequence[Relevance | None], taken: Sequence[Relevance | None], book: Booking
@@ -399,7 +419,7 @@ class Walk:
             z = z if z.dtype == self.dtype else layer.apply(x, layer.weight, layer.bias)
         epsilon = epsilon_for(op.output) if rule.epsilon is None else rule.epsilon
         branches = rule.branches(layer, x, z, value.nonnegative)
-        geometry = followable(op, self.dtype) if self.sparse else None
+        geometry = followable(op, self.dtype, self.copies) if self.sparse else None
         if geometry is not None and all(branch.map is layer for branch in branches):
             neurons = neurons_of(given)
             if neurons is not None:
@@ -411,7 +431,7 @@ class Walk:
 
     def _through_dense_layer(
         self, op: Op, rule: Rule, branches: list[Branch], x: Tensor, given: Relevance, epsilon: float, book: Booking
-    ) -> tuple[Tensor, list[Handed]]:
+    ) -> tuple[Relevance, list[Handed]]:
         value, samples = op.inputs[0], op.output.samples
         taken: Tensor | None = None
         handed = []

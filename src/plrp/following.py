@@ -46,16 +46,17 @@ POSITIONS_BELOW = 0.05
 FEWEST = 4096  # smaller tensors are not worth the book-keeping
 
 
-def followable(op: Op, dtype: torch.dtype) -> Geometry | None:
-    """Where a layer reads, if single neurons can be followed through it."""
+def followable(op: Op, dtype: torch.dtype, copies: int = 1) -> Geometry | None:
+    """Where a layer reads, if single neurons can be followed through it; of a batch stacked up in several copies."""
     value, output = op.inputs[0], op.output
     if not fast() or not isinstance(op.map, Convolution) or not (value.samples.ordinary and output.samples.ordinary):
         return None
-    if len(value.shape) < 3 or value.shape.numel() >= 1 << 31 or output.shape.numel() < FEWEST:
+    if len(value.shape) < 3 or copies * value.shape.numel() >= 1 << 31 or output.shape.numel() < FEWEST:
         return None
     if value.dtype != dtype or not value.data.is_contiguous():
         return None
-    return op.map.geometry(value.shape, output.shape)
+    inputs, outputs = (torch.Size((copies * v.shape[0], *v.shape[1:])) for v in (value, output))
+    return op.map.geometry(inputs, outputs)
 
 
 def neurons_of(relevance: Relevance) -> Neurons | None:
@@ -222,7 +223,7 @@ def pass_on(op: Op, given: Sequence[Relevance | None], book: Booking) -> list[Re
     if op.rule is not None or len(given) != 1 or not isinstance(given[0], Neurons | Rows):
         return None
     relevance = given[0]
-    if op.family is Family.PASS and op.inputs[0].shape == relevance.shape:
+    if op.family is Family.PASS and op.inputs[0].shape == op.output.shape:
         return [relevance]
     if not isinstance(relevance, Neurons):
         return None
@@ -235,7 +236,7 @@ def pass_on(op: Op, given: Sequence[Relevance | None], book: Booking) -> list[Re
 
 def _to_winners(op: Op, relevance: Neurons) -> Neurons:
     assert op.winners is not None
-    shape = op.inputs[0].shape
+    shape = torch.Size((relevance.shape[0], *op.inputs[0].shape[1:]))
     at = relevance.sample * shape[2:].numel() + relevance.at(op.winners)
     return regrouped(shape, at, relevance.channels, relevance.values)
 
@@ -243,7 +244,7 @@ def _to_winners(op: Op, relevance: Neurons) -> Neurons:
 def _split_sum(op: Op, relevance: Neurons, book: Booking) -> list[Relevance | None] | None:
     first, second = op.inputs
     dtype = relevance.values.dtype
-    if any(v.shape != relevance.shape or v.dtype != dtype for v in op.inputs) or op.output.dtype != dtype:
+    if any(v.shape != op.output.shape or v.dtype != dtype for v in op.inputs) or op.output.dtype != dtype:
         return None
     epsilon = epsilon_for(op.output, first, second)
     z = relevance.at(op.output.data)

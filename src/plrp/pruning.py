@@ -134,13 +134,19 @@ class Site:
 
     value: Value
     readers: list[Op]
-    p: float | None
-    p_negative: float | None
+    p: float | Tensor | None  # one per sample where several prunings are stacked
+    p_negative: float | Tensor | None
 
     @property
     def cuts(self) -> bool:
         """Whether any share of the mass is to be cut."""
-        return bool(self.p or self.p_negative)
+        return self.p is None or bool(self.p) or bool(self.p_negative)
+
+    @property
+    def shares(self) -> tuple[float | Tensor, float | Tensor]:
+        """p of the positive and of the negative part."""
+        assert self.p is not None
+        return self.p, self.p if self.p_negative is None else self.p_negative
 
     @property
     def name(self) -> str:
@@ -222,9 +228,7 @@ class Cut:
 def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | None) -> Cut:
     """Decide what goes: θ per sample and sign, by share of mass, by sparsity gain, or by both."""
     p_negative = p if p_negative is None else p_negative
-    if pruning.sparsity_gain is None and countable(rows):
-        assert p is not None
-        assert p_negative is not None
+    if pruning.sparsity_gain is None and p is not None and p_negative is not None and countable(rows):
         offsets = torch.arange(len(rows) + 1) * rows.shape[1]
         stats = statistics(rows.contiguous(), offsets, p, p_negative)
         up, down = stats[:, :1].float(), -stats[:, 1:2].float()
@@ -296,13 +300,15 @@ def prune(
     relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None, book: Booking, sparse: bool = True
 ) -> tuple[Relevance, dict[str, Any]]:
     """Prune the relevance of one tensor. Returns the new relevance and the ledger's columns; books what was lost."""
-    if sparse and _by_neurons(relevance, site, pruning, arrived):
-        return _prune_neurons(relevance, site, pruning, arrived, book)
+    if sparse and by_neurons(relevance, site, pruning, arrived):
+        return prune_neurons(relevance, site, pruning, arrived, book)
     relevance = dense(relevance)
     if arrived is not None:
         arrived = arrived.dense()
     samples = site.value.samples
     rows = samples.rows(relevance)
+    assert not isinstance(site.p, Tensor)
+    assert not isinstance(site.p_negative, Tensor)
     chosen = cut(rows, pruning, site.p, site.p_negative)
     columns: dict[str, Any] = chosen.columns() if book.active else {}
     if pruning.redistribution == "lambda":
@@ -319,7 +325,7 @@ def prune(
     return samples.unrows(new, relevance.shape), columns
 
 
-def _by_neurons(relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None) -> bool:
+def by_neurons(relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None) -> bool:
     """Whether to keep the survivors as single neurons: tensors (samples, channels, *plane) cut by a share of mass."""
     return (
         fast()
@@ -333,7 +339,7 @@ def _by_neurons(relevance: Relevance, site: Site, pruning: Pruning, arrived: Arr
     )
 
 
-def _prune_neurons(
+def prune_neurons(
     relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None, book: Booking
 ) -> tuple[Relevance, dict[str, Any]]:
     """The same for tensors of which few neurons survive, which are all that is looked at from here on."""
@@ -343,8 +349,7 @@ def _prune_neurons(
         values, offsets = relevance.values, relevance.offsets * relevance.shape[1]
     else:
         values, offsets = relevance, torch.arange(relevance.shape[0] + 1) * relevance.shape[1:].numel()
-    assert site.p is not None
-    stats = statistics(values, offsets, site.p, site.p if site.p_negative is None else site.p_negative)
+    stats = statistics(values, offsets, *site.shares)
     scaled = pruning.redistribution == "lambda"
     if isinstance(relevance, Tensor) and bool((stats[:, 7] > NEURONS_BELOW * relevance.shape[1:].numel()).all()):
         return _many(relevance, stats, book)

@@ -108,9 +108,15 @@ class Trace:
         composite: str | Composite = "epsilon-plus-flat",
         layers: bool | Sequence[str] = False,
     ) -> Iterator[Explanation]:
-        """Explain with one pruning after the other; what does not depend on relevance is computed once."""
-        for pruning in prunings:
-            yield self.explain(target=target, composite=composite, pruning=pruning, layers=layers)
+        """Explain with one pruning after the other; what does not depend on relevance is computed once.
+
+        Prunings that leave few neurons are walked several at a time (`stacking.py`).
+        """
+        from .composites import resolve
+        from .stacking import explain_many
+
+        chosen = resolve(composite)
+        yield from explain_many(self, list(prunings), target=target, composite=chosen, layers=layers)
 
     def rows(self, composite: str | Composite = "epsilon-plus-flat") -> list[tuple[str, str, str, str]]:
         """The tape as a table: layer, operation, output shape, rule."""

@@ -85,6 +85,7 @@ static inline float float_of(uint32_t u) {
 typedef struct {
     double sums[COPIES][2 * BINS]; /* positive entries, then negative ones */
     int64_t entries, kept;
+    int copies; /* in use */
 } histogram;
 
 enum { CHUNK = 2048 };
@@ -92,13 +93,14 @@ enum { CHUNK = 2048 };
 FOR_THIS_MACHINE
 static void fill(histogram *h, const float *v, int64_t n) {
     float found[CHUNK];
+    int copies = h->copies = n < 1 << 15 ? 1 : COPIES;
     for (int64_t from = 0; from < n; from += CHUNK) {
         int64_t to = from + CHUNK < n ? from + CHUNK : n, m = 0, i = 0;
         for (i = from; i < to; i++) { /* zeros, of which there are many, would all wait for one bin */
             found[m] = v[i];
             m += v[i] != 0;
         }
-        for (i = 0; i + COPIES <= m; i += COPIES)
+        for (i = 0; copies == COPIES && i + COPIES <= m; i += COPIES)
             for (int c = 0; c < COPIES; c++) /* copies, so that neighbours of one bin need not wait for each other */
                 h->sums[c][bits_of(found[i + c]) >> 20] += fabsf(found[i + c]);
         for (; i < m; i++) h->sums[0][bits_of(found[i]) >> 20] += fabsf(found[i]);
@@ -185,7 +187,7 @@ typedef struct {
     const float *values;
     const int64_t *offsets;
     int64_t rows, threads, pieces;
-    double shares[2]; /* p⁺ and p⁻ */
+    const double *shares; /* p⁺ and p⁻ of each row */
     double *stats;
     histogram *histograms; /* pieces per row */
     atomic_int failed;
@@ -217,9 +219,9 @@ static void select_sign(void *context, int64_t item) {
         atomic_store(&s->failed, 1);
     } else {
         for (int64_t piece = 0; piece < s->pieces; piece++)
-            for (int c = 0; c < COPIES; c++)
+            for (int c = 0; c < s->histograms[row * s->pieces + piece].copies; c++)
                 for (int b = 0; b < BINS; b++) sums[b] += s->histograms[row * s->pieces + piece].sums[c][sign * BINS + b];
-        sign_cut found = cut_sign(s->values + begin, n, sums, (uint32_t)sign, s->shares[sign], scratch);
+        sign_cut found = cut_sign(s->values + begin, n, sums, (uint32_t)sign, s->shares[item], scratch);
         stats[sign] = found.theta;
         stats[2 + sign] = found.before;
         stats[4 + sign] = found.pruned;
@@ -267,17 +269,17 @@ static double real_of(int64_t number) {
     return real;
 }
 
-/* select(values, offsets, rows, p, p_negative, stats, threads): row n has the entries offsets[n] … offsets[n + 1] */
+/* select(values, offsets, rows, shares, stats, threads): row n has the entries offsets[n] … offsets[n + 1], p⁺ and p⁻ */
 static PyObject *py_select(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     (void)self;
-    int64_t a[7];
-    if (!read_numbers(given, count, 7, a)) return NULL;
+    int64_t a[6];
+    if (!read_numbers(given, count, 6, a)) return NULL;
     selection s = {.values = POINTER(const float, a[0]),
                    .offsets = POINTER(const int64_t, a[1]),
                    .rows = a[2],
-                   .threads = a[6],
-                   .shares = {real_of(a[3]), real_of(a[4])},
-                   .stats = POINTER(double, a[5])};
+                   .threads = a[5],
+                   .shares = POINTER(const double, a[3]),
+                   .stats = POINTER(double, a[4])};
     int64_t size = s.rows ? s.offsets[s.rows] - s.offsets[0] : 0;
     if (size < 1 << 16) s.threads = 1;
     s.pieces = s.rows >= s.threads ? 1 : s.threads;

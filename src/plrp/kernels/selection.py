@@ -51,21 +51,23 @@ def thresholds(rows: Tensor, p: float | Tensor, p_negative: float | Tensor) -> t
 STATISTICS = 8  # θ⁺ θ⁻, mass before ⁺ ⁻, mass pruned ⁺ ⁻, entries ≠ 0, entries kept
 
 
-def statistics(values: Tensor, offsets: Tensor, p: float, p_negative: float) -> Tensor:
+def statistics(values: Tensor, offsets: Tensor, p: float | Tensor, p_negative: float | Tensor) -> Tensor:
     """What is to be cut, per sample: θ of both signs, masses and counts (samples, 8), float64, on the CPU.
 
-    Sample n has the entries offsets[n] … offsets[n + 1] of the flattened `values`.
+    Sample n has the entries offsets[n] … offsets[n + 1] of the flattened `values`; p may be given per sample.
     """
     samples = len(offsets) - 1
     found = torch.zeros(samples, STATISTICS, dtype=torch.float64)
+    shares = torch.empty(samples, 2, dtype=torch.float64)
+    shares[:, 0], shares[:, 1] = p, p_negative
     if native.available(values):
-        native.call("select", values, offsets, samples, float(p), float(p_negative), found, native.threads())
+        native.call("select", values, offsets, samples, shares, found, native.threads())
         return found
     for n, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
         row = values.reshape(-1)[begin:end].reshape(1, -1)
         if row.numel() == 0:
             continue
-        theta = thresholds(row, p, p_negative)
+        theta = thresholds(row, *shares[n].tolist())
         signs = row.clamp(min=0).double(), row.clamp(max=0).neg().double()
         pruned = [part * (part <= limit.double()) for part, limit in zip(signs, theta, strict=True)]
         entries, gone = row.count_nonzero(), sum(part.count_nonzero() for part in pruned)

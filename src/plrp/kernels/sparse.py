@@ -36,8 +36,9 @@ class Neurons:
     def holding(self, values: Tensor) -> Neurons:
         """The same neurons with other values."""
         same = replace(self, values=values)
-        if "_places" in self.__dict__:  # where they stand has not changed
-            same.__dict__["_places"] = self._places
+        for known in ("_places", "_in_batch"):  # where they stand has not changed
+            if known in self.__dict__:
+                same.__dict__[known] = self.__dict__[known]
         return same
 
     @cached_property
@@ -62,11 +63,25 @@ class Neurons:
         """The sample that each neuron belongs to."""
         return self._places[1]
 
+    @cached_property
+    def _in_batch(self) -> dict[int, Tensor]:
+        return {self.shape[0]: self.flat}
+
+    def _flat_in(self, batch: int) -> Tensor:
+        """Where each neuron stands in a batch of which this tensor holds several copies, one after the other."""
+        known = self._in_batch
+        if batch not in known:
+            known[batch] = self.flat % (batch * self.shape[1:].numel())
+        return known[batch]
+
     def at(self, tensor: Tensor) -> Tensor:
-        """What another tensor of this shape holds at these neurons."""
-        if tensor.shape == self.shape and native.available(tensor):
-            found = torch.empty_like(self.flat, dtype=tensor.dtype)
-            native.call("take", tensor, self.flat, len(found), found, native.threads())
+        """What another tensor of this shape, or the batch that is stacked up here, holds at these neurons."""
+        if tensor.shape[1:] == self.shape[1:] and len(tensor):
+            flat = self._flat_in(len(tensor))
+            if not native.available(tensor):
+                return tensor.reshape(-1)[flat]
+            found = torch.empty_like(flat, dtype=tensor.dtype)
+            native.call("take", tensor, flat, len(found), found, native.threads())
             return found
         return tensor.expand(self.shape).reshape(-1)[self.flat]
 
@@ -332,8 +347,10 @@ def plan(geometry: Geometry, neurons: Neurons) -> Plan:
 
 
 def gathered(x: Tensor, positions: Tensor) -> Tensor:
-    """The rows (positions, channels) of a tensor (samples, channels, *plane)."""
+    """The rows (positions, channels) of a tensor (samples, channels, *plane), or of several copies of it, stacked."""
     plane = x.shape[2:].numel()
+    if len(positions) and int(positions[-1]) >= len(x) * plane:
+        positions = positions % (len(x) * plane)
     if native.available(x):
         rows = torch.empty(len(positions), x.shape[1])
         native.call("gather", x, positions, len(positions), x.shape[1], plane, rows, native.threads())

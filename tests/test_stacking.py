@@ -1,0 +1,147 @@
+"""Many p at once: a sweep in stacks is the sweep one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import plrp
+from plrp import following, pruning, stacking
+from plrp.kernels import native
+
+
+class Branched(nn.Module):
+    """Convolutions of several kinds, a skip, pools, a reshape with the batch size written into it, dense layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.left = nn.Conv2d(8, 8, 3, padding=1, groups=2)
+        self.right = nn.Conv2d(8, 8, 1, bias=False)
+        self.down = nn.Conv2d(8, 12, 3, stride=2, dilation=2, padding=1)
+        self.dense = nn.Linear(12 * 16, 20)
+        self.head = nn.Linear(20, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.first(x)).relu()
+        x = nn.functional.max_pool2d((self.left(x) + self.right(x)).relu(), 2)
+        x = nn.functional.avg_pool2d(self.down(x).relu(), (1, 1))
+        x = x.reshape(x.shape[0], 12 * 16)
+        return self.head(self.dense(x).relu())
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    model = Branched().eval()
+    model.norm.running_mean.normal_()
+    model.norm.running_var.uniform_(0.5, 2)
+    return model
+
+
+IMAGES = torch.randn(3, 3, 20, 20, generator=torch.Generator().manual_seed(1))
+SHARES = [0.0, 0.05, 0.2, 0.3, 0.15, 0.5, 0.9, 0.95]
+
+
+@pytest.fixture(autouse=True)
+def _small_networks_are_followed(monkeypatch):
+    for module in (following, pruning):
+        monkeypatch.setattr(module, "FEWEST", 1)
+        monkeypatch.setattr(module, "NEURONS_BELOW", 0.6)
+    monkeypatch.setattr(following, "POSITIONS_BELOW", 1.0)
+
+
+@pytest.fixture
+def walks(monkeypatch) -> list[int]:
+    """How many copies each stacked walk of a test has."""
+    if not native.available():
+        pytest.skip("stacks are for the compiled loops")
+    made: list[int] = []
+    run = stacking.StackedWalk.run
+    monkeypatch.setattr(stacking.StackedWalk, "run", lambda walk: made.append(walk.copies) or run(walk))
+    return made
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("composite", ["epsilon-plus-flat", "epsilon-plus", "epsilon", "epsilon-alpha2-beta1"])
+def test_a_stack_is_its_explanations_one_by_one(walks, composite, batch):
+    trace = plrp.trace(network(), IMAGES[:batch])
+    prunings = [plrp.Pruning(p) for p in SHARES]
+    found = list(trace.sweep(prunings, composite=composite, layers=True))
+    assert walks == ([6] if batch == 1 else [5])
+    for one, p in zip(found, prunings, strict=True):
+        alone = trace.explain(pruning=p, composite=composite, layers=True)
+        torch.testing.assert_close(one.relevance, alone.relevance, rtol=1e-5, atol=1e-7)
+        assert one.layers.keys() == alone.layers.keys()
+        for name in one.layers:
+            torch.testing.assert_close(one.layers[name], alone.layers[name], rtol=1e-5, atol=1e-7)
+        assert one.pruning == p
+        assert torch.equal(one.score, alone.score)
+        assert one.ledger == alone.ledger
+
+
+def test_the_neurons_of_a_stack_are_followed(walks, monkeypatch):
+    """Else the test above would compare dense propagation with itself."""
+    seen: list[int] = []
+    through = following.through_layer
+
+    def watched(geometry, *rest):
+        seen.append(geometry.inputs[0])
+        return through(geometry, *rest)
+
+    monkeypatch.setattr(following, "through_layer", watched)
+    list(plrp.trace(network(), IMAGES).sweep([plrp.Pruning(0.8), plrp.Pruning(0.9), plrp.Pruning(0.95)]))
+    assert walks == [3]
+    assert set(seen) == {9}
+    assert len(seen) >= 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        None,
+        plrp.Pruning(0.3, redistribution="M"),
+        plrp.Pruning(0.3, sparsity_gain=1.0),
+        plrp.Pruning(0.3, conserve=False),
+        plrp.Pruning(None, sparsity_gain=1.0),
+        plrp.Pruning(0.3, layers={"down": 0.05}),
+    ],
+)
+def test_what_cannot_be_stacked_stands_alone_in_its_place(walks, other):
+    trace = plrp.trace(network(), IMAGES)
+    prunings = [plrp.Pruning(0.2), other, plrp.Pruning(0.4), plrp.Pruning(0.4, 0.6), other]
+    found = list(trace.sweep(prunings))
+    assert walks == [2]
+    assert [e.pruning for e in found] == prunings
+    for one, p in zip(found, prunings, strict=True):
+        torch.testing.assert_close(one.relevance, trace.explain(pruning=p).relevance, rtol=1e-5, atol=1e-7)
+
+
+def test_large_batches_are_not_stacked_and_stacks_are_bounded(walks, monkeypatch):
+    many = [plrp.Pruning(0.2 + n / 100) for n in range(11)]
+    list(plrp.trace(network(), IMAGES).sweep(many))  # 16 samples hold five copies of three
+    assert walks == [5, 5]
+    walks.clear()
+    monkeypatch.setattr(stacking, "MOST", 2)
+    list(plrp.trace(network(), IMAGES).sweep(many))
+    assert walks == []
+
+
+def test_targets_and_refusals_of_a_stack(walks):
+    trace = plrp.trace(network(), IMAGES)
+    prunings = [plrp.Pruning(0.2), plrp.Pruning(0.4)]
+    for target in ([0, 3, 1], 2, lambda output: output[:, 1] - output[:, 2]):
+        found = list(trace.sweep(prunings, target=target))
+        for one, p in zip(found, prunings, strict=True):
+            torch.testing.assert_close(one.relevance, trace.explain(pruning=p, target=target).relevance)
+    assert len(walks) == 3
+    with pytest.raises(ValueError, match=r"no layer 'lft'.*left"):
+        list(trace.sweep(prunings, layers=["lft"]))
+    with pytest.raises(TypeError, match=r"plrp.Pruning\(p=0.3\)"):
+        list(trace.sweep([plrp.Pruning(0.2), plrp.Pruning(0.4), 0.3]))
+
+
+def test_an_empty_batch_is_swept():
+    trace = plrp.trace(network(), IMAGES[:0])
+    assert [e.relevance.shape[0] for e in trace.sweep([plrp.Pruning(0.2), plrp.Pruning(0.4)])] == [0, 0]
