@@ -39,7 +39,7 @@ from .samples import Samples
 from .tape import Op
 
 # A layer follows single neurons where at most this share of its outputs holds relevance. Measured with
-# benchmarks/switch.py: on two cores the compiled loops win below a share of 0.1 to 0.3, depending on the layer.
+# benchmarks/switch.py: on two cores the cost is flat between 0.06 and 0.15, and rises below.
 NEURONS_BELOW = 0.15
 # Without the compiled loops, whole positions are gathered: worth it where at most this share of them holds relevance.
 POSITIONS_BELOW = 0.05
