@@ -39,7 +39,7 @@ class Counting:
 
     def __init__(self, shards: int, ray: Any) -> None:
         self.shards, self.ray, self.stored = shards, ray, 0
-        self.start = self.last = 0.0
+        self.start = self.last = self.busy = 0.0
 
     def say(self, text: str) -> None:
         print(text)
@@ -55,6 +55,7 @@ class Counting:
         self.stored += 1
         if self.stored == 1:
             self.start = self.last = time.perf_counter()
+            self.busy = time.process_time()
         if self.stored % (self.shards // 10) == 0:
             now = time.perf_counter()
             rate = (self.shards // 10) / (now - self.last)
@@ -74,8 +75,8 @@ def resident() -> int:
         return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def drive(shards: int, workers: int) -> float:
-    """Empty parts through the driver; returns parts per second."""
+def drive(shards: int, workers: int) -> tuple[float, float]:
+    """Empty parts through the driver; returns parts per second, and seconds of a core that each took the driver."""
     cluster = RayCluster("local", workers=workers)
     with connected(cluster, shards) as ray:
         print(
@@ -83,7 +84,8 @@ def drive(shards: int, workers: int) -> float:
         )
         listener = Counting(shards, ray)
         spread(cluster, Work("many_shards:Nothing", {}), range(shards), listener)
-        return (shards - 1) / (time.perf_counter() - listener.start)
+        busy = (time.process_time() - listener.busy) / (shards - 1)
+        return (shards - 1) / (time.perf_counter() - listener.start), busy
 
 
 def keep(parts: int, size: int) -> dict[str, float]:
@@ -117,13 +119,13 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=10_000, help="parts put into a folder")
     parser.add_argument("--size", type=int, default=20_000, help="bytes of a part")
     options = parser.parse_args()
-    rate = drive(options.shards, options.workers)
-    print(f"{rate:.0f} parts per second through the driver\n")
+    rate, busy = drive(options.shards, options.workers)
+    print(f"{rate:.0f} parts per second through the driver, {1e3 * busy:.2f} ms of a core each in its process\n")
     taken = keep(options.parts, options.size)
     print(f"{options.parts:,} parts of {options.size:,} bytes in a folder, milliseconds per part: "
           + ", ".join(f"{step} {1e3 * seconds:.3f}" for step, seconds in taken.items()))  # fmt: skip
     count = MILLION // 2
-    print(f"\na million images in {count:,} parts of 2: driver {count / rate:,.0f} s of its own time in all; "
+    print(f"\na million images in {count:,} parts of 2: driver {count / rate:,.0f} s at this rate; "
           + ", ".join(f"{step} {count * seconds:,.0f} s" for step, seconds in taken.items())
           + f"; {count * options.size / 1e9:.0f} GB of parts")  # fmt: skip
 

@@ -1,21 +1,25 @@
 """What the paper's whole evaluation costs: arithmetic from a few measured seconds per image.
 
     python benchmarks/plan.py --root ../shared/data
+    python benchmarks/plan.py --root ../shared/data --keep costs.json --only ecssd-vgg16    measured in pieces
 
 1,000 photographs of ECSSD and 3,900 of ImageNet × ResNet-50 and VGG-16 × 5 variants × 20 p, with all metrics of the
 presets (pixel flipping of every map; the Lipschitz estimate on 10 photographs per sweep, as in the paper). Measured are
 the seconds per image of each kind of work (trace, one explanation per variant, forward pass) by the rehearsal that
-every sweep begins with, on one core, and of the metrics that only look at a map. `work` counts how often each is needed.
-What is not measured is said: no GPU was at hand, so what one does per second is an assumption (`--gpu-forward`).
+every sweep begins with, and of the metrics that only look at a map: seconds that one core spends, so that other work
+on the machine counts little. `work` counts how often each is needed. What is not measured is said: no GPU was at hand,
+so what one does per second is an assumption (`--gpu-forward`).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +32,7 @@ from plrp.experiments.progress import duration
 
 IMAGES = {"ecssd": 1000, "imagenet": 3900}
 MODELS = ("resnet50", "vgg16")
-MAPS = "looking at maps"
+MAPS, MEMORY = "looking at maps", "memory"
 GPU_FORWARD = {"resnet50": 800.0, "vgg16": 400.0}
 """Assumed, not measured: images per second in a forward pass in float32, batch 32, on one data-centre GPU."""
 
@@ -62,16 +66,37 @@ class Cost:
         return sum(self.by_kind(factor).values())
 
 
-def measured(data: str, model: str, root: Path, rounds: int) -> Cost:
-    """A preset with the number of images of the paper, and what its kinds of work cost here."""
+def planned(data: str, model: str, root: Path) -> Config:
+    """A preset with the number of images of the paper."""
     weights = next(iter(sorted((root / "weights").glob(f"*{model}*"))), None)
     config = preset(f"{data}-{model}", root=root, weights="random" if weights is None else weights)
-    counted = config.changed(**{"data.count": IMAGES[data], "data.limit": IMAGES[data]})
-    bench = Bench(counted, Store(Path("none")))
-    found = [bench.rehearse(0) for _ in range(rounds)]
+    return config.changed(**{"data.count": IMAGES[data], "data.limit": IMAGES[data]})
+
+
+def measured(config: Config, rounds: int) -> dict[str, float]:
+    """What a sweep's kinds of work cost here, in seconds of a core per image; and the memory of a worker."""
+    bench = Bench(config, Store(Path("none")))
+    found = [bench.rehearse(0, time.process_time) for _ in range(rounds)]
     seconds = {kind: statistics.median(f.seconds[kind] for f in found) for kind in found[0].seconds}
-    seconds[MAPS] = looking(counted)
-    return Cost(f"{data}-{model}", model, counted, seconds, found[0].memory)
+    return {**seconds, MAPS: looking(config), MEMORY: found[0].memory}
+
+
+def costs_of(root: Path, rounds: int, keep: Path | None, only: str | None) -> list[Cost]:
+    """The sweeps of the plan; what `keep` holds is not measured again."""
+    known: dict[str, dict[str, float]] = json.loads(keep.read_text()) if keep is not None and keep.exists() else {}
+    costs = []
+    for model in MODELS:
+        for data in IMAGES:
+            name = f"{data}-{model}"
+            if only in (None, name):
+                config = planned(data, model, root)
+                if name not in known:
+                    known[name] = measured(config, rounds)
+                    if keep is not None:
+                        keep.write_text(json.dumps(known, indent=1))
+                seconds = {kind: value for kind, value in known[name].items() if kind != MEMORY}
+                costs.append(Cost(name, model, config, seconds, int(known[name][MEMORY])))
+    return costs
 
 
 def looking(config: Config, rounds: int = 5) -> float:
@@ -86,9 +111,9 @@ def looking(config: Config, rounds: int = 5) -> float:
         arguments = (relevance, masks) if localized else (relevance,)
         taken = []
         for _ in range(rounds):
-            start = time.perf_counter()
+            start = time.process_time()
             function(*arguments, **metric.options)
-            taken.append((time.perf_counter() - start) / len(relevance))
+            taken.append((time.process_time() - start) / len(relevance))
         total += statistics.median(taken)
     return total
 
@@ -107,26 +132,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="rehearsals, of which the median counts")
     parser.add_argument("--cores", type=int, default=2, help="of this machine")
     parser.add_argument("--workers", type=int, default=100)
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="JSON of what was measured, taken up and added to")
+    parser.add_argument("--only", metavar="SWEEP", help="one sweep of the plan, such as ecssd-vgg16")
     parser.add_argument("--gpu-forward", type=float, nargs=2, default=list(GPU_FORWARD.values()), metavar=("RN", "VGG"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     gpu = dict(zip(GPU_FORWARD, options.gpu_forward, strict=True))
-    costs = [measured(data, model, options.root, options.rounds) for model in MODELS for data in IMAGES]
+    costs = costs_of(options.root, options.rounds, options.keep, options.only)
+    kinds = list(dict.fromkeys(kind for cost in costs for kind in cost.seconds))
 
-    print("measured, one core, seconds per image (memory of a worker)")
-    for cost in costs:
-        cells = ", ".join(f"{kind} {seconds:.3g}" for kind, seconds in cost.seconds.items())
-        print(f"  {cost.name:18} {cells}  ({cost.memory / 1e9:.1f} GB)")
-
-    print("\nneeded, per sweep")
-    for cost in costs:
-        print(f"  {cost.name:18} {', '.join(f'{kind} {count:,}' for kind, count in cost.amount.items())}")
-
-    print("\nshare of the time")
-    for cost in costs:
-        shares = {kind: 100 * part / cost.total() for kind, part in cost.by_kind().items()}
-        print(f"  {cost.name:18} {', '.join(f'{kind} {share:.0f}%' for kind, share in shares.items())}")
-
+    print("measured: seconds of one core per image, and as multiples of a forward pass")
+    table(["sweep", *kinds, "memory of a worker"], [
+        [cost.name, *(f"{cost.seconds[k]:.3g} ({cost.seconds[k] / cost.seconds[FORWARD]:.2g}×)" for k in kinds),
+         f"{cost.memory / 1e9:.1f} GB"] for cost in costs
+    ])  # fmt: skip
+    print("\nneeded: how often, and its share of the time")
+    table(["sweep", *kinds], [
+        [cost.name, *(f"{cost.amount[k]:,} ({100 * cost.by_kind()[k] / cost.total():.0f}%)" for k in kinds)]
+        for cost in costs
+    ])  # fmt: skip
     heads = (
         "sweep",
         "images",
@@ -135,14 +159,15 @@ def main() -> None:
         "one GPU (assumed)",
         f"{options.workers} workers",
     )
-    print("\n| " + " | ".join(heads) + " |\n|---|" + "---:|" * (len(heads) - 1))
+    print()
+    rows = []
     sums = [0.0] * 4
     for cost in costs:
         factor = gpu[cost.model] * cost.seconds[FORWARD]
         times = [cost.total(), shared_out(cost, options.cores), cost.total(factor), shared_out(cost, options.workers)]
         sums = [a + b for a, b in zip(sums, times, strict=True)]
-        print(row(cost.name, cost.config.samples, times))
-    print(row("all", sum(IMAGES.values()) * len(MODELS), sums))
+        rows.append(row(cost.name, cost.config.samples, times))
+    table(heads, [*rows, row("all", sum(cost.config.samples for cost in costs), sums)])
 
     print("\nthe GPU column assumes, and nobody measured, " + " and ".join(
         f"{gpu[model]:g} forward passes per second ({model}; here {1 / forward:.1f} on a core)"
@@ -150,9 +175,16 @@ def main() -> None:
     ) + ", and that everything else keeps its ratio to the forward pass.")  # fmt: skip
 
 
-def row(name: str, images: int, times: list[float]) -> str:
-    """A line of the table."""
-    return f"| {name} | {images:,} | {times[0] / 3600:,.1f} | " + " | ".join(map(duration, times[1:])) + " |"
+def row(name: str, images: int, times: list[float]) -> list[str]:
+    """A line of the last table."""
+    return [name, f"{images:,}", f"{times[0] / 3600:,.0f}", *map(duration, times[1:])]
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print Markdown."""
+    print("| " + " | ".join(heads) + " |\n|---|" + "---:|" * (len(heads) - 1))
+    for cells in rows:
+        print("| " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

@@ -417,7 +417,7 @@ class _Crew:
             hand = self.hire()
             try:
                 if not self.ray.wait([hand.waits_for], num_returns=1, timeout=LOOK * 2)[0]:
-                    self.listener.say("the cluster is busy: waiting for room for a worker")
+                    self.listener.say("waiting for a first worker: the cluster is busy, or slow to start one")
                 self.ray.get(hand.waits_for)
                 cost = self.ray.get(hand.actor.rehearse.remote(index))
             except self.ray.exceptions.RayError as error:

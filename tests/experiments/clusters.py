@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +29,30 @@ def nodes(count: int, **each: Any) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 1, **SMALL, **each}
-    started = Cluster(
-        initialize_head=True,
-        head_node_args={**node, "include_dashboard": False, "_system_config": QUICK_TO_NOTICE},
-    )
+    head = {**node, "include_dashboard": False, "_system_config": QUICK_TO_NOTICE}
+    started = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
     try:
         for _ in range(count - 1):
-            started.add_node(**node)
+            patiently(lambda: started.add_node(**node))
         yield started
     finally:
         ray.shutdown()
         started.shutdown()
+
+
+def patiently(start: Callable[[], Any]) -> Any:
+    """Start a node; on a machine that is so busy that Ray gives up after half a minute, try again."""
+    for _ in range(3):
+        before = marked(os.environ[MARK])
+        try:
+            return start()
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+            for pid in marked(os.environ[MARK]).keys() - before.keys():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    return start()
 
 
 @pytest.fixture

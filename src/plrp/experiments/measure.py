@@ -81,16 +81,16 @@ class Bench:
         about = {"sweep": self.config.name, "part": index, "plrp": plrp.__version__, "torch": torch.__version__}
         return Part(rows.to_parquet(about), _joined(kept).to_hdf5() if kept else None)
 
-    def rehearse(self, index: int = 0) -> Rehearsal:
-        """Do each kind of work once, on the first batch of a part, and see what it takes."""
+    def rehearse(self, index: int = 0, clock: Callable[[], float] = time.perf_counter) -> Rehearsal:
+        """Do each kind of work once, on the first batch of a part, and see what it takes by a clock."""
         chosen = self.config.part(index)[: self.config.batch_size]
         batch = _Batch(self, chosen, Rows(), lambda kind, count: None)
         seconds: dict[str, float] = {}
 
         def timed(kind: str, function: Callable[[], Any]) -> Any:
-            start = time.perf_counter()
+            start = clock()
             result = function()
-            seconds[kind] = (time.perf_counter() - start) / len(chosen)
+            seconds[kind] = (clock() - start) / len(chosen)
             return result
 
         trace = plrp.trace(self.model, batch.inputs)
