@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 
@@ -33,7 +33,7 @@ COLOURS = {
     "Zennit": "#9aa5b1",
 }
 """Bars from top to bottom; peers are grey."""
-LINES = {
+LINES: dict[str, dict[str, Any]] = {
     "plrp LRP": {"linestyle": "-", "marker": "D"},
     "plrp λ 0.2": {"linestyle": "-", "marker": "o"},
     "Zennit": {"linestyle": "-", "marker": "s"},
@@ -105,7 +105,7 @@ def lines(one: Any) -> dict[str, list[float | None]]:
     }
 
 
-def _dress(ax: Axes, axis: str) -> None:
+def _dress(ax: Axes, axis: Literal["x", "y"]) -> None:
     for side in ("top", "right", "left" if axis == "x" else "bottom"):
         ax.spines[side].set_visible(False)
     for side in ("left", "bottom"):
