@@ -118,11 +118,8 @@ def spans(numbers: Sequence[int]) -> str:
 
 def _cards(runs: Sequence[Run]) -> str:
     judged = [s for run in runs for s in run.statements if s.holds is not None]
-    entries = {
-        "sample" + "s"[: sum(len(run.results.samples) for run in runs) != 1]: (
-            f"{sum(len(run.results.samples) for run in runs):,}"
-        ),
-    }
+    total = sum(len(run.results.samples) for run in runs)
+    entries = {f"sample{'s' * (total != 1)}{f' in {len(runs)} runs' if len(runs) > 1 else ''}": f"{total:,}"}
     if judged:
         entries["statements of the paper hold"] = f"{sum(bool(s.holds) for s in judged)} of {len(judged)}"
     for run in runs[:2]:
