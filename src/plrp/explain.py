@@ -228,7 +228,7 @@ def described(
         logits=replaced(found.output, torch.Tensor.clone, of=Tensor),  # the user's own
         target=walk.start.target,
         score=walk.start.score,
-        layers={op.name: layers[op.name] for op in found.layers if op.name in layers},
+        layers={name: layers[name] for name in walk.names if name in layers},
         head=found.head,
         composite=composite,
         pruning=pruning,
@@ -264,6 +264,7 @@ class Walk:
             self.sites = {key: site for key, site in self.sites.items() if site.cuts}
         self.dtype = torch.float64 if _dtype(found.output) == torch.float64 else torch.float32
         self.start = start(found, target, self.dtype)
+        self.names = [op.name for op in found.layers]  # read now: a tape that is used once is gone after the walk
         self.wanted: dict[int, list[str]] = {}  # layers to keep, by the value they read
         for op in found.layers:
             if op.name in wanted:
