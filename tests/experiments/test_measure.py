@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import Counter
 from pathlib import Path
 
@@ -156,6 +157,25 @@ def test_one_trace_per_batch_serves_all_variants_and_p(tmp_path: Path, monkeypat
     Bench(config, Store(tmp_path / "run")).part(0)
     assert len(config.cells) == 1 + 4 * 4
     assert traced == [2, 2, 1]
+
+
+def test_one_trace_is_held_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Perturbed inputs are traced one after the other, the first after the trace of the batch itself is gone."""
+    small = bench(tmp_path, 4)
+    traces: list[weakref.ref[plrp.Trace]] = []
+    held: list[int] = []
+    trace = plrp.trace
+
+    def watched(model: torch.nn.Module, x: torch.Tensor) -> plrp.Trace:
+        held.append(sum(known() is not None for known in traces))
+        made = trace(model, x)
+        traces.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(plrp, "trace", watched)
+    small.part(0)
+    assert len(held) > 2 * 2
+    assert set(held) == {0}
 
 
 def test_a_rehearsal_knows_every_kind_of_work(made: Bench) -> None:

@@ -9,7 +9,7 @@ import inspect
 import sys
 import time
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ from plrp import metrics
 from plrp.metrics.robustness import scaled
 from plrp.metrics.scores import predict
 from plrp.metrics.seeded import draw
+from plrp.stacking import MOST
 
 from .config import LOCALIZATION, ROBUSTNESS, Config, ConfigError, Metric
 from .data import Sample, Samples, open_samples
@@ -103,12 +104,10 @@ class Bench:
         variants = dict.fromkeys(variant for variant, _ in self.config.cells)
         for variant in sorted(variants, key=lambda name: not name.endswith("+gain")):
             cells = [cell for cell in self.config.cells if cell[0] == variant]
-            if variant.endswith("+gain"):  # most of its shares may be one and the same map
-                timed(variant, lambda cells=cells: list(self.explained(trace, target, cells)))  # type: ignore[misc]
-                seconds[variant] /= len(cells)
-            else:
-                middle = cells[len(cells) // 3]
-                timed(variant, lambda cells=[middle]: list(self.explained(trace, target, cells)))  # type: ignore[misc]
+            if not variant.endswith("+gain"):  # with it, most shares may be one and the same map: all are tried
+                cells = _typical(cells, max(1, MOST // len(chosen)) if variant == "lambda" else 1)
+            timed(variant, lambda cells=cells: deque(self.explained(trace, target, cells), maxlen=0))  # type: ignore[misc]
+            seconds[variant] /= len(cells)
         return Rehearsal(seconds, int(MARGIN * _peak_memory()))
 
     def explained(
@@ -189,6 +188,7 @@ class _Batch:
                 if moving:
                     original[variant, p] = relevance
             self.of_flips(cells, relevance, target)
+            del explanation  # it holds the trace
         del trace  # its memory is needed for the perturbed inputs
         for group in groups:
             self.of_excursions(group, target, original)
@@ -421,6 +421,12 @@ def _passes(config: Config, metric: Metric) -> int:
     options = _flipping_options(config, metric)
     steps = options.get("steps", 20)
     return (1 + (steps if isinstance(steps, int) else len(steps))) * (2 if options["order"] == "both" else 1)
+
+
+def _typical(cells: Sequence[Cell], stacked: int) -> list[Cell]:
+    """The smallest share, which takes most memory, and from the lower middle on as many as are walked in one."""
+    middle = len(cells) // 3
+    return list(dict.fromkeys([cells[0], *cells[middle : middle + stacked]]))
 
 
 def _joined(kept: list[Kept]) -> Kept:
