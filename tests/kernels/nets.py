@@ -30,12 +30,14 @@ class Straight(nn.Module):
         self.axes = axes
         self.convs, self.norms, self.pools = nn.ModuleList(), nn.ModuleList(), []
         channels = 2
-        for _ in range(draw.randint(3, 4)):
+        for depth in range(draw.randint(3, 4)):
             groups = draw.choice([1, 1, 2]) if channels % 2 == 0 else 1
             wider = groups * draw.randint(3, 9)
-            per_axis = [tuple(draw.choice(options) for _ in range(axes)) for options in ([1, 1, 2], [1, 2], [0, 1, 2])]
-            stride, dilation, padding = per_axis
-            kernel = tuple(1 if p == 0 else draw.choice([2, 3]) for p in padding)
+            kernel, stride, dilation = (
+                tuple(draw.choice(options) for _ in range(axes)) for options in ([1, 2, 3], [1, 1, 2], [1, 2])
+            )
+            least = 0 if depth == 0 else 1  # so that no axis shrinks to nothing
+            padding = tuple(draw.randint(least, 2) * d if k > 1 else 0 for k, d in zip(kernel, dilation, strict=True))
             self.convs.append(
                 CONV[axes](channels, wider, kernel, stride, padding, dilation, groups, bool(draw.getrandbits(1)))
             )

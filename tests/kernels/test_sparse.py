@@ -309,8 +309,11 @@ def test_winners_are_those_of_torch(
     few = neurons(held, torch.float32)
     with body("compiled"):
         found = sparse.winners(x, geometry, few)
+        whole = sparse.to_winners(x, geometry, few.dense())
     assert found is not None
     assert torch.equal(found, index.reshape(-1)[few.flat])
+    expected = torch.zeros_like(x).flatten(2).scatter_add(2, index.flatten(2), few.dense().flatten(2))
+    torch.testing.assert_close(whole, expected.view(x.shape))
 
 
 # ---------------------------------------------------------------- threads
