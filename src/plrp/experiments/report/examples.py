@@ -192,14 +192,16 @@ def _extremes(run: Run, sheets: Sheets) -> str:
         few = min(EXTREMES, len(drawn) // 2)
         shown = [*drawn[:few], *drawn[-few:]]
         gains = {int(m.samples[k]): float(gain[k]) for k in known}
+        whose = f"The {few} samples with the largest (first) and the {few} with the smallest gain"
+        if few == 1:
+            whose = "The samples with the largest (first) and the smallest gain"
         among = "" if len(drawn) == len(known) else f" of the {len(drawn)} whose maps were kept"
         parts.append(
             sheets.photograph(
                 f"{run.slug}-extremes",
                 _beside(run, shown, method, gains, columns=2),
                 "; ".join(f"{run.sample_name(s)}: {about} {signed(gains[s])}" for s in shown),
-                f"The {few} samples with the largest (first) and the {few} with the smallest gain{among}: photograph "
-                f"with the outline of its mask, LRP, PLRP-λ at p = {method.p:g}.",
+                f"{whose}{among}: photograph with the outline of its mask, LRP, PLRP-λ at p = {method.p:g}.",
                 _beside(run, shown, method, gains, columns=1),
             )
         )
