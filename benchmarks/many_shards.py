@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=100_000, help="empty parts through the driver")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--parts", type=int, default=10_000, help="parts put into a folder")
-    parser.add_argument("--size", type=int, default=20_000, help="bytes of a part")
+    parser.add_argument("--size", type=int, default=70_000, help="bytes of a part")
     options = parser.parse_args()
     rate, busy = drive(options.shards, options.workers)
     print(f"{rate:.0f} parts per second through the driver, {1e3 * busy:.2f} ms of a core each in its process\n")

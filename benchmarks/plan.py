@@ -155,16 +155,19 @@ def main() -> None:
         "sweep",
         "images",
         "core hours",
+        "of these, but for pixel flipping",
         f"{options.cores} cores",
         "one GPU (assumed)",
         f"{options.workers} workers",
     )
     print()
     rows = []
-    sums = [0.0] * 4
+    sums = [0.0] * 5
     for cost in costs:
         factor = gpu[cost.model] * cost.seconds[FORWARD]
-        times = [cost.total(), shared_out(cost, options.cores), cost.total(factor), shared_out(cost, options.workers)]
+        rest = cost.total() - cost.by_kind()[FORWARD]
+        times = [cost.total(), rest, shared_out(cost, options.cores), cost.total(factor)]
+        times.append(shared_out(cost, options.workers))
         sums = [a + b for a, b in zip(sums, times, strict=True)]
         rows.append(row(cost.name, cost.config.samples, times))
     table(heads, [*rows, row("all", sum(cost.config.samples for cost in costs), sums)])
@@ -177,7 +180,7 @@ def main() -> None:
 
 def row(name: str, images: int, times: list[float]) -> list[str]:
     """A line of the last table."""
-    return [name, f"{images:,}", f"{times[0] / 3600:,.0f}", *map(duration, times[1:])]
+    return [name, f"{images:,}", *(f"{hours / 3600:,.0f}" for hours in times[:2]), *map(duration, times[2:])]
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from clusters import SMALL, nodes, none_left  # noqa: F401
+from clusters import SMALL, nodes, none_left, patiently  # noqa: F401
 from objects import object_store
 from test_sweep import plain_world, same
 from worlds import world
@@ -77,13 +77,17 @@ def lose_a_node(started: Any, place: Folder, parts: int) -> threading.Thread:
 
 def begin_together(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     """No worker gets a part before there are so many: on a busy machine the first would be done before the second."""
-    give, crews = cluster._Crew.next, set()
+    give = cluster._Crew.next
+    deadline = time.monotonic() + 200
 
     def next(crew: Any, hand: Any) -> None:
         hand.at = hand.waits_for = None
-        if id(crew) in crews or sum(other.node is not None for other in crew.hands) >= workers:
-            crews.add(id(crew))
+        if not hasattr(crew, "begun") and sum(other.node is not None for other in crew.hands) >= workers:
+            crew.begun = True
+        if hasattr(crew, "begun"):
             give(crew, hand)
+        else:
+            assert time.monotonic() < deadline, "too few workers"
 
     monkeypatch.setattr(cluster._Crew, "next", next)
 
@@ -199,11 +203,11 @@ def place_for_all(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> I
     if kind == "local":
         yield f"local://{folder}/run"
     elif kind == "objects":
-        (folder / "site").mkdir()
-        (folder / "site" / "sitecustomize.py").write_text(
-            f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\nimport objects\n"
-        )
-        monkeypatch.setenv("PYTHONPATH", str(folder / "site"))
+        about = folder / "site" / "objects-1.dist-info"  # as an installed package tells fsspec what it can open
+        about.mkdir(parents=True)
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: objects\nVersion: 1\n")
+        (about / "entry_points.txt").write_text("[fsspec.specs]\nobjects = objects:Objects\n")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(about.parent), str(Path(__file__).parent)]))
         with object_store() as bucket:
             yield f"{bucket}/run"
     else:
@@ -241,12 +245,13 @@ def test_code_and_data_travel_as_a_runtime_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_three_nodes_one_of_them_lost_in_mid_sweep(tmp_path: Path) -> None:
-    config = slowed(tmp_path / "world", 40, 0.03)
+def test_three_nodes_one_of_them_lost_in_mid_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = slowed(tmp_path / "world", 18, 0.03)
     said: list[str] = []
+    begin_together(monkeypatch, 3)
     with nodes(3) as started:
         place = Folder(tmp_path / "ray")
-        thief = lose_a_node(started, place, 8)
+        thief = lose_a_node(started, place, 4)
         results = sweep(config, place, engine=RayCluster(started.address, tries=1), say=said.append)
         thief.join()
     nothing_twice(results)
@@ -257,17 +262,20 @@ def test_three_nodes_one_of_them_lost_in_mid_sweep(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_node_that_comes_later_gets_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "LOOK", 0.5)
-    config = slowed(tmp_path / "world", 60, 0.03)
-    hired: list[int] = []
-    hire = cluster._Crew.hire
-    monkeypatch.setattr(cluster._Crew, "hire", lambda crew: (hire(crew), hired.append(len(crew.hands)))[0])
+    config = plain_world(tmp_path / "world", 6)
     with nodes(1) as started:
-        late = threading.Timer(4, lambda: started.add_node(num_cpus=1, **SMALL))
-        late.start()
-        results = sweep(config, tmp_path / "ray", engine=RayCluster(started.address))
-        late.join()
+        begin_together(monkeypatch, 2)
+        late: list[threading.Thread] = []
+
+        def say(text: str) -> None:
+            if text.startswith("about"):
+                assert "on 1 worker of the cluster" in text
+                late.append(threading.Thread(target=patiently, args=[lambda: started.add_node(num_cpus=1, **SMALL)]))
+                late[0].start()
+
+        results = sweep(config, tmp_path / "ray", engine=RayCluster(started.address), say=say)
+        late[0].join()
     assert results.complete
-    assert hired == [1, 2]
 
 
 @pytest.mark.slow
@@ -459,13 +467,17 @@ def test_sequences_sent_as_a_runtime_environment_into_an_object_store(
 
 
 @pytest.mark.slow
-def test_sequences_with_a_node_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequences_with_a_node_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     words = sequences_world(tmp_path, slow=0.2).split()
-    with nodes(3) as started:
-        thief = lose_a_node(started, Folder(tmp_path / "run"), 5)
+    begin_together(monkeypatch, 2)
+    with nodes(2) as started:
+        thief = lose_a_node(started, Folder(tmp_path / "run"), 3)
         assert cli.main([*words, "--engine", "ray", "--address", started.address, "--tries", "1"]) == 0
         thief.join()
+    assert "a node was lost; part" in capfd.readouterr().err
     assert cli.main([*words[:-1], "local"]) == 0
     assert explained(tmp_path / "run") == explained(tmp_path / "local")
 
