@@ -23,17 +23,19 @@ from .kernels.sparse import (
     contributions,
     gathered,
     handed,
+    nonzero_counts,
     plan,
     regrouped,
     survivors,
     through,
+    winners,
 )
 from .kernels.sparse import again as to_survivors
 from .kernels.switch import fast
 from .ledger import Mass, signed_mass
 from .maps import Convolution
 from .operations import Family
-from .passing import epsilon_for
+from .passing import epsilon_for, pooling_geometry
 from .rules import ORPHANED, Booking, Branch, Handed, Part, quotient
 from .samples import Samples
 from .tape import Op
@@ -69,10 +71,10 @@ def neurons_of(relevance: Relevance) -> Neurons | None:
     if relevance.dim() < 3 or relevance.numel() == 0 or not relevance.is_contiguous():
         return None
     rows = relevance.flatten(1)
-    glance = rows[:, ::_GLANCE].count_nonzero(1).max()  # most tensors are seen to be full without looking at all of it
-    if int(glance) > 2 * NEURONS_BELOW * (rows.shape[1] // _GLANCE + 1):
+    glance = rows[0, :: -(-rows.shape[1] // _GLANCE)]  # most tensors are seen to be full without looking at all of it
+    if int(glance.count_nonzero()) > 2 * NEURONS_BELOW * len(glance):
         return None
-    counts = rows.count_nonzero(1)
+    counts = nonzero_counts(rows)
     if int(counts.max()) > limit:
         return None
     stats = torch.zeros(len(counts), 8, dtype=torch.float64)
@@ -81,7 +83,7 @@ def neurons_of(relevance: Relevance) -> Neurons | None:
     return found if _narrow(found) else None
 
 
-_GLANCE = 31
+_GLANCE = 1024
 
 
 def _narrow(neurons: Neurons) -> bool:
@@ -227,18 +229,28 @@ def pass_on(op: Op, given: Sequence[Relevance | None], book: Booking) -> list[Re
         return [relevance]
     if not isinstance(relevance, Neurons):
         return None
-    if op.family is Family.WINNER and op.winners is not None and len(op.inputs[0].shape) == 4:
-        return [_to_winners(op, relevance)]
+    if op.family is Family.WINNER:
+        winners = _winners(op, relevance)
+        return None if winners is None else [_to_winners(op, relevance, winners)]
     if op.kind == "add" and len(op.inputs) == 2 and op.kwargs.get("alpha", 1) == 1:
         return _split_sum(op, relevance, book)
     return None
 
 
-def _to_winners(op: Op, relevance: Neurons) -> Neurons:
-    assert op.winners is not None
+def _winners(op: Op, relevance: Neurons) -> Tensor | None:
+    """For each neuron of a max pool's output, the place of the input that won."""
+    value = op.inputs[0]
+    if op.winners is not None and len(value.shape) == 4:
+        return relevance.at(op.winners)
+    geometry = pooling_geometry(op)
+    if geometry is None or value.dtype != relevance.values.dtype or not value.samples.ordinary:
+        return None
+    return winners(value.data, geometry, relevance)
+
+
+def _to_winners(op: Op, relevance: Neurons, at: Tensor) -> Neurons:
     shape = torch.Size((relevance.shape[0], *op.inputs[0].shape[1:]))
-    at = relevance.sample * shape[2:].numel() + relevance.at(op.winners)
-    return regrouped(shape, at, relevance.channels, relevance.values)
+    return regrouped(shape, relevance.sample * shape[2:].numel() + at, relevance.channels, relevance.values)
 
 
 def _split_sum(op: Op, relevance: Neurons, book: Booking) -> list[Relevance | None] | None:

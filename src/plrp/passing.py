@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .errors import TraceError
+from .kernels.sparse import Geometry, to_winners
 from .maps import Convolution, OneChannel
 from .operations import Family
 from .rules import EPSILON, EPSILON_HALF, Booking, Branch, quotient, stabilise
@@ -202,6 +203,11 @@ def _winner(op: Op, relevance: Relevances, book: Booking) -> Relevances:
         planes = first.new_zeros(*op.inputs[0].shape[:2], op.inputs[0].shape[2:].numel())
         planes.scatter_add_(2, op.winners.flatten(2), first.flatten(2))
         return [planes.view(op.inputs[0].shape)]
+    geometry = pooling_geometry(op)
+    if geometry is not None and first.dtype == op.inputs[0].dtype:
+        taken = to_winners(op.inputs[0].data, geometry, first.contiguous())
+        if taken is not None:
+            return [taken]
     if op.kind in ("maximum", "minimum") and len(op.inputs) == 1:  # against a constant, which keeps what it wins
         won = transposed(op, [torch.ones_like(first)], first.dtype, op.inputs)[0]
         if won.shape == first.shape:
@@ -209,6 +215,29 @@ def _winner(op: Op, relevance: Relevances, book: Booking) -> Relevances:
                 book.bias = book.bias + op.output.samples.sum(first * (1 - won))
             return [first * won]
     return list(transposed(op, relevance, first.dtype, op.inputs))
+
+
+def pooling_geometry(op: Op) -> Geometry | None:
+    """Where the outputs of a max pool read; None for other operations, and for pools whose windows differ in size."""
+    value, axes = op.inputs[0], len(op.inputs[0].shape) - 2
+    if axes < 1 or len(op.inputs) != 1 or len(op.output.shape) != len(value.shape):
+        return None
+
+    def each(given: Any) -> tuple[int, ...]:
+        sizes = tuple(given) if isinstance(given, list | tuple) else (given,) * axes
+        return sizes * axes if len(sizes) == 1 else sizes
+
+    if op.kind == f"max_pool{axes}d":
+        kernel = each(op.argument(1, "kernel_size"))
+        stride = op.argument(2, "stride")
+        steps = kernel if stride is None or stride in ([], ()) else each(stride)
+        padding, dilation = each(op.argument(3, "padding", 0)), each(op.argument(4, "dilation", 1))
+    elif op.kind == f"adaptive_max_pool{axes}d" and op.output.shape[2:].numel() == 1:
+        kernel = steps = tuple(value.shape[2:])
+        padding, dilation = (0,) * axes, (1,) * axes
+    else:
+        return None
+    return Geometry(value.shape, op.output.shape, kernel, steps, padding, dilation, 1)
 
 
 def _affine(op: Op, relevance: Relevances, book: Booking) -> Relevances:

@@ -622,6 +622,31 @@ static PyObject *py_plan(PyObject *self, PyObject *const *given, Py_ssize_t coun
     return PyLong_FromLongLong(rows);
 }
 
+/* The place in its plane of the input that won; the first of several, as torch has it. −1 in a window of padding. */
+static inline int64_t winner_of(const float *plane, const int64_t *g, int64_t o0, int64_t o1, int64_t o2) {
+    const int64_t *in = g + 1, *kernel = g + 7, *stride = g + 10, *padding = g + 13, *dilation = g + 16;
+    int64_t best = -1;
+    float most = -INFINITY;
+    for (int64_t k0 = 0; k0 < kernel[0]; k0++) {
+        int64_t i0 = o0 * stride[0] - padding[0] + k0 * dilation[0];
+        if (i0 < 0 || i0 >= in[0]) continue;
+        for (int64_t k1 = 0; k1 < kernel[1]; k1++) {
+            int64_t i1 = o1 * stride[1] - padding[1] + k1 * dilation[1];
+            if (i1 < 0 || i1 >= in[1]) continue;
+            for (int64_t k2 = 0; k2 < kernel[2]; k2++) {
+                int64_t i2 = o2 * stride[2] - padding[2] + k2 * dilation[2];
+                if (i2 < 0 || i2 >= in[2]) continue;
+                int64_t i = (i0 * in[1] + i1) * in[2] + i2;
+                if (best < 0 || plane[i] > most) {
+                    best = i;
+                    most = plane[i];
+                }
+            }
+        }
+    }
+    return best;
+}
+
 /* The winners of a max pool under single neurons: the place of the first largest input of each window.
    winners(x, flat, neurons, out, geometry …); `flat` is where the neurons stand in the pool's output. */
 static PyObject *py_winners(PyObject *self, PyObject *const *given, Py_ssize_t count) {
@@ -631,33 +656,73 @@ static PyObject *py_winners(PyObject *self, PyObject *const *given, Py_ssize_t c
     const float *x = POINTER(const float, a[0]);
     const int64_t *flat = POINTER(const int64_t, a[1]), *g = a + 4;
     int64_t neurons = a[2], *winner = POINTER(int64_t, a[3]);
-    const int64_t *in = g + 1, *out = g + 4, *kernel = g + 7, *stride = g + 10, *padding = g + 13, *dilation = g + 16;
+    const int64_t *in = g + 1, *out = g + 4;
     int64_t in_plane = in[0] * in[1] * in[2], out_plane = out[0] * out[1] * out[2];
     Py_BEGIN_ALLOW_THREADS
     for (int64_t e = 0; e < neurons; e++) {
-        const float *plane = x + flat[e] / out_plane * in_plane;
-        int64_t o = flat[e] % out_plane, best = -1;
-        int64_t o0 = o / (out[1] * out[2]), o1 = o / out[2] % out[1], o2 = o % out[2];
-        float most = -INFINITY;
-        for (int64_t k0 = 0; k0 < kernel[0]; k0++) {
-            int64_t i0 = o0 * stride[0] - padding[0] + k0 * dilation[0];
-            if (i0 < 0 || i0 >= in[0]) continue;
-            for (int64_t k1 = 0; k1 < kernel[1]; k1++) {
-                int64_t i1 = o1 * stride[1] - padding[1] + k1 * dilation[1];
-                if (i1 < 0 || i1 >= in[1]) continue;
-                for (int64_t k2 = 0; k2 < kernel[2]; k2++) {
-                    int64_t i2 = o2 * stride[2] - padding[2] + k2 * dilation[2];
-                    if (i2 < 0 || i2 >= in[2]) continue;
-                    int64_t i = (i0 * in[1] + i1) * in[2] + i2;
-                    if (best < 0 || plane[i] > most) {
-                        best = i;
-                        most = plane[i];
-                    }
-                }
-            }
-        }
-        winner[e] = best;
+        int64_t o = flat[e] % out_plane;
+        winner[e] = winner_of(x + flat[e] / out_plane * in_plane, g, o / (out[1] * out[2]), o / out[2] % out[1], o % out[2]);
     }
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+typedef struct {
+    const float *x, *given;
+    float *taken;
+    const int64_t *g;
+} pooling;
+
+static void hand_plane(void *context, int64_t item) {
+    pooling *p = context;
+    const int64_t *in = p->g + 1, *out = p->g + 4;
+    int64_t in_plane = in[0] * in[1] * in[2], out_plane = out[0] * out[1] * out[2], o = 0;
+    const float *plane = p->x + item * in_plane, *given = p->given + item * out_plane;
+    float *taken = p->taken + item * in_plane;
+    for (int64_t o0 = 0; o0 < out[0]; o0++)
+        for (int64_t o1 = 0; o1 < out[1]; o1++)
+            for (int64_t o2 = 0; o2 < out[2]; o2++, o++)
+                if (given[o] != 0) {
+                    int64_t best = winner_of(plane, p->g, o0, o1, o2);
+                    if (best >= 0) taken[best] += given[o];
+                }
+}
+
+/* Relevance of a whole max pool to the winners. pool(x, given, taken, planes, threads, geometry …) */
+static PyObject *py_pool(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[24];
+    if (!read_numbers(given, count, 24, a)) return NULL;
+    pooling p = {POINTER(const float, a[0]), POINTER(const float, a[1]), POINTER(float, a[2]), a + 5};
+    Py_BEGIN_ALLOW_THREADS
+    parallel(hand_plane, &p, a[3], a[4]);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+typedef struct {
+    const float *values;
+    int64_t each;
+    int64_t *counts;
+} counting;
+
+FOR_THIS_MACHINE
+static void count_row(void *context, int64_t row) {
+    counting *c = context;
+    const float *v = c->values + row * c->each;
+    int64_t found = 0;
+    for (int64_t i = 0; i < c->each; i++) found += v[i] != 0;
+    c->counts[row] = found;
+}
+
+/* How many entries of each row are not zero. count(values, rows, each, counts, threads) */
+static PyObject *py_count(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[5];
+    if (!read_numbers(given, count, 5, a)) return NULL;
+    counting c = {POINTER(const float, a[0]), a[2], POINTER(int64_t, a[3])};
+    Py_BEGIN_ALLOW_THREADS
+    parallel(count_row, &c, a[1], a[1] * a[2] < 1 << 18 ? 1 : a[4]);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -700,6 +765,52 @@ static PyObject *py_gather(PyObject *self, PyObject *const *given, Py_ssize_t co
     int64_t threads = g.count * g.channels < 1 << 16 ? 1 : a[6];
     Py_BEGIN_ALLOW_THREADS
     parallel(gather_some, &g, (g.count + GATHERED - 1) / GATHERED, threads);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static void spread_some(void *context, int64_t item) {
+    gathering *g = context;
+    int64_t from = item * GATHERED, to = from + GATHERED < g->count ? from + GATHERED : g->count;
+    for (int64_t p = from; p < to; p++) {
+        int64_t n = g->positions[p] / g->plane, i = g->positions[p] % g->plane;
+        float *x = (float *)g->x + n * g->channels * g->plane + i;
+        const float *row = g->rows + p * g->channels;
+        for (int64_t c = 0; c < g->channels; c++) x[c * g->plane] = row[c];
+    }
+}
+
+/* spread(x, positions, count, channels, plane, rows, threads): the inverse of gather */
+static PyObject *py_spread(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[7];
+    if (!read_numbers(given, count, 7, a)) return NULL;
+    gathering g = {POINTER(const float, a[0]), POINTER(const int64_t, a[1]), a[3], a[4], a[2], POINTER(float, a[5])};
+    Py_BEGIN_ALLOW_THREADS
+    parallel(spread_some, &g, (g.count + GATHERED - 1) / GATHERED, g.count * g.channels < 1 << 15 ? 1 : a[6]);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* Add relevance to rows. add(total, width, where, count, values, begins, channels): row where[q] takes values[q], or
+   with `begins`, the neurons begins[q] … begins[q + 1] at their channels */
+static PyObject *py_add(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[7];
+    if (!read_numbers(given, count, 7, a)) return NULL;
+    float *total = POINTER(float, a[0]);
+    const int64_t *where = POINTER(const int64_t, a[2]), *begins = POINTER(const int64_t, a[5]);
+    const float *values = POINTER(const float, a[4]);
+    const int32_t *channels = POINTER(const int32_t, a[6]);
+    int64_t width = a[1];
+    Py_BEGIN_ALLOW_THREADS
+    for (int64_t q = 0; q < a[3]; q++) {
+        float *row = total + where[q] * width;
+        if (begins)
+            for (int64_t e = begins[q]; e < begins[q + 1]; e++) row[channels[e]] += values[e];
+        else
+            for (int64_t c = 0; c < width; c++) row[c] += values[q * width + c];
+    }
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -1106,6 +1217,10 @@ static PyMethodDef methods[] = {
     {"flat", (PyCFunction)(void (*)(void))py_flat, METH_FASTCALL, "Where neurons stand in their tensor."},
     {"plan", (PyCFunction)(void (*)(void))py_plan, METH_FASTCALL, "Which input positions output positions read."},
     {"winners", (PyCFunction)(void (*)(void))py_winners, METH_FASTCALL, "Who won a max pool."},
+    {"pool", (PyCFunction)(void (*)(void))py_pool, METH_FASTCALL, "Relevance of a max pool to the winners."},
+    {"count", (PyCFunction)(void (*)(void))py_count, METH_FASTCALL, "Entries that are not zero."},
+    {"spread", (PyCFunction)(void (*)(void))py_spread, METH_FASTCALL, "A tensor from its rows at some positions."},
+    {"add", (PyCFunction)(void (*)(void))py_add, METH_FASTCALL, "Relevance added to rows."},
     {"gather", (PyCFunction)(void (*)(void))py_gather, METH_FASTCALL, "Rows of a tensor at some positions."},
     {"weights", (PyCFunction)(void (*)(void))py_weights, METH_FASTCALL, "Weights with inputs last."},
     {"layer", (PyCFunction)(void (*)(void))py_layer, METH_FASTCALL, "A layer over single neurons."},

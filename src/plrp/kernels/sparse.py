@@ -67,7 +67,7 @@ class Neurons:
     def _in_batch(self) -> dict[int, Tensor]:
         return {self.shape[0]: self.flat}
 
-    def _flat_in(self, batch: int) -> Tensor:
+    def flat_in(self, batch: int) -> Tensor:
         """Where each neuron stands in a batch of which this tensor holds several copies, one after the other."""
         known = self._in_batch
         if batch not in known:
@@ -77,7 +77,7 @@ class Neurons:
     def at(self, tensor: Tensor) -> Tensor:
         """What another tensor of this shape, or the batch that is stacked up here, holds at these neurons."""
         if tensor.shape[1:] == self.shape[1:] and len(tensor):
-            flat = self._flat_in(len(tensor))
+            flat = self.flat_in(len(tensor))
             if not native.available(tensor):
                 return tensor.reshape(-1)[flat]
             found = torch.empty_like(flat, dtype=tensor.dtype)
@@ -146,6 +146,10 @@ class Rows:
         """As an ordinary tensor."""
         samples, channels, plane = self.shape[0], self.shape[1], self.shape[2:].numel()
         whole = self.values.new_zeros(samples, channels, plane)
+        if native.available(self.values):
+            count = len(self.positions)
+            native.call("spread", whole, self.positions, count, channels, plane, self.values, native.threads())
+            return whole.view(self.shape)
         whole[self.positions // plane, :, self.positions % plane] = self.values
         return whole.view(self.shape)
 
@@ -186,7 +190,10 @@ def added(a: Relevance, b: Relevance) -> Relevance:
     positions, where_a, where_b = _union(a.positions, b.positions)
     total = a.values.new_zeros(len(positions), a.shape[1])
     for part, where in ((a, where_a), (b, where_b)):
-        if isinstance(part, Rows):
+        if native.available(total, part.values):
+            own = (None, None) if isinstance(part, Rows) else (part.begins, part.channels)
+            native.call("add", total, a.shape[1], where, len(where), part.values, *own)
+        elif isinstance(part, Rows):
             total.index_add_(0, where, part.values)
         else:
             index = where.repeat_interleave(part.begins.diff()) * a.shape[1] + part.channels
@@ -517,8 +524,26 @@ def winners(x: Tensor, geometry: Geometry, neurons: Neurons) -> Tensor | None:
     if not native.available(x, neurons.values):
         return None
     found = torch.empty_like(neurons.flat)
-    native.call("winners", x, neurons.flat, len(found), found, *geometry.numbers())
+    native.call("winners", x, neurons.flat_in(len(x)), len(found), found, *geometry.numbers())
     return found
+
+
+def to_winners(x: Tensor, geometry: Geometry, given: Tensor) -> Tensor | None:
+    """The relevance of a max pool's whole output, handed to the inputs that won; None without compiled loops."""
+    if not native.available(x, given):
+        return None
+    taken = torch.zeros_like(x)
+    native.call("pool", x, given, taken, x.shape[0] * x.shape[1], native.threads(), *geometry.numbers())
+    return taken
+
+
+def nonzero_counts(rows: Tensor) -> Tensor:
+    """How many entries of each row (samples, n) are not zero."""
+    if not native.available(rows):
+        return rows.count_nonzero(1)
+    counts = torch.empty(len(rows), dtype=torch.int64)
+    native.call("count", rows, *rows.shape, counts, native.threads())
+    return counts
 
 
 def position_of(neurons: Neurons) -> Tensor:
