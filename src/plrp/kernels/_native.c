@@ -11,6 +11,7 @@
 #include <Python.h>
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -37,28 +38,89 @@ typedef struct {
     atomic_llong next;
 } queue;
 
-static void *work(void *given) {
-    queue *q = given;
+static void drain(queue *q) {
     for (;;) {
         int64_t item = atomic_fetch_add(&q->next, 1);
-        if (item >= q->items) return NULL;
+        if (item >= q->items) return;
         q->run(q->context, item);
     }
 }
 
+/* Helpers live as long as the process and sleep between jobs. The caller never waits for a helper that has not woken up
+   yet: it takes back its job, and waits only for those that have begun an item. One job is helped with at a time; who
+   comes meanwhile works alone. */
+
 enum { MOST_THREADS = 64 };
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    queue *job;
+    int64_t wanted, active, size; /* helpers that may still join, are at it, and exist */
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
+
+static void *help(void *nothing) {
+    pthread_mutex_lock(&pool.lock);
+    for (;;) {
+        while (!pool.job || !pool.wanted) pthread_cond_wait(&pool.work, &pool.lock);
+        queue *q = pool.job;
+        pool.wanted--;
+        pool.active++;
+        pthread_mutex_unlock(&pool.lock);
+        drain(q);
+        pthread_mutex_lock(&pool.lock);
+        if (--pool.active == 0) pthread_cond_broadcast(&pool.done);
+    }
+    return nothing;
+}
+
+static void start_helpers(int64_t count) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the threads of Python */
+    pthread_attr_t detached;
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    pthread_t thread;
+    while (pool.size < count && pthread_create(&thread, &detached, help, NULL) == 0) pool.size++;
+    pthread_attr_destroy(&detached);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* A forked process has no helpers, whatever they were doing. */
+static void forget_helpers(void) {
+    pthread_mutex_init(&pool.lock, NULL);
+    pthread_cond_init(&pool.work, NULL);
+    pthread_cond_init(&pool.done, NULL);
+    pool.job = NULL;
+    pool.wanted = pool.active = pool.size = 0;
+}
 
 /* Run items 0 … n − 1 on up to `threads` threads; which thread runs which item has no influence on any result. */
 static void parallel(task run, void *context, int64_t items, int64_t threads) {
     queue q = {run, context, items, 0};
-    pthread_t others[MOST_THREADS];
-    int64_t started = 0;
     if (threads > MOST_THREADS) threads = MOST_THREADS;
     if (threads > items) threads = items;
-    for (int64_t i = 1; i < threads; i++)
-        if (pthread_create(&others[started], NULL, work, &q) == 0) started++;
-    work(&q);
-    for (int64_t i = 0; i < started; i++) pthread_join(others[i], NULL);
+    int helped = 0;
+    if (threads > 1) {
+        pthread_mutex_lock(&pool.lock);
+        helped = !pool.job && !pool.active;
+        if (helped) {
+            if (pool.size < threads - 1) start_helpers(threads - 1);
+            pool.job = &q;
+            pool.wanted = threads - 1;
+            pthread_cond_broadcast(&pool.work);
+        }
+        pthread_mutex_unlock(&pool.lock);
+    }
+    drain(&q);
+    if (helped) {
+        pthread_mutex_lock(&pool.lock);
+        pool.job = NULL;
+        pool.wanted = 0;
+        while (pool.active) pthread_cond_wait(&pool.done, &pool.lock);
+        pthread_mutex_unlock(&pool.lock);
+    }
 }
 
 /* --- selection of θ --------------------------------------------------------------------------------------------- */
@@ -1231,4 +1293,7 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "Compiled inner loops; see native.py.", -1, methods,
                                     NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__native(void) {
+    pthread_atfork(NULL, NULL, forget_helpers);
+    return PyModule_Create(&module);
+}
