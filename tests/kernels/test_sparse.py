@@ -306,14 +306,27 @@ def test_winners_are_those_of_torch(
     geometry = Geometry(
         x.shape, out.shape, (kernel,) * axes, (stride,) * axes, (padding,) * axes, (dilation,) * axes, 1
     )
-    few = neurons(held, torch.float32)
+    few, stacked = neurons(held, torch.float32), neurons(torch.cat([held, held.flip(1)]), torch.float32)
     with body("compiled"):
         found = sparse.winners(x, geometry, few)
-        whole = sparse.to_winners(x, geometry, few.dense())
+        again = sparse.winners(x, geometry, stacked)  # two copies of the batch, one activation
+        whole = sparse.to_winners(x, geometry, held.float())
     assert found is not None
+    assert again is not None
+    assert whole is not None
     assert torch.equal(found, index.reshape(-1)[few.flat])
-    expected = torch.zeros_like(x).flatten(2).scatter_add(2, index.flatten(2), few.dense().flatten(2))
-    torch.testing.assert_close(whole, expected.view(x.shape))
+    assert torch.equal(again, torch.cat([index, index]).reshape(-1)[stacked.flat])
+    expected = torch.zeros(*x.shape[:2], x.shape[2:].numel()).scatter_add_(2, index.flatten(2), held.float().flatten(2))
+    assert torch.equal(whole, expected.view_as(x))  # eighths: exact
+
+
+@bodies
+@quick
+@given(tensors)
+def test_non_zero_entries_are_counted(name: str, held: Tensor) -> None:
+    with body(name) as dtype:
+        rows = torch.where(held == 0, -0.0, held).flatten(1).to(dtype)
+        assert sparse.nonzero_counts(rows).tolist() == [sum(v != 0 for v in row) for row in rows.tolist()]
 
 
 # ---------------------------------------------------------------- threads
