@@ -402,6 +402,13 @@ def test_the_command_says_what_it_will_do_and_is_quiet_when_piped(
     assert Results.load(tmp_path / "run").samples["sample"].tolist() == [0, 1, 2, 3]
 
 
+def test_without_a_folder_a_run_has_the_configs_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = plain_world(tmp_path / "world", 1)
+    monkeypatch.chdir(tmp_path)
+    assert sweep(config, workers=1).complete
+    assert Results.load(tmp_path / "tiny").complete
+
+
 def test_on_a_terminal_a_bar_counts_the_parts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     sweep(plain_world(tmp_path / "world", 3), tmp_path / "run", workers=1, show_progress=True)
     out, err = capfd.readouterr()

@@ -29,7 +29,7 @@ NAMED = 20
 
 def sweep(
     config: Config | Mapping[str, Any] | str | Path,
-    out: str | Path | Place,
+    out: str | Path | Place | None = None,
     *,
     shard: tuple[int, int] = (1, 1),
     workers: int | None = None,
@@ -46,9 +46,9 @@ def sweep(
     config
         A `Config`, the same as plain data, or a TOML file. `plrp.experiments.preset` has the paper's.
     out
-        The run's folder, or the URL of one (`s3://bucket/run`) that fsspec can open. A run that was stopped,
-        in whatever way, goes on where it was. A config that would give other results is refused; more samples may be
-        asked for.
+        The run's folder, or the URL of one (`s3://bucket/run`) that fsspec can open; default: the config's name, in
+        the current folder. A run that was stopped, in whatever way, goes on where it was. A config that would give
+        other results is refused; more samples may be asked for.
     shard
         (i, n): do every n-th part only, from the i-th on; n processes, on as many machines as see the folder, share the
         work.
@@ -72,7 +72,7 @@ def sweep(
     check_extras()
     config = settled(config)
     check_metrics(config)
-    store = Store(out)
+    store = Store(config.name if out is None else out)
     samples = open_samples(config)  # refuses missing data before anything is written
     check_masks(config, samples)
     counted = replace(config, data=replace(config.data, count=samples.count, digest=samples.digest()))
