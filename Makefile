@@ -21,8 +21,13 @@ test: ## linter, formatter, types, and the tests that need no more than minutes
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 
-test-all: test ## the same, and whole networks at full size
+# The readable code answers for itself: the core's tests with all fast paths off, then without the compiled loops.
+CORE := $(filter-out tests/test_wheel.py tests/test_setup.py tests/test_docs.py, $(wildcard tests/test_*.py)) tests/kernels
+
+test-all: test ## the same, whole networks at full size, and the core without its fast paths
 	$(BIN)/python -m pytest -q -n 2 -m slow
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" --reference $(CORE)
+	PLRP_NATIVE=0 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(CORE)
 
 docs: ## the documentation as a website in ./site
 	@$(PYTHON) tools/setup.py docs

@@ -22,7 +22,8 @@ from plrp.kernels.sparse import rescaling
 
 TINY = 2.0**-149  # the smallest float32 denormal
 WAYS = ("compiled", "counted", "sorted")
-ways = pytest.mark.parametrize("way", WAYS)
+compiled = pytest.mark.skipif(not native.available(), reason="no compiled loops here")
+ways = pytest.mark.parametrize("way", [pytest.param("compiled", marks=compiled), *WAYS[1:]])
 
 single = st.floats(-(2.0**110), 2.0**110, width=32, allow_subnormal=True)
 few = st.sampled_from(
@@ -85,6 +86,7 @@ def test_statistics_are_the_definition(way: str, rows: list[list[float]], p: flo
                 assert abs(Fraction(mass) - exact) <= exact / 2**48
 
 
+@compiled
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.integers(0, 400), min_size=1, max_size=8),
