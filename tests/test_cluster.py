@@ -28,16 +28,21 @@ class Gone(Exception):
     """Stands for every error of Ray's."""
 
 
+class Unreached(Gone):
+    """Stands for Ray's when it cannot reach a worker and does not know why."""
+
+
 class Script:
     """A stand-in for Ray: `fate(index, node, attempt)` says what becomes of a part."""
 
     def __init__(self, fate: Any, spots: int = 2, **resources: float) -> None:
         self.fate, self.spots, self.resources = fate, spots, resources
-        self.exceptions = type("exceptions", (), {"RayError": Gone})
+        self.exceptions = type("exceptions", (), {"RayError": Gone, "ActorUnavailableError": Unreached})
         self.dead: set[str] = set()
         self.actors = 0
         self.attempts: list[tuple[int, str]] = []
         self.under_way = self.most = 0
+        self.hello: Any = lambda node: node
         self.slow: dict[int, int] = {}  # words of a worker before a part is done
         self.sent: list[tuple[Any, ...]] = []  # to new workers
 
@@ -61,7 +66,7 @@ class Script:
                 living = [n["NodeID"] for n in script.nodes() if n["Alive"]]
                 self.node = living[script.actors % len(living)]
                 script.actors += 1
-                self.hello = type("", (), {"remote": lambda _: Answer(self.node)})()
+                self.hello = type("", (), {"remote": lambda _: Answer(script.hello(self.node))})()
                 self.rehearse = type("", (), {"remote": lambda _, index: Answer({})})()
                 self.make = self
 
@@ -107,6 +112,12 @@ class Notes:
 
     def failed(self, failure: Failure) -> None:
         self.given_up.append(failure)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What becomes of a worker is known when it is lost."""
+    monkeypatch.setattr(cluster, "GRACE", 0.0)
 
 
 def played(script: Script, parts: int, **settings: Any) -> tuple[Notes, list[Failure]]:
@@ -169,6 +180,36 @@ def test_lost_nodes_count_less_than_dead_workers() -> None:
         Script(lambda s, i, node, t: Gone("worker process has died") if i == 0 else {"done": i}), 3, tries=2
     )
     assert [(f.index, f.kind) for f in failures] == [(0, "WorkerDied")]
+
+
+@pytest.mark.parametrize(
+    ("becomes", "lost"),
+    [("dead with its node", True), ("dead", False), ("reached again", True), ("never reached", True)],
+)
+def test_a_worker_that_is_not_reached_is_judged_when_it_is_clear_what_became_of_it(
+    monkeypatch: pytest.MonkeyPatch, becomes: str, lost: bool
+) -> None:
+    """One try only: what counts as one would give the part up."""
+    monkeypatch.setattr(cluster, "CUT_OFF", 0.5)
+    asked: list[str] = []
+
+    def hello(node: str) -> Any:
+        if not script.attempts or node != "n0":
+            return node
+        asked.append(node)
+        if becomes == "dead with its node" and len(asked) > 1:
+            script.dead.add(node)
+        if len(asked) > 1 and becomes != "never reached":
+            return node if becomes == "reached again" else Gone("worker process has died")
+        return Unreached("unavailable")
+
+    script = Script(lambda s, i, node, tries: Unreached("unavailable") if i == 0 and tries == 1 else {"done": i})
+    script.hello = hello
+    notes, failures = played(script, 4, tries=1)
+    assert [failure.index for failure in failures] == ([] if lost else [0])
+    assert sorted(notes.stored) == ([0, 1, 2, 3] if lost else [1, 2, 3])
+    assert any("a node was lost; part 0 runs again elsewhere" in text for text in notes.said) == lost
+    assert len(asked) > 1
 
 
 def test_where_everything_fails_the_rest_is_not_tried() -> None:

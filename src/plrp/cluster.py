@@ -34,6 +34,12 @@ IN_A_ROW = 10
 NODES_PER_TRY = 3
 """A node that goes away is seldom its part's fault: so many lost nodes count as one try."""
 
+GRACE = 3.0
+"""Seconds for a node to be known as lost after its worker: which of them died decides what counts as a try."""
+
+CUT_OFF = 60.0
+"""Seconds after which a worker that nobody reaches, dead or not, is taken for lost with its node."""
+
 WORD = 1.0
 """Seconds between two words of a worker about how far it is."""
 
@@ -320,6 +326,16 @@ class _Hand:
         self.waits_for: Any = actor.hello.remote()
 
 
+@dataclass
+class _Loss:
+    """A worker that was lost with a part, until it is clear why."""
+
+    hand: _Hand
+    error: Exception
+    since: float
+    call: Any = None  # to see whether it answers
+
+
 class _Crew:
     """All workers, and the list of parts."""
 
@@ -327,6 +343,7 @@ class _Crew:
         self.ray, self.cluster, self.work, self.listener = ray, cluster, work, listener
         self.todo = deque(indices)
         self.hands: list[_Hand] = []
+        self.losses: list[_Loss] = []
         self.failures: list[Failure] = []
         self.tries: Counter[int] = Counter()
         self.lost: Counter[int] = Counter()
@@ -347,17 +364,19 @@ class _Crew:
             self.rehearse()
             while self.working():
                 self.look()
+                self.judge()
                 self.employ()
                 self.hear()
         finally:
-            for hand in self.hands:
+            for hand in [*self.hands, *(loss.hand for loss in self.losses)]:
                 with suppress(Exception):
                     self.ray.kill(hand.actor)
         return self.failures
 
     def working(self) -> bool:
         """Whether there is anything to wait for."""
-        return any(hand.at is not None for hand in self.hands) or (bool(self.todo) and self.row < IN_A_ROW)
+        busy = any(hand.at is not None for hand in self.hands)
+        return busy or bool(self.losses) or (bool(self.todo) and self.row < IN_A_ROW)
 
     # -- workers
 
@@ -396,7 +415,7 @@ class _Crew:
         """Workers there should be now: as many as asked for or fit, and no more than parts."""
         busy = sum(hand.at is not None for hand in self.hands)
         asked = self.cluster.workers
-        return min(self.room() if asked is None else asked, busy + len(self.todo))
+        return min(self.room() if asked is None else asked, busy + len(self.losses) + len(self.todo))
 
     def look(self) -> None:
         """Hire where there is room: at the start, after a loss, when nodes have come."""
@@ -498,9 +517,13 @@ class _Crew:
             self.next(hand)
 
     def gone(self, hand: _Hand, error: Exception) -> None:
-        """A worker that is no more: its part is tried again, by another."""
-        self.dismiss(hand)
+        """A worker that does not answer any more: its part is tried again, by another, when it is clear why."""
         self.looked = 0.0
+        if hand.node is not None and hand.at is not None:
+            self.hands.remove(hand)
+            self.losses.append(_Loss(hand, error, time.monotonic()))
+            return
+        self.dismiss(hand)
         if hand.node is None:
             self.stillborn += 1
             if self.stillborn >= max(TRIES, len(self.hands)):
@@ -508,10 +531,46 @@ class _Crew:
                     f"workers do not start ({_reason(error)}): every node needs plrp[ray] of the same version, or a "
                     "runtime environment that brings it."
                 )
-        elif hand.at is not None:
-            alive = any(node["NodeID"] == hand.node and node["Alive"] for node in self.ray.nodes())
-            failure = Failure(hand.at, "WorkerDied" if alive else "NodeLost", _reason(error))
-            self.again(failure, hand.node if alive else None)
+
+    def judge(self) -> None:
+        """Find out of lost workers whether they died by themselves, or were lost with their node or the way to it."""
+        if not self.losses:
+            return
+        living = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
+        for loss in list(self.losses):
+            hand, waited = loss.hand, time.monotonic() - loss.since
+            alive = hand.node in living
+            if alive and waited < CUT_OFF and self._unclear(loss):
+                continue
+            if alive and waited < GRACE:
+                continue
+            died = alive and not self._unavailable(loss.error)
+            assert hand.at is not None
+            self.losses.remove(loss)
+            self.dismiss(hand)
+            self.again(
+                Failure(hand.at, "WorkerDied" if died else "NodeLost", _reason(loss.error)), hand.node if died else None
+            )
+
+    def _unclear(self, loss: _Loss) -> bool:
+        """Whether nobody knows yet what became of a worker: Ray cannot reach it, and has not found it dead."""
+        if not self._unavailable(loss.error):
+            return False
+        if loss.call is None:
+            loss.call = loss.hand.actor.hello.remote()
+        if not self.ray.wait([loss.call], num_returns=1, timeout=0)[0]:
+            return True
+        call, loss.call = loss.call, None
+        try:
+            self.ray.get(call)
+        except self.ray.exceptions.RayError as error:
+            if not self._unavailable(error):  # it is dead; perhaps its node is too
+                loss.error, loss.since = error, time.monotonic()
+            return True
+        return False  # it answers again, but what it had to say of its part is lost
+
+    def _unavailable(self, error: Exception) -> bool:
+        return isinstance(error, getattr(self.ray.exceptions, "ActorUnavailableError", ()))
 
     def again(self, failure: Failure, node: str | None) -> None:
         """Put a part back in front of the others, or give it up."""

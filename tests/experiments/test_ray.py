@@ -11,9 +11,9 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,17 +62,15 @@ def poison(folder: Path, sample: int) -> None:
     np.savez(folder / "data.npz", **arrays)
 
 
-def lose_a_node(started: Any, place: Folder, parts: int) -> threading.Thread:
+def lose_a_node(started: Any, place: Folder, parts: int) -> Future[None]:
     """Ends a node at once, as soon as there are so many parts."""
 
     def lose() -> None:
         while len(place.names("parts")) < parts:
             time.sleep(0.02)
-        started.remove_node(started.list_all_nodes[-1], allow_graceful=False)
+        started.remove_node(started.list_all_nodes()[-1], allow_graceful=False)
 
-    thief = threading.Thread(target=lose)
-    thief.start()
-    return thief
+    return ThreadPoolExecutor(1).submit(lose)
 
 
 def begin_together(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
@@ -253,7 +251,7 @@ def test_three_nodes_one_of_them_lost_in_mid_sweep(tmp_path: Path, monkeypatch: 
         place = Folder(tmp_path / "ray")
         thief = lose_a_node(started, place, 4)
         results = sweep(config, place, engine=RayCluster(started.address, tries=1), say=said.append)
-        thief.join()
+        thief.result()
     nothing_twice(results)
     same(sweep(config, tmp_path / "local", workers=1), results)
     assert any("a node was lost; part" in text for text in said), said
@@ -265,17 +263,13 @@ def test_a_node_that_comes_later_gets_its_share(tmp_path: Path, monkeypatch: pyt
     config = plain_world(tmp_path / "world", 6)
     with nodes(1) as started:
         begin_together(monkeypatch, 2)
-        late: list[threading.Thread] = []
 
         def say(text: str) -> None:
             if text.startswith("about"):
                 assert "on 1 worker of the cluster" in text
-                late.append(threading.Thread(target=patiently, args=[lambda: started.add_node(num_cpus=1, **SMALL)]))
-                late[0].start()
+                patiently(lambda: started.add_node(num_cpus=1, **SMALL))
 
-        results = sweep(config, tmp_path / "ray", engine=RayCluster(started.address), say=say)
-        late[0].join()
-    assert results.complete
+        assert sweep(config, tmp_path / "ray", engine=RayCluster(started.address), say=say).complete
 
 
 @pytest.mark.slow
@@ -432,7 +426,8 @@ def test_sequences_on_two_nodes_with_a_poisoned_one(
         assert "part 9: its process died, perhaps for want of memory (given up after 2 tries)" in said
         assert not (tmp_path / "run" / "relevance.parquet").exists()
         pids = [line.split()[0] for line in (tmp_path / "made").read_text().splitlines()]
-        assert len(pids) == len(set(pids)) == 1 + 2 + 2  # driver, workers, and those in place of the dead
+        assert len(pids) == len(set(pids))  # nobody made the network twice
+        assert 1 + 2 <= len(pids) <= 1 + 2 + 2  # driver, workers, and those in place of the dead
         (tmp_path / "poison").unlink()
         monkeypatch.undo()
         monkeypatch.chdir(tmp_path)
@@ -471,12 +466,12 @@ def test_sequences_with_a_node_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = sequences_world(tmp_path, slow=0.2).split()
+    words = sequences_world(tmp_path, slow=0.8).split()
     begin_together(monkeypatch, 2)
     with nodes(2) as started:
-        thief = lose_a_node(started, Folder(tmp_path / "run"), 3)
+        thief = lose_a_node(started, Folder(tmp_path / "run"), 2)
         assert cli.main([*words, "--engine", "ray", "--address", started.address, "--tries", "1"]) == 0
-        thief.join()
+        thief.result()
     assert "a node was lost; part" in capfd.readouterr().err
     assert cli.main([*words[:-1], "local"]) == 0
     assert explained(tmp_path / "run") == explained(tmp_path / "local")
