@@ -145,3 +145,22 @@ def test_targets_and_refusals_of_a_stack(walks):
 def test_an_empty_batch_is_swept():
     trace = plrp.trace(network(), IMAGES[:0])
     assert [e.relevance.shape[0] for e in trace.sweep([plrp.Pruning(0.2), plrp.Pruning(0.4)])] == [0, 0]
+
+
+def test_an_input_that_the_score_never_reads_gets_zeros_in_every_copy(walks):
+    class Deaf(Branched):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    trace = plrp.trace(Deaf().eval(), (IMAGES[:2], torch.randn(2, 4)))
+    for one in trace.sweep([plrp.Pruning(0.2), plrp.Pruning(0.3)]):
+        assert [tuple(r.shape) for r in one.relevance] == [(2, 3, 20, 20), (2, 4)]
+        assert not one.relevance[1].any()
+    assert walks == [2]
+
+
+def test_a_misspelt_override_is_refused_in_a_sweep(walks):
+    composite = plrp.Composite([(lambda op: True, plrp.rules.ZPlus())], layers={"lft": plrp.rules.ZPlus()})
+    with pytest.raises(ValueError, match="lft"):
+        list(plrp.trace(network(), IMAGES).sweep([plrp.Pruning(0.2), plrp.Pruning(0.3)], composite=composite))

@@ -22,8 +22,8 @@ from .pruning import Arrived, Pruning, Site, prune
 from .refusals import unsupported, unsupported_reason
 from .rules import Booking, Branch, Handed, Pass, Rule, quotient
 from .tables import render_html, render_table
-from .tape import Op, Value, replaced, tensors_in
-from .targets import start
+from .tape import Op, Value, reached, replaced, tensors_in
+from .targets import own, start
 from .trace import Trace, record, supported
 
 
@@ -96,7 +96,14 @@ class Explanation:
 
         Uses `layers` if they were kept, else propagates once more, down to that layer.
         """
-        relevance = self.layers[layer] if layer in self.layers else self._once_more([layer]).layers[layer]
+        explanation = self if layer in self.layers else self._once_more([layer])
+        relevance, batch = explanation.layers[layer], len(self.score)
+        if batch > 1 and layer in explanation._scattered:
+            raise ValueError(
+                f"The input of layer '{layer}' does not hold one sample after the other: explain one sample at a time."
+            )
+        if len(relevance) != batch:  # (batch · time, …): a sample's own axes are (time, …)
+            relevance = relevance.unflatten(0, (batch, -1))
         found = []
         for sample in relevance:
             index = sample.nonzero()
@@ -170,6 +177,7 @@ def explain(
     torch.Size([2, 4])
     """
 
+    target = own(target)
     parts = [(inputs, target)] if micro_batch is None else pieces(inputs, target, micro_batch)
 
     def explain_one(given: Any, target: Any, layers: bool | Sequence[str], ledger: bool) -> Explanation:
@@ -193,12 +201,11 @@ def explain_trace(
     ledger: bool = False,
 ) -> Explanation:
     """Explain a recorded forward pass."""
-    chosen = resolve(composite)
+    chosen, target = resolve(composite), own(target)
     chosen.check(found)
     if pruning is not None and not isinstance(pruning, Pruning):
-        raise TypeError(
-            f"pruning is a plrp.Pruning or None, got {type(pruning).__name__}; plrp.Pruning(p={pruning!r})?"
-        )
+        hint = f"; plrp.Pruning(p={pruning!r})?" if isinstance(pruning, int | float) else "."
+        raise TypeError(f"pruning is a plrp.Pruning or None, got {type(pruning).__name__}{hint}")
     walk = Walk(found, target, chosen, pruning, wanted_layers(found, layers), ledger)
     with torch.inference_mode(False), torch.no_grad():
         relevance = walk.run()
@@ -208,6 +215,10 @@ def explain_trace(
 def wanted_layers(found: Trace, layers: bool | Sequence[str]) -> set[str]:
     """The names of the layers whose relevance is to be kept."""
     names = [op.name for op in found.layers]
+    if isinstance(layers, str):
+        layers = [layers]
+    if not isinstance(layers, bool | Sequence | set):
+        raise TypeError(f"layers is True or a list of layers' names, got {type(layers).__name__}.")
     wanted = set(names) if layers is True else set(layers or ())
     for name in wanted - set(names):
         raise ValueError(f"The model has no layer '{name}'{nearest(name, names)}.")
@@ -259,11 +270,11 @@ class Walk:
         self.trace = found
         self.composite = composite
         self.pruning = pruning
-        self.sites: dict[int, Site] = pruning.plan(found) if pruning is not None else {}
-        if pruning is not None and pruning.sparsity_gain is None and not ledger:  # nothing cut, nothing to write down
-            self.sites = {key: site for key, site in self.sites.items() if site.cuts}
         self.dtype = torch.float64 if _dtype(found.output) == torch.float64 else torch.float32
         self.start = start(found, target, self.dtype)
+        self.sites = self._sites(pruning)
+        if pruning is not None and pruning.sparsity_gain is None and not ledger:  # nothing cut, nothing to write down
+            self.sites = {key: site for key, site in self.sites.items() if site.cuts}
         self.names = [op.name for op in found.layers]  # read now: a tape that is used once is gone after the walk
         self.wanted: dict[int, list[str]] = {}  # layers to keep, by the value they read
         for op in found.layers:
@@ -276,6 +287,14 @@ class Walk:
         self.masses: dict[int, Mass] = {}
         self.arrived: dict[int, Arrived] = {}
         self.again = pruning is not None and pruning.redistribution == "M"
+
+    def _sites(self, pruning: Pruning | None) -> dict[int, Site]:
+        """The tensors to prune: those of whose readers the score depends on one."""
+        if pruning is None:
+            return {}
+        live = {id(op) for op in reached(self.start.ops, [self.start.value])}
+        sites = pruning.plan(self.trace).items()
+        return {key: site for key, site in sites if any(id(op) in live for op in site.readers)}
 
     def run(self) -> list[Tensor]:
         """Walk from the score to the inputs; returns their relevance."""
@@ -291,7 +310,8 @@ class Walk:
         for value in self.trace.inputs:
             relevance = self._collect(value)
             if relevance is None:  # an input that the score does not depend on
-                relevance = torch.zeros(value.shape, dtype=self.dtype, device=value.data.device)
+                shape = (self.copies * value.shape[0], *value.shape[1:])
+                relevance = torch.zeros(shape, dtype=self.dtype, device=value.data.device)
             found.append(dense(relevance).contiguous())
         return found
 
@@ -320,7 +340,8 @@ class Walk:
                 )
         for name in self.wanted.get(id(value), ()):
             self.layers[name] = dense(relevance)
-            if not value.samples.in_order:
+            alone = value.samples.batch == 1 and value.shape[0] > 1  # one sample says nothing of how several would lie
+            if alone or not value.samples.in_order:
                 self.scattered.add(name)
         return relevance
 
@@ -479,7 +500,8 @@ class Walk:
         if cache is None:
             return branch.contributions(bias=branch.bias)
         if key not in cache:
-            cache[key] = (rule, branch.contributions(bias=branch.bias))  # holds the rule, so that its id stays its own
+            # holds the rule and the operation, so that their ids stay their own
+            cache[key] = ((rule, op), branch.contributions(bias=branch.bias))
         return cache[key][1]
 
 

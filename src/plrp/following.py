@@ -51,7 +51,7 @@ FEWEST = 4096  # smaller tensors are not worth the book-keeping
 def followable(op: Op, dtype: torch.dtype, copies: int = 1) -> Geometry | None:
     """Where a layer reads, if single neurons can be followed through it; of a batch stacked up in several copies."""
     value, output = op.inputs[0], op.output
-    if not fast() or not isinstance(op.map, Convolution) or not (value.samples.ordinary and output.samples.ordinary):
+    if not fast() or not isinstance(op.map, Convolution) or not all(v.samples.leads(v.shape) for v in (value, output)):
         return None
     if len(value.shape) < 3 or copies * value.shape.numel() >= 1 << 31 or output.shape.numel() < FEWEST:
         return None
@@ -243,7 +243,7 @@ def _winners(op: Op, relevance: Neurons) -> Tensor | None:
     if op.winners is not None and len(value.shape) == 4:
         return relevance.at(op.winners)
     geometry = pooling_geometry(op)
-    if geometry is None or value.dtype != relevance.values.dtype or not value.samples.ordinary:
+    if geometry is None or value.dtype != relevance.values.dtype or not value.samples.leads(value.shape):
         return None
     return winners(value.data, geometry, relevance)
 

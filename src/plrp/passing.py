@@ -64,6 +64,8 @@ def _by_registered_rule(op: Op, relevance: Relevances) -> Relevances:
     handed = op.rule(given, output, *(v.data for v in op.inputs))
     parts = list(handed) if isinstance(handed, list | tuple) else [handed]
     shapes = [None if p is None else tuple(p.shape) for p in parts]
+    if not all(p is None or bool(p.isfinite().all()) for p in parts):
+        raise ValueError(f"The rule registered for {op.kind} returned NaN or infinite relevance.")
     if len(parts) != len(op.inputs) or any(
         s is not None and s != tuple(v.shape) for s, v in zip(shapes, op.inputs, strict=True)
     ):

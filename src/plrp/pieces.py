@@ -44,7 +44,7 @@ def joined(found: Sequence[Explanation], again: Callable[[Sequence[str]], Explan
     if len(found) == 1:
         first._again = again
         return first
-    for name in first._scattered:
+    for name in frozenset().union(*(e._scattered for e in found)):
         raise ValueError(
             f"The input of layer '{name}' does not hold one sample after the other, so its relevance cannot be joined: "
             "leave out micro_batch or this layer."

@@ -330,7 +330,7 @@ def by_neurons(relevance: Relevance, site: Site, pruning: Pruning, arrived: Arri
     return (
         fast()
         and pruning.sparsity_gain is None
-        and site.value.samples.ordinary
+        and site.value.samples.leads(site.value.shape)
         and len(relevance.shape) > 2
         and relevance.shape.numel() >= FEWEST
         and (not isinstance(relevance, Tensor) or relevance.is_contiguous())
@@ -349,7 +349,7 @@ def prune_neurons(
         values, offsets = relevance.values, relevance.offsets * relevance.shape[1]
     else:
         values, offsets = relevance, torch.arange(relevance.shape[0] + 1) * relevance.shape[1:].numel()
-    stats = statistics(values, offsets, *site.shares)
+    stats = statistics(values, offsets, *site.shares).to(values.device)
     scaled = pruning.redistribution == "lambda"
     if isinstance(relevance, Tensor) and bool((stats[:, 7] > NEURONS_BELOW * relevance.shape[1:].numel()).all()):
         return _many(relevance, stats, book)

@@ -38,6 +38,10 @@ class Samples:
         """Whether the first axis is the batch."""
         return self.axis == 0 and self.ids is None
 
+    def leads(self, shape: Sequence[int]) -> bool:
+        """Whether the first axis of a tensor of this shape is the batch and nothing else."""
+        return self.ordinary and shape[0] == self.batch
+
     @property
     def in_order(self) -> bool:
         """Whether one sample follows the other along the first axis, so that batches may be joined there."""
@@ -82,7 +86,7 @@ class Samples:
         if any(v.samples.mixed for v in op.inputs):
             return [Samples(batch, mixed=True)] * len(outputs)
         if batch <= 1:
-            return [layout] * len(outputs)
+            return [_of_one(batch, t) for t in outputs]
         ordinary = all(v.samples.ordinary for v in op.inputs)
         if ordinary and not _moves_first_axis(op) and all(t.shape[:1] == (batch,) for t in outputs):
             return [layout] * len(outputs)
@@ -95,6 +99,13 @@ class Samples:
         else:
             found = [_unmoved(op, t) for t in outputs]
         return [Samples(batch, mixed=True) if f is None else f for f in found]
+
+
+def _of_one(batch: int, tensor: Tensor) -> Samples:
+    """The layout where there is one sample at most: all of the tensor is its own, whatever the axes are."""
+    if batch == 1 and tensor.dim() and tensor.shape[0] != 1:
+        return Samples(batch, 0, torch.zeros(tensor.shape[0], dtype=torch.long, device=tensor.device))
+    return Samples(batch)
 
 
 _MOVERS = frozenset(

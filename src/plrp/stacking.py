@@ -22,6 +22,7 @@ from .operations import Family
 from .pruning import Arrived, Pruning, Site, by_neurons, prune, prune_neurons
 from .rules import Booking, Branch, Handed, Rule
 from .tape import Op
+from .targets import own
 from .trace import Trace
 
 # Prunings below this p leave so many neurons that dense propagation is faster, and that a stack would fill the memory.
@@ -42,11 +43,14 @@ def explain_many(
     found: Trace, prunings: Sequence[Pruning | None], *, target: Any, composite: Composite, layers: bool | Sequence[str]
 ) -> Iterator[Explanation]:
     """One explanation per pruning, in their order; neighbours that can be stacked are walked together."""
+    composite.check(found)
+    target = own(target)
     waiting: list[Pruning] = []
     size = MOST // max(1, found.batch)
+    on_cpu = all(value.data.is_cpu for value in found.inputs)
     options: dict[str, Any] = {"target": target, "composite": composite, "layers": layers}
     for pruning in prunings:
-        if pruning is not None and size > 1 and native.available() and stackable(pruning):
+        if pruning is not None and size > 1 and native.available() and on_cpu and stackable(pruning):
             waiting.append(pruning)
             if len(waiting) < size:
                 continue

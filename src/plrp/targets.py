@@ -27,6 +27,13 @@ class Start:
     ops: list[Op]  # the tape, with what a callable target computed at its end
 
 
+def own(target: Any) -> Any:
+    """The target as it is now: what the user does to it later is not meant for the ledger of this explanation."""
+    if isinstance(target, Tensor):
+        return target.clone()
+    return target.copy() if isinstance(target, np.ndarray | list) else target
+
+
 def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
     """Turn what the user calls a target into relevance at the output."""
     if callable(target):

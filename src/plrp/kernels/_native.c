@@ -221,14 +221,13 @@ static sign_cut cut_sign(const float *v, int64_t n, const double *sums, uint32_t
         scratch[m] = u & 0x7fffffffu;
         m += u >> 20 == key;
     }
-    double *fine = calloc(BINS, sizeof *fine);
+    double fine[BINS] = {0};
     for (int64_t i = 0; i < m; i++) fine[scratch[i] >> 9 & 2047] += float_of(scratch[i]);
     uint32_t middle = (uint32_t)crossing(fine, limit, 0, &lower, &within, &c);
-    memset(fine, 0, BINS * sizeof *fine);
+    memset(fine, 0, sizeof fine);
     for (int64_t i = 0; i < m; i++)
         if ((scratch[i] >> 9 & 2047) == middle) fine[scratch[i] & 511] += float_of(scratch[i]);
     uint32_t low = (uint32_t)crossing(fine, limit, 0, &lower, &within, &c);
-    free(fine);
     /* The entry at which C exceeds the limit (or the largest): θ is the largest entry below it, and C there is c. */
     uint32_t first_kept = bin << 20 | middle << 9 | low, theta = 0;
     for (int64_t i = 0; i < m; i++)

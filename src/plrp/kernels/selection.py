@@ -57,8 +57,8 @@ def statistics(values: Tensor, offsets: Tensor, p: float | Tensor, p_negative: f
     Sample n has the entries offsets[n] … offsets[n + 1] of the flattened `values`; p may be given per sample.
     """
     samples = len(offsets) - 1
-    found = torch.zeros(samples, STATISTICS, dtype=torch.float64)
-    shares = torch.empty(samples, 2, dtype=torch.float64)
+    found = torch.zeros(samples, STATISTICS, dtype=torch.float64, device="cpu")
+    shares = torch.empty(samples, 2, dtype=torch.float64, device="cpu")
     shares[:, 0], shares[:, 1] = p, p_negative
     if native.available(values):
         native.call("select", values, offsets, samples, shares, found, native.threads())

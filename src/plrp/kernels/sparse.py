@@ -204,7 +204,7 @@ def added(a: Relevance, b: Relevance) -> Relevance:
 def _union(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The union of two ascending lists, and where each stands in it."""
     if native.available() and a.is_cpu:
-        positions = torch.empty(len(a) + len(b), dtype=torch.int64)
+        positions = torch.empty(len(a) + len(b), dtype=torch.int64, device="cpu")
         where_a, where_b = torch.empty_like(a), torch.empty_like(b)
         size = native.call("union", a, len(a), b, len(b), positions, where_a, where_b)
         return positions[:size], where_a, where_b
@@ -223,15 +223,19 @@ def survivors(relevance: Tensor | Rows, stats: Tensor, rescale: bool) -> Neurons
     plane = relevance.shape[2:].numel()
     if native.available(values):
         most = min(kept, samples * plane)
-        positions, begins = torch.empty(most, dtype=torch.int64), torch.empty(most + 1, dtype=torch.int64)
-        found = torch.empty(kept, dtype=torch.int32), torch.empty(kept, dtype=torch.float32)
+        positions, begins = (
+            torch.empty(most, dtype=torch.int64, device="cpu"),
+            torch.empty(most + 1, dtype=torch.int64, device="cpu"),
+        )
+        found = torch.empty(kept, dtype=torch.int32, device="cpu"), torch.empty(kept, dtype=torch.float32, device="cpu")
         if isinstance(relevance, Rows):
             where = relevance.positions, relevance.offsets, samples, channels
             places = native.call("collect_rows", values, *where, stats, rescale, positions, begins, *found)
         else:
             where_dense = samples, channels, plane
             places = native.call("collect_dense", values, *where_dense, stats, rescale, positions, begins, *found)
-        return Neurons(relevance.shape, positions[:places], begins[: places + 1], *found)
+        begins = begins[: places + 1]
+        return Neurons(relevance.shape, positions[:places], begins, *(f[: int(begins[-1])] for f in found))
     if isinstance(relevance, Rows):
         rows, at = relevance.values, relevance.positions
     else:
@@ -275,7 +279,10 @@ def regrouped(shape: torch.Size, at: Tensor, channels: Tensor, values: Tensor) -
     places, width = shape[0] * shape[2:].numel(), shape[1]
     if native.available(values):
         count = len(at)
-        positions, begins = torch.empty(count, dtype=torch.int64), torch.empty(count + 1, dtype=torch.int64)
+        positions, begins = (
+            torch.empty(count, dtype=torch.int64, device="cpu"),
+            torch.empty(count + 1, dtype=torch.int64, device="cpu"),
+        )
         found = torch.empty_like(channels), torch.empty_like(values)
         size = native.call("regroup", at, channels, values, count, places, width, positions, begins, *found)
         kept = int(begins[size])
@@ -332,9 +339,12 @@ def plan(geometry: Geometry, neurons: Neurons) -> Plan:
     samples, plane = geometry.inputs[0], geometry.inputs[2:].numel()
     count = len(neurons.positions)
     if native.available(neurons.values):
-        taps = torch.empty(count, geometry.taps, dtype=torch.int32)
+        taps = torch.empty(count, geometry.taps, dtype=torch.int32, device="cpu")
         most = min(samples * plane, count * geometry.taps)
-        rows, scratch = torch.empty(most, dtype=torch.int64), torch.empty(samples * plane, dtype=torch.int32)
+        rows, scratch = (
+            torch.empty(most, dtype=torch.int64, device="cpu"),
+            torch.empty(samples * plane, dtype=torch.int32, device="cpu"),
+        )
         size = native.call("plan", neurons.positions, count, scratch, rows, taps, *geometry.numbers())
         return Plan(geometry, rows[:size], taps)
     at = neurons.positions
@@ -359,7 +369,7 @@ def gathered(x: Tensor, positions: Tensor) -> Tensor:
     if len(positions) and int(positions[-1]) >= len(x) * plane:
         positions = positions % (len(x) * plane)
     if native.available(x):
-        rows = torch.empty(len(positions), x.shape[1])
+        rows = x.new_empty(len(positions), x.shape[1])
         native.call("gather", x, positions, len(positions), x.shape[1], plane, rows, native.threads())
         return rows
     return x.flatten(2)[positions // plane, :, positions % plane]
@@ -380,7 +390,7 @@ class Weight:
         """The weight, multiplied out."""
         if self.part and self.raw.dim() > 2 and self._per_output and native.available(self.raw):
             outputs, size = self.raw.shape[0], self.raw.shape[1:].numel()  # in one pass over the memory
-            rows, ready = torch.empty_like(self.raw), torch.zeros(outputs, dtype=torch.uint8)
+            rows, ready = torch.empty_like(self.raw), torch.zeros(outputs, dtype=torch.uint8, device="cpu")
             every = torch.arange(outputs, dtype=torch.int32)
             scale = None if self.scale is None else self.scale.contiguous()
             sizes = outputs, size, 1, self.part
@@ -399,7 +409,9 @@ class Weight:
 
     @cached_property
     def _by_channel(self) -> tuple[Tensor, Tensor]:
-        return torch.empty(self.raw.shape.numel()), torch.zeros(self.raw.shape[0], dtype=torch.uint8)
+        return self.raw.new_empty(self.raw.shape.numel()), torch.zeros(
+            self.raw.shape[0], dtype=torch.uint8, device="cpu"
+        )
 
     def inputs_last(self, channels: Tensor) -> Tensor:
         """The rows of these output channels, with inputs last."""
@@ -504,7 +516,7 @@ def again(
     `where` is the row of the plan at each position of the survivors `kept`, if it is `here`; `x` what they contribute
     with.
     """
-    lowest, end = (torch.zeros(len(plan.positions), dtype=torch.int64) for _ in range(2))
+    lowest, end = (torch.zeros(len(plan.positions), dtype=torch.int64, device="cpu") for _ in range(2))
     lowest[where[here]], end[where[here]] = kept.begins[:-1][here], kept.begins[1:][here]
     received, orphaned = torch.zeros_like(kept.values), torch.empty_like(s)
     geometry = plan.geometry
@@ -541,7 +553,7 @@ def nonzero_counts(rows: Tensor) -> Tensor:
     """How many entries of each row (samples, n) are not zero."""
     if not native.available(rows):
         return rows.count_nonzero(1)
-    counts = torch.empty(len(rows), dtype=torch.int64)
+    counts = torch.empty(len(rows), dtype=torch.int64, device="cpu")
     native.call("count", rows, *rows.shape, counts, native.threads())
     return counts
 
