@@ -206,6 +206,8 @@ class Config:
         ):
             if len(set(names)) != len(names):
                 raise ConfigError(f"{what} names one entry twice: {', '.join(map(str, names))}.")
+        if isinstance(self.p, str) or not isinstance(self.p, Sequence):
+            raise ConfigError(f"p is a list of shares, such as [0, 0.1, 0.2], not {self.p!r}.")
         for p in self.p:
             if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p < 1:
                 raise ConfigError(f"p are shares of the mass, 0 ≤ p < 1, not {p!r}.")
