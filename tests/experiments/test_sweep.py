@@ -245,7 +245,7 @@ def test_a_real_limit_of_the_kernel_ends_the_command_with_1(tmp_path: Path, capf
 
 
 def test_ctrl_c_exits_with_130_and_keeps_what_is_done(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    config = plain_world(tmp_path / "world", 60)
+    config = plain_world(tmp_path / "world", 400)
     (tmp_path / "run.toml").write_text(config.to_toml())
 
     def command() -> None:

@@ -102,8 +102,8 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
         draw_logo(axes(), np.array([1, np.nan]), "AC")
     with pytest.raises(ValueError, match=r"\(position,\) or \(4, position\)"):
         draw_logo(axes(), np.ones((3, 5)))
-    with pytest.raises(ValueError, match=r"written as \.png, \.svg or \.pdf"):
-        plot_logos({"x": np.ones(4)}, "ACGT", path=tmp_path / "x.jpeg")
+    with pytest.raises(ValueError, match=r"x\.gif should end in \.png, \.svg, \.pdf"):
+        plot_logos({"x": np.ones(4)}, "ACGT", path=tmp_path / "x.gif")
     with pytest.raises(ValueError, match="start before end"):
         plot_logos({"x": np.ones(4)}, "ACGT", window=(3, 2))
     with pytest.raises(ValueError, match="Nothing to draw"):

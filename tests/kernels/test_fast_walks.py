@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers import BODIES, body
 from nets import KINDS, followed, network, target
+from random_layers import BODIES, body
 from torch import Tensor
 
 import plrp
@@ -285,7 +285,9 @@ def test_a_sample_alone_is_the_sample_among_others(
             if dtype == torch.float64:
                 assert off <= 1e-9
             else:
-                assert off <= 5e-5 or turned(cuts(alone, 0), cuts(together, n))
+                assert off <= (5e-4 if pruning.redistribution == "M" else 5e-5) or turned(
+                    cuts(alone, 0), cuts(together, n)
+                )
 
 
 @pytest.mark.parametrize("name", BODIES)

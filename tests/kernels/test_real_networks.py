@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from layers import body
+from random_layers import body
 from test_fast_walks import cuts, turned
 from torch import Tensor, nn
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from layers import body
+from random_layers import body
 from torch import Tensor
 
 import oracles

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers import BODIES, PATTERNS, Layer, assert_near, body, layers, neurons, relevance
+from random_layers import BODIES, PATTERNS, Layer, assert_near, body, layers, neurons, relevance
 from torch import Tensor
 
 from plrp import following
