@@ -12,44 +12,65 @@ from pathlib import Path
 import pytest
 
 from pages import ROOT, three_lines
+from plrp.kernels import native
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     """A command outside the project's folder and without its paths; returns what it printed."""
     clean = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "VIRTUAL_ENV"}}
-    outcome = subprocess.run(list(map(str, command)), cwd=cwd, env=clean, text=True, capture_output=True)
+    outcome = subprocess.run(
+        list(map(str, command)), cwd=cwd, env={**clean, **environment}, text=True, capture_output=True
+    )
     assert outcome.returncode == 0, f"{command}\n{outcome.stdout}\n{outcome.stderr}"
     return outcome.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build(source: Path, **environment: str) -> Path:
     """plrp's wheel, built from a copy of exactly what it is made of."""
-    source = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", source / "dist", source, cwd=source)
+    left_out = shutil.ignore_patterns("*.egg-info", "__pycache__", "*.so", "*.pyd")
+    shutil.copytree(ROOT / "src", source / "src", ignore=left_out)
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", source / "dist", source, cwd=source, **environment)
     (built,) = (source / "dist").glob("plrp-*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as this machine builds it."""
+    return build(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture(scope="module")
+def plain_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as a machine builds it whose compiler always fails."""
+    return build(tmp_path_factory.mktemp("plain"), CC="false", CXX="false")
+
+
+def uv() -> str | None:
+    """uv, which links torch from its cache: seconds instead of minutes."""
+    try:
+        from uv import find_uv_bin
+    except ImportError:
+        return None
+    return str(find_uv_bin())
+
+
+def install(inside: Path, *what: str | Path) -> None:
+    """Into the environment of a Python."""
+    tool = (uv(), "pip", "install", "--python", inside) if uv() else (inside, "-m", "pip", "install")
+    run(*tool, "--quiet", *what, cwd=inside.parent)
 
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an empty environment into which the wheel, and so torch and numpy, were installed."""
     folder = tmp_path_factory.mktemp("empty") / "environment"
+    tool = (uv(), "venv", "--quiet", "--python", sys.executable) if uv() else (sys.executable, "-m", "venv")
+    run(*tool, folder, cwd=folder.parent)
     inside = folder / "bin" / "python"
-    constraints = ("-c", ROOT / "constraints.txt")
-    try:
-        import uv
-
-        tool = uv.find_uv_bin()  # links torch from its cache: seconds instead of minutes
-    except ImportError:
-        run(sys.executable, "-m", "venv", folder, cwd=folder.parent)
-        run(inside, "-m", "pip", "install", "--quiet", *constraints, wheel, cwd=folder.parent)
-    else:
-        run(tool, "venv", "--quiet", "--python", sys.executable, folder, cwd=folder.parent)
-        run(tool, "pip", "install", "--quiet", "--python", inside, *constraints, wheel, cwd=folder.parent)
+    install(inside, "-c", ROOT / "constraints.txt", wheel)
     return inside
 
 
@@ -60,6 +81,49 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
     missing = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")} - set(names)
     assert not missing
+
+
+def compiled(wheel: Path) -> list[str]:
+    return [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".so", ".pyd"))]
+
+
+def test_the_wheel_holds_the_compiled_loops_and_they_load(wheel: Path, python: Path, tmp_path: Path) -> None:
+    if native._native is None:
+        pytest.skip("no compiler made the loops here")
+    assert [name.split(".")[0] for name in compiled(wheel)] == ["plrp/kernels/_native"]
+    asked = "from plrp.kernels import native; print(native.available())"
+    assert run(python, "-I", "-c", asked, cwd=tmp_path) == "True\n"
+
+
+WITHOUT_COMPILER = """
+import sys
+sys.path.insert(0, {folder!r})
+import plrp, torch
+from plrp.kernels import native
+print(plrp.__file__, native.available())
+torch.manual_seed(0)
+layers = [torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3), torch.nn.ReLU()]
+model = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(16 * 28 * 28, 5)).eval()
+x = torch.randn(2, 3, 32, 32)
+for pruning in (None, plrp.Pruning(p=0.5), plrp.Pruning(p=0.5, redistribution="M")):
+    found = plrp.explain(model, x, pruning=pruning)
+    with plrp.reference():
+        expected = plrp.explain(model, x, pruning=pruning)
+    assert float(expected.relevance.abs().sum()) > 0
+    assert torch.allclose(found.relevance, expected.relevance, rtol=1e-4, atol=1e-6)
+"""
+
+
+def test_without_a_compiler_plrp_is_built_installed_and_explains(
+    plain_wheel: Path, wheel: Path, python: Path, tmp_path: Path
+) -> None:
+    assert compiled(plain_wheel) == []
+    both = [set(zipfile.ZipFile(one).namelist()) for one in (wheel, plain_wheel)]
+    assert {name for name in both[0] - both[1] if ".dist-info/" not in name} == set(compiled(wheel))
+    folder = tmp_path / "installed"
+    install(python, "--no-deps", "--no-index", "--target", folder, plain_wheel)
+    printed = run(python, "-I", "-c", WITHOUT_COMPILER.format(folder=str(folder)), cwd=tmp_path)
+    assert printed == f"{folder / 'plrp' / '__init__.py'} False\n"
 
 
 def test_the_three_lines_run_where_only_torch_and_numpy_are(python: Path, tmp_path: Path) -> None:
