@@ -130,7 +130,7 @@ static void parallel(task run, void *context, int64_t items, int64_t threads) {
    eleven bits (exponent and three bits of the mantissa) tell in which bin C passes the limit, then eleven more bits
    within it, then the last nine, where a bin is one value. */
 
-enum { BINS = 2048, COPIES = 2 };
+enum { BINS = 2048, COPIES = 2, CHUNK = 2048, BLOCK_OF = 32 };
 
 static inline uint32_t bits_of(float v) {
     uint32_t u;
@@ -144,65 +144,88 @@ static inline float float_of(uint32_t u) {
     return v;
 }
 
-typedef struct {
-    double sums[COPIES][2 * BINS]; /* positive entries, then negative ones */
-    int64_t entries, kept;
-    int copies; /* in use */
-} histogram;
+enum { STATS = 8 }; /* θ⁺ θ⁻, mass before ⁺ ⁻, mass pruned ⁺ ⁻, entries ≠ 0, entries kept */
 
-enum { CHUNK = 2048 };
+typedef struct { /* of a row: what one thread looks at */
+    const float *values;
+    int64_t size, entries, kept;
+    double (*sums)[2 * BINS]; /* of the upper bits, COPIES times: positive entries, then negative ones */
+    uint32_t *inside[2];      /* per sign: the entries of the bin in which C passes the limit, without their sign */
+    int64_t found[2];
+} piece;
+
+typedef struct { /* for θ of one sign */
+    int open;            /* whether there is anything to prune */
+    uint32_t bin;        /* in which C passes the limit */
+    double limit;        /* p · C(max) */
+    double lower, within, c; /* C below the bin: by lower exponents, and by its own; and their sum as C has it */
+} search;
+
+typedef struct {
+    piece *pieces;
+    search searches[2];
+    const double *shares; /* p⁺ and p⁻ */
+    double *stats;
+} row;
 
 FOR_THIS_MACHINE
-static void fill(histogram *h, const float *v, int64_t n) {
-    float found[CHUNK];
-    int copies = h->copies = n < 1 << 15 ? 1 : COPIES;
-    for (int64_t from = 0; from < n; from += CHUNK) {
-        int64_t to = from + CHUNK < n ? from + CHUNK : n, m = 0, i = 0;
-        for (i = from; i < to; i++) { /* zeros, of which there are many, would all wait for one bin */
-            found[m] = v[i];
-            m += v[i] != 0;
+static void fill(piece *p) {
+    float few[CHUNK];
+    int copies = p->size < 1 << 15 ? 1 : COPIES;
+    for (int64_t from = 0; from < p->size; from += CHUNK) {
+        int64_t size = from + CHUNK < p->size ? CHUNK : p->size - from, m = 0, i = 0;
+        const float *v = p->values + from;
+        for (i = 0; i < size; i++) m += v[i] != 0;
+        p->entries += m;
+        if (m < size) { /* zeros, of which there may be many, would all wait for one bin */
+            int64_t n = 0;
+            for (i = 0; i < size; i += BLOCK_OF) {
+                int64_t end = i + BLOCK_OF < size ? i + BLOCK_OF : size;
+                int any = 0;
+                for (int64_t j = i; j < end; j++) any |= v[j] != 0;
+                for (int64_t j = i; any && j < end; j++) {
+                    few[n] = v[j];
+                    n += v[j] != 0;
+                }
+            }
+            v = few;
         }
-        for (i = 0; copies == COPIES && i + COPIES <= m; i += COPIES)
+        i = 0;
+        for (; copies == COPIES && i + COPIES <= m; i += COPIES)
             for (int c = 0; c < COPIES; c++) /* copies, so that neighbours of one bin need not wait for each other */
-                h->sums[c][bits_of(found[i + c]) >> 20] += fabsf(found[i + c]);
-        for (; i < m; i++) h->sums[0][bits_of(found[i]) >> 20] += fabsf(found[i]);
-        h->entries += m;
+                p->sums[c][bits_of(v[i + c]) >> 20] += fabsf(v[i + c]);
+        for (; i < m; i++) p->sums[0][bits_of(v[i]) >> 20] += fabsf(v[i]);
     }
 }
 
-typedef struct {
-    double theta, before, pruned;
-} sign_cut;
-
-/* The first filled bin at which C exceeds the limit, the last one if there is none; `c_before` is C below it, and
-   `within` what of that belongs to the exponent it lies in. */
-static int crossing(const double *sums, double limit, int per_exponent, double *lower, double *within, double *c_before) {
-    double base = *lower, inside = *within, before = *c_before;
-    int last = -1;
-    double last_base = base, last_inside = inside, last_before = before;
-    for (int b = 0; b < BINS; b++) {
-        if (per_exponent && b % per_exponent == 0) {
+/* The first filled bin at which C exceeds the limit, the last one if there is none; `c` is C below it, and `within` what
+   of that belongs to the exponent it lies in. */
+static uint32_t crossing(const double *sums, search *s, int per_exponent) {
+    double base = s->lower, inside = s->within, before = s->c;
+    uint32_t last = 0;
+    for (uint32_t b = 0; b < BINS; b++) {
+        if (per_exponent && b % (uint32_t)per_exponent == 0) {
             base += inside;
             inside = 0;
         }
         if (sums[b] == 0) continue;
         last = b;
-        last_base = base;
-        last_inside = inside;
-        last_before = before;
-        if (base + (inside + sums[b]) > limit) break;
+        s->lower = base;
+        s->within = inside;
+        s->c = before;
+        if (base + (inside + sums[b]) > s->limit) break;
         inside += sums[b];
         before = base + inside;
     }
-    *lower = last_base;
-    *within = last_inside;
-    *c_before = last_before;
     return last;
 }
 
-static sign_cut cut_sign(const float *v, int64_t n, const double *sums, uint32_t sign, double share, uint32_t *scratch) {
-    sign_cut found = {0, 0, 0};
-    double total = 0;
+/* The mass of one sign, and the bin in which θ is to be looked for. */
+static void open_search(row *r, int64_t pieces, int sign) {
+    double sums[BINS] = {0}, total = 0;
+    for (int64_t i = 0; i < pieces; i++)
+        for (int c = 0; c < (r->pieces[i].size < 1 << 15 ? 1 : COPIES); c++)
+            for (int b = 0; b < BINS; b++) sums[b] += r->pieces[i].sums[c][sign * BINS + b];
     int filled = 0;
     for (int e = 0; e < BINS / 8; e++) {
         double exponent = 0;
@@ -210,56 +233,70 @@ static sign_cut cut_sign(const float *v, int64_t n, const double *sums, uint32_t
         filled |= exponent != 0;
         total += exponent;
     }
-    found.before = total;
-    if (!filled || share == 0) return found;
-    double limit = share * total, lower = 0, within = 0, c = 0;
-    uint32_t bin = (uint32_t)crossing(sums, limit, 8, &lower, &within, &c);
-    uint32_t key = sign << 11 | bin;
-    int64_t m = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t u = bits_of(v[i]);
-        scratch[m] = u & 0x7fffffffu;
-        m += u >> 20 == key;
-    }
-    double fine[BINS] = {0};
-    for (int64_t i = 0; i < m; i++) fine[scratch[i] >> 9 & 2047] += float_of(scratch[i]);
-    uint32_t middle = (uint32_t)crossing(fine, limit, 0, &lower, &within, &c);
-    memset(fine, 0, sizeof fine);
-    for (int64_t i = 0; i < m; i++)
-        if ((scratch[i] >> 9 & 2047) == middle) fine[scratch[i] & 511] += float_of(scratch[i]);
-    uint32_t low = (uint32_t)crossing(fine, limit, 0, &lower, &within, &c);
-    /* The entry at which C exceeds the limit (or the largest): θ is the largest entry below it, and C there is c. */
-    uint32_t first_kept = bin << 20 | middle << 9 | low, theta = 0;
-    for (int64_t i = 0; i < m; i++)
-        if (scratch[i] < first_kept && scratch[i] > theta) theta = scratch[i];
-    if (theta == 0)
-        for (int64_t i = 0; i < n; i++) {
-            uint32_t u = bits_of(v[i]), a = u & 0x7fffffffu;
-            if (u >> 31 == sign && a < first_kept && a > theta) theta = a;
-        }
-    found.theta = float_of(theta);
-    found.pruned = theta ? c : 0;
-    return found;
+    r->stats[2 + sign] = total;
+    search *s = &r->searches[sign];
+    *s = (search){.open = filled && r->shares[sign] != 0, .limit = r->shares[sign] * total};
+    if (s->open) s->bin = crossing(sums, s, 8);
 }
 
-enum { STATS = 8 }; /* θ⁺ θ⁻, mass before ⁺ ⁻, mass pruned ⁺ ⁻, entries ≠ 0, entries kept */
+/* The entries of the bins in which θ⁺ and θ⁻ are to be looked for. */
+FOR_THIS_MACHINE
+static int look_inside(piece *p, const search *s) {
+    const uint32_t nothing = UINT32_MAX;
+    uint32_t keys[2] = {s[0].open ? s[0].bin : nothing, s[1].open ? BINS | s[1].bin : nothing};
+    for (int sign = 0; sign < 2; sign++)
+        if (s[sign].open && !(p->inside[sign] = malloc((size_t)(p->size + 1) * sizeof(uint32_t)))) return 0;
+    uint32_t waste[1], *up = s[0].open ? p->inside[0] : waste, *down = s[1].open ? p->inside[1] : waste;
+    int64_t m = 0, n = 0;
+    for (int64_t i = 0; i < p->size; i += BLOCK_OF) {
+        int64_t end = i + BLOCK_OF < p->size ? i + BLOCK_OF : p->size;
+        int any = 0;
+        for (int64_t j = i; j < end; j++) {
+            uint32_t key = bits_of(p->values[j]) >> 20;
+            any |= (key == keys[0]) | (key == keys[1]);
+        }
+        for (int64_t j = i; any && j < end; j++) {
+            uint32_t u = bits_of(p->values[j]), key = u >> 20;
+            up[m] = down[n] = u & 0x7fffffffu;
+            m += key == keys[0];
+            n += key == keys[1];
+        }
+    }
+    p->found[0] = m;
+    p->found[1] = n;
+    return 1;
+}
 
-typedef struct {
-    const float *values;
-    const int64_t *offsets;
-    int64_t rows, threads, pieces;
-    const double *shares; /* p⁺ and p⁻ of each row */
-    double *stats;
-    histogram *histograms; /* pieces per row */
-    atomic_int failed;
-} selection;
-
-static void fill_piece(void *context, int64_t item) {
-    selection *s = context;
-    int64_t row = item / s->pieces, piece = item % s->pieces;
-    int64_t begin = s->offsets[row], n = s->offsets[row + 1] - begin;
-    int64_t from = n * piece / s->pieces, to = n * (piece + 1) / s->pieces;
-    fill(&s->histograms[item], s->values + begin + from, to - from);
+/* θ of one sign, and C(θ). */
+static void close_search(row *r, int64_t pieces, int sign) {
+    search *s = &r->searches[sign];
+    if (!s->open) return;
+    double fine[BINS] = {0};
+    for (int64_t i = 0; i < pieces; i++) {
+        const uint32_t *inside = r->pieces[i].inside[sign];
+        for (int64_t k = 0; k < r->pieces[i].found[sign]; k++) fine[inside[k] >> 9 & 2047] += float_of(inside[k]);
+    }
+    uint32_t middle = crossing(fine, s, 0);
+    memset(fine, 0, sizeof fine);
+    for (int64_t i = 0; i < pieces; i++) {
+        const uint32_t *inside = r->pieces[i].inside[sign];
+        for (int64_t k = 0; k < r->pieces[i].found[sign]; k++)
+            if ((inside[k] >> 9 & 2047) == middle) fine[inside[k] & 511] += float_of(inside[k]);
+    }
+    /* The entry at which C exceeds the limit (or the largest): θ is the largest entry below it, and C there is c. */
+    uint32_t first_kept = s->bin << 20 | middle << 9 | crossing(fine, s, 0), theta = 0;
+    for (int64_t i = 0; i < pieces; i++) {
+        const uint32_t *inside = r->pieces[i].inside[sign];
+        for (int64_t k = 0; k < r->pieces[i].found[sign]; k++)
+            if (inside[k] < first_kept && inside[k] > theta) theta = inside[k];
+    }
+    for (int64_t i = 0, here = theta != 0; !here && i < pieces; i++) /* none in this bin: in any below it */
+        for (int64_t k = 0; k < r->pieces[i].size; k++) {
+            uint32_t u = bits_of(r->pieces[i].values[k]), a = u & 0x7fffffffu;
+            if ((int)(u >> 31) == sign && a < first_kept && a > theta) theta = a;
+        }
+    r->stats[sign] = float_of(theta);
+    r->stats[4 + sign] = theta ? s->c : 0;
 }
 
 FOR_THIS_MACHINE
@@ -269,38 +306,85 @@ static int64_t count_kept(const float *v, int64_t n, float up, float down) {
     return kept;
 }
 
-/* Both signs of all rows: items 2 · row + sign. */
-static void select_sign(void *context, int64_t item) {
+static void count_survivors(piece *p, const double *stats) {
+    p->kept = p->entries;
+    if (stats[4] != 0 || stats[5] != 0) p->kept = count_kept(p->values, p->size, (float)stats[0], -(float)stats[1]);
+}
+
+typedef struct {
+    row *rows;
+    int64_t count, pieces; /* rows, and pieces of each */
+    atomic_int failed;
+} selection;
+
+static int make_room(piece *p) {
+    size_t copies = p->size < 1 << 15 ? 1 : COPIES;
+    return (p->sums = calloc(copies, sizeof *p->sums)) != NULL;
+}
+
+static void clear(piece *p) {
+    free(p->sums), free(p->inside[0]), free(p->inside[1]);
+    p->sums = NULL, p->inside[0] = p->inside[1] = NULL;
+}
+
+/* A row that one thread has for itself is read again and again while it is in the cache. */
+static void select_row(void *context, int64_t item) {
     selection *s = context;
-    int64_t row = item / 2, sign = item % 2, begin = s->offsets[row], n = s->offsets[row + 1] - begin;
-    double *stats = s->stats + row * STATS;
-    uint32_t *scratch = malloc((size_t)(n + 1) * sizeof *scratch);
-    double *sums = calloc(BINS, sizeof *sums);
-    if (!scratch || !sums) {
-        atomic_store(&s->failed, 1);
-    } else {
-        for (int64_t piece = 0; piece < s->pieces; piece++)
-            for (int c = 0; c < s->histograms[row * s->pieces + piece].copies; c++)
-                for (int b = 0; b < BINS; b++) sums[b] += s->histograms[row * s->pieces + piece].sums[c][sign * BINS + b];
-        sign_cut found = cut_sign(s->values + begin, n, sums, (uint32_t)sign, s->shares[item], scratch);
-        stats[sign] = found.theta;
-        stats[2 + sign] = found.before;
-        stats[4 + sign] = found.pruned;
+    row *r = &s->rows[item];
+    if (make_room(r->pieces)) {
+        fill(r->pieces);
+        for (int sign = 0; sign < 2; sign++) open_search(r, 1, sign);
+        if (look_inside(r->pieces, r->searches)) {
+            for (int sign = 0; sign < 2; sign++) close_search(r, 1, sign);
+            count_survivors(r->pieces, r->stats);
+            clear(r->pieces);
+            return;
+        }
     }
-    free(scratch);
-    free(sums);
+    clear(r->pieces);
+    atomic_store(&s->failed, 1);
+}
+
+/* Else the threads share a row, and wait for each other between the steps. */
+static void fill_piece(void *context, int64_t item) {
+    selection *s = context;
+    piece *p = &s->rows[item / s->pieces].pieces[item % s->pieces];
+    if (make_room(p))
+        fill(p);
+    else
+        atomic_store(&s->failed, 1);
+}
+
+static void open_sign(void *context, int64_t item) {
+    selection *s = context;
+    open_search(&s->rows[item / 2], s->pieces, (int)(item % 2));
+}
+
+static void look_inside_piece(void *context, int64_t item) {
+    selection *s = context;
+    row *r = &s->rows[item / s->pieces];
+    if (!look_inside(&r->pieces[item % s->pieces], r->searches)) atomic_store(&s->failed, 1);
+}
+
+static void close_sign(void *context, int64_t item) {
+    selection *s = context;
+    close_search(&s->rows[item / 2], s->pieces, (int)(item % 2));
 }
 
 static void count_piece(void *context, int64_t item) {
     selection *s = context;
-    int64_t row = item / s->pieces, piece = item % s->pieces;
-    int64_t begin = s->offsets[row], n = s->offsets[row + 1] - begin;
-    int64_t from = n * piece / s->pieces, to = n * (piece + 1) / s->pieces;
-    const double *stats = s->stats + row * STATS;
-    histogram *h = &s->histograms[item];
-    h->kept = h->entries;
-    if (stats[4] != 0 || stats[5] != 0)
-        h->kept = count_kept(s->values + begin + from, to - from, (float)stats[0], -(float)stats[1]);
+    row *r = &s->rows[item / s->pieces];
+    count_survivors(&r->pieces[item % s->pieces], r->stats);
+}
+
+static void select_shared(selection *s, int64_t threads) {
+    int64_t pieces = s->count * s->pieces;
+    parallel(fill_piece, s, pieces, threads);
+    if (!s->failed) parallel(open_sign, s, s->count * 2, threads);
+    if (!s->failed) parallel(look_inside_piece, s, pieces, threads);
+    if (!s->failed) parallel(close_sign, s, s->count * 2, threads);
+    if (!s->failed) parallel(count_piece, s, pieces, threads);
+    for (int64_t i = 0; i < pieces; i++) clear(&s->rows[i / s->pieces].pieces[i % s->pieces]);
 }
 
 /* --- arguments -------------------------------------------------------------------------------------------------- */
@@ -335,27 +419,38 @@ static PyObject *py_select(PyObject *self, PyObject *const *given, Py_ssize_t co
     (void)self;
     int64_t a[6];
     if (!read_numbers(given, count, 6, a)) return NULL;
-    selection s = {.values = POINTER(const float, a[0]),
-                   .offsets = POINTER(const int64_t, a[1]),
-                   .rows = a[2],
-                   .threads = a[5],
-                   .shares = POINTER(const double, a[3]),
-                   .stats = POINTER(double, a[4])};
-    int64_t size = s.rows ? s.offsets[s.rows] - s.offsets[0] : 0;
-    if (size < 1 << 16) s.threads = 1;
-    s.pieces = s.rows >= s.threads ? 1 : s.threads;
-    s.histograms = calloc((size_t)(s.rows * s.pieces + 1), sizeof *s.histograms);
-    if (!s.histograms) return PyErr_NoMemory();
-    Py_BEGIN_ALLOW_THREADS
-    parallel(fill_piece, &s, s.rows * s.pieces, s.threads);
-    parallel(select_sign, &s, s.rows * 2, s.threads);
-    parallel(count_piece, &s, s.rows * s.pieces, s.threads);
-    for (int64_t item = 0; item < s.rows * s.pieces; item++) {
-        s.stats[item / s.pieces * STATS + 6] += (double)s.histograms[item].entries;
-        s.stats[item / s.pieces * STATS + 7] += (double)s.histograms[item].kept;
+    const float *values = POINTER(const float, a[0]);
+    const int64_t *offsets = POINTER(const int64_t, a[1]);
+    double *shares = POINTER(double, a[3]), *stats = POINTER(double, a[4]);
+    int64_t size = a[2] ? offsets[a[2]] - offsets[0] : 0, threads = size < 1 << 16 ? 1 : a[5];
+    selection s = {.count = a[2], .pieces = a[2] >= threads ? 1 : threads};
+    s.rows = calloc((size_t)(s.count + 1), sizeof *s.rows);
+    piece *pieces = calloc((size_t)(s.count * s.pieces + 1), sizeof *pieces);
+    if (s.rows && pieces) {
+        Py_BEGIN_ALLOW_THREADS
+        for (int64_t n = 0; n < s.count; n++) {
+            row *r = &s.rows[n];
+            *r = (row){.pieces = pieces + n * s.pieces, .shares = shares + 2 * n, .stats = stats + n * STATS};
+            int64_t each = offsets[n + 1] - offsets[n];
+            for (int64_t i = 0; i < s.pieces; i++) {
+                int64_t from = each * i / s.pieces, to = each * (i + 1) / s.pieces;
+                r->pieces[i] = (piece){.values = values + offsets[n] + from, .size = to - from};
+            }
+        }
+        if (s.pieces == 1)
+            parallel(select_row, &s, s.count, threads);
+        else
+            select_shared(&s, threads);
+        for (int64_t i = 0; i < s.count * s.pieces; i++) {
+            stats[i / s.pieces * STATS + 6] += (double)pieces[i].entries;
+            stats[i / s.pieces * STATS + 7] += (double)pieces[i].kept;
+        }
+        Py_END_ALLOW_THREADS
+    } else {
+        s.failed = 1;
     }
-    Py_END_ALLOW_THREADS
-    free(s.histograms);
+    free(s.rows);
+    free(pieces);
     if (s.failed) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
@@ -462,61 +557,107 @@ static PyObject *py_collect_rows(PyObject *self, PyObject *const *given, Py_ssiz
     return PyLong_FromLongLong(places);
 }
 
+/* A tensor is looked through in stripes: so many places of the plane, all channels of each. */
+enum { STRIPE = 1024 };
+
+typedef struct {
+    const float *values;
+    int64_t channels, plane, stripes; /* stripes per sample */
+    const double *stats;
+    int rescale;
+    int32_t (*counts)[STRIPE]; /* survivors at each place */
+    int64_t (*found)[2];       /* per stripe: places and neurons; then how many there are before it */
+    int64_t *positions, *begins;
+    int32_t *out_channels;
+    float *out_values;
+} collection;
+
+FOR_THIS_MACHINE
+static void measure_stripe(void *context, int64_t item) {
+    collection *s = context;
+    int64_t sample = item / s->stripes, from = item % s->stripes * STRIPE;
+    int64_t size = from + STRIPE < s->plane ? STRIPE : s->plane - from;
+    keeping k = keeping_of(s->stats + sample * STATS, 0);
+    const float *v = s->values + sample * s->channels * s->plane + from;
+    int32_t *counts = s->counts[item];
+    for (int64_t c = 0; c < s->channels; c++, v += s->plane)
+        for (int64_t i = 0; i < size; i++) counts[i] += kept(&k, v[i]);
+    for (int64_t i = 0; i < size; i++) {
+        s->found[item][0] += counts[i] != 0;
+        s->found[item][1] += counts[i];
+    }
+}
+
+FOR_THIS_MACHINE
+static void collect_stripe(void *context, int64_t item) {
+    collection *s = context;
+    int64_t places = s->found[item][0], neurons = s->found[item][1];
+    if (places == s->found[item + 1][0]) return;
+    const int32_t *counts = s->counts[item];
+    int64_t next[STRIPE];
+    int64_t sample = item / s->stripes, from = item % s->stripes * STRIPE;
+    int64_t size = from + STRIPE < s->plane ? STRIPE : s->plane - from;
+    for (int64_t i = 0; i < size; i++) {
+        next[i] = neurons;
+        if (!counts[i]) continue;
+        s->positions[places] = sample * s->plane + from + i;
+        s->begins[places++] = neurons;
+        neurons += counts[i];
+    }
+    keeping k = keeping_of(s->stats + sample * STATS, s->rescale);
+    const float *v = s->values + sample * s->channels * s->plane + from;
+    for (int64_t c = 0; c < s->channels; c++, v += s->plane)
+        for (int64_t i = 0; i < size; i += 16) {
+            int64_t end = i + 16 < size ? i + 16 : size;
+            int any = 0;
+            for (int64_t j = i; j < end; j++) any |= kept(&k, v[j]);
+            if (!any) continue;
+            for (int64_t j = i; j < end; j++)
+                if (kept(&k, v[j])) {
+                    s->out_channels[next[j]] = (int32_t)c;
+                    s->out_values[next[j]++] = scaled(&k, v[j]);
+                }
+        }
+}
+
 /* Survivors of a whole tensor (samples, channels, plane). collect_dense(values, samples, channels, plane, stats, rescale,
-   out_positions, out_begins, out_channels, out_values) → number of positions */
+   out_positions, out_begins, out_channels, out_values, threads) → number of positions */
 static PyObject *py_collect_dense(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     (void)self;
-    int64_t a[10];
-    if (!read_numbers(given, count, 10, a)) return NULL;
-    const float *values = POINTER(const float, a[0]);
-    int64_t samples = a[1], channels = a[2], plane = a[3];
-    const double *stats = POINTER(const double, a[4]);
-    int64_t *out_positions = POINTER(int64_t, a[6]), *out_begins = POINTER(int64_t, a[7]);
-    int32_t *out_channels = POINTER(int32_t, a[8]);
-    float *out_values = POINTER(float, a[9]);
-    int64_t places = 0, neurons = 0;
-    int32_t *counts = malloc((size_t)(plane + 1) * sizeof *counts);
-    int64_t *next = malloc((size_t)(plane + 1) * sizeof *next);
-    if (!counts || !next) {
-        free(counts);
-        free(next);
+    int64_t a[11];
+    if (!read_numbers(given, count, 11, a)) return NULL;
+    collection s = {.values = POINTER(const float, a[0]),
+                    .channels = a[2],
+                    .plane = a[3],
+                    .stripes = (a[3] + STRIPE - 1) / STRIPE,
+                    .stats = POINTER(const double, a[4]),
+                    .rescale = (int)a[5],
+                    .positions = POINTER(int64_t, a[6]),
+                    .begins = POINTER(int64_t, a[7]),
+                    .out_channels = POINTER(int32_t, a[8]),
+                    .out_values = POINTER(float, a[9])};
+    int64_t items = a[1] * s.stripes, threads = a[1] * a[2] * a[3] < 1 << 16 ? 1 : a[10], places = 0, neurons = 0;
+    s.found = calloc((size_t)(items + 1), sizeof *s.found);
+    s.counts = calloc((size_t)(items + 1), sizeof *s.counts);
+    if (!s.found || !s.counts) {
+        free(s.found);
+        free(s.counts);
         return PyErr_NoMemory();
     }
     Py_BEGIN_ALLOW_THREADS
-    for (int64_t n = 0; n < samples; n++) {
-        keeping k = keeping_of(stats + n * STATS, (int)a[5]);
-        const float *sample = values + n * channels * plane;
-        memset(counts, 0, (size_t)plane * sizeof *counts);
-        for (int64_t c = 0; c < channels; c++)
-            for (int64_t i = 0; i < plane; i++) counts[i] += kept(&k, sample[c * plane + i]);
-        for (int64_t i = 0; i < plane; i++) {
-            next[i] = neurons;
-            if (counts[i]) {
-                out_positions[places] = n * plane + i;
-                out_begins[places++] = neurons;
-                neurons += counts[i];
-            }
-        }
-        for (int64_t c = 0; c < channels; c++) {
-            const float *v = sample + c * plane;
-            int64_t i = 0;
-            for (; i < plane; i += 16) {
-                int64_t end = i + 16 < plane ? i + 16 : plane;
-                int any = 0;
-                for (int64_t j = i; j < end; j++) any |= kept(&k, v[j]);
-                if (!any) continue;
-                for (int64_t j = i; j < end; j++)
-                    if (kept(&k, v[j])) {
-                        out_channels[next[j]] = (int32_t)c;
-                        out_values[next[j]++] = scaled(&k, v[j]);
-                    }
-            }
-        }
+    parallel(measure_stripe, &s, items, threads);
+    for (int64_t i = 0; i <= items; i++) {
+        int64_t more[2] = {s.found[i][0], s.found[i][1]};
+        s.found[i][0] = places;
+        s.found[i][1] = neurons;
+        places += more[0];
+        neurons += more[1];
     }
-    out_begins[places] = neurons;
+    parallel(collect_stripe, &s, items, threads);
+    s.begins[places] = neurons;
     Py_END_ALLOW_THREADS
-    free(counts);
-    free(next);
+    free(s.found);
+    free(s.counts);
     return PyLong_FromLongLong(places);
 }
 

@@ -233,7 +233,8 @@ def survivors(relevance: Tensor | Rows, stats: Tensor, rescale: bool) -> Neurons
             places = native.call("collect_rows", values, *where, stats, rescale, positions, begins, *found)
         else:
             where_dense = samples, channels, plane
-            places = native.call("collect_dense", values, *where_dense, stats, rescale, positions, begins, *found)
+            found_in = stats, rescale, positions, begins, *found
+            places = native.call("collect_dense", values, *where_dense, *found_in, native.threads())
         begins = begins[: places + 1]
         return Neurons(relevance.shape, positions[:places], begins, *(f[: int(begins[-1])] for f in found))
     if isinstance(relevance, Rows):
