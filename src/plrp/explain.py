@@ -12,9 +12,11 @@ from torch import Tensor
 from . import following
 from .composites import Composite, nearest, resolve
 from .following import Followed, followable, mass_of, neurons_of
-from .kernels.sparse import Neurons, Relevance, added, dense
+from .kernels import native
+from .kernels.sparse import Neurons, Relevance, added, dense, dense_last
+from .kernels.whole import channels_last, turned
 from .ledger import Ledger, Mass
-from .maps import OneChannel
+from .maps import Convolution, OneChannel
 from .operations import Family
 from .passing import book_branch, epsilon_for, pass_on
 from .pieces import joined, pieces
@@ -257,6 +259,7 @@ class Walk:
 
     sparse = True
     copies = 1  # how often the batch is stacked up in the relevance
+    may_begin = True  # a chain of layers that work with channels last
 
     def __init__(
         self,
@@ -287,6 +290,9 @@ class Walk:
         self.masses: dict[int, Mass] = {}
         self.arrived: dict[int, Arrived] = {}
         self.again = pruning is not None and pruning.redistribution == "M"
+        # Whether relevance may have its channels last: not where it is pruned, nor where denominators are shared.
+        self.may_turn = not self.sites and found.denominators is None
+        self.turned: dict[int, Tensor] = {}  # activations with their channels last
 
     def _sites(self, pruning: Pruning | None) -> dict[int, Site]:
         """The tensors to prune: those of whose readers the score depends on one."""
@@ -319,6 +325,7 @@ class Walk:
         """The whole relevance of a tensor, all of its readers done: prune it where it is to be pruned."""
         relevance = self.relevance.pop(id(value), None)
         arrived = self.arrived.pop(id(value), None)
+        self.turned.pop(id(value), None)
         if relevance is None:
             return None
         site = self.sites.get(id(value))
@@ -440,16 +447,37 @@ class Walk:
             z = op.output.data
             z = z if z.dtype == self.dtype else layer.apply(x, layer.weight, layer.bias)
         epsilon = epsilon_for(op.output) if rule.epsilon is None else rule.epsilon
+        geometry = followable(op, self.dtype, self.copies) if self.sparse and rule.uses_layer else None
+        neurons = None if geometry is None else neurons_of(given)
+        if neurons is None and self._turns(op, rule, x, given):
+            x, given = self._turned(value, x), dense_last(given)
         branches = rule.branches(layer, x, z, value.nonnegative)
-        geometry = followable(op, self.dtype, self.copies) if self.sparse else None
-        if geometry is not None and all(branch.map is layer for branch in branches):
-            neurons = neurons_of(given)
-            if neurons is not None:
+        if geometry is not None and neurons is not None:
+            if all(branch.map is layer for branch in branches):
                 known = [self._known(op, rule, n, branch) for n, branch in enumerate(branches)]
                 rows, followed = following.through_layer(geometry, neurons, branches, known, epsilon, book)
                 self._book_unhanded(book, op, branches, neurons)
                 return rows, followed
         return self._through_dense_layer(op, rule, branches, x, given, epsilon, book)
+
+    def _turns(self, op: Op, rule: Rule, x: Tensor, given: Relevance) -> bool:
+        """Whether a layer is to work with channels last: a convolution of images that a chain of such begins or goes on.
+
+        Laying tensors out anew where neither relevance above nor below is so would cost what it gains.
+        """
+        if not (self.may_turn and isinstance(op.map, Convolution) and not op.map.transposed and x.dim() == 4):
+            return False
+        if rule.needs_output or not rule.uses_layer or not native.available(x):
+            return False
+        begins, self.may_begin = self.may_begin, False
+        return begins or not isinstance(given, Tensor) or channels_last(given)
+
+    def _turned(self, value: Value, x: Tensor) -> Tensor:
+        """What a layer read, with channels last; made once for all layers that read it."""
+        known = self.turned.get(id(value))
+        if known is None:
+            known = self.turned[id(value)] = turned(x)
+        return known
 
     def _through_dense_layer(
         self, op: Op, rule: Rule, branches: list[Branch], x: Tensor, given: Relevance, epsilon: float, book: Booking
@@ -465,7 +493,9 @@ class Walk:
             else:
                 given = dense(given)
                 part = given if isinstance(branch.share, float) and branch.share == 1.0 else given * branch.share
-            s = quotient(part, d, epsilon, branch.one_sign)
+            fresh = branch.denominator is None and self.trace.denominators is None
+            kept = self.ledger is not None or (self.again and id(value) in self.sites)
+            s = quotient(part, d, epsilon, branch.one_sign, out=d if fresh and not kept else None)
             term = branch.hand(s, x)
             taken = term if taken is None else taken.add_(term)
             book_branch(book, branch, part, s, d, epsilon, samples)

@@ -32,6 +32,7 @@ from .kernels.sparse import (
 )
 from .kernels.sparse import again as to_survivors
 from .kernels.switch import fast
+from .kernels.whole import channels_last
 from .ledger import Mass, signed_mass
 from .maps import Convolution
 from .operations import Family
@@ -68,9 +69,10 @@ def neurons_of(relevance: Relevance) -> Neurons | None:
     limit = NEURONS_BELOW * relevance.shape[1:].numel()
     if isinstance(relevance, Neurons):
         return relevance if relevance.shape[0] and relevance.most <= limit and _narrow(relevance) else None
-    if relevance.dim() < 3 or relevance.numel() == 0 or not relevance.is_contiguous():
+    last = channels_last(relevance)
+    if relevance.dim() < 3 or relevance.numel() == 0 or not (last or relevance.is_contiguous()):
         return None
-    rows = relevance.flatten(1)
+    rows = (relevance.permute(0, 2, 3, 1) if last else relevance).flatten(1)
     glance = rows[0, :: -(-rows.shape[1] // _GLANCE)]  # most tensors are seen to be full without looking at all of it
     if int(glance.count_nonzero()) > 2 * NEURONS_BELOW * len(glance):
         return None

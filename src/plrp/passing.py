@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .errors import TraceError
 from .kernels.sparse import Geometry, to_winners
+from .kernels.whole import channels_last, settled, split
 from .maps import Convolution, OneChannel
 from .operations import Family
 from .rules import EPSILON, EPSILON_HALF, Booking, Branch, quotient, stabilise
@@ -27,9 +28,17 @@ _WITH_CONSTANTS = frozenset(
 
 def pass_on(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     """The relevance of an operation's inputs, given that of its outputs."""
+    if op.rule is None and op.family in (Family.PASS, Family.SPLIT, Family.WINNER):
+        return _FAMILIES[op.family](op, relevance, book)
+    relevance = [None if r is None else ordinary(r) for r in relevance]
     if op.rule is not None:
         return _by_registered_rule(op, relevance)
     return _FAMILIES[op.family](op, relevance, book)
+
+
+def ordinary(relevance: Tensor) -> Tensor:
+    """The relevance laid out as the activations are."""
+    return relevance.contiguous() if channels_last(relevance) else relevance
 
 
 def epsilon_for(*values: Value) -> float:
@@ -130,6 +139,14 @@ def _split(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     (given,) = relevance
     assert given is not None
     epsilon = epsilon_for(op.output, *op.inputs)
+    if op.kind == "add" and len(op.inputs) == 2 and op.kwargs.get("alpha", 1) == 1 and not book.active:
+        a, b = op.inputs
+        found = None
+        if a.dtype == b.dtype == op.output.dtype == given.dtype:
+            found = split(given, a.data, b.data, epsilon, a.nonnegative and b.nonnegative)
+        if found is not None:
+            return list(found)
+    given = ordinary(given)
     if op.kind in ("add", "sub", "rsub"):
         return _split_sum(op, given, epsilon, book)
     z = _output(op, given.dtype)
@@ -202,9 +219,14 @@ def book_branch(
 def _winner(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     first = next(r for r in relevance if r is not None)
     if op.winners is not None and first.dim() == 4:
+        taken = settled(first, op.winners, op.inputs[0].shape)
+        if taken is not None:
+            return [taken]
         planes = first.new_zeros(*op.inputs[0].shape[:2], op.inputs[0].shape[2:].numel())
         planes.scatter_add_(2, op.winners.flatten(2), first.flatten(2))
         return [planes.view(op.inputs[0].shape)]
+    relevance = [None if r is None else ordinary(r) for r in relevance]
+    first = ordinary(first)
     geometry = pooling_geometry(op)
     if geometry is not None and first.dtype == op.inputs[0].dtype:
         taken = to_winners(op.inputs[0].data, geometry, first.contiguous())

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .kernels.sparse import Weight
 from .kernels.switch import fast
+from .kernels.whole import divided
 from .maps import Dense, LinearMap
 
 EPSILON = 1e-6
@@ -52,9 +53,9 @@ class Branch:
         for part in self.parts:
             source = part.input if mask is None else part.input * mask
             if total is None:
-                total = self.map.apply(source, part.weight.full, bias)
+                total = self.map.apply(source, part.weight.laid(source), bias)
             else:
-                total.add_(self.map.apply(source, part.weight.full))
+                total.add_(self.map.apply(source, part.weight.laid(source)))
         assert total is not None
         return total
 
@@ -69,7 +70,7 @@ class Branch:
         """Σ_k n_jk s_k, in the shape of the layer's input."""
         total: Tensor | None = None
         for part in self.parts:
-            term = self.map.transpose(s, part.weight.full, like)
+            term = self.map.transpose(s, part.weight.laid(s), like)
             if not part.unit:
                 term.mul_(part.input)
             total = term if total is None else total.add_(term)
@@ -123,10 +124,15 @@ def stabilise(d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
     return torch.copysign(torch.full_like(d, epsilon), d).add_(d)
 
 
-def quotient(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
-    """R / (d + ε sign d); where ε = 0 and d = 0 nothing is handed down."""
+def quotient(
+    relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool = False, out: Tensor | None = None
+) -> Tensor:
+    """R / (d + ε sign d); where ε = 0 and d = 0 nothing is handed down. `out` may be written over."""
     if epsilon == 0:
         return torch.where(d == 0, torch.zeros_like(d), relevance / torch.where(d == 0, torch.ones_like(d), d))
+    found = divided(relevance, d, epsilon, one_sign, out)
+    if found is not None:
+        return found
     stable = stabilise(d, epsilon, one_sign)
     if stable.shape != relevance.shape:
         return relevance / stable
@@ -138,6 +144,7 @@ class Rule(ABC):
 
     epsilon: float | None = None  # None: 1e-6, larger in half precision
     needs_output = False  # whether branches() reads the layer's output
+    uses_layer = True  # whether branches() are of the layer's own map, not of another in its place
 
     @abstractmethod
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
@@ -290,6 +297,8 @@ class WSquare(Rule):
 
 class Flat(Rule):
     """LRP-♭: every input of a neuron receives the same, n = 1 (Lapuschkin et al. 2019)."""
+
+    uses_layer = False
 
     def __init__(self, epsilon: float | None = None) -> None:
         self.epsilon = _nonnegative("epsilon", epsilon)

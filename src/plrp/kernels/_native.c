@@ -9,6 +9,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -46,7 +47,13 @@ static void drain(queue *q) {
     }
 }
 
-/* Helpers live as long as the process and sleep between jobs. The caller never waits for a helper that has not woken up
+/* torch's threads, where it works with OpenMP: they are awake already, and would be in the way of others. The function is
+   how gcc begins a parallel region, since its version 4.9; the runtimes of clang and Intel have it too. */
+static void (*team)(void (*run)(void *), void *context, unsigned threads, unsigned flags);
+
+static void drain_any(void *q) { drain(q); }
+
+/* Else our own. Helpers live as long as the process and sleep between jobs. The caller never waits for a helper that has not woken up
    yet: it takes back its job, and waits only for those that have begun an item. One job is helped with at a time; who
    comes meanwhile works alone. */
 
@@ -87,8 +94,9 @@ static void start_helpers(int64_t count) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* A forked process has no helpers, whatever they were doing. */
+/* A forked process has no helpers, whatever they were doing, and OpenMP does not know. */
 static void forget_helpers(void) {
+    team = NULL;
     pthread_mutex_init(&pool.lock, NULL);
     pthread_cond_init(&pool.work, NULL);
     pthread_cond_init(&pool.done, NULL);
@@ -101,6 +109,10 @@ static void parallel(task run, void *context, int64_t items, int64_t threads) {
     queue q = {run, context, items, 0};
     if (threads > MOST_THREADS) threads = MOST_THREADS;
     if (threads > items) threads = items;
+    if (threads > 1 && team) {
+        team(drain_any, &q, (unsigned)threads, 0);
+        return;
+    }
     int helped = 0;
     if (threads > 1) {
         pthread_mutex_lock(&pool.lock);
@@ -1302,6 +1314,236 @@ static PyObject *py_layer(PyObject *self, PyObject *const *given, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
+/* --- whole tensors ---------------------------------------------------------------------------------------------- */
+
+/* Large maps are bound by memory: one pass instead of one per arithmetic step. */
+
+enum { SOME = 1 << 14, TILE = 32 }; /* entries, and places, per item */
+
+typedef struct {
+    const float *r, *d, *a, *b;
+    float *out, *out_b;
+    int64_t size, channels, plane; /* size: entries, and samples where tiles are turned */
+    float epsilon;
+    int one_sign;
+    const int64_t *winners;
+    int64_t below; /* places of the plane that winners are in */
+} passage;
+
+INLINE float stable(float d, float epsilon, int one_sign) { return d + (one_sign ? epsilon : copysignf(epsilon, d)); }
+
+FOR_THIS_MACHINE
+static void divide_some(void *context, int64_t item) {
+    passage *p = context;
+    int64_t to = (item + 1) * SOME < p->size ? (item + 1) * SOME : p->size;
+    float epsilon = p->epsilon;
+    if (p->one_sign)
+        for (int64_t i = item * SOME; i < to; i++) p->out[i] = p->r[i] / stable(p->d[i], epsilon, 1);
+    else
+        for (int64_t i = item * SOME; i < to; i++) p->out[i] = p->r[i] / stable(p->d[i], epsilon, 0);
+}
+
+/* out = r / (d + ε sign d). divide(r, d, size, epsilon, one_sign, out, threads) */
+static PyObject *py_divide(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t n[7];
+    if (!read_numbers(given, count, 7, n)) return NULL;
+    passage p = {.r = POINTER(const float, n[0]),
+                 .d = POINTER(const float, n[1]),
+                 .size = n[2],
+                 .epsilon = (float)real_of(n[3]),
+                 .one_sign = (int)n[4],
+                 .out = POINTER(float, n[5])};
+    Py_BEGIN_ALLOW_THREADS
+    parallel(divide_some, &p, (p.size + SOME - 1) / SOME, p.size < 1 << 16 ? 1 : n[6]);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* The shares of both operands of a + b in r; over so many entries side by side. */
+INLINE void split_run(const passage *p, const float *r, const float *a, const float *b, float *to_a, float *to_b, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        float x = a[i], y = b[i], s = r[i] / stable(x + y, p->epsilon, p->one_sign);
+        to_a[i] = s * x;
+        to_b[i] = s * y;
+    }
+}
+
+FOR_THIS_MACHINE
+static void split_some(void *context, int64_t item) {
+    passage *p = context;
+    int64_t from = item * SOME, size = from + SOME < p->size ? SOME : p->size - from;
+    split_run(p, p->r + from, p->a + from, p->b + from, p->out + from, p->out_b + from, size);
+}
+
+typedef uint32_t lane_bits __attribute__((vector_size(LANES * sizeof(uint32_t)), aligned(4)));
+
+#if defined(__clang__)
+#define SHUFFLED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+typedef int32_t lane_numbers __attribute__((vector_size(LANES * sizeof(int32_t))));
+#define SHUFFLED(a, b, ...) __builtin_shuffle(a, b, (lane_numbers){__VA_ARGS__})
+#endif
+
+/* Eight vectors of eight, turned: v[i][j] becomes v[j][i]. */
+INLINE void turn(lanes v[LANES]) {
+    lanes t[LANES];
+    for (int i = 0; i < LANES; i += 2) {
+        t[i] = SHUFFLED(v[i], v[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        t[i + 1] = SHUFFLED(v[i], v[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < LANES; i += 4) {
+        v[i] = SHUFFLED(t[i], t[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+        v[i + 1] = SHUFFLED(t[i], t[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        v[i + 2] = SHUFFLED(t[i + 1], t[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
+        v[i + 3] = SHUFFLED(t[i + 1], t[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+    for (int i = 0; i < 4; i++) {
+        t[i] = SHUFFLED(v[i], v[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        t[i + 4] = SHUFFLED(v[i], v[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+    for (int i = 0; i < LANES; i++) v[i] = t[i];
+}
+
+INLINE void load(lanes v[LANES], const float *from, int64_t step) {
+    for (int i = 0; i < LANES; i++) v[i] = *(const lanes *)(from + i * step);
+}
+
+INLINE void store(const lanes v[LANES], float *to, int64_t step) {
+    for (int i = 0; i < LANES; i++) *(lanes *)(to + i * step) = v[i];
+}
+
+/* The places of one item, of the whole tensor (samples, channels, plane). */
+INLINE void tile_of(const passage *p, int64_t item, int64_t *base, int64_t *from, int64_t *to) {
+    int64_t tiles = (p->plane + TILE - 1) / TILE;
+    *base = item / tiles * p->channels * p->plane;
+    *from = item % tiles * TILE;
+    *to = *from + TILE < p->plane ? *from + TILE : p->plane;
+}
+
+/* The same where relevance has its channels last, and the operands have not: turned on the way, eight by eight. */
+FOR_THIS_MACHINE
+static void split_tiles(void *context, int64_t item) {
+    passage *p = context;
+    int64_t base, from, to, width = p->channels, plane = p->plane;
+    tile_of(p, item, &base, &from, &to);
+    uint32_t epsilon = bits_of(p->epsilon), sign = p->one_sign ? 0 : 0x80000000u;
+    for (int64_t i = from; i < to;) {
+        int64_t whole = i + LANES <= to, c = 0;
+        for (; whole && c + LANES <= width; c += LANES) {
+            int64_t last = base + i * width + c, first = base + c * plane + i;
+            lanes r[LANES], a[LANES], b[LANES];
+            load(r, p->r + last, width);
+            turn(r);
+            for (int n = 0; n < LANES; n++) {
+                lanes x = *(const lanes *)(p->a + first + n * plane), y = *(const lanes *)(p->b + first + n * plane), z = x + y;
+                r[n] /= z + (lanes)(((lane_bits)z & sign) | epsilon); /* ε with the sign of z */
+                a[n] = r[n] * x;
+                b[n] = r[n] * y;
+            }
+            turn(a);
+            turn(b);
+            store(a, p->out + last, width);
+            store(b, p->out_b + last, width);
+        }
+        int64_t end = whole ? i + LANES : to;
+        for (int64_t j = i; j < end; j++)
+            for (int64_t k = c; k < width; k++) {
+                int64_t last = base + j * width + k, first = base + k * plane + j;
+                split_run(p, p->r + last, p->a + first, p->b + first, p->out + last, p->out_b + last, 1);
+            }
+        i = end;
+    }
+}
+
+FOR_THIS_MACHINE
+static void turn_tiles(void *context, int64_t item) {
+    passage *p = context;
+    int64_t base, from, to, width = p->channels, plane = p->plane;
+    tile_of(p, item, &base, &from, &to);
+    for (int64_t i = from; i < to;) {
+        int64_t whole = i + LANES <= to, c = 0;
+        for (; whole && c + LANES <= width; c += LANES) {
+            lanes v[LANES];
+            load(v, p->r + base + c * plane + i, plane);
+            turn(v);
+            store(v, p->out + base + i * width + c, width);
+        }
+        int64_t end = whole ? i + LANES : to;
+        for (int64_t j = i; j < end; j++)
+            for (int64_t k = c; k < width; k++) p->out[base + j * width + k] = p->r[base + k * plane + j];
+        i = end;
+    }
+}
+
+/* A tensor (samples, channels, plane) with its channels last. turn(from, to, samples, channels, plane, threads) */
+static PyObject *py_turn(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t n[6];
+    if (!read_numbers(given, count, 6, n)) return NULL;
+    passage p = {.r = POINTER(const float, n[0]), .out = POINTER(float, n[1]), .channels = n[3], .plane = n[4]};
+    Py_BEGIN_ALLOW_THREADS
+    parallel(turn_tiles, &p, n[2] * ((p.plane + TILE - 1) / TILE), n[2] * n[3] * n[4] < 1 << 16 ? 1 : n[5]);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* a / (a + b) and b / (a + b) of r, stabilised. split(r, a, b, out, out_b, samples, channels, plane, last, epsilon,
+   one_sign, threads); `last`: r and the results have their channels last */
+static PyObject *py_split(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t n[12];
+    if (!read_numbers(given, count, 12, n)) return NULL;
+    passage p = {.r = POINTER(const float, n[0]),
+                 .a = POINTER(const float, n[1]),
+                 .b = POINTER(const float, n[2]),
+                 .out = POINTER(float, n[3]),
+                 .out_b = POINTER(float, n[4]),
+                 .size = n[5] * n[6] * n[7],
+                 .channels = n[6],
+                 .plane = n[7],
+                 .epsilon = (float)real_of(n[9]),
+                 .one_sign = (int)n[10]};
+    int64_t threads = p.size < 1 << 16 ? 1 : n[11];
+    Py_BEGIN_ALLOW_THREADS
+    if (n[8])
+        parallel(split_tiles, &p, n[5] * ((p.plane + TILE - 1) / TILE), threads);
+    else
+        parallel(split_some, &p, (p.size + SOME - 1) / SOME, threads);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* Relevance of a max pool to the winners, which are known; channels last on both sides. One item: some channels of a
+   sample, whose windows may overlap. */
+static void settle_channels(void *context, int64_t item) {
+    passage *p = context;
+    int64_t blocks = (p->channels + 15) / 16, sample = item / blocks, c0 = item % blocks * 16;
+    int64_t channels = c0 + 16 < p->channels ? 16 : p->channels - c0;
+    const int64_t *winners = p->winners + (sample * p->channels + c0) * p->plane;
+    const float *r = p->r + sample * p->plane * p->channels + c0;
+    float *out = p->out + sample * p->below * p->channels + c0;
+    for (int64_t i = 0; i < p->plane; i++)
+        for (int64_t c = 0; c < channels; c++) out[winners[c * p->plane + i] * p->channels + c] += r[i * p->channels + c];
+}
+
+/* settle(r, winners, out, samples, channels, plane, below, threads) */
+static PyObject *py_settle(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t n[8];
+    if (!read_numbers(given, count, 8, n)) return NULL;
+    passage p = {.r = POINTER(const float, n[0]),
+                 .winners = POINTER(const int64_t, n[1]),
+                 .out = POINTER(float, n[2]),
+                 .channels = n[4],
+                 .plane = n[5],
+                 .below = n[6]};
+    Py_BEGIN_ALLOW_THREADS
+    parallel(settle_channels, &p, n[3] * ((p.channels + 15) / 16), n[3] * n[4] * n[5] < 1 << 14 ? 1 : n[7]);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 /* --- PLRP-M's second pass --------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -1426,6 +1668,10 @@ static PyMethodDef methods[] = {
     {"gather", (PyCFunction)(void (*)(void))py_gather, METH_FASTCALL, "Rows of a tensor at some positions."},
     {"weights", (PyCFunction)(void (*)(void))py_weights, METH_FASTCALL, "Weights with inputs last."},
     {"layer", (PyCFunction)(void (*)(void))py_layer, METH_FASTCALL, "A layer over single neurons."},
+    {"divide", (PyCFunction)(void (*)(void))py_divide, METH_FASTCALL, "R / (d + ε sign d)."},
+    {"split", (PyCFunction)(void (*)(void))py_split, METH_FASTCALL, "The shares of both operands of a sum."},
+    {"turn", (PyCFunction)(void (*)(void))py_turn, METH_FASTCALL, "Channels last."},
+    {"settle", (PyCFunction)(void (*)(void))py_settle, METH_FASTCALL, "Relevance to known winners, channels last."},
     {"again", (PyCFunction)(void (*)(void))py_again, METH_FASTCALL, "PLRP-M's second pass."},
     {NULL, NULL, 0, NULL},
 };
@@ -1434,6 +1680,8 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "Compiled 
                                     NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) {
+    void *found = dlsym(RTLD_DEFAULT, "GOMP_parallel");
+    memcpy(&team, &found, sizeof team);
     pthread_atfork(NULL, NULL, forget_helpers);
     return PyModule_Create(&module);
 }

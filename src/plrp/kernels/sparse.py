@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from . import native
+from .whole import channels_last, turned
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +103,13 @@ class Neurons:
         whole[self.flat] = self.values
         return whole.view(self.shape)
 
+    def dense_last(self) -> Tensor:
+        """The same with channels last."""
+        width = self.shape[1]
+        whole = self.values.new_zeros(self.shape[0] * self.shape[2:].numel() * width)
+        whole[self.positions.repeat_interleave(self.begins.diff()) * width + self.channels] = self.values
+        return whole.view(self.shape[0], *self.shape[2:], width).movedim(-1, 1)
+
     def rows(self) -> Rows:
         """With all channels of their positions."""
         values = self.values.new_zeros(len(self.positions), self.shape[1])
@@ -154,6 +162,14 @@ class Rows:
         return whole.view(self.shape)
 
 
+    def dense_last(self) -> Tensor:
+        """The same with channels last."""
+        width = self.shape[1]
+        whole = self.values.new_zeros(self.shape[0] * self.shape[2:].numel(), width)
+        whole[self.positions] = self.values
+        return whole.view(self.shape[0], *self.shape[2:], width).movedim(-1, 1)
+
+
 Relevance = Tensor | Neurons | Rows
 
 
@@ -168,6 +184,11 @@ def offsets(positions: Tensor, shape: torch.Size) -> Tensor:
 def dense(relevance: Relevance) -> Tensor:
     """Any relevance as an ordinary tensor."""
     return relevance if isinstance(relevance, Tensor) else relevance.dense()
+
+
+def dense_last(relevance: Relevance) -> Tensor:
+    """Any relevance of images as an ordinary tensor with its channels last."""
+    return turned(relevance) if isinstance(relevance, Tensor) else relevance.dense_last()
 
 
 def at_neurons(relevance: Relevance, neurons: Neurons) -> Tensor:
@@ -186,6 +207,8 @@ def at_neurons(relevance: Relevance, neurons: Neurons) -> Tensor:
 def added(a: Relevance, b: Relevance) -> Relevance:
     """The sum of two relevances of one tensor."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
+        if any(isinstance(r, Tensor) and channels_last(r) for r in (a, b)):
+            return dense_last(a) + dense_last(b)
         return dense(a) + dense(b)
     positions, where_a, where_b = _union(a.positions, b.positions)
     total = a.values.new_zeros(len(positions), a.shape[1])
@@ -221,6 +244,9 @@ def survivors(relevance: Tensor | Rows, stats: Tensor, rescale: bool) -> Neurons
     values = relevance if isinstance(relevance, Tensor) else relevance.values
     kept = int(stats[:, 7].sum())
     plane = relevance.shape[2:].numel()
+    if isinstance(relevance, Tensor) and channels_last(relevance):
+        values = relevance.permute(0, 2, 3, 1).reshape(-1, channels)
+        relevance = Rows(relevance.shape, torch.arange(samples * plane, device=values.device), values)
     if native.available(values):
         most = min(kept, samples * plane)
         positions, begins = (
@@ -402,6 +428,18 @@ class Weight:
             return whole
         bounds = {"min": 0} if self.part > 0 else {"max": 0}
         return whole.clamp(**bounds) if self.scale is None else whole.clamp_(**bounds)
+
+    def laid(self, like: Tensor) -> Tensor:
+        """The weight, multiplied out, with channels last if `like` has: else torch would lay it out at every call."""
+        if not (channels_last(like) and self.raw.dim() == 4 and self._per_output and native.available(self.raw)):
+            return self.full
+        return self._last
+
+    @cached_property
+    def _last(self) -> Tensor:
+        outputs, inputs, *kernel = self.raw.shape
+        rows = self.inputs_last(torch.arange(outputs, dtype=torch.int32))
+        return rows.view(outputs, *kernel, inputs).permute(0, 3, 1, 2)
 
     @property
     def _per_output(self) -> bool:

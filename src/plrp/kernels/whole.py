@@ -1,0 +1,73 @@
+"""Passes over whole tensors: the arithmetic between convolutions in one pass, and channels last where that is faster.
+
+Large maps are bound by memory, so what torch does step by step, one pass over the memory each, is done in one. The
+formulas stand in `rules.py` and `passing.py`, whose results these equal to the last bit. Each function returns None
+where the compiled loops cannot take its tensors.
+
+Convolutions are faster on tensors with their channels last (`torch.channels_last`). Activations are as the model left
+them; relevance may have its channels last, and the functions here take such relevance beside ordinary activations.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import native
+
+
+def channels_last(tensor: Tensor) -> bool:
+    """Whether a tensor has its channels last in memory, and is not contiguous in the ordinary sense as well."""
+    return (
+        tensor.dim() == 4
+        and not tensor.is_contiguous()
+        and tensor.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
+def turned(tensor: Tensor) -> Tensor:
+    """The tensor with its channels last."""
+    if not native.available(tensor):
+        return tensor.contiguous(memory_format=torch.channels_last)
+    found = torch.empty_like(tensor, memory_format=torch.channels_last)
+    native.call("turn", tensor, found, *tensor.shape[:2], tensor.shape[2:].numel(), native.threads())
+    return found
+
+
+def takes(*tensors: Tensor) -> bool:
+    """Whether the compiled loops can take these tensors, with channels last or not, but all alike."""
+    if not native.available() or not all(t.dtype is torch.float32 and t.is_cpu for t in tensors):
+        return False
+    return all(t.is_contiguous() for t in tensors) or all(channels_last(t) for t in tensors)
+
+
+def divided(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool, out: Tensor | None = None) -> Tensor | None:
+    """R / (d + ε sign d), for ε > 0; `out` may be d itself."""
+    if relevance.shape != d.shape or not takes(relevance, d):
+        return None
+    out = torch.empty_like(d) if out is None else out
+    native.call("divide", relevance, d, d.numel(), epsilon, one_sign, out, native.threads())
+    return out
+
+
+def split(relevance: Tensor, a: Tensor, b: Tensor, epsilon: float, one_sign: bool) -> tuple[Tensor, Tensor] | None:
+    """a R / (z + ε sign z) and b R / (z + ε sign z), z = a + b; laid out as the relevance."""
+    last = channels_last(relevance)
+    if not native.available(a, b) or not takes(relevance) or not relevance.shape == a.shape == b.shape:
+        return None
+    if relevance.dim() < 2 or epsilon == 0:
+        return None
+    found = torch.empty_like(relevance), torch.empty_like(relevance)
+    sizes = a.shape[0], a.shape[1], a.shape[2:].numel()
+    native.call("split", relevance, a, b, *found, *sizes, last, epsilon, one_sign, native.threads())
+    return found
+
+
+def settled(relevance: Tensor, winners: Tensor, shape: torch.Size) -> Tensor | None:
+    """The relevance of a max pool with its channels last, handed to known winners (places in the plane) of `shape`."""
+    if not channels_last(relevance) or not takes(relevance) or not winners.is_contiguous():
+        return None
+    taken = torch.empty(shape, dtype=relevance.dtype, memory_format=torch.channels_last).zero_()
+    sizes = *relevance.shape[:2], relevance.shape[2:].numel(), shape[2:].numel()
+    native.call("settle", relevance, winners, taken, *sizes, native.threads())
+    return taken
