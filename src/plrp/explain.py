@@ -461,11 +461,11 @@ class Walk:
         return self._through_dense_layer(op, rule, branches, x, given, epsilon, book)
 
     def _turns(self, op: Op, rule: Rule, x: Tensor, given: Relevance) -> bool:
-        """Whether a layer is to work with channels last: a convolution of images that a chain of such begins or goes on.
+        """Whether a layer is to work with channels last: a convolution that a chain of such begins or goes on.
 
         Laying tensors out anew where neither relevance above nor below is so would cost what it gains.
         """
-        if not (self.may_turn and isinstance(op.map, Convolution) and not op.map.transposed and x.dim() == 4):
+        if not (self.may_turn and isinstance(op.map, Convolution) and not op.map.transposed and x.dim() < 5):
             return False
         if rule.needs_output or not rule.uses_layer or not native.available(x):
             return False

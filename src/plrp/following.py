@@ -72,7 +72,7 @@ def neurons_of(relevance: Relevance) -> Neurons | None:
     last = channels_last(relevance)
     if relevance.dim() < 3 or relevance.numel() == 0 or not (last or relevance.is_contiguous()):
         return None
-    rows = (relevance.permute(0, 2, 3, 1) if last else relevance).flatten(1)
+    rows = (relevance.movedim(1, -1) if last else relevance).flatten(1)
     glance = rows[0, :: -(-rows.shape[1] // _GLANCE)]  # most tensors are seen to be full without looking at all of it
     if int(glance.count_nonzero()) > 2 * NEURONS_BELOW * len(glance):
         return None
@@ -85,7 +85,7 @@ def neurons_of(relevance: Relevance) -> Neurons | None:
     return found if _narrow(found) else None
 
 
-_GLANCE = 1024
+_GLANCE = 256
 
 
 def _narrow(neurons: Neurons) -> bool:

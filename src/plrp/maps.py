@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .kernels.sparse import Geometry, Weight
 from .kernels.switch import fast
+from .kernels.whole import channels_last, pulled
 
 
 class LinearMap(ABC):
@@ -43,6 +44,10 @@ class LinearMap(ABC):
     @abstractmethod
     def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
         """Wᵀs, in the shape of the input `like`."""
+
+    def hand(self, s: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+        """x · Wᵀs: what the inputs receive."""
+        return self.transpose(s, weight, x).mul_(x)
 
     def to(self, dtype: torch.dtype) -> LinearMap:
         """The same map in another precision (itself where nothing changes)."""
@@ -140,6 +145,8 @@ class Convolution(LinearMap):
         """The convolution of x with the weight."""
         if self.extra is not None:
             x = F.pad(x, self.extra)
+        if x.dim() == 3 and channels_last(x):  # torch knows channels last of images: those of one line
+            return self._of_images.apply(x.unsqueeze(2), weight.unsqueeze(2), bias).squeeze(2)
         return torch.ops.aten.convolution.default(
             x,
             weight,
@@ -156,6 +163,9 @@ class Convolution(LinearMap):
         """The transposed convolution: what autograd would hand back to the input."""
         if self.extra is not None:
             like = F.pad(like, self.extra)
+        if s.dim() == 3 and channels_last(s):
+            back = self._of_images.transpose(s.unsqueeze(2), weight.unsqueeze(2), like.unsqueeze(2)).squeeze(2)
+            return back if self.extra is None else F.pad(back, tuple(-n for n in self.extra))
         back = torch.ops.aten.convolution_backward.default(
             s,
             like,
@@ -170,6 +180,26 @@ class Convolution(LinearMap):
             (True, False, False),
         )[0]
         return back if self.extra is None else F.pad(back, tuple(-n for n in self.extra))
+
+    def hand(self, s: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+        """x · Wᵀs; where x is mostly zeros, for the others alone."""
+        plain = self.stride == self.dilation == (1,) and self.groups == 1 and not self.transposed and self.extra is None
+        found = pulled(s, weight, x, self.padding[0]) if plain else None
+        return super().hand(s, weight, x) if found is None else found
+
+    @cached_property
+    def _of_images(self) -> Convolution:
+        """A convolution of sequences as one of images of one line, without what it pads on one side only."""
+        return Convolution(
+            self.raw.unsqueeze(2),
+            None,
+            stride=(1, *self.stride),
+            padding=(0, *self.padding),
+            dilation=(1, *self.dilation),
+            groups=self.groups,
+            transposed=self.transposed,
+            output_padding=(0, *self.output_padding),
+        )
 
     def with_parameters(self, weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> Convolution:
         """A convolution of the same geometry."""

@@ -70,9 +70,11 @@ class Branch:
         """Σ_k n_jk s_k, in the shape of the layer's input."""
         total: Tensor | None = None
         for part in self.parts:
-            term = self.map.transpose(s, part.weight.laid(s), like)
-            if not part.unit:
-                term.mul_(part.input)
+            weight = part.weight.laid(s)
+            if part.unit:
+                term = self.map.transpose(s, weight, like)
+            else:
+                term = self.map.hand(s, weight, part.input)
             total = term if total is None else total.add_(term)
         assert total is not None
         return total if mask is None else total * mask

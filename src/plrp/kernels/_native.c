@@ -887,12 +887,33 @@ typedef struct {
     const int64_t *g;
 } pooling;
 
+/* A plane of one axis, and taps side by side. */
+static void hand_line(const pooling *p, const float *line, const float *given, float *taken) {
+    int64_t in = p->g[1], out = p->g[4], kernel = p->g[7], stride = p->g[10], padding = p->g[13];
+    for (int64_t o = 0; o < out; o++) {
+        int64_t from = o * stride - padding, to = from + kernel < in ? from + kernel : in;
+        from = from > 0 ? from : 0;
+        if (given[o] == 0 || from >= to) continue;
+        int64_t best = from;
+        float most = line[from];
+        for (int64_t i = from + 1; i < to; i++) {
+            best = line[i] > most ? i : best;
+            most = line[i] > most ? line[i] : most;
+        }
+        taken[best] += given[o];
+    }
+}
+
 static void hand_plane(void *context, int64_t item) {
     pooling *p = context;
     const int64_t *in = p->g + 1, *out = p->g + 4;
     int64_t in_plane = in[0] * in[1] * in[2], out_plane = out[0] * out[1] * out[2], o = 0;
     const float *plane = p->x + item * in_plane, *given = p->given + item * out_plane;
     float *taken = p->taken + item * in_plane;
+    if (in[1] * in[2] == 1 && p->g[16] == 1 && p->g[8] * p->g[9] == 1) {
+        hand_line(p, plane, given, taken);
+        return;
+    }
     for (int64_t o0 = 0; o0 < out[0]; o0++)
         for (int64_t o1 = 0; o1 < out[1]; o1++)
             for (int64_t o2 = 0; o2 < out[2]; o2++, o++)
@@ -1124,6 +1145,13 @@ INLINE float sum_lanes(lanes v) {
     return total;
 }
 
+/* How many taps from t on read rows side by side, as their weights are: they are taken as one. */
+INLINE int64_t run_of(const layer *l, const int32_t *taps, int64_t t) {
+    int64_t run = 1;
+    while (l->groups == 1 && taps[t] >= 0 && t + run < l->kernel && taps[t + run] == taps[t] + run) run++;
+    return run;
+}
+
 /* Σ_j x_j w_jk for `block` neurons of one position and one group; `block` is a constant wherever this is inlined. */
 INLINE void dots_of(const layer *l, int64_t q, int64_t e, int block) {
     int64_t per_group = l->inputs / l->groups, outputs = l->outputs / l->groups, size = l->kernel * per_group;
@@ -1137,18 +1165,21 @@ INLINE void dots_of(const layer *l, int64_t q, int64_t e, int block) {
         sums[n] = more[n] = (lanes){0};
         rest[n] = 0;
     }
-    for (int64_t t = 0; t < l->kernel; t++) {
+    for (int64_t t = 0, run; t < l->kernel; t += run) {
+        run = run_of(l, taps, t);
         if (taps[t] < 0) continue;
         const float *x = l->rows + taps[t] * l->inputs + from;
-        int64_t w = t * per_group, i = 0;
-        for (; i + 2 * LANES <= per_group; i += 2 * LANES) {
+        int64_t w = t * per_group, i = 0, end = run * per_group;
+        for (; i + 2 * LANES <= end; i += 2 * LANES) {
             lanes a = *(const lanes *)(x + i), b = *(const lanes *)(x + i + LANES);
             for (int n = 0; n < block; n++) {
                 sums[n] += a * *(const lanes *)(weight[n] + w + i);
                 more[n] += b * *(const lanes *)(weight[n] + w + i + LANES);
             }
         }
-        for (; i < per_group; i++)
+        for (; i + LANES <= end; i += LANES)
+            for (int n = 0; n < block; n++) sums[n] += *(const lanes *)(x + i) * *(const lanes *)(weight[n] + w + i);
+        for (; i < end; i++)
             for (int n = 0; n < block; n++) rest[n] += x[i] * weight[n][w + i];
     }
     for (int n = 0; n < block; n++) l->d[e + n] += sum_lanes(sums[n] + more[n]) + rest[n];
@@ -1165,11 +1196,12 @@ INLINE void hand_of(const layer *l, int64_t q, int64_t e, int block) {
         weight[n] = l->weight + l->channels[e + n] * size;
         s[n] = l->s[e + n];
     }
-    for (int64_t t = 0; t < l->kernel; t++) {
+    for (int64_t t = 0, run; t < l->kernel; t += run) {
+        run = run_of(l, taps, t);
         if (taps[t] < 0) continue;
         float *to = l->taken + taps[t] * l->inputs + from;
-        int64_t w = t * per_group, i = 0;
-        for (; i + 2 * LANES <= per_group; i += 2 * LANES) {
+        int64_t w = t * per_group, i = 0, end = run * per_group;
+        for (; i + 2 * LANES <= end; i += 2 * LANES) {
             lanes a = *(const lanes *)(to + i), b = *(const lanes *)(to + i + LANES);
             for (int n = 0; n < block; n++) {
                 a += *(const lanes *)(weight[n] + w + i) * s[n];
@@ -1178,7 +1210,12 @@ INLINE void hand_of(const layer *l, int64_t q, int64_t e, int block) {
             *(lanes *)(to + i) = a;
             *(lanes *)(to + i + LANES) = b;
         }
-        for (; i < per_group; i++)
+        for (; i + LANES <= end; i += LANES) {
+            lanes a = *(const lanes *)(to + i);
+            for (int n = 0; n < block; n++) a += *(const lanes *)(weight[n] + w + i) * s[n];
+            *(lanes *)(to + i) = a;
+        }
+        for (; i < end; i++)
             for (int n = 0; n < block; n++) to[i] += weight[n][w + i] * s[n];
     }
 }
@@ -1514,6 +1551,53 @@ static PyObject *py_split(PyObject *self, PyObject *const *given, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
+/* A convolution of sequences, handed to the inputs that are not zero: one-hot letters, of which one in four is. What an
+   input reads of s, channels last, lies side by side. */
+
+typedef struct {
+    const float *s, *w, *x; /* (samples, reads, outputs), (inputs, taps, outputs) with the last tap first, (samples, length, inputs) */
+    float *out;             /* as x */
+    int64_t length, reads, inputs, outputs, taps, before; /* before: how far left of an input the first output it goes to is */
+} pulling;
+
+FOR_THIS_MACHINE
+static void pull_sample(void *context, int64_t item) {
+    const pulling *p = context;
+    const float *s = p->s + item * p->reads * p->outputs;
+    for (int64_t j = 0; j < p->length; j++) {
+        int64_t first = j - p->before, from = first > 0 ? first : 0;
+        int64_t to = first + p->taps < p->reads ? first + p->taps : p->reads, size = (to - from) * p->outputs;
+        const float *read = s + from * p->outputs;
+        for (int64_t c = 0; c < p->inputs; c++) {
+            int64_t at = (item * p->length + j) * p->inputs + c;
+            float x = p->x[at], rest = 0;
+            p->out[at] = 0;
+            if (x == 0 || size <= 0) continue;
+            const float *w = p->w + (c * p->taps + from - first) * p->outputs;
+            lanes sums[4] = {{0}, {0}, {0}, {0}};
+            int64_t i = 0;
+            for (; i + 4 * LANES <= size; i += 4 * LANES)
+                for (int n = 0; n < 4; n++)
+                    sums[n] += *(const lanes *)(read + i + n * LANES) * *(const lanes *)(w + i + n * LANES);
+            for (; i < size; i++) rest += read[i] * w[i];
+            p->out[at] = x * (sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3])) + rest);
+        }
+    }
+}
+
+/* pull(s, w, x, out, samples, length, reads, inputs, outputs, taps, before, threads) */
+static PyObject *py_pull(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t n[12];
+    if (!read_numbers(given, count, 12, n)) return NULL;
+    pulling p = {POINTER(const float, n[0]), POINTER(const float, n[1]), POINTER(const float, n[2]), POINTER(float, n[3]),
+                 n[5], n[6], n[7], n[8], n[9], n[10]};
+    Py_BEGIN_ALLOW_THREADS
+    parallel(pull_sample, &p, n[4], n[4] * n[5] < 256 ? 1 : n[11]);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 /* Relevance of a max pool to the winners, which are known; channels last on both sides. One item: some channels of a
    sample, whose windows may overlap. */
 static void settle_channels(void *context, int64_t item) {
@@ -1671,6 +1755,7 @@ static PyMethodDef methods[] = {
     {"divide", (PyCFunction)(void (*)(void))py_divide, METH_FASTCALL, "R / (d + ε sign d)."},
     {"split", (PyCFunction)(void (*)(void))py_split, METH_FASTCALL, "The shares of both operands of a sum."},
     {"turn", (PyCFunction)(void (*)(void))py_turn, METH_FASTCALL, "Channels last."},
+    {"pull", (PyCFunction)(void (*)(void))py_pull, METH_FASTCALL, "To the inputs of a convolution that are not zero."},
     {"settle", (PyCFunction)(void (*)(void))py_settle, METH_FASTCALL, "Relevance to known winners, channels last."},
     {"again", (PyCFunction)(void (*)(void))py_again, METH_FASTCALL, "PLRP-M's second pass."},
     {NULL, NULL, 0, NULL},

@@ -245,7 +245,7 @@ def survivors(relevance: Tensor | Rows, stats: Tensor, rescale: bool) -> Neurons
     kept = int(stats[:, 7].sum())
     plane = relevance.shape[2:].numel()
     if isinstance(relevance, Tensor) and channels_last(relevance):
-        values = relevance.permute(0, 2, 3, 1).reshape(-1, channels)
+        values = relevance.movedim(1, -1).reshape(-1, channels)
         relevance = Rows(relevance.shape, torch.arange(samples * plane, device=values.device), values)
     if native.available(values):
         most = min(kept, samples * plane)
@@ -431,7 +431,7 @@ class Weight:
 
     def laid(self, like: Tensor) -> Tensor:
         """The weight, multiplied out, with channels last if `like` has: else torch would lay it out at every call."""
-        if not (channels_last(like) and self.raw.dim() == 4 and self._per_output and native.available(self.raw)):
+        if not (channels_last(like) and self._per_output and native.available(self.raw)):
             return self.full
         return self._last
 
@@ -439,7 +439,7 @@ class Weight:
     def _last(self) -> Tensor:
         outputs, inputs, *kernel = self.raw.shape
         rows = self.inputs_last(torch.arange(outputs, dtype=torch.int32))
-        return rows.view(outputs, *kernel, inputs).permute(0, 3, 1, 2)
+        return rows.view(outputs, *kernel, inputs).movedim(-1, 1)
 
     @property
     def _per_output(self) -> bool:

@@ -4,7 +4,7 @@ Large maps are bound by memory, so what torch does step by step, one pass over t
 formulas stand in `rules.py` and `passing.py`, whose results these equal to the last bit. Each function returns None
 where the compiled loops cannot take its tensors.
 
-Convolutions are faster on tensors with their channels last (`torch.channels_last`). Activations are as the model left
+Convolutions are faster on tensors with their channels last (`torch.channels_last`, and its like for sequences). Activations are as the model left
 them; relevance may have its channels last, and the functions here take such relevance beside ordinary activations.
 """
 
@@ -18,18 +18,19 @@ from . import native
 
 def channels_last(tensor: Tensor) -> bool:
     """Whether a tensor has its channels last in memory, and is not contiguous in the ordinary sense as well."""
-    return (
-        tensor.dim() == 4
-        and not tensor.is_contiguous()
-        and tensor.is_contiguous(memory_format=torch.channels_last)
-    )
+    return tensor.dim() > 2 and not tensor.is_contiguous() and tensor.movedim(1, -1).is_contiguous()
+
+
+def empty_last(shape: torch.Size, like: Tensor) -> Tensor:
+    """A tensor of this shape with its channels last."""
+    return like.new_empty(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
 
 
 def turned(tensor: Tensor) -> Tensor:
     """The tensor with its channels last."""
     if not native.available(tensor):
-        return tensor.contiguous(memory_format=torch.channels_last)
-    found = torch.empty_like(tensor, memory_format=torch.channels_last)
+        return tensor.movedim(1, -1).contiguous().movedim(-1, 1)
+    found = empty_last(tensor.shape, tensor)
     native.call("turn", tensor, found, *tensor.shape[:2], tensor.shape[2:].numel(), native.threads())
     return found
 
@@ -63,11 +64,26 @@ def split(relevance: Tensor, a: Tensor, b: Tensor, epsilon: float, one_sign: boo
     return found
 
 
+MANY_ZEROS = 0.3  # inputs of which at most this share is not zero are handed to one by one
+
+
+def pulled(s: Tensor, weight: Tensor, x: Tensor, padding: int) -> Tensor | None:
+    """x_j Σ_k w_jk s_k of a convolution of sequences with stride 1, for an x of mostly zeros: one-hot letters."""
+    if x.dim() != 3 or not takes(s, x) or not channels_last(s) or x.count_nonzero() > MANY_ZEROS * x.numel():
+        return None
+    outputs, inputs, taps = weight.shape
+    turned_weight = weight.flip(2).permute(1, 2, 0).contiguous()
+    found = torch.empty_like(x)
+    sizes = x.shape[0], x.shape[2], s.shape[2], inputs, outputs, taps, taps - 1 - padding
+    native.call("pull", s, turned_weight, x, found, *sizes, native.threads())
+    return found
+
+
 def settled(relevance: Tensor, winners: Tensor, shape: torch.Size) -> Tensor | None:
     """The relevance of a max pool with its channels last, handed to known winners (places in the plane) of `shape`."""
     if not channels_last(relevance) or not takes(relevance) or not winners.is_contiguous():
         return None
-    taken = torch.empty(shape, dtype=relevance.dtype, memory_format=torch.channels_last).zero_()
+    taken = empty_last(shape, relevance).zero_()
     sizes = *relevance.shape[:2], relevance.shape[2:].numel(), shape[2:].numel()
     native.call("settle", relevance, winners, taken, *sizes, native.threads())
     return taken
