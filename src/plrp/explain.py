@@ -290,8 +290,8 @@ class Walk:
         self.masses: dict[int, Mass] = {}
         self.arrived: dict[int, Arrived] = {}
         self.again = pruning is not None and pruning.redistribution == "M"
-        # Whether relevance may have its channels last: not where it is pruned, nor where denominators are shared.
-        self.may_turn = not self.sites and found.denominators is None
+        gains = pruning is not None and pruning.sparsity_gain is not None
+        self.may_turn = not gains and not any(s.cuts for s in self.sites.values())  # pruned relevance stays as it is
         self.turned: dict[int, Tensor] = {}  # activations with their channels last
 
     def _sites(self, pruning: Pruning | None) -> dict[int, Site]:
@@ -526,7 +526,8 @@ class Walk:
         """d_k, computed once per trace that is explained more than once."""
         if branch.denominator is not None:
             return branch.denominator
-        cache, key = self.trace.denominators, (id(op), rule.key, number)
+        last = channels_last(branch.parts[0].input)  # the same to rounding only, so it is another
+        cache, key = self.trace.denominators, (id(op), rule.key, number, last)
         if cache is None:
             return branch.contributions(bias=branch.bias)
         if key not in cache:
