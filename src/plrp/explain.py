@@ -452,12 +452,11 @@ class Walk:
         if neurons is None and self._turns(op, rule, x, given):
             x, given = self._turned(value, x), dense_last(given)
         branches = rule.branches(layer, x, z, value.nonnegative)
-        if geometry is not None and neurons is not None:
-            if all(branch.map is layer for branch in branches):
-                known = [self._known(op, rule, n, branch) for n, branch in enumerate(branches)]
-                rows, followed = following.through_layer(geometry, neurons, branches, known, epsilon, book)
-                self._book_unhanded(book, op, branches, neurons)
-                return rows, followed
+        if geometry is not None and neurons is not None and all(branch.map is layer for branch in branches):
+            known = [self._known(op, rule, n, branch) for n, branch in enumerate(branches)]
+            rows, followed = following.through_layer(geometry, neurons, branches, known, epsilon, book)
+            self._book_unhanded(book, op, branches, neurons)
+            return rows, followed
         return self._through_dense_layer(op, rule, branches, x, given, epsilon, book)
 
     def _turns(self, op: Op, rule: Rule, x: Tensor, given: Relevance) -> bool:

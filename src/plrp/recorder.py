@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from .errors import TraceError, UnsupportedOperation
 from .operations import LEAVES, Family, Operation, lookup, spelled
 from .recognition import computable_again, dispensable, foldable, is_nonnegative, recognise
-from .refusals import refuse_active
+from .refusals import RANDOM, refuse_active
 from .samples import Samples
 from .tape import Op, Value, replaced, tensors_in
 
@@ -40,8 +40,11 @@ class Recorder(TorchFunctionMode):
         self._keep: list[Any] = []
         self.lock = threading.Lock()
         if isinstance(model, nn.Module):
-            for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-                self._names[id(tensor)] = (weakref.ref(tensor), _layer_path(name))
+            for prefix, module in model.named_modules():
+                for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                    if tensor is not None and id(tensor) not in self._names:
+                        path = f"{prefix}.{name}" if prefix else name
+                        self._names[id(tensor)] = (weakref.ref(tensor), _layer_path(path))
 
     @cached_property
     def _own(self) -> set[int]:
@@ -99,7 +102,8 @@ class Recorder(TorchFunctionMode):
         operation = lookup(function, kwargs, args)
         if kwargs.get("out") is not None:
             raise TraceError(f"`{spelled(function)}` writes into `out=`{self._after()}; use its result instead.")
-        refuse_active(function, operation, args, kwargs, self._after())
+        if operation is not None and operation.kind in RANDOM:
+            refuse_active(operation.kind, args, kwargs, self._after())
         if operation is not None and operation.inplace:
             return self._inplace(function, operation, args, kwargs, values)
         winners = None
@@ -133,7 +137,7 @@ class Recorder(TorchFunctionMode):
         target: Tensor = args[0]
         if "dropout" in operation.kind:  # inactive, or it would have been refused: nothing happens
             return target
-        if _storage(target) in self._own:
+        if self.value_of(target) is None and _storage(target) in self._own:
             raise TraceError(
                 f"`{spelled(function)}`{self._after()} writes into a parameter or buffer of the model; use a copy."
             )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import TraceError, UnsupportedOperation
-from .operations import Family, Operation, spelled
+from .operations import Family, spelled
 from .tape import Op, tensors_in
 
 if TYPE_CHECKING:
@@ -75,13 +75,13 @@ def check_model(model: nn.Module) -> None:
             )
 
 
-def refuse_active(
-    function: Any, operation: Operation | None, args: tuple[Any, ...], kwargs: dict[str, Any], after: str
-) -> None:
+RANDOM = frozenset(  # operations that are active or not
+    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout feature_dropout batch_norm".split()
+)
+
+
+def refuse_active(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], after: str) -> None:
     """Refuse dropout and batch statistics that are active on the functional level."""
-    if operation is None:
-        return
-    kind = operation.kind
     if "dropout" in kind:
         p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
         if kwargs.get("training", args[2] if len(args) > 2 else True) and p > 0:

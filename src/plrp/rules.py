@@ -126,9 +126,7 @@ def stabilise(d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
     return torch.copysign(torch.full_like(d, epsilon), d).add_(d)
 
 
-def quotient(
-    relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool = False, out: Tensor | None = None
-) -> Tensor:
+def quotient(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool = False, out: Tensor | None = None) -> Tensor:
     """R / (d + ε sign d); where ε = 0 and d = 0 nothing is handed down. `out` may be written over."""
     if epsilon == 0:
         return torch.where(d == 0, torch.zeros_like(d), relevance / torch.where(d == 0, torch.ones_like(d), d))

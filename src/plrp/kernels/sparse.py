@@ -161,7 +161,6 @@ class Rows:
         whole[self.positions // plane, :, self.positions % plane] = self.values
         return whole.view(self.shape)
 
-
     def dense_last(self) -> Tensor:
         """The same with channels last."""
         width = self.shape[1]

@@ -4,8 +4,9 @@ Large maps are bound by memory, so what torch does step by step, one pass over t
 formulas stand in `rules.py` and `passing.py`, whose results these equal to the last bit. Each function returns None
 where the compiled loops cannot take its tensors.
 
-Convolutions are faster on tensors with their channels last (`torch.channels_last`, and its like for sequences). Activations are as the model left
-them; relevance may have its channels last, and the functions here take such relevance beside ordinary activations.
+Convolutions are faster on tensors with their channels last (`torch.channels_last`, and its like for sequences).
+Activations are as the model left them; relevance may have its channels last, and the functions here take such relevance
+beside ordinary activations.
 """
 
 from __future__ import annotations
