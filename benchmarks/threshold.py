@@ -1,7 +1,7 @@
 """θ of both signs and the survivors of 3.2 million values, against numpy.sort of the same values alone.
 
-Ours is all that the engine does to prune a tensor (1, 64, 224, 224): masses, θ⁺ and θ⁻, the survivors' positions and
-their values times λ. Two kinds of values: every entry non-zero, of both signs and with long tails; and the relevance
+Ours is all that the engine does to prune a tensor (1, 64, 224, 224): masses, θ⁺ and θ⁻, and the survivors times λ, by
+their positions where they are few, else in place. Two kinds of values: every entry non-zero, of both signs and with long tails; and the relevance
 that a photograph leaves in VGG-16 at that size (one sign, many zeros).
 """
 
@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 import plrp
+from plrp.following import NEURONS_BELOW
 from plrp.kernels.selection import statistics
-from plrp.kernels.sparse import Neurons, survivors
+from plrp.kernels.sparse import Relevance, dense, survivors, thinned
 from report import selection
 from subjects import load, photographs
 from timing import interleaved, options, progress, write
@@ -24,10 +25,13 @@ from timing import interleaved, options, progress, write
 SHAPE = (1, 64, 224, 224)
 
 
-def pruned(values: Tensor, p: float) -> Neurons:
+def pruned(values: Tensor, p: float) -> Relevance:
     """What survives, as the engine finds it."""
-    offsets = torch.arange(values.shape[0] + 1) * values.shape[1:].numel()
-    return survivors(values, statistics(values, offsets, p, p), rescale=True)
+    each = values.shape[1:].numel()
+    stats = statistics(values, torch.arange(values.shape[0] + 1) * each, p, p)
+    if bool((stats[:, 7] > NEURONS_BELOW * each).all()):
+        return thinned(values, stats)
+    return survivors(values, stats, rescale=True)
 
 
 def subjects(quick: bool) -> dict[str, Tensor]:
@@ -50,7 +54,7 @@ def main() -> None:
         flat = values.flatten().numpy()
         for p in (0.2, 0.5):
             runs = {"θ and mask": partial(pruned, values, p), "numpy.sort": partial(np.sort, flat)}
-            share = len(pruned(values, p).values) / values.numel()
+            share = int(dense(pruned(values, p)).count_nonzero()) / values.numel()
             most = args.rounds or (5 if args.quick else 15)
             rounds = interleaved(runs, f"{kind}, p = {p}", min(3, most), most, 5 if args.quick else 15)
             rows.append({"values": kind, "p": p, "survive": share, "seconds": rounds})
