@@ -421,7 +421,6 @@ def test_on_a_terminal_a_bar_counts_the_parts(tmp_path: Path, capfd: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name a config file"),
         (["none.toml"], "none.toml does not exist"),
         (["--preset", "ecssd-vgg16"], "needs --root"),
         (["--preset", "ecssd-vgg16", "--root", "."], "is not ECSSD"),
@@ -438,6 +437,11 @@ def test_what_cannot_begin_says_why_and_writes_nothing(
     assert cli.main(["sweep", *arguments, "--out", "run"]) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_sweep_of_nothing_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sweep", "--out", "run"]) == 2
+    assert "name a config file" in capsys.readouterr().err
 
 
 def test_show_config_prints_a_config_that_can_be_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
