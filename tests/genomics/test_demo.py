@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plrp.experiments import Results, preset
+from plrp.experiments import Results, RunError, preset
 from plrp.experiments.measured import VARIANTS, Measured, from_arrays
 from plrp.genomics import demo as demo_module
 from plrp.genomics import jaspar
@@ -146,6 +146,13 @@ def test_a_missing_extra_is_told_before_anything_is_written(tmp_path: Path, monk
     with pytest.raises(ImportError, match=r"pip install 'plrp\[experiments\]'"):
         demo_module.run(tmp_path / "demo")
     assert not (tmp_path / "demo").exists()
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("somebody's page")
+    with pytest.raises(RunError, match=r"holds files of others \(index\.html\), .*: name a new or an empty folder"):
+        demo_module.run(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
 
 
 @pytest.mark.slow

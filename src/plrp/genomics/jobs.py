@@ -23,8 +23,8 @@ import torch
 from torch import nn
 
 from plrp.cluster import Failure, RayCluster, Tick, Work, inside, spread
-from plrp.files import UNFINISHED, new_file
-from plrp.places import Folder, Place, RunError, place_at
+from plrp.files import new_file
+from plrp.places import Folder, Place, RunError, place_at, refuse_strangers
 from plrp.pruning import Pruning
 
 from .attribution import COMPOSITE, Pooling, explain_sequences, pool
@@ -366,12 +366,7 @@ def _settle(place: Place, settings: dict[str, Any]) -> None:
                 "folder."
             )
         return
-    if isinstance(place, Folder):
-        names = {path.name for path in place.path.iterdir()} if place.path.exists() else set()
-    else:
-        names = set(place.names())
-    if any(name not in (RUN, "parts") and UNFINISHED not in name for name in names):  # other shards may have begun
-        raise FileExistsError(f"{place} is there already and holds no run of plrp: choose another --out.")
+    refuse_strangers(place, (RUN, "parts"))  # other shards may have begun
     place.write(RUN, (json.dumps(wanted, indent=1) + "\n").encode())
 
 
