@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
+import pickle
 
 import pytest
 import torch
@@ -433,3 +435,40 @@ def test_a_mapping_changed_afterwards_does_not_change_the_pruning():
 def test_layers_not_asked_for_say_how_to_ask():
     explanation = plrp.explain(mlp(), torch.randn(2, 4))
     assert not explanation.layers
+
+
+# ---------------------------------------------------------------- layers that are not there
+
+
+def test_a_layer_that_is_not_there_is_answered_with_a_sentence():
+    none, one, all_of_them = (plrp.explain(mlp(), torch.randn(2, 4), layers=kept) for kept in (False, ["0"], True))
+    for explanation in (none, one, all_of_them):
+        with pytest.raises(KeyError, match=r"no layer '7'; nearest: 0, 2"):
+            explanation.layers["7"]
+    with pytest.raises(KeyError, match=r"layer '2' was not kept, nor that of any other: explain with layers=True"):
+        none.layers["2"]
+    with pytest.raises(KeyError, match=r"layer '2' was not kept, only that of 0"):
+        one.layers["2"]
+    assert list(all_of_them.layers) == ["0", "2"]
+    assert all_of_them.layers.get("7") is None
+    pieces = plrp.explain(mlp(), torch.randn(2, 4), layers=["0"], micro_batch=1)
+    for copied in (pickle.loads(pickle.dumps(one)), copy.deepcopy(one.layers), pieces):
+        layers = getattr(copied, "layers", copied)
+        assert isinstance(layers, dict)
+        assert layers["0"].shape == (2, 4)
+        with pytest.raises(KeyError, match="only that of 0"):
+            layers["2"]
+
+
+def test_a_layer_that_no_relevance_reaches_says_so():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen, self.unseen = nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"seen": self.seen(x), "unseen": self.unseen(x * 2)}
+
+    explanation = plrp.explain(Two().eval(), torch.randn(2, 4), target=lambda out: out["seen"][:, 0], layers=True)
+    with pytest.raises(KeyError, match="No relevance reaches layer 'unseen'"):
+        explanation.layers["unseen"]

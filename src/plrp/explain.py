@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -35,6 +35,34 @@ class Survivors:
     relevance: Tensor  # (neurons,)
 
 
+class KeptLayers(dict[str, Tensor]):
+    """Relevance by layer; a layer that is not there is answered with a sentence.
+
+    `names` are all layers of the model, `wanted` those that were to be kept.
+    """
+
+    def __init__(self, kept: Mapping[str, Tensor], names: Iterable[str], wanted: Iterable[str]) -> None:
+        super().__init__(kept)
+        self.names, self.wanted = tuple(names), frozenset(wanted)
+
+    def __missing__(self, name: str) -> Tensor:
+        if name not in self.names:
+            raise KeyError(f"The model has no layer {name!r}{nearest(str(name), self.names)}.")
+        if name in self.wanted:
+            raise KeyError(f"No relevance reaches layer {name!r} from this target.")
+        kept = f"only that of {', '.join(self)}" if self else "nor that of any other"
+        raise KeyError(
+            f"The relevance of layer {name!r} was not kept, {kept}: explain with layers=True, or layers=[{name!r}]."
+        )
+
+    def like(self, kept: Mapping[str, Tensor]) -> KeptLayers:
+        """Other relevance of the same layers."""
+        return KeptLayers(kept, self.names, self.wanted)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeptLayers, (dict(self), self.names, self.wanted)
+
+
 @dataclass
 class Explanation:
     """The relevance of a prediction.
@@ -51,7 +79,7 @@ class Explanation:
     logits: Any
     target: Any
     score: Tensor
-    layers: dict[str, Tensor]
+    layers: KeptLayers
     head: str | None
     composite: Composite
     pruning: Pruning | None
@@ -239,7 +267,11 @@ def described(
         logits=replaced(found.output, torch.Tensor.clone, of=Tensor),  # the user's own
         target=walk.start.target,
         score=walk.start.score,
-        layers={name: layers[name] for name in walk.names if name in layers},
+        layers=KeptLayers(
+            {name: layers[name] for name in walk.names if name in layers},
+            walk.names,
+            (name for names in walk.wanted.values() for name in names),
+        ),
         head=found.head,
         composite=composite,
         pruning=pruning,
