@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import difflib
 import pickle
+import types
 
 import pytest
 import torch
@@ -472,3 +473,30 @@ def test_a_layer_that_no_relevance_reaches_says_so():
     explanation = plrp.explain(Two().eval(), torch.randn(2, 4), target=lambda out: out["seen"][:, 0], layers=True)
     with pytest.raises(KeyError, match="No relevance reaches layer 'unseen'"):
         explanation.layers["unseen"]
+
+
+# ---------------------------------------------------------------- what is no model, and inputs that do not fit it
+
+
+def test_what_is_no_model_is_refused_with_the_remedy():
+    loaded = types.SimpleNamespace(module=mlp())
+    for model, remedy in (
+        ("resnet50", r"plrp\.models\.load\('resnet50'\)\.module"),
+        (nn.ReLU, r"is a class.*`ReLU\(…\)\.eval\(\)`"),
+        (loaded, r"give its `\.module`"),
+        (None, "NoneType"),
+        (mlp().state_dict(), "OrderedDict, neither a module nor a function"),
+    ):
+        with pytest.raises(TypeError, match=remedy):
+            plrp.explain(model, torch.randn(2, 4))
+
+
+def test_inputs_of_another_dtype_or_device_than_the_weights_say_so():
+    with pytest.raises(TypeError, match=r"input is torch\.float64, the model's weights are torch\.float32: convert"):
+        plrp.trace(mlp(), torch.randn(2, 4).double())
+    with pytest.raises(TypeError, match=r"input is cpu, the model's weights are meta: convert"):
+        plrp.trace(mlp().to("meta"), torch.randn(2, 4))
+    with pytest.raises(RuntimeError, match="shapes"):  # what the model itself says of other misfits stays
+        plrp.trace(mlp(), torch.randn(2, 5))
+    with pytest.raises(TypeError, match=r"float\(\)"):
+        plrp.trace(mlp(), torch.ones(2, 4, dtype=torch.long))
