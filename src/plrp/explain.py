@@ -231,13 +231,18 @@ def explain_trace(
     """Explain a recorded forward pass."""
     chosen, target = resolve(composite), own(target)
     chosen.check(found)
-    if pruning is not None and not isinstance(pruning, Pruning):
-        hint = f"; plrp.Pruning(p={pruning!r})?" if isinstance(pruning, int | float) else "."
-        raise TypeError(f"pruning is a plrp.Pruning or None, got {type(pruning).__name__}{hint}")
+    check_pruning(pruning)
     walk = Walk(found, target, chosen, pruning, wanted_layers(found, layers), ledger)
     with torch.inference_mode(False), torch.no_grad():
         relevance = walk.run()
     return described(walk, relevance, walk.layers, pruning, target)
+
+
+def check_pruning(pruning: Any) -> None:
+    """Refuse what is neither a pruning nor None."""
+    if pruning is not None and not isinstance(pruning, Pruning):
+        hint = f"; plrp.Pruning(p={pruning!r})?" if isinstance(pruning, int | float) else "."
+        raise TypeError(f"pruning is a plrp.Pruning or None, got {type(pruning).__name__}{hint}")
 
 
 def wanted_layers(found: Trace, layers: bool | Sequence[str]) -> set[str]:

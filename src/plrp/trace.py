@@ -110,13 +110,12 @@ class Trace:
     ) -> Iterator[Explanation]:
         """Explain with one pruning after the other; what does not depend on relevance is computed once.
 
-        Prunings that leave few neurons are walked several at a time (`stacking.py`).
+        Prunings that leave few neurons are walked several at a time (`stacking.py`). Wrong arguments are refused
+        here, before the first explanation is asked for.
         """
-        from .composites import resolve
         from .stacking import explain_many
 
-        chosen = resolve(composite)
-        yield from explain_many(self, list(prunings), target=target, composite=chosen, layers=layers)
+        return explain_many(self, prunings, target=target, composite=composite, layers=layers)
 
     def rows(self, composite: str | Composite = "epsilon-plus-flat") -> list[tuple[str, str, str, str]]:
         """The tape as a table: layer, operation, output shape, rule."""
