@@ -88,6 +88,18 @@ def check_model(model: Any) -> None:
             )
 
 
+def check_device(name: str | torch.device) -> torch.device:
+    """The device of a name, refused where there is none such on this machine."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):  # not compiled in, no driver, no such number
+        there = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
+        there += ["mps"] * torch.backends.mps.is_available()
+        raise ValueError(f"There is no device '{name}' on this machine; it has {', '.join(there)}.") from None
+    return device
+
+
 @contextmanager
 def misfit_told(model: Any, given: Sequence[Tensor]) -> Iterator[None]:
     """Where a forward pass fails, and the input has another dtype or device than every weight, say that."""

@@ -462,6 +462,12 @@ def test_what_cannot_begin_says_why_and_writes_nothing(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_device_that_is_not_there_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no device 'toaster' on this machine; it has cpu"):
+        sweep(plain_world(tmp_path / "world", 1), tmp_path / "run", device="toaster")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_sweep_of_nothing_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["sweep", "--out", "run"]) == 2
     assert "name a config file" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from typing import Any
 
 from plrp.cluster import Failure, RayCluster
 from plrp.places import DiskFull, Place, refuse_strangers
+from plrp.refusals import check_device
 
 from . import engine as local
 from . import on_ray
@@ -76,6 +77,8 @@ def sweep(
     check_extras()
     config = settled(config)
     check_metrics(config)
+    if device is not None and engine is None:
+        check_device(device)
     store = Store(config.name if out is None else out)
     if not store.place.exists(CONFIG):
         refuse_strangers(store.place, OWN)
