@@ -67,7 +67,7 @@ def sweep(
         A `plrp.cluster.RayCluster` makes the parts on its nodes, with its own number of workers and threads; None makes
         them here.
     show_progress
-        A bar on standard error; default: on a terminal.
+        A bar on standard error; default: on a terminal, and elsewhere a line now and then.
     say
         Called with a sentence now and then: what is to be done, how long it will take, how much memory it needs.
 
