@@ -1,4 +1,4 @@
-"""How much `import plrp` adds to `import torch`: the median over fresh processes, each timing both.
+"""How much `import plrp`, used, adds to `import torch`: the median over fresh processes, each timing both.
 
 python benchmarks/import_time.py [RUNS]
 """
@@ -15,6 +15,7 @@ start = time.perf_counter()
 import torch
 between = time.perf_counter()
 import plrp
+plrp.explain  # loaded when it is first used
 print(between - start, time.perf_counter() - between)
 """
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +35,56 @@ def test_without_a_command_it_helps_and_exits_with_2(capsys: pytest.CaptureFixtu
 def test_an_unknown_command_exits_with_2() -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.main(["explode"])
+
+
+PROGRAM = """
+import sys
+from plrp import cli
+try:
+    code = cli.main(sys.argv[1:])
+except SystemExit as stop:
+    code = stop.code
+print(code, *{"torch", "numpy"} & set(sys.modules), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("--help", 0),
+        ("--version", 0),
+        ("explain --help", 0),
+        ("genomics explain --help", 0),
+        ("explode", 2),
+        ("explain photo.jpg -p 2", 2),
+        ("sweep", 2),
+        ("sweep --set p=[0] --limit 0", 2),
+    ],
+)
+def test_help_and_wrong_usage_wait_for_no_torch(words: str, code: int) -> None:
+    said = subprocess.run([sys.executable, "-c", PROGRAM, *words.split()], capture_output=True, text=True).stderr
+    assert said.splitlines()[-1] == str(code)
+
+
+def test_an_interruption_while_torch_is_imported_shows_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-c", PROGRAM, "demo", "--out", str(tmp_path / "demo")]
+    outcome = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    assert outcome.stderr.splitlines()[0] == "plrp: interrupted"
+    assert outcome.stderr.splitlines()[-1].split()[0] == "130"
+
+
+def test_functions_named_as_their_modules_stay_functions() -> None:
+    program = (
+        "import plrp.trace, plrp.explain, plrp.experiments.sweep\n"
+        "from plrp import *\n"
+        "assert plrp.trace is trace is not None and callable(trace)\n"
+        "assert callable(plrp.explain) and callable(plrp.experiments.sweep)\n"
+        "assert plrp.rules is rules and rules.Epsilon\n"
+        "assert not hasattr(plrp, 'vison')\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 def with_command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
+import pickle
+import types
 
 import pytest
 import torch
@@ -433,3 +436,67 @@ def test_a_mapping_changed_afterwards_does_not_change_the_pruning():
 def test_layers_not_asked_for_say_how_to_ask():
     explanation = plrp.explain(mlp(), torch.randn(2, 4))
     assert not explanation.layers
+
+
+# ---------------------------------------------------------------- layers that are not there
+
+
+def test_a_layer_that_is_not_there_is_answered_with_a_sentence():
+    none, one, all_of_them = (plrp.explain(mlp(), torch.randn(2, 4), layers=kept) for kept in (False, ["0"], True))
+    for explanation in (none, one, all_of_them):
+        with pytest.raises(KeyError, match=r"no layer '7'; nearest: 0, 2"):
+            explanation.layers["7"]
+    with pytest.raises(KeyError, match=r"layer '2' was not kept, nor that of any other: explain with layers=True"):
+        none.layers["2"]
+    with pytest.raises(KeyError, match=r"layer '2' was not kept, only that of 0"):
+        one.layers["2"]
+    assert list(all_of_them.layers) == ["0", "2"]
+    assert all_of_them.layers.get("7") is None
+    pieces = plrp.explain(mlp(), torch.randn(2, 4), layers=["0"], micro_batch=1)
+    for copied in (pickle.loads(pickle.dumps(one)), copy.deepcopy(one.layers), pieces):
+        layers = getattr(copied, "layers", copied)
+        assert isinstance(layers, dict)
+        assert layers["0"].shape == (2, 4)
+        with pytest.raises(KeyError, match="only that of 0"):
+            layers["2"]
+
+
+def test_a_layer_that_no_relevance_reaches_says_so():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen, self.unseen = nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"seen": self.seen(x), "unseen": self.unseen(x * 2)}
+
+    explanation = plrp.explain(Two().eval(), torch.randn(2, 4), target=lambda out: out["seen"][:, 0], layers=True)
+    with pytest.raises(KeyError, match="No relevance reaches layer 'unseen'"):
+        explanation.layers["unseen"]
+
+
+# ---------------------------------------------------------------- what is no model, and inputs that do not fit it
+
+
+def test_what_is_no_model_is_refused_with_the_remedy():
+    loaded = types.SimpleNamespace(module=mlp())
+    for model, remedy in (
+        ("resnet50", r"plrp\.models\.load\('resnet50'\)\.module"),
+        (nn.ReLU, r"is a class.*`ReLU\(…\)\.eval\(\)`"),
+        (loaded, r"give its `\.module`"),
+        (None, "NoneType"),
+        (mlp().state_dict(), "OrderedDict, neither a module nor a function"),
+    ):
+        with pytest.raises(TypeError, match=remedy):
+            plrp.explain(model, torch.randn(2, 4))
+
+
+def test_inputs_of_another_dtype_or_device_than_the_weights_say_so():
+    with pytest.raises(TypeError, match=r"input is torch\.float64, the model's weights are torch\.float32: convert"):
+        plrp.trace(mlp(), torch.randn(2, 4).double())
+    with pytest.raises(TypeError, match=r"input is cpu, the model's weights are meta: convert"):
+        plrp.trace(mlp().to("meta"), torch.randn(2, 4))
+    with pytest.raises(RuntimeError, match="shapes"):  # what the model itself says of other misfits stays
+        plrp.trace(mlp(), torch.randn(2, 5))
+    with pytest.raises(TypeError, match=r"float\(\)"):
+        plrp.trace(mlp(), torch.ones(2, 4, dtype=torch.long))

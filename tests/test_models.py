@@ -268,6 +268,23 @@ def test_a_checkpoint_cut_off_is_refused(tmp_path: Path, suffix: str, kept: floa
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is empty"),
+        (b"PK\x03\x04 and no more", "its end is missing"),
+        (b"<!DOCTYPE html><html>404</html>", "it is a web page"),
+        (b"hello\n" * 40, "it is text"),
+        (b"\x80\x02}q\x00", "it is a pickle that ends too early"),
+        (b"\xff\xd8\xff\xe0 a photograph", "it begins as no file"),
+    ],
+)
+def test_what_is_no_checkpoint_is_told_by_its_looks(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "w.pth").write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"w\.pth is cut off or no PyTorch file \({reason}.*torch\.save\.$"):
+        read_state_dict(tmp_path / "w.pth")
+
+
 def test_what_is_no_state_dict_is_named(tmp_path: Path) -> None:
     for content, reason in [
         (torch.zeros(3), "holds no state dict \\(it holds a Tensor\\)"),

@@ -142,6 +142,26 @@ def test_targets_and_refusals_of_a_stack(walks):
         list(trace.sweep([plrp.Pruning(0.2), plrp.Pruning(0.4), 0.3]))
 
 
+@pytest.mark.parametrize(
+    ("prunings", "options", "message"),
+    [
+        (plrp.Pruning(0.2), {}, "a list of plrp.Pruning, got one Pruning"),
+        (0.2, {}, "a list of plrp.Pruning, got one float"),
+        (None, {}, "a list of plrp.Pruning"),
+        ([plrp.Pruning(0.2), 0.3], {}, r"plrp.Pruning\(p=0.3\)"),
+        ([plrp.Pruning(0.2, layers={"lft": 0.1})], {}, "names layer 'lft'"),
+        ([None], {"layers": ["lft"]}, "no layer 'lft'"),
+        ([None], {"target": 99}, "out of range"),
+        ([None], {"target": 1.5}, "got float"),
+        ([None], {"composite": "epsilon-pls"}, "No composite named"),
+    ],
+)
+def test_what_is_wrong_with_a_sweep_is_said_at_the_call(prunings, options, message):
+    trace = plrp.trace(network(), IMAGES)
+    with pytest.raises((TypeError, ValueError), match=message):
+        trace.sweep(prunings, **options)
+
+
 def test_an_empty_batch_is_swept():
     trace = plrp.trace(network(), IMAGES[:0])
     assert [e.relevance.shape[0] for e in trace.sweep([plrp.Pruning(0.2), plrp.Pruning(0.4)])] == [0, 0]

@@ -153,6 +153,7 @@ import sys
 import numpy, torch
 before = set(sys.modules)
 import plrp
+plrp.explain  # loaded when it is first used
 print(*sorted(set(sys.modules) - before))
 """
 

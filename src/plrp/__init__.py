@@ -6,17 +6,19 @@ returns an `Explanation`.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-from . import composites, kernels, rules
-from .composites import Composite, composite
-from .errors import TraceError, UnsupportedOperation
-from .explain import Explanation, check, explain
-from .kernels import reference
-from .operations import register_rule
-from .pruning import Pruning
-from .trace import Trace, trace
+from .lazy import lazily
+
+if TYPE_CHECKING:
+    from . import composites, kernels, rules
+    from .composites import Composite, composite
+    from .errors import TraceError, UnsupportedOperation
+    from .explain import Explanation, check, explain
+    from .kernels import reference
+    from .operations import register_rule
+    from .pruning import Pruning
+    from .trace import Trace, trace
 
 __version__ = "0.1.0"
 
@@ -38,9 +40,16 @@ __all__ = [
     "trace",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Load the optional parts (`plrp.metrics`, `plrp.vision`, `plrp.genomics`, …) when they are first used."""
-    if name in ("metrics", "vision", "genomics", "models", "interop", "experiments"):
-        return import_module(f".{name}", __name__)
-    raise AttributeError(f"module 'plrp' has no attribute '{name}'")
+# Modules (`plrp.metrics`, `plrp.vision`, …) too are loaded when they are first used.
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "composites": ("Composite", "composite"),
+        "errors": ("TraceError", "UnsupportedOperation"),
+        "explain": ("Explanation", "check", "explain"),
+        "kernels": ("reference",),
+        "operations": ("register_rule",),
+        "pruning": ("Pruning",),
+        "trace": ("Trace", "trace"),
+    },
+)

@@ -85,7 +85,8 @@ def _read_safetensors(path: Path) -> Any:
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is cut off or no safetensors file ({_one_line(error)}).") from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise CheckpointError(f"{path} is cut off or no safetensors file ({reason}): fetch it again.") from error
 
 
 def _read_torch(path: Path) -> Any:
@@ -100,7 +101,10 @@ def _read_torch(path: Path) -> Any:
                 f"{path} is refused: it is a pickle that calls {code[0]} on loading, which can run any "
                 "code; save model.state_dict() with torch.save, or as .safetensors."
             ) from error
-        raise CheckpointError(f"{path} is cut off or no PyTorch file ({_one_line(error)}).") from error
+        raise CheckpointError(
+            f"{path} is cut off or no PyTorch file ({_looks(path)}): fetch it again, or save model.state_dict() with "
+            "torch.save."
+        ) from error
 
 
 def _calls_of_pickle(path: Path) -> list[str]:
@@ -170,5 +174,16 @@ def _listed(names: Sequence[str]) -> str:
     return f"{len(names)} tensors ({first}{', …' if len(names) > 2 else ''})" if len(names) > 1 else first
 
 
-def _one_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120].rstrip(".")
+def _looks(path: Path) -> str:
+    """What a file that torch cannot read is, by its first bytes."""
+    with path.open("rb") as stream:
+        head = stream.read(64)
+    if not head:
+        return "it is empty"
+    if head.startswith(b"PK"):
+        return "it is an archive of something else" if zipfile.is_zipfile(path) else "its end is missing"
+    if head.startswith(b"\x80"):
+        return "it is a pickle that ends too early or holds no tensors"
+    if head.isascii():
+        return "it is a web page" if head.lstrip().startswith(b"<") else "it is text"
+    return "it begins as no file of torch.save does"

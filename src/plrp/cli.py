@@ -2,7 +2,7 @@
 
 A sub-command is a module with `add_parser(subparsers)`, which adds its parser and sets `run`, a function from
 the parsed arguments to an exit code. Such a module imports argparse only: `plrp --help` works, and is quick,
-whatever extras are installed.
+whatever extras are installed. torch itself is imported when a command runs.
 """
 
 from __future__ import annotations
@@ -77,12 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 done but for parts it names,
     130 interrupted.
     """
-    parser = build_parser()
-    parsed = parser.parse_args(arguments)
-    if not hasattr(parsed, "run"):
-        parser.print_help()
-        return 2
+    debug = False
     try:
+        parser = build_parser()
+        parsed = parser.parse_args(arguments)
+        debug = parsed.debug
+        if not hasattr(parsed, "run"):
+            parser.print_help()
+            return 2
         return int(parsed.run(parsed))
     except KeyboardInterrupt:
         print("plrp: interrupted", file=sys.stderr)
@@ -92,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if parsed.debug:
+        if debug:
             raise
         print(f"plrp: {str(error) or type(error).__name__}", file=sys.stderr)
         if not isinstance(error, (ImportError, OSError, ValueError)):

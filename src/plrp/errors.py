@@ -13,3 +13,9 @@ class UnsupportedOperation(RuntimeError):
 
 class TraceError(RuntimeError):
     """A forward pass that cannot be recorded faithfully; the message says why and what to do."""
+
+
+class UsageError(ValueError):
+    """A command that cannot be meant as it was given; the message says what to write instead."""
+
+    exit_code = 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -37,6 +37,34 @@ class Survivors:
     relevance: Tensor  # (neurons,)
 
 
+class KeptLayers(dict[str, Tensor]):
+    """Relevance by layer; a layer that is not there is answered with a sentence.
+
+    `names` are all layers of the model, `wanted` those that were to be kept.
+    """
+
+    def __init__(self, kept: Mapping[str, Tensor], names: Iterable[str], wanted: Iterable[str]) -> None:
+        super().__init__(kept)
+        self.names, self.wanted = tuple(names), frozenset(wanted)
+
+    def __missing__(self, name: str) -> Tensor:
+        if name not in self.names:
+            raise KeyError(f"The model has no layer {name!r}{nearest(str(name), self.names)}.")
+        if name in self.wanted:
+            raise KeyError(f"No relevance reaches layer {name!r} from this target.")
+        kept = f"only that of {', '.join(self)}" if self else "nor that of any other"
+        raise KeyError(
+            f"The relevance of layer {name!r} was not kept, {kept}: explain with layers=True, or layers=[{name!r}]."
+        )
+
+    def like(self, kept: Mapping[str, Tensor]) -> KeptLayers:
+        """Other relevance of the same layers."""
+        return KeptLayers(kept, self.names, self.wanted)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeptLayers, (dict(self), self.names, self.wanted)
+
+
 @dataclass
 class Explanation:
     """The relevance of a prediction.
@@ -53,7 +81,7 @@ class Explanation:
     logits: Any
     target: Any
     score: Tensor
-    layers: dict[str, Tensor]
+    layers: KeptLayers
     head: str | None
     composite: Composite
     pruning: Pruning | None
@@ -205,13 +233,18 @@ def explain_trace(
     """Explain a recorded forward pass."""
     chosen, target = resolve(composite), own(target)
     chosen.check(found)
-    if pruning is not None and not isinstance(pruning, Pruning):
-        hint = f"; plrp.Pruning(p={pruning!r})?" if isinstance(pruning, int | float) else "."
-        raise TypeError(f"pruning is a plrp.Pruning or None, got {type(pruning).__name__}{hint}")
+    check_pruning(pruning)
     walk = Walk(found, target, chosen, pruning, wanted_layers(found, layers), ledger)
     with torch.inference_mode(False), torch.no_grad():
         relevance = walk.run()
     return described(walk, relevance, walk.layers, pruning, target)
+
+
+def check_pruning(pruning: Any) -> None:
+    """Refuse what is neither a pruning nor None."""
+    if pruning is not None and not isinstance(pruning, Pruning):
+        hint = f"; plrp.Pruning(p={pruning!r})?" if isinstance(pruning, int | float) else "."
+        raise TypeError(f"pruning is a plrp.Pruning or None, got {type(pruning).__name__}{hint}")
 
 
 def wanted_layers(found: Trace, layers: bool | Sequence[str]) -> set[str]:
@@ -241,7 +274,11 @@ def described(
         logits=replaced(found.output, torch.Tensor.clone, of=Tensor),  # the user's own
         target=walk.start.target,
         score=walk.start.score,
-        layers={name: layers[name] for name in walk.names if name in layers},
+        layers=KeptLayers(
+            {name: layers[name] for name in walk.names if name in layers},
+            walk.names,
+            (name for names in walk.wanted.values() for name in names),
+        ),
         head=found.head,
         composite=composite,
         pruning=pruning,

@@ -49,7 +49,7 @@ def joined(found: Sequence[Explanation], again: Callable[[Sequence[str]], Explan
             f"The input of layer '{name}' does not hold one sample after the other, so its relevance cannot be joined: "
             "leave out micro_batch or this layer."
         )
-    layers = {name: torch.cat([e.layers[name] for e in found]) for name in first.layers}
+    layers = first.layers.like({name: torch.cat([e.layers[name] for e in found]) for name in first.layers})
     ledgers = [e._ledger for e in found if e._ledger is not None]
     return Explanation(
         relevance=_joined_structure([e.relevance for e in found]),

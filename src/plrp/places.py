@@ -8,9 +8,10 @@ import socket
 import tempfile
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 from plrp.files import UNFINISHED, new_file
 
@@ -48,6 +49,10 @@ class Place(ABC):
     @abstractmethod
     def names(self, folder: str = "") -> list[str]:
         """The names in a folder, in order; none where there is no such folder."""
+
+    def top(self) -> list[str]:
+        """What is here, in order: files, and folders where the place knows them, but for hidden names."""
+        return self.names()
 
     @abstractmethod
     def exists(self, name: str) -> bool:
@@ -101,6 +106,16 @@ class Folder(Place):
         except FileNotFoundError:
             return []
         return sorted(f"{folder}/{name}" if folder else name for name in found)
+
+    def top(self) -> list[str]:
+        """What is here, in order: files and folders, but for hidden names."""
+        try:
+            return sorted(name for name in os.listdir(self.path) if not name.startswith("."))
+        except FileNotFoundError:
+            return []
+        except NotADirectoryError:
+            file = next((path for path in (self.path, *self.path.parents) if path.is_file()), self.path)
+            raise RunError(f"{file} is a file: name a folder for the results.") from None
 
     def exists(self, name: str) -> bool:
         """Whether there is a file of that name."""
@@ -224,13 +239,19 @@ class Bucket(Place):
 
     def names(self, folder: str = "") -> list[str]:
         """The names in a folder, in order."""
+        found = [_last(entry) for entry in self._entries(folder) if entry["type"] == "file"]
+        return sorted(f"{folder}/{name}" if folder else name for name in found if name and not name.startswith("."))
+
+    def top(self) -> list[str]:
+        """What is here, in order: files and folders, but for hidden names."""
+        return sorted(name for name in map(_last, self._entries("")) if name and not name.startswith("."))
+
+    def _entries(self, folder: str) -> list[dict[str, Any]]:
         self.files.invalidate_cache()  # others write there too
         try:
-            entries = self.files.ls(self._path(folder), detail=True)
+            return list(self.files.ls(self._path(folder), detail=True))
         except FileNotFoundError:
             return []
-        found = [entry["name"].rpartition("/")[2] for entry in entries if entry["type"] == "file"]
-        return sorted(f"{folder}/{name}" if folder else name for name in found if name and not name.startswith("."))
 
     def exists(self, name: str) -> bool:
         """Whether there is a file or an object of that name."""
@@ -261,6 +282,21 @@ def place_at(where: str | Path) -> Place:
     if text.startswith("file://"):
         return Folder(text.removeprefix("file://"))
     return Bucket(text) if "://" in text else Folder(where)
+
+
+def refuse_strangers(place: Place, own: Collection[str] = ()) -> None:
+    """Refuse to begin where others keep files: results would be mixed with them. `own` names are no others'."""
+    others = [name for name in place.top() if name not in own]
+    if others:
+        more = ", …" if len(others) > 3 else ""
+        raise RunError(
+            f"{place} holds files of others ({', '.join(others[:3])}{more}), with which results would be mixed: name a "
+            "new or an empty folder."
+        )
+
+
+def _last(entry: dict[str, Any]) -> str:
+    return str(entry["name"]).rstrip("/").rpartition("/")[2]
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,8 +47,20 @@ def check_inputs(inputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
     return given
 
 
-def check_model(model: nn.Module) -> None:
-    """Refuse models that hide their operations or whose output is random or depends on the batch."""
+def check_model(model: Any) -> None:
+    """Refuse what is no model, and models that hide their operations or whose output is random or depends on the
+    batch.
+    """
+    if isinstance(model, str):
+        raise TypeError(f"The model is text, not a module: load it with `plrp.models.load({model!r}).module`.")
+    if isinstance(model, type):
+        raise TypeError(f"The model is a class, not a module: make one with `{model.__name__}(…).eval()`.")
+    if not callable(model):
+        held = isinstance(getattr(model, "module", None), nn.Module)
+        hint = "give its `.module`" if held else "make or load the module first"
+        raise TypeError(f"The model is a {type(model).__name__}, neither a module nor a function: {hint}.")
+    if not isinstance(model, nn.Module):
+        return
     for name, module in model.named_modules():
         where = f"'{name}'" if name else "The model"
         if isinstance(module, torch.jit.ScriptModule):
@@ -73,6 +86,41 @@ def check_model(model: nn.Module) -> None:
             raise ValueError(
                 f"{where} is a dropout in training mode: explanations would be random. Call `model.eval()`."
             )
+
+
+def check_device(name: str | torch.device) -> torch.device:
+    """The device of a name, refused where there is none such on this machine."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):  # not compiled in, no driver, no such number
+        there = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
+        there += ["mps"] * torch.backends.mps.is_available()
+        raise ValueError(f"There is no device '{name}' on this machine; it has {', '.join(there)}.") from None
+    return device
+
+
+@contextmanager
+def misfit_told(model: Any, given: Sequence[Tensor]) -> Iterator[None]:
+    """Where a forward pass fails, and the input has another dtype or device than every weight, say that."""
+    try:
+        yield
+    except (TraceError, UnsupportedOperation):
+        raise
+    except (RuntimeError, TypeError) as error:
+        weights = list(model.parameters()) if isinstance(model, nn.Module) else []
+        for x in given:
+            for what, of_x, of_weights in (
+                ("dtype", x.dtype, {w.dtype for w in weights if w.is_floating_point()}),
+                ("device", x.device, {w.device for w in weights}),
+            ):
+                if of_weights and of_x not in of_weights:
+                    other = sorted(map(str, of_weights))[0]
+                    raise TypeError(
+                        f"The input is {of_x}, the model's weights are {other}: convert one of them, "
+                        f"`x.to(next(model.parameters()).{what})` ({str(error).strip().splitlines()[0]})."
+                    ) from error
+        raise
 
 
 RANDOM = frozenset(  # operations that are active or not

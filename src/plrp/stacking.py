@@ -7,22 +7,22 @@ form goes copy by copy through the ordinary code. It pays where few neurons live
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .composites import Composite
-from .explain import Explanation, Walk, described, explain_trace, wanted_layers
+from .composites import Composite, resolve
+from .explain import Explanation, Walk, check_pruning, described, explain_trace, wanted_layers
 from .kernels import native
 from .kernels.sparse import Neurons, Relevance, dense
 from .operations import Family
 from .pruning import Arrived, Pruning, Site, by_neurons, prune, prune_neurons
 from .rules import Booking, Branch, Handed, Rule
 from .tape import Op
-from .targets import own
+from .targets import own, start
 from .trace import Trace
 
 # Prunings below this p leave so many neurons that dense propagation is faster, and that a stack would fill the memory.
@@ -40,11 +40,32 @@ def stackable(pruning: Pruning | None) -> bool:
 
 
 def explain_many(
+    found: Trace,
+    prunings: Iterable[Pruning | None],
+    *,
+    target: Any,
+    composite: str | Composite,
+    layers: bool | Sequence[str],
+) -> Iterator[Explanation]:
+    """One explanation per pruning, in their order; the arguments are checked now, not when the first is asked for."""
+    if prunings is None or isinstance(prunings, Pruning | int | float | str):
+        raise TypeError(f"prunings is a list of plrp.Pruning, got one {type(prunings).__name__}: write sweep([…]).")
+    prunings, chosen, target = list(prunings), resolve(composite), own(target)
+    chosen.check(found)
+    wanted_layers(found, layers)
+    for pruning in prunings:
+        check_pruning(pruning)
+        if pruning is not None and pruning.layers:
+            pruning.plan(found)  # refuses unknown layers
+    if not callable(target):
+        start(found, target, torch.float32)
+    return _in_order(found, prunings, target=target, composite=chosen, layers=layers)
+
+
+def _in_order(
     found: Trace, prunings: Sequence[Pruning | None], *, target: Any, composite: Composite, layers: bool | Sequence[str]
 ) -> Iterator[Explanation]:
-    """One explanation per pruning, in their order; neighbours that can be stacked are walked together."""
-    composite.check(found)
-    target = own(target)
+    """Neighbours that can be stacked are walked together."""
     waiting: list[Pruning] = []
     size = MOST // max(1, found.batch)
     on_cpu = all(value.data.is_cpu for value in found.inputs)

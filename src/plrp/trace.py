@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .operations import Family
 from .passing import batch_norm_affine
 from .recognition import foldable
 from .recorder import Recorder
-from .refusals import check_finite, check_inputs, check_model, check_output, unsupported
+from .refusals import check_finite, check_inputs, check_model, check_output, misfit_told, unsupported
 from .samples import Samples
 from .tables import render_html, render_table
 from .tape import Op, Value, reached, replaced, tensors_in
@@ -110,13 +110,12 @@ class Trace:
     ) -> Iterator[Explanation]:
         """Explain with one pruning after the other; what does not depend on relevance is computed once.
 
-        Prunings that leave few neurons are walked several at a time (`stacking.py`).
+        Prunings that leave few neurons are walked several at a time (`stacking.py`). Wrong arguments are refused
+        here, before the first explanation is asked for.
         """
-        from .composites import resolve
         from .stacking import explain_many
 
-        chosen = resolve(composite)
-        yield from explain_many(self, list(prunings), target=target, composite=chosen, layers=layers)
+        return explain_many(self, prunings, target=target, composite=composite, layers=layers)
 
     def rows(self, composite: str | Composite = "epsilon-plus-flat") -> list[tuple[str, str, str, str]]:
         """The tape as a table: layer, operation, output shape, rule."""
@@ -152,8 +151,7 @@ def supported(recorded: Trace) -> Trace:
 def record(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], frugal: bool = False) -> Trace:
     """Record one forward pass, operations without a rule included; `frugal`: see `Recorder`."""
     given = check_inputs(inputs)
-    if isinstance(model, nn.Module):
-        check_model(model)
+    check_model(model)
     recorder = Recorder(model, frugal)
     batch = given[0].shape[0]
     aliases = [
@@ -164,7 +162,8 @@ def record(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], frugal:
         value.nonnegative = bool(batch) and bool((value.data >= 0).all())
         recorder.know(alias, value)
     with torch.inference_mode(False), torch.no_grad(), recorder:
-        output = model(*aliases)
+        with misfit_told(model, given):
+            output = model(*aliases)
         found = Trace(recorder, values, isinstance(inputs, Tensor))
         found.output = _without_head(output, found)
     check_output(found, output)

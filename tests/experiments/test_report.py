@@ -156,6 +156,18 @@ def test_a_folder_used_again_holds_the_new_report_alone(tmp_path) -> None:
     assert own == expected | {"figures/mine.svg", "notes.txt"}
 
 
+def test_a_folder_of_other_files_is_refused(tmp_path) -> None:
+    run = made_run(tmp_path / "run", **SMALL)
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "index.html").write_text("somebody's page")
+    with pytest.raises(RunError, match="site holds files of others"):
+        report.write([run], site, formats=())
+    with pytest.raises(RunError, match=r"index\.html is a file: name a folder"):
+        report.write([run], site / "index.html", formats=())
+    assert (site / "index.html").read_text() == "somebody's page"
+
+
 @pytest.mark.parametrize(
     "listed",
     ['{"files": ["../kept.txt", "figures/../../kept.txt", "notes.txt", "", "figures/..", 7]}', "[", "[]", "{}"],

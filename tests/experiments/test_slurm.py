@@ -40,6 +40,12 @@ def test_job_files_are_what_the_page_shows() -> None:
         subprocess.run(["bash", "-n", str(file)], check=True)
 
 
+def test_job_files_say_what_a_cluster_may_ask_for() -> None:
+    for file in sorted(FILES.iterdir()):
+        for line in ("##SBATCH --partition=NAME", "##SBATCH --account=NAME", "# source /path/to/venv/bin/activate"):
+            assert f"\n{line}\n" in file.read_text()
+
+
 def test_shares_of_the_array_are_its_tasks() -> None:
     text = (FILES / "array.sbatch").read_text()
     tasks, shares = re.search(r"--array=1-(\d+)\n", text), re.search(r"shares=(\d+)", text)

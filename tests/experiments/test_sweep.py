@@ -344,7 +344,30 @@ def test_a_first_look_is_part_of_the_whole(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(whole.scores, fresh.scores)
     said.clear()
     sweep(config.changed(**{"data.limit": 3}), tmp_path / "run", workers=1, say=said.append)
-    assert "0 of 4 parts to do" in said[0]
+    assert "run was begun with 8 samples: they stay, and the first 3 are worked on" in said[0]
+    assert "0 of 2 parts to do" in said[1]
+
+
+def test_a_smaller_limit_works_on_the_first_samples_of_a_larger_run(tmp_path: Path) -> None:
+    config = plain_world(tmp_path / "world", 8, part_size=2)
+    sweep(config, tmp_path / "run", shard=(4, 4), workers=1)
+    look = sweep(config.changed(**{"data.limit": 3}), tmp_path / "run", workers=1)
+    assert look.missing == [2]  # of eight samples, though three were asked for
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = plain_world(tmp_path / "world", 1)
+    (tmp_path / "run.toml").write_text(config.to_toml())
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("")
+    for out, message in (("thesis", "thesis holds files of others (chapter.tex)"), ("run.toml", "run.toml is a file")):
+        assert cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / out)]) == 1
+        assert message in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.tex"]
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / ".lock").write_text("")  # killed before it wrote its config
+    (tmp_path / "begun" / "training.json").write_text("{}")
+    assert sweep(config, tmp_path / "begun", workers=1).complete
 
 
 def test_a_changed_config_is_refused_with_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -421,7 +444,6 @@ def test_on_a_terminal_a_bar_counts_the_parts(tmp_path: Path, capfd: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name a config file"),
         (["none.toml"], "none.toml does not exist"),
         (["--preset", "ecssd-vgg16"], "needs --root"),
         (["--preset", "ecssd-vgg16", "--root", "."], "is not ECSSD"),
@@ -438,6 +460,17 @@ def test_what_cannot_begin_says_why_and_writes_nothing(
     assert cli.main(["sweep", *arguments, "--out", "run"]) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_device_that_is_not_there_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no device 'toaster' on this machine; it has cpu"):
+        sweep(plain_world(tmp_path / "world", 1), tmp_path / "run", device="toaster")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sweep_of_nothing_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sweep", "--out", "run"]) == 2
+    assert "name a config file" in capsys.readouterr().err
 
 
 def test_show_config_prints_a_config_that_can_be_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -159,6 +159,12 @@ def test_hypothetical_scores_on_a_network_under_pruning(network: SequenceCNN) ->
         explain_sequences(network, onehot, composite="epsilon-plus-flat", hypothetical=True)
 
 
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"pruning": 0.2}, {"target": [1]}, {"composite": "epsilon-pls"}])
+def test_what_is_wrong_is_said_before_the_first_batch(network: SequenceCNN, wrong: dict[str, object]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        explain_batches(network, encode(letters(3, 40)), **wrong)
+
+
 def test_wrong_axes_are_told(network: SequenceCNN) -> None:
     with pytest.raises(SequenceError, match=r"this one is \(2, 40, 4\); transpose"):
         explain_sequences(network, np.zeros((2, 40, 4)))

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plrp.experiments import Results, preset
+from plrp.experiments import Results, RunError, preset
 from plrp.experiments.measured import VARIANTS, Measured, from_arrays
 from plrp.genomics import demo as demo_module
 from plrp.genomics import jaspar
@@ -118,7 +118,15 @@ def test_the_demo_writes_one_page_that_needs_nothing_else(
     first = demo_module.run(tmp_path / "demo", seed=1, **options)
     said = capsys.readouterr()
     assert re.search(r"test accuracy, 4 filters: 0\.\d+", said.out)
-    assert said.err == ""  # no bars when piped
+    plain = [re.sub(r"\d+ s|0\.\d+", "…", line) for line in said.err.splitlines()]
+    assert plain == [
+        line
+        for size in (32, 4)
+        for line in (
+            f"training {size} filters, epochs: 0 of 1",
+            f"training {size} filters, epochs: done after 1 of 1, …, validation accuracy …",
+        )
+    ]  # no bars when piped
     document = first.read_text(encoding="utf-8")
     page = Page()
     page.feed(document)
@@ -146,6 +154,13 @@ def test_a_missing_extra_is_told_before_anything_is_written(tmp_path: Path, monk
     with pytest.raises(ImportError, match=r"pip install 'plrp\[experiments\]'"):
         demo_module.run(tmp_path / "demo")
     assert not (tmp_path / "demo").exists()
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("somebody's page")
+    with pytest.raises(RunError, match=r"holds files of others \(index\.html\), .*: name a new or an empty folder"):
+        demo_module.run(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
 
 
 @pytest.mark.slow

@@ -152,11 +152,11 @@ def test_the_target_by_name_number_or_nearly(photos: Path, capsys: pytest.Captur
     for given, name in {"3": "tench", "Hot_Dog": "hot dog", "TENCH": "tench"}.items():
         assert run("cat.jpg", "--target", given, "-o", "out.png") == 0
         assert re.search(rf"^  {name} .*◂$", capsys.readouterr().out, re.MULTILINE)
-    assert run("cat.jpg", "--target", "dog", "-o", "none.png") == 1
+    assert run("cat.jpg", "--target", "dog", "-o", "none.png") == 2
     assert capsys.readouterr().err == (
         "plrp: no class is called 'dog'; the nearest are hot dog (1), golden retriever dog (2).\n"
     )
-    assert run("cat.jpg", "--target", "9", "-o", "none.png") == 1
+    assert run("cat.jpg", "--target", "9", "-o", "none.png") == 2
     assert "there is no class 9: the model has 0 to 3" in capsys.readouterr().err
     assert not (photos / "none.png").exists()
 
@@ -177,7 +177,7 @@ def test_class_names_from_a_file(photos: Path, capsys: pytest.CaptureFixture[str
     assert run("cat.jpg", "--classes", "names.txt", "-o", "out.png") == 0
     assert "Würstchen" in capsys.readouterr().out
     (photos / "names.txt").write_text("one\ntwo\n")
-    assert run("cat.jpg", "--classes", "names.txt", "-o", "none.png") == 1
+    assert run("cat.jpg", "--classes", "names.txt", "-o", "none.png") == 2
     assert "has 4 outputs but 2 class names" in capsys.readouterr().err
 
 
@@ -197,6 +197,10 @@ def test_geometry_can_be_set(photos: Path) -> None:
         (["--sparsity-gain", "0"], "positive"),
         (["--dilate", "some"], "number of pixels or auto"),
         (["--method", "mu"], "invalid choice"),
+        (["--crop", "0"], "a whole number from 1"),
+        (["--resize", "-3"], "a whole number from 1"),
+        (["--dpi", "0"], "a whole number from 1"),
+        (["--num-classes", "0"], "a whole number from 1"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(
@@ -216,18 +220,47 @@ def test_wrong_usage_is_exit_code_2(
         (["-o", "cat.jpg"], "is a photograph; name another output"),
         (["--save", "r.csv"], "should end in .npz"),
         (["--composite", "epsilon-minus"], "No composite named 'epsilon-minus'"),
-        (["--classes", "none.txt"], "none.txt"),
+        (["--classes", "none.txt"], "none.txt cannot be read (No such file or directory)"),
+        (["--colours", "beige"], "no colours 'beige'"),
+        (["--weights", "none.pt"], "none.pt do not exist"),
+        (["--weights", "network.py"], "network.py is cut off or no PyTorch file (it is text)"),
+        (["--device", "toaster"], "no device 'toaster' on this machine; it has cpu"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(
     photos: Path, capsys: pytest.CaptureFixture[str], options: list[str], reason: str
 ) -> None:
     before = (photos / "cat.jpg").read_bytes()
-    assert run("cat.jpg", *options) == 1
+    assert run("cat.jpg", *options) == 2
     printed = capsys.readouterr().err
     assert reason in printed
     assert printed.count("\n") == 1
     assert (photos / "cat.jpg").read_bytes() == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_told_in_our_words(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cat.jpg", "--device", "cuda") == 2
+    assert capsys.readouterr().err.startswith("plrp: There is no device 'cuda' on this machine; it has cpu")
+
+
+def test_failures_while_working_are_exit_code_1(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (photos / "broken.py").write_text(
+        "from torch import nn\n\nclass Broken(nn.Module):\n    def forward(self, x):\n        return x.shape[0] / 0\n"
+    )
+    assert main(["explain", "cat.jpg", "--model", "broken.py:Broken"]) == 1
+    assert "plrp: division by zero" in capsys.readouterr().err
+
+
+def test_a_folder_stands_for_its_photographs(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (photos / "cat-plrp.png").write_bytes(b"drawn by an earlier start")
+    (photos / ".hidden.jpg").write_bytes(b"")
+    assert run(".", "-o", "out/") == 0
+    assert sorted(path.name for path in (photos / "out").iterdir()) == ["cat.png", "dog.png", "fish.png"]
+    (photos / "empty").mkdir()
+    capsys.readouterr()
+    assert run("empty") == 2
+    assert "empty is a folder without photographs (.jpg, .jpeg, " in capsys.readouterr().err
 
 
 def test_results_never_share_a_name(tmp_path: Path) -> None:
@@ -241,7 +274,7 @@ def test_results_never_share_a_name(tmp_path: Path) -> None:
 
 def test_a_model_that_is_no_classifier_is_refused(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (photos / "dense.py").write_text("from torch import nn\nbuild = lambda: nn.Conv2d(3, 2, 1)\n")
-    assert main(["explain", "cat.jpg", "--model", "dense.py:build"]) == 1
+    assert main(["explain", "cat.jpg", "--model", "dense.py:build"]) == 2
     assert "is no classifier" in capsys.readouterr().err
 
 

@@ -7,13 +7,19 @@
 `pip install 'plrp[experiments]'`.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plrp.lazy import lazily
 from plrp.places import Bucket, DiskFull, Folder, Place, RunError
 
-from .config import VARIANTS, Config, ConfigError, Data, Maps, Metric, Model
-from .presets import PRESETS, preset
-from .results import Results
-from .store import ConfigChanged, PartsMissing, Store
-from .sweep import sweep
+if TYPE_CHECKING:
+    from .config import VARIANTS, Config, ConfigError, Data, Maps, Metric, Model
+    from .presets import PRESETS, preset
+    from .results import Results
+    from .store import ConfigChanged, PartsMissing, Store
+    from .sweep import sweep
 
 __all__ = [
     "PRESETS",
@@ -36,3 +42,14 @@ __all__ = [
     "preset",
     "sweep",
 ]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "config": ("VARIANTS", "Config", "ConfigError", "Data", "Maps", "Metric", "Model"),
+        "presets": ("PRESETS", "preset"),
+        "results": ("Results",),
+        "store": ("ConfigChanged", "PartsMissing", "Store"),
+        "sweep": ("sweep",),
+    },
+)

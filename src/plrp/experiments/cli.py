@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plrp import cluster
+from plrp.errors import UsageError
 
 _RAW = argparse.RawDescriptionHelpFormatter
 PRESETS = ("ecssd-vgg16", "ecssd-resnet50", "imagenet-vgg16", "imagenet-resnet50", "genomics-4", "genomics-32")
@@ -32,7 +33,7 @@ def _add_sweep(subparsers: Any) -> None:
         "  plrp sweep run                                    go on with a run\n"
         "  plrp sweep run.toml --out run --shard 2/8         the second of eight processes\n"
         "  plrp sweep run.toml --out s3://bucket/run --engine ray --address auto\n\n"
-        "exit codes: 0 done, 1 refused or failed, 3 done but for the parts that are named, 130 interrupted",
+        "exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 done but for parts it names, 130 interrupted",
         formatter_class=_RAW,
     )
     parser.add_argument(
@@ -67,6 +68,8 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     """`plrp sweep`."""
     import sys
 
+    if (arguments.config is None) == (arguments.preset is None):
+        raise UsageError("name a config file (plrp sweep run.toml), or a preset (--preset genomics-4).")
     from .sweep import sweep
 
     config, out = chosen(arguments)
@@ -94,12 +97,10 @@ def run_sweep(arguments: argparse.Namespace) -> int:
 
 def chosen(arguments: argparse.Namespace) -> tuple[Any, str | Path]:
     """The config that the arguments ask for, and the run's folder or URL."""
-    from .config import Config, ConfigError
+    from .config import Config
     from .presets import preset
     from .store import CONFIG, Store
 
-    if (arguments.config is None) == (arguments.preset is None):
-        raise ConfigError("name a config file (plrp sweep run.toml), or a preset (--preset genomics-4).")
     if arguments.preset is not None:
         config = preset(arguments.preset, root=arguments.root, weights=arguments.weights)
         out = arguments.out or Path(arguments.preset)
@@ -114,7 +115,7 @@ def chosen(arguments: argparse.Namespace) -> tuple[Any, str | Path]:
             config = config.changed(**{"data.root": str(arguments.root.resolve())})
         if arguments.weights is not None:
             config = config.changed(**{"model.weights": arguments.weights})
-    changes = dict(arguments.set)
+    changes = {name: _value(text) for name, text in arguments.set}
     if arguments.limit is not None:
         changes["data.limit"] = arguments.limit
     return config.changed(**changes).at(Path.cwd()), out
@@ -148,17 +149,22 @@ def run_report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _setting(text: str) -> tuple[str, Any]:
-    """`entry=value`, the value as TOML writes it; what is no TOML is text."""
-    from .config import ConfigError, read_toml
-
+def _setting(text: str) -> tuple[str, str]:
+    """`entry=value`."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise argparse.ArgumentTypeError(f"{text!r}: write entry=value, such as data.limit=30")
+    return name.strip(), value.strip()
+
+
+def _value(text: str) -> Any:
+    """A value as TOML writes it; what is no TOML is text."""
+    from .config import ConfigError, read_toml
+
     try:
-        return name.strip(), read_toml(f"value = {value}")["value"]
+        return read_toml(f"value = {text}")["value"]
     except ConfigError:
-        return name.strip(), value.strip()
+        return text
 
 
 def _location(text: str) -> str | Path:

@@ -92,7 +92,7 @@ def _train(config: Config, store: Store, show_progress: bool | None) -> None:
             patience=options.get("patience", 4),
             seed=config.seed,
             show_progress=show_progress,
-            label=f"training, {options.get('filters', 32)} filters",
+            label=f"training {options.get('filters', 32)} filters, epochs",
         )
         accuracy = network.accuracy(test.onehot(), test.labels)
     about = {

@@ -1,8 +1,9 @@
-"""How far a sweep is, and how long it will take: a bar for people, silence for pipes."""
+"""How far a sweep is, and how long it will take: a bar for people, a plain line now and then for pipes."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,9 @@ from typing import Any
 from plrp.cluster import Failure
 
 from .measure import Rehearsal
+
+EVERY = 60.0
+"""Seconds between two lines in a pipe or a file."""
 
 BRIEF = 20
 """Seconds of work for which no other process is started: each takes some to begin."""
@@ -87,10 +91,14 @@ class ClusterWatch(Watch):
 
 @contextmanager
 def bar(label: str, show: bool | None = None) -> Iterator[Callable[..., None]]:
-    """A bar on standard error that yields `step(advance=…, total=…, note=…)`; on a terminal only, unless told."""
-    if show is None:
-        show = sys.stderr.isatty()
-    if not show:
+    """A bar on standard error that yields `step(advance=…, total=…, note=…)`.
+
+    None shows it on a terminal, and elsewhere a plain line every minute. False is silent.
+    """
+    if show is None and not sys.stderr.isatty():
+        yield _lines(label)
+        return
+    if show is False:
         yield lambda **changes: None
         return
     try:
@@ -121,6 +129,20 @@ def bar(label: str, show: bool | None = None) -> Iterator[Callable[..., None]]:
             shown.update(task, **changes)
 
         yield step
+
+
+def _lines(label: str) -> Callable[..., None]:
+    """A step that says on standard error, now and then, how far it is."""
+    done, whole, last, told = 0.0, 0.0, "", time.monotonic()
+
+    def step(advance: float = 0.0, total: float | None = None, note: str | None = None) -> None:
+        nonlocal done, whole, last, told
+        done, whole, last = done + advance, whole if total is None else total, last if note is None else note
+        if whole and time.monotonic() - told >= EVERY:
+            told = time.monotonic()
+            print(f"{label}: {min(1.0, done / whole):.0%}, {last}", file=sys.stderr, flush=True)
+
+    return step
 
 
 def duration(seconds: float) -> str:

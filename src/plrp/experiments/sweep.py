@@ -10,18 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from plrp.cluster import Failure, RayCluster
-from plrp.places import DiskFull, Place
+from plrp.places import DiskFull, Place, refuse_strangers
+from plrp.refusals import check_device
 
 from . import engine as local
 from . import on_ray
 from .config import Config, differences
 from .data import open_samples
 from .measure import check_masks, check_metrics, work
-from .networks import network_digest
+from .networks import NETWORK, TRAINING, network_digest
 from .progress import ClusterWatch, Watch, bar
 from .provenance import facts
 from .results import Results
-from .store import CONFIG, PartsMissing, Store
+from .store import CONFIG, MANIFEST, PartsMissing, Store
+
+OWN = (CONFIG, "parts", "maps", MANIFEST, NETWORK, TRAINING)
+"""What other shards may write while this one begins, or a sweep left that was killed before it had a config."""
 
 NAMED = 20
 """Failed parts that an error names."""
@@ -48,7 +52,8 @@ def sweep(
     out
         The run's folder, or the URL of one (`s3://bucket/run`) that fsspec can open; default: the config's name, in
         the current folder. A run that was stopped, in whatever way, goes on where it was. A config that would give
-        other results is refused; more samples may be asked for.
+        other results is refused, and so is a folder of other files; more samples may be asked for. If fewer are, what
+        is there stays, and only those are worked on.
     shard
         (i, n): do every n-th part only, from the i-th on; n processes, on as many machines as see the folder, share the
         work.
@@ -62,7 +67,7 @@ def sweep(
         A `plrp.cluster.RayCluster` makes the parts on its nodes, with its own number of workers and threads; None makes
         them here.
     show_progress
-        A bar on standard error; default: on a terminal.
+        A bar on standard error; default: on a terminal, and elsewhere a line now and then.
     say
         Called with a sentence now and then: what is to be done, how long it will take, how much memory it needs.
 
@@ -72,7 +77,11 @@ def sweep(
     check_extras()
     config = settled(config)
     check_metrics(config)
+    if device is not None and engine is None:
+        check_device(device)
     store = Store(config.name if out is None else out)
+    if not store.place.exists(CONFIG):
+        refuse_strangers(store.place, OWN)
     samples = open_samples(config)  # refuses missing data before anything is written
     check_masks(config, samples)
     counted = replace(config, data=replace(config.data, count=samples.count, digest=samples.digest()))
@@ -85,7 +94,10 @@ def sweep(
         resolved = replace(counted, model=replace(counted.model, digest=digest))
         where = device or ("cpu" if engine is None else "as the nodes have it")
         resolved = store.settle(resolved, facts(resolved, where, threads if engine is None else engine.threads))
-        mine = [index for index in range(resolved.parts) if index % shard[1] == shard[0] - 1]
+        if resolved.samples > counted.samples:
+            first = f"they stay, and the first {counted.samples} are worked on"
+            say(f"{store} was begun with {resolved.samples} samples: {first}. For those alone, name another folder")
+        mine = [index for index in range(counted.parts) if index % shard[1] == shard[0] - 1]
         there, removed = store.sound(resolved, mine)
         for name in removed:
             say(f"{name} was damaged and is done again")

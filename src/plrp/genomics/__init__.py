@@ -13,29 +13,36 @@ matplotlib, pyjaspar, memelite and pyarrow are imported by the functions that ne
 'plrp[genomics]'`.
 """
 
-from .attribution import Attribution, Hypothetical, explain_batches, explain_sequences, pool
-from .export import base_table, save_modisco, write_bedgraph, write_parquet, write_seqlets
-from .jobs import explain_file
-from .logo import draw_logo, logo_page, plot_logos
-from .motifs import Motif, jaspar, jaspar_motifs, motif, read_motifs, write_meme
-from .network import History, SequenceCNN
-from .seqlets import Seqlets, find_patterns, find_seqlets, match_motifs, match_seqlets
-from .sequences import (
-    Genome,
-    Interval,
-    SequenceError,
-    Sequences,
-    decode,
-    encode,
-    from_onehot,
-    read_bed,
-    read_fasta,
-    read_intervals,
-    read_npz,
-    reverse_complement,
-    write_fasta,
-)
-from .simulation import Simulated, load_simulated, read_labels, read_simdata, simulate
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plrp.lazy import lazily
+
+if TYPE_CHECKING:
+    from .attribution import Attribution, Hypothetical, explain_batches, explain_sequences, pool
+    from .export import base_table, save_modisco, write_bedgraph, write_parquet, write_seqlets
+    from .jobs import explain_file
+    from .logo import draw_logo, logo_page, plot_logos
+    from .motifs import Motif, jaspar, jaspar_motifs, motif, read_motifs, write_meme
+    from .network import History, SequenceCNN
+    from .seqlets import Seqlets, find_patterns, find_seqlets, match_motifs, match_seqlets
+    from .sequences import (
+        Genome,
+        Interval,
+        SequenceError,
+        Sequences,
+        decode,
+        encode,
+        from_onehot,
+        read_bed,
+        read_fasta,
+        read_intervals,
+        read_npz,
+        reverse_complement,
+        write_fasta,
+    )
+    from .simulation import Simulated, load_simulated, read_labels, read_simdata, simulate
 
 __all__ = [
     "Attribution",
@@ -84,3 +91,32 @@ __all__ = [
     "write_parquet",
     "write_seqlets",
 ]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "attribution": ("Attribution", "Hypothetical", "explain_batches", "explain_sequences", "pool"),
+        "export": ("base_table", "save_modisco", "write_bedgraph", "write_parquet", "write_seqlets"),
+        "jobs": ("explain_file",),
+        "logo": ("draw_logo", "logo_page", "plot_logos"),
+        "motifs": ("Motif", "jaspar", "jaspar_motifs", "motif", "read_motifs", "write_meme"),
+        "network": ("History", "SequenceCNN"),
+        "seqlets": ("Seqlets", "find_patterns", "find_seqlets", "match_motifs", "match_seqlets"),
+        "sequences": (
+            "Genome",
+            "Interval",
+            "SequenceError",
+            "Sequences",
+            "decode",
+            "encode",
+            "from_onehot",
+            "read_bed",
+            "read_fasta",
+            "read_intervals",
+            "read_npz",
+            "reverse_complement",
+            "write_fasta",
+        ),
+        "simulation": ("Simulated", "load_simulated", "read_labels", "read_simdata", "simulate"),
+    },
+)

@@ -19,8 +19,10 @@ from torch import Tensor, nn
 import plrp
 from plrp.composites import Composite
 from plrp.composites import composite as named_composite
+from plrp.explain import check_pruning
 from plrp.maps import LinearMap
 from plrp.pruning import Pruning
+from plrp.refusals import check_model
 from plrp.rules import AlphaBeta, Branch, Epsilon, Gamma, Part, Rule, ZPlus
 
 from .progress import progress
@@ -138,7 +140,14 @@ def explain_batches(
     device: str | torch.device | None = None,
     show_progress: bool | None = False,
 ) -> Iterator[Attribution]:
-    """`explain_sequences`, one batch after the other: only one is in memory at a time. `onehot` may be a memory map."""
+    """`explain_sequences`, one batch after the other: only one is in memory at a time. `onehot` may be a memory map.
+
+    What is wrong with the arguments is said here, before the first batch is asked for.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}: at least one sequence a batch.")
+    check_model(model)
+    check_pruning(pruning)
     if reverse_complement and reverse_target is None and not _is_classes(target):
         raise ValueError(
             "Averaging over strands with a target that is not a class: give `reverse_target`, the target on the "
@@ -147,24 +156,30 @@ def explain_batches(
     chosen = named_composite(composite) if isinstance(composite, str) else composite
     if hypothetical:
         chosen = hypothetical_composite(chosen)
+    for given in (target, reverse_target):
+        _rows(given, slice(0), len(onehot))
     where = _device(model, device)
-    with progress("explaining", len(onehot), show_progress) as step:
-        for begin in range(0, len(onehot), batch_size):
-            rows = slice(begin, begin + batch_size)
-            part = np.ascontiguousarray(onehot[rows], np.float32)
-            x = torch.from_numpy(part).to(where)
-            relevance, score, classes = _explain(model, x, _rows(target, rows, len(onehot)), chosen, pruning)
-            if reverse_complement:
-                other = classes if reverse_target is None else _rows(reverse_target, rows, len(onehot))
-                flipped, *_ = _explain(model, x.flip(1, 2), other, chosen, pruning)
-                relevance = (relevance + flipped.flip(1, 2)) / 2
-            numbers = (
-                classes.cpu().numpy().astype(np.int64)
-                if isinstance(classes, Tensor)
-                else np.full(len(part), -1, np.int64)
-            )
-            yield Attribution(relevance.cpu().numpy(), part, score.cpu().numpy().astype(np.float32), numbers)
-            step(len(part))
+
+    def batches() -> Iterator[Attribution]:
+        with progress("explaining", len(onehot), show_progress) as step:
+            for begin in range(0, len(onehot), batch_size):
+                rows = slice(begin, begin + batch_size)
+                part = np.ascontiguousarray(onehot[rows], np.float32)
+                x = torch.from_numpy(part).to(where)
+                relevance, score, classes = _explain(model, x, _rows(target, rows, len(onehot)), chosen, pruning)
+                if reverse_complement:
+                    other = classes if reverse_target is None else _rows(reverse_target, rows, len(onehot))
+                    flipped, *_ = _explain(model, x.flip(1, 2), other, chosen, pruning)
+                    relevance = (relevance + flipped.flip(1, 2)) / 2
+                numbers = (
+                    classes.cpu().numpy().astype(np.int64)
+                    if isinstance(classes, Tensor)
+                    else np.full(len(part), -1, np.int64)
+                )
+                yield Attribution(relevance.cpu().numpy(), part, score.cpu().numpy().astype(np.float32), numbers)
+                step(len(part))
+
+    return batches()
 
 
 def _explain(

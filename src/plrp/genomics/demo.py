@@ -26,6 +26,7 @@ from plrp import pages
 from plrp.experiments import statements
 from plrp.experiments.measured import LABELS, LRP, Measured, Method
 from plrp.files import new_file
+from plrp.places import Folder, refuse_strangers
 from plrp.pruning import Pruning
 
 from . import report
@@ -94,6 +95,10 @@ def run(
     changes = {"seed": seed, "data.sequences": count, "model.epochs": epochs}
     configs = {f"{size} filters": preset(f"genomics-{size}", limit=explained).changed(**changes) for size in FILTERS}
     out = Path(out)
+    runs = [f"genomics-{size}" for size in FILTERS]
+    marks = [*(f"{run}/config.toml" for run in runs), "data/simulation.json"]
+    if not any((out / mark).exists() for mark in marks):  # of an earlier start
+        refuse_strangers(Folder(out), runs)
     out.mkdir(parents=True, exist_ok=True)
     compiling = compile_in_background()
     try:

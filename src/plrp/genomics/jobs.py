@@ -23,9 +23,10 @@ import torch
 from torch import nn
 
 from plrp.cluster import Failure, RayCluster, Tick, Work, inside, spread
-from plrp.files import UNFINISHED, new_file
-from plrp.places import Folder, Place, RunError, place_at
+from plrp.files import new_file
+from plrp.places import Folder, Place, RunError, place_at, refuse_strangers
 from plrp.pruning import Pruning
+from plrp.refusals import check_device
 
 from .attribution import COMPOSITE, Pooling, explain_sequences, pool
 from .export import write_bedgraph, write_npz, write_parquet, write_seqlets
@@ -126,6 +127,8 @@ def explain_file(
         raise ValueError(f"shard {index}/{count}: write i/n with i from 1 to n.")
     if engine is not None and not isinstance(model, str):
         raise ValueError("on a cluster the model is named, such as 'file.py:factory', for a module does not travel.")
+    if device is not None and engine is None:
+        check_device(device)
     place = out if isinstance(out, Place) else place_at(out)
     if engine is not None and place.private:
         raise RunError(f"{place} is this process's memory, which workers do not see: name a folder or a bucket.")
@@ -366,12 +369,7 @@ def _settle(place: Place, settings: dict[str, Any]) -> None:
                 "folder."
             )
         return
-    if isinstance(place, Folder):
-        names = {path.name for path in place.path.iterdir()} if place.path.exists() else set()
-    else:
-        names = set(place.names())
-    if any(name not in (RUN, "parts") and UNFINISHED not in name for name in names):  # other shards may have begun
-        raise FileExistsError(f"{place} is there already and holds no run of plrp: choose another --out.")
+    refuse_strangers(place, (RUN, "parts"))  # other shards may have begun
     place.write(RUN, (json.dumps(wanted, indent=1) + "\n").encode())
 
 

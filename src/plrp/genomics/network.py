@@ -115,7 +115,7 @@ class SequenceCNN(nn.Module):
         weight_decay: float = 1e-4,
         seed: int = 0,
         show_progress: bool | None = None,
-        label: str = "training",
+        label: str = "training epochs",
     ) -> History:
         """Train (cross-entropy, Adam) until the validation loss has not fallen for `patience` epochs; keep the best.
 
@@ -125,7 +125,7 @@ class SequenceCNN(nn.Module):
         x, y = _tensors(x, y)
         vx, vy = _tensors(*validation)
         history, best, best_loss = History(), copy.deepcopy(self.state_dict()), float("inf")
-        with torch.random.fork_rng(devices=[]), progress(label, epochs, show_progress) as step:
+        with torch.random.fork_rng(devices=[]), progress(label, epochs, show_progress, announce=True) as step:
             torch.manual_seed(seed)
             for layer in self.modules():
                 if isinstance(layer, (nn.Conv1d, nn.BatchNorm1d, nn.Linear)):

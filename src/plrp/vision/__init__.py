@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plrp.files import save_figure
+from plrp.lazy import lazily
 
 if TYPE_CHECKING:
     from plrp.vision.datasets import ECSSD, DatasetError, ImageNet, Photographs
@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from plrp.vision.heatmaps import Heatmap, heatmap
     from plrp.vision.layers import flow_figure, thinning_figure
     from plrp.vision.photographs import BadImage, Photograph, read_photograph
-
-# Loaded when first used: `plrp --help` imports this package, and needs none of them.
-_HOME = {
-    "datasets": ("ECSSD", "DatasetError", "ImageNet", "Photographs"),
-    "explained": ("ExplainedPhotograph", "explain_photograph"),
-    "figures": ("comparison_figure", "explanation_figure"),
-    "flows": ("Flow", "Thinning", "flow", "thinning"),
-    "geometry": ("Geometry",),
-    "heatmaps": ("Heatmap", "heatmap"),
-    "layers": ("flow_figure", "thinning_figure"),
-    "photographs": ("BadImage", "Photograph", "read_photograph"),
-}
 
 __all__ = [
     "ECSSD",
@@ -53,15 +41,16 @@ __all__ = [
     "thinning_figure",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    for home, names in _HOME.items():
-        if name in names:
-            found = getattr(import_module(f"plrp.vision.{home}"), name)
-            globals()[name] = found
-            return found
-    raise AttributeError(f"module 'plrp.vision' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "datasets": ("ECSSD", "DatasetError", "ImageNet", "Photographs"),
+        "explained": ("ExplainedPhotograph", "explain_photograph"),
+        "figures": ("comparison_figure", "explanation_figure"),
+        "flows": ("Flow", "Thinning", "flow", "thinning"),
+        "geometry": ("Geometry",),
+        "heatmaps": ("Heatmap", "heatmap"),
+        "layers": ("flow_figure", "thinning_figure"),
+        "photographs": ("BadImage", "Photograph", "read_photograph"),
+    },
+)

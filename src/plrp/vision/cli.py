@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plrp.errors import UsageError
+
 if TYPE_CHECKING:
     from plrp.models import LoadedModel
     from plrp.pruning import Pruning
@@ -23,9 +25,10 @@ examples:
   plrp explain photo.jpg --model networks.py:build --weights best.pt --target dog --layers -o out.pdf
   plrp explain photo.jpg --model timm:convnext_tiny --save relevance.npz
 
-With several photographs, -o and --save name a folder, or a file whose name goes before each photograph's.
-Exit code: 0 all done, 1 some photographs could not be read (the others are done), 2 wrong usage, 130
-interrupted.
+With several photographs, or a folder of them, -o and --save name a folder, or a file whose name goes before each
+photograph's.
+exit codes: 0 all done; 1 failed while working, or photographs that could not be read (the others are done);
+2 wrong usage: an option, or what it names, cannot be used; 130 interrupted
 """
 FORMATS = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 
@@ -39,7 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("photographs", nargs="+", metavar="PHOTO", help="JPEG, PNG, TIFF, WebP, …")
+    parser.add_argument("photographs", nargs="+", metavar="PHOTO", help="JPEG, PNG, TIFF, WebP, …, or a folder of them")
     model = parser.add_argument_group("model")
     model.add_argument(
         "--model",
@@ -53,10 +56,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="state dict (.pth, .pt, .safetensors), a published name such as IMAGENET1K_V1, or random; "
         "default: the published weights, downloaded once",
     )
-    model.add_argument("--num-classes", type=int, metavar="N", help="outputs of a model with weights of your own")
+    model.add_argument("--num-classes", type=_count, metavar="N", help="outputs of a model with weights of your own")
     model.add_argument("--classes", metavar="FILE", help="names of the classes, one per line")
-    model.add_argument("--resize", type=int, metavar="N", help="shorter side before the crop (default: the model's)")
-    model.add_argument("--crop", type=int, metavar="N", help="side of the central crop (default: the model's)")
+    model.add_argument("--resize", type=_count, metavar="N", help="shorter side before the crop (default: the model's)")
+    model.add_argument("--crop", type=_count, metavar="N", help="side of the central crop (default: the model's)")
     model.add_argument("--device", default="cpu", help="cpu, cuda, mps (default: cpu)")
     how = parser.add_argument_group("explanation")
     how.add_argument(
@@ -112,7 +115,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="N",
         help="grow relevant pixels by N so that single ones stay visible (default: auto)",
     )
-    out.add_argument("--dpi", type=int, default=200, help="of pixel formats (default: 200)")
+    out.add_argument("--dpi", type=_count, default=200, help="of pixel formats (default: 200)")
     out.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     parser.set_defaults(run=run)
 
@@ -121,21 +124,24 @@ def run(arguments: argparse.Namespace) -> int:
     """Explains every photograph; a bad one is reported and skipped."""
     from plrp.vision.photographs import BadImage, read_photograph
 
-    photographs = [Path(name) for name in arguments.photographs]
+    photographs = [path for name in arguments.photographs for path in photographs_at(Path(name))]
     outputs = output_paths(arguments.out, photographs, ".png", "-plrp")
     archives = output_paths(arguments.save, photographs, ".npz", "") if arguments.save else None
     for path in outputs:
         if path.suffix.lower() not in FORMATS:
-            raise ValueError(f"{path} should end in {', '.join(FORMATS)}.")
+            raise UsageError(f"{path} should end in {', '.join(FORMATS)}.")
     for path in archives or ():
         if path.suffix.lower() != ".npz":
-            raise ValueError(f"{path} should end in .npz.")
+            raise UsageError(f"{path} should end in .npz.")
     overwritten = {path.resolve() for path in photographs} & {path.resolve() for path in outputs}
     if overwritten:
-        raise ValueError(f"{overwritten.pop()} is a photograph; name another output with -o.")
+        raise UsageError(f"{overwritten.pop()} is a photograph; name another output with -o.")
     if not any(path.is_file() for path in photographs):  # before a model is loaded for nothing
         raise BadImage(f"{photographs[0]} does not exist.")
-    model, prunings = prepared(arguments)
+    try:
+        model, prunings = prepared(arguments)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     done, skipped = 0, 0
     try:
         with progress(len(photographs), arguments.quiet) as step:
@@ -161,6 +167,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if skipped else 0
 
 
+def photographs_at(path: Path) -> list[Path]:
+    """The photograph itself, or those of a folder, in order, but for pictures that this command drew."""
+    from plrp.vision.photographs import SUFFIXES
+
+    if not path.is_dir():
+        return [path]
+    found = [file for file in sorted(path.iterdir()) if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
+    found = [file for file in found if not file.name.endswith("-plrp.png")]
+    if not found:
+        raise UsageError(f"{path} is a folder without photographs ({', '.join(SUFFIXES)}): name another, or files.")
+    return found
+
+
 def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]:
     """The model and the prunings that the arguments ask for."""
     from dataclasses import replace
@@ -168,10 +187,14 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     import plrp
     from plrp import models
     from plrp.pruning import Pruning
+    from plrp.refusals import check_device
     from plrp.vision.explained import class_number
     from plrp.vision.geometry import Geometry
+    from plrp.vision.heatmaps import colour_table
 
-    plrp.composite(arguments.composite)  # an unknown name is said before anything is loaded
+    plrp.composite(arguments.composite)  # what is wrong is said before anything is loaded
+    colour_table(arguments.colours)
+    device = check_device(arguments.device)
     gain = arguments.sparsity_gain
     if arguments.compare:
         gains = [None] if gain is None else [None, gain]
@@ -188,12 +211,15 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
         arguments.model, weights=arguments.weights, num_classes=arguments.num_classes, quiet=arguments.quiet
     )
     if arguments.classes:
-        names = Path(arguments.classes).read_text("utf-8").splitlines()
+        try:
+            names = Path(arguments.classes).read_text("utf-8").splitlines()
+        except OSError as error:
+            raise UsageError(f"the class names {arguments.classes} cannot be read ({error.strerror}).") from None
         model = replace(model, categories=tuple(name.strip() for name in names if name.strip()))
     geometry = model.geometry or Geometry()
     model = replace(
         model,
-        module=model.module.to(arguments.device),
+        module=model.module.to(device),
         geometry=replace(geometry, resize=arguments.resize or geometry.resize, crop=arguments.crop or geometry.crop),
     )
     if arguments.target is not None and model.categories is not None:
@@ -283,7 +309,7 @@ def output_paths(given: str | None, photographs: Sequence[Path], suffix: str, ta
     if given.endswith(("/", "\\")) or path.is_dir():
         return [path / f"{name}{suffix}" for name in names]
     if not path.suffix:
-        raise ValueError(f"{given} has no suffix: write {given}{suffix} for a file, {given}/ for a folder.")
+        raise UsageError(f"{given} has no suffix: write {given}{suffix} for a file, {given}/ for a folder.")
     if len(photographs) == 1:
         return [path]
     return [path.with_name(f"{path.stem}-{name}{path.suffix}") for name in names]
@@ -349,6 +375,12 @@ def _proportions(text: str) -> list[float]:
     return list(dict.fromkeys(_proportion(part.strip()) for part in text.split(",") if part.strip())) or [
         _proportion(text)
     ]
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 1")
+    return int(text)
 
 
 def _positive(text: str) -> float:

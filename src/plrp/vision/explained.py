@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 LRP = "LRP"
 
 
+class ClassError(ValueError):
+    """A class that a model does not have, or names that are not those of its classes."""
+
+    exit_code = 2
+
+
 @dataclass(frozen=True)
 class ExplainedPhotograph:
     """What a model saw in a photograph, and why.
@@ -156,7 +162,7 @@ def explain_photograph(
     inputs = geometry.tensor(photograph)[None].to(device)
     trace = plrp.trace(model.module, inputs)
     if not isinstance(trace.output, Tensor) or trace.output.dim() != 2:
-        raise ValueError(f"{model.name} is no classifier: its output is not (batch, classes).")
+        raise ClassError(f"{model.name} is no classifier: its output is not (batch, classes).")
     logits = trace.output[0].detach().float().cpu()
     categories = categories_of(model, len(logits))
     chosen = int(logits.argmax()) if target is None else class_number(target, categories)
@@ -191,7 +197,7 @@ def categories_of(model: LoadedModel, classes: int) -> tuple[str, ...]:
     """The names of a model's classes: its own, ImageNet's where there are 1,000, else their numbers."""
     if model.categories is not None:
         if len(model.categories) != classes:
-            raise ValueError(f"{model.name} has {classes} outputs but {len(model.categories)} class names.")
+            raise ClassError(f"{model.name} has {classes} outputs but {len(model.categories)} class names.")
         return model.categories
     if classes == 1000:
         return imagenet_categories()
@@ -203,7 +209,7 @@ def class_number(target: int | str, categories: Sequence[str]) -> int:
     if isinstance(target, int) or target.strip().lstrip("-").isdigit():
         number = int(target)
         if not 0 <= number < len(categories):
-            raise ValueError(f"there is no class {number}: the model has 0 to {len(categories) - 1}.")
+            raise ClassError(f"there is no class {number}: the model has 0 to {len(categories) - 1}.")
         return number
     plain = [name.lower().replace("_", " ") for name in categories]
     wanted = target.strip().lower().replace("_", " ")
@@ -215,4 +221,4 @@ def class_number(target: int | str, categories: Sequence[str]) -> int:
         if close
         else (f"give a number from 0 to {len(categories) - 1}")
     )
-    raise ValueError(f"no class is called {target!r}; {hint}.")
+    raise ClassError(f"no class is called {target!r}; {hint}.")

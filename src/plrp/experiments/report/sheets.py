@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from plrp import pages
 from plrp.experiments.figures import DARK, PIXELS
 from plrp.files import new_file, save_figure
+from plrp.places import Folder, refuse_strangers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +25,8 @@ FOLDERS = ("figures", "tables")
 class Sheets:
     """The folder of a report: `index.html`, `figures/`, `tables/`, and `files.json`, the list of what is in them.
 
-    Of an earlier report in the same folder, what this one does not write again is removed; other files stay.
+    Of an earlier report in the same folder, what this one does not write again is removed; other files stay. A
+    folder of other files that holds no report is refused.
     """
 
     def __init__(self, out: Path, formats: Sequence[str], show_progress: bool | None = None) -> None:
@@ -33,6 +35,8 @@ class Sheets:
         self.show_progress = show_progress
         self.names: set[tuple[str, str]] = set()
         self.earlier = earlier_files(out)
+        if not (out / WRITTEN).exists():
+            refuse_strangers(Folder(out))
         self.written: set[str] = set()
 
     def drawing(self, name: str, wide: Figure, alt: str, caption: str = "", narrow: Figure | None = None) -> str:
