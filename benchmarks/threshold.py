@@ -1,8 +1,8 @@
 """θ of both signs and the survivors of 3.2 million values, against numpy.sort of the same values alone.
 
 Ours is all that the engine does to prune a tensor (1, 64, 224, 224): masses, θ⁺ and θ⁻, and the survivors times λ, by
-their positions where they are few, else in place. Two kinds of values: every entry non-zero, of both signs and with long tails; and the relevance
-that a photograph leaves in VGG-16 at that size (one sign, many zeros).
+their positions where they are few, else in place. Two kinds of values: every entry non-zero, of both signs and with
+long tails; and the relevance that a photograph leaves in VGG-16 at that size (one sign, many zeros).
 """
 
 from __future__ import annotations
