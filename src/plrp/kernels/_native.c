@@ -522,51 +522,111 @@ static PyObject *py_thin(PyObject *self, PyObject *const *given, Py_ssize_t coun
     Py_RETURN_NONE;
 }
 
-/* Survivors of rows (positions × channels). collect_rows(values, positions, offsets, rows, channels, stats, rescale,
-   out_positions, out_begins, out_channels, out_values) → number of positions */
+/* Rows (positions × channels) are looked through in sheaves. */
+enum { SHEAF = 128, SIXTEEN = 16 };
+
+typedef struct {
+    const float *values;
+    const int64_t *positions, *offsets;
+    int64_t rows, samples, channels;
+    const double *stats;
+    int rescale;
+    int64_t (*found)[2]; /* per sheaf: rows that hold survivors, and survivors; then how many there are before it */
+    int64_t *out_positions, *begins;
+    int32_t *out_channels;
+    float *out_values;
+} gleaning;
+
+INLINE int64_t sample_of(const gleaning *g, int64_t row) {
+    int64_t n = 0;
+    while (g->offsets[n + 1] <= row) n++;
+    return n;
+}
+
+FOR_THIS_MACHINE
+static void measure_sheaf(void *context, int64_t item) {
+    gleaning *g = context;
+    int64_t to = (item + 1) * SHEAF < g->rows ? (item + 1) * SHEAF : g->rows, last = -1;
+    keeping k = {0, 0, 1, 1};
+    for (int64_t row = item * SHEAF; row < to; row++) {
+        int64_t n = last >= 0 && g->offsets[last + 1] > row ? last : sample_of(g, row);
+        if (n != last) k = keeping_of(g->stats + (last = n) * STATS, 0);
+        const float *v = g->values + row * g->channels;
+        int32_t count = 0;
+        for (int64_t c = 0; c < g->channels; c++) count += kept(&k, v[c]);
+        g->found[item][0] += count != 0;
+        g->found[item][1] += count;
+    }
+}
+
+FOR_THIS_MACHINE
+static void glean_sheaf(void *context, int64_t item) {
+    gleaning *g = context;
+    int64_t to = (item + 1) * SHEAF < g->rows ? (item + 1) * SHEAF : g->rows, last = -1;
+    int64_t places = g->found[item][0], neurons = g->found[item][1];
+    if (places == g->found[item + 1][0]) return;
+    keeping k = {0, 0, 1, 1};
+    for (int64_t row = item * SHEAF; row < to; row++) {
+        int64_t n = last >= 0 && g->offsets[last + 1] > row ? last : sample_of(g, row), first = neurons, c = 0;
+        if (n != last) k = keeping_of(g->stats + (last = n) * STATS, g->rescale);
+        const float *v = g->values + row * g->channels;
+        for (; c < g->channels; c += SIXTEEN) { /* most blocks hold no survivor */
+            int64_t end = c + SIXTEEN < g->channels ? c + SIXTEEN : g->channels;
+            int any = 0;
+            for (int64_t i = c; i < end; i++) any |= kept(&k, v[i]);
+            if (!any) continue;
+            for (int64_t i = c; i < end; i++)
+                if (kept(&k, v[i])) {
+                    g->out_channels[neurons] = (int32_t)i;
+                    g->out_values[neurons++] = scaled(&k, v[i]);
+                }
+        }
+        if (neurons == first) continue;
+        g->out_positions[places] = g->positions[row];
+        g->begins[places++] = first;
+    }
+}
+
+/* How many there are before each of `items`, from how many each has; returns all. */
+static void running(int64_t (*found)[2], int64_t items, int64_t total[2]) {
+    total[0] = total[1] = 0;
+    for (int64_t i = 0; i <= items; i++)
+        for (int n = 0; n < 2; n++) {
+            int64_t more = found[i][n];
+            found[i][n] = total[n];
+            total[n] += more;
+        }
+}
+
+/* Survivors of rows (positions × channels). collect_rows(values, positions, offsets, samples, channels, stats, rescale,
+   out_positions, out_begins, out_channels, out_values, threads) → number of positions */
 static PyObject *py_collect_rows(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     (void)self;
-    int64_t a[11];
-    if (!read_numbers(given, count, 11, a)) return NULL;
-    const float *values = POINTER(const float, a[0]);
-    const int64_t *positions = POINTER(const int64_t, a[1]), *offsets = POINTER(const int64_t, a[2]);
-    int64_t samples = a[3], channels = a[4];
-    const double *stats = POINTER(const double, a[5]);
-    int64_t *out_positions = POINTER(int64_t, a[7]), *out_begins = POINTER(int64_t, a[8]);
-    int32_t *out_channels = POINTER(int32_t, a[9]);
-    float *out_values = POINTER(float, a[10]);
-    int64_t places = 0, neurons = 0;
+    int64_t a[12];
+    if (!read_numbers(given, count, 12, a)) return NULL;
+    gleaning g = {.values = POINTER(const float, a[0]),
+                  .positions = POINTER(const int64_t, a[1]),
+                  .offsets = POINTER(const int64_t, a[2]),
+                  .samples = a[3],
+                  .channels = a[4],
+                  .stats = POINTER(const double, a[5]),
+                  .rescale = (int)a[6],
+                  .out_positions = POINTER(int64_t, a[7]),
+                  .begins = POINTER(int64_t, a[8]),
+                  .out_channels = POINTER(int32_t, a[9]),
+                  .out_values = POINTER(float, a[10])};
+    g.rows = g.samples ? g.offsets[g.samples] : 0;
+    int64_t items = (g.rows + SHEAF - 1) / SHEAF, threads = g.rows * g.channels < 1 << 16 ? 1 : a[11], total[2];
+    g.found = calloc((size_t)(items + 1), sizeof *g.found);
+    if (!g.found) return PyErr_NoMemory();
     Py_BEGIN_ALLOW_THREADS
-    for (int64_t n = 0; n < samples; n++) {
-        keeping k = keeping_of(stats + n * STATS, (int)a[6]);
-        for (int64_t row = offsets[n]; row < offsets[n + 1]; row++) {
-            const float *v = values + row * channels;
-            int64_t first = neurons;
-            int64_t c = 0;
-            for (; c + 16 <= channels; c += 16) { /* most blocks hold no survivor */
-                int any = 0;
-                for (int64_t i = 0; i < 16; i++) any |= kept(&k, v[c + i]);
-                if (!any) continue;
-                for (int64_t i = c; i < c + 16; i++)
-                    if (kept(&k, v[i])) {
-                        out_channels[neurons] = (int32_t)i;
-                        out_values[neurons++] = scaled(&k, v[i]);
-                    }
-            }
-            for (; c < channels; c++)
-                if (kept(&k, v[c])) {
-                    out_channels[neurons] = (int32_t)c;
-                    out_values[neurons++] = scaled(&k, v[c]);
-                }
-            if (neurons > first) {
-                out_positions[places] = positions[row];
-                out_begins[places++] = first;
-            }
-        }
-    }
-    out_begins[places] = neurons;
+    parallel(measure_sheaf, &g, items, threads);
+    running(g.found, items, total);
+    parallel(glean_sheaf, &g, items, threads);
+    g.begins[total[0]] = total[1];
     Py_END_ALLOW_THREADS
-    return PyLong_FromLongLong(places);
+    free(g.found);
+    return PyLong_FromLongLong(total[0]);
 }
 
 /* A tensor is looked through in stripes: so many places of the plane, all channels of each. */
@@ -648,7 +708,7 @@ static PyObject *py_collect_dense(PyObject *self, PyObject *const *given, Py_ssi
                     .begins = POINTER(int64_t, a[7]),
                     .out_channels = POINTER(int32_t, a[8]),
                     .out_values = POINTER(float, a[9])};
-    int64_t items = a[1] * s.stripes, threads = a[1] * a[2] * a[3] < 1 << 16 ? 1 : a[10], places = 0, neurons = 0;
+    int64_t items = a[1] * s.stripes, threads = a[1] * a[2] * a[3] < 1 << 16 ? 1 : a[10], total[2];
     s.found = calloc((size_t)(items + 1), sizeof *s.found);
     s.counts = calloc((size_t)(items + 1), sizeof *s.counts);
     if (!s.found || !s.counts) {
@@ -658,19 +718,13 @@ static PyObject *py_collect_dense(PyObject *self, PyObject *const *given, Py_ssi
     }
     Py_BEGIN_ALLOW_THREADS
     parallel(measure_stripe, &s, items, threads);
-    for (int64_t i = 0; i <= items; i++) {
-        int64_t more[2] = {s.found[i][0], s.found[i][1]};
-        s.found[i][0] = places;
-        s.found[i][1] = neurons;
-        places += more[0];
-        neurons += more[1];
-    }
+    running(s.found, items, total);
     parallel(collect_stripe, &s, items, threads);
-    s.begins[places] = neurons;
+    s.begins[total[0]] = total[1];
     Py_END_ALLOW_THREADS
     free(s.found);
     free(s.counts);
-    return PyLong_FromLongLong(places);
+    return PyLong_FromLongLong(total[0]);
 }
 
 /* Single neurons in any order, brought into the order of positions; what lands on one neuron is added up.
@@ -1645,9 +1699,9 @@ static void again_band(void *context, int64_t item) {
     const layer *l = &g->l;
     int64_t band = item * l->phases + l->phase, last = band_begin(l, band + 1);
     int64_t room = 0;
-    int32_t *at = NULL; /* the survivors that one output position reads: where in a weight's row, which, and what */
+    int32_t *at = NULL; /* the survivors that one output position reads: where in a weight's row, and which */
     int64_t *which = NULL;
-    float *x = NULL;
+    float *x = NULL, *n = NULL, *got = NULL; /* what they contribute with, contribute to one neuron, and receive of all */
     for (int64_t q = band_begin(l, band); q < last; q++) {
         const int32_t *taps = l->taps + q * l->kernel;
         int64_t many = 0;
@@ -1655,11 +1709,13 @@ static void again_band(void *context, int64_t item) {
             if (taps[t] >= 0) many += g->end[taps[t]] - g->lowest[taps[t]];
         if (many > room) {
             room = 2 * many;
-            free(at), free(which), free(x);
+            free(at), free(which), free(x), free(n), free(got);
             at = malloc((size_t)room * sizeof *at);
             which = malloc((size_t)room * sizeof *which);
             x = malloc((size_t)room * sizeof *x);
-            if (!at || !which || !x) {
+            n = malloc((size_t)room * sizeof *n);
+            got = malloc((size_t)room * sizeof *got);
+            if (!at || !which || !x || !n || !got) {
                 atomic_store(&g->failed, 1);
                 break;
             }
@@ -1670,27 +1726,32 @@ static void again_band(void *context, int64_t item) {
                 for (int64_t i = g->lowest[taps[t]]; i < g->end[taps[t]]; i++) {
                     at[many] = (int32_t)(t * l->inputs + g->channels[i]);
                     which[many] = i;
-                    x[many++] = g->x[i];
+                    x[many] = g->x[i];
+                    got[many++] = 0;
                 }
         for (int64_t e = l->begins[q]; e < l->begins[q + 1]; e++) {
-            int64_t k = l->channels[e];
+            int64_t k = l->channels[e], i = 0;
             const float *w = l->weight + k * l->kernel * l->inputs;
-            float m = l->s[e] * (l->d[e] - (l->bias ? l->bias[k] : 0)), parts[4] = {0, 0, 0, 0};
-            int64_t i = 0;
-            for (; i + 4 <= many; i += 4)
-                for (int n = 0; n < 4; n++) parts[n] += x[i + n] * w[at[i + n]];
-            for (; i < many; i++) parts[0] += x[i] * w[at[i]];
-            float reached = (parts[0] + parts[1]) + (parts[2] + parts[3]);
+            float m = l->s[e] * (l->d[e] - (l->bias ? l->bias[k] : 0)), reached = 0;
+            for (i = 0; i < many; i++) n[i] = x[i] * w[at[i]];
+            lanes sums[2] = {{0}, {0}};
+            for (i = 0; i + 2 * LANES <= many; i += 2 * LANES) {
+                sums[0] += *(const lanes *)(n + i);
+                sums[1] += *(const lanes *)(n + i + LANES);
+            }
+            for (; i < many; i++) reached += n[i];
+            reached += sum_lanes(sums[0] + sums[1]);
             if (reached <= 0) { /* contributions ≥ 0 cancel only where there are none */
                 g->orphaned[e] = m;
                 continue;
             }
             g->orphaned[e] = 0;
             float share = m / reached;
-            for (i = 0; i < many; i++) g->received[which[i]] += share * w[at[i]] * x[i];
+            for (i = 0; i < many; i++) got[i] += share * n[i];
         }
+        for (int64_t i = 0; i < many; i++) g->received[which[i]] += got[i];
     }
-    free(at), free(which), free(x);
+    free(at), free(which), free(x), free(n), free(got);
 }
 
 /* What each neuron of the output handed down in the first pass, to the survivors alone; for contributions ≥ 0 and one

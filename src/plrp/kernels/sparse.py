@@ -253,13 +253,13 @@ def survivors(relevance: Tensor | Rows, stats: Tensor, rescale: bool) -> Neurons
             torch.empty(most + 1, dtype=torch.int64, device="cpu"),
         )
         found = torch.empty(kept, dtype=torch.int32, device="cpu"), torch.empty(kept, dtype=torch.float32, device="cpu")
+        into = positions, begins, *found
         if isinstance(relevance, Rows):
             where = relevance.positions, relevance.offsets, samples, channels
-            places = native.call("collect_rows", values, *where, stats, rescale, positions, begins, *found)
+            places = native.call("collect_rows", values, *where, stats, rescale, *into, native.threads())
         else:
             where_dense = samples, channels, plane
-            found_in = stats, rescale, positions, begins, *found
-            places = native.call("collect_dense", values, *where_dense, *found_in, native.threads())
+            places = native.call("collect_dense", values, *where_dense, stats, rescale, *into, native.threads())
         begins = begins[: places + 1]
         return Neurons(relevance.shape, positions[:places], begins, *(f[: int(begins[-1])] for f in found))
     if isinstance(relevance, Rows):
