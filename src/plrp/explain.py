@@ -536,7 +536,8 @@ class Walk:
             taken = term if taken is None else taken.add_(term)
             book_branch(book, branch, part, s, d, epsilon, samples)
             if self.again and id(value) in self.sites:
-                handed.append(Handed(branch, part, s, d, epsilon))
+                geometry = followable(op, self.dtype) if self.sparse and rule.uses_layer else None
+                handed.append(Handed(branch, part, s, d, epsilon, geometry))
         self._book_unhanded(book, op, branches, given)
         assert taken is not None
         return taken, handed

@@ -119,6 +119,18 @@ class Followed:
         return Handed(self.branch, given, s, d, self.epsilon)
 
 
+def follow(one: Handed) -> Followed:
+    """What a dense pass did, for its neurons that hold relevance: few survivors below make a second pass cheap."""
+    assert one.geometry is not None
+    s = one.s.contiguous()
+    stats = torch.zeros(len(s), 8, dtype=torch.float64)
+    stats[:, 6] = stats[:, 7] = nonzero_counts(s.flatten(1))
+    neurons = survivors(s, stats, rescale=False)
+    held = neurons.holding(neurons.at(one.given))
+    d = neurons.at(one.denominator)
+    return Followed(one.branch, plan(one.geometry, neurons), held, held.values, neurons.values, d, one.epsilon)
+
+
 def _rows(part: Part, found: Plan) -> Tensor:
     if part.unit:
         return part.input.new_ones(len(found.positions), found.geometry.inputs[1])

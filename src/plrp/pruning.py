@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from .composites import nearest
-from .following import FEWEST, NEURONS_BELOW, Followed, again, mass_of
+from .following import FEWEST, NEURONS_BELOW, Followed, again, follow, mass_of
+from .kernels import native
 from .kernels.selection import countable, statistics, thresholds
 from .kernels.sparse import Neurons, Relevance, Rows, at_neurons, dense, rescaling, survivors, thinned
 from .kernels.switch import fast
@@ -170,11 +171,20 @@ class Arrived:
         return Arrived(layers, None if self.other is None else dense(self.other))
 
     @property
-    def sparse(self) -> bool:
-        """Whether all of it is relevance of few neurons."""
-        return not isinstance(self.other, Tensor) and all(
-            isinstance(h, Followed) for _, branches in self.layers for h in branches
-        )
+    def followed(self) -> bool:
+        """Whether all that arrived is relevance of few neurons, or can be handed to few again in compiled loops."""
+        handed = [one for _, branches in self.layers for one in branches]
+        if not isinstance(self.other, Tensor) and all(isinstance(one, Followed) for one in handed):
+            return True
+        return all(_compiled(one) for one in handed)
+
+
+def _compiled(one: Handed | Followed) -> bool:
+    """Whether the compiled second pass takes it: contributions ≥ 0, so that rounding is not amplified either."""
+    geometry = one.plan.geometry if isinstance(one, Followed) else one.geometry
+    if geometry is None or geometry.groups > 1 or not native.available(one.given):
+        return False
+    return one.branch.one_sign and len(one.branch.parts) == 1
 
 
 @dataclass
@@ -301,7 +311,9 @@ def prune(
 ) -> tuple[Relevance, dict[str, Any]]:
     """Prune the relevance of one tensor. Returns the new relevance and the ledger's columns; books what was lost."""
     if sparse and by_neurons(relevance, site, pruning, arrived):
-        return prune_neurons(relevance, site, pruning, arrived, book)
+        found = prune_neurons(relevance, site, pruning, arrived, book)
+        if found is not None:
+            return found
     relevance = dense(relevance)
     if arrived is not None:
         arrived = arrived.dense()
@@ -334,15 +346,18 @@ def by_neurons(relevance: Relevance, site: Site, pruning: Pruning, arrived: Arri
         and len(relevance.shape) > 2
         and relevance.shape.numel() >= FEWEST
         and (not isinstance(relevance, Tensor) or relevance.is_contiguous())
-        and (pruning.redistribution == "lambda" or (pruning.conserve and arrived is not None and arrived.sparse))
+        and (pruning.redistribution == "lambda" or (pruning.conserve and arrived is not None and arrived.followed))
         and pruning.conserve
     )
 
 
 def prune_neurons(
     relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None, book: Booking
-) -> tuple[Relevance, dict[str, Any]]:
-    """The same for tensors of which few neurons survive, which are all that is looked at from here on."""
+) -> tuple[Relevance, dict[str, Any]] | None:
+    """The same for tensors of which few neurons survive, which are all that is looked at from here on.
+
+    None for PLRP-M where they are not few: its second pass is then better made by whole tensors.
+    """
     if isinstance(relevance, Neurons):
         relevance = relevance.rows()
     if isinstance(relevance, Rows):
@@ -352,7 +367,7 @@ def prune_neurons(
     stats = statistics(values, offsets, *site.shares).to(values.device)
     scaled = pruning.redistribution == "lambda"
     if isinstance(relevance, Tensor) and bool((stats[:, 7] > NEURONS_BELOW * relevance.shape[1:].numel()).all()):
-        return _many(relevance, stats, book)
+        return _many(relevance, stats, book) if scaled else None
     kept = survivors(relevance, stats, rescale=scaled)
     columns: dict[str, Any] = Cut.of(stats, kept.values).columns() if book.active else {}
     if scaled:
@@ -387,11 +402,11 @@ def _reapply_neurons(kept: Neurons, stats: Tensor, arrived: Arrived, columns: di
     homeless = [kept.values.new_zeros(kept.shape[0], dtype=torch.float64) for _ in range(2)]
     for _, branches in arrived.layers:
         for one in branches:
-            assert isinstance(one, Followed)
-            received, orphaned = again(one, kept)
+            above = one if isinstance(one, Followed) else follow(one)
+            received, orphaned = again(above, kept)
             total += received
             for sign, part in enumerate((orphaned.clamp(min=0), orphaned.clamp(max=0).neg())):
-                homeless[sign] += one.neurons.sum(part)
+                homeless[sign] += above.neurons.sum(part)
     columns["orphaned"] = homeless[0] + homeless[1]
     masses = [stats[:, 2] - stats[:, 4], stats[:, 3] - stats[:, 5]]
     if arrived.other is not None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .kernels.sparse import Weight
+from .kernels.sparse import Geometry, Weight
 from .kernels.switch import fast
 from .kernels.whole import divided
 from .maps import Dense, LinearMap
@@ -89,6 +89,7 @@ class Handed:
     s: Tensor  # given_k / stabilised d_k
     denominator: Tensor  # d_k
     epsilon: float
+    geometry: Geometry | None = None  # where the layer reads, if single neurons can be followed through it
 
     def narrowed(self) -> Handed:
         """The same without the neurons of a dense layer that hand nothing down in any sample."""

@@ -131,7 +131,10 @@ class StackedWalk(Walk):
                 torch.tensor(each, dtype=torch.float64).repeat_interleave(site.value.shape[0])
                 for each in zip(*(one.shares for one in sites), strict=True)
             )
-            return prune_neurons(relevance, replace(site, p=p, p_negative=p_negative), self.pruning, arrived, book)
+            stacked = replace(site, p=p, p_negative=p_negative)
+            found = prune_neurons(relevance, stacked, self.pruning, arrived, book)
+            assert found is not None
+            return found
         parts = zip(self._copies(relevance), sites, self.prunings, strict=True)
         return torch.cat([dense(prune(part, one, pruning, None, book)[0]) for part, one, pruning in parts]), {}
 
