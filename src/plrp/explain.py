@@ -383,7 +383,7 @@ class Walk:
                     **columns,
                 )
         for name in self.wanted.get(id(value), ()):
-            self.layers[name] = dense(relevance)
+            self.layers[name] = dense(relevance).contiguous()
             alone = value.samples.batch == 1 and value.shape[0] > 1  # one sample says nothing of how several would lie
             if alone or not value.samples.in_order:
                 self.scattered.add(name)
@@ -503,7 +503,7 @@ class Walk:
         """
         if not (self.may_turn and isinstance(op.map, Convolution) and not op.map.transposed and x.dim() < 5):
             return False
-        if rule.needs_output or not rule.uses_layer or not native.available(x):
+        if rule.needs_output or not rule.uses_layer or not rule.any_layout or not native.available(x):
             return False
         begins, self.may_begin = self.may_begin, False
         return begins or not isinstance(given, Tensor) or channels_last(given)
@@ -529,7 +529,7 @@ class Walk:
             else:
                 given = dense(given)
                 part = given if isinstance(branch.share, float) and branch.share == 1.0 else given * branch.share
-            fresh = branch.denominator is None and self.trace.denominators is None
+            fresh = branch.denominator is None and self.trace.denominators is None and branch.map.fresh
             kept = self.ledger is not None or (self.again and id(value) in self.sites)
             s = quotient(part, d, epsilon, branch.one_sign, out=d if fresh and not kept else None)
             term = branch.hand(s, x)

@@ -26,6 +26,8 @@ def lazily(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable
 
     def load(name: str) -> Any:
         wanted = f"{package}.{home.get(name, name)}"
+        if not name.isidentifier():
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
             module = import_module(wanted)
         except ModuleNotFoundError as error:
@@ -36,4 +38,4 @@ def lazily(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable
         setattr(namespace, name, value)
         return value
 
-    return load, lambda: sorted(namespace.__all__)
+    return load, lambda: sorted({*namespace.__dict__, *namespace.__all__})

@@ -27,6 +27,8 @@ class LinearMap(ABC):
     multiplied out when it is first needed, which for most rules is never.
     """
 
+    fresh = False  # whether what `apply` returns is nobody else's
+
     def __init__(self, weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> None:
         self.raw = weight
         self.scale = scale
@@ -45,9 +47,9 @@ class LinearMap(ABC):
     def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
         """Wᵀs, in the shape of the input `like`."""
 
-    def hand(self, s: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        """x · Wᵀs: what the inputs receive."""
-        return self.transpose(s, weight, x).mul_(x)
+    def hand(self, s: Tensor, weight: Tensor, x: Tensor, like: Tensor) -> Tensor:
+        """x · Wᵀs: what the inputs, in the shape of `like`, receive."""
+        return self.transpose(s, weight, like).mul_(x)
 
     def to(self, dtype: torch.dtype) -> LinearMap:
         """The same map in another precision (itself where nothing changes)."""
@@ -96,6 +98,8 @@ class LinearMap(ABC):
 class Dense(LinearMap):
     """`F.linear`: (..., in) ↦ (..., out) with a weight (out, in)."""
 
+    fresh = True
+
     def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Wx + b."""
         return F.linear(x, weight, bias)
@@ -120,6 +124,8 @@ class Dense(LinearMap):
 
 class Convolution(LinearMap):
     """conv1d/2d/3d and their transposed kin, with any stride, padding, dilation and groups."""
+
+    fresh = True
 
     def __init__(
         self,
@@ -181,11 +187,11 @@ class Convolution(LinearMap):
         )[0]
         return back if self.extra is None else F.pad(back, tuple(-n for n in self.extra))
 
-    def hand(self, s: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+    def hand(self, s: Tensor, weight: Tensor, x: Tensor, like: Tensor) -> Tensor:
         """x · Wᵀs; where x is mostly zeros, for the others alone."""
         plain = self.stride == self.dilation == (1,) and self.groups == 1 and not self.transposed and self.extra is None
         found = pulled(s, weight, x, self.padding[0]) if plain else None
-        return super().hand(s, weight, x) if found is None else found
+        return super().hand(s, weight, x, like) if found is None else found
 
     @cached_property
     def _of_images(self) -> Convolution:

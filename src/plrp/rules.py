@@ -74,7 +74,7 @@ class Branch:
             if part.unit:
                 term = self.map.transpose(s, weight, like)
             else:
-                term = self.map.hand(s, weight, part.input)
+                term = self.map.hand(s, weight, part.input, like)
             total = term if total is None else total.add_(term)
         assert total is not None
         return total if mask is None else total * mask
@@ -150,6 +150,11 @@ class Rule(ABC):
     @abstractmethod
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """The branches of this rule for a layer that read x and gave z; `nonnegative`: x ≥ 0 is known."""
+
+    @property
+    def any_layout(self) -> bool:
+        """Whether branches() takes tensors in any layout: ours do, a user's need not."""
+        return type(self).branches.__module__ == __name__
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -335,7 +340,7 @@ def _bound(bound: float | Tensor | None, x: Tensor, extreme: Any) -> Tensor:
 def _nonnegative(name: str, value: float | None) -> float | None:
     if value is not None and not value >= 0:
         raise ValueError(f"{name} must be ≥ 0, got {value}.")
-    return value
+    return None if value is None else float(value)
 
 
 def _short(value: Any) -> str:

@@ -107,12 +107,12 @@ static void forget_helpers(void) {
 /* Run items 0 … n − 1 on up to `threads` threads; which thread runs which item has no influence on any result. */
 static void parallel(task run, void *context, int64_t items, int64_t threads) {
     queue q = {run, context, items, 0};
-    if (threads > MOST_THREADS) threads = MOST_THREADS;
-    if (threads > items) threads = items;
-    if (threads > 1 && team) {
+    if (threads > 1 && items > 1 && team) { /* always all of them: a smaller team would send the others away for good */
         team(drain_any, &q, (unsigned)threads, 0);
         return;
     }
+    if (threads > MOST_THREADS) threads = MOST_THREADS;
+    if (threads > items) threads = items;
     int helped = 0;
     if (threads > 1) {
         pthread_mutex_lock(&pool.lock);
@@ -1615,15 +1615,17 @@ typedef struct {
 } pulling;
 
 FOR_THIS_MACHINE
-static void pull_sample(void *context, int64_t item) {
+static void pull_some(void *context, int64_t item) {
     const pulling *p = context;
-    const float *s = p->s + item * p->reads * p->outputs;
-    for (int64_t j = 0; j < p->length; j++) {
+    int64_t blocks = (p->length + TILE - 1) / TILE, sample = item / blocks, begin = item % blocks * TILE;
+    int64_t stop = begin + TILE < p->length ? begin + TILE : p->length;
+    const float *s = p->s + sample * p->reads * p->outputs;
+    for (int64_t j = begin; j < stop; j++) {
         int64_t first = j - p->before, from = first > 0 ? first : 0;
         int64_t to = first + p->taps < p->reads ? first + p->taps : p->reads, size = (to - from) * p->outputs;
         const float *read = s + from * p->outputs;
         for (int64_t c = 0; c < p->inputs; c++) {
-            int64_t at = (item * p->length + j) * p->inputs + c;
+            int64_t at = (sample * p->length + j) * p->inputs + c;
             float x = p->x[at], rest = 0;
             p->out[at] = 0;
             if (x == 0 || size <= 0) continue;
@@ -1647,7 +1649,7 @@ static PyObject *py_pull(PyObject *self, PyObject *const *given, Py_ssize_t coun
     pulling p = {POINTER(const float, n[0]), POINTER(const float, n[1]), POINTER(const float, n[2]), POINTER(float, n[3]),
                  n[5], n[6], n[7], n[8], n[9], n[10]};
     Py_BEGIN_ALLOW_THREADS
-    parallel(pull_sample, &p, n[4], n[4] * n[5] < 256 ? 1 : n[11]);
+    parallel(pull_some, &p, n[4] * ((n[5] + TILE - 1) / TILE), n[4] * n[5] < 256 ? 1 : n[11]);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }

@@ -430,7 +430,9 @@ class Weight:
 
     def laid(self, like: Tensor) -> Tensor:
         """The weight, multiplied out, with channels last if `like` has: else torch would lay it out at every call."""
-        if not (channels_last(like) and self._per_output and native.available(self.raw)):
+        if self.raw.dim() < 3 or self.raw.dim() != like.dim() or not channels_last(like):
+            return self.full
+        if not (self._per_output and native.available(self.raw)):
             return self.full
         return self._last
 

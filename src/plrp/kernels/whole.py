@@ -48,7 +48,7 @@ def divided(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool, out: T
     if relevance.shape != d.shape or not takes(relevance, d):
         return None
     out = torch.empty_like(d) if out is None else out
-    native.call("divide", relevance, d, d.numel(), epsilon, one_sign, out, native.threads())
+    native.call("divide", relevance, d, d.numel(), float(epsilon), one_sign, out, native.threads())
     return out
 
 
@@ -61,16 +61,19 @@ def split(relevance: Tensor, a: Tensor, b: Tensor, epsilon: float, one_sign: boo
         return None
     found = torch.empty_like(relevance), torch.empty_like(relevance)
     sizes = a.shape[0], a.shape[1], a.shape[2:].numel()
-    native.call("split", relevance, a, b, *found, *sizes, last, epsilon, one_sign, native.threads())
+    native.call("split", relevance, a, b, *found, *sizes, last, float(epsilon), one_sign, native.threads())
     return found
 
 
-MANY_ZEROS = 0.3  # inputs of which at most this share is not zero are handed to one by one
+MANY_ZEROS = 0.3  # inputs of which at most this share is not zero are handed to one by one,
+FEW_INPUTS = 16  # if they are of few channels: the weights are read again for each
 
 
 def pulled(s: Tensor, weight: Tensor, x: Tensor, padding: int) -> Tensor | None:
     """x_j Σ_k w_jk s_k of a convolution of sequences with stride 1, for an x of mostly zeros: one-hot letters."""
-    if x.dim() != 3 or not takes(s, x) or not channels_last(s) or x.count_nonzero() > MANY_ZEROS * x.numel():
+    if x.dim() != 3 or x.shape[1] > FEW_INPUTS or x.shape[0] != s.shape[0] or not takes(s, x) or not channels_last(s):
+        return None
+    if x.count_nonzero() > MANY_ZEROS * x.numel():
         return None
     outputs, inputs, taps = weight.shape
     turned_weight = weight.flip(2).permute(1, 2, 0).contiguous()
