@@ -120,3 +120,32 @@ def test_kept_layers_can_be_viewed_as_vectors() -> None:
     explanation = plrp.explain(model, x, layers=True)
     for relevance in explanation.layers.values():
         assert relevance.view(2, -1).shape[0] == 2
+
+
+class Silent(rules.Rule):
+    """States nothing."""
+
+    def branches(self, map: Any, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[rules.Branch]:
+        return []
+
+
+def test_a_rule_without_branches_is_named_with_its_layer() -> None:
+    model, x = _small(), torch.rand(1, 3, 12, 12)
+    model(x)
+    composite = plrp.Composite([(plrp.composites.is_conv, Silent()), (plrp.composites.is_any, rules.Epsilon())])
+    with pytest.raises(ValueError, match=r"Silent\(\) has no branches for layer '4'"):
+        plrp.explain(model, x, composite=composite)
+
+
+def test_words_are_no_epsilon() -> None:
+    with pytest.raises(TypeError, match="epsilon is a number"):
+        rules.Epsilon("a")  # type: ignore[arg-type]
+
+
+def test_steps_without_a_choice_of_rule_are_told_from_unknown_names() -> None:
+    model, x = _small(), torch.rand(1, 3, 12, 12)
+    model(x)
+    with pytest.raises(ValueError, match="'relu' is no conv or linear layer"):
+        plrp.explain(model, x, layers=["relu"])
+    with pytest.raises(ValueError, match="no layer 'rulu'"):
+        plrp.explain(model, x, layers=["rulu"])

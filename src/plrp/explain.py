@@ -256,6 +256,10 @@ def wanted_layers(found: Trace, layers: bool | Sequence[str]) -> set[str]:
         raise TypeError(f"layers is True or a list of layers' names, got {type(layers).__name__}.")
     wanted = set(names) if layers is True else set(layers or ())
     for name in wanted - set(names):
+        if any(op.name == name for op in found.ops):
+            raise ValueError(
+                f"'{name}' is no conv or linear layer; relevance is kept at the inputs of these{nearest(name, names)}."
+            )
         raise ValueError(f"The model has no layer '{name}'{nearest(name, names)}.")
     return wanted
 
@@ -489,6 +493,8 @@ class Walk:
         if neurons is None and self._turns(op, rule, x, given):
             x, given = self._turned(value, x), dense_last(given)
         branches = rule.branches(layer, x, z, value.nonnegative)
+        if not branches:
+            raise ValueError(f"The rule {rule.name} has no branches for layer '{op.name}': it would hand nothing down.")
         if geometry is not None and neurons is not None and all(branch.map is layer for branch in branches):
             known = [self._known(op, rule, n, branch) for n, branch in enumerate(branches)]
             rows, followed = following.through_layer(geometry, neurons, branches, known, epsilon, book)

@@ -338,6 +338,8 @@ def _bound(bound: float | Tensor | None, x: Tensor, extreme: Any) -> Tensor:
 
 
 def _nonnegative(name: str, value: float | None) -> float | None:
+    if isinstance(value, str):
+        raise TypeError(f"{name} is a number ≥ 0, got {value!r}.")
     if value is not None and not value >= 0:
         raise ValueError(f"{name} must be ≥ 0, got {value}.")
     return None if value is None else float(value)

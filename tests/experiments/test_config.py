@@ -117,6 +117,11 @@ TINY = {"data": {"kind": "arrays", "root": "d.npz"}, "model": {"name": "net.py:b
         ({"batch_size": 0}, "batch_size"),
         ({"seed": -1}, "seed"),
         ({"maps": {"colour": 1}}, "maps has no entry"),
+        ({"maps": {"limit": "a"}}, "maps.limit is a whole number from 1"),
+        ({"maps": {"p": 0.1}}, "maps.p is a list of shares"),
+        ({"metrics": {"gini": {"p": 0.1}}}, "metrics.gini.p is a list of shares"),
+        ({"p": 0.1}, "p is a list of shares"),
+        ({"variants": "lambda"}, "variants is a list"),
     ],
 )
 def test_nonsense_is_refused_with_the_entry_named(change: dict, message: str) -> None:

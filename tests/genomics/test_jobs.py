@@ -215,6 +215,8 @@ def test_labels_from_a_table(
     write_fasta("a.fa", data.names, data.letters)
     assert main("genomics train a.fa --epochs 1 --filters 4 --out n.pt".split()) == 1
     assert "need labels" in capsys.readouterr().err
+    assert main("genomics train nope --out n.pt".split()) == 1
+    assert "nope does not exist" in capsys.readouterr().err
     Path("l.tsv").write_text(
         "name\tkind\n" + "".join(f"{n}\t{v}\n" for n, v in zip(data.names, data.labels, strict=True))
     )

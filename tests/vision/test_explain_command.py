@@ -89,6 +89,13 @@ def test_a_bad_file_is_reported_and_the_rest_is_done(photos: Path, capsys: pytes
     assert sorted(path.name for path in photos.glob("*.png")) == ["out-cat.png", "out-fish.png"]
 
 
+def test_a_photograph_is_explained_by_any_module(photos: Path) -> None:
+    loaded = load("network.py:build")
+    by_name, by_module = explain_photograph("cat.jpg", "network.py:build"), explain_photograph("cat.jpg", loaded.module)
+    assert by_name.target == explain_photograph("cat.jpg", loaded).target
+    assert 0 <= by_module.target < 4
+
+
 def test_no_photograph_at_all_loads_no_model(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "none.jpg", "--model", "absent.py:build"]) == 1
     assert capsys.readouterr().err == "plrp: none.jpg does not exist.\n"

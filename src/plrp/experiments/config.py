@@ -79,6 +79,16 @@ def _whole(value: Any, name: str, none: bool = False) -> None:
         raise ConfigError(f"{name} is a whole number from 1, not {value!r}.")
 
 
+def _shares(value: Any, name: str, none: bool = False) -> None:
+    if value is None and none:
+        return
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ConfigError(f"{name} is a list of shares, such as [0, 0.1, 0.2], not {value!r}.")
+    for p in value:
+        if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p < 1:
+            raise ConfigError(f"{name} are shares of the mass, 0 ≤ p < 1, not {p!r}.")
+
+
 @dataclass(frozen=True)
 class Data:
     """Which samples are explained.
@@ -136,6 +146,7 @@ class Metric:
     limit: int | None = None
 
     def __post_init__(self) -> None:
+        _shares(self.p, f"metrics.{self.name}.p", none=True)
         if self.p is not None:
             object.__setattr__(self, "p", tuple(float(p) for p in self.p))
         if self.function not in METRICS:
@@ -163,6 +174,10 @@ class Maps:
 
     limit: int | None = None
     p: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _whole(self.limit, "maps.limit", none=True)
+        _shares(self.p, "maps.p", none=True)
 
     def covers(self, sample: int, p: float) -> bool:
         """Whether the map of a sample at a share is kept."""
@@ -194,6 +209,9 @@ class Config:
 
     def __post_init__(self) -> None:
         named_composite(self.composite)  # refuses an unknown name
+        if isinstance(self.variants, str) or not isinstance(self.variants, Sequence):
+            raise ConfigError(f"variants is a list, such as ['LRP', 'lambda'], not {self.variants!r}.")
+        _shares(self.p, "p")
         for variant in self.variants:
             if variant not in VARIANTS:
                 raise ConfigError(f"variants are {', '.join(VARIANTS)}; there is no {variant!r}.")
@@ -206,11 +224,6 @@ class Config:
         ):
             if len(set(names)) != len(names):
                 raise ConfigError(f"{what} names one entry twice: {', '.join(map(str, names))}.")
-        if isinstance(self.p, str) or not isinstance(self.p, Sequence):
-            raise ConfigError(f"p is a list of shares, such as [0, 0.1, 0.2], not {self.p!r}.")
-        for p in self.p:
-            if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p < 1:
-                raise ConfigError(f"p are shares of the mass, 0 ≤ p < 1, not {p!r}.")
         object.__setattr__(self, "p", tuple(float(p) for p in self.p))
         for metric in self.metrics:
             for p in metric.p or ():

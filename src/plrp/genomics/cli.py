@@ -174,6 +174,8 @@ def _train(arguments: argparse.Namespace) -> int:
         simulated = load_simulated(data) if (data / "simulation.json").exists() else read_simdata(data)
         onehot, labels = simulated.onehot(), simulated.labels
     else:
+        if not data.exists():
+            raise FileNotFoundError(f"{data} does not exist; give a FASTA file, or a folder that `simulate` wrote.")
         if arguments.labels is None:
             raise ValueError(f"{data}: sequences of a FASTA file need labels; give --labels labels.tsv.")
         sequences = read_fasta(data)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import plrp
 from plrp.composites import Composite
 from plrp.files import new_file
-from plrp.models import LoadedModel, imagenet_categories, nearest
+from plrp.models import LoadedModel, imagenet_categories, load, nearest
 from plrp.pruning import Pruning
 from plrp.trace import Trace
 from plrp.vision.figures import comparison_figure, explanation_figure
@@ -145,7 +145,7 @@ class ExplainedPhotograph:
 
 def explain_photograph(
     photograph: str | Path | Photograph,
-    model: LoadedModel,
+    model: LoadedModel | nn.Module | str,
     *,
     target: int | str | None = None,
     prunings: Sequence[Pruning] = (Pruning(p=0.15),),
@@ -154,8 +154,14 @@ def explain_photograph(
 ) -> ExplainedPhotograph:
     """Explain a photograph with LRP and with each of `prunings`, from one forward pass.
 
+    model: what `plrp.models.load` gives, or a name for it to load; a module of your own reads photographs as
+    torchvision's do (`Geometry`).
     target: a class by number or by name; the winning class by default.
     """
+    if isinstance(model, str):
+        model = load(model)
+    elif isinstance(model, nn.Module):
+        model = LoadedModel(model, type(model).__name__, "its own")
     if not isinstance(photograph, Photograph):
         photograph = read_photograph(photograph)
     geometry = model.geometry or Geometry()
