@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from methods import METHODS, Method, Run, forward
 from report import FORWARD, cost
 from subjects import load, photographs
-from timing import Rounds, interleaved, options, progress, write
+from timing import Rounds, before, interleaved, options, progress, write
 
 
 def able(model: nn.Module, x: Tensor, methods: dict[str, Method], label: str) -> tuple[dict[str, str], dict[str, Any]]:
@@ -68,16 +68,21 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["vgg16", "resnet50"])
     parser.add_argument("--batches", nargs="+", type=int, help="default: 1 and 8; quick: 1")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="default: all")
+    parser.add_argument("--add", action="store_true", help="add the rounds to those in the folder, not replace them")
     args = parser.parse_args()
     methods = {name: METHODS[name] for name in args.methods}
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = before(args, "engine").get("rows", [])
     for name in args.models:
         progress(f"loading {name}")
         model = load(name)
         for batch in args.batches or ([1] if args.quick else [1, 8]):
             most, budget = args.rounds or (3 if args.quick else 9), 20 if args.quick else 100
             found = measure(model, photographs(batch, 224), methods, f"{name}, batch {batch}", most, budget)
-            rows.append({"model": name, "batch": batch, **found})
+            row = next((r for r in rows if (r["model"], r["batch"]) == (name, batch)), None)
+            if row is None:
+                rows.append({"model": name, "batch": batch, **found})
+            else:
+                row["seconds"] += found["seconds"]
             write(args, "engine", {"rows": rows})
     print("\n" + cost({"engine": {"rows": rows}}).text())
 

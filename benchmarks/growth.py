@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from methods import METHODS, Run, bound, forward
 from report import FORWARD, growth
 from subjects import load, photographs
-from timing import interleaved, options, progress, write
+from timing import before, interleaved, options, progress, write
 
 METHODS_SHOWN = ("plrp LRP", "plrp λ 0.2", "Zennit", "conv floor")
 
@@ -52,13 +52,18 @@ def measure(
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--series", nargs="+", choices=list(SERIES), default=list(SERIES))
+    parser.add_argument("--add", action="store_true", help="add the rounds to those in the folder, not replace them")
     args = parser.parse_args()
     methods = METHODS_SHOWN[:2] if args.quick else METHODS_SHOWN
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = before(args, "growth").get("series", {})
     for name in args.series:
         settings = {k: v for k, v in SERIES[name].items() if not args.quick or k in QUICK[name]}
         most, budget = args.rounds or (2 if args.quick else 5), 8 if args.quick else 60
-        found[name] = measure(name, settings, methods, most, budget)
+        rounds = measure(name, settings, methods, most, budget)
+        if name in found:
+            found[name]["seconds"] += rounds["seconds"]
+        else:
+            found[name] = rounds
         write(args, "growth", {"series": found})
     print("\n" + growth({"growth": {"series": found}}).text())
 

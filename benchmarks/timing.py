@@ -99,6 +99,12 @@ def options(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def before(args: argparse.Namespace, part: str) -> dict[str, Any]:
+    """What the output folder holds of a part, if rounds are to be added to it (`--add`)."""
+    kept = args.out / f"{part}.json"
+    return json.loads(kept.read_text(encoding="utf-8")) if args.add and kept.exists() else {}
+
+
 def write(args: argparse.Namespace, part: str, content: dict[str, Any]) -> None:
     """Keep what a part has measured so far as JSON, with what it was measured on."""
     args.out.mkdir(parents=True, exist_ok=True)
