@@ -53,9 +53,9 @@ static void (*team)(void (*run)(void *), void *context, unsigned threads, unsign
 
 static void drain_any(void *q) { drain(q); }
 
-/* Else our own. Helpers live as long as the process and sleep between jobs. The caller never waits for a helper that has not woken up
-   yet: it takes back its job, and waits only for those that have begun an item. One job is helped with at a time; who
-   comes meanwhile works alone. */
+/* Else our own. Helpers live as long as the process and sleep between jobs. The caller never waits for a helper that has
+   not woken up yet: it takes back its job, and waits only for those that have begun an item. One job is helped with at a
+   time; who comes meanwhile works alone. */
 
 enum { MOST_THREADS = 64 };
 
@@ -142,7 +142,7 @@ static void parallel(task run, void *context, int64_t items, int64_t threads) {
    eleven bits (exponent and three bits of the mantissa) tell in which bin C passes the limit, then eleven more bits
    within it, then the last nine, where a bin is one value. */
 
-enum { BINS = 2048, COPIES = 2, CHUNK = 2048, BLOCK_OF = 32 };
+enum { BINS = 2048, COPIES = 2, CHUNK = 2048, SCANNED = 32 };
 
 static inline uint32_t bits_of(float v) {
     uint32_t u;
@@ -191,8 +191,8 @@ static void fill(piece *p) {
         p->entries += m;
         if (m < size) { /* zeros, of which there may be many, would all wait for one bin */
             int64_t n = 0;
-            for (i = 0; i < size; i += BLOCK_OF) {
-                int64_t end = i + BLOCK_OF < size ? i + BLOCK_OF : size;
+            for (i = 0; i < size; i += SCANNED) {
+                int64_t end = i + SCANNED < size ? i + SCANNED : size;
                 int any = 0;
                 for (int64_t j = i; j < end; j++) any |= v[j] != 0;
                 for (int64_t j = i; any && j < end; j++) {
@@ -260,8 +260,8 @@ static int look_inside(piece *p, const search *s) {
         if (s[sign].open && !(p->inside[sign] = malloc((size_t)(p->size + 1) * sizeof(uint32_t)))) return 0;
     uint32_t waste[1], *up = s[0].open ? p->inside[0] : waste, *down = s[1].open ? p->inside[1] : waste;
     int64_t m = 0, n = 0;
-    for (int64_t i = 0; i < p->size; i += BLOCK_OF) {
-        int64_t end = i + BLOCK_OF < p->size ? i + BLOCK_OF : p->size;
+    for (int64_t i = 0; i < p->size; i += SCANNED) {
+        int64_t end = i + SCANNED < p->size ? i + SCANNED : p->size;
         int any = 0;
         for (int64_t j = i; j < end; j++) {
             uint32_t key = bits_of(p->values[j]) >> 20;
@@ -523,7 +523,7 @@ static PyObject *py_thin(PyObject *self, PyObject *const *given, Py_ssize_t coun
 }
 
 /* Rows (positions × channels) are looked through in sheaves. */
-enum { SHEAF = 128, SIXTEEN = 16 };
+enum { SHEAF = 128, GLANCE = 16 }; /* rows of a sheaf, and entries looked at together: most such hold no survivor */
 
 typedef struct {
     const float *values;
@@ -570,8 +570,8 @@ static void glean_sheaf(void *context, int64_t item) {
         int64_t n = last >= 0 && g->offsets[last + 1] > row ? last : sample_of(g, row), first = neurons, c = 0;
         if (n != last) k = keeping_of(g->stats + (last = n) * STATS, g->rescale);
         const float *v = g->values + row * g->channels;
-        for (; c < g->channels; c += SIXTEEN) { /* most blocks hold no survivor */
-            int64_t end = c + SIXTEEN < g->channels ? c + SIXTEEN : g->channels;
+        for (; c < g->channels; c += GLANCE) {
+            int64_t end = c + GLANCE < g->channels ? c + GLANCE : g->channels;
             int any = 0;
             for (int64_t i = c; i < end; i++) any |= kept(&k, v[i]);
             if (!any) continue;
@@ -679,8 +679,8 @@ static void collect_stripe(void *context, int64_t item) {
     keeping k = keeping_of(s->stats + sample * STATS, s->rescale);
     const float *v = s->values + sample * s->channels * s->plane + from;
     for (int64_t c = 0; c < s->channels; c++, v += s->plane)
-        for (int64_t i = 0; i < size; i += 16) {
-            int64_t end = i + 16 < size ? i + 16 : size;
+        for (int64_t i = 0; i < size; i += GLANCE) {
+            int64_t end = i + GLANCE < size ? i + GLANCE : size;
             int any = 0;
             for (int64_t j = i; j < end; j++) any |= kept(&k, v[j]);
             if (!any) continue;
