@@ -106,6 +106,15 @@ LEAVES: frozenset[Any] = frozenset(
     if hasattr(torch.Tensor, name)
 )
 
+# Functions that look at a tensor's form alone: nothing of its values comes back.
+LOOKS: frozenset[Any] = frozenset(
+    attribute if callable(attribute) else attribute.__get__
+    for attribute in (
+        getattr(torch.Tensor, name)
+        for name in ("dim", "ndim", "size", "shape", "numel", "nelement", "dtype", "device", "is_cuda", "is_contiguous")
+    )
+)
+
 
 def _assigned(tensor: Tensor, index: Any, value: Any) -> Tensor:
     """`tensor[index] = value` as a function."""

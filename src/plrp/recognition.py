@@ -45,11 +45,11 @@ def recognise(op: Op) -> None:
 
 def foldable(op: Op) -> bool:
     """Whether this is a BatchNorm that can be folded into the conv or linear before it, whose output it alone reads."""
-    below = op.inputs[0].producer if op.inputs else None
+    if op.kind != "batch_norm" or op.family is not Family.AFFINE or not op.inputs:
+        return False
+    below = op.inputs[0].producer
     return (
-        op.kind == "batch_norm"
-        and op.family is Family.AFFINE
-        and below is not None
+        below is not None
         and isinstance(below.map, Dense | Convolution)
         and len(below.output.readers) == 1
         and (len(below.output.shape) == 2 or below.kind != "linear")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .errors import TraceError, UnsupportedOperation
-from .operations import LEAVES, Family, Operation, lookup, spelled
+from .operations import LEAVES, LOOKS, Family, Operation, lookup, spelled
 from .recognition import computable_again, dispensable, foldable, is_nonnegative, recognise
 from .refusals import RANDOM, refuse_active
 from .samples import Samples
-from .tape import Op, Value, replaced, tensors_in
+from .tape import Op, Value, gathered, replaced, tensors_in
 
 
 class Recorder(TorchFunctionMode):
@@ -81,12 +81,15 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Run the function as the user wrote it, and write it down."""
         kwargs = kwargs or {}
-        tensors = list(tensors_in((args, kwargs)))
+        if function in LOOKS:
+            return function(*args, **kwargs)
+        tensors = gathered(args, kwargs)
         values: list[Value] = []
         for tensor in tensors:
-            value = self.value_of(tensor)
-            if value is not None and not any(value is v for v in values):
-                values.append(value)
+            if id(tensor) in self._known:
+                value = self.value_of(tensor)
+                if value is not None and value not in values:
+                    values.append(value)
         if not values:
             result = function(*args, **kwargs)
             self._inherit_names(tensors, result)
@@ -103,22 +106,23 @@ class Recorder(TorchFunctionMode):
         if kwargs.get("out") is not None:
             raise TraceError(f"`{spelled(function)}` writes into `out=`{self._after()}; use its result instead.")
         if operation is not None and operation.kind in RANDOM:
-            refuse_active(operation.kind, args, kwargs, self._after())
+            refuse_active(operation.kind, args, kwargs, self._after)
         if operation is not None and operation.inplace:
-            return self._inplace(function, operation, args, kwargs, values)
+            return self._inplace(function, operation, args, kwargs, tensors, values)
         winners = None
         if operation is not None and function is F.max_pool2d and len(args) < 7:
             result, winners = F.max_pool2d(*args, **{**kwargs, "return_indices": True})  # torch finds them anyway
         else:
             result = function(*args, **kwargs)
-        if operation is None and not any(_carries(t) for t in tensors_in(result)):
+        outputs = [t for t in gathered(result) if _carries(t)]
+        if operation is None and not outputs:
             return result  # a shape, a comparison, an index: nothing that relevance could flow through
         if operation is not None and (operation.family is Family.CONSTANT or _reads_shape_only(operation, args, self)):
             return result
-        outputs = [t for t in tensors_in(result) if _carries(t) and not any(t is a for a in tensors)]
+        outputs = [t for t in outputs if not any(t is a for a in tensors)]
         if not outputs:
             return result
-        self._write(function, operation, args, kwargs, values, outputs)
+        self._write(function, operation, args, kwargs, tensors, values, outputs)
         self.ops[-1].winners = winners
         return result
 
@@ -128,6 +132,7 @@ class Recorder(TorchFunctionMode):
         operation: Operation,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        tensors: list[Tensor],
         values: list[Value],
     ) -> Any:
         """Run an in-place operation on a fresh storage, and let the user's tensor name the new value.
@@ -150,7 +155,7 @@ class Recorder(TorchFunctionMode):
                 )
         if self.frugal and self._overwrites(operation, target, values):
             function(*args, **kwargs)
-            self._write(function, operation, args, kwargs, values, [target])
+            self._write(function, operation, args, kwargs, tensors, values, [target])
             values[0].forget()
             return target
         result = operation.replay(*args, **kwargs)
@@ -161,7 +166,7 @@ class Recorder(TorchFunctionMode):
             result = result.clone()  # e.g. an inactive dropout returns its input
         depends = operation.family is not Family.CONSTANT
         if depends:
-            self._write(function, operation, args, kwargs, values, [result])
+            self._write(function, operation, args, kwargs, tensors, values, [result])
         target.data = result
         self._share(target)
         if depends:
@@ -189,10 +194,10 @@ class Recorder(TorchFunctionMode):
         operation: Operation | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        tensors: list[Tensor],
         inputs: list[Value],
         outputs: list[Tensor],
     ) -> None:
-        lifted = replaced((args, kwargs), self._lift, of=Tensor)
         family = Family.UNSUPPORTED if operation is None else operation.family
         kind = spelled(function).rsplit(".", 1)[-1] if operation is None else operation.kind
         op = Op(
@@ -200,8 +205,8 @@ class Recorder(TorchFunctionMode):
             family=family,
             function=function,
             replay=function if operation is None else operation.replay,
-            args=lifted[0],
-            kwargs=lifted[1],
+            args=replaced(args, self._lift, of=Tensor),
+            kwargs=replaced(kwargs, self._lift, of=Tensor) if kwargs else {},
             inputs=inputs,
             outputs=[],
             rule=None if operation is None else operation.rule,
@@ -217,7 +222,7 @@ class Recorder(TorchFunctionMode):
             if layout.mixed and not any(v.samples.mixed for v in inputs):
                 op.family, op.reason = Family.UNSUPPORTED, "it mixes the samples of the batch; explain one at a time"
                 op.map = op.rule = None
-        op.name = self._name(op, tensors_in((args, kwargs)))
+        op.name = self._name(op, tensors)
         for value in inputs:
             value.readers.append(op)
         for value in op.outputs:
@@ -230,7 +235,7 @@ class Recorder(TorchFunctionMode):
         """A value for a tensor that depends on the input, the tensor itself for a constant."""
         return self.value_of(tensor) or tensor.detach()
 
-    def _name(self, op: Op, tensors: Iterator[Tensor]) -> str:
+    def _name(self, op: Op, tensors: Sequence[Tensor]) -> str:
         """The path of the parameter the operation uses, `#2` for its second call; else the operation's kind."""
         path = ""
         for tensor in tensors:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -128,18 +128,18 @@ RANDOM = frozenset(  # operations that are active or not
 )
 
 
-def refuse_active(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], after: str) -> None:
+def refuse_active(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], after: Callable[[], str]) -> None:
     """Refuse dropout and batch statistics that are active on the functional level."""
     if "dropout" in kind:
         p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
         if kwargs.get("training", args[2] if len(args) > 2 else True) and p > 0:
-            raise ValueError(f"{kind}{after} is active: explanations would be random. Call `model.eval()`.")
+            raise ValueError(f"{kind}{after()} is active: explanations would be random. Call `model.eval()`.")
     elif kind == "batch_norm":
         training = kwargs.get("training", args[5] if len(args) > 5 else False)
         mean = kwargs.get("running_mean", args[1] if len(args) > 1 else None)
         if training or mean is None:
             raise ValueError(
-                f"batch_norm{after} uses the statistics of the batch: a sample's explanation would depend on the "
+                f"batch_norm{after()} uses the statistics of the batch: a sample's explanation would depend on the "
                 "others. Call `model.eval()`; a BatchNorm without running statistics cannot be explained."
             )
 

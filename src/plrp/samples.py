@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,10 +29,11 @@ class Samples:
     ids: Tensor | None = None
     mixed: bool = False  # an operation has mixed the samples: relevance must not pass it
 
-    @classmethod
-    def first_axis(cls, batch: int) -> Samples:
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def first_axis(batch: int) -> Samples:
         """The ordinary case: one sample per position of the first axis."""
-        return cls(batch)
+        return Samples(batch)
 
     @property
     def ordinary(self) -> bool:
@@ -105,7 +107,7 @@ def _of_one(batch: int, tensor: Tensor) -> Samples:
     """The layout where there is one sample at most: all of the tensor is its own, whatever the axes are."""
     if batch == 1 and tensor.dim() and tensor.shape[0] != 1:
         return Samples(batch, 0, torch.zeros(tensor.shape[0], dtype=torch.long, device=tensor.device))
-    return Samples(batch)
+    return Samples.first_axis(batch)
 
 
 _MOVERS = frozenset(

@@ -108,43 +108,52 @@ class Op:
         return self.kwargs.get(name, default)
 
 
+_TENSORS = frozenset((Tensor, torch.nn.Parameter))
 _PLAIN = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size))
 
 
 def tensors_in(structure: Any) -> Iterator[Tensor]:
     """The tensors in nested lists, tuples, dicts and slices, in order."""
+    return iter(gathered(structure))
+
+
+def gathered(*structures: Any) -> list[Tensor]:
+    """The tensors in several nested structures, in order."""
     found: list[Tensor] = []
-    _gather(structure, found)
-    return iter(found)
+    _gather(structures, found)
+    return found
 
 
 def _gather(structure: Any, found: list[Tensor]) -> None:
     kind = structure.__class__
-    if kind in _PLAIN:
-        return
     if kind is tuple or kind is list:
         for item in structure:
-            if item.__class__ not in _PLAIN:
+            kind = item.__class__
+            if kind in _TENSORS:
+                found.append(item)
+            elif kind not in _PLAIN:
                 _gather(item, found)
-    elif isinstance(structure, Tensor):
-        found.append(structure)
     elif isinstance(structure, dict):
         for item in structure.values():
-            _gather(item, found)
+            _gather((item,), found)
+    elif isinstance(structure, Tensor):
+        found.append(structure)
     elif isinstance(structure, list | tuple):
-        for item in structure:
-            _gather(item, found)
+        _gather(tuple(structure), found)
     elif isinstance(structure, slice):
         _gather((structure.start, structure.stop, structure.step), found)
     elif hasattr(structure, "__dataclass_fields__") and not isinstance(structure, type | Op | Value):
         for name in structure.__dataclass_fields__:
-            _gather(getattr(structure, name), found)
+            _gather((getattr(structure, name),), found)
 
 
 def replaced(structure: Any, change: Callable[[Any], Any], of: type = Value) -> Any:
     """The same nested structure with every `Value` (or tensor) replaced."""
-    if structure.__class__ in _PLAIN:
+    kind = structure.__class__
+    if kind in _PLAIN:
         return structure
+    if kind is tuple:
+        return tuple([item if item.__class__ in _PLAIN else replaced(item, change, of) for item in structure])
     if isinstance(structure, of):
         return change(structure)
     if isinstance(structure, dict):
@@ -152,7 +161,7 @@ def replaced(structure: Any, change: Callable[[Any], Any], of: type = Value) -> 
     if isinstance(structure, list):
         return [replaced(item, change, of) for item in structure]
     if isinstance(structure, tuple):
-        items = [item if item.__class__ in _PLAIN else replaced(item, change, of) for item in structure]
+        items = [replaced(item, change, of) for item in structure]
         return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
     return structure
 
