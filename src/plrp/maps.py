@@ -68,17 +68,17 @@ class LinearMap(ABC):
     @cached_property
     def whole(self) -> Weight:
         """W, to be multiplied out when it is needed."""
-        return Weight(self.raw, self.scale)
+        return Weight(self.raw, self.scale, lasting=True)
 
     @cached_property
     def positive(self) -> Weight:
         """W⁺, likewise."""
-        return Weight(self.raw, self.scale, 1)
+        return Weight(self.raw, self.scale, 1, lasting=True)
 
     @cached_property
     def negative(self) -> Weight:
         """W⁻, the negative part with its sign, likewise."""
-        return Weight(self.raw, self.scale, -1)
+        return Weight(self.raw, self.scale, -1, lasting=True)
 
     @property
     def weight(self) -> Tensor:

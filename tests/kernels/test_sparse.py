@@ -13,7 +13,7 @@ from random_layers import BODIES, PATTERNS, Layer, assert_near, body, layers, ne
 from torch import Tensor
 
 from plrp import following
-from plrp.kernels import native, selection, sparse
+from plrp.kernels import kept, native, selection, sparse
 from plrp.kernels.sparse import Geometry, Neurons, Rows, Weight
 from plrp.maps import Convolution
 from plrp.rules import Branch, Part
@@ -361,7 +361,8 @@ def test_the_number_of_threads_changes_no_bit() -> None:
         assert all(map(torch.equal, results[0], other))
 
 
-def test_threads_may_share_a_weight() -> None:
+@pytest.mark.parametrize("lasting", [False, True])
+def test_threads_may_share_a_weight(lasting: bool) -> None:
     """A weight is multiplied out channel by channel on demand: nobody may read a channel before it is there."""
     raw = torch.randn(256, 256, 3, 3, generator=torch.Generator().manual_seed(0))
     expected = raw.clamp(min=0).flatten(2).transpose(1, 2).reshape(256, -1)
@@ -369,12 +370,13 @@ def test_threads_may_share_a_weight() -> None:
     wrong: list[int] = []
     with body("compiled"):
         for _ in range(20):
-            weight, gate = Weight(raw, None, 1), threading.Barrier(4)
-            weight._by_channel[0].fill_(float("nan"))
+            kept.clear()
+            weight, gate = Weight(raw, None, 1, lasting), threading.Barrier(4)
+            weight._begun(last=True)[0].rows.fill_(float("nan"))
 
             def read(weight: Weight = weight, gate: threading.Barrier = gate) -> None:
                 gate.wait()
-                found = weight.inputs_last(every).view(256, -1).clone()
+                found = weight.inputs_last(every).reshape(256, -1).clone()
                 wrong.append(int((found != expected).any(1).sum()))
 
             threads = [threading.Thread(target=read) for _ in range(4)]

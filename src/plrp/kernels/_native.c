@@ -1106,18 +1106,57 @@ static PyObject *py_add(PyObject *self, PyObject *const *given, Py_ssize_t count
 
 /* Weights as the loops below read them, (outputs, taps, inputs of the group), from (outputs, inputs, taps); per channel
    scaled, and cut to a sign: part 0 all, 1 positive, −1 negative. Only the channels that are wanted and not yet there.
-   weights(raw, scale or 0, outputs, inputs, taps, part, wanted, count, ready, out, threads) */
+
+   Rows that are kept from one call to the next have a mark each: a fingerprint of the raw row and its scale, or UNMADE,
+   or BEING_MADE by another thread. A row whose mark is right is there already; how many have another is returned, and
+   these stay as they are: an earlier explanation may still be reading them.
+   weights(raw, scale or 0, outputs, inputs, taps, part, wanted, count, ready, out, marks or 0, threads) */
 typedef struct {
     const float *raw, *scale;
     int64_t inputs, taps, part;
     const int32_t *todo;
     float *out;
+    _Atomic uint64_t *marks;
+    atomic_llong outdated;
 } weighing;
 
+enum { UNMADE = 0, BEING_MADE = 1, FIRST_MARK = 2 };
+
+/* The halves of a product of 64 bits, together: every bit of the result hangs on every bit of both. */
+INLINE uint64_t mixed(uint64_t a, uint64_t b) {
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+/* 64 bits of n floats and one more: four chains of products, so that where a number stands matters too, and two rows
+   have the same fingerprint by chance alone, one in 2⁶⁴. */
+enum { CHAINS = 4, PIECE = 4 * CHAINS };
+static const uint64_t KEYS[CHAINS] = {0x9e3779b97f4a7c15, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9, 0xd6e8feb86659fd93};
+
+INLINE void chain(uint64_t *chains, const float *piece) {
+    uint64_t words[2 * CHAINS];
+    memcpy(words, piece, sizeof words);
+    for (int c = 0; c < CHAINS; c++) chains[c] = mixed(words[2 * c] ^ KEYS[c], words[2 * c + 1] ^ chains[c]);
+}
+
 FOR_THIS_MACHINE
-static void weigh(void *context, int64_t item) {
-    weighing *w = context;
-    int64_t k = w->todo[item], size = w->inputs * w->taps;
+static uint64_t fingerprint(const float *v, int64_t n, float scale) {
+    uint64_t chains[CHAINS] = {KEYS[3], KEYS[2], KEYS[1], KEYS[0]};
+    int64_t i = 0;
+    for (; i + PIECE <= n; i += PIECE) chain(chains, v + i);
+    if (i < n) {
+        float rest[PIECE] = {0};
+        memcpy(rest, v + i, (size_t)(n - i) * sizeof *v);
+        chain(chains, rest);
+    }
+    uint64_t all = mixed(KEYS[0] ^ (uint64_t)n, KEYS[1] ^ bits_of(scale));
+    for (int c = 0; c < CHAINS; c++) all = mixed(all ^ KEYS[c], chains[c] ^ KEYS[CHAINS - 1 - c]);
+    return all < FIRST_MARK ? FIRST_MARK : all;
+}
+
+FOR_THIS_MACHINE
+static void make_row(const weighing *w, int64_t k) {
+    int64_t size = w->inputs * w->taps;
     const float *raw = w->raw + k * size;
     float *out = w->out + k * size;
     float scale = w->scale ? w->scale[k] : 1;
@@ -1138,10 +1177,26 @@ static void weigh(void *context, int64_t item) {
         }
 }
 
+static void weigh(void *context, int64_t item) {
+    weighing *w = context;
+    int64_t k = w->todo[item], size = w->inputs * w->taps;
+    if (!w->marks) {
+        make_row(w, k);
+        return;
+    }
+    uint64_t mark = fingerprint(w->raw + k * size, size, w->scale ? w->scale[k] : 1);
+    uint64_t made = UNMADE;
+    if (atomic_compare_exchange_strong(&w->marks[k], &made, BEING_MADE)) {
+        make_row(w, k);
+        atomic_store(&w->marks[k], mark);
+    } else if (made != mark)
+        atomic_fetch_add(&w->outdated, 1);
+}
+
 static PyObject *py_weights(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     (void)self;
-    int64_t a[11];
-    if (!read_numbers(given, count, 11, a)) return NULL;
+    int64_t a[12];
+    if (!read_numbers(given, count, 12, a)) return NULL;
     const int32_t *wanted = POINTER(const int32_t, a[6]);
     uint8_t *ready = POINTER(uint8_t, a[8]);
     int32_t *todo = malloc((size_t)(a[2] + 1) * sizeof *todo);
@@ -1157,15 +1212,17 @@ static PyObject *py_weights(PyObject *self, PyObject *const *given, Py_ssize_t c
             listed[wanted[i]] = 1;
             todo[n++] = wanted[i];
         }
-    weighing w = {POINTER(const float, a[0]), POINTER(const float, a[1]), a[3], a[4], a[5], todo, POINTER(float, a[9])};
-    int64_t threads = n * a[3] * a[4] < 1 << 16 ? 1 : a[10];
+    weighing w = {POINTER(const float, a[0]), POINTER(const float, a[1]), a[3], a[4], a[5], todo, POINTER(float, a[9]),
+                  POINTER(_Atomic uint64_t, a[10]), 0};
+    int64_t threads = n * a[3] * a[4] < 1 << 16 ? 1 : a[11];
     Py_BEGIN_ALLOW_THREADS
     parallel(weigh, &w, n, threads);
     Py_END_ALLOW_THREADS
-    for (int64_t i = 0; i < n; i++) ready[todo[i]] = 1; /* not before they are: another thread may share them */
+    int64_t outdated = atomic_load(&w.outdated);
+    for (int64_t i = 0; i < n && !outdated; i++) ready[todo[i]] = 1; /* not before they are: others may share them */
     free(todo);
     free(listed);
-    Py_RETURN_NONE;
+    return PyLong_FromLongLong(outdated);
 }
 
 /* --- layers over single neurons --------------------------------------------------------------------------------- */

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import native
+from .kept import Made, made, unkept
 from .whole import channels_last, turned
 
 
@@ -402,26 +403,24 @@ def gathered(x: Tensor, positions: Tensor) -> Tensor:
 
 
 class Weight:
-    """A convolution's weight (outputs, inputs / groups, *kernel), raw · scale, cut to a sign (1, −1; 0: whole).
+    """A layer's weight (outputs, inputs / groups, *kernel), raw · scale, cut to a sign (1, −1; 0: whole).
 
     It is multiplied out when it is first needed: `full` for dense propagation; `inputs_last` (outputs, taps, inputs /
-    groups) for that of single neurons, in which only the channels asked for are filled in.
+    groups) for that of single neurons, in which only the channels asked for are filled in. `lasting`: `raw` outlives
+    the explanation, so what is made of it is kept for the next (`kept.py`).
     """
 
-    def __init__(self, raw: Tensor, scale: Tensor | None = None, part: int = 0) -> None:
-        self.raw, self.scale, self.part = raw, scale, part
+    def __init__(self, raw: Tensor, scale: Tensor | None = None, part: int = 0, lasting: bool = False) -> None:
+        self.raw, self.scale, self.part, self.lasting = raw, scale, part, lasting
+        self._made: dict[bool, tuple[Made, Tensor]] = {}  # with inputs last or not; and which rows are known to be right
 
     @cached_property
     def full(self) -> Tensor:
         """The weight, multiplied out."""
-        if self.part and self.raw.dim() > 2 and self._per_output and native.available(self.raw):
-            outputs, size = self.raw.shape[0], self.raw.shape[1:].numel()  # in one pass over the memory
-            rows, ready = torch.empty_like(self.raw), torch.zeros(outputs, dtype=torch.uint8, device="cpu")
-            every = torch.arange(outputs, dtype=torch.int32)
-            scale = None if self.scale is None else self.scale.contiguous()
-            sizes = outputs, size, 1, self.part
-            native.call("weights", self.raw, scale, *sizes, every, outputs, ready, rows, native.threads())
-            return rows
+        if self.part == 0 and self.scale is None:
+            return self.raw
+        if self._compiled:
+            return self._rows(_every(self.raw.shape[0]), last=False).view(self.raw.shape)
         whole = self.raw if self.scale is None else self.raw * self.scale
         if self.part == 0:
             return whole
@@ -430,41 +429,53 @@ class Weight:
 
     def laid(self, like: Tensor) -> Tensor:
         """The weight, multiplied out, with channels last if `like` has: else torch would lay it out at every call."""
-        if self.raw.dim() < 3 or self.raw.dim() != like.dim() or not channels_last(like):
-            return self.full
-        if not (self._per_output and native.available(self.raw)):
+        if self.raw.dim() < 3 or self.raw.dim() != like.dim() or not channels_last(like) or not self._compiled:
             return self.full
         return self._last
 
     @cached_property
     def _last(self) -> Tensor:
         outputs, inputs, *kernel = self.raw.shape
-        rows = self.inputs_last(torch.arange(outputs, dtype=torch.int32))
+        rows = self.inputs_last(_every(outputs))
         return rows.view(outputs, *kernel, inputs).movedim(-1, 1)
 
     @property
-    def _per_output(self) -> bool:
-        """Whether the scale is one number per output channel (it is not in transposed convolutions)."""
-        return self.scale is None or (self.scale.numel() == self.raw.shape[0] and self.scale.dtype == torch.float32)
-
-    @cached_property
-    def _by_channel(self) -> tuple[Tensor, Tensor]:
-        return self.raw.new_empty(self.raw.shape.numel()), torch.zeros(
-            self.raw.shape[0], dtype=torch.uint8, device="cpu"
-        )
+    def _compiled(self) -> bool:
+        """Whether the compiled loop can make it: scales are one number per output (not in transposed convolutions)."""
+        if self.scale is None:
+            return native.available(self.raw)
+        return self.scale.numel() == len(self.raw) and native.available(self.raw, self.scale)
 
     def inputs_last(self, channels: Tensor) -> Tensor:
         """The rows of these output channels, with inputs last."""
-        outputs, inputs, taps = self.raw.shape[0], self.raw.shape[1], self.raw.shape[2:].numel()
-        if native.available(self.raw):
-            if taps == 1 and self.part == 0 and self.scale is None:
-                return self.raw
-            rows, ready = self._by_channel
-            scale = None if self.scale is None else self.scale.contiguous()
-            sizes = outputs, inputs, taps, self.part
-            native.call("weights", self.raw, scale, *sizes, channels, len(channels), ready, rows, native.threads())
-            return rows
+        if self._compiled:
+            return self._rows(channels, last=True)
         return self.full.flatten(2).transpose(1, 2).contiguous()
+
+    def _rows(self, channels: Tensor, last: bool) -> Tensor:
+        """The rows of these output channels, made unless they are there."""
+        outputs, inputs, taps = self.raw.shape[0], self.raw.shape[1], self.raw.shape[2:].numel()
+        if taps == 1 and self.part == 0 and self.scale is None:
+            return self.raw
+        last = last and taps > 1 and inputs > 1  # else it is all the same
+        sizes = (outputs, inputs, taps, self.part) if last else (outputs, inputs * taps, 1, self.part)
+        found, ready = self._made.get(last) or self._begun(last)
+        while True:
+            marks = found.marks if self.lasting else None
+            arguments = channels, len(channels), ready, found.rows, marks, native.threads()
+            if not native.call("weights", self.raw, self.scale, *sizes, *arguments):
+                return found.rows
+            found, ready = self._begun(last, outdated=found)
+
+    def _begun(self, last: bool, outdated: Made | None = None) -> tuple[Made, Tensor]:
+        found = made(self.raw, self.part, last, outdated) if self.lasting else unkept(self.raw)
+        self._made[last] = found, torch.zeros(len(self.raw), dtype=torch.uint8, device="cpu")
+        return self._made[last]
+
+
+@lru_cache(maxsize=64)
+def _every(channels: int) -> Tensor:
+    return torch.arange(channels, dtype=torch.int32, device="cpu")
 
 
 def contributions(plan: Plan, neurons: Neurons, rows: Tensor, weight: Weight) -> Tensor:

@@ -1,0 +1,194 @@
+"""Weights kept from one explanation to the next are never out of date, and go with the model."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import plrp
+from plrp.kernels import kept, native
+from plrp.kernels.sparse import Weight
+
+needs_compiled_loops = pytest.mark.skipif(not native.available(), reason="nothing is kept without the compiled loops")
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    gc.collect()
+    kept.clear()
+    yield
+    kept.clear()
+
+
+def small_net() -> nn.Sequential:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        *(nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()),
+        *(nn.Conv2d(16, 8, 1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 144, 4)),
+    )
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, -1, 1)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+    return net.eval()
+
+
+def photo(batch: int = 2) -> Tensor:
+    return torch.randn(batch, 3, 12, 12, generator=torch.Generator().manual_seed(1))
+
+
+def relevance(net: nn.Module, pruning: plrp.Pruning | None = None, composite: str = "epsilon-plus-flat") -> Tensor:
+    found: Tensor = plrp.explain(net, photo(), target=1, pruning=pruning, composite=composite).relevance
+    return found
+
+
+def step(net: nn.Sequential) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    net(photo()).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def write_behind_torch(net: nn.Sequential) -> None:
+    before = net[3].weight._version
+    net[3].weight.data.mul_(-1)
+    assert net[3].weight._version == before  # torch does not notice
+
+
+def swap_two_numbers(net: nn.Sequential) -> None:
+    flat = net[3].weight.data.view(-1)
+    flat[[3, 4]] = flat[[4, 3]]
+
+
+def load_others(net: nn.Sequential) -> None:
+    net.load_state_dict({name: t + 0.1 if t.is_floating_point() else t for name, t in net.state_dict().items()})
+
+
+def through_numpy(net: nn.Sequential) -> None:
+    net[3].weight.detach().numpy()[5] = 0.25
+
+
+def other_scale(net: nn.Sequential) -> None:
+    net[4].running_var.data[2] *= 3
+
+
+CHANGES: list[Callable[[nn.Sequential], None]] = [
+    *(step, write_behind_torch, swap_two_numbers, load_others, through_numpy, other_scale)
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("pruning", [None, plrp.Pruning(0.5), plrp.Pruning(0.3, redistribution="M")])
+def test_whatever_changes_a_weight_is_seen(
+    change: Callable[[nn.Sequential], None], pruning: plrp.Pruning | None
+) -> None:
+    net = small_net()
+    before = relevance(net, pruning)
+    change(net)
+    after = relevance(net, pruning)
+    assert not torch.equal(after, before)
+    assert torch.equal(after, relevance(copy.deepcopy(net), pruning))
+
+
+@needs_compiled_loops
+def test_what_has_not_changed_is_not_made_again() -> None:
+    net = small_net()
+    before = relevance(net)
+    made = {id(m): m.rows.data_ptr() for mine in kept._kept.values() for m in mine.values()}
+    marks = [m.marks.clone() for mine in kept._kept.values() for m in mine.values()]
+    assert marks
+    for mine in kept._kept.values():
+        for one in mine.values():
+            one.rows.mul_(2)  # were it made again, this would be gone
+    changed = relevance(net)
+    assert {id(m): m.rows.data_ptr() for mine in kept._kept.values() for m in mine.values()} == made
+    assert all(map(torch.equal, marks, (m.marks for mine in kept._kept.values() for m in mine.values())))
+    assert not torch.equal(before, changed)
+
+
+@needs_compiled_loops
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_every_bit_of_a_row_is_seen(data: st.DataObject) -> None:
+    inputs, taps = data.draw(st.integers(1, 40)), data.draw(st.sampled_from([1, 3]))
+    raw = torch.randn(3, inputs, taps, generator=torch.Generator().manual_seed(inputs))
+    scale = torch.rand(3, generator=torch.Generator().manual_seed(taps))
+    every = torch.arange(3, dtype=torch.int32)
+    rows = Weight(raw, scale, 1, lasting=True).inputs_last(every).clone()
+    at, bit = data.draw(st.integers(0, raw.numel() - 1)), data.draw(st.integers(0, 31))
+    flipped = raw.view(-1).view(torch.int32)
+    flipped[at] ^= 1 << bit if bit < 31 else -(1 << 31)
+    found = Weight(raw, scale, 1, lasting=True).inputs_last(every)
+    expected = Weight(raw, scale, 1).inputs_last(every)
+    assert torch.equal(found.nan_to_num(), expected.nan_to_num())
+    assert kept._kept  # it was not made anew because nothing is kept
+    del rows
+
+
+@needs_compiled_loops
+def test_it_goes_with_the_model() -> None:
+    net = small_net()
+    relevance(net)
+    assert 0 < kept.size() <= 2 * sum(p.nbytes for p in net.parameters())
+    del net
+    gc.collect()
+    assert kept.size() == 0
+
+
+@needs_compiled_loops
+def test_no_more_is_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = small_net()
+    expected = relevance(net)
+    kept.clear()
+    monkeypatch.setattr(kept, "MOST", 1)
+    assert torch.equal(relevance(net), expected)
+    assert kept.size() == 0
+
+
+class Tied(nn.Module):
+    """One convolution used twice, a BatchNorm of its own after each use: W⁺ differs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.first = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(3, 8, 3)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(8), nn.BatchNorm2d(8)])
+        nn.init.uniform_(self.norms[0].weight, 0.5, 2)
+        nn.init.uniform_(self.norms[1].weight, -2, -0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).relu()
+        for norm in self.norms:
+            x = norm(self.conv(x)).relu()
+        return x.flatten(2).sum(2)
+
+
+@pytest.mark.parametrize("pruning", [None, plrp.Pruning(0.4)])
+def test_one_weight_under_two_scales(pruning: plrp.Pruning | None) -> None:
+    net = Tied().eval()
+    for _ in range(3):
+        found = relevance(net, pruning)
+        with plrp.reference():
+            expected = relevance(net, pruning)
+        assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6 * float(expected.abs().max()))
+
+
+def test_a_trace_goes_on_with_the_weights_it_began_with() -> None:
+    """What another explanation finds out of date is not written over: this one may still be reading it."""
+    net = small_net()
+    trace = plrp.trace(net, photo())
+    before = trace.explain(target=1).relevance
+    made = [m.rows.clone() for mine in kept._kept.values() for m in mine.values()]
+    held = [m.rows for mine in kept._kept.values() for m in mine.values()]
+    step(net)
+    relevance(net)
+    assert all(map(torch.equal, made, held))
+    assert before.isfinite().all()
