@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from .composites import Composite, nearest, resolve
 from .following import Followed, followable, mass_of, neurons_of
 from .kernels import native
 from .kernels.sparse import Neurons, Relevance, added, dense, dense_last
-from .kernels.whole import channels_last, turned
+from .kernels.whole import channels_last, chosen, turned
 from .ledger import Ledger, Mass
 from .maps import Convolution, OneChannel
 from .operations import Family
@@ -23,6 +23,7 @@ from .pieces import joined, pieces
 from .pruning import Arrived, Pruning, Site, prune
 from .refusals import unsupported, unsupported_reason
 from .rules import Booking, Branch, Handed, Pass, Rule, quotient
+from .samples import Samples
 from .tables import render_html, render_table
 from .tape import Op, Value, reached, replaced, tensors_in
 from .targets import own, start
@@ -408,7 +409,7 @@ class Walk:
 
     def _hand_down(self, op: Op, given: Sequence[Relevance | None]) -> None:
         book = Booking(self.ledger is not None)
-        branches: list[Handed] | list[Followed] = []
+        branches: Sequence[Handed | Followed] = []
         taken: Sequence[Relevance | None] | None
         if op.is_layer:
             assert given[0] is not None
@@ -456,7 +457,7 @@ class Walk:
         value: Value,
         relevance: Relevance,
         mass: Mass | None,
-        branches: list[Handed] | list[Followed],
+        branches: Sequence[Handed | Followed],
     ) -> None:
         key = id(value)
         before = self.relevance.get(key)
@@ -472,9 +473,7 @@ class Walk:
             else:
                 arrived.other = relevance if arrived.other is None else added(arrived.other, relevance)
 
-    def _through_layer(
-        self, op: Op, given: Relevance, book: Booking
-    ) -> tuple[Relevance, list[Handed] | list[Followed]]:
+    def _through_layer(self, op: Op, given: Relevance, book: Booking) -> tuple[Relevance, Sequence[Handed | Followed]]:
         """A conv or linear layer by its rule: Σ over the branches of Σ_k n_jk share_k R_k / d_k."""
         rule, value = self.composite.rule(op), op.inputs[0]
         if isinstance(rule, Pass):
@@ -489,18 +488,31 @@ class Walk:
             z = z if z.dtype == self.dtype else layer.apply(x, layer.weight, layer.bias)
         epsilon = epsilon_for(op.output) if rule.epsilon is None else rule.epsilon
         geometry = followable(op, self.dtype, self.copies) if self.sparse and rule.uses_layer else None
-        neurons = None if geometry is None else neurons_of(given)
-        if neurons is None and self._turns(op, rule, x, given):
+        few = None if geometry is None else neurons_of(given)
+        turns = (few is None or few.others is not None) and self._turns(op, rule, x, given)
+        if few is None and turns:
             x, given = self._turned(value, x), dense_last(given)
         branches = rule.branches(layer, x, z, value.nonnegative)
         if not branches:
             raise ValueError(f"The rule {rule.name} has no branches for layer '{op.name}': it would hand nothing down.")
-        if geometry is not None and neurons is not None and all(branch.map is layer for branch in branches):
-            known = [self._known(op, rule, n, branch) for n, branch in enumerate(branches)]
-            rows, followed = following.through_layer(geometry, neurons, branches, known, epsilon, book)
-            self._book_unhanded(book, op, branches, neurons)
+        known = [self._known(op, rule, n, branch) for n, branch in enumerate(branches)]
+        if geometry is None or few is None or not all(branch.map is layer for branch in branches):
+            found, handed = self._through_dense_layer(op, branches, known, x, given, epsilon, book)
+            return found, self._with_geometry(op, rule, handed)
+        rows, followed = following.through_layer(geometry, few.neurons, branches, known, epsilon, book)
+        self._book_unhanded(book, op.output.samples, branches, few.neurons)
+        if few.others is None:
             return rows, followed
-        return self._through_dense_layer(op, rule, branches, x, given, epsilon, book)
+        # samples in which many neurons hold relevance go as a batch of their own
+        where, many = few.others % len(x), _of(given, few.others)
+        own, denominators = Booking(book.active), [None if d is None else chosen(d, where) for d in known]
+        smaller = [branch.of(where) for branch in branches]
+        found, handed = self._dense_layer(op, smaller, denominators, chosen(x, where), many, epsilon, own)
+        book.add(own, few.others, given.shape[0])
+        whole = rows.dense_last() if turns else rows.dense()
+        whole[few.others] = found
+        parts = zip(self._with_geometry(op, rule, handed), branches, strict=True) if handed else ()
+        return whole, [*followed, *(one.among(branch, few.others, given.shape[0]) for one, branch in parts)]
 
     def _turns(self, op: Op, rule: Rule, x: Tensor, given: Relevance) -> bool:
         """Whether a layer is to work with channels last: a convolution that a chain of such begins or goes on.
@@ -522,33 +534,61 @@ class Walk:
         return known
 
     def _through_dense_layer(
-        self, op: Op, rule: Rule, branches: list[Branch], x: Tensor, given: Relevance, epsilon: float, book: Booking
-    ) -> tuple[Relevance, list[Handed]]:
+        self,
+        op: Op,
+        branches: Sequence[Branch],
+        denominators: Sequence[Tensor | None],
+        x: Tensor,
+        given: Relevance,
+        epsilon: float,
+        book: Booking,
+    ) -> tuple[Tensor, list[Handed]]:
+        """A layer by whole tensors."""
+        return self._dense_layer(op, branches, denominators, x, given, epsilon, book)
+
+    def _dense_layer(
+        self,
+        op: Op,
+        branches: Sequence[Branch],
+        denominators: Sequence[Tensor | None],
+        x: Tensor,
+        given: Relevance,
+        epsilon: float,
+        book: Booking,
+    ) -> tuple[Tensor, list[Handed]]:
+        """The same; d_k is computed where it is not given. Some samples of the batch may be a batch of their own."""
         value, samples = op.inputs[0], op.output.samples
+        if samples.ordinary and given.shape[0] != samples.batch:
+            samples = Samples.first_axis(given.shape[0])
+        again = self.again and id(value) in self.sites
         taken: Tensor | None = None
         handed = []
-        for number, branch in enumerate(branches):
-            d = self._denominator(op, rule, number, branch)
+        for branch, known in zip(branches, denominators, strict=True):
+            d = branch.contributions(bias=branch.bias) if known is None else known
             if isinstance(branch.map, OneChannel) and op.first:  # d is the same for all channels: they hand down as one
                 part = given.channel_sums() if isinstance(given, Neurons) else dense(given).sum(1, keepdim=True)
                 part = part if branch.share == 1.0 else part * branch.share
             else:
                 given = dense(given)
                 part = given if isinstance(branch.share, float) and branch.share == 1.0 else given * branch.share
-            fresh = branch.denominator is None and self.trace.denominators is None and branch.map.fresh
-            kept = self.ledger is not None or (self.again and id(value) in self.sites)
-            s = quotient(part, d, epsilon, branch.one_sign, out=d if fresh and not kept else None)
+            own = known is None and branch.map.fresh and self.ledger is None and not again
+            s = quotient(part, d, epsilon, branch.one_sign, out=d if own else None)
             term = branch.hand(s, x)
             taken = term if taken is None else taken.add_(term)
             book_branch(book, branch, part, s, d, epsilon, samples)
-            if self.again and id(value) in self.sites:
-                geometry = followable(op, self.dtype) if self.sparse and rule.uses_layer else None
-                handed.append(Handed(branch, part, s, d, epsilon, geometry))
-        self._book_unhanded(book, op, branches, given)
+            if again:
+                handed.append(Handed(branch, part, s, d, epsilon))
+        self._book_unhanded(book, samples, branches, given)
         assert taken is not None
         return taken, handed
 
-    def _book_unhanded(self, book: Booking, op: Op, branches: Sequence[Branch], given: Relevance) -> None:
+    def _with_geometry(self, op: Op, rule: Rule, handed: list[Handed]) -> list[Handed]:
+        """Where the layer reads, for a second pass that follows single neurons."""
+        geometry = followable(op, self.dtype) if handed and self.sparse and rule.uses_layer else None
+        return [replace(one, geometry=geometry) for one in handed]
+
+    @staticmethod
+    def _book_unhanded(book: Booking, samples: Samples, branches: Sequence[Branch], given: Relevance) -> None:
         """Book the share of R_k that no branch hands down: γ hands nothing down where z = 0."""
         unhanded: Any = 1.0
         for branch in branches:
@@ -557,26 +597,28 @@ class Walk:
             if isinstance(given, Neurons):
                 book.epsilon = book.epsilon + given.sum(given.values * given.at(unhanded))
             else:
-                book.epsilon = book.epsilon + op.output.samples.sum(dense(given) * unhanded)
+                book.epsilon = book.epsilon + samples.sum(dense(given) * unhanded)
 
     def _known(self, op: Op, rule: Rule, number: int, branch: Branch) -> Tensor | None:
-        """d_k where it need not be computed neuron by neuron: it stands on the tape, or is shared by explanations."""
-        if self.trace.denominators is None and branch.denominator is None:
-            return None
-        return self._denominator(op, rule, number, branch)
-
-    def _denominator(self, op: Op, rule: Rule, number: int, branch: Branch) -> Tensor:
-        """d_k, computed once per trace that is explained more than once."""
+        """d_k where it need not be computed: it stands on the tape, or is shared by the explanations of a trace."""
         if branch.denominator is not None:
             return branch.denominator
-        last = channels_last(branch.parts[0].input)  # the same to rounding only, so it is another
-        cache, key = self.trace.denominators, (id(op), rule.key, number, last)
+        cache = self.trace.denominators
         if cache is None:
-            return branch.contributions(bias=branch.bias)
+            return None
+        last = channels_last(branch.parts[0].input)  # the same to rounding only, so it is another
+        key = (id(op), rule.key, number, last)
         if key not in cache:
             # holds the rule and the operation, so that their ids stay their own
             cache[key] = ((rule, op), branch.contributions(bias=branch.bias))
         return cache[key][1]
+
+
+def _of(given: Relevance, samples: Tensor) -> Tensor:
+    """The relevance of some samples, as an ordinary tensor."""
+    if isinstance(given, Neurons):
+        return given.only(samples).dense()
+    return chosen(dense(given), samples).contiguous()
 
 
 def _total(masses: Sequence[Mass]) -> Mass:

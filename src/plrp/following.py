@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,9 +22,11 @@ from .kernels.sparse import (
     Rows,
     Weight,
     contributions,
+    fullness,
     gathered,
     handed,
     nonzero_counts,
+    offsets,
     plan,
     regrouped,
     survivors,
@@ -62,37 +65,55 @@ def followable(op: Op, dtype: torch.dtype, copies: int = 1) -> Geometry | None:
     return op.map.geometry(inputs, outputs)
 
 
-def neurons_of(relevance: Relevance) -> Neurons | None:
-    """The neurons that hold relevance, if they are few in every sample."""
-    if isinstance(relevance, Rows):
+class Few(NamedTuple):
+    """The samples in which few neurons hold relevance: these neurons; and the samples in which many do."""
+
+    neurons: Neurons
+    others: Tensor | None  # numbers of samples, ascending; None: there are none
+
+
+def neurons_of(relevance: Relevance) -> Few | None:
+    """The neurons that hold relevance where they are few, sample by sample; None where they are in no sample."""
+    if not relevance.shape.numel() or len(relevance.shape) < 3:
         return None
     limit = NEURONS_BELOW * relevance.shape[1:].numel()
     if isinstance(relevance, Neurons):
-        return relevance if relevance.shape[0] and relevance.most <= limit and _narrow(relevance) else None
-    last = channels_last(relevance)
-    if relevance.dim() < 3 or relevance.numel() == 0 or not (last or relevance.is_contiguous()):
+        few = relevance.counts <= limit
+        if not few.all():
+            few = relevance.sum(relevance.values != 0) <= limit  # some may hold nothing: a summand that was zero
+        found = relevance if bool(few.all()) else relevance.of(few)
+    else:
+        if isinstance(relevance, Tensor) and not channels_last(relevance):
+            relevance = relevance.contiguous()
+        counts = _counts(relevance)
+        if counts is None:
+            return None
+        few = counts <= limit
+        if not few.any():
+            return None
+        stats = torch.zeros(len(counts), 8, dtype=torch.float64)
+        stats[:, 6] = stats[:, 7] = torch.where(few, counts, 0)
+        stats[:, :2] = torch.where(few, 0.0, torch.inf)[:, None]  # θ: of the others nothing
+        found = survivors(relevance, stats, rescale=False)
+    if not native.available(found.values):  # torch gathers positions, the compiled loops do not
+        narrow = offsets(found.positions, found.shape).diff() <= POSITIONS_BELOW * found.shape[2:].numel()
+        few, found = few & narrow, found if bool(narrow.all()) else found.of(narrow)
+    number = int(few.sum())
+    if not number:
         return None
-    rows = (relevance.movedim(1, -1) if last else relevance).flatten(1)
-    glance = rows[0, :: -(-rows.shape[1] // _GLANCE)]  # most tensors are seen to be full without looking at all of it
-    if int(glance.count_nonzero()) > 2 * NEURONS_BELOW * len(glance):
+    return Few(found, None if number == len(few) else (~few).nonzero().flatten())
+
+
+def _counts(relevance: Tensor | Rows) -> Tensor | None:
+    """How many neurons of each sample hold relevance, all of them where it is seen at a glance that they are many."""
+    if isinstance(relevance, Rows):
+        each = nonzero_counts(relevance.values)
+        return torch.cat([each.new_zeros(1), each.cumsum(0)])[relevance.offsets].diff()
+    rows = (relevance.movedim(1, -1) if channels_last(relevance) else relevance).flatten(1)
+    full = fullness(rows) > 2 * NEURONS_BELOW
+    if full.all():
         return None
-    counts = nonzero_counts(rows)
-    if int(counts.max()) > limit:
-        return None
-    stats = torch.zeros(len(counts), 8, dtype=torch.float64)
-    stats[:, 6] = stats[:, 7] = counts
-    found = survivors(relevance, stats, rescale=False)
-    return found if _narrow(found) else None
-
-
-_GLANCE = 256
-
-
-def _narrow(neurons: Neurons) -> bool:
-    """Whether few positions hold the neurons, where it matters: torch gathers positions, the compiled loops do not."""
-    if native.available(neurons.values):
-        return True
-    return len(neurons.positions) <= POSITIONS_BELOW * neurons.shape[0] * neurons.shape[2:].numel()
+    return torch.where(full, rows.shape[1], nonzero_counts(rows))
 
 
 @dataclass

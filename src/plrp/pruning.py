@@ -159,12 +159,12 @@ class Site:
 class Arrived:
     """What reached a tensor, kept apart for PLRP-M: over its conv and linear readers, and over all others."""
 
-    layers: list[tuple[Samples, list[Handed] | list[Followed]]] = field(default_factory=list)  # and their outputs
+    layers: list[tuple[Samples, Sequence[Handed | Followed]]] = field(default_factory=list)  # and their outputs
     other: Relevance | None = None
 
     def dense(self) -> Arrived:
         """The same as ordinary tensors."""
-        layers: list[tuple[Samples, list[Handed] | list[Followed]]] = [
+        layers: list[tuple[Samples, Sequence[Handed | Followed]]] = [
             (samples, [h.dense() if isinstance(h, Followed) else h for h in branches])
             for samples, branches in self.layers
         ]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .kernels.sparse import Geometry, Weight
 from .kernels.switch import fast
-from .kernels.whole import divided
+from .kernels.whole import chosen, divided
 from .maps import Dense, LinearMap
 
 EPSILON = 1e-6
@@ -46,6 +46,13 @@ class Branch:
     share: Tensor | float = 1.0
     one_sign: bool = False  # all contributions and the bias are ≥ 0: so is the denominator
     denominator: Tensor | None = None  # where it is known without computing
+
+    def of(self, samples: Tensor) -> Branch:
+        """The same for some samples of the batch."""
+        parts = tuple(p if p.unit else p._replace(input=chosen(p.input, samples)) for p in self.parts)
+        share = chosen(self.share, samples) if isinstance(self.share, Tensor) else self.share
+        denominator = None if self.denominator is None else chosen(self.denominator, samples)
+        return replace(self, parts=parts, share=share, denominator=denominator)
 
     def contributions(self, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """Σ_j n_jk, over the survivors alone if a mask is given, plus a bias if one is given."""
@@ -91,6 +98,11 @@ class Handed:
     epsilon: float
     geometry: Geometry | None = None  # where the layer reads, if single neurons can be followed through it
 
+    def among(self, branch: Branch, samples: Tensor, batch: int) -> Handed:
+        """The same of a batch of which these are some samples; the others hand nothing down, by the same branch."""
+        given, s = (_among(t, samples, batch, 0.0) for t in (self.given, self.s))
+        return replace(self, branch=branch, given=given, s=s, denominator=_among(self.denominator, samples, batch, 1.0))
+
     def narrowed(self) -> Handed:
         """The same without the neurons of a dense layer that hand nothing down in any sample."""
         if not fast() or not isinstance(self.branch.map, Dense) or self.s.dim() != 2:
@@ -104,6 +116,11 @@ class Handed:
         return Handed(branch, self.given[:, live], self.s[:, live], self.denominator[:, live], self.epsilon)
 
 
+def _among(tensor: Tensor, samples: Tensor, batch: int, fill: float) -> Tensor:
+    """Some samples of a batch in their places."""
+    return tensor.new_full((batch, *tensor.shape[1:]), fill).index_copy_(0, samples, tensor)
+
+
 class Booking:
     """Where the mass of one operation went, per sample: tensors (batch,). Inactive where nobody reads the ledger."""
 
@@ -113,6 +130,13 @@ class Booking:
         self.epsilon: Any = 0.0
         self.created: Any = 0.0
         self.dropped: Any = 0.0
+
+    def add(self, other: Booking, samples: Tensor, batch: int) -> None:
+        """What was booked for some samples of the batch."""
+        for name in ("bias", "epsilon", "created", "dropped"):
+            found = getattr(other, name)
+            if isinstance(found, Tensor):
+                setattr(self, name, getattr(self, name) + found.new_zeros(batch).index_add_(0, samples, found))
 
     @property
     def touched(self) -> bool:

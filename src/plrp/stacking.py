@@ -20,7 +20,7 @@ from .kernels import native
 from .kernels.sparse import Neurons, Relevance, dense
 from .operations import Family
 from .pruning import Arrived, Pruning, Site, by_neurons, prune, prune_neurons
-from .rules import Booking, Branch, Handed, Rule
+from .rules import Booking, Branch, Handed
 from .tape import Op
 from .targets import own, start
 from .trace import Trace
@@ -146,12 +146,17 @@ class StackedWalk(Walk):
         return [_joined(parts) for parts in zip(*taken, strict=True)]
 
     def _through_dense_layer(
-        self, op: Op, rule: Rule, branches: list[Branch], x: Tensor, given: Relevance, epsilon: float, book: Booking
-    ) -> tuple[Relevance, list[Handed]]:
-        taken = [
-            super(StackedWalk, self)._through_dense_layer(op, rule, branches, x, part, epsilon, book)[0]
-            for part in self._copies(given)
-        ]
+        self,
+        op: Op,
+        branches: Sequence[Branch],
+        denominators: Sequence[Tensor | None],
+        x: Tensor,
+        given: Relevance,
+        epsilon: float,
+        book: Booking,
+    ) -> tuple[Tensor, list[Handed]]:
+        parts = self._copies(given)
+        taken = [self._dense_layer(op, branches, denominators, x, part, epsilon, book)[0] for part in parts]
         joined = _joined(taken)
         assert joined is not None
         return joined, []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -366,3 +367,51 @@ def test_a_sweep_is_one_explanation_after_the_other(
                     assert bool((off <= 1e-5).all()), layer
                 else:
                     assert bool((off <= 0.2).all()), layer  # a borderline neuron may have turned
+
+
+# ---------------------------------------------------------------- sample by sample
+
+
+@contextmanager
+def ways_noted() -> Iterator[list[list[bool]]]:
+    """For every conv layer that was come to, which samples went neuron by neuron."""
+    noted: list[list[bool]] = []
+    decide = following.neurons_of
+
+    def noting(relevance: Any) -> Any:
+        few = decide(relevance)
+        ways = torch.full((relevance.shape[0],), few is not None)
+        if few is not None and few.others is not None:
+            ways[few.others] = False
+        noted.append(ways.tolist())
+        return few
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(walking, "neurons_of", noting)
+        yield noted
+
+
+WAYS = [None, plrp.Pruning(0.3), plrp.Pruning(0.3, redistribution="M")]
+
+
+@pytest.mark.parametrize("kind", ["Straight", "Residual", "Branching"])
+@pytest.mark.parametrize("pruning", WAYS, ids=["LRP", "λ", "M"])
+@pytest.mark.parametrize("name", BODIES)
+def test_each_sample_goes_its_own_way(kind: str, pruning: plrp.Pruning | None, name: str) -> None:
+    """Dense or neuron by neuron is decided per layer and sample: in a batch as alone, with the same numbers."""
+    mixed = 0
+    for seed, below in itertools.product(range(4), (0.05, 0.1, 0.2, 0.5)):
+        model, x = network(kind, 2, seed)
+        with body(name), followed(below):
+            with ways_noted() as together:
+                batch = plrp.explain(model, x, target=1, pruning=pruning)
+            alone = []
+            for n in range(3):
+                with ways_noted() as own:
+                    single = plrp.explain(model, x[n : n + 1], target=1, pruning=pruning)
+                alone.append([way for (way,) in own])
+                assert relative(batch.relevance[n : n + 1], single.relevance) < 1e-3
+            assert [list(ways) for ways in zip(*alone, strict=True)] == together
+            assert float(batch.closing().max()) < 1e-4  # the ledger's walk goes the same ways
+        mixed += sum(len(set(ways)) > 1 for ways in together)
+    assert mixed > 0

@@ -1016,6 +1016,21 @@ static PyObject *py_count(PyObject *self, PyObject *const *given, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
+/* The share that is not zero of some entries that stand evenly in each row. glance(values, rows, each, looks, shares) */
+static PyObject *py_glance(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    (void)self;
+    int64_t a[5];
+    if (!read_numbers(given, count, 5, a)) return NULL;
+    const float *v = POINTER(const float, a[0]);
+    float *shares = POINTER(float, a[4]);
+    for (int64_t row = 0; row < a[1]; row++) {
+        int64_t found = 0;
+        for (int64_t i = 0; i < a[3]; i++) found += v[row * a[2] + i * a[2] / a[3]] != 0;
+        shares[row] = (float)found / (float)a[3];
+    }
+    Py_RETURN_NONE;
+}
+
 /* --- rows ------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -1866,6 +1881,7 @@ static PyMethodDef methods[] = {
     {"plan", (PyCFunction)(void (*)(void))py_plan, METH_FASTCALL, "Which input positions output positions read."},
     {"winners", (PyCFunction)(void (*)(void))py_winners, METH_FASTCALL, "Who won a max pool."},
     {"pool", (PyCFunction)(void (*)(void))py_pool, METH_FASTCALL, "Relevance of a max pool to the winners."},
+    {"glance", (PyCFunction)(void (*)(void))py_glance, METH_FASTCALL, "How full each row seems."},
     {"count", (PyCFunction)(void (*)(void))py_count, METH_FASTCALL, "Entries that are not zero."},
     {"spread", (PyCFunction)(void (*)(void))py_spread, METH_FASTCALL, "A tensor from its rows at some positions."},
     {"add", (PyCFunction)(void (*)(void))py_add, METH_FASTCALL, "Relevance added to rows."},

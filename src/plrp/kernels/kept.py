@@ -37,7 +37,7 @@ def made(raw: Tensor, part: int, last: bool, outdated: Made | None = None) -> Ma
     `outdated`: what is kept was made of other numbers, so it is replaced. Who reads it goes on to do so.
     """
     storage = raw.untyped_storage()
-    key = (raw.storage_offset(), raw.shape, part, last)
+    key = (int(raw.storage_offset()), raw.shape, part, last)
     with _lock:
         mine = _kept.get(id(storage))
         if mine is not None and key in mine and mine[key] is not outdated:

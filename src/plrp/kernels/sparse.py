@@ -92,11 +92,9 @@ class Neurons:
         return values.new_zeros(self.shape[0], dtype=torch.float64).index_add_(0, self.sample, values.double())
 
     @cached_property
-    def most(self) -> int:
-        """How many neurons a sample has at most."""
-        if self.shape[0] == 1:
-            return len(self.values)
-        return int(self.begins[offsets(self.positions, self.shape)].diff().max())
+    def counts(self) -> Tensor:
+        """How many neurons each sample has, (samples,)."""
+        return self.begins[offsets(self.positions, self.shape)].diff()
 
     def dense(self) -> Tensor:
         """As an ordinary tensor."""
@@ -122,6 +120,14 @@ class Neurons:
         whole = self.values.new_zeros(self.shape[0] * self.shape[2:].numel())
         at = self.positions.repeat_interleave(self.begins.diff())
         return whole.index_add_(0, at, self.values).view(self.shape[0], 1, *self.shape[2:])
+
+    def of(self, chosen: Tensor) -> Neurons:
+        """The neurons of some samples (samples,), the others without any."""
+        living = chosen[self.positions // self.shape[2:].numel()]
+        sizes = self.begins.diff()
+        inside = living.repeat_interleave(sizes)
+        begins = torch.cat([self.begins[:1] * 0, sizes[living].cumsum(0)])
+        return Neurons(self.shape, self.positions[living], begins, self.channels[inside], self.values[inside])
 
     def only(self, samples: Tensor) -> Neurons:
         """The neurons of some samples (ascending), which become a batch of their own."""
@@ -412,7 +418,7 @@ class Weight:
 
     def __init__(self, raw: Tensor, scale: Tensor | None = None, part: int = 0, lasting: bool = False) -> None:
         self.raw, self.scale, self.part, self.lasting = raw, scale, part, lasting
-        self._made: dict[bool, tuple[Made, Tensor]] = {}  # with inputs last or not; and which rows are known to be right
+        self._made: dict[bool, tuple[Made, Tensor]] = {}  # with inputs last or not; and which rows are right
 
     @cached_property
     def full(self) -> Tensor:
@@ -442,6 +448,8 @@ class Weight:
     @property
     def _compiled(self) -> bool:
         """Whether the compiled loop can make it: scales are one number per output (not in transposed convolutions)."""
+        if self.raw.dim() < 2:
+            return False
         if self.scale is None:
             return native.available(self.raw)
         return self.scale.numel() == len(self.raw) and native.available(self.raw, self.scale)
@@ -607,6 +615,19 @@ def nonzero_counts(rows: Tensor) -> Tensor:
     counts = torch.empty(len(rows), dtype=torch.int64, device="cpu")
     native.call("count", rows, *rows.shape, counts, native.threads())
     return counts
+
+
+LOOKS = 256  # at so many entries of a row, to see how full it is
+
+
+def fullness(rows: Tensor) -> Tensor:
+    """About which share of each row (samples, n) is not zero, at a glance: most are seen to be full so."""
+    if native.available(rows):
+        found = torch.empty(len(rows), dtype=torch.float32, device="cpu")
+        native.call("glance", rows, *rows.shape, LOOKS, found)
+        return found
+    at = torch.arange(LOOKS, device=rows.device) * rows.shape[1] // LOOKS
+    return rows[:, at].count_nonzero(1) / LOOKS
 
 
 def position_of(neurons: Neurons) -> Tensor:

@@ -19,7 +19,11 @@ from . import native
 
 def channels_last(tensor: Tensor) -> bool:
     """Whether a tensor has its channels last in memory, and is not contiguous in the ordinary sense as well."""
-    return tensor.dim() > 2 and not tensor.is_contiguous() and tensor.movedim(1, -1).is_contiguous()
+    if tensor.is_contiguous():
+        return False
+    if tensor.dim() == 4:  # torch knows these itself
+        return tensor.is_contiguous(memory_format=torch.channels_last)
+    return tensor.dim() > 2 and tensor.movedim(1, -1).is_contiguous()
 
 
 def empty_last(shape: torch.Size, like: Tensor) -> Tensor:
@@ -34,6 +38,13 @@ def turned(tensor: Tensor) -> Tensor:
     found = empty_last(tensor.shape, tensor)
     native.call("turn", tensor, found, *tensor.shape[:2], tensor.shape[2:].numel(), native.threads())
     return found
+
+
+def chosen(tensor: Tensor, samples: Tensor) -> Tensor:
+    """Some samples of a tensor, laid out as it is."""
+    if channels_last(tensor):
+        return tensor.movedim(1, -1).index_select(0, samples).movedim(-1, 1)
+    return tensor.index_select(0, samples)
 
 
 def takes(*tensors: Tensor) -> bool:
