@@ -22,7 +22,7 @@ from .passing import book_branch, epsilon_for, pass_on
 from .pieces import joined, pieces
 from .pruning import Arrived, Pruning, Site, prune
 from .refusals import unsupported, unsupported_reason
-from .rules import Booking, Branch, Handed, Pass, Rule, quotient
+from .rules import Booking, Branch, Handed, Pass, Rule, each_of, quotient
 from .samples import Samples
 from .tables import render_html, render_table
 from .tape import Op, Value, reached, replaced, tensors_in
@@ -505,7 +505,7 @@ class Walk:
             return rows, followed
         # samples in which many neurons hold relevance go as a batch of their own
         where, many = few.others % len(x), _of(given, few.others)
-        own, denominators = Booking(book.active), [None if d is None else chosen(d, where) for d in known]
+        own, denominators = Booking(book.active), [None if d is None else each_of(d, where) for d in known]
         smaller = [branch.of(where) for branch in branches]
         found, handed = self._dense_layer(op, smaller, denominators, chosen(x, where), many, epsilon, own)
         book.add(own, few.others, given.shape[0])

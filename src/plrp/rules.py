@@ -50,8 +50,8 @@ class Branch:
     def of(self, samples: Tensor) -> Branch:
         """The same for some samples of the batch."""
         parts = tuple(p if p.unit else p._replace(input=chosen(p.input, samples)) for p in self.parts)
-        share = chosen(self.share, samples) if isinstance(self.share, Tensor) else self.share
-        denominator = None if self.denominator is None else chosen(self.denominator, samples)
+        share = each_of(self.share, samples) if isinstance(self.share, Tensor) else self.share
+        denominator = None if self.denominator is None else each_of(self.denominator, samples)
         return replace(self, parts=parts, share=share, denominator=denominator)
 
     def contributions(self, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
@@ -87,6 +87,11 @@ class Branch:
         return total if mask is None else total * mask
 
 
+def each_of(tensor: Tensor, samples: Tensor) -> Tensor:
+    """Some samples of a tensor of the batch; all of one that is the same for every sample."""
+    return tensor if len(tensor) == 1 else chosen(tensor, samples)
+
+
 @dataclass
 class Handed:
     """What a branch did with its relevance: kept for PLRP-M's second pass."""
@@ -101,7 +106,8 @@ class Handed:
     def among(self, branch: Branch, samples: Tensor, batch: int) -> Handed:
         """The same of a batch of which these are some samples; the others hand nothing down, by the same branch."""
         given, s = (_among(t, samples, batch, 0.0) for t in (self.given, self.s))
-        return replace(self, branch=branch, given=given, s=s, denominator=_among(self.denominator, samples, batch, 1.0))
+        d = self.denominator if len(self.denominator) == 1 else _among(self.denominator, samples, batch, 1.0)
+        return replace(self, branch=branch, given=given, s=s, denominator=d)
 
     def narrowed(self) -> Handed:
         """The same without the neurons of a dense layer that hand nothing down in any sample."""

@@ -25,6 +25,11 @@ class Made(NamedTuple):
     rows: Tensor  # as many numbers as the weight has
     marks: Tensor  # int64: the fingerprint of what each row was made of, 0 where it is not made yet
 
+    @property
+    def nbytes(self) -> int:
+        """The memory that it takes."""
+        return self.rows.nbytes + self.marks.nbytes
+
 
 _Key = tuple[int, torch.Size, int, bool]
 _kept: dict[int, dict[_Key, Made]] = {}  # by the memory of the weights
@@ -43,7 +48,7 @@ def made(raw: Tensor, part: int, last: bool, outdated: Made | None = None) -> Ma
         if mine is not None and key in mine and mine[key] is not outdated:
             return mine[key]
         found = unkept(raw)
-        if (mine is not None and key in mine) or size() + raw.nbytes <= MOST:
+        if (mine is not None and key in mine) or size() + found.nbytes <= MOST:
             if mine is None:
                 mine = _kept[id(storage)] = {}
                 weakref.finalize(storage, _forget, id(storage)).atexit = False
@@ -59,7 +64,7 @@ def unkept(raw: Tensor) -> Made:
 def size() -> int:
     """The bytes that are kept."""
     with _lock:
-        return sum(one.rows.nbytes + one.marks.nbytes for mine in _kept.values() for one in mine.values())
+        return sum(one.nbytes for mine in list(_kept.values()) for one in list(mine.values()))
 
 
 def clear() -> None:
