@@ -95,11 +95,17 @@ def imagenet_categories() -> tuple[str, ...]:
 
 
 def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names most like the one that was not found, for the error message."""
+    """The names most like the one that was not found, for the error message.
+
+    Those that hold it as a word of its own come first, then those that hold it at all, then those spelled alike;
+    the shorter first.
+    """
+    wanted = name.lower()
     known = {known.lower(): known for known in names}
-    inside = [known[low] for low in known if name.lower() in low]
-    close = [known[low] for low in difflib.get_close_matches(name.lower(), known, n=count, cutoff=0.5)]
-    return list(dict.fromkeys([*sorted(inside, key=len), *close]))[:count]
+    word = re.compile(rf"(?<![^\W_]){re.escape(wanted)}(?![^\W_])")
+    inside = sorted((low for low in known if wanted in low), key=lambda low: (not word.search(low), len(low)))
+    close = difflib.get_close_matches(wanted, known, n=count, cutoff=0.5)
+    return [known[low] for low in dict.fromkeys([*inside, *close])][:count]
 
 
 def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | None, quiet: bool) -> LoadedModel:

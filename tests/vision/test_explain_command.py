@@ -179,6 +179,13 @@ def test_imagenets_names_find_the_nearest() -> None:
         class_number("qqqqqqqqq", names)
 
 
+def test_names_that_hold_a_word_whole_come_before_those_that_hold_its_letters() -> None:
+    names = ["dogsled", "hot dog", "hotdogs", "Eskimo_dog", "boxdog"]
+    with pytest.raises(ValueError, match="the nearest are") as error:
+        class_number("Dog", names)
+    assert re.findall(r"\d", str(error.value)) == ["1", "3", "4", "0", "2"]
+
+
 def test_class_names_from_a_file(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (photos / "names.txt").write_text("Katze\nWürstchen\nHund\nSchleie\n", encoding="utf-8")
     assert run("cat.jpg", "--classes", "names.txt", "-o", "out.png") == 0
