@@ -6,8 +6,11 @@ import copy
 import dataclasses
 import difflib
 import pickle
+import re
 import types
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -257,6 +260,18 @@ def test_inputs_that_are_no_tensors_are_refused():
             plrp.explain(mlp(), bad)
 
 
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_photographs_name_is_refused_with_code_that_reads_it(kind, tmp_path, monkeypatch):
+    pil = pytest.importorskip("PIL.Image")
+    monkeypatch.chdir(tmp_path)
+    pil.fromarray(np.full((300, 260, 3), 99, np.uint8)).save("photo.png")
+    model = nn.Sequential(nn.Conv2d(3, 2, 16, stride=16), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 14 * 14, 3)).eval()
+    message = refused("not a tensor", model, kind("photo.png"))
+    explained, read = (eval(code, {"plrp": plrp, "model": model}) for code in re.findall("`(.+?)`", message))
+    assert torch.equal(explained.relevance["LRP"], plrp.explain(model, read).relevance[0])
+    assert "explain_photograph" in refused(r"a picture \(.*\), not a tensor", model, pil.open("photo.png"))
+
+
 def test_inputs_of_different_batch_sizes_are_refused():
     class Two(nn.Module):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
@@ -281,6 +296,14 @@ def test_a_target_of_the_wrong_length_is_refused(target):
 @pytest.mark.parametrize("target", [1.5, "cat", torch.tensor([0.5, 1.0]), [0.2, 1]], ids=str)
 def test_a_target_of_the_wrong_kind_is_refused(target):
     refused("(?i)target", target=target)
+
+
+@pytest.mark.parametrize("target", [True, False, np.bool_(True), [True, False], (True,), torch.tensor(True)], ids=repr)
+@pytest.mark.parametrize("scores", [1, 3])
+def test_truth_values_are_no_target(target, scores):
+    model = mlp() if scores > 1 else nn.Sequential(mlp(), nn.Linear(3, 1), nn.Flatten(0)).eval()
+    with pytest.raises((TypeError, ValueError) if isinstance(target, Tensor) else TypeError, match="target"):
+        plrp.explain(model, torch.randn(2, 4), target=target)
 
 
 @pytest.mark.parametrize("target", [None, 1, [0, 1]], ids=str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +26,7 @@ def check_inputs(inputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
     for number, x in enumerate(given):
         which = "The input" if len(given) == 1 else f"Input {number}"
         if not isinstance(x, Tensor):
-            raise TypeError(f"{which} is a {type(x).__name__}, not a tensor; convert it with `torch.as_tensor`.")
+            raise TypeError(f"{which} is {_no_tensor(x)}")
         if not x.is_floating_point():
             raise TypeError(
                 f"{which} is {x.dtype}: relevance is defined for real numbers. Convert it with `.float()` (one-hot or "
@@ -45,6 +46,23 @@ def check_inputs(inputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
                 f"{which} holds {bad} (sample {sample}): relevance would be NaN. Clean or drop the sample."
             )
     return given
+
+
+def _no_tensor(x: Any) -> str:
+    """What was given where a tensor was wanted, and how to come to one."""
+    kind = type(x).__name__
+    if isinstance(x, str | Path):
+        kind, file = ("text" if isinstance(x, str) else "a path"), repr(str(x))
+        return (
+            f"{kind}, not a tensor. Explain a photograph with `plrp.vision.explain_photograph({file}, model)`, or read "
+            f"it with `plrp.vision.Geometry().tensor(plrp.vision.read_photograph({file}))[None]`."
+        )
+    if hasattr(x, "getbands"):  # a picture of Pillow's, which the core does not import
+        return (
+            f"a picture ({kind}), not a tensor: turn it into one by the transforms that the model was trained with, or "
+            "give the file's name to `plrp.vision.explain_photograph`."
+        )
+    return f"a {kind}, not a tensor; convert it with `torch.as_tensor`."
 
 
 def check_model(model: Any) -> None:

@@ -36,6 +36,11 @@ def own(target: Any) -> Any:
 
 def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
     """Turn what the user calls a target into relevance at the output."""
+    if any(isinstance(one, bool | np.bool_) for one in (target if isinstance(target, list | tuple) else (target,))):
+        raise TypeError(
+            f"target={target} holds truth values, which name no class: give the number of a class, such as 1, or leave "
+            "target out to explain the winning one."
+        )
     if callable(target):
         return _from_callable(trace, target, dtype)
     output = trace.output
@@ -75,7 +80,7 @@ def _index(output: Tensor, target: Any) -> tuple[tuple[Any, ...], Any]:
         if classes == 0:
             raise ValueError("The output has no classes.")
         chosen = output.argmax(1) if batch else rows
-    elif isinstance(target, int) and not isinstance(target, bool):
+    elif isinstance(target, int):
         chosen = torch.full((batch,), target, dtype=torch.long, device=output.device)
     elif isinstance(target, Tensor | np.ndarray) or (isinstance(target, Sequence) and not isinstance(target, str)):
         empty = not isinstance(target, Tensor) and len(target) == 0
