@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from plrp.errors import UsageError
+
 # Where training scripts put the state dict inside what they save, and what wrappers put before every name.
 _NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.", "backbone.")
@@ -30,7 +32,7 @@ _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|conv))\.([12]\..*)$")
 _TENSOR_CALLS = ("torch._utils._rebuild_", "collections.OrderedDict", "torch.FloatStorage", "torch.storage.")
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UsageError):
     """Weights that cannot be read or do not fit the model; the message says which and why."""
 
 

@@ -29,6 +29,10 @@ start here:
 from Python:
   import plrp
   plrp.explain(model, inputs, pruning=plrp.Pruning(p=0.15)).relevance
+
+exit codes of every command:
+  0 done; 1 failed while working; 2 wrong usage: an option, or what it names, cannot be used;
+  3 done but for parts it names; 130 interrupted
 """
 
 
@@ -74,8 +78,8 @@ def add_demo(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 done but for parts it names,
-    130 interrupted.
+    """Runs the command; exit codes: 0 done, 1 failed while working, 2 wrong usage, 3 done but for parts it
+    names, 130 interrupted.
     """
     debug = False
     try:

@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from plrp.errors import UsageError
+
 TRIES = 3
 """How often a part is tried by default, on one node or another, before it is given up."""
 
@@ -191,7 +193,7 @@ def chosen(arguments: argparse.Namespace) -> RayCluster | None:
     if arguments.engine == "local":
         for option in ("address", "gpus_per_worker", "tries", "runtime_env"):
             if getattr(arguments, option) is not None:
-                raise ValueError(f"--{option.replace('_', '-')} goes with --engine ray.")
+                raise UsageError(f"--{option.replace('_', '-')} goes with --engine ray.")
         return None
     ray_module()
     environment: dict[str, Any] = {}
@@ -200,7 +202,7 @@ def chosen(arguments: argparse.Namespace) -> RayCluster | None:
             with open(arguments.runtime_env, encoding="utf-8") as stream:
                 environment = dict(json.load(stream))
         except ValueError as error:
-            raise ValueError(f"{arguments.runtime_env} is no JSON of a runtime environment ({error}).") from None
+            raise UsageError(f"{arguments.runtime_env} is no JSON of a runtime environment ({error}).") from None
     return RayCluster(workers=arguments.workers, runtime_env=environment, **given)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class UnsupportedOperation(RuntimeError):
     """An operation on the way of the relevance for which no rule is known.
@@ -16,6 +19,20 @@ class TraceError(RuntimeError):
 
 
 class UsageError(ValueError):
-    """A command that cannot be meant as it was given; the message says what to write instead."""
+    """What was asked for cannot be done as it was given: the value of an option, or a file, model or data it names.
+
+    The message says what to give instead. Commands end with exit code 2.
+    """
 
     exit_code = 2
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """For what a command does before its work begins: what is refused inside is wrong usage."""
+    try:
+        yield
+    except (ValueError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+        if hasattr(error, "exit_code"):
+            raise
+        raise UsageError(str(error)) from error

@@ -23,6 +23,7 @@ from torch import nn
 
 from plrp.checkpoints import CheckpointError, load_weights, read_state_dict
 from plrp.downloads import DownloadError, fetch
+from plrp.errors import UsageError
 
 if TYPE_CHECKING:
     from plrp.vision.geometry import Geometry
@@ -42,7 +43,7 @@ __all__ = [
 _FILE = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 
 
-class ModelError(ValueError):
+class ModelError(UsageError):
     """A model that cannot be found or built; the message says what there is instead."""
 
 

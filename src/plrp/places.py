@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import Any
 
+from plrp.errors import UsageError
 from plrp.files import UNFINISHED, new_file
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -22,6 +23,10 @@ OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl
 
 class RunError(ValueError):
     """A run that cannot be begun, taken up or read; the message says why and what to do."""
+
+
+class WrongPlace(RunError, UsageError):
+    """A folder or URL that cannot be the run it was named for: a file, others' files, another run, or none."""
 
 
 class DiskFull(OSError):
@@ -115,7 +120,7 @@ class Folder(Place):
             return []
         except NotADirectoryError:
             file = next((path for path in (self.path, *self.path.parents) if path.is_file()), self.path)
-            raise RunError(f"{file} is a file: name a folder for the results.") from None
+            raise WrongPlace(f"{file} is a file: name a folder for the results.") from None
 
     def exists(self, name: str) -> bool:
         """Whether there is a file of that name."""
@@ -189,7 +194,7 @@ class Bucket(Place):
         try:
             self.files, self.root = url_to_fs(self.url)
         except (ImportError, ValueError) as error:  # a protocol whose package is missing, or that nobody knows
-            raise RunError(f"{url} cannot be opened ({error}).") from None
+            raise WrongPlace(f"{url} cannot be opened ({error}).") from None
         self.protocol = self.url.partition("://")[0]
 
     def __str__(self) -> str:
@@ -289,7 +294,7 @@ def refuse_strangers(place: Place, own: Collection[str] = ()) -> None:
     others = [name for name in place.top() if name not in own]
     if others:
         more = ", …" if len(others) > 3 else ""
-        raise RunError(
+        raise WrongPlace(
             f"{place} holds files of others ({', '.join(others[:3])}{more}), with which results would be mixed: name a "
             "new or an empty folder."
         )

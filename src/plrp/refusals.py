@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .errors import TraceError, UnsupportedOperation
+from .errors import TraceError, UnsupportedOperation, UsageError
 from .operations import Family, spelled
 from .tape import Op, tensors_in
 
@@ -114,7 +114,7 @@ def check_device(name: str | torch.device) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError):  # not compiled in, no driver, no such number
         there = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
         there += ["mps"] * torch.backends.mps.is_available()
-        raise ValueError(f"There is no device '{name}' on this machine; it has {', '.join(there)}.") from None
+        raise UsageError(f"There is no device '{name}' on this machine; it has {', '.join(there)}.") from None
     return device
 
 

@@ -59,6 +59,12 @@ def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
     return Start(value, relevance, score, chosen, trace.ops)
 
 
+def check_target(output: Any, target: Any) -> None:
+    """Refuse a class or index tuple that an output (batch, …) does not have, before anything is explained."""
+    if isinstance(output, Tensor) and output.dim() and (target is None or isinstance(target, int | tuple)):
+        _index(output, target)
+
+
 def _index(output: Tensor, target: Any) -> tuple[tuple[Any, ...], Any]:
     """The index of one score per sample into an output (batch, …), and the target in its settled form."""
     batch, shape = output.shape[0], tuple(output.shape)

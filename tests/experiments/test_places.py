@@ -148,7 +148,7 @@ def test_a_run_is_taken_up_by_its_url_on_the_command_line(tmp_path: Path, capsys
     assert out.splitlines()[-1].startswith(f"{url}: 4 samples")
     assert "2 of 4 parts to do" in err
     assert Results.load(url).complete
-    assert cli.main(["sweep", f"local://{tmp_path}/none"]) == 1
+    assert cli.main(["sweep", f"local://{tmp_path}/none"]) == 2
     assert "is no run: it has no config.toml" in capsys.readouterr().err
 
 

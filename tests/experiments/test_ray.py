@@ -557,21 +557,21 @@ def test_without_ray_a_sentence_says_how_to_get_it(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "code", "message"),
     [
-        (["--tries", "2"], "--tries goes with --engine ray"),
-        (["--engine", "ray", "--tries", "0"], "tries=0: at least 1"),
-        (["--engine", "ray", "--gpus-per-worker", "-1"], "gpus=-1.0: 0 or more"),
-        (["--engine", "ray", "--address", "ray://head:10001"], "Ray's client is not supported"),
-        (["--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
-        (["--engine", "ray", "--runtime-env", "none.json"], "none.json"),
+        (["--tries", "2"], 2, "--tries goes with --engine ray"),
+        (["--engine", "ray", "--tries", "0"], 2, "tries=0: at least 1"),
+        (["--engine", "ray", "--gpus-per-worker", "-1"], 2, "gpus=-1.0: 0 or more"),
+        (["--engine", "ray", "--address", "ray://head:10001"], 2, "Ray's client is not supported"),
+        (["--engine", "ray", "--address", "127.0.0.1:1"], 1, "no Ray cluster at 127.0.0.1:1"),
+        (["--engine", "ray", "--runtime-env", "none.json"], 2, "none.json"),
     ],
 )
 def test_what_a_cluster_cannot_do_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str
 ) -> None:
     (tmp_path / "run.toml").write_text(plain_world(tmp_path / "world", 2).to_toml())
-    assert cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), *words]) == 1
+    assert cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), *words]) == code
     assert message in capsys.readouterr().err
 
 

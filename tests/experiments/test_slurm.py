@@ -84,5 +84,5 @@ def test_a_job_that_starts_ray_on_its_nodes(tmp_path: Path) -> None:
     assert "of the cluster; memory up to" in outcome.stderr
     same(sweep(config, tmp_path / "local", workers=1), Results.load(tmp_path / "run"))
     outcome = run("ray.sbatch", "plrp sweep none.toml".split(), tmp_path, **variables)
-    assert outcome.returncode == 1, outcome.stderr + outcome.stdout
+    assert outcome.returncode == 2, outcome.stderr + outcome.stdout
     assert "plrp: " in outcome.stderr

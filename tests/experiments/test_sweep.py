@@ -361,7 +361,7 @@ def test_a_folder_of_other_files_is_refused(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("")
     for out, message in (("thesis", "thesis holds files of others (chapter.tex)"), ("run.toml", "run.toml is a file")):
-        assert cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / out)]) == 1
+        assert cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / out)]) == 2
         assert message in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.tex"]
     (tmp_path / "begun").mkdir()
@@ -376,17 +376,17 @@ def test_a_changed_config_is_refused_with_what_differs(tmp_path: Path, capsys: p
     (tmp_path / "run.toml").write_text(config.to_toml())
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     command = ["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--set"]
-    assert cli.main([*command, "composite=epsilon"]) == 1
+    assert cli.main([*command, "composite=epsilon"]) == 2
     assert 'composite was "epsilon-plus-flat" and is "epsilon"' in capsys.readouterr().err
-    assert cli.main([*command, "p=[0.0, 0.4]"]) == 1
+    assert cli.main([*command, "p=[0.0, 0.4]"]) == 2
     assert "p was [0.0, 0.3] and is [0.0, 0.4]" in capsys.readouterr().err
     network = tmp_path / "world" / "net.py"
     network.write_text(network.read_text().replace("3, 6, 3", "3, 7, 3").replace("6, 8, 3", "7, 8, 3"))
-    assert cli.main([*command, "name=other"]) == 1
+    assert cli.main([*command, "name=other"]) == 2
     assert "model.digest was" in capsys.readouterr().err
     arrays = {"inputs": np.zeros((2, 3, 12, 12)), "masks": np.ones((2, 12, 12), bool)}
     np.savez(tmp_path / "world" / "data.npz", **arrays)
-    assert cli.main([*command, "name=other"]) == 1
+    assert cli.main([*command, "name=other"]) == 2
     assert "data.digest was" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in before} == before
 
@@ -457,7 +457,7 @@ def test_what_cannot_begin_says_why_and_writes_nothing(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["sweep", *arguments, "--out", "run"]) == 1
+    assert cli.main(["sweep", *arguments, "--out", "run"]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 

@@ -110,11 +110,11 @@ def test_shards_share_a_folder_and_the_last_one_gathers(work: Path, capsys: pyte
 
 def test_another_run_in_the_same_folder_is_refused(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(EXPLAIN.split()) == 0
-    assert main(EXPLAIN.replace("0.25", "0.5").split()) == 1
+    assert main(EXPLAIN.replace("0.25", "0.5").split()) == 2
     assert "this folder holds another run; pruning was" in capsys.readouterr().err
     (work / "full").mkdir()
     (work / "full" / "thesis.tex").write_text("dear")
-    assert main(EXPLAIN.replace("--out out", "--out full").split()) == 1
+    assert main(EXPLAIN.replace("--out out", "--out full").split()) == 2
     assert "full holds files of others (thesis.tex)" in capsys.readouterr().err
     assert [path.name for path in (work / "full").iterdir()] == ["thesis.tex"]
 
@@ -133,7 +133,7 @@ def test_bad_input_writes_nothing(work: Path, case: str, capsys: pytest.CaptureF
     content, message = BAD[case]
     Path("bad.fa").write_bytes(content)
     before = sorted(work.rglob("*"))
-    assert main(EXPLAIN.replace("seqs.fa", "bad.fa").split()) == 1
+    assert main(EXPLAIN.replace("seqs.fa", "bad.fa").split()) == 2
     assert message in capsys.readouterr().err
     assert sorted(p for p in work.rglob("*") if "__pycache__" not in str(p)) == before
 
@@ -155,10 +155,10 @@ def test_intervals_of_a_genome_give_a_bedgraph(work: Path, capsys: pytest.Captur
     assert np.load(work / "out" / "attributions.npz")["arr_0"].shape == (2, 4, 20)
     assert np.load(work / "out" / "onehot.npz")["arr_0"].sum() == 40
     Path("peaks.bed").write_text("chr1\t10\t30\nchr1\t290\t310\n")
-    assert main(words.replace("--out out", "--out no").split()) == 1
+    assert main(words.replace("--out out", "--out no").split()) == 2
     assert "peaks.bed, line 2: chr1:290-310 reaches past the chromosome" in capsys.readouterr().err
     assert not (work / "no").exists()
-    assert main(EXPLAIN.replace("seqs.fa", "peaks.bed").split()) == 1
+    assert main(EXPLAIN.replace("seqs.fa", "peaks.bed").split()) == 2
     assert "intervals need a genome" in capsys.readouterr().err
 
 
@@ -187,9 +187,9 @@ def test_simulate_train_explain_and_logo_in_a_row(
     words = "genomics logo p0 p0.25 --names sim1 sim2 --truth sim/motifs.bed --window 5-40 --out logo.svg"
     assert main(words.split()) == 0
     assert Path("logo.svg").read_text().startswith("<?xml")
-    assert main("genomics logo p0 --names nobody --out no.png".split()) == 1
+    assert main("genomics logo p0 --names nobody --out no.png".split()) == 2
     assert "has no sequence 'nobody'" in capsys.readouterr().err
-    assert main("genomics logo sim --out no.png".split()) == 1
+    assert main("genomics logo sim --out no.png".split()) == 2
     assert not Path("no.png").exists()
 
 
@@ -213,9 +213,9 @@ def test_labels_from_a_table(
     monkeypatch.chdir(tmp_path)
     data = simulate(40, motifs=["CTCF", "SPI1"], length=40)
     write_fasta("a.fa", data.names, data.letters)
-    assert main("genomics train a.fa --epochs 1 --filters 4 --out n.pt".split()) == 1
+    assert main("genomics train a.fa --epochs 1 --filters 4 --out n.pt".split()) == 2
     assert "need labels" in capsys.readouterr().err
-    assert main("genomics train nope --out n.pt".split()) == 1
+    assert main("genomics train nope --out n.pt".split()) == 2
     assert "nope does not exist" in capsys.readouterr().err
     Path("l.tsv").write_text(
         "name\tkind\n" + "".join(f"{n}\t{v}\n" for n, v in zip(data.names, data.labels, strict=True))
@@ -223,7 +223,7 @@ def test_labels_from_a_table(
     assert main("genomics train a.fa --labels l.tsv --column kind --epochs 1 --filters 4 --out n.pt".split()) == 0
     assert SequenceCNN.load("n.pt").settings["filters"] == 4
     Path("l.tsv").write_text("name\tkind\nsim0\tone\n")
-    assert main("genomics train a.fa --labels l.tsv --epochs 1 --out m.pt".split()) == 1
+    assert main("genomics train a.fa --labels l.tsv --epochs 1 --out m.pt".split()) == 2
     assert "l.tsv, line 2: the label must be a whole number" in capsys.readouterr().err
     assert not Path("m.pt").exists()
 

@@ -112,6 +112,16 @@ def test_truncated_gzip_names_the_line_it_breaks_at(tmp_path: Path) -> None:
         read_fasta(tmp_path / "cut.fa.gz")
 
 
+@pytest.mark.parametrize("read", [read_fasta, Genome])
+def test_a_folder_for_a_fasta_file_is_refused_with_the_file_that_could_be_meant(tmp_path: Path, read) -> None:
+    (tmp_path / "notes.txt").write_text("dear")
+    with pytest.raises(SequenceError, match=r"is a folder, not a FASTA file: name a file; none in it ends like one"):
+        read(tmp_path)
+    (tmp_path / "sequences.fa.gz").write_bytes(gzip.compress(b">a\nACGT\n"))
+    with pytest.raises(SequenceError, match=rf"name a file, such as {tmp_path}/sequences\.fa\.gz\.$"):
+        read(tmp_path)
+
+
 def test_missing_file_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(SequenceError, match=r"none\.fa: cannot be read \(No such file"):
         read_fasta(tmp_path / "none.fa")

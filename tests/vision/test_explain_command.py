@@ -97,7 +97,7 @@ def test_a_photograph_is_explained_by_any_module(photos: Path) -> None:
 
 
 def test_no_photograph_at_all_loads_no_model(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "none.jpg", "--model", "absent.py:build"]) == 1
+    assert main(["explain", "none.jpg", "--model", "absent.py:build"]) == 2
     assert capsys.readouterr().err == "plrp: none.jpg does not exist.\n"
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from plrp import cluster
-from plrp.errors import UsageError
+from plrp.arguments import count, shard
+from plrp.errors import UsageError, usage
 
 _RAW = argparse.RawDescriptionHelpFormatter
 PRESETS = ("ecssd-vgg16", "ecssd-resnet50", "imagenet-vgg16", "imagenet-resnet50", "genomics-4", "genomics-32")
@@ -33,7 +34,8 @@ def _add_sweep(subparsers: Any) -> None:
         "  plrp sweep run                                    go on with a run\n"
         "  plrp sweep run.toml --out run --shard 2/8         the second of eight processes\n"
         "  plrp sweep run.toml --out s3://bucket/run --engine ray --address auto\n\n"
-        "exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 done but for parts it names, 130 interrupted",
+        "exit codes: 0 done; 1 failed while working; 2 wrong usage: an option, or what it names, cannot be used;\n"
+        "3 done but for parts it names; 130 interrupted",
         formatter_class=_RAW,
     )
     parser.add_argument(
@@ -45,7 +47,7 @@ def _add_sweep(subparsers: Any) -> None:
     parser.add_argument(
         "--out", type=_location, metavar="RUN", help="folder of the run, or its URL (default: the config's name)"
     )
-    parser.add_argument("--limit", type=_count, metavar="N", help="the first N samples only; more can follow later")
+    parser.add_argument("--limit", type=count, metavar="N", help="the first N samples only; more can follow later")
     parser.add_argument(
         "--set",
         action="append",
@@ -54,8 +56,8 @@ def _add_sweep(subparsers: Any) -> None:
         metavar="ENTRY=VALUE",
         help="change an entry of the config, e.g. 'p=[0, 0.1, 0.2]' or metrics.pixel_flipping.limit=5; repeatable",
     )
-    parser.add_argument("--shard", type=_shard, default=(1, 1), metavar="i/n", help="do every n-th part, from the i-th")
-    parser.add_argument("--workers", type=_count, metavar="N", help="processes (default: one per core)")
+    parser.add_argument("--shard", type=shard, default=(1, 1), metavar="i/n", help="do every n-th part, from the i-th")
+    parser.add_argument("--workers", type=count, metavar="N", help="processes (default: one per core)")
     parser.add_argument(
         "--device", help="where to compute, e.g. cuda (default: cpu; with Ray: GPUs where there are any)"
     )
@@ -72,10 +74,14 @@ def run_sweep(arguments: argparse.Namespace) -> int:
         raise UsageError("name a config file (plrp sweep run.toml), or a preset (--preset genomics-4).")
     from .sweep import sweep
 
-    config, out = chosen(arguments)
+    with usage():
+        config, out = chosen(arguments)
     if arguments.show_config:
         print(config.to_toml(), end="")
         return 0
+
+    with usage():
+        engine = cluster.chosen(arguments)
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -87,7 +93,7 @@ def run_sweep(arguments: argparse.Namespace) -> int:
         workers=arguments.workers,
         device=arguments.device,
         threads=arguments.threads or 1,
-        engine=cluster.chosen(arguments),
+        engine=engine,
         say=say,
     )
     missing = f", {len(results.missing)} parts missing" if results.missing else ""
@@ -170,20 +176,3 @@ def _value(text: str) -> Any:
 def _location(text: str) -> str | Path:
     """A path, or a URL as it is: a path would lose one of its slashes."""
     return text if "://" in text else Path(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 1")
-    return int(text)
-
-
-def _shard(text: str) -> tuple[int, int]:
-    """`2/8`: the second of eight."""
-    try:
-        index, count = (int(part) for part in text.split("/"))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: write i/n such as 2/8") from None
-    if not 1 <= index <= count:
-        raise argparse.ArgumentTypeError(f"{text!r}: i runs from 1 to n")
-    return index, count

@@ -19,6 +19,7 @@ from typing import Any
 
 from plrp.composites import composite as named_composite
 from plrp.composites import nearest
+from plrp.errors import UsageError
 from plrp.pruning import Pruning
 
 VARIANTS = ("LRP", "lambda", "M", "lambda+gain", "M+gain")
@@ -62,7 +63,7 @@ PATHS = ("masks", "class_index", "labels", "boxes")
 """Options of a data set that are paths, as `root` is."""
 
 
-class ConfigError(ValueError):
+class ConfigError(UsageError):
     """A config that makes no sense; the message names the entry and what it may be."""
 
 

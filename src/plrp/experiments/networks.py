@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SEQUENCE_CNN = "sequence-cnn"
 NETWORK, TRAINING = "network.pt", "training.json"
+WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+"""How files of weights end; published weights are names without such an end."""
 
 
 def load_network(config: Config, store: Store) -> tuple[nn.Module, Geometry | None]:
@@ -47,6 +49,8 @@ def network_digest(config: Config, store: Store, show_progress: bool | None = No
         return _short(store.place.read(NETWORK))
     if model.weights is not None and Path(model.weights).is_file():
         return _short(Path(model.weights).read_bytes())
+    if model.weights is not None and Path(model.weights).suffix in WEIGHTS:
+        raise ConfigError(f"the weights {model.weights} do not exist.")
     file = model.name.rpartition(":")[0]
     if file.endswith(".py"):  # a factory that makes its own weights, always the same: its source decides
         if not Path(file).is_file():

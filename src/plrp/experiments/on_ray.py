@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plrp.cluster import Failure, RayCluster, Tick, Work, inside, spread
-from plrp.places import Folder, RunError
+from plrp.places import Folder, RunError, WrongPlace
 
 from .config import Config
 from .measure import Bench
@@ -55,7 +55,7 @@ def run(
 ) -> list[Failure]:
     """Make parts on a cluster and store them; returns those that were given up."""
     if store.place.private:
-        raise RunError(f"{store} is this process's memory, which workers do not see: name a folder or a bucket.")
+        raise WrongPlace(f"{store} is this process's memory, which workers do not see: name a folder or a bucket.")
     folder = store.place.path.resolve() if isinstance(store.place, Folder) else None
     options = {
         "config": portable(config, cluster.runtime_env.get("working_dir")).to_dict(),

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plrp.places import Place, RunError, place_at
+from plrp.places import Place, RunError, WrongPlace, place_at
 
 from .config import Config, differences, read_toml
 
@@ -39,7 +39,7 @@ class PartsMissing(RunError):
     exit_code = 3
 
 
-class ConfigChanged(RunError):
+class ConfigChanged(WrongPlace):
     """A config that would give other results than those a run holds already; the message says what differs."""
 
 
@@ -75,7 +75,7 @@ class Store:
         try:
             return Config.from_dict(read_toml(self.place.read(CONFIG).decode()))
         except FileNotFoundError:
-            raise RunError(f"{self} is no run: it has no {CONFIG}.") from None
+            raise WrongPlace(f"{self} is no run: it has no {CONFIG}.") from None
 
     def manifest(self) -> dict[str, Any]:
         """Versions, git commit, seeds, and every start of the sweep."""

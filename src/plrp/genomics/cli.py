@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from plrp import cluster
+from plrp.arguments import count, gain, proportion, shard
+from plrp.errors import UsageError, usage
 
 _RAW = argparse.RawDescriptionHelpFormatter
 
@@ -33,17 +36,6 @@ def _range(text: str) -> int | tuple[int, int]:
         return (int(low), int(high)) if high else int(low)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: write a number, or least-most such as 1-3") from None
-
-
-def _shard(text: str) -> tuple[int, int]:
-    """`2/8`: the second of eight."""
-    try:
-        index, count = (int(part) for part in text.split("/"))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: write i/n such as 2/8") from None
-    if not 1 <= index <= count:
-        raise argparse.ArgumentTypeError(f"{text!r}: i runs from 1 to n")
-    return index, count
 
 
 def _window(text: str) -> tuple[int, int]:
@@ -94,8 +86,8 @@ def _add_simulate(commands: Any) -> None:
         default="classes",
         help="what decides the label (default: classes, one motif per class)",
     )
-    parser.add_argument("--count", type=int, default=1000, help="number of sequences (default: 1000)")
-    parser.add_argument("--length", type=int, default=250, help="bases per sequence (default: 250)")
+    parser.add_argument("--count", type=count, default=1000, help="number of sequences (default: 1000)")
+    parser.add_argument("--length", type=count, default=250, help="bases per sequence (default: 250)")
     parser.add_argument("--number", type=_range, default=1, metavar="N|N-M", help="copies of a motif (default: 1)")
     parser.add_argument("--spacing", type=_range, metavar="N|N-M", help="bases between A and B (default: any)")
     parser.add_argument("--orientation", choices=["forward", "reverse", "both"], default="forward")
@@ -115,19 +107,20 @@ def _add_simulate(commands: Any) -> None:
 def _simulate(arguments: argparse.Namespace) -> int:
     from .simulation import simulate
 
-    data = simulate(
-        arguments.count,
-        motifs=arguments.motifs,
-        task=arguments.task,
-        length=arguments.length,
-        background=arguments.background,
-        number=arguments.number,
-        spacing=arguments.spacing,
-        orientation=arguments.orientation,
-        empty_class=arguments.empty_class,
-        seed=arguments.seed,
-    )
-    folder = data.save(arguments.out)
+    with usage():
+        data = simulate(
+            arguments.count,
+            motifs=arguments.motifs,
+            task=arguments.task,
+            length=arguments.length,
+            background=arguments.background,
+            number=arguments.number,
+            spacing=arguments.spacing,
+            orientation=arguments.orientation,
+            empty_class=arguments.empty_class,
+            seed=arguments.seed,
+        )
+        folder = data.save(arguments.out)
     print(f"{len(data)} sequences of {data.length} bases, {len(data.plantings)} planted motifs, in {folder}")
     for number, name in enumerate(data.class_names):
         print(f"  label {number}: {name} ({int((data.labels == number).sum())})")
@@ -152,39 +145,24 @@ def _add_train(commands: Any) -> None:
     parser.add_argument("--out", required=True, metavar="FILE", help="checkpoint to write")
     parser.add_argument("--labels", metavar="TSV", help="table name<TAB>label, for a FASTA file")
     parser.add_argument("--column", help="column of the labels (default: the second)")
-    parser.add_argument("--filters", type=int, default=32, help="convolution filters; the paper has 4 and 32")
+    parser.add_argument("--filters", type=count, default=32, help="convolution filters; the paper has 4 and 32")
     parser.add_argument("--hidden", type=int, default=0, help="neurons of a hidden layer; xor needs one, such as 32")
-    parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--patience", type=int, default=6)
+    parser.add_argument("--epochs", type=count, default=30)
+    parser.add_argument("--patience", type=count, default=6)
     parser.add_argument("--seed", type=int, default=0)
     parser.set_defaults(run=_train)
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
-
     import numpy as np
 
     from .network import SequenceCNN
-    from .sequences import read_fasta
-    from .simulation import load_simulated, read_labels, read_simdata
 
-    data = Path(arguments.data)
-    if data.is_dir():
-        simulated = load_simulated(data) if (data / "simulation.json").exists() else read_simdata(data)
-        onehot, labels = simulated.onehot(), simulated.labels
-    else:
-        if not data.exists():
-            raise FileNotFoundError(f"{data} does not exist; give a FASTA file, or a folder that `simulate` wrote.")
-        if arguments.labels is None:
-            raise ValueError(f"{data}: sequences of a FASTA file need labels; give --labels labels.tsv.")
-        sequences = read_fasta(data)
-        onehot, labels = sequences.onehot(), read_labels(arguments.labels, sequences, arguments.column)
-    if labels.min() < 0:
-        raise ValueError(f"{arguments.labels}: labels are classes 0, 1, 2, ...; found {labels.min()}.")
+    with usage():
+        onehot, labels = _labelled(Path(arguments.data), arguments.labels, arguments.column)
+        network = SequenceCNN(arguments.filters, classes=int(labels.max()) + 1, hidden=arguments.hidden)
     order = np.random.default_rng(arguments.seed).permutation(len(labels))
     train, validation, test = np.split(order, [int(0.7 * len(order)), int(0.85 * len(order))])
-    network = SequenceCNN(arguments.filters, classes=int(labels.max()) + 1, hidden=arguments.hidden)
     history = network.fit(
         onehot[train],
         labels[train],
@@ -199,6 +177,25 @@ def _train(arguments: argparse.Namespace) -> int:
         f"{history.accuracy:.3f}, test accuracy {network.accuracy(onehot[test], labels[test]):.3f}"
     )
     return 0
+
+
+def _labelled(data: Path, table: str | None, column: str | None) -> tuple[Any, Any]:
+    """One-hot sequences and their classes."""
+    from .sequences import read_fasta
+    from .simulation import load_simulated, read_labels, read_simdata
+
+    if data.is_dir():
+        simulated = load_simulated(data) if (data / "simulation.json").exists() else read_simdata(data)
+        return simulated.onehot(), simulated.labels
+    if not data.exists():
+        raise UsageError(f"{data} does not exist; give a FASTA file, or a folder that `simulate` wrote.")
+    if table is None:
+        raise UsageError(f"{data}: sequences of a FASTA file need labels; give --labels labels.tsv.")
+    sequences = read_fasta(data)
+    labels = read_labels(table, sequences, column)
+    if labels.min() < 0:
+        raise UsageError(f"{table}: labels are classes 0, 1, 2, ...; found {labels.min()}.")
+    return sequences.onehot(), labels
 
 
 # -- explain
@@ -219,7 +216,9 @@ def _add_explain(commands: Any) -> None:
         "  plrp genomics explain seqs.fa --model mymodel.py:build --weights w.pt -p 0.25 --out DIR\n"
         "  plrp genomics explain peaks.bed --genome hg38.fa --width 2114 --model net.py:build --weights w.pt "
         "\\\n"
-        "      --target 0,500 -p 0.25 --out DIR --shard $SLURM_ARRAY_TASK_ID/100",
+        "      --target 0,500 -p 0.25 --out DIR --shard $SLURM_ARRAY_TASK_ID/100\n\n"
+        "exit codes: 0 done; 1 failed while working; 2 wrong usage: an option, or what it names, cannot be used;\n"
+        "3 done but for parts it names; 130 interrupted",
     )
     parser.add_argument("sequences", metavar="SEQUENCES", help="FASTA, BED or one-hot NPZ; .gz as well")
     parser.add_argument(
@@ -228,14 +227,14 @@ def _add_explain(commands: Any) -> None:
     parser.add_argument("--weights", metavar="FILE", help="state dict for file.py:factory")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder, or a URL such as s3://bucket/run")
     parser.add_argument(
-        "-p", type=float, default=0.0, metavar="P", help="share of relevance pruned per layer; 0 is LRP"
+        "-p", type=proportion, default=0.0, metavar="P", help="share of relevance pruned per layer; 0 is LRP"
     )
     parser.add_argument("--redistribution", choices=["lambda", "M"], default="lambda")
-    parser.add_argument("--sparsity-gain", type=float, metavar="G", help="least sparsity gain of a pruned neuron")
+    parser.add_argument("--sparsity-gain", type=gain, metavar="G", help="least sparsity gain of a pruned neuron")
     parser.add_argument("--composite", default="epsilon-plus", help="rules per layer (default: epsilon-plus)")
     parser.add_argument("--target", type=_target, help="class, or track,position of a dense output (default: winner)")
     parser.add_argument("--genome", metavar="FASTA", help="genome of a BED file")
-    parser.add_argument("--width", type=int, help="recentre intervals to this many bases")
+    parser.add_argument("--width", type=count, help="recentre intervals to this many bases")
     parser.add_argument(
         "--pooling",
         choices=["present", "sum"],
@@ -251,16 +250,17 @@ def _add_explain(commands: Any) -> None:
         help="N and IUPAC codes: an empty column, equal shares of their letters, or refused (default: zero)",
     )
     parser.add_argument("--no-match", dest="match", action="store_false", help="do not match seqlets to JASPAR")
-    parser.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="the I-th of N processes")
-    parser.add_argument("--part-size", type=int, default=512, help="sequences per part (default: 512)")
-    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N", help="the I-th of N processes")
+    parser.add_argument("--part-size", type=count, default=512, help="sequences per part (default: 512)")
+    parser.add_argument("--batch-size", type=count, default=128)
     parser.add_argument("--device", help="such as cuda (default: where the model is)")
-    parser.add_argument("--workers", type=int, metavar="N", help="of a cluster (default: as many as fit)")
+    parser.add_argument("--workers", type=count, metavar="N", help="of a cluster (default: as many as fit)")
     cluster.add_arguments(parser)
     parser.set_defaults(run=_explain)
 
 
 def _explain(arguments: argparse.Namespace) -> int:
+    import plrp
     from plrp.pruning import Pruning
 
     from .jobs import explain_file
@@ -269,7 +269,12 @@ def _explain(arguments: argparse.Namespace) -> int:
     if arguments.p or arguments.sparsity_gain is not None:
         pruning = Pruning(p=arguments.p, redistribution=arguments.redistribution, sparsity_gain=arguments.sparsity_gain)
     if arguments.engine == "local" and arguments.workers is not None:
-        raise ValueError("--workers goes with --engine ray; on one machine, share the work with --shard.")
+        raise UsageError("--workers goes with --engine ray; on one machine, share the work with --shard.")
+    if arguments.reverse_complement and isinstance(arguments.target, tuple):
+        raise UsageError("--reverse-complement goes with a class: on the other strand a position is another.")
+    with usage():
+        plrp.composite(arguments.composite)  # what is wrong is said before anything is loaded
+        engine = cluster.chosen(arguments)
     if arguments.engine == "local" and arguments.threads is not None:
         import torch
 
@@ -293,7 +298,7 @@ def _explain(arguments: argparse.Namespace) -> int:
         shard=arguments.shard,
         match=arguments.match,
         device=arguments.device,
-        engine=cluster.chosen(arguments),
+        engine=engine,
         say=lambda text: print(text, file=sys.stderr, flush=True),
         about={"model": arguments.model},
     )
@@ -333,8 +338,6 @@ def _add_logo(commands: Any) -> None:
 
 
 def _logo(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
-
     import numpy as np
 
     from .logo import logo_page
@@ -348,7 +351,7 @@ def _logo(arguments: argparse.Namespace) -> int:
     for folder in arguments.folders:
         file = Path(folder) / "relevance.parquet"
         if not file.is_file():
-            raise FileNotFoundError(f"{file} is not there: finish `plrp genomics explain ... --out {folder}` first.")
+            raise UsageError(f"{file} is not there: finish `plrp genomics explain ... --out {folder}` first.")
         tables[Path(folder).name] = file
     names = arguments.names or _first_names(next(iter(tables.values())))
     sites = read_bed(arguments.truth) if arguments.truth else []
@@ -359,7 +362,7 @@ def _logo(arguments: argparse.Namespace) -> int:
         for label, file in tables.items():
             table = pq.read_table(file, filters=[("name", "=", name)], columns=["base", "relevance"])
             if not table.num_rows:
-                raise ValueError(f"{file} has no sequence {name!r}.")
+                raise UsageError(f"{file} has no sequence {name!r}.")
             letters = "".join(table["base"].to_pylist())
             rows[label] = np.asarray(table["relevance"])
         here = [(site.start, site.end, site.name) for site in sites if site.chrom == name]

@@ -23,10 +23,12 @@ import torch
 from torch import nn
 
 from plrp.cluster import Failure, RayCluster, Tick, Work, inside, spread
+from plrp.errors import UsageError, usage
 from plrp.files import new_file
-from plrp.places import Folder, Place, RunError, place_at, refuse_strangers
+from plrp.places import Folder, Place, RunError, WrongPlace, place_at, refuse_strangers
 from plrp.pruning import Pruning
 from plrp.refusals import check_device
+from plrp.targets import check_target
 
 from .attribution import COMPOSITE, Pooling, explain_sequences, pool
 from .export import write_bedgraph, write_npz, write_parquet, write_seqlets
@@ -76,7 +78,7 @@ def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
     from .network import SequenceCNN
 
     if weights is not None:
-        raise ValueError(
+        raise UsageError(
             f"--weights goes with --model file.py:factory; {name} is a checkpoint with weights of its own."
         )
     return SequenceCNN.load(name)
@@ -131,7 +133,7 @@ def explain_file(
         check_device(device)
     place = out if isinstance(out, Place) else place_at(out)
     if engine is not None and place.private:
-        raise RunError(f"{place} is this process's memory, which workers do not see: name a folder or a bucket.")
+        raise WrongPlace(f"{place} is this process's memory, which workers do not see: name a folder or a bucket.")
     explaining = Explaining(
         path,
         model,
@@ -152,7 +154,7 @@ def explain_file(
         device=device,
     )
     plan = explaining.plan
-    _try_lengths(explaining.model, explaining.sequences, plan, ambiguous, device)
+    _try_lengths(explaining.model, explaining.sequences, plan, ambiguous, device, target)
     _settle(place, {**explaining.settings(), **(about or {})})
     mine = [k for k in range(len(plan)) if k % count == index - 1]
     there = set(place.names("parts"))
@@ -318,7 +320,12 @@ def _plan(sequences: Sequences, part_size: int) -> list[list[int]]:
 
 
 def _try_lengths(
-    model: nn.Module, sequences: Sequences, plan: list[list[int]], ambiguous: Ambiguous, device: str | None
+    model: nn.Module,
+    sequences: Sequences,
+    plan: list[list[int]],
+    ambiguous: Ambiguous,
+    device: str | None,
+    target: Any,
 ) -> None:
     """Run one sequence of every length through the model, so that a misfit is told before hours of work."""
     where = torch.device(device) if device else next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -331,7 +338,7 @@ def _try_lengths(
         x = torch.from_numpy(encode(sequences[rows[:1]], ambiguous)).to(where)
         try:
             with torch.no_grad():
-                model(x)
+                output = model(x)
         except Exception as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise SequenceError(
@@ -339,6 +346,8 @@ def _try_lengths(
                 "4, length): cut or extend the sequences to the length it was made for; they must not be shorter "
                 "than its kernels."
             ) from None
+        with usage():
+            check_target(output, target)
 
 
 def _digest(sequences: Sequences) -> str:
@@ -363,7 +372,7 @@ def _settle(place: Place, settings: dict[str, Any]) -> None:
         there = json.loads(place.read(RUN))
         changed = sorted(k for k in wanted.keys() | there.keys() if wanted.get(k) != there.get(k))
         if changed:
-            raise FileExistsError(
+            raise WrongPlace(
                 f"{place}/{RUN}: this folder holds another run; "
                 f"{', '.join(f'{k} was {there.get(k)!r}' for k in changed[:3])}. Choose another --out, or remove the "
                 "folder."

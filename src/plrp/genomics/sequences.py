@@ -21,6 +21,8 @@ from typing import Literal, overload
 import numpy as np
 import numpy.typing as npt
 
+from plrp.errors import UsageError
+
 LETTERS = "ACGT"
 
 IUPAC = {
@@ -29,6 +31,9 @@ IUPAC = {
     "B": "CGT", "D": "AGT", "H": "ACT", "V": "ACG", "N": "ACGT",
 }  # fmt: skip
 
+SUFFIXES = (".fa", ".fasta", ".fna", ".fas")
+"""How FASTA files end, before a `.gz` or not; others are read as well."""
+
 Ambiguous = Literal["zero", "share", "error"]
 OneHot = npt.NDArray[np.float32]
 
@@ -36,7 +41,7 @@ _COMPLEMENT = bytes.maketrans(b"ACGTUYRSWKMBDHVNacgtuyrswkmbdhvn", b"TGCAARYSWMK
 _UPPER_T = bytes.maketrans(b"abcdefghijklmnopqrstuvwxyzuU", b"ABCDEFGHIJKLMNOPQRSTTVWXYZTT")
 
 
-class SequenceError(ValueError):
+class SequenceError(UsageError):
     """Sequence data that cannot be read as it was meant; the message names file, line and remedy."""
 
 
@@ -210,6 +215,19 @@ def open_text(path: str | Path) -> Iterator[Iterator[tuple[int, str]]]:
         yield _numbered_lines(path, stream)
 
 
+def _refuse_folder(path: Path) -> None:
+    """Say which files of a folder could have been meant, where a FASTA file was."""
+    if not path.is_dir():
+        return
+    found = [file for file in sorted(path.iterdir()) if file.name.removesuffix(".gz").endswith(SUFFIXES)]
+    remedy = (
+        f"name a file, such as {found[0]}"
+        if found
+        else f"name a file; none in it ends like one ({', '.join(SUFFIXES)})"
+    )
+    raise SequenceError(f"{path} is a folder, not a FASTA file: {remedy}.")
+
+
 def _numbered_lines(path: Path, stream: io.TextIOWrapper) -> Iterator[tuple[int, str]]:
     number = 0
     try:
@@ -230,6 +248,7 @@ def read_fasta(path: str | Path) -> Sequences:
     nucleotides.
     """
     path = Path(path)
+    _refuse_folder(path)
     names: list[str] = []
     lines: list[int] = []
     pieces: list[list[str]] = []
@@ -370,6 +389,7 @@ class Genome:
         self.path = Path(path)
         self._whole: dict[str, str] | None = None
         self._index: dict[str, tuple[int, int, int, int]] = {}  # length, offset, bases per line, bytes per line
+        _refuse_folder(self.path)
         try:
             gzipped = self.path.open("rb").read(2) == b"\x1f\x8b"
         except OSError as error:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plrp.errors import UsageError
+from plrp.arguments import count, gain, proportion
+from plrp.errors import UsageError, usage
 
 if TYPE_CHECKING:
     from plrp.models import LoadedModel
@@ -28,7 +29,7 @@ examples:
 With several photographs, or a folder of them, -o and --save name a folder, or a file whose name goes before each
 photograph's.
 exit codes: 0 all done; 1 failed while working, or photographs that could not be read (the others are done);
-2 wrong usage: an option, or what it names, cannot be used; 130 interrupted
+2 wrong usage: an option, or what it names, cannot be used, or none of the photographs is there; 130 interrupted
 """
 FORMATS = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 
@@ -56,15 +57,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="state dict (.pth, .pt, .safetensors), a published name such as IMAGENET1K_V1, or random; "
         "default: the published weights, downloaded once",
     )
-    model.add_argument("--num-classes", type=_count, metavar="N", help="outputs of a model with weights of your own")
+    model.add_argument("--num-classes", type=count, metavar="N", help="outputs of a model with weights of your own")
     model.add_argument("--classes", metavar="FILE", help="names of the classes, one per line")
-    model.add_argument("--resize", type=_count, metavar="N", help="shorter side before the crop (default: the model's)")
-    model.add_argument("--crop", type=_count, metavar="N", help="side of the central crop (default: the model's)")
+    model.add_argument("--resize", type=count, metavar="N", help="shorter side before the crop (default: the model's)")
+    model.add_argument("--crop", type=count, metavar="N", help="side of the central crop (default: the model's)")
     model.add_argument("--device", default="cpu", help="cpu, cuda, mps (default: cpu)")
     how = parser.add_argument_group("explanation")
     how.add_argument(
         "-p",
-        type=_proportion,
+        type=proportion,
         default=None,
         metavar="P",
         help="share of relevance to prune per layer, 0 ≤ p < 1 (default: 0.15)",
@@ -77,7 +78,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     how.add_argument(
         "--sparsity-gain",
-        type=_positive,
+        type=gain,
         metavar="G",
         help="prune only while it buys at least this much sparsity (1 is natural); without -p it decides alone",
     )
@@ -115,7 +116,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="N",
         help="grow relevant pixels by N so that single ones stay visible (default: auto)",
     )
-    out.add_argument("--dpi", type=_count, default=200, help="of pixel formats (default: 200)")
+    out.add_argument("--dpi", type=count, default=200, help="of pixel formats (default: 200)")
     out.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     parser.set_defaults(run=run)
 
@@ -137,11 +138,9 @@ def run(arguments: argparse.Namespace) -> int:
     if overwritten:
         raise UsageError(f"{overwritten.pop()} is a photograph; name another output with -o.")
     if not any(path.is_file() for path in photographs):  # before a model is loaded for nothing
-        raise BadImage(f"{photographs[0]} does not exist.")
-    try:
+        raise UsageError(f"{photographs[0]} does not exist.")
+    with usage():
         model, prunings = prepared(arguments)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     done, skipped = 0, 0
     try:
         with progress(len(photographs), arguments.quiet) as step:
@@ -361,36 +360,10 @@ def width_of_terminal() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
 
 
-def _proportion(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"p is a share of mass, 0 ≤ p < 1, not {text}")
-    return value
-
-
 def _proportions(text: str) -> list[float]:
-    return list(dict.fromkeys(_proportion(part.strip()) for part in text.split(",") if part.strip())) or [
-        _proportion(text)
+    return list(dict.fromkeys(proportion(part.strip()) for part in text.split(",") if part.strip())) or [
+        proportion(text)
     ]
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 1")
-    return int(text)
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"the gain is a positive number, not {text}")
-    return value
 
 
 def _dilation(text: str) -> int | str:

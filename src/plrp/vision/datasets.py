@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from torch import Tensor
 
+from plrp.errors import UsageError
 from plrp.vision.geometry import Geometry
 from plrp.vision.photographs import SUFFIXES, BadImage, Photograph, read_mask, read_photograph
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _WNID = re.compile(r"n\d{8}")
 
 
-class DatasetError(ValueError):
+class DatasetError(UsageError):
     """A folder that is not laid out as the data set expects; the message says what was looked for."""
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import plrp
 from plrp.composites import Composite
+from plrp.errors import UsageError
 from plrp.files import new_file
 from plrp.models import LoadedModel, imagenet_categories, load, nearest
 from plrp.pruning import Pruning
@@ -32,10 +33,8 @@ if TYPE_CHECKING:
 LRP = "LRP"
 
 
-class ClassError(ValueError):
+class ClassError(UsageError):
     """A class that a model does not have, or names that are not those of its classes."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from plrp.errors import UsageError
+
 FORMATS = ("png", "svg", "pdf")
 
 
@@ -35,12 +37,12 @@ def write(
     if isinstance(runs, (str, Path)):
         runs = [runs]
     if not runs:
-        raise ValueError("A report needs a run: give the folder of a sweep.")
+        raise UsageError("A report needs a run: give the folder of a sweep.")
     if compare and len(runs) != 2:
-        raise ValueError(f"--compare takes two runs, not {len(runs)}.")
+        raise UsageError(f"--compare takes two runs, not {len(runs)}.")
     for kind in formats:
         if kind not in FORMATS:
-            raise ValueError(f"Figures are written as {', '.join(FORMATS)}, not {kind!r}.")
+            raise UsageError(f"Figures are written as {', '.join(FORMATS)}, not {kind!r}.")
     if out is None:
         alone = len(runs) == 1 and "://" not in str(runs[0])
         out = Path(runs[0]) / "report" if alone else Path("report")
