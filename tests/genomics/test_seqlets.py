@@ -20,31 +20,68 @@ from plrp.genomics import (
 )
 
 
-def slow_seqlets(values: np.ndarray, max_gap: int, min_length: int) -> list[tuple[int, int, int, float]]:
-    """Base by base: open at a survivor, close when more than `max_gap` bases in a row hold nothing."""
+def slow_seqlets(values: np.ndarray, max_gap: int, min_length: int, smooth: int) -> list[tuple[int, int, int, float]]:
+    """Base by base: open at a survivor; close when more than `max_gap` bases in a row hold nothing, or when the sum of
+    the `smooth` bases around a survivor has another sign than it had.
+    """
     found = []
+
+    def close(s: int, start: int, last: int) -> None:
+        if last + 1 - start >= min_length:
+            found.append((s, start, last + 1, float(values[s, start : last + 1].sum())))
+
     for s, row in enumerate(values):
         start = last = None
+        sign = 0.0
         for i in range(len(row) + max_gap + 2):
             if i < len(row) and row[i] != 0:
+                here = np.sign(row[max(0, i - smooth // 2) : i + smooth // 2 + 1].sum())
+                if start is not None and here * sign < 0:
+                    close(s, start, last)
+                    start = None
+                sign = here if start is None or here != 0 else sign
                 start, last = (i if start is None else start), i
             elif start is not None and i - last > max_gap:
-                if last + 1 - start >= min_length:
-                    found.append((s, start, last + 1, float(row[start : last + 1].sum())))
+                close(s, start, last)
                 start = None
     return found
 
 
 @settings(deadline=None)
 @given(
-    arrays(np.float64, (3, 20), elements=st.sampled_from([0.0, 0.0, 1.0, -2.0])), st.integers(0, 3), st.integers(1, 6)
+    arrays(np.float64, (3, 20), elements=st.sampled_from([0.0, 0.0, 1.0, -2.0])),
+    st.integers(0, 3),
+    st.integers(1, 6),
+    st.sampled_from([1, 3, 5]),
 )
-def test_seqlets_restated(values: np.ndarray, max_gap: int, min_length: int) -> None:
-    found = find_seqlets(values, max_gap=max_gap, min_length=min_length)
+def test_seqlets_restated(values: np.ndarray, max_gap: int, min_length: int, smooth: int) -> None:
+    found = find_seqlets(values, max_gap=max_gap, min_length=min_length, smooth=smooth)
     rows = list(zip(found.sequence, found.start, found.end, found.score, strict=True))
     assert [tuple(map(float, row)) for row in rows] == [
-        tuple(map(float, row)) for row in slow_seqlets(values, max_gap, min_length)
+        tuple(map(float, row)) for row in slow_seqlets(values, max_gap, min_length, smooth)
     ]
+
+
+def test_what_speaks_for_and_what_speaks_against_are_two_seqlets() -> None:
+    for_it, against = np.array([2.0, 3.0, -0.5, 3.0, 2.0, 1.0]), np.array([-1.0, -3.0, 0.5, -3.0, -2.0, -2.0])
+    found = find_seqlets([np.concatenate([for_it, against, for_it])])
+    assert found.start.tolist() == [0, 6, 12]  # the single base of the other sign cuts neither
+    assert np.sign(found.score).tolist() == [1, -1, 1]
+
+
+@settings(deadline=None)
+@given(arrays(np.float64, (2, 30), elements=st.sampled_from([0.0, 1.0, 2.0, -1.0, -3.0])))
+def test_unsmoothed_a_seqlet_holds_one_sign(values: np.ndarray) -> None:
+    found = find_seqlets(values, min_length=1, smooth=1)
+    for s, start, end in zip(found.sequence, found.start, found.end, strict=True):
+        assert abs(values[s, start:end].sum()) == np.abs(values[s, start:end]).sum()
+    assert np.abs(found.score).sum() == np.abs(values).sum()
+
+
+def test_relevance_is_smoothed_over_an_odd_number_of_bases() -> None:
+    for smooth in (0, 4):
+        with pytest.raises(ValueError, match="an odd number of bases"):
+            find_seqlets(np.ones((1, 9)), smooth=smooth)
 
 
 @pytest.fixture(scope="module")

@@ -37,25 +37,34 @@ class Seqlets:
         return Seqlets(self.sequence[index], self.start[index], self.end[index], self.score[index])
 
 
-def find_seqlets(per_base: npt.ArrayLike, *, max_gap: int = 2, min_length: int = 5, threshold: float = 0.0) -> Seqlets:
-    """Contiguous surviving regions of relevance per base, (sequence, position), in order.
+def find_seqlets(
+    per_base: npt.ArrayLike, *, max_gap: int = 2, min_length: int = 5, threshold: float = 0.0, smooth: int = 5
+) -> Seqlets:
+    """Contiguous surviving regions of relevance per base, (sequence, position), in order, each of one sign.
 
     A base survives where |relevance| > `threshold`; up to `max_gap` bases without relevance inside a region are
-    bridged; regions under `min_length` bases are left out. Without pruning nearly every base survives, and there is
-    nothing to cut: prune first (`plrp.Pruning(p=0.25)`).
+    bridged. What speaks for the prediction and what speaks against it are two seqlets: a region is cut where the
+    relevance, summed over the `smooth` bases around each survivor, changes its sign, so that a single base of the other
+    sign does not cut a motif. Regions under `min_length` bases are left out. Without pruning nearly every base
+    survives, and there is nothing to cut: prune first (`plrp.Pruning(p=0.25)`).
 
     >>> find_seqlets([[0, 1, 2, 0, 3, 0, 0, 0, 9]], max_gap=1, min_length=3).end.tolist()
     [5]
+    >>> find_seqlets([[3, 2, 3, -2, -3, -2]], min_length=3).start.tolist()
+    [0, 3]
     """
     values = np.asarray(per_base, np.float64)
     if values.ndim != 2:
         raise ValueError(f"Relevance per base has axes (sequence, position); this one is {values.shape}.")
+    if smooth < 1 or smooth % 2 == 0:
+        raise ValueError(f"smooth={smooth}: an odd number of bases, as many before a base as after it.")
     row, column = np.nonzero(np.abs(values) > threshold)
     if not row.size:
         empty = np.zeros(0, np.int64)
         return Seqlets(empty, empty, empty, np.zeros(0))
     new = np.ones(row.size, bool)
     new[1:] = (np.diff(row) != 0) | (np.diff(column) > max_gap + 1)
+    new |= _turns(values, row, column, new, smooth)
     first = np.flatnonzero(new)
     last = np.append(first[1:], row.size) - 1
     sequence, start, end = row[first], column[first], column[last] + 1
@@ -63,6 +72,24 @@ def find_seqlets(per_base: npt.ArrayLike, *, max_gap: int = 2, min_length: int =
     score = running[sequence, end] - running[sequence, start]
     long_enough = end - start >= min_length
     return Seqlets(*(part[long_enough] for part in (sequence, start, end, score)))
+
+
+def _turns(
+    values: npt.NDArray[np.float64],
+    row: npt.NDArray[np.int64],
+    column: npt.NDArray[np.int64],
+    first: npt.NDArray[np.bool_],
+    smooth: int,
+) -> npt.NDArray[np.bool_]:
+    """Survivors at which the smoothed relevance has another sign than at the one before, in the region `first` begins.
+
+    Where it is zero, the sign of the survivor before goes on.
+    """
+    around = np.pad(values, ((0, 0), (smooth // 2, smooth // 2)))
+    sign = np.sign(sum(around[row, column + offset] for offset in range(smooth)))
+    known = np.maximum.accumulate(np.where((sign != 0) | first, np.arange(row.size), 0))
+    sign = sign[known]
+    return np.append(False, sign[1:] * sign[:-1] < 0)
 
 
 @dataclass(frozen=True)
