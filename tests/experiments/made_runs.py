@@ -56,10 +56,14 @@ def made_run(
     score: Score = usual,
     parts: Sequence[int] | None = None,
     maps: bool = True,
+    shape: Sequence[int] = (3, 16, 16),
     names: Callable[[int], str] = "sample{}".format,
     **changes: Any,
 ) -> Path:
-    """A run in `folder`, as a sweep would have left it; `parts` leaves the others missing."""
+    """A run in `folder`, as a sweep would have left it; `parts` leaves the others missing.
+
+    `shape` is that of a sample of kind `arrays`, (channel, *space).
+    """
     data: dict[str, Any] = {"kind": kind, "count": samples, "digest": "made"}
     if kind != "simulated-dna":
         data["root"] = "nowhere"
@@ -76,11 +80,11 @@ def made_run(
     store = Store(folder)
     config = store.settle(config, {"plrp": "0", "packages": {"torch": "2"}, "seed": 0})
     for index in range(config.parts) if parts is None else parts:
-        store.put(config, index, _part(config, index, score, names))
+        store.put(config, index, _part(config, index, score, names, shape))
     return folder
 
 
-def _part(config: Config, index: int, score: Score, names: Callable[[int], str]) -> Part:
+def _part(config: Config, index: int, score: Score, names: Callable[[int], str], shape: Sequence[int]) -> Part:
     rows = Rows()
     for sample in config.part(index):
         rows.facts[sample] = SampleFacts(sample, names(sample), sample % 3, sample % 3, 2.0)
@@ -95,13 +99,14 @@ def _part(config: Config, index: int, score: Score, names: Callable[[int], str])
                 else:
                     rows.add(sample, variant, p, metric.name, score(sample, variant, p, metric.name))
     kept = [s for s in config.part(index) if config.maps is not None and config.maps.covers(s, 0)]
-    return Part(rows.to_parquet({}), _maps(config, index, kept).to_hdf5() if kept else None)
+    return Part(rows.to_parquet({}), _maps(config, index, kept, shape).to_hdf5() if kept else None)
 
 
-def _maps(config: Config, index: int, samples: list[int]) -> Kept:
+def _maps(config: Config, index: int, samples: list[int], of_arrays: Sequence[int]) -> Kept:
     rng = np.random.default_rng(index)
     dna = config.data.kind == "simulated-dna"
-    shape = (30,) if dna else (16, 16)
+    arrays = config.data.kind == "arrays"
+    shape = (30,) if dna else tuple(of_arrays[1:] or of_arrays) if arrays else (16, 16)
     base = rng.normal(size=(len(samples), *shape)).astype(np.float32)
     kept = {(v, p): np.where(np.abs(base) > p, base, 0).astype(np.float32) for v, p in config.cells}
     masks = np.zeros((len(samples), *shape), bool)
@@ -112,6 +117,8 @@ def _maps(config: Config, index: int, samples: list[int]) -> Kept:
         base[:, 5], base[:, 20] = 0.2, 0.4
         for (variant, p), values in kept.items():
             values[:, 5], values[:, 20] = 0.2, 0.4 if p == 0 or variant == "LRP" else 0.0
+    elif arrays:
+        inputs = rng.normal(size=(len(samples), *of_arrays)).astype(np.float32)
     else:
         inputs = rng.integers(0, 255, (len(samples), 16, 16, 3)).astype(np.uint8)
     return Kept(samples, kept, inputs, masks)

@@ -19,6 +19,7 @@ pytest.importorskip("h5py")
 from made_runs import made_run, usual
 
 from plrp.experiments import report
+from plrp.experiments.report.arrays import picture_of
 from plrp.experiments.report.runs import Run, titled
 from plrp.experiments.store import RunError
 
@@ -245,6 +246,40 @@ def test_one_sample_and_scores_that_are_not_numbers(tmp_path) -> None:
     assert "One sample alone has no interval" in text
     assert "no sample has a score of entropy" in text
     assert "nan" not in text.lower().replace("finance", "")
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 16), (1, 12, 9), (5, 40), (40,)], ids=str)
+def test_arrays_are_drawn_as_pictures_or_strips(tmp_path, shape) -> None:
+    run = made_run(tmp_path / "run", kind="arrays", shape=shape, p=(0.0, 0.15), metrics=("gini",))
+    written = report.write([run], formats=("svg",))
+    drawn = "heatmaps" if len(shape) == 3 else "strips"
+    figures = {path.stem: path.read_text() for path in (written.parent / "figures").iterdir()}
+    chosen = {name: text for name, text in figures.items() if drawn in name}
+    assert len(chosen) == 2
+    for text in chosen.values():
+        for label in ("input", "LRP", "PLRP-λ,", "PLRP-M,"):
+            assert f">{label}" in text
+    assert any(alt.startswith("sample sample0: the input") for alt in Page(written.read_text()).alts)
+    assert "were kept, but" not in words(written.read_text())
+
+
+def test_maps_that_cannot_be_drawn_are_told(tmp_path) -> None:
+    small = {"p": (0.0, 0.15), "metrics": ("gini",)}
+    volumes = made_run(tmp_path / "volumes", kind="arrays", shape=(1, 4, 5, 6), **small)
+    text = words(report.write([volumes], formats=("svg",)).read_text())
+    assert "Relevance maps of 6 samples were kept, but they have 3 axes" in text
+    plain = made_run(tmp_path / "plain", variants=("LRP",), **small)
+    text = words(report.write([plain], formats=("svg",)).read_text())
+    assert "Relevance maps of 6 samples were kept, but of neither PLRP-λ nor PLRP-M" in text
+
+
+def test_an_array_is_a_picture_from_its_least_value_to_its_greatest() -> None:
+    ramp = np.arange(6.0).reshape(1, 2, 3) - 2
+    picture = picture_of(ramp)
+    assert picture.shape == (2, 3, 3)
+    assert picture[..., 0].ravel().tolist() == picture[..., 2].ravel().tolist() == [0, 51, 102, 153, 204, 255]
+    assert picture_of(np.concatenate([ramp, ramp - 10, ramp]))[0, 0].tolist() == [170, 0, 170]
+    assert picture_of(np.ones((2, 2, 2))).std() == 0  # nothing to see is one grey, not an error
 
 
 def test_dna_and_photographs_in_one_report(tmp_path) -> None:

@@ -79,21 +79,25 @@ def comparison_figure(
     variants: Mapping[str, Mapping[float, Tensor | np.ndarray]],
     *,
     title: str = "",
+    name: str = "photograph",
     colours: str = "red-blue",
     percentile: float = 99.5,
     dilate: int | str = "auto",
 ) -> Figure:
-    """The paper's grid: a row per variant, a column per proportion p, photograph and LRP on the left."""
+    """The paper's grid: a row per variant, a column per proportion p, photograph and LRP on the left.
+
+    `name` is what stands over the picture.
+    """
     proportions = list(next(iter(variants.values())))
     figure, axes = grid_of(max(2, len(variants)), 1 + len(proportions), side=1.9, bar=False)
-    show_picture(axes[0][0], picture, "photograph")
+    show_picture(axes[0][0], picture, name)
     options: dict[str, Any] = {"colours": colours, "percentile": percentile, "dilate": dilate}
     show_map(axes[1][0], heatmap(baseline, **options), baseline, "LRP", colour_bar=False)
     for ax in axes[2:, 0]:
         ax.set_axis_off()
-    for line, (name, by_p) in zip(axes[:, 1:], variants.items(), strict=False):
+    for line, (variant, by_p) in zip(axes[:, 1:], variants.items(), strict=False):
         for ax, p in zip(line, proportions, strict=True):
-            show_map(ax, heatmap(by_p[p], **options), by_p[p], f"{name}, p = {p:g}", colour_bar=False)
+            show_map(ax, heatmap(by_p[p], **options), by_p[p], f"{variant}, p = {p:g}", colour_bar=False)
     for line in axes[len(variants) :, 1:]:
         for ax in line:
             ax.set_axis_off()

@@ -12,6 +12,7 @@ from plrp.experiments import figures
 from plrp.experiments.measured import LABELS, LRP, Method, plain, signed
 from plrp.pages import escape, table
 
+from .arrays import picture_of, strips
 from .runs import Run
 from .sheets import Sheets
 
@@ -25,15 +26,13 @@ EXTREMES = 3
 
 
 def render(runs: Sequence[Run], sheets: Sheets) -> str:
-    """Grids and logos where maps were kept; the samples with the largest and smallest gain of every run."""
+    """Grids, strips and logos where maps were kept; the samples with the largest and smallest gain of every run."""
     parts = []
     for run in runs:
         found = []
         if run.results.has_maps and run.results.mapped:
-            if run.kind == "image":
-                found.append(_grids(run, sheets))
-            elif run.kind == "dna":
-                found.append(_logos(run, sheets))
+            drawn = {"image": _grids, "dna": _logos, "array": _arrays}[run.kind](run, sheets)
+            found.append(drawn or f"<p>{escape(_undrawn(run))}</p>")
         found.append(_extremes(run, sheets))
         if any(found):
             parts += [f"<h3>{escape(run.title)}</h3>", *found]
@@ -57,23 +56,24 @@ def _grids(run: Run, sheets: Sheets) -> str:
     variants = [v for v in ("lambda", "M") if any(variant == v for variant, _ in r.map_cells)]
     if not shares or not variants:
         return ""
+    what = "photograph" if run.kind == "image" else "input"
     parts = []
     for sample in _first(run, GRIDS):
         maps = {LABELS[v]: {p: r.maps(sample, v, p) for p in shares} for v in variants}
-        picture = Image.fromarray(r.inputs(sample))
+        picture = Image.fromarray(r.inputs(sample) if run.kind == "image" else picture_of(r.inputs(sample)))
         baseline = r.maps(sample, "LRP", 0.0)
         few = _few(shares)
         small = {name: {p: by_p[p] for p in few} for name, by_p in maps.items()}
-        name = run.sample_name(sample)
+        name = run.sample_name(sample) if run.kind == "image" else f"sample {run.sample_name(sample)}"
         parts.append(
             sheets.photograph(
                 f"{run.slug}-heatmaps-{sample}",
-                comparison_figure(picture, baseline, maps),
-                f"{name}: the photograph, its LRP heatmap, and heatmaps of {', '.join(maps)} at p = "
+                comparison_figure(picture, baseline, maps, name=what),
+                f"{name}: the {what}, its LRP heatmap, and heatmaps of {', '.join(maps)} at p = "
                 f"{', '.join(f'{p:g}' for p in shares)}; below each the share of pixels that hold relevance.",
                 f"{escape(name)} (the paper's figure 4). Red speaks for the class, blue against it; every map has its "
                 "own scale.",
-                comparison_figure(picture, baseline, small),
+                comparison_figure(picture, baseline, small, name=what),
             )
         )
     return "\n".join(parts)
@@ -108,6 +108,54 @@ def _first(run: Run, count: int) -> list[int]:
             seen.add(samples["target"][sample])
     rest = [s for s in mapped if s not in chosen]
     return (chosen + rest)[:count]
+
+
+# -- arrays
+
+
+def _arrays(run: Run, sheets: Sheets) -> str:
+    """Samples of a user's own: with two axes heatmaps as of photographs, with one axis strips below each other."""
+    axes = _axes(run)
+    if axes == 1:
+        return "\n".join(_strips(run, sheets, sample) for sample in _first(run, GRIDS))
+    return _grids(run, sheets) if axes == 2 else ""
+
+
+def _axes(run: Run) -> int:
+    """The axes of a map: those of a sample without its channels."""
+    return run.results.maps(run.results.mapped[0], *run.results.map_cells[0]).ndim
+
+
+def _strips(run: Run, sheets: Sheets, sample: int) -> str:
+    r = run.results
+    maps = {}
+    for variant in ("LRP", "lambda", "M"):
+        p = run.measured.nearest(run.example_p, [q for v, q in r.map_cells if v == variant])
+        if p is not None:
+            maps[LABELS[variant] if variant == "LRP" else f"{LABELS[variant]},\np = {p:g}"] = r.maps(sample, variant, p)
+    if not maps:
+        return ""
+    name, mask = f"sample {run.sample_name(sample)}", r.mask(sample)
+    array = np.atleast_2d(r.inputs(sample))  # a sample of mere numbers has no channels
+    return sheets.photograph(
+        f"{run.slug}-strips-{sample}",
+        strips(array, maps, mask, width=9),
+        f"{name}: the input, and its relevance by {', '.join(maps).replace(chr(10), ' ')}, along its positions.",
+        f"{escape(name)}. Red speaks for the class, blue against it; every map has its own scale"
+        f"{'' if mask is None else '; the mask is shaded'}.",
+        strips(array, maps, mask, width=5),
+    )
+
+
+def _undrawn(run: Run) -> str:
+    """Why maps that were kept are not to be seen."""
+    count, axes = len(run.results.mapped), _axes(run)
+    kept = f"Relevance maps of {count} sample{'s' * (count != 1)} were kept"
+    if run.kind == "array" and axes not in (1, 2):
+        why = f"they have {axes} axes, and maps with one or two axes are drawn"
+    else:
+        why = "of neither PLRP-λ nor PLRP-M, which are drawn beside LRP"
+    return f"{kept}, but {why}. Results.load({run.path!r}).maps(…) reads them."
 
 
 # -- logos
