@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
+from plrp.cluster import NAMED, Failure, by_cause
 from plrp.experiments import progress as sweeps
+from plrp.experiments.measure import Rehearsal
 from plrp.genomics import progress as sequences
 
 
@@ -42,3 +46,26 @@ def test_what_shall_be_silent_is_silent(capsys: pytest.CaptureFixture[str], monk
         step(4)
         advance(advance=1.0)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_time_a_sweep_states_is_that_of_the_work_that_is_left(workers: int) -> None:
+    said: list[str] = []
+    watch = sweeps.Watch(Counter(trace=100), workers, 8, 10, said.append, lambda **changes: None)
+    assert watch.rehearsed(Rehearsal({"trace": 2.0}, 0)) == workers
+    assert (
+        said
+        == [["about 3 min more on 1 worker"], ["about 2 min more on 2 workers, once they have started"]][workers - 1]
+    )
+    cluster: list[str] = []
+    there = sweeps.ClusterWatch(Counter(trace=100), workers, 1, 10, cluster.append, lambda **changes: None)
+    there.costs({"seconds": {"trace": 2.0}, "memory": 0}, 1)
+    assert cluster == ["about 3 min more on 1 worker of the cluster, once they have started"]
+
+
+def test_causes_of_failures_are_told_once_each_in_the_order_they_came() -> None:
+    failures = [Failure(k, "ValueError", "no light" if k % 2 else "") for k in range(8)]
+    assert by_cause(failures) == "4 parts (0, 2, 4, …): ValueError; 4 parts (1, 3, 5, …): no light"
+    assert by_cause(failures[:3]) == "2 parts (0, 2): ValueError; part 1: no light"
+    many = by_cause([Failure(k, "ValueError", f"cause {k}") for k in range(NAMED + 1)])
+    assert many.endswith(f"part {NAMED - 1}: cause {NAMED - 1} …")

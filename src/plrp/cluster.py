@@ -36,6 +36,9 @@ IN_A_ROW = 10
 NODES_PER_TRY = 3
 """A node that goes away is seldom its part's fault: so many lost nodes count as one try."""
 
+NAMED = 20
+"""Causes of failures that an error names."""
+
 GRACE = 3.0
 """Seconds for a node to be known as lost after its worker: which of them died decides what counts as a try."""
 
@@ -69,8 +72,38 @@ class Failure:
     traceback: str = ""
     errno: int | None = None
 
+    @property
+    def cause(self) -> str:
+        """Why, whichever part it was."""
+        return self.message or self.kind
+
     def __str__(self) -> str:
-        return f"part {self.index}: {self.message or self.kind}"
+        return f"part {self.index}: {self.cause}"
+
+
+def by_cause(failures: Sequence[Failure]) -> str:
+    """Failed parts in a sentence for people: those that failed for one reason together, with three of them named."""
+    grouped: dict[str, list[int]] = {}
+    for failure in failures:
+        grouped.setdefault(failure.cause, []).append(failure.index)
+    told = []
+    for cause, parts in list(grouped.items())[:NAMED]:
+        some = f"{', '.join(map(str, parts[:3]))}{', …' if len(parts) > 3 else ''}"
+        told.append(f"part {some}: {cause}" if len(parts) == 1 else f"{len(parts)} parts ({some}): {cause}")
+    return "; ".join(told) + (" …" if len(grouped) > NAMED else "")
+
+
+class Failures:
+    """Tells of parts as they fail: the cause when it is new, else that it is the same."""
+
+    def __init__(self) -> None:
+        self.causes: set[str] = set()
+
+    def told(self, failure: Failure) -> str:
+        """What to say of a part that could not be made."""
+        new = failure.cause not in self.causes
+        self.causes.add(failure.cause)
+        return f"failed, and left out for now: {failure}" if new else f"part {failure.index} failed for the same reason"
 
 
 @dataclass(frozen=True)

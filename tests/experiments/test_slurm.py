@@ -81,7 +81,7 @@ def test_a_job_that_starts_ray_on_its_nodes(tmp_path: Path) -> None:
     }  # fmt: skip
     outcome = run("ray.sbatch", "plrp sweep run.toml --out run".split(), tmp_path, **variables)
     assert outcome.returncode == 0, outcome.stderr + outcome.stdout
-    assert "of the cluster; memory up to" in outcome.stderr
+    assert "of the cluster, once they have started; memory up to" in outcome.stderr
     same(sweep(config, tmp_path / "local", workers=1), Results.load(tmp_path / "run"))
     outcome = run("ray.sbatch", "plrp sweep none.toml".split(), tmp_path, **variables)
     assert outcome.returncode == 2, outcome.stderr + outcome.stdout

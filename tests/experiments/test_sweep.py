@@ -279,6 +279,20 @@ def test_a_bad_sample_costs_its_part_only(tmp_path: Path) -> None:
     assert Results.load(tmp_path / "run").missing == [3]
 
 
+def test_parts_that_fail_for_one_reason_are_told_together(tmp_path: Path) -> None:
+    config = plain_world(tmp_path / "world", 9)
+    with np.load(tmp_path / "world" / "data.npz") as stored:
+        arrays = dict(stored)
+    arrays["inputs"][1:8, 0, 0, 0] = np.nan
+    np.savez(tmp_path / "world" / "data.npz", **arrays)
+    said: list[str] = []
+    with pytest.raises(RunError, match=r"7 of 9 parts could not .* again\. 7 parts \(1, 2, 3, …\): ") as caught:
+        sweep(config, tmp_path / "run", workers=1, say=said.append)
+    assert str(caught.value).count("NaN") == " ".join(said).count("NaN")
+    assert sum("NaN" in line for line in said) == 1
+    assert said[-1] == "part 7 failed for the same reason"
+
+
 def test_a_worker_that_dies_costs_its_part_only(tmp_path: Path) -> None:
     """A model that ends its process on one sample (as running out of memory does): two tries, then the rest."""
     config = plain_world(tmp_path / "world", 6)
@@ -399,7 +413,7 @@ def test_two_workers_give_what_one_gives(tmp_path: Path) -> None:
     config = world(tmp_path / "world", 7)
     said: list[str] = []
     two = sweep(config, tmp_path / "two", workers=2, say=said.append)
-    assert "on 2 workers; memory up to" in said[1]
+    assert "more on 2 workers, once they have started; memory up to" in said[1]
     same(sweep(config, tmp_path / "one", workers=1), two)
 
 
@@ -413,7 +427,7 @@ def test_the_command_says_what_it_will_do_and_is_quiet_when_piped(
     assert out == f"{tmp_path / 'run'}: 2 samples, {2 * 5 * 4} scores\n"
     first, second = err.splitlines()
     assert first == "tiny: 2 samples × 5 maps (5 variants) × 3 metrics; 2 of 2 parts to do"
-    assert re.fullmatch(r"about \d+ \w+ on 1 worker; memory up to [\d.]+ [MG]B, however many samples", second)
+    assert re.fullmatch(r"about \d+ \w+ more on 1 worker; memory up to [\d.]+ [MG]B, however many samples", second)
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert set(manifest) >= {"plrp", "git", "python", "packages", "seeds", "starts"}
     assert manifest["packages"]["torch"]

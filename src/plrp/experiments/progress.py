@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from plrp.cluster import Failure
+from plrp.cluster import Failure, Failures
 
 from .measure import Rehearsal
 
@@ -39,6 +39,7 @@ class Watch:
         self.amount, self.workers, self.most, self.parts, self.say, self.step = amount, workers, most, parts, say, step
         self.found: Rehearsal | None = None
         self.stored = 0
+        self.failures = Failures()
 
     def rehearsed(self, found: Rehearsal) -> int:
         """State what is to be expected, and say how many workers there shall be: as many as asked for, or as pay."""
@@ -50,7 +51,9 @@ class Watch:
         if found.memory and room is not None and workers > 1:  # this process keeps what it has, and works no more
             workers = max(1, min(workers, int(room // found.memory)))
         crew = f"{workers} worker{'s' * (workers != 1)}"
-        text = f"about {duration(total / workers)} on {crew}"
+        text = f"about {duration(total / workers)} more on {crew}"
+        if workers > 1:  # one is this process, which has started
+            text += ", once they have started"
         if found.memory:
             processes = workers + (workers > 1)
             text += f"; memory up to {size(processes * found.memory)}, however many samples"
@@ -72,7 +75,7 @@ class Watch:
 
     def failed(self, failure: Failure) -> None:
         """A part could not be made; the others go on."""
-        self.say(f"failed, and left out for now: {failure}")
+        self.say(self.failures.told(failure))
 
 
 class ClusterWatch(Watch):
@@ -82,7 +85,8 @@ class ClusterWatch(Watch):
         """State what is to be expected."""
         self.found = Rehearsal(dict(cost["seconds"]), int(cost["memory"]))
         total = self.found.estimate(self.amount)
-        text = f"about {duration(total / workers)} on {workers} worker{'s' * (workers != 1)} of the cluster"
+        crew = f"{workers} worker{'s' * (workers != 1)} of the cluster"
+        text = f"about {duration(total / workers)} more on {crew}, once they have started"
         if self.found.memory:
             text += f"; memory up to {size(self.found.memory)} each, however many samples"
         self.say(text)

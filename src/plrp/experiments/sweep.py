@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from plrp.cluster import Failure, RayCluster
+from plrp.cluster import Failure, RayCluster, by_cause
 from plrp.places import DiskFull, Place, refuse_strangers
 from plrp.refusals import check_device
 
@@ -26,9 +26,6 @@ from .store import CONFIG, MANIFEST, PartsMissing, Store
 
 OWN = (CONFIG, "parts", "maps", MANIFEST, NETWORK, TRAINING)
 """What other shards may write while this one begins, or a sweep left that was killed before it had a config."""
-
-NAMED = 20
-"""Failed parts that an error names."""
 
 
 def sweep(
@@ -108,7 +105,7 @@ def sweep(
         others = f"{untried} more were not tried" if untried else f"the others are stored in {store}"
         raise PartsMissing(
             f"{len(failures)} of {len(mine)} parts could not be made; {others}. Mend the cause "
-            f"and start again. {'; '.join(map(str, failures[:NAMED]))}{' …' if len(failures) > NAMED else ''}"
+            f"and start again. {by_cause(failures)}"
         )
     return Results(store)
 

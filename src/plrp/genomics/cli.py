@@ -304,8 +304,8 @@ def _explain(arguments: argparse.Namespace) -> int:
     )
     state = f"{outcome.done} of {outcome.parts} parts done"
     if outcome.failures:
-        named = "; ".join(map(str, outcome.failures[:20]))
-        print(f"plrp: {state}. Mend the cause and start again. {named}", file=sys.stderr)
+        causes = cluster.by_cause(outcome.failures)
+        print(f"plrp: {state}. Mend the cause and start again. {causes}", file=sys.stderr)
         return 3
     if outcome.complete:
         print(f"{outcome.sequences} sequences explained ({state}); results in {arguments.out}")

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from plrp.cluster import Failure, RayCluster, Tick, Work, inside, spread
+from plrp.cluster import Failure, Failures, RayCluster, Tick, Work, inside, spread
 from plrp.errors import UsageError, usage
 from plrp.files import new_file
 from plrp.places import Folder, Place, RunError, WrongPlace, place_at, refuse_strangers
@@ -286,6 +286,7 @@ class _Listener:
     def __init__(self, step: Callable[[int], None], say: Callable[[str], None]) -> None:
         self.step, self.say = step, say
         self.stored = 0
+        self.failures = Failures()
 
     def costs(self, cost: Mapping[str, Any], workers: int) -> None:
         """Not asked for here."""
@@ -300,7 +301,7 @@ class _Listener:
 
     def failed(self, failure: Failure) -> None:
         """A part is given up; the others go on."""
-        self.say(f"failed, and left out for now: {failure}")
+        self.say(self.failures.told(failure))
 
 
 def _part(number: int) -> str:
