@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import plrp
 from plrp.cli import main
 from plrp.genomics import SequenceCNN, SequenceError, encode, explain_file, explain_sequences, simulate, write_fasta
 from plrp.genomics import jobs as jobs_module
+from plrp.genomics.motifs import jaspar
+from plrp.genomics.seqlets import Match, Seqlets
 
 MODEL = """
 import torch
@@ -58,7 +61,7 @@ def test_the_users_own_model_from_the_command_line(work: Path, capsys: pytest.Ca
     assert main(EXPLAIN.split()) == 0
     said = capsys.readouterr()
     assert "25 sequences explained (7 of 7 parts done)" in said.out
-    assert said.err == ""  # quiet when piped
+    assert said.err == said.out == "25 sequences explained (7 of 7 parts done); results in out\n"  # no more when piped
     table = pq.read_table(work / "out" / "relevance.parquet").to_pandas()
     for name in ("s3", "s20"):
         letters = "".join(table[table["name"] == name]["base"])
@@ -68,6 +71,33 @@ def test_the_users_own_model_from_the_command_line(work: Path, capsys: pytest.Ca
     run = json.loads((work / "out" / "run.json").read_text())
     assert run["model"] == "mymodel.py:build"
     assert "0.25" in run["pruning"]
+
+
+def test_a_log_of_both_streams_has_the_last_line_once(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("log").open("w") as log:
+        monkeypatch.setattr(sys, "stdout", log)
+        monkeypatch.setattr(sys, "stderr", log)
+        assert main(EXPLAIN.split()) == 0
+    assert Path("log").read_text().splitlines() == ["25 sequences explained (7 of 7 parts done); results in out"]
+
+
+def test_it_is_said_before_motifs_are_compared_that_this_may_take_a_while(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said_before: list[str] = []
+
+    def compiling(seqlets: Seqlets, *_: object) -> list[Match]:
+        said_before.append(capsys.readouterr().err)
+        return [Match(jaspar("CTCF"), 0.5, 400.0, 0, 5, "+")] * len(seqlets)
+
+    monkeypatch.setattr(jobs_module, "match_seqlets", compiling)
+    words = EXPLAIN.replace("--no-match ", "").split()
+    assert main(words) == 0
+    assert said_before[0] == f"{jobs_module.MATCHING}\n"
+    assert not any(said_before[1:])
+    capsys.readouterr()
+    assert main(words) == 0  # nothing left to do, nothing compiled
+    assert jobs_module.MATCHING not in capsys.readouterr().err
 
 
 def test_a_killed_run_goes_on_where_it_stopped(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,9 +265,6 @@ def test_models_that_do_not_fit_are_told_by_the_line_of_the_record(work: Path) -
 
 def test_seqlets_are_named_part_by_part_and_shards_agree(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Matching belongs to the parts: gathering reads the names, and matches nothing itself."""
-    from plrp.genomics import jaspar
-    from plrp.genomics.seqlets import Match
-
     asked: list[int] = []
 
     def quick(seqlets, onehot, per_base):  # stands in for TOMTOM, which takes a minute to compile

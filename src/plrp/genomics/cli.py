@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -308,10 +310,20 @@ def _explain(arguments: argparse.Namespace) -> int:
         print(f"plrp: {state}. Mend the cause and start again. {causes}", file=sys.stderr)
         return 3
     if outcome.complete:
-        print(f"{outcome.sequences} sequences explained ({state}); results in {arguments.out}")
+        _say_at_the_end(f"{outcome.sequences} sequences explained ({state}); results in {arguments.out}")
     else:
-        print(f"{state}; the other shards write the rest, and the last one gathers the results")
+        _say_at_the_end(f"{state}; the other shards write the rest, and the last one gathers the results")
     return 0
+
+
+def _say_at_the_end(text: str) -> None:
+    """On standard output, and in the log, where standard error is one and not the same."""
+    print(text, flush=True)
+    with suppress(OSError, ValueError):  # no files at all
+        if os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno()):
+            return
+    if not sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
 
 
 # -- logo

@@ -39,6 +39,11 @@ from .sequences import Ambiguous, SequenceError, Sequences, encode, read_fasta, 
 
 RUN = "run.json"
 
+MATCHING = (
+    "seqlets are compared with known motifs (TOMTOM); the first time on a machine this compiles for a minute or two"
+)
+"""Said before a part is begun, for nothing moves while it compiles."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -159,6 +164,8 @@ def explain_file(
     mine = [k for k in range(len(plan)) if k % count == index - 1]
     there = set(place.names("parts"))
     missing = [k for k in mine if _part(k) not in there]
+    if match and missing:
+        say(MATCHING)
     with progress("explaining", sum(len(plan[k]) for k in mine), show_progress) as step:
         step(sum(len(plan[k]) for k in set(mine).difference(missing)))
         listener = _Listener(lambda k: step(len(plan[k])), say)

@@ -241,7 +241,7 @@ def match_motifs(
     """The `top` most similar motifs of each query, best first, by TOMTOM (memelite) on both strands.
 
     `targets` default to the vertebrate CORE motifs of JASPAR. memelite compiles its code the first time it is used on
-    a machine, which takes a minute or so.
+    a machine, which takes a minute or two.
     """
     if not queries:
         return []
