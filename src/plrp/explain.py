@@ -481,7 +481,8 @@ class Walk:
                 raise ValueError(f"Pass needs a layer that keeps its input's shape; '{op.name}' does not.")
             return given, []
         assert op.map is not None
-        layer, x = op.map.to(self.dtype), value.data.to(self.dtype)
+        layer, x = op.map.to(self.dtype), value.data
+        x = x if x.dtype == self.dtype else x.to(self.dtype)
         z = None
         if rule.needs_output:
             z = op.output.data

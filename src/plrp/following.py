@@ -22,9 +22,10 @@ from .kernels.sparse import (
     Rows,
     Weight,
     contributions,
-    fullness,
+    full_at_a_glance,
     gathered,
     handed,
+    in_memory,
     nonzero_counts,
     offsets,
     plan,
@@ -105,15 +106,11 @@ def neurons_of(relevance: Relevance) -> Few | None:
 
 
 def _counts(relevance: Tensor | Rows) -> Tensor | None:
-    """How many neurons of each sample hold relevance, all of them where it is seen at a glance that they are many."""
+    """How many neurons of each sample hold relevance; None where it is seen at a glance that they are many."""
     if isinstance(relevance, Rows):
         each = nonzero_counts(relevance.values)
         return torch.cat([each.new_zeros(1), each.cumsum(0)])[relevance.offsets].diff()
-    rows = (relevance.movedim(1, -1) if channels_last(relevance) else relevance).flatten(1)
-    full = fullness(rows) > 2 * NEURONS_BELOW
-    if full.all():
-        return None
-    return torch.where(full, rows.shape[1], nonzero_counts(rows))
+    return None if full_at_a_glance(relevance, 2 * NEURONS_BELOW) else nonzero_counts(in_memory(relevance))
 
 
 @dataclass

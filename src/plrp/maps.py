@@ -37,7 +37,9 @@ class LinearMap(ABC):
     @property
     def dtype(self) -> torch.dtype:
         """The precision of W."""
-        return self.raw.dtype if self.scale is None else torch.promote_types(self.raw.dtype, self.scale.dtype)
+        if self.scale is None or self.scale.dtype == self.raw.dtype:
+            return self.raw.dtype
+        return torch.promote_types(self.raw.dtype, self.scale.dtype)
 
     @abstractmethod
     def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -219,7 +219,7 @@ def test_a_layer_over_neurons_is_the_dense_layer(name: str, layer: Layer, part: 
         assert_near(
             down, layer.transposed(layer.relevance, weight), layer.transposed(layer.relevance.abs(), weight.abs())
         )
-        last = lazy.inputs_last(few.channels).view(outputs, -1, layer.weight.shape[1])
+        last = lazy.inputs_last(few.channels).movedim(1, -1).reshape(outputs, -1, layer.weight.shape[1])
         for channel in set(few.channels.tolist()):
             assert_near(last[channel], weight[channel].flatten(1).T, weight[channel].flatten(1).T)
 
@@ -376,7 +376,7 @@ def test_threads_may_share_a_weight(lasting: bool) -> None:
 
             def read(weight: Weight = weight, gate: threading.Barrier = gate) -> None:
                 gate.wait()
-                found = weight.inputs_last(every).reshape(256, -1).clone()
+                found = weight.inputs_last(every).movedim(1, -1).reshape(256, -1).clone()
                 wrong.append(int((found != expected).any(1).sum()))
 
             threads = [threading.Thread(target=read) for _ in range(4)]

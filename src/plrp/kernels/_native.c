@@ -1016,19 +1016,21 @@ static PyObject *py_count(PyObject *self, PyObject *const *given, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
-/* The share that is not zero of some entries that stand evenly in each row. glance(values, rows, each, looks, shares) */
+/* How many of `looks` entries that stand evenly in each row are not zero; counts may be 0. Returns the fewest.
+   glance(values, rows, each, looks, counts) */
 static PyObject *py_glance(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     (void)self;
     int64_t a[5];
     if (!read_numbers(given, count, 5, a)) return NULL;
     const float *v = POINTER(const float, a[0]);
-    float *shares = POINTER(float, a[4]);
+    int64_t *counts = POINTER(int64_t, a[4]), fewest = a[3];
     for (int64_t row = 0; row < a[1]; row++) {
         int64_t found = 0;
         for (int64_t i = 0; i < a[3]; i++) found += v[row * a[2] + i * a[2] / a[3]] != 0;
-        shares[row] = (float)found / (float)a[3];
+        if (counts) counts[row] = found;
+        fewest = found < fewest ? found : fewest;
     }
-    Py_RETURN_NONE;
+    return PyLong_FromLongLong(fewest);
 }
 
 /* --- rows ------------------------------------------------------------------------------------------------------- */
@@ -1125,7 +1127,7 @@ static PyObject *py_add(PyObject *self, PyObject *const *given, Py_ssize_t count
    Rows that are kept from one call to the next have a mark each: a fingerprint of the raw row and its scale, or UNMADE,
    or BEING_MADE by another thread. A row whose mark is right is there already; how many have another is returned, and
    these stay as they are: an earlier explanation may still be reading them.
-   weights(raw, scale or 0, outputs, inputs, taps, part, wanted, count, ready, out, marks or 0, threads) */
+   weights(raw, scale or 0, outputs, inputs, taps, part, wanted or 0 (all), count, ready or 0, out, marks or 0, threads) */
 typedef struct {
     const float *raw, *scale;
     int64_t inputs, taps, part;
@@ -1222,11 +1224,13 @@ static PyObject *py_weights(PyObject *self, PyObject *const *given, Py_ssize_t c
         return PyErr_NoMemory();
     }
     int64_t n = 0;
-    for (int64_t i = 0; i < a[7]; i++)
-        if (!ready[wanted[i]] && !listed[wanted[i]]) {
-            listed[wanted[i]] = 1;
-            todo[n++] = wanted[i];
+    for (int64_t i = 0; i < a[7]; i++) {
+        int32_t k = wanted ? wanted[i] : (int32_t)i;
+        if ((!ready || !ready[k]) && !listed[k]) {
+            listed[k] = 1;
+            todo[n++] = k;
         }
+    }
     weighing w = {POINTER(const float, a[0]), POINTER(const float, a[1]), a[3], a[4], a[5], todo, POINTER(float, a[9]),
                   POINTER(_Atomic uint64_t, a[10]), 0};
     int64_t threads = n * a[3] * a[4] < 1 << 16 ? 1 : a[11];
@@ -1234,7 +1238,7 @@ static PyObject *py_weights(PyObject *self, PyObject *const *given, Py_ssize_t c
     parallel(weigh, &w, n, threads);
     Py_END_ALLOW_THREADS
     int64_t outdated = atomic_load(&w.outdated);
-    for (int64_t i = 0; i < n && !outdated; i++) ready[todo[i]] = 1; /* not before they are: others may share them */
+    for (int64_t i = 0; i < n && ready && !outdated; i++) ready[todo[i]] = 1; /* not before they are: others may share them */
     free(todo);
     free(listed);
     return PyLong_FromLongLong(outdated);

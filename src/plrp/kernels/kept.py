@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .whole import empty_last
+
 # Beyond so many bytes in all nothing more is kept: the next explanation makes it again.
 MOST = 1 << 29
 
@@ -22,7 +24,7 @@ MOST = 1 << 29
 class Made(NamedTuple):
     """Rows made from some weight, one per output channel."""
 
-    rows: Tensor  # as many numbers as the weight has
+    rows: Tensor  # in the shape of the weight; in memory each with its inputs last, or as the weight has them
     marks: Tensor  # int64: the fingerprint of what each row was made of, 0 where it is not made yet
 
     @property
@@ -47,7 +49,7 @@ def made(raw: Tensor, part: int, last: bool, outdated: Made | None = None) -> Ma
         mine = _kept.get(id(storage))
         if mine is not None and key in mine and mine[key] is not outdated:
             return mine[key]
-        found = unkept(raw)
+        found = unkept(raw, last)
         if (mine is not None and key in mine) or size() + found.nbytes <= MOST:
             if mine is None:
                 mine = _kept[id(storage)] = {}
@@ -56,9 +58,10 @@ def made(raw: Tensor, part: int, last: bool, outdated: Made | None = None) -> Ma
     return found
 
 
-def unkept(raw: Tensor) -> Made:
+def unkept(raw: Tensor, last: bool) -> Made:
     """Room for what is made from a weight, for one explanation alone."""
-    return Made(torch.empty_like(raw), torch.zeros(len(raw), dtype=torch.int64, device="cpu"))
+    rows = empty_last(raw.shape, raw) if last and raw.dim() > 2 else torch.empty_like(raw)
+    return Made(rows, torch.zeros(len(raw), dtype=torch.int64, device="cpu"))
 
 
 def size() -> int:

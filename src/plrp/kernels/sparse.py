@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -194,7 +194,9 @@ def dense(relevance: Relevance) -> Tensor:
 
 def dense_last(relevance: Relevance) -> Tensor:
     """Any relevance of images as an ordinary tensor with its channels last."""
-    return turned(relevance) if isinstance(relevance, Tensor) else relevance.dense_last()
+    if not isinstance(relevance, Tensor):
+        return relevance.dense_last()
+    return relevance if channels_last(relevance) else turned(relevance)
 
 
 def at_neurons(relevance: Relevance, neurons: Neurons) -> Tensor:
@@ -411,14 +413,14 @@ def gathered(x: Tensor, positions: Tensor) -> Tensor:
 class Weight:
     """A layer's weight (outputs, inputs / groups, *kernel), raw · scale, cut to a sign (1, −1; 0: whole).
 
-    It is multiplied out when it is first needed: `full` for dense propagation; `inputs_last` (outputs, taps, inputs /
-    groups) for that of single neurons, in which only the channels asked for are filled in. `lasting`: `raw` outlives
+    It is multiplied out when it is first needed: `full` for dense propagation; `inputs_last` for that of single neurons,
+    in which only the channels asked for are filled in. `lasting`: `raw` outlives
     the explanation, so what is made of it is kept for the next (`kept.py`).
     """
 
     def __init__(self, raw: Tensor, scale: Tensor | None = None, part: int = 0, lasting: bool = False) -> None:
         self.raw, self.scale, self.part, self.lasting = raw, scale, part, lasting
-        self._made: dict[bool, tuple[Made, Tensor]] = {}  # with inputs last or not; and which rows are right
+        self._made: dict[bool, tuple[Made, Tensor | None]] = {}  # with inputs last or not; and which rows are right
 
     @cached_property
     def full(self) -> Tensor:
@@ -426,7 +428,7 @@ class Weight:
         if self.part == 0 and self.scale is None:
             return self.raw
         if self._compiled:
-            return self._rows(_every(self.raw.shape[0]), last=False).view(self.raw.shape)
+            return self._rows(None, last=False)
         whole = self.raw if self.scale is None else self.raw * self.scale
         if self.part == 0:
             return whole
@@ -441,9 +443,7 @@ class Weight:
 
     @cached_property
     def _last(self) -> Tensor:
-        outputs, inputs, *kernel = self.raw.shape
-        rows = self.inputs_last(_every(outputs))
-        return rows.view(outputs, *kernel, inputs).movedim(-1, 1)
+        return self._rows(None, last=True)
 
     @property
     def _compiled(self) -> bool:
@@ -455,35 +455,34 @@ class Weight:
         return self.scale.numel() == len(self.raw) and native.available(self.raw, self.scale)
 
     def inputs_last(self, channels: Tensor) -> Tensor:
-        """The rows of these output channels, with inputs last."""
+        """The weight, in memory (outputs, taps, inputs / groups), of which the rows of these output channels are made."""
         if self._compiled:
             return self._rows(channels, last=True)
-        return self.full.flatten(2).transpose(1, 2).contiguous()
+        return self.full.movedim(1, -1).contiguous().movedim(-1, 1)
 
-    def _rows(self, channels: Tensor, last: bool) -> Tensor:
-        """The rows of these output channels, made unless they are there."""
+    def _rows(self, channels: Tensor | None, last: bool) -> Tensor:
+        """The weight, of which the rows of these output channels (None: all) are made unless they are there."""
         outputs, inputs, taps = self.raw.shape[0], self.raw.shape[1], self.raw.shape[2:].numel()
-        if taps == 1 and self.part == 0 and self.scale is None:
+        last = last and taps > 1  # else it is all the same
+        if self.part == 0 and self.scale is None and not last:
             return self.raw
-        last = last and taps > 1 and inputs > 1  # else it is all the same
         sizes = (outputs, inputs, taps, self.part) if last else (outputs, inputs * taps, 1, self.part)
+        wanted = outputs if channels is None else len(channels)
         found, ready = self._made.get(last) or self._begun(last)
         while True:
+            if ready is None and channels is not None:
+                ready = torch.zeros(outputs, dtype=torch.uint8, device="cpu")
+                self._made[last] = found, ready
             marks = found.marks if self.lasting else None
-            arguments = channels, len(channels), ready, found.rows, marks, native.threads()
+            arguments = channels, wanted, ready, found.rows, marks, native.threads()
             if not native.call("weights", self.raw, self.scale, *sizes, *arguments):
                 return found.rows
             found, ready = self._begun(last, outdated=found)
 
-    def _begun(self, last: bool, outdated: Made | None = None) -> tuple[Made, Tensor]:
-        found = made(self.raw, self.part, last, outdated) if self.lasting else unkept(self.raw)
-        self._made[last] = found, torch.zeros(len(self.raw), dtype=torch.uint8, device="cpu")
+    def _begun(self, last: bool, outdated: Made | None = None) -> tuple[Made, Tensor | None]:
+        found = made(self.raw, self.part, last, outdated) if self.lasting else unkept(self.raw, last)
+        self._made[last] = found, None
         return self._made[last]
-
-
-@lru_cache(maxsize=64)
-def _every(channels: int) -> Tensor:
-    return torch.arange(channels, dtype=torch.int32, device="cpu")
 
 
 def contributions(plan: Plan, neurons: Neurons, rows: Tensor, weight: Weight) -> Tensor:
@@ -617,17 +616,25 @@ def nonzero_counts(rows: Tensor) -> Tensor:
     return counts
 
 
-LOOKS = 256  # at so many entries of a row, to see how full it is
+LOOKS = 256  # at so many entries of a sample, to see how full it is
 
 
-def fullness(rows: Tensor) -> Tensor:
-    """About which share of each row (samples, n) is not zero, at a glance: most are seen to be full so."""
-    if native.available(rows):
-        found = torch.empty(len(rows), dtype=torch.float32, device="cpu")
-        native.call("glance", rows, *rows.shape, LOOKS, found)
-        return found
-    at = torch.arange(LOOKS, device=rows.device) * rows.shape[1] // LOOKS
-    return rows[:, at].count_nonzero(1) / LOOKS
+def full_at_a_glance(relevance: Tensor, share: float) -> bool:
+    """Whether every sample of a tensor, contiguous or with channels last, seems to be fuller than this share."""
+    size = relevance.shape[1:].numel()
+    if native.available() and relevance.dtype is torch.float32 and relevance.is_cpu:
+        return bool(native.call("glance", relevance, relevance.shape[0], size, LOOKS, None) > share * LOOKS)
+    return bool((_glances(relevance) > share * LOOKS).all())
+
+
+def _glances(relevance: Tensor) -> Tensor:
+    rows = in_memory(relevance)
+    return rows[:, torch.arange(LOOKS, device=rows.device) * rows.shape[1] // LOOKS].count_nonzero(1)
+
+
+def in_memory(relevance: Tensor) -> Tensor:
+    """The entries of each sample (samples, n), in the order in which they lie."""
+    return (relevance.movedim(1, -1) if channels_last(relevance) else relevance).flatten(1)
 
 
 def position_of(neurons: Neurons) -> Tensor:
