@@ -329,16 +329,32 @@ def _group_scale_and_shift(op: Op, x: Tensor, channels: tuple[int, ...]) -> tupl
 
 def batch_norm_affine(op: Op) -> tuple[Tensor, Tensor]:
     """Scale and shift per channel of a BatchNorm in evaluation mode."""
-    mean, variance = op.argument(1, "running_mean"), op.argument(2, "running_var")
-    weight, bias = op.argument(3, "weight"), op.argument(4, "bias")
-    epsilon = op.argument(7, "eps", 1e-5)
-    dtype = torch.float32 if variance.dtype in HALF else variance.dtype
-    scale = (variance.to(dtype) + epsilon).rsqrt_()
-    if weight is not None:
-        scale.mul_(weight.to(dtype))
-    if bias is None:
-        return scale, -mean.to(dtype) * scale
-    return scale, torch.addcmul(bias.to(dtype), mean.to(dtype), scale, value=-1)
+    return batch_norm_affines([op])[0]
+
+
+def batch_norm_affines(ops: Sequence[Op]) -> list[tuple[Tensor, Tensor]]:
+    """The same of many: those of a kind in one go, since there are fifty to a network and each is small."""
+    alike: dict[Any, list[tuple[int, list[Tensor]]]] = {}
+    for number, op in enumerate(ops):
+        names = ("running_mean", "running_var", "weight", "bias")
+        parts = [op.argument(position, name) for position, name in enumerate(names, 1)]
+        variance, epsilon = parts[1], op.argument(7, "eps", 1e-5)
+        dtype = torch.float32 if variance.dtype in HALF else variance.dtype
+        key = (dtype, variance.device, epsilon, parts[2] is None, parts[3] is None)
+        alike.setdefault(key, []).append((number, [p if p is None or p.dtype == dtype else p.to(dtype) for p in parts]))
+    found: list[Any] = [None] * len(ops)
+    for (_, _, epsilon, _, _), members in alike.items():
+        sizes = [len(parts[1]) for _, parts in members]
+        together = zip(*(parts for _, parts in members), strict=True)
+        mean, variance, weight, bias = (None if ps[0] is None else torch.cat(ps) for ps in together)
+        assert mean is not None
+        assert variance is not None
+        scale = variance.add_(epsilon).rsqrt_()
+        scale = scale if weight is None else scale.mul_(weight)
+        shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
+        for (number, _), *pair in zip(members, scale.split(sizes), shift.split(sizes), strict=True):
+            found[number] = tuple(pair)
+    return found
 
 
 def _gate(op: Op, relevance: Relevances, book: Booking) -> Relevances:

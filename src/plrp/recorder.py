@@ -24,8 +24,8 @@ from .tape import Op, Value, gathered, replaced, tensors_in
 class Recorder(TorchFunctionMode):
     """Appends one `Op` per torch function that touches a tensor depending on the input.
 
-    `frugal`: the outputs of convolutions and sums are not kept where an activation function has been read off them; a
-    rule that wants them has them computed again.
+    `frugal`: the tape is walked once, at once. The outputs of convolutions and sums are not kept where an activation
+    function has been read off them; a rule that wants them has them computed again.
     """
 
     def __init__(self, model: Any, frugal: bool = False) -> None:
@@ -34,7 +34,7 @@ class Recorder(TorchFunctionMode):
         self.ops: list[Op] = []
         self._known: dict[int, tuple[weakref.ref[Tensor], Value]] = {}
         self._names: dict[int, tuple[weakref.ref[Tensor], str]] = {}
-        self._sharing: dict[int, list[weakref.ref[Tensor]]] = {}  # live tensors by storage
+        self._living: dict[int, weakref.ref[Tensor]] = {}  # tensors that may share their memory with others
         self._calls: dict[str, int] = {}
         self._model = model
         self._keep: list[Any] = []
@@ -45,6 +45,7 @@ class Recorder(TorchFunctionMode):
                     if tensor is not None and id(tensor) not in self._names:
                         path = f"{prefix}.{name}" if prefix else name
                         self._names[id(tensor)] = (weakref.ref(tensor), _layer_path(path))
+        self._parameters = frozenset(self._names)
 
     @cached_property
     def _own(self) -> set[int]:
@@ -66,15 +67,19 @@ class Recorder(TorchFunctionMode):
 
     def know(self, tensor: Tensor, value: Value) -> None:
         """From now on, `tensor` holds `value`."""
-        self._known[id(tensor)] = (weakref.ref(tensor), value)
-        self._share(tensor)
+        alive = self._living[id(tensor)] = weakref.ref(tensor)
+        self._known[id(tensor)] = (alive, value)
 
     def forget_all_but(self, tensors: Iterator[Tensor]) -> None:
         """Know these tensors only: what else was recorded lives as long as the tape needs it."""
         self._known = {id(t): self._known[id(t)] for t in tensors if id(t) in self._known}
 
-    def _share(self, tensor: Tensor) -> None:
-        self._sharing.setdefault(_storage(tensor), []).append(weakref.ref(tensor))
+    def _shared(self, target: Tensor) -> bool:
+        """Whether another tensor that is in use has the same memory."""
+        self._living = {key: alive for key, alive in self._living.items() if alive() is not None}
+        others = (t for alive in self._living.values() if (t := alive()) is not None and t is not target)
+        storage = _storage(target)
+        return target.numel() > 0 and any(_storage(other) == storage for other in others)
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -146,13 +151,11 @@ class Recorder(TorchFunctionMode):
             raise TraceError(
                 f"`{spelled(function)}`{self._after()} writes into a parameter or buffer of the model; use a copy."
             )
-        for sharer in self._sharing.get(_storage(target), []):
-            other = sharer()
-            if other is not None and other is not target and target.numel():
-                raise TraceError(
-                    f"`{spelled(function)}`{self._after()} changes a tensor in place while another view of the same "
-                    "memory is in use; use the out-of-place form there."
-                )
+        if self._shared(target):
+            raise TraceError(
+                f"`{spelled(function)}`{self._after()} changes a tensor in place while another view of the same "
+                "memory is in use; use the out-of-place form there."
+            )
         if self.frugal and self._overwrites(operation, target, values):
             function(*args, **kwargs)
             self._write(function, operation, args, kwargs, tensors, values, [target])
@@ -168,7 +171,7 @@ class Recorder(TorchFunctionMode):
         if depends:
             self._write(function, operation, args, kwargs, tensors, values, [result])
         target.data = result
-        self._share(target)
+        self._living[id(target)] = weakref.ref(target)
         if depends:
             self.know(target, self.ops[-1].output)
         else:
@@ -232,8 +235,15 @@ class Recorder(TorchFunctionMode):
             op.inputs[0].forget()  # needed by nobody else, unless `value_of` is asked for it again
 
     def _lift(self, tensor: Tensor) -> Any:
-        """A value for a tensor that depends on the input, the tensor itself for a constant."""
-        return self.value_of(tensor) or tensor.detach()
+        """A value for a tensor that depends on the input, an alias for a constant, which may get other data later."""
+        if id(tensor) in self._known and (value := self.value_of(tensor)) is not None:
+            return value
+        return tensor if self.frugal and self._is_parameter(tensor) else tensor.detach()
+
+    def _is_parameter(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a parameter or buffer of the model."""
+        entry = self._names.get(id(tensor))
+        return id(tensor) in self._parameters and entry is not None and entry[0]() is tensor
 
     def _name(self, op: Op, tensors: Sequence[Tensor]) -> str:
         """The path of the parameter the operation uses, `#2` for its second call; else the operation's kind."""
@@ -251,7 +261,7 @@ class Recorder(TorchFunctionMode):
         """What is computed from parameters alone carries their layer's name (weight norm, masks, tied transposes)."""
         name = next((e[1] for t in tensors if (e := self._names.get(id(t))) is not None and e[0]() is t), None)
         for tensor in tensors_in(result):
-            self._share(tensor)
+            self._living[id(tensor)] = weakref.ref(tensor)
             if name is not None and id(tensor) not in self._names:
                 self._names[id(tensor)] = (weakref.ref(tensor), name)
             elif (entry := self._names.get(id(tensor))) is not None and entry[0]() is not tensor:
@@ -280,7 +290,8 @@ def _reads_shape_only(operation: Operation, args: tuple[Any, ...], recorder: Rec
 
 def _carries(tensor: Tensor) -> bool:
     """Whether relevance could flow through a tensor: real or complex numbers, not indices or comparisons."""
-    return tensor.is_floating_point() or tensor.is_complex()
+    dtype = tensor.dtype
+    return dtype.is_floating_point or dtype.is_complex
 
 
 def _snapshot(tensor: Tensor) -> Tensor:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .maps import Convolution, Dense
 from .operations import Family
-from .passing import batch_norm_affine
+from .passing import batch_norm_affines
 from .recognition import foldable
 from .recorder import Recorder
 from .refusals import check_finite, check_inputs, check_model, check_output, misfit_told, unsupported
@@ -205,22 +206,19 @@ def _without_head(output: Any, found: Trace) -> Any:
 def _fold_batch_norms(found: Trace) -> None:
     """Fold each BatchNorm into the conv or linear before it whose output nobody else reads, in private tensors."""
     outputs = {id(found.value_of(t)) for t in tensors_in(found.output)}
-    kept: list[Op] = []
-    for op in found.ops:
-        below = op.inputs[0].producer if op.inputs else None
-        if foldable(op) and below is not None and below.map is not None and id(below.output) not in outputs:
-            folded = below.map.scaled(*batch_norm_affine(op))
-            if folded is not None:
-                below.map = folded
-                below.folded.append(op.name)
-                below.output.producer = None  # nobody needs what the BatchNorm read
-                below.output.readers.clear()
-                below.outputs, op.outputs = op.outputs, []
-                below.output.producer = below
-                op.release()
-                continue
-        kept.append(op)
-    found.ops = found._recorder.ops = kept
+    while norms := [op for op in found.ops if foldable(op) and id(op.inputs[0]) not in outputs]:
+        for op, (scale, shift) in zip(norms, batch_norm_affines(norms), strict=True):
+            below = op.inputs[0].producer
+            assert below is not None
+            assert isinstance(below.map, Dense | Convolution)
+            below.map = below.map.scaled(scale, shift)
+            below.folded.append(op.name)
+            below.output.producer = None  # nobody needs what the BatchNorm read
+            below.output.readers.clear()
+            below.outputs, op.outputs = op.outputs, []
+            below.output.producer = below
+            op.release()
+        found.ops = found._recorder.ops = [op for op in found.ops if op.inputs]
 
 
 def _mark_first_layers(ops: Sequence[Op]) -> None:

@@ -413,9 +413,9 @@ def gathered(x: Tensor, positions: Tensor) -> Tensor:
 class Weight:
     """A layer's weight (outputs, inputs / groups, *kernel), raw · scale, cut to a sign (1, −1; 0: whole).
 
-    It is multiplied out when it is first needed: `full` for dense propagation; `inputs_last` for that of single neurons,
-    in which only the channels asked for are filled in. `lasting`: `raw` outlives
-    the explanation, so what is made of it is kept for the next (`kept.py`).
+    It is multiplied out when it is first needed: `full` for dense propagation; `inputs_last` for that of single
+    neurons, in which only the channels asked for are filled in. `lasting`: `raw` outlives the explanation, so what is
+    made of it is kept for the next (`kept.py`).
     """
 
     def __init__(self, raw: Tensor, scale: Tensor | None = None, part: int = 0, lasting: bool = False) -> None:
@@ -455,7 +455,7 @@ class Weight:
         return self.scale.numel() == len(self.raw) and native.available(self.raw, self.scale)
 
     def inputs_last(self, channels: Tensor) -> Tensor:
-        """The weight, in memory (outputs, taps, inputs / groups), of which the rows of these output channels are made."""
+        """The weight, in memory (outputs, taps, inputs / groups); the rows of these output channels are made."""
         if self._compiled:
             return self._rows(channels, last=True)
         return self.full.movedim(1, -1).contiguous().movedim(-1, 1)
