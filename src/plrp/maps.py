@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -268,9 +268,43 @@ class OneChannel(LinearMap):
         """Wᵀs, the same for every input channel."""
         return self.single.transpose(s.sum(1, keepdim=True), weight, like[:, :1]).expand_as(like)
 
+    def of_ones(self, shape: torch.Size) -> Tensor:
+        """W1 for an input of all ones: how many inputs each output reads, which depends on nothing but shapes."""
+        one = self.single
+        form = tuple(one.raw.shape[2:]), one.stride, one.padding, one.dilation, one.output_padding, one.extra
+        return _read_by_each(tuple(shape[1:]), *form, one.transposed, one.dtype, one.raw.device)
+
     def with_parameters(self, weight: Tensor, bias: Tensor | None) -> OneChannel:
         """The same geometry with another (constant) weight."""
         return OneChannel(self.single.with_parameters(weight, bias))
+
+
+@lru_cache(maxsize=64)
+def _read_by_each(
+    shape: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    output_padding: tuple[int, ...],
+    extra: tuple[int, ...] | None,
+    transposed: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    ones = torch.ones(1, 1, *kernel, dtype=dtype, device=device)
+    single = Convolution(
+        ones,
+        None,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=1,
+        transposed=transposed,
+        output_padding=output_padding,
+        extra=extra,
+    )
+    return OneChannel(single).apply(torch.ones(1, *shape, dtype=dtype, device=device), ones)
 
 
 class Replayed(LinearMap):
@@ -299,47 +333,40 @@ class Replayed(LinearMap):
         return Replayed(weight, bias, self.call)
 
 
+_CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+_TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+
+
 def convolution(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Convolution:
     """The map of one call of conv1d … conv_transpose3d, from its arguments."""
     transposed = "transpose" in kind
-    names = ["input", "weight", "bias", "stride", "padding"]
-    names += ["output_padding", "groups", "dilation"] if transposed else ["dilation", "groups"]
-    given: dict[str, Any] = {
-        "bias": None,
-        "stride": 1,
-        "padding": 0,
-        "output_padding": 0,
-        "groups": 1,
-        "dilation": 1,
-    }
-    given.update(zip(names, args, strict=False))
-    given.update(kwargs)
-    weight, bias = given["weight"], given["bias"]
+    given = {**dict(zip(_TRANSPOSED if transposed else _CONVOLUTION, args, strict=False)), **kwargs}
+    weight, bias = given["weight"], given.get("bias")
     dims = weight.dim() - 2
-    stride, dilation = _per_axis(given["stride"], dims), _per_axis(given["dilation"], dims)
-    extra = None
-    if isinstance(given["padding"], str):
+    stride, dilation = _per_axis(given.get("stride", 1), dims), _per_axis(given.get("dilation", 1), dims)
+    extra, padding = None, given.get("padding", 0)
+    if isinstance(padding, str):
         total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
-        total = total if given["padding"] == "same" else [0] * dims
+        total = total if padding == "same" else [0] * dims
         padding = tuple(t // 2 for t in total)
         if any(t % 2 for t in total):
             extra = tuple(n for t in reversed(total) for n in (0, t % 2))
-    else:
-        padding = _per_axis(given["padding"], dims)
     return Convolution(
         weight,
         None if bias is None else bias.view(-1, *(1,) * dims),
         stride=stride,
-        padding=padding,
+        padding=_per_axis(padding, dims),
         dilation=dilation,
-        groups=given["groups"],
+        groups=given.get("groups", 1),
         transposed=transposed,
-        output_padding=_per_axis(given["output_padding"], dims),
+        output_padding=_per_axis(given.get("output_padding", 0), dims),
         extra=extra,
     )
 
 
 def _per_axis(value: int | tuple[int, ...], dims: int) -> tuple[int, ...]:
+    if value.__class__ is tuple and len(value) == dims:
+        return value
     if isinstance(value, int):
         return (value,) * dims
     return tuple(value) * (dims if len(value) == 1 else 1)

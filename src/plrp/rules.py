@@ -21,7 +21,7 @@ from torch import Tensor
 from .kernels.sparse import Geometry, Weight
 from .kernels.switch import fast
 from .kernels.whole import chosen, divided
-from .maps import Dense, LinearMap
+from .maps import Dense, LinearMap, OneChannel
 
 EPSILON = 1e-6
 ORPHANED = 1e-6  # a neuron is orphaned if its contributions cancel to this share of their magnitudes
@@ -341,7 +341,11 @@ class Flat(Rule):
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch with all weights one."""
-        return [Branch(map.flat, (Part(torch.ones_like(x[:1]), map.flat.whole, unit=True),), one_sign=True)]
+        flat, known = map.flat, None
+        if fast() and isinstance(flat, OneChannel):
+            known = flat.of_ones(x.shape)
+        ones = x.new_ones(()).expand(1, *x.shape[1:])
+        return [Branch(flat, (Part(ones, flat.whole, unit=True),), one_sign=True, denominator=known)]
 
 
 class Pass(Rule):

@@ -192,3 +192,22 @@ def test_a_trace_goes_on_with_the_weights_it_began_with() -> None:
     relevance(net)
     assert all(map(torch.equal, made, held))
     assert before.isfinite().all()
+
+
+@pytest.mark.parametrize("form", [{}, {"stride": 2, "padding": 1}, {"dilation": 2}, {"padding": "same"}])
+@pytest.mark.parametrize("side", [9, 12])
+def test_constants_of_flat_are_how_many_inputs_are_read(form: dict[str, int | str], side: int) -> None:
+    conv = nn.Conv2d(3, 5, 4, **form)
+    x = torch.randn(2, 3, side, side)
+    trace = plrp.trace(conv, x)
+    found = trace.ops[0].map
+    assert found is not None
+    d = plrp.rules.Flat().branches(found, x, None, nonnegative=False)[0].denominator
+    counted = nn.functional.conv2d(torch.ones(1, 3, side, side), torch.ones_like(conv.weight), None, **form)
+    if native.available():
+        assert d is not None
+        assert torch.equal(d, counted[:, :1])
+        again = plrp.rules.Flat().branches(found, 2 * x, None, nonnegative=False)[0].denominator
+        assert again is d  # made once
+    with plrp.reference():
+        assert plrp.rules.Flat().branches(found, x, None, nonnegative=False)[0].denominator is None

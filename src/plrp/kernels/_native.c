@@ -1132,6 +1132,7 @@ typedef struct {
     const float *raw, *scale;
     int64_t inputs, taps, part;
     const int32_t *todo;
+    int64_t count, each; /* of them, at a time */
     float *out;
     _Atomic uint64_t *marks;
     atomic_llong outdated;
@@ -1194,9 +1195,8 @@ static void make_row(const weighing *w, int64_t k) {
         }
 }
 
-static void weigh(void *context, int64_t item) {
-    weighing *w = context;
-    int64_t k = w->todo[item], size = w->inputs * w->taps;
+static void weigh_one(weighing *w, int64_t k) {
+    int64_t size = w->inputs * w->taps;
     if (!w->marks) {
         make_row(w, k);
         return;
@@ -1208,6 +1208,12 @@ static void weigh(void *context, int64_t item) {
         atomic_store(&w->marks[k], mark);
     } else if (made != mark)
         atomic_fetch_add(&w->outdated, 1);
+}
+
+static void weigh(void *context, int64_t item) {
+    weighing *w = context;
+    int64_t to = (item + 1) * w->each < w->count ? (item + 1) * w->each : w->count;
+    for (int64_t i = item * w->each; i < to; i++) weigh_one(w, w->todo[i]);
 }
 
 static PyObject *py_weights(PyObject *self, PyObject *const *given, Py_ssize_t count) {
@@ -1231,11 +1237,11 @@ static PyObject *py_weights(PyObject *self, PyObject *const *given, Py_ssize_t c
             todo[n++] = k;
         }
     }
-    weighing w = {POINTER(const float, a[0]), POINTER(const float, a[1]), a[3], a[4], a[5], todo, POINTER(float, a[9]),
-                  POINTER(_Atomic uint64_t, a[10]), 0};
+    weighing w = {POINTER(const float, a[0]), POINTER(const float, a[1]), a[3], a[4], a[5], todo,
+                  n, 1 + (1 << 14) / (a[3] * a[4] + 1), POINTER(float, a[9]), POINTER(_Atomic uint64_t, a[10]), 0};
     int64_t threads = n * a[3] * a[4] < 1 << 16 ? 1 : a[11];
     Py_BEGIN_ALLOW_THREADS
-    parallel(weigh, &w, n, threads);
+    parallel(weigh, &w, (n + w.each - 1) / w.each, threads);
     Py_END_ALLOW_THREADS
     int64_t outdated = atomic_load(&w.outdated);
     for (int64_t i = 0; i < n && ready && !outdated; i++) ready[todo[i]] = 1; /* not before they are: others may share them */

@@ -28,6 +28,8 @@ def channels_last(tensor: Tensor) -> bool:
 
 def empty_last(shape: torch.Size, like: Tensor) -> Tensor:
     """A tensor of this shape with its channels last."""
+    if len(shape) == 4:
+        return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
     return like.new_empty(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
 
 
