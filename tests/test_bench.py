@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ try:
 finally:
     sys.path.pop(0)
 
+PEERS = ("zennit", "captum", "autoLRP", "quantus", "tangermeme", "logomaker", "ray")
 COSTS = {
     "forward": 1.0, "plrp LRP": 2.5, "plrp λ 0.2": 2.0, "plrp λ 0.5": 1.5, "plrp M 0.2": 3.0,
     "Zennit": 7.5, "Captum": 6.0, "autoLRP": 9.0, "grad × input": 2.75, "conv floor": 2.0,
@@ -282,3 +284,15 @@ def test_a_part_that_fails_is_told_and_loses_no_other(
     assert set(json.loads((out / "results.json").read_text())["failed"]) == {"threshold", "sequences"}
     assert run.main(["--report", "--out", str(out)]) == 1  # told again whenever the report is made
     assert "Failed: sequences" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py")))
+def test_every_benchmark_can_be_begun(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that `make bench` leaves out too: whatever they import is there."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    try:
+        importlib.import_module(script)
+    except ModuleNotFoundError as error:
+        if str(error.name).split(".")[0] not in PEERS:
+            raise
+        pytest.skip(f"{error.name} is not installed")
