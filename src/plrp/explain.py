@@ -482,6 +482,7 @@ class Walk:
             return given, []
         assert op.map is not None
         layer, x = op.map.to(self.dtype), value.data
+        layer = layer if rule.ours else layer.private
         x = x if x.dtype == self.dtype else x.to(self.dtype)
         z = None
         if rule.needs_output:
@@ -522,7 +523,7 @@ class Walk:
         """
         if not (self.may_turn and isinstance(op.map, Convolution) and not op.map.transposed and x.dim() < 5):
             return False
-        if rule.needs_output or not rule.uses_layer or not rule.any_layout or not native.available(x):
+        if rule.needs_output or not rule.uses_layer or not rule.ours or not native.available(x):
             return False
         begins, self.may_begin = self.may_begin, False
         return begins or not isinstance(given, Tensor) or channels_last(given)

@@ -6,6 +6,7 @@ modified one in its place.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property, lru_cache
@@ -28,6 +29,7 @@ class LinearMap(ABC):
     """
 
     fresh = False  # whether what `apply` returns is nobody else's
+    lasting = True  # whether W⁺ and its like are kept for the next explanation
 
     def __init__(self, weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> None:
         self.raw = weight
@@ -70,17 +72,26 @@ class LinearMap(ABC):
     @cached_property
     def whole(self) -> Weight:
         """W, to be multiplied out when it is needed."""
-        return Weight(self.raw, self.scale, lasting=True)
+        return Weight(self.raw, self.scale, lasting=self.lasting)
 
     @cached_property
     def positive(self) -> Weight:
         """W⁺, likewise."""
-        return Weight(self.raw, self.scale, 1, lasting=True)
+        return Weight(self.raw, self.scale, 1, lasting=self.lasting)
 
     @cached_property
     def negative(self) -> Weight:
         """W⁻, the negative part with its sign, likewise."""
-        return Weight(self.raw, self.scale, -1, lasting=True)
+        return Weight(self.raw, self.scale, -1, lasting=self.lasting)
+
+    @cached_property
+    def private(self) -> LinearMap:
+        """The same map with W⁺ and its like of its own, for rules that are not ours: they may write into them."""
+        found = copy.copy(self)
+        for made in ("whole", "positive", "negative", "flat"):
+            found.__dict__.pop(made, None)
+        found.lasting = False
+        return found
 
     @property
     def weight(self) -> Tensor:

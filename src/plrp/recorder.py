@@ -24,8 +24,8 @@ from .tape import Op, Value, gathered, replaced, tensors_in
 class Recorder(TorchFunctionMode):
     """Appends one `Op` per torch function that touches a tensor depending on the input.
 
-    `frugal`: the tape is walked once, at once. The outputs of convolutions and sums are not kept where an activation
-    function has been read off them; a rule that wants them has them computed again.
+    `frugal`: the outputs of convolutions and sums are not kept where an activation function has been read off them; a
+    rule that wants them has them computed again.
     """
 
     def __init__(self, model: Any, frugal: bool = False) -> None:
@@ -45,7 +45,6 @@ class Recorder(TorchFunctionMode):
                     if tensor is not None and id(tensor) not in self._names:
                         path = f"{prefix}.{name}" if prefix else name
                         self._names[id(tensor)] = (weakref.ref(tensor), _layer_path(path))
-        self._parameters = frozenset(self._names)
 
     @cached_property
     def _own(self) -> set[int]:
@@ -238,12 +237,7 @@ class Recorder(TorchFunctionMode):
         """A value for a tensor that depends on the input, an alias for a constant, which may get other data later."""
         if id(tensor) in self._known and (value := self.value_of(tensor)) is not None:
             return value
-        return tensor if self.frugal and self._is_parameter(tensor) else tensor.detach()
-
-    def _is_parameter(self, tensor: Tensor) -> bool:
-        """Whether a tensor is a parameter or buffer of the model."""
-        entry = self._names.get(id(tensor))
-        return id(tensor) in self._parameters and entry is not None and entry[0]() is tensor
+        return tensor.detach()
 
     def _name(self, op: Op, tensors: Sequence[Tensor]) -> str:
         """The path of the parameter the operation uses, `#2` for its second call; else the operation's kind."""

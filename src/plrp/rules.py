@@ -182,8 +182,8 @@ class Rule(ABC):
         """The branches of this rule for a layer that read x and gave z; `nonnegative`: x ≥ 0 is known."""
 
     @property
-    def any_layout(self) -> bool:
-        """Whether branches() takes tensors in any layout: ours do, a user's need not."""
+    def ours(self) -> bool:
+        """Whether branches() is our own: it takes tensors in any layout and writes into none, a user's need not."""
         return type(self).branches.__module__ == __name__
 
     @property

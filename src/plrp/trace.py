@@ -168,7 +168,8 @@ def record(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], frugal:
         found = Trace(recorder, values, isinstance(inputs, Tensor))
         found.output = _without_head(output, found)
     check_output(found, output)
-    _fold_batch_norms(found)
+    with torch.inference_mode(False), torch.no_grad():
+        _fold_batch_norms(found)
     _mark_first_layers(found.ops)
     check_finite(found)
     return found

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -211,3 +215,90 @@ def test_constants_of_flat_are_how_many_inputs_are_read(form: dict[str, int | st
         assert again is d  # made once
     with plrp.reference():
         assert plrp.rules.Flat().branches(found, x, None, nonnegative=False)[0].denominator is None
+
+
+class Refilled(nn.Module):
+    """One parameter that is given other data for every layer, and none after the last: weights streamed from afar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.work = nn.Parameter(torch.zeros(1))
+        self.bank, self.head = [torch.randn(3, 3, 3, 3) for _ in range(3)], nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for weight in self.bank:
+            self.work.data = weight
+            x = nn.functional.conv2d(x, self.work, padding=1).relu()
+        self.work.data = torch.empty(0)
+        return self.head(x.flatten(2).mean(2))
+
+
+class Written(nn.Module):
+    """The same with its weights in their places."""
+
+    def __init__(self, of: Refilled) -> None:
+        super().__init__()
+        self.bank, self.head = of.bank, of.head
+
+    def forward(self, x: Tensor) -> Tensor:
+        for weight in self.bank:
+            x = nn.functional.conv2d(x, weight, padding=1).relu()
+        return self.head(x.flatten(2).mean(2))
+
+
+@pytest.mark.parametrize("pruning", [None, plrp.Pruning(0.2)])
+def test_a_parameter_that_is_refilled_while_the_model_runs(pruning: plrp.Pruning | None) -> None:
+    net = Refilled().eval()
+    assert torch.equal(relevance(net, pruning), relevance(Written(net).eval(), pruning))
+
+
+class Careless(plrp.rules.ZPlus):
+    """A rule of a user's, which writes into what it is given."""
+
+    def branches(self, map: Any, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Any]:
+        map.positive.full.sqrt_()
+        map.negative.full.zero_()
+        return super().branches(map, x, z, nonnegative)
+
+
+def test_a_rule_that_writes_into_weights_spoils_none_of_the_others() -> None:
+    net = small_net()
+    before = [relevance(net), relevance(net, composite="epsilon-alpha2-beta1")]
+    careless = plrp.Composite([(plrp.composites.is_conv, Careless()), (plrp.composites.is_any, plrp.rules.Epsilon())])
+    plrp.explain(net, photo(), target=1, composite=careless)
+    assert all(map(torch.equal, before, [relevance(net), relevance(net, composite="epsilon-alpha2-beta1")]))
+
+
+def test_nothing_of_the_tape_asks_for_gradients() -> None:
+    recorded = plrp.trace(small_net(), photo())
+    for op in recorded.layers:
+        assert op.map is not None
+        parts = op.map.raw, op.map.scale, op.map.bias
+        assert not any(t.requires_grad for t in parts if t is not None)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_does_not_wait_for_a_thread_that_it_has_not() -> None:
+    script = """
+import os, signal, threading
+import torch
+from plrp.kernels import kept
+torch.set_num_threads(1)
+begun, over = threading.Event(), threading.Event()
+def hold():
+    with kept._lock:
+        begun.set()
+        over.wait()
+threading.Thread(target=hold, daemon=True).start()
+begun.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    kept.size()
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+over.set()
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "7"

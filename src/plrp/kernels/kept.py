@@ -8,6 +8,7 @@ Reading the weights once is a fraction of what it costs to make others from them
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from typing import NamedTuple
@@ -73,8 +74,18 @@ def size() -> int:
 def clear() -> None:
     """Keep nothing of what is kept now."""
     with _lock:
-        for mine in _kept.values():
+        for mine in list(_kept.values()):
             mine.clear()
+
+
+def _unlock() -> None:
+    """In a forked process: whoever held the lock is not there."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 
 def _forget(storage: int) -> None:
