@@ -22,7 +22,6 @@ from .kernels.sparse import (
     Rows,
     Weight,
     contributions,
-    full_at_a_glance,
     gathered,
     handed,
     in_memory,
@@ -30,6 +29,7 @@ from .kernels.sparse import (
     offsets,
     plan,
     regrouped,
+    seemingly_few,
     survivors,
     through,
     winners,
@@ -48,6 +48,9 @@ from .tape import Op
 # A layer follows single neurons where at most this share of its outputs holds relevance. Measured with
 # benchmarks/switch.py: on two cores the cost is flat between 0.06 and 0.15, and rises below.
 NEURONS_BELOW = 0.15
+# Where fewer of the samples than this share have few neurons, all go by whole tensors: to split a batch and to join it
+# again costs some passes over its memory (benchmarks/sequences.py: 246 of 256 sequences were full).
+SPLIT_FROM = 0.25
 # Without the compiled loops, whole positions are gathered: worth it where at most this share of them holds relevance.
 POSITIONS_BELOW = 0.05
 FEWEST = 4096  # smaller tensors are not worth the book-keeping
@@ -74,7 +77,7 @@ class Few(NamedTuple):
 
 
 def neurons_of(relevance: Relevance) -> Few | None:
-    """The neurons that hold relevance where they are few, sample by sample; None where they are in no sample."""
+    """The neurons that hold relevance where they are few, sample by sample; None where they are in hardly any."""
     if not relevance.shape.numel() or len(relevance.shape) < 3:
         return None
     limit = NEURONS_BELOW * relevance.shape[1:].numel()
@@ -90,7 +93,7 @@ def neurons_of(relevance: Relevance) -> Few | None:
         if counts is None:
             return None
         few = counts <= limit
-        if not few.any():
+        if int(few.sum()) < max(1, SPLIT_FROM * len(few)):
             return None
         stats = torch.zeros(len(counts), 8, dtype=torch.float64)
         stats[:, 6] = stats[:, 7] = torch.where(few, counts, 0)
@@ -100,7 +103,7 @@ def neurons_of(relevance: Relevance) -> Few | None:
         narrow = offsets(found.positions, found.shape).diff() <= POSITIONS_BELOW * found.shape[2:].numel()
         few, found = few & narrow, found if bool(narrow.all()) else found.of(narrow)
     number = int(few.sum())
-    if not number:
+    if number < max(1, SPLIT_FROM * len(few)):
         return None
     return Few(found, None if number == len(few) else (~few).nonzero().flatten())
 
@@ -110,7 +113,9 @@ def _counts(relevance: Tensor | Rows) -> Tensor | None:
     if isinstance(relevance, Rows):
         each = nonzero_counts(relevance.values)
         return torch.cat([each.new_zeros(1), each.cumsum(0)])[relevance.offsets].diff()
-    return None if full_at_a_glance(relevance, 2 * NEURONS_BELOW) else nonzero_counts(in_memory(relevance))
+    if seemingly_few(relevance, 2 * NEURONS_BELOW) < max(1, SPLIT_FROM * len(relevance)):
+        return None
+    return nonzero_counts(in_memory(relevance))
 
 
 @dataclass

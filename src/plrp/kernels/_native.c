@@ -1016,21 +1016,20 @@ static PyObject *py_count(PyObject *self, PyObject *const *given, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
-/* How many of `looks` entries that stand evenly in each row are not zero; counts may be 0. Returns the fewest.
-   glance(values, rows, each, looks, counts) */
+/* How many rows seem to have few entries that are not zero: at most `most` of `looks` that stand evenly in the row.
+   glance(values, rows, each, looks, most) */
 static PyObject *py_glance(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     (void)self;
     int64_t a[5];
     if (!read_numbers(given, count, 5, a)) return NULL;
     const float *v = POINTER(const float, a[0]);
-    int64_t *counts = POINTER(int64_t, a[4]), fewest = a[3];
+    int64_t few = 0;
     for (int64_t row = 0; row < a[1]; row++) {
         int64_t found = 0;
         for (int64_t i = 0; i < a[3]; i++) found += v[row * a[2] + i * a[2] / a[3]] != 0;
-        if (counts) counts[row] = found;
-        fewest = found < fewest ? found : fewest;
+        few += found <= a[4];
     }
-    return PyLong_FromLongLong(fewest);
+    return PyLong_FromLongLong(few);
 }
 
 /* --- rows ------------------------------------------------------------------------------------------------------- */
@@ -1891,7 +1890,7 @@ static PyMethodDef methods[] = {
     {"plan", (PyCFunction)(void (*)(void))py_plan, METH_FASTCALL, "Which input positions output positions read."},
     {"winners", (PyCFunction)(void (*)(void))py_winners, METH_FASTCALL, "Who won a max pool."},
     {"pool", (PyCFunction)(void (*)(void))py_pool, METH_FASTCALL, "Relevance of a max pool to the winners."},
-    {"glance", (PyCFunction)(void (*)(void))py_glance, METH_FASTCALL, "How full each row seems."},
+    {"glance", (PyCFunction)(void (*)(void))py_glance, METH_FASTCALL, "How many rows seem to be rather empty."},
     {"count", (PyCFunction)(void (*)(void))py_count, METH_FASTCALL, "Entries that are not zero."},
     {"spread", (PyCFunction)(void (*)(void))py_spread, METH_FASTCALL, "A tensor from its rows at some positions."},
     {"add", (PyCFunction)(void (*)(void))py_add, METH_FASTCALL, "Relevance added to rows."},

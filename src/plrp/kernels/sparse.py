@@ -616,20 +616,17 @@ def nonzero_counts(rows: Tensor) -> Tensor:
     return counts
 
 
-LOOKS = 256  # at so many entries of a sample, to see how full it is
+def seemingly_few(relevance: Tensor, share: float) -> int:
+    """In how many samples at most about this share of the entries is not zero, as seen at a glance.
 
-
-def full_at_a_glance(relevance: Tensor, share: float) -> bool:
-    """Whether every sample of a tensor, contiguous or with channels last, seems to be fuller than this share."""
-    size = relevance.shape[1:].numel()
+    The tensor is contiguous or has its channels last.
+    """
+    samples, size = relevance.shape[0], relevance.shape[1:].numel()
+    looks = 256 if samples <= 16 else 64
     if native.available() and relevance.dtype is torch.float32 and relevance.is_cpu:
-        return bool(native.call("glance", relevance, relevance.shape[0], size, LOOKS, None) > share * LOOKS)
-    return bool((_glances(relevance) > share * LOOKS).all())
-
-
-def _glances(relevance: Tensor) -> Tensor:
-    rows = in_memory(relevance)
-    return rows[:, torch.arange(LOOKS, device=rows.device) * rows.shape[1] // LOOKS].count_nonzero(1)
+        return int(native.call("glance", relevance, samples, size, looks, int(share * looks)))
+    at = torch.arange(looks, device=relevance.device) * size // looks
+    return int((in_memory(relevance)[:, at].count_nonzero(1) <= int(share * looks)).sum())
 
 
 def in_memory(relevance: Tensor) -> Tensor:
