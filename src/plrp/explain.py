@@ -509,7 +509,7 @@ class Walk:
         where, many = few.others % len(x), _of(given, few.others)
         own, denominators = Booking(book.active), [None if d is None else each_of(d, where) for d in known]
         smaller = [branch.of(where) for branch in branches]
-        found, handed = self._dense_layer(op, smaller, denominators, chosen(x, where), many, epsilon, own)
+        found, handed = self._through_dense_layer(op, smaller, denominators, chosen(x, where), many, epsilon, own)
         book.add(own, few.others, given.shape[0])
         whole = rows.dense_last() if turns else rows.dense()
         whole[few.others] = found
@@ -545,20 +545,7 @@ class Walk:
         epsilon: float,
         book: Booking,
     ) -> tuple[Tensor, list[Handed]]:
-        """A layer by whole tensors."""
-        return self._dense_layer(op, branches, denominators, x, given, epsilon, book)
-
-    def _dense_layer(
-        self,
-        op: Op,
-        branches: Sequence[Branch],
-        denominators: Sequence[Tensor | None],
-        x: Tensor,
-        given: Relevance,
-        epsilon: float,
-        book: Booking,
-    ) -> tuple[Tensor, list[Handed]]:
-        """The same; d_k is computed where it is not given. Some samples of the batch may be a batch of their own."""
+        """The same by whole tensors; d_k is computed where not given. Some samples may be a batch of their own."""
         value, samples = op.inputs[0], op.output.samples
         if samples.ordinary and given.shape[0] != samples.batch:
             samples = Samples.first_axis(given.shape[0])

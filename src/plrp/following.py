@@ -49,7 +49,7 @@ from .tape import Op
 # benchmarks/switch.py: on two cores the cost is flat between 0.06 and 0.15, and rises below.
 NEURONS_BELOW = 0.15
 # Where fewer of the samples than this share have few neurons, all go by whole tensors: to split a batch and to join it
-# again costs some passes over its memory (benchmarks/sequences.py: 246 of 256 sequences were full).
+# again costs some passes over its memory, which small convolutions of large batches do not save (sequences.py).
 SPLIT_FROM = 0.25
 # Without the compiled loops, whole positions are gathered: worth it where at most this share of them holds relevance.
 POSITIONS_BELOW = 0.05

@@ -155,8 +155,10 @@ class StackedWalk(Walk):
         epsilon: float,
         book: Booking,
     ) -> tuple[Tensor, list[Handed]]:
-        parts = self._copies(given)
-        taken = [self._dense_layer(op, branches, denominators, x, part, epsilon, book)[0] for part in parts]
+        alone = super()._through_dense_layer
+        if len(x) == given.shape[0]:  # samples that were split off, each with what it read
+            return alone(op, branches, denominators, x, given, epsilon, book)
+        taken = [alone(op, branches, denominators, x, part, epsilon, book)[0] for part in self._copies(given)]
         joined = _joined(taken)
         assert joined is not None
         return joined, []

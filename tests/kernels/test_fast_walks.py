@@ -415,3 +415,17 @@ def test_each_sample_goes_its_own_way(kind: str, pruning: plrp.Pruning | None, n
             assert float(batch.closing().max()) < 1e-4  # the ledger's walk goes the same ways
         mixed += sum(len(set(ways)) > 1 for ways in together)
     assert mixed > 0
+
+
+@pytest.mark.parametrize(("empty", "split"), [(0, False), (1, False), (2, True), (7, True)])
+def test_a_batch_is_split_where_a_quarter_of_it_has_few_neurons(empty: int, split: bool) -> None:
+    relevance = torch.ones(8, 4, 20, 20)
+    relevance[:empty, :, 3:] = 0
+    relevance[:empty, :, :, 3:] = 0
+    for laid in (relevance, relevance.contiguous(memory_format=torch.channels_last)):
+        few = following.neurons_of(laid)
+        assert (few is not None) == split
+        if few is not None:
+            assert few.others is not None
+            assert few.others.tolist() == list(range(empty, 8))
+            assert torch.equal(few.neurons.dense()[:empty], relevance[:empty])
