@@ -22,7 +22,7 @@ test: ## linter, formatter, types, and the tests that need no more than minutes
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 
 # The readable code answers for itself: the core's tests with all fast paths off, then without the compiled loops.
-CORE := $(filter-out tests/test_wheel.py tests/test_setup.py tests/test_docs.py, $(wildcard tests/test_*.py)) tests/kernels
+CORE := $(filter-out tests/test_wheel.py tests/test_setup.py tests/test_docs.py, $(wildcard tests/test_*.py)) tests/fast
 
 test-all: test ## the same, whole networks at full size, and the core without its fast paths
 	$(BIN)/python -m pytest -q -n 2 -m slow

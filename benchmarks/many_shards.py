@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plrp.cluster import Failure, RayCluster, Work, connected, spread
 from plrp.experiments import Config, Store
 from plrp.experiments.measure import work as amount_of_work
 from plrp.experiments.store import Part
+from plrp.runs.cluster import Failure, RayCluster, Work, connected, spread
 
 MILLION = 1_000_000
 

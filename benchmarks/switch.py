@@ -21,14 +21,16 @@ from torch import Tensor, nn
 
 import plrp
 from methods import forward
-from plrp import following, pruning, stacking
-from plrp.kernels import kept
-from plrp.kernels.sparse import Relevance
+from plrp import pruning
+from plrp.fast import propagation as following
+from plrp.fast import stacked_walk as stacking
+from plrp.fast import weight_cache as kept
+from plrp.fast.neurons import Relevance
 from report import FORWARD
 from subjects import load, photographs
 from timing import interleaved, options, ratio
 
-walking = import_module("plrp.explain")  # the module, not the function of the same name
+walking = import_module("plrp.explanation")
 
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.5)
 SWITCHES = (0.01, 0.03, 0.06, 0.1, 0.15, 0.3)

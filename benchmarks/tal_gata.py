@@ -14,10 +14,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from plrp import pages
-from plrp.experiments import Data, preset
-from plrp.genomics import demo
-from plrp.genomics.findings import findings
+from plrp.experiments import Data, demo, pages, preset
+from plrp.experiments.findings import findings
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 import plrp
-from plrp.following import NEURONS_BELOW
-from plrp.kernels.selection import statistics
-from plrp.kernels.sparse import Relevance, dense, survivors, thinned
+from plrp.fast.neurons import Relevance, dense, survivors, thinned
+from plrp.fast.propagation import NEURONS_BELOW
+from plrp.fast.selection import statistics
 from report import selection
 from subjects import load, photographs
 from timing import interleaved, options, progress, write

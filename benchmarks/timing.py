@@ -116,7 +116,7 @@ def machine() -> dict[str, Any]:
     """What the times depend on, beside the code."""
     import torch
 
-    from plrp.kernels import native
+    from plrp.fast import native
 
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from plrp.kernels import switch
+from plrp.fast import switch
 
 torch.set_num_threads(1)  # pytest-xdist runs one worker per core
 

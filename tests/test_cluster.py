@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plrp import cli, cluster
-from plrp.cluster import ClusterError, Failure, RayCluster, Work, inside
+from plrp import cli
+from plrp.runs import cluster
+from plrp.runs.cluster import ClusterError, Failure, RayCluster, Work, inside
 
 
 class Answer:

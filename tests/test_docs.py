@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pages import PAGES, ROOT, Block, blocks, three_lines
-from plrp import operations
 from plrp.cli import build_parser
+from plrp.tape import operations
 
 LANGUAGES = {"python", "bash", "text", "toml"}
 

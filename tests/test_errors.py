@@ -118,7 +118,7 @@ def test_a_registered_rule_makes_an_operation_explainable():
     try:
         passed = plrp.explain(model, x, layers=True)
     finally:
-        plrp.operations.unregister_rule(torch.special.i0)
+        plrp.tape.operations.unregister_rule(torch.special.i0)
     assert torch.isfinite(passed.relevance).all()
 
     @plrp.register_rule(torch.special.i0)
@@ -128,7 +128,7 @@ def test_a_registered_rule_makes_an_operation_explainable():
     try:
         halved = plrp.explain(model, x)
     finally:
-        plrp.operations.unregister_rule(torch.special.i0)
+        plrp.tape.operations.unregister_rule(torch.special.i0)
     assert torch.allclose(halved.relevance, passed.relevance / 2)
     with pytest.raises(plrp.UnsupportedOperation):
         plrp.explain(model, x)

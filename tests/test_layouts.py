@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import plrp
-from plrp import following, pruning
+from plrp import pruning
+from plrp.fast import propagation as following
 
 
 @pytest.fixture(autouse=True)
@@ -125,4 +126,4 @@ def test_a_registered_rule_that_returns_nan_is_refused():
         with pytest.raises(ValueError, match="NaN or infinite"):
             plrp.explain(lambda x: odd(x * 2.0).flatten(1)[:, :3], torch.randn(2, 4))
     finally:
-        plrp.operations.unregister_rule(torch.special.erfcx)
+        plrp.tape.operations.unregister_rule(torch.special.erfcx)

@@ -20,9 +20,9 @@ import torchvision
 from torch import nn
 
 from plrp import models
-from plrp.checkpoints import CheckpointError, load_weights, read_state_dict
-from plrp.downloads import DownloadError, fetch
-from plrp.models import ModelError, load
+from plrp.models.checkpoints import CheckpointError, load_weights, read_state_dict
+from plrp.models.downloads import DownloadError, fetch
+from plrp.models.loading import ModelError, load
 
 SMALL = """
 import torch
@@ -562,7 +562,7 @@ BLOCKED = """
 import sys
 for name in ("torchvision", "timm", "PIL", "matplotlib", "rich", "safetensors"):
     sys.modules[name] = None
-import plrp.models, plrp.vision, plrp.vision.cli
+import plrp.models, plrp.vision, plrp.cli.explain
 """
 
 

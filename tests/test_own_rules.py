@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import plrp
 from plrp import rules
-from plrp.kernels.sparse import Weight
-from plrp.maps import LinearMap
+from plrp.fast.neurons import Weight
+from plrp.tape.maps import LinearMap
 
 
 def _small() -> nn.Module:

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from plrp.cluster import NAMED, Failure, by_cause
 from plrp.experiments import progress as sweeps
 from plrp.experiments.measure import Rehearsal
-from plrp.genomics import progress as sequences
+from plrp.runs import progress as sequences
+from plrp.runs.cluster import NAMED, Failure, by_cause
 
 
 def test_training_in_a_pipe_says_when_it_begins_and_ends(capsys: pytest.CaptureFixture[str]) -> None:

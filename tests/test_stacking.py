@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 
 import plrp
-from plrp import following, pruning, stacking
-from plrp.kernels import native
+from plrp import pruning
+from plrp.fast import native
+from plrp.fast import propagation as following
+from plrp.fast import stacked_walk as stacking
 
 
 class Branched(nn.Module):

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import oracles
 import plrp
-from plrp import kernels, rules
+from plrp import fast as kernels
+from plrp import rules
 
 TINY = 2.0**-149  # the smallest float32 denormal
 single = st.floats(min_value=0, max_value=2.0**120, width=32, allow_subnormal=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pages import ROOT, three_lines
-from plrp.kernels import native
+from plrp.fast import native
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
@@ -90,8 +90,8 @@ def compiled(wheel: Path) -> list[str]:
 def test_the_wheel_holds_the_compiled_loops_and_they_load(wheel: Path, python: Path, tmp_path: Path) -> None:
     if native._native is None:
         pytest.skip("no compiler made the loops here")
-    assert [name.split(".")[0] for name in compiled(wheel)] == ["plrp/kernels/_native"]
-    asked = "from plrp.kernels import native; print(native.available())"
+    assert [name.split(".")[0] for name in compiled(wheel)] == ["plrp/fast/native/_native"]
+    asked = "from plrp.fast import native; print(native.available())"
     assert run(python, "-I", "-c", asked, cwd=tmp_path) == "True\n"
 
 
@@ -99,7 +99,7 @@ WITHOUT_COMPILER = """
 import sys
 sys.path.insert(0, {folder!r})
 import plrp, torch
-from plrp.kernels import native
+from plrp.fast import native
 print(plrp.__file__, native.available())
 torch.manual_seed(0)
 layers = [torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3), torch.nn.ReLU()]

@@ -23,7 +23,7 @@ from skimage import data
 from torch import Tensor, nn
 
 import plrp
-from plrp.models import LoadedModel
+from plrp.models.loading import LoadedModel
 from plrp.vision import Geometry, Photograph, heatmap, save_figure
 from plrp.vision.explained import explain_photograph
 from plrp.vision.figures import explanation_figure, grid_of, show_map, show_picture, titled

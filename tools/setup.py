@@ -69,7 +69,7 @@ class Environment:
     def fingerprint(self):
         """A hash of all that decides what gets installed: these files and the Python version."""
         digest = hashlib.sha256(repr(tuple(sys.version_info[:3])).encode())
-        for name in ("pyproject.toml", "constraints.txt", "src/plrp/kernels/_native.c"):
+        for name in ("pyproject.toml", "constraints.txt", "src/plrp/fast/native/_native.c"):
             file = self.root / name
             content = file.read_bytes() if file.exists() else b""
             digest.update(b"%d " % len(content) + content)

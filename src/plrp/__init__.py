@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from .lazy import lazily
 
 if TYPE_CHECKING:
-    from . import composites, kernels, rules
+    from . import composites, rules
     from .composites import Composite, composite
     from .errors import TraceError, UnsupportedOperation
-    from .explain import Explanation, check, explain
-    from .kernels import reference
-    from .operations import register_rule
+    from .explanation import Explanation, check, explain
+    from .fast import reference
     from .pruning import Pruning
-    from .trace import Trace, trace
+    from .tape.operations import register_rule
+    from .tape.trace import Trace, trace
 
 __version__ = "0.1.0"
 
@@ -33,7 +33,6 @@ __all__ = [
     "composite",
     "composites",
     "explain",
-    "kernels",
     "reference",
     "register_rule",
     "rules",
@@ -46,10 +45,10 @@ __getattr__, __dir__ = lazily(
     {
         "composites": ("Composite", "composite"),
         "errors": ("TraceError", "UnsupportedOperation"),
-        "explain": ("Explanation", "check", "explain"),
-        "kernels": ("reference",),
-        "operations": ("register_rule",),
+        "explanation": ("Explanation", "check", "explain"),
+        "fast": ("reference",),
+        "tape.operations": ("register_rule",),
         "pruning": ("Pruning",),
-        "trace": ("Trace", "trace"),
+        "tape.trace": ("Trace", "trace"),
     },
 )

@@ -6,11 +6,11 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .operations import Family
 from .rules import AlphaBeta, Epsilon, Flat, Gamma, Rule, ZBox, ZPlus
 from .tables import render_table
-from .tape import Op
-from .trace import Trace
+from .tape.operations import Family
+from .tape.trace import Trace
+from .tape.values import Op
 
 Predicate = Callable[[Op], bool]
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from .errors import TraceError
-from .kernels.sparse import Geometry, to_winners
-from .kernels.whole import channels_last, settled, split
-from .maps import Convolution, OneChannel
-from .operations import Family
+from .fast.neurons import Geometry, to_winners
+from .fast.whole_tensors import channels_last, settled, split
 from .rules import EPSILON, EPSILON_HALF, Booking, Branch, quotient, stabilise
-from .samples import Samples
-from .tape import HALF, Op, Value, replaced, tensors_in
+from .tape.maps import Convolution, OneChannel
+from .tape.operations import Family
+from .tape.samples import Samples
+from .tape.values import HALF, Op, Value, replaced, tensors_in
 
 Relevances = list[Tensor | None]
 

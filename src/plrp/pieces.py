@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from .ledger import Ledger
-from .refusals import check_inputs
-from .tape import replaced, tensors_in
+from .tape.refusals import check_inputs
+from .tape.values import replaced, tensors_in
 
 if TYPE_CHECKING:
-    from .explain import Explanation
+    from .explanation import Explanation
 
 Given = Tensor | Sequence[Tensor]
 
@@ -38,7 +38,7 @@ def pieces(inputs: Given, target: Any, size: int) -> list[tuple[Given, Any]]:
 
 def joined(found: Sequence[Explanation], again: Callable[[Sequence[str]], Explanation]) -> Explanation:
     """The explanations of the pieces as that of the whole batch; `again` makes it once more, with its ledger."""
-    from .explain import Explanation
+    from .explanation import Explanation
 
     first = found[0]
     if len(found) == 1:

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from .composites import nearest
-from .following import FEWEST, NEURONS_BELOW, Followed, again, follow, mass_of
-from .kernels import native
-from .kernels.selection import countable, statistics, thresholds
-from .kernels.sparse import Neurons, Relevance, Rows, at_neurons, dense, rescaling, survivors, thinned
-from .kernels.switch import fast
+from .fast import native
+from .fast.neurons import Neurons, Relevance, Rows, at_neurons, dense, rescaling, survivors, thinned
+from .fast.propagation import FEWEST, NEURONS_BELOW, Followed, again, follow, mass_of
+from .fast.selection import countable, statistics, thresholds
+from .fast.switch import fast
 from .ledger import Mass, signed_mass
 from .rules import ORPHANED, Booking, Handed, quotient
-from .samples import Samples
+from .tape.samples import Samples
 
 if TYPE_CHECKING:
-    from .tape import Op, Value
-    from .trace import Trace
+    from .tape.trace import Trace
+    from .tape.values import Op, Value
 
 
 @dataclass(frozen=True)

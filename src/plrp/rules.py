@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .kernels.sparse import Geometry, Weight
-from .kernels.switch import fast
-from .kernels.whole import chosen, divided
-from .maps import Dense, LinearMap, OneChannel
+from .fast.neurons import Geometry, Weight
+from .fast.switch import fast
+from .fast.whole_tensors import chosen, divided
+from .tape.maps import Dense, LinearMap, OneChannel
 
 EPSILON = 1e-6
 ORPHANED = 1e-6  # a neuron is orphaned if its contributions cancel to this share of their magnitudes

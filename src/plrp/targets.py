@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .operations import Family
-from .refusals import unsupported
-from .tape import Op, Value, reached
-from .trace import Trace
+from .tape.operations import Family
+from .tape.refusals import unsupported
+from .tape.trace import Trace
+from .tape.values import Op, Value, reached
 
 
 @dataclass

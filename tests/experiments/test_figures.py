@@ -16,7 +16,7 @@ from matplotlib.colors import to_hex  # noqa: E402
 from plrp.experiments import figures  # noqa: E402
 from plrp.experiments.figures import STYLES, apart  # noqa: E402
 from plrp.experiments.measured import BASELINE, LRP, VARIANTS, Flipping, Measured, Method, from_arrays  # noqa: E402
-from plrp.pages import data_uri  # noqa: E402
+from plrp.experiments.pages import data_uri  # noqa: E402
 
 SHARES = (0.05, 0.15, 0.3, 0.6, 0.9)
 METRICS = ("gini", "relevance_mass_accuracy", "local_lipschitz", "pixel_flipping_auc")

@@ -16,7 +16,7 @@ from test_sweep import plain_world, same
 
 from plrp import cli
 from plrp.experiments import Bucket, DiskFull, Folder, Results, RunError, Store, sweep
-from plrp.places import place_at
+from plrp.runs.places import place_at
 
 
 @pytest.fixture(params=["memory", "objects", "local", "file"])

@@ -27,11 +27,12 @@ from objects import object_store
 from test_sweep import plain_world, same
 from worlds import world
 
-from plrp import cli, cluster
-from plrp.cluster import Failure, RayCluster, Work, spread
+from plrp import cli
 from plrp.experiments import Bucket, Config, Folder, PartsMissing, Results, RunError, on_ray, sweep
 from plrp.experiments.on_ray import portable
 from plrp.genomics import jobs
+from plrp.runs import cluster
+from plrp.runs.cluster import Failure, RayCluster, Work, spread
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.usefixtures("none_left")

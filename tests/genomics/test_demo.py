@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from plrp.experiments import Results, RunError, preset
+from plrp.experiments import demo as demo_module
+from plrp.experiments.findings import NotAThreshold, find_not_a_threshold, findings
 from plrp.experiments.measured import VARIANTS, Measured, from_arrays
-from plrp.genomics import demo as demo_module
 from plrp.genomics import jaspar
-from plrp.genomics.findings import NotAThreshold, find_not_a_threshold, findings
 from plrp.genomics.seqlets import Match
 
 RNG = np.random.default_rng(0)

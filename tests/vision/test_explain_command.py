@@ -20,9 +20,9 @@ from PIL import Image
 
 import plrp
 from plrp.cli import main
-from plrp.models import load
+from plrp.cli.explain import output_paths
+from plrp.models.loading import load
 from plrp.vision import read_photograph
-from plrp.vision.cli import output_paths
 from plrp.vision.explained import class_number, explain_photograph
 
 NETWORK = """
@@ -169,7 +169,7 @@ def test_the_target_by_name_number_or_nearly(photos: Path, capsys: pytest.Captur
 
 
 def test_imagenets_names_find_the_nearest() -> None:
-    from plrp.models import imagenet_categories
+    from plrp.models.loading import imagenet_categories
 
     names = imagenet_categories()
     assert names[class_number("golden retriever", names)] == "golden retriever"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plrp.lazy import lazily
-from plrp.places import Bucket, DiskFull, Folder, Place, RunError
+from plrp.runs.places import Bucket, DiskFull, Folder, Place, RunError
 
 if TYPE_CHECKING:
     from .config import VARIANTS, Config, ConfigError, Data, Maps, Metric, Model

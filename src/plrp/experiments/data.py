@@ -20,7 +20,7 @@ from .config import Config, ConfigError
 if TYPE_CHECKING:
     from plrp.genomics.simulation import Simulated
     from plrp.vision.datasets import ImageNet, Photographs
-    from plrp.vision.geometry import Geometry
+    from plrp.vision.preprocessing import Geometry
 
 SPLIT = {"train": 0, "validation": 1, "test": 2}
 """The parts of a set of sequences: 70%, 15% and 15%, drawn with the seed."""

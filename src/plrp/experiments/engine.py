@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from plrp.cluster import IN_A_ROW, Failure
-from plrp.places import DiskFull
+from plrp.runs.cluster import IN_A_ROW, Failure
+from plrp.runs.places import DiskFull
 
 from .config import Config
 from .measure import Bench, Rehearsal

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 import plrp
 from plrp import metrics
+from plrp.fast.stacked_walk import MOST
 from plrp.metrics.robustness import scaled
 from plrp.metrics.scores import predict
 from plrp.metrics.seeded import draw
-from plrp.stacking import MOST
 
 from .config import LOCALIZATION, ROBUSTNESS, Config, ConfigError, Metric
 from .data import Sample, Samples, open_samples

@@ -19,7 +19,7 @@ from .data import DNA, Samples, open_samples
 from .store import Store
 
 if TYPE_CHECKING:
-    from plrp.vision.geometry import Geometry
+    from plrp.vision.preprocessing import Geometry
 
 SEQUENCE_CNN = "sequence-cnn"
 NETWORK, TRAINING = "network.pt", "training.json"

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from plrp.cluster import Failure, RayCluster, Tick, Work, inside, spread
-from plrp.places import Folder, RunError, WrongPlace
+from plrp.runs.cluster import Failure, RayCluster, Tick, Work, inside, spread
+from plrp.runs.places import Folder, RunError, WrongPlace
 
 from .config import Config
 from .measure import Bench

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from plrp.cluster import Failure, Failures
+from plrp.runs.cluster import Failure, Failures
 
 from .measure import Rehearsal
 

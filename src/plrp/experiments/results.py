@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from plrp.places import Place, RunError
+from plrp.runs.places import Place, RunError
 
 from .config import Config
 from .networks import training

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plrp.places import Place, RunError, WrongPlace, place_at
+from plrp.runs.places import Place, RunError, WrongPlace, place_at
 
 from .config import Config, differences, read_toml
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from plrp.cluster import Failure, RayCluster, by_cause
-from plrp.places import DiskFull, Place, refuse_strangers
-from plrp.refusals import check_device
+from plrp.runs.cluster import Failure, RayCluster, by_cause
+from plrp.runs.places import DiskFull, Place, refuse_strangers
+from plrp.tape.refusals import check_device
 
 from . import engine as local
 from . import on_ray
@@ -61,8 +61,8 @@ def sweep(
         Where each worker computes (default: the CPU; on a cluster: GPUs where there are any), and with how many torch
         threads. They may change the last bits of a result.
     engine
-        A `plrp.cluster.RayCluster` makes the parts on its nodes, with its own number of workers and threads; None makes
-        them here.
+        A `plrp.runs.cluster.RayCluster` makes the parts on its nodes, with its own number of workers and threads; None
+        makes them here.
     show_progress
         A bar on standard error; default: on a terminal, and elsewhere a line now and then.
     say

@@ -37,7 +37,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(options.threads)
-    from plrp.places import DiskFull
+    from plrp.runs.places import DiskFull
 
     from .measure import Bench
     from .store import Store

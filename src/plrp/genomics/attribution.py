@@ -19,13 +19,13 @@ from torch import Tensor, nn
 import plrp
 from plrp.composites import Composite
 from plrp.composites import composite as named_composite
-from plrp.explain import check_pruning
-from plrp.maps import LinearMap
+from plrp.explanation import check_pruning
 from plrp.pruning import Pruning
-from plrp.refusals import check_model
 from plrp.rules import AlphaBeta, Branch, Epsilon, Gamma, Part, Rule, ZPlus
+from plrp.runs.progress import progress
+from plrp.tape.maps import LinearMap
+from plrp.tape.refusals import check_model
 
-from .progress import progress
 from .sequences import OneHot, SequenceError, Sequences, encode
 
 Pooling = Literal["present", "sum"]

@@ -22,18 +22,18 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from plrp.cluster import Failure, Failures, RayCluster, Tick, Work, inside, spread
 from plrp.errors import UsageError, usage
 from plrp.files import new_file
-from plrp.places import Folder, Place, RunError, WrongPlace, place_at, refuse_strangers
 from plrp.pruning import Pruning
-from plrp.refusals import check_device
+from plrp.runs.cluster import Failure, Failures, RayCluster, Tick, Work, inside, spread
+from plrp.runs.places import Folder, Place, RunError, WrongPlace, place_at, refuse_strangers
+from plrp.runs.progress import progress
+from plrp.tape.refusals import check_device
 from plrp.targets import check_target
 
 from .attribution import COMPOSITE, Pooling, explain_sequences, pool
 from .export import write_bedgraph, write_npz, write_parquet, write_seqlets
 from .motifs import jaspar_motifs
-from .progress import progress
 from .seqlets import Match, Seqlets, find_seqlets, match_seqlets
 from .sequences import Ambiguous, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz
 
@@ -77,7 +77,7 @@ def read_sequences(path: str | Path, genome: str | Path | None = None, width: in
 def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
     """A checkpoint of `plrp genomics train`, or `file.py:factory` with a state dict."""
     if ".py:" in name:
-        from plrp.models import load
+        from plrp.models.loading import load
 
         return load(name, weights=None if weights is None else str(weights)).module
     from .network import SequenceCNN
@@ -122,7 +122,7 @@ def explain_file(
     takes every n-th part from the i-th on; the process that finds all parts finished gathers them. `about` is kept in
     `run.json` and must be the same when a run is taken up again (the model's name and weights, say).
 
-    A `plrp.cluster.RayCluster` as `engine` makes the parts on its nodes, which find the same files under the same
+    A `plrp.runs.cluster.RayCluster` as `engine` makes the parts on its nodes, which find the same files under the same
     names, or in the folder that its runtime environment brings; the model has to be named then. Parts that could not be
     made are in `Outcome.failures`.
 

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from plrp.files import new_file
+from plrp.runs.progress import progress
 
-from .progress import progress
 from .sequences import SequenceError
 
 

@@ -20,16 +20,7 @@ import numpy.typing as npt
 
 from .motifs import Motif, read_motifs, write_meme
 from .motifs import motifs as as_motifs
-from .sequences import (
-    OneHot,
-    SequenceError,
-    Sequences,
-    encode,
-    open_text,
-    read_bed,
-    read_fasta,
-    write_fasta,
-)
+from .sequences import OneHot, SequenceError, Sequences, encode, open_text, read_bed, read_fasta, write_fasta
 
 Task = Literal["classes", "presence", "and", "or", "xor"]
 TASKS: tuple[Task, ...] = ("classes", "presence", "and", "or", "xor")

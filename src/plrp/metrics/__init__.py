@@ -9,20 +9,15 @@
 - all of it in one table: `evaluate`
 """
 
-from plrp.metrics.evaluate import evaluate
-from plrp.metrics.explainer import Explainer
-from plrp.metrics.faithfulness import INNVESTIGATE, FlippingCurve, pixel_flipping
-from plrp.metrics.localization import (
-    pointing_game,
-    relevance_mass_accuracy,
-    relevance_rank_accuracy,
-    top_k_intersection,
-)
-from plrp.metrics.maps import pool_channels
-from plrp.metrics.randomization import Randomization, model_randomization
-from plrp.metrics.robustness import local_lipschitz, max_sensitivity
-from plrp.metrics.similarity import cosine, pearson, spearman
-from plrp.metrics.sparsity import entropy, gini, hoyer, nonzero
+from .evaluate import evaluate
+from .explainer import Explainer
+from .faithfulness import INNVESTIGATE, FlippingCurve, pixel_flipping
+from .localization import pointing_game, relevance_mass_accuracy, relevance_rank_accuracy, top_k_intersection
+from .maps import pool_channels
+from .randomization import Randomization, model_randomization
+from .robustness import local_lipschitz, max_sensitivity
+from .similarity import cosine, pearson, spearman
+from .sparsity import entropy, gini, hoyer, nonzero
 
 __all__ = [
     "INNVESTIGATE",

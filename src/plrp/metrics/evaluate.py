@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plrp.metrics import faithfulness, localization, robustness, sparsity
-from plrp.metrics.explainer import Explainer
-from plrp.metrics.scores import Model, Target, chunks, for_rows, settle_target
+from . import faithfulness, localization, robustness, sparsity
+from .explainer import Explainer
+from .scores import Model, Target, chunks, for_rows, settle_target
 
 SPARSITY: dict[str, Callable[..., Tensor]] = {
     "gini": sparsity.gini,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from plrp.metrics.scores import Target, winner
+from .scores import Target, winner
 
 if TYPE_CHECKING:
     import plrp

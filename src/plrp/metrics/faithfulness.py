@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plrp.metrics.maps import Pooling, as_map, finite, pool_channels, wide
-from plrp.metrics.regions import Layout
-from plrp.metrics.replacements import Perturbation, Replacement
-from plrp.metrics.scores import Model, Target, chunks, for_rows, predict, score, settle_target
-from plrp.metrics.seeded import permutation
+from .maps import Pooling, as_map, finite, pool_channels, wide
+from .regions import Layout
+from .replacements import Perturbation, Replacement
+from .scores import Model, Target, chunks, for_rows, predict, score, settle_target
+from .seeded import permutation
 
 INNVESTIGATE: dict[str, Any] = {"region": 9, "channels": "mean", "aggregate": "mean", "edges": "reflect"}
 """Options by which `pixel_flipping` ranks and flips as iNNvestigate does (Alber et al., 2019).

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from plrp.metrics.maps import Pooling, as_map, ascending, finite, flat, mask_like, total, wide
+from .maps import Pooling, as_map, ascending, finite, flat, mask_like, total, wide
 
 
 def relevance_mass_accuracy(

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plrp.metrics.explainer import Explainer
-from plrp.metrics.scores import Target, chunks, for_rows, settle_target
-from plrp.metrics.similarity import cosine, pearson, spearman
+from .explainer import Explainer
+from .scores import Target, chunks, for_rows, settle_target
+from .similarity import cosine, pearson, spearman
 
 MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "spearman": spearman,
@@ -124,7 +124,7 @@ def _explained(
 
 def _top_down(model: nn.Module, inputs: Tensor) -> list[str]:
     """Modules with parameters of their own, last executed first, as the tape of one forward pass tells."""
-    from plrp.trace import record
+    from plrp.tape.trace import record
 
     owners = {name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))}
     executed: dict[str, None] = {}

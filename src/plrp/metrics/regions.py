@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plrp.metrics.maps import Pooling
+from .maps import Pooling
 
 
 @dataclass(frozen=True)

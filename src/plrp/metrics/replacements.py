@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plrp.metrics.regions import Layout
-from plrp.metrics.seeded import draw
+from .regions import Layout
+from .seeded import draw
 
 Perturbation: TypeAlias = (
     "Literal['zeros', 'mean', 'image-mean', 'gaussian', 'inversion', 'blur'] | Tensor | Callable[[Tensor], Tensor]"

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from plrp.metrics.explainer import Explainer
-from plrp.metrics.maps import finite, wide
-from plrp.metrics.scores import Target, chunks, for_rows, settle_target
-from plrp.metrics.seeded import Noise, draw
+from .explainer import Explainer
+from .maps import finite, wide
+from .scores import Target, chunks, for_rows, settle_target
+from .seeded import Noise, draw
 
 Normalisation = Literal["max", "mass", "norm"]
 

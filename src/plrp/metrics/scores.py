@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from plrp.metrics.maps import wide
+from .maps import wide
 
 Target: TypeAlias = "int | Sequence[int] | Tensor | tuple[int, ...] | Callable[[Tensor], Tensor] | None"
 Model: TypeAlias = "nn.Module | Callable[[Tensor], Tensor]"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plrp.metrics.maps import as_map, finite, flat, wide
+from .maps import as_map, finite, flat, wide
 
 
 def cosine(first: Any, second: Any) -> Tensor:

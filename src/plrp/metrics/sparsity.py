@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plrp.metrics.maps import Pooling, ascending, magnitudes, total
+from .maps import Pooling, ascending, magnitudes, total
 
 
 def gini(relevance: Any, *, channels: Pooling | None = None) -> Tensor:

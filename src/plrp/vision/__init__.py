@@ -8,14 +8,14 @@ from plrp.files import save_figure
 from plrp.lazy import lazily
 
 if TYPE_CHECKING:
-    from plrp.vision.datasets import ECSSD, DatasetError, ImageNet, Photographs
-    from plrp.vision.explained import ExplainedPhotograph, explain_photograph
-    from plrp.vision.figures import comparison_figure, explanation_figure
-    from plrp.vision.flows import Flow, Thinning, flow, thinning
-    from plrp.vision.geometry import Geometry
-    from plrp.vision.heatmaps import Heatmap, heatmap
-    from plrp.vision.layers import flow_figure, thinning_figure
-    from plrp.vision.photographs import BadImage, Photograph, read_photograph
+    from .datasets import ECSSD, DatasetError, ImageNet, Photographs
+    from .explained import ExplainedPhotograph, explain_photograph
+    from .figures import comparison_figure, explanation_figure
+    from .flows import Flow, Thinning, flow, thinning
+    from .heatmaps import Heatmap, heatmap
+    from .layers import flow_figure, thinning_figure
+    from .photographs import BadImage, Photograph, read_photograph
+    from .preprocessing import Geometry
 
 __all__ = [
     "ECSSD",
@@ -48,7 +48,7 @@ __getattr__, __dir__ = lazily(
         "explained": ("ExplainedPhotograph", "explain_photograph"),
         "figures": ("comparison_figure", "explanation_figure"),
         "flows": ("Flow", "Thinning", "flow", "thinning"),
-        "geometry": ("Geometry",),
+        "preprocessing": ("Geometry",),
         "heatmaps": ("Heatmap", "heatmap"),
         "layers": ("flow_figure", "thinning_figure"),
         "photographs": ("BadImage", "Photograph", "read_photograph"),

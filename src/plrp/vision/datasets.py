@@ -18,8 +18,9 @@ import numpy as np
 from torch import Tensor
 
 from plrp.errors import UsageError
-from plrp.vision.geometry import Geometry
-from plrp.vision.photographs import SUFFIXES, BadImage, Photograph, read_mask, read_photograph
+from plrp.vision.preprocessing import Geometry
+
+from .photographs import SUFFIXES, BadImage, Photograph, read_mask, read_photograph
 
 if TYPE_CHECKING:
     from PIL.Image import Image

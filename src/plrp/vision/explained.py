@@ -17,14 +17,15 @@ import plrp
 from plrp.composites import Composite
 from plrp.errors import UsageError
 from plrp.files import new_file
-from plrp.models import LoadedModel, imagenet_categories, load, nearest
+from plrp.models.loading import LoadedModel, imagenet_categories, load, nearest
 from plrp.pruning import Pruning
-from plrp.trace import Trace
-from plrp.vision.figures import comparison_figure, explanation_figure
-from plrp.vision.flows import flow, thinning
-from plrp.vision.geometry import Geometry
-from plrp.vision.layers import flow_figure, thinning_figure
-from plrp.vision.photographs import Photograph, read_photograph
+from plrp.tape.trace import Trace
+from plrp.vision.preprocessing import Geometry
+
+from .figures import comparison_figure, explanation_figure
+from .flows import flow, thinning
+from .layers import flow_figure, thinning_figure
+from .photographs import Photograph, read_photograph
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

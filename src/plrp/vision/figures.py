@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from plrp.vision.heatmaps import Heatmap, add_colour_bar, heatmap, outline_level, summed_over_channels
+from .heatmaps import Heatmap, add_colour_bar, heatmap, outline_level, summed_over_channels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from plrp.composites import Composite, nearest, resolve
-from plrp.explain import Explanation, Walk
-from plrp.kernels.sparse import Relevance, dense
+from plrp.explanation import Explanation, Walk
+from plrp.fast.neurons import Relevance, dense
 from plrp.pruning import Pruning
-from plrp.tape import Op, Value
-from plrp.trace import Trace
+from plrp.tape.trace import Trace
+from plrp.tape.values import Op, Value
 
 INPUT = "input"
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from plrp.vision.figures import FAINT, INK, percent, shortened, titled
-from plrp.vision.flows import INPUT, Flow, Level, Thinning, channel_share
-from plrp.vision.heatmaps import heatmap
+from .figures import FAINT, INK, percent, shortened, titled
+from .flows import INPUT, Flow, Level, Thinning, channel_share
+from .heatmaps import heatmap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

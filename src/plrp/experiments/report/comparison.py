@@ -8,7 +8,7 @@ from plrp.experiments import figures
 from plrp.experiments.config import differences
 from plrp.experiments.intervals import METHOD
 from plrp.experiments.measured import BASELINE, LABELS, LRP, VARIANTS, Method, difference_of, plain
-from plrp.pages import cards, contents, escape, folded, page, section, table
+from plrp.experiments.pages import cards, contents, escape, folded, page, section, table
 
 from .runs import Run
 from .sections import missing_note, spans, verdict

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from plrp.experiments import figures
 from plrp.experiments.measured import LABELS, LRP, Method, plain, signed
-from plrp.pages import escape, table
+from plrp.experiments.pages import escape, table
 
 from .arrays import picture_of, strips
 from .runs import Run

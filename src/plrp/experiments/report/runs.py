@@ -115,7 +115,7 @@ class Run:
 
     def _not_a_threshold(self) -> Statement:
         """From the maps that were kept of sequences with known motifs."""
-        from plrp.genomics.findings import find_not_a_threshold, judge_threshold
+        from plrp.experiments.findings import find_not_a_threshold, judge_threshold
 
         r = self.results
         kept = [p for variant, p in r.map_cells if variant == "lambda"]

@@ -14,9 +14,9 @@ from plrp.experiments import figures, statements
 from plrp.experiments.config import without_folders, write_toml
 from plrp.experiments.intervals import METHOD
 from plrp.experiments.measured import BASELINE, LABELS, LRP, VARIANTS, Measured, Method, plain
+from plrp.experiments.pages import cards, contents, escape, folded, page, section, table
 from plrp.experiments.statements import Statement
-from plrp.genomics.progress import progress
-from plrp.pages import cards, contents, escape, folded, page, section, table
+from plrp.runs.progress import progress
 
 from . import examples
 from .runs import Run, across, slug

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from plrp import pages
+from plrp.experiments import pages
 from plrp.experiments.figures import DARK, PIXELS
 from plrp.files import new_file, save_figure
-from plrp.places import Folder, refuse_strangers
+from plrp.runs.places import Folder, refuse_strangers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

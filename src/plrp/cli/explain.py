@@ -1,0 +1,375 @@
+"""`plrp explain`: photographs in, pictures of why out. Imports argparse only; the rest when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plrp.errors import UsageError, usage
+
+from .arguments import count, gain, proportion
+
+if TYPE_CHECKING:
+    from plrp.models.loading import LoadedModel
+    from plrp.pruning import Pruning
+    from plrp.vision.explained import ExplainedPhotograph
+    from plrp.vision.photographs import Photograph
+
+EPILOG = """\
+examples:
+  plrp explain photo.jpg --model resnet50 -p 0.15 -o out.png
+  plrp explain *.jpg --model vgg16 --compare 0.05,0.15,0.3 -o grids/
+  plrp explain photo.jpg --model networks.py:build --weights best.pt --target dog --layers -o out.pdf
+  plrp explain photo.jpg --model timm:convnext_tiny --save relevance.npz
+
+With several photographs, or a folder of them, -o and --save name a folder, or a file whose name goes before each
+photograph's.
+exit codes: 0 all done; 1 failed while working, or photographs that could not be read (the others are done);
+2 wrong usage: an option, or what it names, cannot be used, or none of the photographs is there; 130 interrupted
+"""
+FORMATS = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `plrp explain`."""
+    parser = subparsers.add_parser(
+        "explain",
+        help="explain photographs: what a network saw, and where",
+        description="Explains photographs with LRP and PLRP: top-5 classes, heatmaps, overlay and outline.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("photographs", nargs="+", metavar="PHOTO", help="JPEG, PNG, TIFF, WebP, …, or a folder of them")
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "--model",
+        default="resnet50",
+        metavar="NAME",
+        help="torchvision:NAME or just NAME, timm:NAME, or file.py:factory (default: resnet50)",
+    )
+    model.add_argument(
+        "--weights",
+        metavar="FILE",
+        help="state dict (.pth, .pt, .safetensors), a published name such as IMAGENET1K_V1, or random; "
+        "default: the published weights, downloaded once",
+    )
+    model.add_argument("--num-classes", type=count, metavar="N", help="outputs of a model with weights of your own")
+    model.add_argument("--classes", metavar="FILE", help="names of the classes, one per line")
+    model.add_argument("--resize", type=count, metavar="N", help="shorter side before the crop (default: the model's)")
+    model.add_argument("--crop", type=count, metavar="N", help="side of the central crop (default: the model's)")
+    model.add_argument("--device", default="cpu", help="cpu, cuda, mps (default: cpu)")
+    how = parser.add_argument_group("explanation")
+    how.add_argument(
+        "-p",
+        type=proportion,
+        default=None,
+        metavar="P",
+        help="share of relevance to prune per layer, 0 ≤ p < 1 (default: 0.15)",
+    )
+    how.add_argument(
+        "--method",
+        choices=("lambda", "M"),
+        default="lambda",
+        help="where pruned relevance goes: survivors are scaled, or the rule is applied again",
+    )
+    how.add_argument(
+        "--sparsity-gain",
+        type=gain,
+        metavar="G",
+        help="prune only while it buys at least this much sparsity (1 is natural); without -p it decides alone",
+    )
+    how.add_argument("--target", metavar="CLASS", help="class to explain, by name or number (default: the winner)")
+    how.add_argument(
+        "--composite",
+        default="epsilon-plus-flat",
+        metavar="NAME",
+        help="epsilon-plus-flat (default), epsilon-plus, epsilon-alpha2-beta1[-flat], epsilon-gamma-box, epsilon",
+    )
+    out = parser.add_argument_group("output")
+    out.add_argument(
+        "-o",
+        "--out",
+        metavar="PATH",
+        help="picture (.png, .svg, .pdf, .jpg, .webp) or folder (default: PHOTO-plrp.png here)",
+    )
+    out.add_argument("--compare", type=_proportions, metavar="P,P,…", help="the grid of λ and M for these p instead")
+    out.add_argument(
+        "--layers",
+        action="store_true",
+        help="also draw …-layers and …-flow: how relevance thins, and which channels it takes",
+    )
+    out.add_argument("--save", metavar="FILE", help="relevance and settings as .npz (or a folder of them)")
+    out.add_argument(
+        "--colours",
+        default="red-blue",
+        metavar="NAME",
+        help="red-blue, orange-purple, red-blue-dark, or a matplotlib name",
+    )
+    out.add_argument(
+        "--dilate",
+        type=_dilation,
+        default="auto",
+        metavar="N",
+        help="grow relevant pixels by N so that single ones stay visible (default: auto)",
+    )
+    out.add_argument("--dpi", type=count, default=200, help="of pixel formats (default: 200)")
+    out.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Explains every photograph; a bad one is reported and skipped."""
+    from plrp.vision.photographs import BadImage, read_photograph
+
+    photographs = [path for name in arguments.photographs for path in photographs_at(Path(name))]
+    outputs = output_paths(arguments.out, photographs, ".png", "-plrp")
+    archives = output_paths(arguments.save, photographs, ".npz", "") if arguments.save else None
+    for path in outputs:
+        if path.suffix.lower() not in FORMATS:
+            raise UsageError(f"{path} should end in {', '.join(FORMATS)}.")
+    for path in archives or ():
+        if path.suffix.lower() != ".npz":
+            raise UsageError(f"{path} should end in .npz.")
+    overwritten = {path.resolve() for path in photographs} & {path.resolve() for path in outputs}
+    if overwritten:
+        raise UsageError(f"{overwritten.pop()} is a photograph; name another output with -o.")
+    if not any(path.is_file() for path in photographs):  # before a model is loaded for nothing
+        raise UsageError(f"{photographs[0]} does not exist.")
+    with usage():
+        model, prunings = prepared(arguments)
+    done, skipped = 0, 0
+    try:
+        with progress(len(photographs), arguments.quiet) as step:
+            for number, path in enumerate(photographs):
+                step(path.name)
+                try:
+                    photograph = read_photograph(path)
+                    outputs[number].parent.mkdir(parents=True, exist_ok=True)
+                    explained = explain_one(photograph, model, prunings, arguments)
+                except BadImage as error:
+                    print(f"plrp: skipped: {error}", file=sys.stderr)
+                    skipped += 1
+                    continue
+                written = write(explained, outputs[number], archives[number] if archives else None, arguments)
+                if not arguments.quiet:
+                    print("\n".join(report(explained, written, width_of_terminal())), flush=True)
+                done += 1
+    except KeyboardInterrupt:
+        print(f"plrp: interrupted; {done} of {len(photographs)} photographs are done", file=sys.stderr)
+        return 130
+    if skipped:
+        print(f"plrp: {done} of {len(photographs)} photographs explained, {skipped} skipped", file=sys.stderr)
+    return 1 if skipped else 0
+
+
+def photographs_at(path: Path) -> list[Path]:
+    """The photograph itself, or those of a folder, in order, but for pictures that this command drew."""
+    from plrp.vision.photographs import SUFFIXES
+
+    if not path.is_dir():
+        return [path]
+    found = [file for file in sorted(path.iterdir()) if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
+    found = [file for file in found if not file.name.endswith("-plrp.png")]
+    if not found:
+        raise UsageError(f"{path} is a folder without photographs ({', '.join(SUFFIXES)}): name another, or files.")
+    return found
+
+
+def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]:
+    """The model and the prunings that the arguments ask for."""
+    from dataclasses import replace
+
+    import plrp
+    from plrp import models
+    from plrp.pruning import Pruning
+    from plrp.tape.refusals import check_device
+    from plrp.vision.explained import class_number
+    from plrp.vision.heatmaps import colour_table
+    from plrp.vision.preprocessing import Geometry
+
+    plrp.composite(arguments.composite)  # what is wrong is said before anything is loaded
+    colour_table(arguments.colours)
+    device = check_device(arguments.device)
+    gain = arguments.sparsity_gain
+    if arguments.compare:
+        gains = [None] if gain is None else [None, gain]
+        prunings = [
+            Pruning(p=p, redistribution=method, sparsity_gain=g)
+            for g in gains
+            for method in ("lambda", "M")
+            for p in arguments.compare
+        ]
+    else:
+        p = 0.15 if arguments.p is None and gain is None else arguments.p
+        prunings = [Pruning(p=p, redistribution=arguments.method, sparsity_gain=gain)]
+    model = models.load(
+        arguments.model, weights=arguments.weights, num_classes=arguments.num_classes, quiet=arguments.quiet
+    )
+    if arguments.classes:
+        try:
+            names = Path(arguments.classes).read_text("utf-8").splitlines()
+        except OSError as error:
+            raise UsageError(f"the class names {arguments.classes} cannot be read ({error.strerror}).") from None
+        model = replace(model, categories=tuple(name.strip() for name in names if name.strip()))
+    geometry = model.geometry or Geometry()
+    model = replace(
+        model,
+        module=model.module.to(device),
+        geometry=replace(geometry, resize=arguments.resize or geometry.resize, crop=arguments.crop or geometry.crop),
+    )
+    if arguments.target is not None and model.categories is not None:
+        class_number(arguments.target, model.categories)
+    return model, prunings
+
+
+def explain_one(
+    photograph: Photograph, model: LoadedModel, prunings: Sequence[Pruning], arguments: argparse.Namespace
+) -> ExplainedPhotograph:
+    """One photograph by the arguments."""
+    from plrp.vision.explained import explain_photograph
+
+    return explain_photograph(
+        photograph,
+        model,
+        target=arguments.target,
+        prunings=prunings,
+        composite=arguments.composite,
+        device=arguments.device,
+    )
+
+
+def write(
+    explained: ExplainedPhotograph, picture: Path, archive: Path | None, arguments: argparse.Namespace
+) -> list[Path]:
+    """All files of one photograph, each whole or not there; the picture last, so that it stands for a
+    finished one.
+    """
+    from plrp.files import save_figure
+
+    written = []
+    if archive is not None:
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        explained.save(archive)
+        written.append(archive)
+    if arguments.layers:
+        for name, figure in explained.layer_figures(variant_for_layers(explained, arguments)).items():
+            path = picture.with_name(f"{picture.stem}-{name}{picture.suffix}")
+            save_figure(figure, path, dpi=arguments.dpi)
+            written.append(path)
+    draw = explained.comparison if arguments.compare else explained.figure
+    save_figure(draw(colours=arguments.colours, dilate=arguments.dilate), picture, dpi=arguments.dpi)
+    return [picture, *written]
+
+
+def variant_for_layers(explained: ExplainedPhotograph, arguments: argparse.Namespace) -> str:
+    """The variant whose layers are drawn: of the method asked for, with p nearest to the one asked for."""
+    wanted = 0.15 if arguments.p is None else arguments.p
+    distance = {
+        name: abs((0.0 if pruning.p is None else pruning.p) - wanted)
+        for name, pruning in explained.prunings.items()
+        if pruning is not None and pruning.redistribution == arguments.method
+    }
+    return min(distance, key=lambda name: distance[name])
+
+
+def report(explained: ExplainedPhotograph, written: Sequence[Path], width: int) -> list[str]:
+    """What is printed for one photograph: where it went, the classes, how sparse it is. No line exceeds
+    `width`.
+    """
+    from plrp.vision.figures import percent, shortened
+
+    rows = explained.top()
+    if explained.target_name not in [name for name, _, _ in rows]:
+        score = float(explained.logits[explained.target])
+        rows.append((explained.target_name, score, float(explained.probabilities[explained.target])))
+    room = max(8, min(max(len(name) for name, _, _ in rows), width - 24))
+    lines = [f"{explained.photograph.path} → {', '.join(map(str, written))}"]
+    for name, score, probability in rows:
+        mark = "◂" if name == explained.target_name else ""
+        lines.append(f"  {shortened(name, room):<{room}}  {score:8.2f}  {percent(probability):>6} {mark}".rstrip())
+    lines += [f"  {name}: {percent(share)} of pixels" for name, share in explained.pixels().items()]
+    return [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
+
+
+def output_paths(given: str | None, photographs: Sequence[Path], suffix: str, tail: str) -> list[Path]:
+    """Where each photograph's result goes; no two of them to the same place.
+
+    A folder (existing, or written with a slash at its end) takes `NAME.suffix`; a file takes the one
+    photograph, or `file-NAME.suffix` for several; nothing given is `NAME-plrp.png` in the current folder.
+    """
+    names = _distinct([path.stem for path in photographs])
+    if given is None:
+        return [Path(f"{name}{tail}{suffix}") for name in names]
+    path = Path(given)
+    if given.endswith(("/", "\\")) or path.is_dir():
+        return [path / f"{name}{suffix}" for name in names]
+    if not path.suffix:
+        raise UsageError(f"{given} has no suffix: write {given}{suffix} for a file, {given}/ for a folder.")
+    if len(photographs) == 1:
+        return [path]
+    return [path.with_name(f"{path.stem}-{name}{path.suffix}") for name in names]
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names, with -2, -3, … where one comes again (`a/1.jpg`, `b/1.jpg`)."""
+    seen: set[str] = set()
+    found = []
+    for name in names:
+        candidate, number = name, 1
+        while candidate in seen:
+            number += 1
+            candidate = f"{name}-{number}"
+        seen.add(candidate)
+        found.append(candidate)
+    return found
+
+
+@contextmanager
+def progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A bar over the photographs on a terminal, nothing in a pipe; yields the function that names the next
+    one.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield lambda name: None
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    except ImportError:
+        yield lambda name: None
+        return
+    columns = (BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        started = False
+
+        def step(name: str) -> None:
+            nonlocal started
+            bar.update(task, advance=1 if started else 0, description=name)
+            started = True
+
+        yield step
+
+
+def width_of_terminal() -> int:
+    """Columns of the terminal; no limit in a pipe or file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+
+
+def _proportions(text: str) -> list[float]:
+    return list(dict.fromkeys(proportion(part.strip()) for part in text.split(",") if part.strip())) or [
+        proportion(text)
+    ]
+
+
+def _dilation(text: str) -> int | str:
+    if text == "auto":
+        return text
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"dilate is a number of pixels or auto, not {text!r}")
+    return int(text)

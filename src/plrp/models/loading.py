@@ -1,0 +1,268 @@
+"""A user's model by name, file or checkpoint: one way for the whole package.
+
+load("resnet50")                                  torchvision's network with its published weights
+load("torchvision:vgg16", weights="vgg16.pth")    its architecture, weights from a file (fp16 or fp32)
+load("timm:convnext_tiny")                        where timm is installed
+load("networks.py:build", weights="best.pt")      what the function `build` in a file of yours returns
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from plrp.errors import UsageError
+
+from .checkpoints import CheckpointError, load_weights, read_state_dict
+from .downloads import DownloadError, fetch
+
+if TYPE_CHECKING:
+    from plrp.vision.preprocessing import Geometry
+
+__all__ = [
+    "CheckpointError",
+    "DownloadError",
+    "LoadedModel",
+    "ModelError",
+    "imagenet_categories",
+    "load",
+    "load_weights",
+    "nearest",
+    "read_state_dict",
+]
+
+_FILE = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
+
+
+class ModelError(UsageError):
+    """A model that cannot be found or built; the message says what there is instead."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to be explained, and what is known about it.
+
+    `module` is in evaluation mode and wants no gradients. `weights` says where the weights came from.
+    `categories` are the names of the outputs, `geometry` is how a photograph becomes an input; None where
+    unknown.
+    """
+
+    module: nn.Module
+    name: str
+    weights: str
+    categories: tuple[str, ...] | None = None
+    geometry: Geometry | None = None
+
+
+def load(
+    name: str, *, weights: str | Path | None = None, num_classes: int | None = None, quiet: bool = False
+) -> LoadedModel:
+    """The model of a name: `torchvision:NAME` or just `NAME`, `timm:NAME`, or `file.py:factory`.
+
+    weights: None takes the published weights (for a file, what the factory made); a path takes a state dict
+        (.pth, .pt, .safetensors; tensors only, no code); `random` takes untrained weights, always the same;
+        for torchvision also the name of published weights, such as `IMAGENET1K_V1`.
+    num_classes: number of outputs to build a torchvision or timm model with, for weights of one's own.
+    quiet: no progress of downloads.
+    """
+    in_file = _FILE.match(name)
+    if in_file:
+        if num_classes is not None:
+            raise ModelError(f"num_classes is for torchvision and timm models; {name} decides for itself.")
+        loaded = _from_file(Path(in_file["file"]), in_file["name"], weights)
+    elif name.startswith("timm:"):
+        loaded = _from_timm(name.removeprefix("timm:"), weights, num_classes)
+    elif ":" in name and not name.startswith("torchvision:"):
+        raise ModelError(f"{name!r} is no model: write torchvision:NAME, timm:NAME or file.py:factory.")
+    else:
+        loaded = _from_torchvision(name.removeprefix("torchvision:"), weights, num_classes, quiet)
+    loaded.module.eval().requires_grad_(False)
+    return loaded
+
+
+def imagenet_categories() -> tuple[str, ...]:
+    """The names of ImageNet's 1,000 classes in torchvision's order."""
+    torchvision = _torchvision()
+    return tuple(torchvision.models.ResNet50_Weights.DEFAULT.meta["categories"])
+
+
+def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """The names most like the one that was not found, for the error message.
+
+    Those that hold it as a word of its own come first, then those that hold it at all, then those spelled alike;
+    the shorter first.
+    """
+    wanted = name.lower()
+    known = {known.lower(): known for known in names}
+    word = re.compile(rf"(?<![^\W_]){re.escape(wanted)}(?![^\W_])")
+    inside = sorted((low for low in known if wanted in low), key=lambda low: (not word.search(low), len(low)))
+    close = difflib.get_close_matches(wanted, known, n=count, cutoff=0.5)
+    return [known[low] for low in dict.fromkeys([*inside, *close])][:count]
+
+
+def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | None, quiet: bool) -> LoadedModel:
+    torchvision = _torchvision()
+    known = torchvision.models.list_models(module=torchvision.models)
+    if name not in known:
+        raise ModelError(f"torchvision has no model {name!r}{_did_you_mean(name, known)}.")
+    published = {entry.name: entry for entry in torchvision.models.get_model_weights(name)}
+    default = torchvision.models.get_model_weights(name).DEFAULT
+    options = {} if num_classes is None else {"num_classes": num_classes}
+    spec = f"torchvision:{name}"
+    if weights is None or str(weights) in published:
+        entry = default if weights is None else published[str(weights)]
+        if num_classes not in (None, len(entry.meta["categories"])):
+            raise ModelError(
+                f"the published weights of {name} have {len(entry.meta['categories'])} classes, not "
+                f"{num_classes}; pass weights of your own, or random."
+            )
+        # Put into torchvision's own cache, where its builder finds it: the rest of the way is torchvision's.
+        fetch(entry.url, Path(torch.hub.get_dir()) / "checkpoints", quiet=quiet)
+        module = torchvision.models.get_model(name, weights=entry)
+        return LoadedModel(module, spec, entry.name, *_facts(entry, len(entry.meta["categories"])))
+    if str(weights) == "random":
+        module = _seeded(lambda: torchvision.models.get_model(name, weights=None, **options))
+        return LoadedModel(module, spec, "random", *_facts(default, num_classes or 1000))
+    if not Path(weights).is_file():
+        raise ModelError(
+            f"the weights {weights} are neither a file nor published for {name} ({', '.join(published)}, random)."
+        )
+    # A file under its published name (resnet50-11ad3fa6.pth) brings that training's transforms; any other
+    # file gets those of the first training, which are also everybody's habit: 256, 224.
+    entry = next((e for e in published.values() if e.url.endswith(f"/{Path(weights).name}")), None)
+    if entry is not None and name in ("googlenet", "inception_v3"):
+        options["transform_input"] = True  # torchvision sets it for its own weights
+    module = torchvision.models.get_model(name, weights=None, **options)
+    _fit_head(module, name, weights)
+    load_weights(module, weights, of=spec)
+    return LoadedModel(
+        module, spec, str(weights), *_facts(entry or next(iter(published.values())), num_classes or 1000)
+    )
+
+
+def _fit_head(module: nn.Module, name: str, weights: str | Path) -> None:
+    """A VGG whose file has one linear layer in place of its three gets that head, after global average pooling.
+
+    Such files are common: the three layers hold nine tenths of the weights.
+    """
+    state = read_state_dict(weights) if name.startswith("vgg") else {}
+    head = next((value for key, value in state.items() if key.removeprefix("module.") == "classifier.weight"), None)
+    if head is not None and head.ndim == 2 and head.shape[1] == 512:
+        module.avgpool, module.classifier = nn.AdaptiveAvgPool2d(1), nn.Linear(512, head.shape[0])
+
+
+def _facts(entry: Any, classes: int) -> tuple[tuple[str, ...] | None, Geometry]:
+    """The categories (where the number of classes is theirs) and the geometry of published weights."""
+    from plrp.vision.preprocessing import Geometry
+
+    categories = tuple(entry.meta["categories"])
+    return categories if len(categories) == classes else None, Geometry.of_preset(entry.transforms())
+
+
+def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -> LoadedModel:
+    try:
+        import timm
+        import timm.data
+    except ImportError as error:
+        raise ImportError("timm models need timm: pip install timm") from error
+    from plrp.vision.preprocessing import Geometry
+
+    known = timm.list_models()
+    if name.partition(".")[0] not in known:
+        raise ModelError(f"timm has no model {name!r}{_did_you_mean(name, known)}.")
+    options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+    try:
+        module = _seeded(lambda: timm.create_model(name, pretrained=weights is None, **options))
+    except Exception as error:  # timm and the hub raise many kinds: no connection, no published weights, bad name
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"timm could not build {name}: {reason}") from error
+    if weights is not None and str(weights) != "random":
+        load_weights(module, weights, of=f"timm:{name}")
+    config = timm.data.resolve_model_data_config(module)
+    height, width = config["input_size"][1:]
+    whole = config.get("crop_pct") or 1.0
+    resize = int(height / whole) if height == width else (int(height / whole), int(width / whole))
+    interpolation = config.get("interpolation", "bilinear")
+    geometry = Geometry(
+        resize,
+        height if height == width else (height, width),
+        tuple(config["mean"]),
+        tuple(config["std"]),
+        interpolation if interpolation in ("bilinear", "bicubic", "nearest") else "bilinear",
+    )
+    categories = imagenet_categories() if module.num_classes == 1000 else None
+    return LoadedModel(module, f"timm:{name}", str(weights or "published"), categories, geometry)
+
+
+def _from_file(file: Path, name: str, weights: str | Path | None) -> LoadedModel:
+    source = _imported(file)
+    factory = getattr(source, name, None)
+    if factory is None:
+        raise ModelError(f"{file} has no {name!r}{_did_you_mean(name, [n for n in vars(source) if n[0] != '_'])}.")
+    if weights is not None and str(weights) != "random" and not Path(weights).is_file():
+        raise ModelError(f"the weights {weights} do not exist.")
+    try:
+        module = factory if isinstance(factory, nn.Module) else _seeded(factory)
+    except Exception as error:
+        raise ModelError(f"{name} in {file} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"{name} in {file} returned a {type(module).__name__}; it should return a torch.nn.Module.")
+    if weights is not None and str(weights) != "random":
+        load_weights(module, weights, of=f"{file.name}:{name}")
+    categories = getattr(source, "categories", None)
+    return LoadedModel(
+        module,
+        f"{file}:{name}",
+        str(weights or "the factory's own"),
+        None if categories is None else tuple(str(category) for category in categories),
+        getattr(source, "geometry", None),
+    )
+
+
+def _imported(file: Path) -> ModuleType:
+    """The module of a Python file; files beside it can be imported by it."""
+    if not file.is_file():
+        raise ModelError(f"{file} does not exist.")
+    spec = importlib.util.spec_from_file_location(f"plrp_user_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    source = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = source  # dataclasses and pickle look a module up by its name
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        spec.loader.exec_module(source)
+    except Exception as error:
+        raise ModelError(f"{file} could not be imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(file.resolve().parent))
+    return source
+
+
+def _seeded(build: Callable[[], nn.Module]) -> nn.Module:
+    """The same random weights every time, without moving the caller's random numbers."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return build()
+
+
+def _did_you_mean(name: str, names: Iterable[str]) -> str:
+    close = nearest(name, names)
+    return f"; the nearest are {', '.join(close)}" if close else ""
+
+
+def _torchvision() -> Any:
+    try:
+        import torchvision
+    except ImportError as error:
+        raise ImportError("torchvision's models need torchvision: pip install 'plrp[vision]'") from error
+    return torchvision

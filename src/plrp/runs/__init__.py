@@ -1,0 +1,1 @@
+"""Long work: parts, where they are stored, who makes them, and how far they are."""

@@ -1,0 +1,300 @@
+"""What an entry of the tape is, once it is known which of its operands come from the input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .maps import Convolution, Dense, Replayed, convolution
+from .operations import Family
+from .values import Op, Value, tensors_in
+
+
+def recognise(op: Op) -> None:
+    """Settle what depends on which operands come from the input: layers, shifts and scales, gates."""
+    if op.kind in ("interpolate", "upsample") and str(op.argument(3, "mode", "nearest")).startswith("nearest"):
+        op.family = Family.REARRANGE
+    elif op.family is Family.LAYER:
+        _recognise_layer(op)
+    elif op.kind in ("add", "sub", "rsub") and len(op.inputs) == 1:
+        both = [a for a in op.args[:2] if isinstance(a, Value)]
+        if len(both) < 2:
+            op.family = Family.PASS  # a constant shift
+    elif op.kind in ("mul", "div") and len(op.inputs) == 1 and not _twice(op):
+        if op.kind == "div" and not isinstance(op.args[0], Value):
+            _refuse(op, "a constant divided by a value that depends on the input")
+        else:
+            op.family = Family.PASS  # a constant scale
+    elif op.kind in ("matmul", "mm", "bmm", "mv", "addmm", "baddbmm", "einsum", "tensordot"):
+        _recognise_matmul(op)
+    elif op.family is Family.GATE:
+        _recognise_gate(op)
+    elif op.family is Family.HEAD:
+        op.family = Family.UNSUPPORTED
+        op.reason = "a softmax that is neither the model's last step nor a gate"
+    elif op.kind == "pow" and not (op.args and isinstance(op.args[0], Value)):
+        _refuse(op, "a constant raised to a power that depends on the input")
+    elif op.family is Family.PASS and len(op.inputs) > 1 and op.rule is None and op.kind not in ("prelu",):
+        _refuse(op, "several operands that depend on the input")
+    elif op.family is Family.AFFINE and len(op.inputs) > 1:
+        _refuse(op, "scale or shift that depend on the input")
+
+
+def foldable(op: Op) -> bool:
+    """Whether this is a BatchNorm that can be folded into the conv or linear before it, whose output it alone reads."""
+    if op.kind != "batch_norm" or op.family is not Family.AFFINE or not op.inputs:
+        return False
+    below = op.inputs[0].producer
+    return (
+        below is not None
+        and isinstance(below.map, Dense | Convolution)
+        and len(below.output.readers) == 1
+        and (len(below.output.shape) == 2 or below.kind != "linear")
+    )
+
+
+def computable_again(value: Value) -> bool:
+    """Whether a value is the output of a convolution (a BatchNorm after it included) or a sum."""
+    op = value.producer
+    if op is not None and op.kind == "batch_norm" and foldable(op):
+        op = op.inputs[0].producer
+    return op is not None and (isinstance(op.map, Convolution) or (op.kind == "add" and len(op.inputs) == 2))
+
+
+def dispensable(op: Op) -> bool:
+    """Whether what this operation read need not be kept: an activation function, after something computable again."""
+    return op.family is Family.PASS and op.rule is None and len(op.inputs) == 1 and computable_again(op.inputs[0])
+
+
+def _refuse(op: Op, reason: str) -> None:
+    op.family = Family.UNSUPPORTED
+    op.reason = reason
+
+
+def _twice(op: Op) -> bool:
+    return sum(isinstance(a, Value) for a in op.args[:2]) == 2
+
+
+def _recognise_layer(op: Op) -> None:
+    x, weight = op.argument(0, "input"), op.argument(1, "weight")
+    bias = op.argument(2, "bias")
+    if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):
+        _refuse(op, "weights that depend on the input")
+        return
+    if op.kind == "linear":
+        if len(x.shape) < 2:
+            raise _no_batch_axis(x, op.kind)
+        op.map = Dense(weight, bias)
+        return
+    if len(x.shape) != weight.dim():
+        raise _no_batch_axis(x, op.kind)
+    kwargs = {k: v for k, v in op.kwargs.items() if k != "input"}
+    op.map = convolution(op.kind, (x, *op.args[1:]), kwargs)
+
+
+def _no_batch_axis(x: Value, kind: str) -> ValueError:
+    return ValueError(
+        f"The input has no batch axis: {kind} read a tensor of shape {tuple(x.shape)}. Add one with `x[None]`."
+    )
+
+
+def _recognise_matmul(op: Op) -> None:
+    """A product with one operand from the input is a linear layer; with two, a gate if one is a softmax."""
+    operands = list(op.args[1]) if op.kind == "einsum" and isinstance(op.args[1], list | tuple) else list(op.args)
+    if op.kind == "einsum" and not isinstance(op.args[1], list | tuple):
+        operands = list(op.args[1:])
+    if op.kind in ("addmm", "baddbmm"):
+        bias, operands = operands[0], operands[1:3]
+        if isinstance(bias, Value) or op.kwargs.get("beta", 1) != 1 or op.kwargs.get("alpha", 1) != 1:
+            _refuse(op, "a scaled or input-dependent summand")
+            return
+    else:
+        bias = None
+    operands = operands[:2] if op.kind != "einsum" else operands
+    if len(operands) != 2:
+        _refuse(op, "more than two operands")
+        return
+    dependent = [isinstance(o, Value) for o in operands]
+    if dependent == [True, True]:
+        if len(op.inputs) == 2:
+            gates = [_from_gate(o) for o in operands]
+            if gates in ([True, False], [False, True]):
+                op.family = Family.GATE
+                op.signal = operands[gates.index(False)]
+                return
+        _refuse(op, "a matrix product of two values that depend on the input, neither a softmax or sigmoid")
+        return
+    value, weight = (operands[0], operands[1]) if dependent[0] else (operands[1], operands[0])
+    first = dependent[0]
+    if op.kind == "einsum":
+        equation = op.args[0]
+
+        def call(x: Tensor, w: Tensor) -> Tensor:
+            return torch.einsum(equation, *((x, w) if first else (w, x)))
+    else:
+        product: Callable[..., Tensor] = torch.tensordot if op.kind == "tensordot" else torch.matmul
+        options = {k: v for k, v in op.kwargs.items() if k == "dims"}
+        if op.kind == "tensordot" and len(op.args) > 2:
+            options["dims"] = op.args[2]
+
+        def call(x: Tensor, w: Tensor) -> Tensor:
+            return product(*((x, w) if first else (w, x)), **options)
+
+    if op.kind in ("matmul", "mm", "addmm") and first and weight.dim() == 2:
+        op.map = Dense(weight.t(), bias)
+    else:
+        op.map = Replayed(weight, bias, call)
+    op.kind = "linear"
+    op.family = Family.LAYER
+    if len(value.shape) < 2:
+        raise _no_batch_axis(value, op.kind)
+
+
+_GATES = ("sigmoid", "hardsigmoid", "softmax", "logsigmoid")
+
+
+def _from_gate(value: Value) -> bool:
+    """Whether a value is the output of a sigmoid, hardsigmoid or softmax, seen through views, scales and dropout."""
+    op = value.producer
+    while op is not None and op.kind not in _GATES:
+        transparent = op.family is Family.REARRANGE or op.kind in (
+            "dropout",
+            "clone",
+            "contiguous",
+            "to",
+            "float",
+            "detach",
+            "alias",
+            "add",
+            "sub",
+            "rsub",
+            "mul",
+            "div",
+        )
+        if (
+            not transparent
+            or len(op.inputs) != 1
+            or (op.kind in ("mul", "div", "add") and op.family is not Family.PASS)
+        ):
+            return False
+        op = op.inputs[0].producer
+    return op is not None
+
+
+def _function_of(value: Value, source: Value) -> bool:
+    """Whether `value` is an element-wise function of `source`."""
+    while value is not source:
+        op = value.producer
+        if op is None or op.family is not Family.PASS or len(op.inputs) != 1:
+            return False
+        value = op.inputs[0]
+    return True
+
+
+def _recognise_gate(op: Op) -> None:
+    """A product of two values that both depend on the input: which of them is the signal."""
+    if op.kind == "scaled_dot_product_attention":
+        signal = op.argument(2, "value")
+        if isinstance(signal, Value):
+            op.signal = signal
+        else:
+            _refuse(op, "attention over constant values")
+        return
+    operands = [a for a in op.args[:2] if isinstance(a, Value)]
+    if len(operands) < 2 or len(op.args) < 2:
+        operands = [a for a in (*op.args, *op.kwargs.values()) if isinstance(a, Value)]
+    a, b = operands[0], operands[-1]
+    if op.kind == "div":
+        if b.shape.numel() < a.shape.numel() or (a is not b and _function_of(b, a)):
+            op.signal = a  # divided by a statistic, held constant
+        else:
+            _refuse(op, "a quotient of two values that depend on the input")
+        return
+    if a is b:
+        op.signal = a  # x · x, as x · f(x)
+        return
+    gates = [_from_gate(a), _from_gate(b)]
+    size = op.output.shape.numel()
+    broadcast = [a.shape.numel() < size, b.shape.numel() < size]
+    if gates[0] != gates[1]:
+        op.signal = b if gates[0] else a
+    elif broadcast[0] != broadcast[1]:
+        op.signal = b if broadcast[0] else a
+    elif _function_of(b, a):
+        op.signal = a
+    elif _function_of(a, b):
+        op.signal = b
+    else:
+        _refuse(op, "a product of two values that depend on the input, neither of which is a gate")
+
+
+_ALWAYS_NONNEGATIVE = (
+    *("relu", "relu6", "sigmoid", "hardsigmoid", "softmax", "exp", "exp2", "square", "abs", "softplus"),
+    "sqrt",
+)
+_KEEPS_SIGN = (
+    *(
+        "leaky_relu",
+        "silu",
+        "gelu",
+        "mish",
+        "hardswish",
+        "tanh",
+        "dropout",
+        "clone",
+        "contiguous",
+        "to",
+        "float",
+    ),
+    *(
+        "double",
+        "detach",
+        "alias",
+        "elu",
+        "selu",
+        "celu",
+        "softsign",
+        "log1p",
+        "expm1",
+        "erf",
+        "prelu",
+        "normalize",
+    ),
+    *("positive", "dropout1d", "dropout2d", "dropout3d"),
+)
+
+
+def is_nonnegative(op: Op) -> bool:
+    """Whether the output is known to be ≥ 0, from the operation and the signs of its inputs."""
+    if op.kind in _ALWAYS_NONNEGATIVE:
+        return True
+    inputs = all(v.nonnegative for v in op.inputs)
+    if op.kind in ("clamp", "clamp_min", "hardtanh"):
+        low, high = op.argument(1, "min_val" if op.kind == "hardtanh" else "min"), op.argument(2, "max")
+        bounded_above = isinstance(high, Tensor) or (isinstance(high, int | float) and high < 0)
+        return not bounded_above and (inputs or (isinstance(low, int | float) and low >= 0))
+    if not inputs:
+        return False
+    if op.kind in _KEEPS_SIGN:
+        return True
+    if op.family is Family.WINNER:
+        return op.kind not in ("maximum", "minimum") or len(op.inputs) == 2
+    if op.family is Family.SPLIT and op.kind not in ("add", "sub", "rsub"):
+        return op.kind != "interpolate" or op.argument(3, "mode") != "bicubic"
+    if op.kind in ("add", "mul", "div"):
+        return _constants_nonnegative(op.args[:2], op.kwargs)
+    if op.kind in ("pad", "constant_pad_nd"):
+        return _constants_nonnegative(op.args[3 if op.kind == "pad" else 2 :], {"value": op.kwargs.get("value")})
+    if op.family is Family.REARRANGE:
+        numbers = op.args if op.kind in ("masked_fill", "where") else op.args[2:] if op.kind == "setitem" else ()
+        return _constants_nonnegative((*numbers, *tensors_in((op.args, op.kwargs))), op.kwargs)
+    return False
+
+
+def _constants_nonnegative(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    given = (*args, kwargs.get("other"), kwargs.get("value"), kwargs.get("alpha"))
+    numbers = all(c >= 0 for c in given if isinstance(c, int | float))
+    return numbers and all(bool((c >= 0).all()) for c in tensors_in(given) if c.is_floating_point())

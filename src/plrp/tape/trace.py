@@ -1,0 +1,237 @@
+"""One forward pass, recorded as a tape of operations.
+
+The pass runs under a `TorchFunctionMode`, which sees every torch function that touches a tensor depending on the input.
+Nothing is attached to the model: no hooks, no swapped modules or parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from plrp.passing import batch_norm_affines
+from plrp.tables import render_html, render_table
+
+from .maps import Convolution, Dense
+from .operations import Family
+from .recognition import foldable
+from .recorder import Recorder
+from .refusals import check_finite, check_inputs, check_model, check_output, misfit_told, unsupported
+from .samples import Samples
+from .values import Op, Value, reached, replaced, tensors_in
+
+if TYPE_CHECKING:
+    from plrp.composites import Composite
+    from plrp.explanation import Explanation
+    from plrp.pruning import Pruning
+
+
+class Trace:
+    """What happened in one forward pass, ready to be explained any number of times.
+
+    `ops` is the tape in order of execution, `inputs` the values given to the model, `output` what it returned (before a
+    softmax or sigmoid at the very end, which `head` then names).
+    """
+
+    def __init__(self, recorder: Recorder, inputs: list[Value], single: bool) -> None:
+        self.ops = recorder.ops
+        self.inputs = inputs
+        self.single = single  # whether the model was given one tensor, not a tuple
+        self.batch = inputs[0].shape[0]
+        self.output: Any = None
+        self.head: str | None = None
+        self._recorder = recorder
+        self.denominators: dict[Any, tuple[Any, Tensor]] | None = {}  # kept for the next explanation
+        self.consumed = False
+
+    @property
+    def layers(self) -> list[Op]:
+        """The conv and linear layers, in order of execution."""
+        return [op for op in self.ops if op.is_layer]
+
+    @property
+    def unsupported(self) -> list[Op]:
+        """Operations without a rule that relevance from the output would reach, top down."""
+        return [op for op in self.reached() if op.family is Family.UNSUPPORTED]
+
+    def reached(self) -> list[Op]:
+        """The operations that relevance passes on its way from the output, top down."""
+        leaves = [v for t in tensors_in(self.output) if (v := self.value_of(t)) is not None]
+        return reached(self.ops, leaves)
+
+    def forget_after_use(self) -> None:
+        """Explain this trace once only: what the walk has passed is freed."""
+        self.denominators, self.consumed = None, True
+        self._recorder.forget_all_but(tensors_in(self.output))
+
+    def __del__(self) -> None:
+        for op in self.__dict__.get("ops", ()):
+            op.release()
+
+    @contextmanager
+    def continued(self) -> Iterator[list[Op]]:
+        """Go on recording, on a copy of the tape that is handed out: what a callable target computes."""
+        recorder = self._recorder
+        with recorder.lock:
+            tape, recorder.ops = recorder.ops, list(self.ops)
+            try:
+                with recorder:
+                    yield recorder.ops
+                _mark_first_layers(recorder.ops)
+            finally:
+                recorder.ops = tape
+
+    def value_of(self, tensor: Tensor) -> Value | None:
+        """The value that a live tensor of the forward pass holds."""
+        return self._recorder.value_of(tensor)
+
+    def explain(
+        self,
+        *,
+        target: Any = None,
+        composite: str | Composite = "epsilon-plus-flat",
+        pruning: Pruning | None = None,
+        layers: bool | Sequence[str] = False,
+    ) -> Explanation:
+        """Explain this forward pass; see `plrp.explain`. May be called any number of times."""
+        from plrp.explanation import explain_trace
+
+        return explain_trace(self, target=target, composite=composite, pruning=pruning, layers=layers)
+
+    def sweep(
+        self,
+        prunings: Sequence[Pruning | None],
+        *,
+        target: Any = None,
+        composite: str | Composite = "epsilon-plus-flat",
+        layers: bool | Sequence[str] = False,
+    ) -> Iterator[Explanation]:
+        """Explain with one pruning after the other; what does not depend on relevance is computed once.
+
+        Prunings that leave few neurons are walked several at a time (`stacking.py`). Wrong arguments are refused
+        here, before the first explanation is asked for.
+        """
+        from plrp.fast.stacked_walk import explain_many
+
+        return explain_many(self, prunings, target=target, composite=composite, layers=layers)
+
+    def rows(self, composite: str | Composite = "epsilon-plus-flat") -> list[tuple[str, str, str, str]]:
+        """The tape as a table: layer, operation, output shape, rule."""
+        from plrp.composites import resolve
+
+        chosen = resolve(composite)
+        return [(op.name, op.kind, _shape(op.output), chosen.rule_name(op)) for op in self.ops if op.outputs]
+
+    def __repr__(self) -> str:
+        return render_table(("layer", "op", "output", "rule"), self.rows())
+
+    def _repr_html_(self) -> str:
+        return render_html(("layer", "op", "output", "rule"), self.rows())
+
+
+def trace(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor]) -> Trace:
+    """Record one forward pass of `model` for explaining it any number of times.
+
+    `inputs` is a tensor with the batch on its first axis, or a tuple of such tensors for a model with several inputs.
+    The model is not touched. An operation without a rule raises `UnsupportedOperation`.
+    """
+    return supported(record(model, inputs))
+
+
+def supported(recorded: Trace) -> Trace:
+    """The trace itself; refused where relevance from its output would reach an operation without a rule."""
+    if isinstance(recorded.output, Tensor):
+        for op in recorded.unsupported:
+            raise unsupported(op, recorded.ops)
+    return recorded
+
+
+def record(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], frugal: bool = False) -> Trace:
+    """Record one forward pass, operations without a rule included; `frugal`: see `Recorder`."""
+    given = check_inputs(inputs)
+    check_model(model)
+    recorder = Recorder(model, frugal)
+    batch = given[0].shape[0]
+    aliases = [
+        x.clone() if x.is_inference() else x.detach() for x in given
+    ]  # in-place operations on the input never reach the user's tensor
+    values = [Value(alias.detach(), Samples.first_axis(batch)) for alias in aliases]
+    for alias, value in zip(aliases, values, strict=True):
+        value.nonnegative = bool(batch) and bool((value.data >= 0).all())
+        recorder.know(alias, value)
+    with torch.inference_mode(False), torch.no_grad(), recorder:
+        with misfit_told(model, given):
+            output = model(*aliases)
+        found = Trace(recorder, values, isinstance(inputs, Tensor))
+        found.output = _without_head(output, found)
+    check_output(found, output)
+    with torch.inference_mode(False), torch.no_grad():
+        _fold_batch_norms(found)
+    _mark_first_layers(found.ops)
+    check_finite(found)
+    return found
+
+
+def _without_head(output: Any, found: Trace) -> Any:
+    """The output before a softmax, log-softmax or sigmoid at the very end, views after it redone."""
+    recorder = found._recorder
+
+    def strip(tensor: Tensor) -> Tensor:
+        value = recorder.value_of(tensor)
+        chain: list[Op] = []
+        while value is not None and value.producer is not None:
+            op = value.producer
+            if op.kind in ("softmax", "log_softmax", "sigmoid", "logsigmoid", "softmin") and len(op.inputs) == 1:
+                if op.kind == "softmin":
+                    return tensor
+                found.head = op.kind
+                below = op.inputs[0]
+                result = below.data
+                recorder.know(result, below)
+                recorder._keep.append(result)
+                for step in reversed(chain):
+                    result = step.call([result])
+                return result
+            if op.family is not Family.REARRANGE or len(op.inputs) != 1 or len(op.outputs) != 1:
+                return tensor
+            chain.append(op)
+            value = op.inputs[0]
+        return tensor
+
+    return replaced(output, strip, of=Tensor)
+
+
+def _fold_batch_norms(found: Trace) -> None:
+    """Fold each BatchNorm into the conv or linear before it whose output nobody else reads, in private tensors."""
+    outputs = {id(found.value_of(t)) for t in tensors_in(found.output)}
+    while norms := [op for op in found.ops if foldable(op) and id(op.inputs[0]) not in outputs]:
+        for op, (scale, shift) in zip(norms, batch_norm_affines(norms), strict=True):
+            below = op.inputs[0].producer
+            assert below is not None
+            assert isinstance(below.map, Dense | Convolution)
+            below.map = below.map.scaled(scale, shift)
+            below.folded.append(op.name)
+            below.output.producer = None  # nobody needs what the BatchNorm read
+            below.output.readers.clear()
+            below.outputs, op.outputs = op.outputs, []
+            below.output.producer = below
+            op.release()
+        found.ops = found._recorder.ops = [op for op in found.ops if op.inputs]
+
+
+def _mark_first_layers(ops: Sequence[Op]) -> None:
+    """First layers are those conv and linear layers that have none below them."""
+    above: set[int] = set()  # values with a layer below them
+    for op in ops:
+        below = any(id(v) in above for v in op.inputs)
+        op.first = op.is_layer and not below
+        if below or op.is_layer:
+            above.update(id(v) for v in op.outputs)
+
+
+def _shape(value: Value) -> str:
+    return "×".join(map(str, value.shape))
