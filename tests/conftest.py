@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from plrp.fast import switch
+from plrp import engine
 
 torch.set_num_threads(1)  # pytest-xdist runs one worker per core
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--reference`: every test as within `plrp.reference()`, so that the readable code answers for itself."""
-    parser.addoption("--reference", action="store_true", help="run every test with plrp's fast paths switched off")
+    parser.addoption("--reference", action="store_true", help="run every test with the plain walk")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The switch itself is turned round, so that threads a test starts keep to the reference too."""
+    """The default itself is changed, so that threads a test starts take the plain walk too."""
     if config.getoption("--reference"):
-        switch._FAST = ContextVar("plrp_fast", default=False)
+        engine._PLAIN = ContextVar("plrp_plain_walk", default=True)
 
 
 def shared_data() -> Path | None:

@@ -27,7 +27,7 @@ class Start:
     ops: list[Op]  # the tape, with what a callable target computed at its end
 
 
-def own(target: Any) -> Any:
+def snapshot(target: Any) -> Any:
     """The target as it is now: what the user does to it later is not meant for the ledger of this explanation."""
     if isinstance(target, Tensor):
         return target.clone()
