@@ -35,7 +35,7 @@ def choose_walk(
     """The walk of one explanation."""
     fast = _fast("walk")
     kind = Walk if fast is None else fast.FastWalk
-    return kind(trace, target, composite, pruning, wanted, ledger)  # type: ignore[no-any-return]
+    return kind(trace, target, composite, pruning, wanted, ledger)
 
 
 def walked_together(trace: Trace, prunings: Sequence[Pruning | None]) -> Iterator[list[Pruning | None]]:
@@ -43,7 +43,7 @@ def walked_together(trace: Trace, prunings: Sequence[Pruning | None]) -> Iterato
     fast = _fast("stacked_walk")
     if fast is None:
         return iter([[pruning] for pruning in prunings])
-    return fast.walked_together(trace, prunings)  # type: ignore[no-any-return]
+    return fast.walked_together(trace, prunings)
 
 
 def stacked_walk(
@@ -56,7 +56,7 @@ def stacked_walk(
 def sweep_batch() -> int:
     """How many samples times prunings a sweep walks at once: batches of a sweep need not be larger."""
     fast = _fast("stacked_walk")
-    return 1 if fast is None else int(fast.MOST)
+    return 1 if fast is None else int(fast.limits.STACKED_SAMPLES)
 
 
 def status() -> str:

@@ -287,7 +287,8 @@ def _sweep(
         with torch.inference_mode(False), torch.no_grad():
             stacked = walk.run()
         for number, pruning in enumerate(group):
-            yield described(walk, *walk.of_pruning(number, stacked), pruning, target)
+            relevance, kept = walk.of_pruning(number, stacked)
+            yield described(walk, relevance, kept, pruning, target)
 
 
 def check_pruning(pruning: Any) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .ledger import Booking, Mass, signed_mass
-from .rules import ORPHANED, FirstPass, quotient
+from .rules import ORPHANED, quotient
 from .spelling import nearest
 from .tape.samples import Samples
 from .tape.trace import Trace
@@ -156,7 +156,7 @@ class Site:
 class Arrived:
     """What reached a tensor, kept apart for PLRP-M: over its conv and linear readers, and over all others."""
 
-    layers: list[tuple[Samples, Sequence[FirstPass]]] = field(default_factory=list)  # with the samples of their outputs
+    layers: list[tuple[Samples, Sequence[Any]]] = field(default_factory=list)  # `FirstPass`es, and their samples
     other: Tensor | None = None
 
 

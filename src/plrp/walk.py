@@ -115,7 +115,9 @@ class Walk:
 
     def hand_down(self, op: Op, given: Sequence[Any]) -> None:
         """Take the relevance of an operation's outputs to its inputs."""
-        book, branches = Booking(self.ledger is not None), []
+        book = Booking(self.ledger is not None)
+        branches: Sequence[Any] = ()
+        handed: Sequence[Any]
         if op.is_layer:
             received, branches = self.through_layer(op, given[0], book)
             handed = [received]
@@ -213,7 +215,7 @@ class Walk:
 
     def tensor(self, relevance: Any) -> Tensor:
         """The relevance as an ordinary tensor, the user's own."""
-        return relevance.contiguous()  # type: ignore[no-any-return]
+        return relevance.contiguous()
 
     # --- the ledger ---------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 import plrp
 from plrp import metrics
-from plrp.fast.stacked_walk import MOST
 from plrp.metrics.robustness import scaled
 from plrp.metrics.scores import predict
 from plrp.metrics.seeded import draw
@@ -105,7 +104,7 @@ class Bench:
         for variant in sorted(variants, key=lambda name: not name.endswith("+gain")):
             cells = [cell for cell in self.config.cells if cell[0] == variant]
             if not variant.endswith("+gain"):  # with it, most shares may be one and the same map: all are tried
-                cells = _typical(cells, max(1, MOST // len(chosen)) if variant == "lambda" else 1)
+                cells = _typical(cells, max(1, sweep_batch() // len(chosen)) if variant == "lambda" else 1)
             timed(variant, lambda cells=cells: deque(self.explained(trace, target, cells), maxlen=0))  # type: ignore[misc]
             seconds[variant] /= len(cells)
         return Rehearsal(seconds, int(MARGIN * _peak_memory()))

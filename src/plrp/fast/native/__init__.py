@@ -1,7 +1,7 @@
 """The compiled inner loops, where they could be compiled: `_native.c`, called with addresses of tensors.
 
-`available()` is False without a compiler at installation, under `plrp.reference()`, and with `PLRP_NATIVE=0` in the
-environment; then the twins in Python run. They take contiguous float32 tensors on the CPU.
+`available()` is False without a compiler at installation, and with `PLRP_NATIVE=0` in the environment; then the
+twins in Python run. They take contiguous float32 tensors on the CPU.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from plrp.fast.switch import fast
 
 _native: Any
 try:
@@ -25,7 +23,7 @@ if os.environ.get("PLRP_NATIVE") == "0":
 
 def available(*tensors: Tensor) -> bool:
     """Whether the compiled loops are there and can take these tensors."""
-    if _native is None or not fast():
+    if _native is None:
         return False
     return all(t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() for t in tensors)
 
