@@ -185,10 +185,17 @@ class Walk:
         return found
 
     def through_branches(
-        self, op: Op, rule: Rule, branches: Sequence[Branch], x: Tensor, relevance: Tensor, book: Booking
+        self,
+        op: Op,
+        rule: Rule,
+        branches: Sequence[Branch],
+        x: Tensor,
+        relevance: Tensor,
+        book: Booking,
+        samples: Samples | None = None,
     ) -> tuple[Tensor, list[FirstPass]]:
-        """R_j = Σ over the branches of Σ_k n_jk share_k R_k / (d_k + ε sign d_k)."""
-        samples = op.output.samples
+        """R_j = Σ over the branches of Σ_k n_jk share_k R_k / (d_k + ε sign d_k). `samples`: R_k's, if special."""
+        samples = op.output.samples if samples is None else samples
         epsilon = epsilon_for(op.output) if rule.epsilon is None else rule.epsilon
         received: Tensor | None = None
         passes = []

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import plrp
 from plrp import metrics
+from plrp.engine import sweep_batch
 from plrp.metrics.robustness import scaled
 from plrp.metrics.scores import predict
 from plrp.metrics.seeded import draw

@@ -65,7 +65,7 @@ class FastWalk(Walk):
             return super().through_layer(op, given, book)
         value = op.inputs[0]
         x = value.data if value.dtype == self.dtype else value.data.to(self.dtype)
-        few = self._few(op, rule, given, book)
+        few = self._few(op, rule, given)
         last = (few is None or few.others is not None) and self._channels_last(op, rule, x, given)
         layer = self._layer(op, rule, last and few is None)
         if few is None:
@@ -86,7 +86,9 @@ class FastWalk(Walk):
         where = few.others % len(x)
         smaller = [_of_samples(branch, d, where) for branch, d in zip(branches, known, strict=True)]
         many, x = _of(given, few.others), select_samples(x, where)
-        found, dense_passes = self._through_tensors(op, rule, smaller, x, many, book)
+        own = Booking(book.active)
+        found, dense_passes = self._through_tensors(op, rule, smaller, x, many, own)
+        _add_booked(book, own, few.others, given.shape[0])
         whole = rows.dense_last() if last else rows.dense()
         whole[few.others] = found
         among = [
@@ -127,12 +129,11 @@ class FastWalk(Walk):
         """The mass of the positive and of the negative part, per sample."""
         return mass_of(relevance, samples)
 
-    def _few(self, op: Op, rule: Rule, given: Relevance, book: Booking) -> Few | None:
+    def _few(self, op: Op, rule: Rule, given: Relevance) -> Few | None:
         """The neurons to follow through a layer, if they are few enough in enough samples."""
         if isinstance(rule, rules.Flat) or not self.on_cpu or layer_geometry(op, self.dtype, self.copies) is None:
             return None
-        few = neurons_of(given)
-        return None if few is not None and few.others is not None and book.active else few
+        return neurons_of(given)
 
     def _layer(self, op: Op, rule: Rule, last: bool) -> LinearMap:
         """The layer's map at less cost; a rule of the user's gets the plain one, whose weights it may write into."""
@@ -158,7 +159,10 @@ class FastWalk(Walk):
             relevance = given.channel_sums() if isinstance(given, Neurons) else dense(given).sum(1, keepdim=True)
         else:
             relevance = dense(given)
-        received, passes = self.through_branches(op, rule, branches, x, relevance, book)
+        samples = op.output.samples
+        if samples.ordinary and len(relevance) != samples.batch:  # some samples as a batch of their own
+            samples = Samples.first_axis(len(relevance))
+        received, passes = self.through_branches(op, rule, branches, x, relevance, book, samples)
         if not passes:
             return received, []
         flat = isinstance(rule, rules.Flat) or not self.on_cpu
@@ -253,6 +257,13 @@ def _of(given: Relevance, samples: Tensor) -> Tensor:
     if isinstance(given, Neurons):
         return given.only(samples).dense()
     return select_samples(dense(given), samples).contiguous()
+
+
+def _add_booked(book: Booking, own: Booking, samples: Tensor, batch: int) -> None:
+    """Add what was booked for some samples of the batch."""
+    for name, booked in vars(own).items():
+        if isinstance(booked, Tensor):
+            setattr(book, name, getattr(book, name) + booked.new_zeros(batch).index_add_(0, samples, booked))
 
 
 def _of_samples(branch: Branch, denominator: Tensor | None, samples: Tensor) -> Branch:
