@@ -271,7 +271,7 @@ def test_compiled_explanations_are_those_of_the_reference(kind: str, axes: int, 
                     excused += 1
     assert excused <= 0.05 * compared
     concatenates = kind in ("Growing", "Branching")  # which hands dense tensors down
-    paths = {"survivors", "thinned"} if concatenates else {"survivors", "through_layer", "pass_on", "again"}
+    paths = {"survivors", "thin"} if concatenates else {"survivors", "through_layer", "pass_on", "redistribute"}
     assert paths <= set(ran), ran
 
 
