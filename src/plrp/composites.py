@@ -139,11 +139,11 @@ def composite(name: str, **options: Any) -> Composite:
     if name not in _NAMED:
         raise ValueError(f"No composite named '{name}'; choose one of {', '.join(_NAMED)}.")
     try:
-        made = _NAMED[name](**options)
+        chosen = _NAMED[name](**options)
     except TypeError as error:
         raise TypeError(f"The composite '{name}' does not take {', '.join(options)}.") from error
-    made.name = name
-    return made
+    chosen.name = name
+    return chosen
 
 
 def resolve(chosen: str | Composite) -> Composite:

@@ -33,14 +33,14 @@ def choose_walk(
     trace: Trace, target: Any, composite: Composite, pruning: Pruning | None, wanted: set[str], ledger: bool
 ) -> Walk:
     """The walk of one explanation."""
-    fast = _fast("walk")
+    fast = _fast("walk", trace)
     kind = Walk if fast is None else fast.FastWalk
     return kind(trace, target, composite, pruning, wanted, ledger)
 
 
 def walked_together(trace: Trace, prunings: Sequence[Pruning | None]) -> Iterator[list[Pruning | None]]:
     """Neighbours among the prunings of a sweep that one walk may take at once; where it may not, one at a time."""
-    fast = _fast("stacked_walk")
+    fast = _fast("stacked_walk", trace)
     if fast is None:
         return iter([[pruning] for pruning in prunings])
     return fast.walked_together(trace, prunings)
@@ -67,9 +67,12 @@ def status() -> str:
     return str(native.status())
 
 
-def _fast(module: str) -> Any:
-    """A module of `plrp.fast`; None within `reference()` and where the folder is not there."""
-    if _PLAIN.get():
+def _fast(module: str, trace: Trace | None = None) -> Any:
+    """A module of `plrp.fast`; None within `reference()`, where the folder is not there, and for other devices.
+
+    On these the plain walk is the right one: dense, batched, and asking the device nothing on its way.
+    """
+    if _PLAIN.get() or (trace is not None and not all(value.data.is_cpu for value in trace.inputs)):
         return None
     try:
         return import_module(f"plrp.fast.{module}")

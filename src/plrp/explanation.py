@@ -31,14 +31,14 @@ class Survivors:
     relevance: Tensor  # (neurons,)
 
 
-class KeptLayers(dict[str, Tensor]):
+class LayerRelevance(dict[str, Tensor]):
     """Relevance by layer; a layer that is not there is answered with a sentence.
 
     `names` are all layers of the model, `wanted` those that were to be kept.
     """
 
-    def __init__(self, kept: Mapping[str, Tensor], names: Iterable[str], wanted: Iterable[str]) -> None:
-        super().__init__(kept)
+    def __init__(self, relevance: Mapping[str, Tensor], names: Iterable[str], wanted: Iterable[str]) -> None:
+        super().__init__(relevance)
         self.names, self.wanted = tuple(names), frozenset(wanted)
 
     def __missing__(self, name: str) -> Tensor:
@@ -51,12 +51,12 @@ class KeptLayers(dict[str, Tensor]):
             f"The relevance of layer {name!r} was not kept, {kept}: explain with layers=True, or layers=[{name!r}]."
         )
 
-    def like(self, kept: Mapping[str, Tensor]) -> KeptLayers:
+    def like(self, relevance: Mapping[str, Tensor]) -> LayerRelevance:
         """Other relevance of the same layers."""
-        return KeptLayers(kept, self.names, self.wanted)
+        return LayerRelevance(relevance, self.names, self.wanted)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return KeptLayers, (dict(self), self.names, self.wanted)
+        return LayerRelevance, (dict(self), self.names, self.wanted)
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Explanation:
     logits: Any
     target: Any
     score: Tensor
-    layers: KeptLayers
+    layers: LayerRelevance
     head: str | None
     composite: Composite
     pruning: Pruning | None
@@ -118,7 +118,7 @@ class Explanation:
     def survivors(self, layer: str) -> list[Survivors]:
         """Which neurons of a layer's input hold relevance, per sample, strongest first.
 
-        Uses `layers` if they were kept, else propagates once more, down to that layer.
+        Uses `layers` if they were asked for, else propagates once more, down to that layer.
         """
         explanation = self if layer in self.layers else self._recomputed([layer])
         relevance, batch = explanation.layers[layer], len(self.score)
@@ -287,8 +287,8 @@ def _sweep(
         with torch.inference_mode(False), torch.no_grad():
             stacked = walk.run()
         for number, pruning in enumerate(group):
-            relevance, kept = walk.of_pruning(number, stacked)
-            yield described(walk, relevance, kept, pruning, target)
+            relevance, by_layer = walk.of_pruning(number, stacked)
+            yield described(walk, relevance, by_layer, pruning, target)
 
 
 def check_pruning(pruning: Any) -> None:
@@ -329,7 +329,7 @@ def described(
         logits=replaced(found.output, torch.Tensor.clone, of=Tensor),  # the user's own
         target=walk.start.target,
         score=walk.start.score,
-        layers=KeptLayers(
+        layers=LayerRelevance(
             {name: layers[name] for name in walk.names if name in layers},
             walk.names,
             (name for names in walk.wanted.values() for name in names),

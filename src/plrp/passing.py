@@ -161,7 +161,7 @@ def _operands(op: Op) -> tuple[Any, Any]:
 
 
 def _output(op: Op, dtype: torch.dtype) -> Tensor:
-    """The operation's output in the precision of the walk: from the tape, or again where the tape is coarser."""
+    """The operation's output in the precision of the walk: from the tape, or recomputed where the tape is coarser."""
     if op.output.dtype == dtype:
         return op.output.data
     return next(tensors_in(op.call([v.data.to(dtype) for v in op.inputs])))
@@ -267,15 +267,15 @@ def _group_scale_and_shift(op: Op, x: Tensor, channels: tuple[int, ...]) -> tupl
     if op.kind == "instance_norm":
         mean, variance = op.argument(1, "running_mean"), op.argument(2, "running_var")
         weight, bias = op.argument(3, "weight"), op.argument(4, "bias")
-        own, epsilon, groups = (
+        own_statistics, epsilon, groups = (
             op.argument(5, "use_input_stats", True),
             op.argument(7, "eps", 1e-5),
             x.shape[1],
         )
     else:
         weight, bias = op.argument(2, "weight"), op.argument(3, "bias")
-        own, epsilon, groups = True, op.argument(4, "eps", 1e-5), op.argument(1, "num_groups")
-    if own:
+        own_statistics, epsilon, groups = True, op.argument(4, "eps", 1e-5), op.argument(1, "num_groups")
+    if own_statistics:
         grouped = x.reshape(x.shape[0], groups, -1)
         per_group = x.shape[1] // groups
         mean = grouped.mean(2).repeat_interleave(per_group, 1).view(x.shape[0], -1, *(1,) * (x.dim() - 2))
@@ -295,14 +295,14 @@ def _gate(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     assert given is not None
     assert signal is not None
     if op.kind in ("mul", "div"):
-        taken = sum_to(given, signal.shape)
+        received = sum_to(given, signal.shape)
     else:
         epsilon = epsilon_for(op.output, signal)
         z = _output(op, given.dtype)
         s = given / stabilise(z, epsilon)
         book_epsilon(book, s, z, epsilon, op.output.samples)
-        taken = signal.data.to(given.dtype) * transposed(op, [s], given.dtype, [signal])[0]
-    return [taken if v is signal else None for v in op.inputs]
+        received = signal.data.to(given.dtype) * transposed(op, [s], given.dtype, [signal])[0]
+    return [received if v is signal else None for v in op.inputs]
 
 
 _FAMILIES: dict[Family, Callable[[Op, Relevances, Booking], Relevances]] = {

@@ -207,9 +207,9 @@ def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | Non
             gain if share is None else torch.minimum(mass, gain)
             for mass, gain, share in zip((positive, negative), by_gain, (p, p_negative), strict=True)
         )
-    kept = survivors(rows, (positive, negative))
-    counts = rows.count_nonzero(1), kept.count_nonzero(1)
-    return Cut((positive, negative), signed_mass(rows), signed_mass(kept), counts)
+    surviving = survivors(rows, (positive, negative))
+    counts = rows.count_nonzero(1), surviving.count_nonzero(1)
+    return Cut((positive, negative), signed_mass(rows), signed_mass(surviving), counts)
 
 
 def survivors(rows: Tensor, theta: Mass) -> Tensor:
@@ -320,15 +320,15 @@ def prune(
     samples = site.value.samples
     rows = samples.rows(relevance)
     decided = cut(rows, pruning, site.p, site.p_negative)
-    kept = survivors(rows, decided.theta)
+    surviving = survivors(rows, decided.theta)
     columns = decided.columns() if book.active else {}
     if pruning.redistribution == "lambda":
-        new = _rescale(rows, kept, decided, pruning, book, columns)
+        new = _rescale(rows, surviving, decided, pruning, book, columns)
     else:
         assert arrived is not None
-        mask = samples.unrows(kept != 0, relevance.shape).to(relevance.dtype)
+        mask = samples.unrows(surviving != 0, relevance.shape).to(relevance.dtype)
         if pruning.conserve:
-            new = _redistribute(relevance, kept, mask, decided, samples, arrived, columns)
+            new = _redistribute(relevance, surviving, mask, decided, samples, arrived, columns)
         else:
             new = _reapply_naively(relevance, mask, samples, arrived, decided.pruned, book)
         new = torch.where(decided.pruned[:, None], samples.rows(new), rows)
@@ -337,17 +337,17 @@ def prune(
 
 
 def _rescale(
-    rows: Tensor, kept: Tensor, decided: Cut, pruning: Pruning, book: Booking, columns: dict[str, Any]
+    rows: Tensor, surviving: Tensor, decided: Cut, pruning: Pruning, book: Booking, columns: dict[str, Any]
 ) -> Tensor:
     """PLRP-λ: the survivors of each sign times mass before / mass after."""
     scales = decided.scales
     if not pruning.conserve:
         scales = torch.ones_like(scales[0]), torch.ones_like(scales[1])
-        lost = signed_mass(rows - kept)
+        lost = signed_mass(rows - surviving)
         book.dropped = lost[0] - lost[1]
     columns.update(lambda_columns(scales))
     up, down = (s.to(rows.dtype)[:, None] for s in scales)
-    return kept * torch.where(kept > 0, up, down)
+    return surviving * torch.where(surviving > 0, up, down)
 
 
 def lambda_columns(scales: Mass) -> dict[str, Any]:
@@ -364,7 +364,7 @@ def ratio(before: Tensor, after: Tensor, pruned: Tensor) -> Tensor:
 
 def _redistribute(
     relevance: Tensor,
-    kept: Tensor,
+    surviving: Tensor,
     mask: Tensor,
     decided: Cut,
     samples: Samples,
@@ -377,7 +377,7 @@ def _redistribute(
     proportion to their relevance of that sign; to all of them if that sign has none.
     """
     new = torch.zeros_like(relevance)
-    unplaced = [kept.new_zeros(samples.batch) for _ in range(2)]
+    unplaced = [surviving.new_zeros(samples.batch) for _ in range(2)]
     for above, branches in arrived.layers:
         for first in branches:
             branch = first.branch
@@ -390,16 +390,20 @@ def _redistribute(
     columns["orphaned"] = unplaced[0] + unplaced[1]
     if arrived.other is not None:
         other = samples.rows(arrived.other)
-        left = other * (kept != 0)
+        left = other * (surviving != 0)
         before, after = signed_mass(other), signed_mass(left)
-        up, down = (ratio(b, a, decided.pruned).to(kept.dtype)[:, None] for b, a in zip(before, after, strict=True))
+        up, down = (
+            ratio(b, a, decided.pruned).to(surviving.dtype)[:, None] for b, a in zip(before, after, strict=True)
+        )
         new = new + samples.unrows(left * torch.where(left > 0, up, down), relevance.shape)
         for sign in range(2):
             unplaced[sign] = unplaced[sign] + torch.where(after[sign] > 0, torch.zeros_like(after[sign]), before[sign])
     same_sign, everyone = (
-        tuple(factor.to(kept.dtype)[:, None] for factor in pair) for pair in placing(unplaced, decided.after)
+        tuple(factor.to(surviving.dtype)[:, None] for factor in pair) for pair in placing(unplaced, decided.after)
     )
-    placed = kept.clamp(min=0) * same_sign[0] + kept.clamp(max=0) * same_sign[1] + kept.abs() * sum(everyone)
+    placed = (
+        surviving.clamp(min=0) * same_sign[0] + surviving.clamp(max=0) * same_sign[1] + surviving.abs() * sum(everyone)
+    )
     return new + samples.unrows(placed, relevance.shape)
 
 
@@ -451,8 +455,8 @@ def _reapply_naively(
             for sign, (scaled, denominator) in ((1, (s, d)), (-1, (first.s, first.denominator))):
                 if branch.bias is not None:
                     book.bias = book.bias + sign * above.sum(scaled * branch.bias) * pruned
-                taken = first.given - scaled * denominator  # what ε kept of the relevance given
-                book.epsilon = book.epsilon + sign * above.sum(taken) * pruned
+                by_epsilon = first.given - scaled * denominator  # what ε kept of the relevance given
+                book.epsilon = book.epsilon + sign * above.sum(by_epsilon) * pruned
     if arrived.other is not None:
         new = new + arrived.other * mask
         book.dropped = samples.sum(arrived.other * (1 - mask)) * pruned

@@ -213,8 +213,16 @@ class Walk:
         return received, passes
 
     def denominator(self, op: Op, rule: Rule, number: int, branch: Branch) -> Tensor:
-        """d_k = Σ_j n_jk + bias_k."""
-        return branch.contributions(bias=branch.bias) if branch.denominator is None else branch.denominator
+        """d_k = Σ_j n_jk + bias_k: on the tape, known from an earlier explanation of the trace, or computed."""
+        if branch.denominator is not None:
+            return branch.denominator
+        memory, key = self.trace.memory, (id(op), rule.key, number)
+        if memory is None:
+            return branch.contributions(bias=branch.bias)
+        if key not in memory:  # holds the rule and the operation, so that their ids stay their own
+            memory[key] = (rule, op), branch.contributions(bias=branch.bias)
+        known: Tensor = memory[key][1]
+        return known
 
     def quotient(self, relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool) -> Tensor:
         """R_k / (d_k + ε sign d_k)."""

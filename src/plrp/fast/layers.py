@@ -54,7 +54,7 @@ def layer_geometry(op: Op, dtype: torch.dtype, copies: int = 1) -> Geometry | No
     value, output, conv = op.inputs[0], op.output, op.map
     if not isinstance(conv, Convolution) or not all(v.samples.leads(v.shape) for v in (value, output)):
         return None
-    if conv.transposed or conv.extra is not None or len(value.shape) < 3 or not value.data.is_cpu:
+    if conv.transposed or conv.extra is not None or len(value.shape) < 3:
         return None
     if copies * value.shape.numel() >= 1 << 31 or output.shape.numel() < limits.FEWEST:
         return None
@@ -158,17 +158,17 @@ def contributions(plan: Plan, neurons: Neurons, rows: Tensor, weight: Weight) ->
 def hand(plan: Plan, neurons: Neurons, s: Tensor, weight: Weight, rows: Tensor | None = None) -> Tensor:
     """x_j Σ_k w_jk s_k over the neurons k, as rows at the plan's positions; `rows` are the x (None: ones)."""
     geometry = plan.geometry
-    taken = s.new_zeros(len(plan.positions), geometry.inputs[1])
-    if native.available(s, taken):
-        _layer(2, plan, neurons, weight, rows=rows, s=s, taken=taken)
-        return taken
+    received = s.new_zeros(len(plan.positions), geometry.inputs[1])
+    if native.available(s, received):
+        _layer(2, plan, neurons, weight, rows=rows, s=s, received=received)
+        return received
     spread = s.new_zeros(len(neurons.positions), geometry.outputs[1])
     spread[position_of(neurons), neurons.channels.long()] = s
     per_group = weight.full.flatten(2).unflatten(0, (geometry.groups, -1))
     patches = torch.einsum("qgo,goit->qtgi", spread.unflatten(1, (geometry.groups, -1)), per_group).flatten(2)
     inside = plan.taps >= 0
-    taken.index_add_(0, plan.taps[inside].long(), patches[inside])
-    return taken if rows is None else taken.mul_(rows)
+    received.index_add_(0, plan.taps[inside].long(), patches[inside])
+    return received if rows is None else received.mul_(rows)
 
 
 def through(
@@ -183,10 +183,10 @@ def through(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """d = Σ_j x_j w_jk + b_k, s = given / (d + ε sign d) and x_j Σ_k w_jk s_k, while the weights are in the cache."""
     d, s = torch.zeros_like(given), torch.empty_like(given)
-    taken = torch.zeros_like(rows)
+    received = torch.zeros_like(rows)
     quotient = given, bias, float(epsilon), one_sign
-    _layer(3, plan, neurons, weight, rows=rows, d=d, s=s, taken=taken, quotient=quotient)
-    return d, s, taken
+    _layer(3, plan, neurons, weight, rows=rows, d=d, s=s, received=received, quotient=quotient)
+    return d, s, received
 
 
 def _layer(
@@ -198,7 +198,7 @@ def _layer(
     rows: Tensor | None = None,
     d: Tensor | None = None,
     s: Tensor | None = None,
-    taken: Tensor | None = None,
+    received: Tensor | None = None,
     quotient: tuple[Tensor | None, Tensor | None, float, bool] = (None, None, 0.0, False),
 ) -> None:
     geometry = plan.geometry
@@ -213,7 +213,7 @@ def _layer(
             geometry.groups,
             fast_weight(weight).inputs_last(neurons.channels),
         ),
-        *(rows, d, s, taken, len(plan.positions), samples, axis, math.prod(inner), geometry.reach),
+        *(rows, d, s, received, len(plan.positions), samples, axis, math.prod(inner), geometry.reach),
         *(*quotient, native.threads()),
     )
 
@@ -226,18 +226,17 @@ def redistribute(
     bias: Tensor | None,
     weight: Weight,
     x: Tensor,
-    kept: Neurons,
+    surviving: Neurons,
     where: Tensor,
     here: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """What neurons hand to the survivors of their input alone, and what they find nobody for (contributions ≥ 0).
 
-    `where` is the row of the plan at each position of the survivors `kept`, if it is `here`; `x` what they contribute
-    with.
+    `where` is the row of the plan at each position of the survivors, if it is `here`; `x` what they contribute with.
     """
     lowest, end = (torch.zeros(len(plan.positions), dtype=torch.int64, device="cpu") for _ in range(2))
-    lowest[where[here]], end[where[here]] = kept.begins[:-1][here], kept.begins[1:][here]
-    received, orphaned = torch.zeros_like(kept.values), torch.empty_like(s)
+    lowest[where[here]], end[where[here]] = surviving.begins[:-1][here], surviving.begins[1:][here]
+    received, orphaned = torch.zeros_like(surviving.values), torch.empty_like(s)
     geometry = plan.geometry
     samples, outputs, axis, *inner = geometry.outputs
     native.call(
@@ -245,7 +244,7 @@ def redistribute(
         *(len(neurons.positions), neurons.positions, neurons.begins, neurons.channels, plan.taps, geometry.taps),
         *(geometry.inputs[1], outputs, fast_weight(weight).inputs_last(neurons.channels), d, s, bias),
         *(samples, axis, math.prod(inner), geometry.reach),
-        *(lowest, end, kept.channels, x, received, orphaned, native.threads()),
+        *(lowest, end, surviving.channels, x, received, orphaned, native.threads()),
     )
     return received, orphaned
 
@@ -263,9 +262,9 @@ def to_winners(x: Tensor, geometry: Geometry, given: Tensor) -> Tensor | None:
     """The relevance of a max pool's whole output, handed to the inputs that won; None without compiled loops."""
     if not native.available(x, given):
         return None
-    taken = torch.zeros_like(x)
-    native.call("pool", x, given, taken, x.shape[0] * x.shape[1], native.threads(), *geometry.numbers())
-    return taken
+    received = torch.zeros_like(x)
+    native.call("pool", x, given, received, x.shape[0] * x.shape[1], native.threads(), *geometry.numbers())
+    return received
 
 
 def _padded(rows: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class FastDense(_DerivedWeights, Dense):
 
     def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
         """Wᵀs."""
-        if s.dim() == 2 and s.is_cpu:
+        if s.dim() == 2:
             live = s.ne(0).any(0)
             if live.sum() * 4 < live.numel():
                 return s[:, live] @ weight[live]

@@ -1,6 +1,6 @@
 """Relevance of few neurons. After pruning, few neurons of a tensor (samples, channels, *plane) hold any.
 
-They are kept by position:
+They are held by position:
 
 - `Neurons`: single neurons, for each position the channels that hold relevance;
 - `Rows`: all channels at some positions: what a layer hands to the positions that it reads.
@@ -221,8 +221,8 @@ def add(a: Relevance, b: Relevance) -> Relevance:
     total = a.values.new_zeros(len(positions), a.shape[1])
     for part, where in ((a, where_a), (b, where_b)):
         if native.available(total, part.values):
-            own = (None, None) if isinstance(part, Rows) else (part.begins, part.channels)
-            native.call("add", total, a.shape[1], where, len(where), part.values, *own)
+            entries = (None, None) if isinstance(part, Rows) else (part.begins, part.channels)
+            native.call("add", total, a.shape[1], where, len(where), part.values, *entries)
         elif isinstance(part, Rows):
             total.index_add_(0, where, part.values)
         else:
@@ -249,18 +249,21 @@ def survivors(relevance: Tensor | Rows, stats: Tensor, rescale: bool) -> Neurons
     """The neurons above θ, times λ if wanted; `stats` as `selection.statistics` gives them, one row per sample."""
     samples, channels = relevance.shape[:2]
     values = relevance if isinstance(relevance, Tensor) else relevance.values
-    kept = int(stats[:, 7].sum())
+    count = int(stats[:, 7].sum())
     plane = relevance.shape[2:].numel()
     if isinstance(relevance, Tensor) and channels_last(relevance):
         values = relevance.movedim(1, -1).reshape(-1, channels)
         relevance = Rows(relevance.shape, torch.arange(samples * plane, device=values.device), values)
     if native.available(values):
-        most = min(kept, samples * plane)
+        most = min(count, samples * plane)
         positions, begins = (
             torch.empty(most, dtype=torch.int64, device="cpu"),
             torch.empty(most + 1, dtype=torch.int64, device="cpu"),
         )
-        found = torch.empty(kept, dtype=torch.int32, device="cpu"), torch.empty(kept, dtype=torch.float32, device="cpu")
+        found = (
+            torch.empty(count, dtype=torch.int32, device="cpu"),
+            torch.empty(count, dtype=torch.float32, device="cpu"),
+        )
         into = positions, begins, *found
         if isinstance(relevance, Rows):
             where = relevance.positions, relevance.offsets, samples, channels
@@ -297,8 +300,8 @@ def thin(relevance: Tensor, stats: Tensor) -> Tensor:
     stats = stats.to(rows.device)
     up, down = stats[:, :1].to(rows.dtype), -stats[:, 1:2].to(rows.dtype)
     above, below = (scale.to(rows.dtype)[:, None] for scale in scales_of(stats))
-    kept = torch.where(rows > up, rows * above, torch.where(rows < down, rows * below, 0.0))
-    return kept.view(relevance.shape)
+    surviving = torch.where(rows > up, rows * above, torch.where(rows < down, rows * below, 0.0))
+    return surviving.view(relevance.shape)
 
 
 def regroup(shape: torch.Size, at: Tensor, channels: Tensor, values: Tensor) -> Neurons:
@@ -312,8 +315,8 @@ def regroup(shape: torch.Size, at: Tensor, channels: Tensor, values: Tensor) -> 
         )
         found = torch.empty_like(channels), torch.empty_like(values)
         size = native.call("regroup", at, channels, values, count, places, width, positions, begins, *found)
-        kept = int(begins[size])
-        return Neurons(shape, positions[:size], begins[: size + 1], found[0][:kept], found[1][:kept])
+        count = int(begins[size])
+        return Neurons(shape, positions[:size], begins[: size + 1], found[0][:count], found[1][:count])
     neurons, where = (at * width + channels).unique(return_inverse=True)
     held = values.new_zeros(len(neurons)).index_add_(0, where, values)
     positions, sizes = (neurons // width).unique_consecutive(return_counts=True)

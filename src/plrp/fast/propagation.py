@@ -134,8 +134,8 @@ def through_layer(
 ) -> tuple[Rows, list[SparsePass]]:
     """A conv layer by its rule, for the neurons that hold relevance; d_k is computed where it is not given."""
     found = plan(geometry, neurons)
-    taken: Tensor | None = None
-    followed = []
+    received: Tensor | None = None
+    passes = []
     for branch, known in zip(branches, denominators, strict=True):
         share = branch.share
         held = neurons.values
@@ -148,19 +148,19 @@ def through_layer(
         if known is None and len(branch.parts) == 1 and native.available(held, rows[0]):
             sign = branch.one_sign
             d, s, term = layers.through(found, neurons, held, rows[0], branch.parts[0].weight, bias, epsilon, sign)
-            taken = term if taken is None else taken.add_(term)
+            received = term if received is None else received.add_(term)
         else:
             d = neurons.at(known) if known is not None else _contributions(found, neurons, rows, branch, bias)
             s = quotient(held, d, epsilon, branch.one_sign)
             for part, row in zip(branch.parts, rows, strict=True):
                 term = layers.hand(found, neurons, s, part.weight, None if part.unit else row)
-                taken = term if taken is None else taken.add_(term)
+                received = term if received is None else received.add_(term)
         book_neurons(book, branch, neurons, held, s, d, epsilon)
-        followed.append(SparsePass(branch, found, neurons, held, s, d, epsilon))
+        passes.append(SparsePass(branch, found, neurons, held, s, d, epsilon))
     if book.active:
         book_unshared(book, branches, neurons)
-    assert taken is not None
-    return Rows(geometry.inputs, found.positions, taken), followed
+    assert received is not None
+    return Rows(geometry.inputs, found.positions, received), passes
 
 
 def _contributions(
@@ -172,32 +172,32 @@ def _contributions(
     return total if bias is None else total + bias[neurons.channels.long()]
 
 
-def redistribute(one: SparsePass, kept: Neurons) -> tuple[Tensor, Tensor]:
+def redistribute(one: SparsePass, surviving: Neurons) -> tuple[Tensor, Tensor]:
     """PLRP-M's second pass: m_k to the survivors alone. Returns what each survivor receives, and what is orphaned.
 
     See `pruning._redistribute`.
     """
     branch, found, above = one.branch, one.plan, one.neurons
     if not len(found.positions):  # nobody above, or nobody who reads more than padding: nothing was handed down
-        return torch.zeros_like(kept.values), torch.zeros_like(one.s)
-    where = torch.searchsorted(found.positions, kept.positions).clamp(max=len(found.positions) - 1)
+        return torch.zeros_like(surviving.values), torch.zeros_like(one.s)
+    where = torch.searchsorted(found.positions, surviving.positions).clamp(max=len(found.positions) - 1)
     here = (
-        found.positions[where] == kept.positions
+        found.positions[where] == surviving.positions
     )  # a survivor may live by a skip alone, where this layer reads nothing
     if (
         branch.one_sign
         and len(branch.parts) == 1
         and found.geometry.groups == 1
-        and native.available(one.s, kept.values)
+        and native.available(one.s, surviving.values)
     ):
         part = branch.parts[0]
-        x = torch.ones_like(kept.values) if part.unit else kept.at(part.input)
+        x = torch.ones_like(surviving.values) if part.unit else surviving.at(part.input)
         flat = None if branch.bias is None else branch.bias.flatten()
-        return layers.redistribute(found, above, one.s, one.d, flat, part.weight, x, kept, where, here)
-    sizes = kept.begins.diff()
+        return layers.redistribute(found, above, one.s, one.d, flat, part.weight, x, surviving, where, here)
+    sizes = surviving.begins.diff()
     mine = here.repeat_interleave(sizes)
     channels = found.geometry.inputs[1]
-    index = (where.repeat_interleave(sizes) * channels + kept.channels)[mine]
+    index = (where.repeat_interleave(sizes) * channels + surviving.channels)[mine]
     alive = torch.zeros(len(found.positions), dtype=torch.bool, device=where.device)
     alive[where[here]] = True
     taps = torch.where(alive[found.taps.clamp(min=0).long()] & (found.taps >= 0), found.taps, -1)
@@ -215,7 +215,7 @@ def redistribute(one: SparsePass, kept: Neurons) -> tuple[Tensor, Tensor]:
             magnitudes += layers.contributions(thinned, above, masked.abs(), Weight(part.weight.full.abs()))
         inputs.append(x)
     q, orphaned = second_quotient(m, reached, None if branch.one_sign else magnitudes)
-    received = torch.zeros_like(kept.values)
+    received = torch.zeros_like(surviving.values)
     for part, x in zip(branch.parts, inputs, strict=True):
         received[mine] += layers.hand(thinned, above, q, part.weight).view(-1)[index] * x
     return received, orphaned

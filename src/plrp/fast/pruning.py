@@ -32,7 +32,7 @@ def by_neurons(relevance: Relevance, site: Site, pruning: Pruning, arrived: Arri
         and site.value.samples.leads(site.value.shape)
         and len(relevance.shape) > 2
         and relevance.shape.numel() >= limits.FEWEST
-        and (not isinstance(relevance, Tensor) or (relevance.is_contiguous() and relevance.is_cpu))
+        and (not isinstance(relevance, Tensor) or relevance.is_contiguous())
         and (pruning.redistribution == "lambda" or (arrived is not None and _followed(arrived)))
     )
 
@@ -77,51 +77,51 @@ def prune_neurons(
         columns = cut_of(stats).columns() | (lambda_columns(cut_of(stats).scales) if rescale else {})
     if isinstance(relevance, Tensor) and bool((stats[:, 7] > limits.NEURONS_BELOW * relevance.shape[1:].numel()).all()):
         return (thin(relevance, stats), columns) if rescale else None
-    kept = survivors(relevance, stats, rescale=rescale)
+    surviving = survivors(relevance, stats, rescale=rescale)
     if rescale:
-        return kept, columns
+        return surviving, columns
     assert arrived is not None
-    new = kept.holding(_redistribute(kept, stats, arrived, columns))
+    new = surviving.holding(_redistribute(surviving, stats, arrived, columns))
     if book.active:
-        flipped = new.values * kept.values < 0
+        flipped = new.values * surviving.values < 0
         columns["flipped"] = new.sum(flipped).long()
         columns["flipped_mass"] = new.sum(new.values.abs() * flipped)
         columns["neurons_after"] = new.sum(new.values != 0).long()
     return new, columns
 
 
-def _redistribute(kept: Neurons, stats: Tensor, arrived: Arrived, columns: dict[str, Any]) -> Tensor:
+def _redistribute(surviving: Neurons, stats: Tensor, arrived: Arrived, columns: dict[str, Any]) -> Tensor:
     """PLRP-M for single survivors; see `pruning._redistribute`."""
     decided = cut_of(stats)
-    total = torch.zeros_like(kept.values)
-    unplaced = [kept.values.new_zeros(kept.shape[0], dtype=torch.float64) for _ in range(2)]
+    total = torch.zeros_like(surviving.values)
+    unplaced = [surviving.values.new_zeros(surviving.shape[0], dtype=torch.float64) for _ in range(2)]
     for _, branches in arrived.layers:
         for one in branches:
             above = one.sparse() if isinstance(one, DensePass) else one
             assert isinstance(above, SparsePass)
-            received, orphaned = redistribute(above, kept)
+            received, orphaned = redistribute(above, surviving)
             total += received
             for sign, part in enumerate((orphaned.clamp(min=0), orphaned.clamp(max=0).neg())):
                 unplaced[sign] += above.neurons.sum(part)
     columns["orphaned"] = unplaced[0] + unplaced[1]
     if arrived.other is not None:
-        held = at_neurons(arrived.other, kept)
-        before = mass_of(arrived.other, Samples.first_axis(kept.shape[0]))
-        after = [kept.sum(part) for part in (held.clamp(min=0), held.clamp(max=0).neg())]
-        up, down = (_each(ratio(b.double(), a, decided.pruned), kept) for b, a in zip(before, after, strict=True))
+        held = at_neurons(arrived.other, surviving)
+        before = mass_of(arrived.other, Samples.first_axis(surviving.shape[0]))
+        after = [surviving.sum(part) for part in (held.clamp(min=0), held.clamp(max=0).neg())]
+        up, down = (_each(ratio(b.double(), a, decided.pruned), surviving) for b, a in zip(before, after, strict=True))
         total += held * torch.where(held > 0, up, down)
         for sign in range(2):
             unplaced[sign] += torch.where(after[sign] > 0, 0.0, before[sign].double())
     same_sign, everyone = placing(unplaced, decided.after)
-    for factor, part in zip(same_sign, (kept.values.clamp(min=0), kept.values.clamp(max=0)), strict=True):
+    for factor, part in zip(same_sign, (surviving.values.clamp(min=0), surviving.values.clamp(max=0)), strict=True):
         if bool(factor.any()):
-            total += part * _each(factor, kept)
+            total += part * _each(factor, surviving)
     for factor in everyone:
         if bool(factor.any()):
-            total += kept.values.abs() * _each(factor, kept)
+            total += surviving.values.abs() * _each(factor, surviving)
     if bool(decided.pruned.all()):
         return total
-    return torch.where(decided.pruned[kept.sample], total, kept.values)
+    return torch.where(decided.pruned[surviving.sample], total, surviving.values)
 
 
 def _each(per_sample: Tensor, neurons: Neurons) -> Tensor:
@@ -142,7 +142,7 @@ def dense_arrived(arrived: Arrived) -> Arrived:
 def _narrowed(one: FirstPass, above: Samples) -> FirstPass:
     """The pass without the neurons of a dense layer that hand nothing down in any sample."""
     branch = one.branch
-    if not above.ordinary or not isinstance(branch.map, Dense) or one.s.dim() != 2 or not one.s.is_cpu:
+    if not above.ordinary or not isinstance(branch.map, Dense) or one.s.dim() != 2:
         return one
     live = one.s.ne(0).any(0)
     if live.sum() * 2 > live.numel():

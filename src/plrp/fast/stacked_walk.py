@@ -40,7 +40,7 @@ def stackable(how: Pruning | None) -> bool:
 def walked_together(trace: Trace, prunings: Sequence[Pruning | None]) -> Iterator[list[Pruning | None]]:
     """Neighbours that can be stacked, as many as a stack may have; all others one by one."""
     size = limits.STACKED_SAMPLES // max(1, trace.batch)
-    possible = size > 1 and native.available() and all(value.data.is_cpu for value in trace.inputs)
+    possible = size > 1 and native.available()
     waiting: list[Pruning | None] = []
     for how in prunings:
         stacks = possible and stackable(how)

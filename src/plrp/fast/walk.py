@@ -36,10 +36,9 @@ class FastWalk(Walk):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.on_cpu = all(value.data.is_cpu for value in self.trace.inputs)
         gains = self.pruning is not None and self.pruning.sparsity_gain is not None
         cuts = gains or any(site.cuts for site in self.sites.values())
-        self.may_use_channels_last = self.on_cpu and not cuts  # pruned relevance keeps its layout
+        self.may_use_channels_last = not cuts  # pruned relevance keeps its layout
         self.may_begin = True  # a chain of layers that work with channels last
         self.last_inputs: dict[int, Tensor] = {}  # what layers read, with channels last
         self.scratch: Tensor | None = None  # a denominator that nobody else holds
@@ -51,7 +50,7 @@ class FastWalk(Walk):
     ) -> tuple[Relevance, dict[str, Any]]:
         """Single neurons where few survive; else whole tensors with θ by selection."""
         assert self.pruning is not None
-        if self.on_cpu and by_neurons(relevance, site, self.pruning, arrived):
+        if by_neurons(relevance, site, self.pruning, arrived):
             found = prune_neurons(relevance, site.shares, self.pruning, arrived, book)
             if found is not None:
                 return found
@@ -131,7 +130,7 @@ class FastWalk(Walk):
 
     def _few(self, op: Op, rule: Rule, given: Relevance) -> Few | None:
         """The neurons to follow through a layer, if they are few enough in enough samples."""
-        if isinstance(rule, rules.Flat) or not self.on_cpu or layer_geometry(op, self.dtype, self.copies) is None:
+        if isinstance(rule, rules.Flat) or layer_geometry(op, self.dtype, self.copies) is None:
             return None
         return neurons_of(given)
 
@@ -165,8 +164,7 @@ class FastWalk(Walk):
         received, passes = self.through_branches(op, rule, branches, x, relevance, book, samples)
         if not passes:
             return received, []
-        flat = isinstance(rule, rules.Flat) or not self.on_cpu
-        geometry = None if flat else layer_geometry(op, self.dtype)
+        geometry = None if isinstance(rule, rules.Flat) else layer_geometry(op, self.dtype)
         return received, [DensePass(**vars(one), geometry=geometry) for one in passes]
 
     def denominator(self, op: Op, rule: Rule, number: int, branch: Branch) -> Tensor:
@@ -174,7 +172,7 @@ class FastWalk(Walk):
         known = self._known(op, rule, number, branch)
         if known is not None:
             return known
-        d = super().denominator(op, rule, number, branch)
+        d = branch.contributions(bias=branch.bias)
         nobodys = self.ledger is None and not (self.redistributes and id(op.inputs[0]) in self.sites)
         self.scratch = d if nobodys and isinstance(branch.map, FastConvolution | FastDense) else None
         return d
@@ -188,12 +186,13 @@ class FastWalk(Walk):
         memory = self.trace.memory
         if memory is None:
             return None
-        last = channels_last(branch.parts[0].input)  # the same to rounding only, so it is another
-        key = (id(op), rule.key, number, last)
+        if not channels_last(branch.parts[0].input):
+            return super().denominator(op, rule, number, branch)
+        key = (id(op), rule.key, number, "channels last")  # the same to rounding only, so it is another
         if key not in memory:
-            memory[key] = (rule, op), super().denominator(op, rule, number, branch)
-        found: Tensor = memory[key][1]
-        return found
+            memory[key] = (rule, op), branch.contributions(bias=branch.bias)
+        known: Tensor = memory[key][1]
+        return known
 
     def quotient(self, relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool) -> Tensor:
         """R_k / (d_k + ε sign d_k) in one pass; over d where nobody else holds it."""

@@ -120,7 +120,7 @@ def check_device(name: str | torch.device) -> torch.device:
 
 
 @contextmanager
-def misfit_told(model: Any, given: Sequence[Tensor]) -> Iterator[None]:
+def explain_misfit(model: Any, given: Sequence[Tensor]) -> Iterator[None]:
     """Where a forward pass fails, and the input has another dtype or device than every weight, say that."""
     try:
         yield

@@ -20,7 +20,7 @@ from .norms import batch_norm_affines
 from .operations import Family
 from .recognition import foldable
 from .recorder import Recorder
-from .refusals import check_finite, check_inputs, check_model, check_output, misfit_told, unsupported
+from .refusals import check_finite, check_inputs, check_model, check_output, explain_misfit, unsupported
 from .samples import Samples
 from .values import Op, Value, reached, replaced, tensors_in
 
@@ -162,7 +162,7 @@ def record(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], frugal:
         value.nonnegative = bool(batch) and bool((value.data >= 0).all())
         recorder.know(alias, value)
     with torch.inference_mode(False), torch.no_grad(), recorder:
-        with misfit_told(model, given):
+        with explain_misfit(model, given):
             output = model(*aliases)
         found = Trace(recorder, values, isinstance(inputs, Tensor))
         found.output = _without_head(output, found)
