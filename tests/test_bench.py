@@ -30,7 +30,8 @@ COSTS = {
     "Zennit": 7.5, "Captum": 6.0, "autoLRP": 9.0, "grad × input": 2.75, "conv floor": 2.0,
 }  # fmt: skip
 MACHINE = {
-    "cores": 2, "threads": 2, "processor": "a processor", "torch": "2.9", "compiled loops": "compiled loops in use", "date": "2026-01-02",
+    "cores": 2, "threads": 2, "processor": "a processor", "torch": "2.9", "compiled loops": "compiled loops in use",
+    "date": "2026-01-02",
 }  # fmt: skip
 
 
