@@ -77,8 +77,8 @@ def test_torchvision_by_name_with_and_without_prefix() -> None:
     assert not any(p.requires_grad for p in plain.module.parameters())
     assert plain.categories is not None
     assert plain.categories[1] == "goldfish"
-    assert plain.geometry is not None
-    assert (plain.geometry.resize, plain.geometry.crop) == (256, 224)
+    assert plain.preprocessing is not None
+    assert (plain.preprocessing.resize, plain.preprocessing.crop) == (256, 224)
 
 
 def test_random_weights_leave_the_callers_random_numbers_alone() -> None:
@@ -327,13 +327,13 @@ def test_a_misfit_is_said_in_one_sentence(tmp_path: Path) -> None:
 # timm
 
 
-def test_timm_models_bring_their_own_geometry(tmp_path: Path) -> None:
+def test_timm_models_bring_their_own_preprocessing(tmp_path: Path) -> None:
     pytest.importorskip("timm")
     with pytest.raises(ModelError, match="timm has no model 'resnet5O'; the nearest are"):
         load("timm:resnet5O")
     loaded = load("timm:resnet10t", weights="random")
-    assert loaded.geometry is not None
-    assert loaded.geometry.crop == 176
+    assert loaded.preprocessing is not None
+    assert loaded.preprocessing.crop == 176
     assert loaded.categories is not None
     torch.save(loaded.module.state_dict(), tmp_path / "w.pth")
     again = load("timm:resnet10t", weights=tmp_path / "w.pth")
@@ -532,8 +532,8 @@ def test_real_resnet50_in_half_precision(data: Path) -> None:
     loaded = load("resnet50", weights=data / "weights" / "resnet50.pth")
     assert {p.dtype for p in loaded.module.parameters()} == {torch.float32}
     assert loaded.categories is not None
-    assert loaded.geometry is not None
-    assert loaded.geometry.resize == 256
+    assert loaded.preprocessing is not None
+    assert loaded.preprocessing.resize == 256
     with pytest.raises(CheckpointError, match="does not fit torchvision:resnet18"):
         load("resnet18", weights=data / "weights" / "resnet50.pth")
 
@@ -562,7 +562,7 @@ BLOCKED = """
 import sys
 for name in ("torchvision", "timm", "PIL", "matplotlib", "rich", "safetensors"):
     sys.modules[name] = None
-import plrp.models, plrp.vision, plrp.cli.explain
+import plrp.models.loading, plrp.models.downloads, plrp.vision.explained, plrp.vision.datasets, plrp.cli.explain
 """
 
 

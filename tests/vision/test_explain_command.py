@@ -22,16 +22,16 @@ import plrp
 from plrp.cli import main
 from plrp.cli.explain import output_paths
 from plrp.models.loading import load
-from plrp.vision import read_photograph
+from plrp.vision import network_input, read_photograph
 from plrp.vision.explained import class_number, explain_photograph
 
 NETWORK = """
 import torch
 from torch import nn
-from plrp.vision import Geometry
+from plrp.models import Preprocessing
 
 categories = ["tabby cat", "hot dog", "golden retriever dog", "tench"]
-geometry = Geometry(resize=36, crop=32)
+preprocessing = Preprocessing(resize=36, crop=32)
 
 
 def build():
@@ -136,8 +136,8 @@ def test_saved_relevance_is_that_of_the_library(photos: Path) -> None:
     assert run("cat.jpg", "--save", "r.npz", "-q", "--target", "hot dog") == 0
     assert opened(photos / "cat-plrp.png")
     model = load("network.py:build")
-    assert model.geometry is not None
-    x = model.geometry.tensor(read_photograph("cat.jpg"))[None]
+    assert model.preprocessing is not None
+    x = network_input(read_photograph("cat.jpg"), model.preprocessing)[None]
     with np.load(photos / "r.npz", allow_pickle=False) as saved:
         assert int(saved["target"]) == 1
         assert np.array_equal(saved["input"], x[0].numpy())
@@ -195,7 +195,7 @@ def test_class_names_from_a_file(photos: Path, capsys: pytest.CaptureFixture[str
     assert "has 4 outputs but 2 class names" in capsys.readouterr().err
 
 
-def test_geometry_can_be_set(photos: Path) -> None:
+def test_resize_and_crop_can_be_set(photos: Path) -> None:
     assert run("cat.jpg", "--crop", "16", "--resize", "20", "--save", "r.npz", "-q") == 0
     with np.load(photos / "r.npz") as saved:
         assert saved["relevance"].shape == (2, 3, 16, 16)
@@ -410,7 +410,7 @@ def in_mask(relevance: torch.Tensor, mask: torch.Tensor) -> float:
 def named_right(model: plrp.models.LoadedModel, data: Path, every: int) -> list[bool]:
     from plrp.vision import ImageNet
 
-    dataset = ImageNet(data / "imagenet", geometry=model.geometry)
+    dataset = ImageNet(data / "imagenet", preprocessing=model.preprocessing)
     right = []
     with torch.no_grad():
         for index in range(0, len(dataset), every):
@@ -423,7 +423,7 @@ def gathered(model: plrp.models.LoadedModel, data: Path, indices: range) -> list
     """For photographs of ECSSD: share of the mask, and of the relevance on it for LRP and PLRP-λ."""
     from plrp.vision import ECSSD
 
-    dataset = ECSSD(data / "ecssd", geometry=model.geometry)
+    dataset = ECSSD(data / "ecssd", preprocessing=model.preprocessing)
     found = []
     for index in indices:
         explained = explain_photograph(dataset.photograph(index), model)

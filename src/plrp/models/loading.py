@@ -16,30 +16,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from plrp.errors import UsageError
 
-from .checkpoints import CheckpointError, load_weights, read_state_dict
-from .downloads import DownloadError, fetch
-
-if TYPE_CHECKING:
-    from plrp.vision.preprocessing import Geometry
-
-__all__ = [
-    "CheckpointError",
-    "DownloadError",
-    "LoadedModel",
-    "ModelError",
-    "imagenet_categories",
-    "load",
-    "load_weights",
-    "nearest",
-    "read_state_dict",
-]
+from .checkpoints import load_weights, read_state_dict
+from .downloads import fetch
+from .preprocessing import Preprocessing
 
 _FILE = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 
@@ -53,7 +39,7 @@ class LoadedModel:
     """A model ready to be explained, and what is known about it.
 
     `module` is in evaluation mode and wants no gradients. `weights` says where the weights came from.
-    `categories` are the names of the outputs, `geometry` is how a photograph becomes an input; None where
+    `categories` are the names of the outputs, `preprocessing` is how a photograph becomes an input; None where
     unknown.
     """
 
@@ -61,7 +47,7 @@ class LoadedModel:
     name: str
     weights: str
     categories: tuple[str, ...] | None = None
-    geometry: Geometry | None = None
+    preprocessing: Preprocessing | None = None
 
 
 def load(
@@ -161,12 +147,10 @@ def _fit_head(module: nn.Module, name: str, weights: str | Path) -> None:
         module.avgpool, module.classifier = nn.AdaptiveAvgPool2d(1), nn.Linear(512, head.shape[0])
 
 
-def _facts(entry: Any, classes: int) -> tuple[tuple[str, ...] | None, Geometry]:
-    """The categories (where the number of classes is theirs) and the geometry of published weights."""
-    from plrp.vision.preprocessing import Geometry
-
+def _facts(entry: Any, classes: int) -> tuple[tuple[str, ...] | None, Preprocessing]:
+    """The categories (where the number of classes is theirs) and the preprocessing of published weights."""
     categories = tuple(entry.meta["categories"])
-    return categories if len(categories) == classes else None, Geometry.of_preset(entry.transforms())
+    return categories if len(categories) == classes else None, Preprocessing.of_preset(entry.transforms())
 
 
 def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -> LoadedModel:
@@ -175,7 +159,6 @@ def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -
         import timm.data
     except ImportError as error:
         raise ImportError("timm models need timm: pip install timm") from error
-    from plrp.vision.preprocessing import Geometry
 
     known = timm.list_models()
     if name.partition(".")[0] not in known:
@@ -193,7 +176,7 @@ def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -
     whole = config.get("crop_pct") or 1.0
     resize = int(height / whole) if height == width else (int(height / whole), int(width / whole))
     interpolation = config.get("interpolation", "bilinear")
-    geometry = Geometry(
+    preprocessing = Preprocessing(
         resize,
         height if height == width else (height, width),
         tuple(config["mean"]),
@@ -201,7 +184,7 @@ def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -
         interpolation if interpolation in ("bilinear", "bicubic", "nearest") else "bilinear",
     )
     categories = imagenet_categories() if module.num_classes == 1000 else None
-    return LoadedModel(module, f"timm:{name}", str(weights or "published"), categories, geometry)
+    return LoadedModel(module, f"timm:{name}", str(weights or "published"), categories, preprocessing)
 
 
 def _from_file(file: Path, name: str, weights: str | Path | None) -> LoadedModel:
@@ -225,7 +208,7 @@ def _from_file(file: Path, name: str, weights: str | Path | None) -> LoadedModel
         f"{file}:{name}",
         str(weights or "the factory's own"),
         None if categories is None else tuple(str(category) for category in categories),
-        getattr(source, "geometry", None),
+        getattr(source, "preprocessing", None),
     )
 
 

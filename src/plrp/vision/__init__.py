@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .heatmaps import Heatmap, heatmap
     from .layers import flow_figure, thinning_figure
     from .photographs import BadImage, Photograph, read_photograph
-    from .preprocessing import Geometry
+    from .preprocessing import network_input, network_mask, network_picture
 
 __all__ = [
     "ECSSD",
@@ -23,7 +23,6 @@ __all__ = [
     "DatasetError",
     "ExplainedPhotograph",
     "Flow",
-    "Geometry",
     "Heatmap",
     "ImageNet",
     "Photograph",
@@ -35,6 +34,9 @@ __all__ = [
     "flow",
     "flow_figure",
     "heatmap",
+    "network_input",
+    "network_mask",
+    "network_picture",
     "read_photograph",
     "save_figure",
     "thinning",
@@ -48,9 +50,9 @@ __getattr__, __dir__ = lazily(
         "explained": ("ExplainedPhotograph", "explain_photograph"),
         "figures": ("comparison_figure", "explanation_figure"),
         "flows": ("Flow", "Thinning", "flow", "thinning"),
-        "preprocessing": ("Geometry",),
         "heatmaps": ("Heatmap", "heatmap"),
         "layers": ("flow_figure", "thinning_figure"),
         "photographs": ("BadImage", "Photograph", "read_photograph"),
+        "preprocessing": ("network_input", "network_mask", "network_picture"),
     },
 )

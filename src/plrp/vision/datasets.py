@@ -1,7 +1,7 @@
 """Photographs with masks or labels: ECSSD, ImageNet, and folders of anything.
 
 Every data set is a map from an index to tensors (so `torch.utils.data.DataLoader` works), knows its samples'
-names, and passes image and mask through the same `Geometry`.
+names, and passes image and mask through the same `Preprocessing`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import numpy as np
 from torch import Tensor
 
 from plrp.errors import UsageError
-from plrp.vision.preprocessing import Geometry
+from plrp.models.preprocessing import Preprocessing
 
 from .photographs import SUFFIXES, BadImage, Photograph, read_mask, read_photograph
+from .preprocessing import network_input, network_mask, network_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -36,7 +37,7 @@ class _Samples(ABC):
     """Photographs by index: what every data set here shares."""
 
     paths: list[Path]
-    geometry: Geometry
+    preprocessing: Preprocessing
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -52,7 +53,7 @@ class _Samples(ABC):
 
     def picture(self, index: int) -> Image:
         """The sample as the network sees it, as an RGB picture to draw heatmaps on."""
-        return self.geometry.picture(self.photograph(index))
+        return network_picture(self.photograph(index), self.preprocessing)
 
     @abstractmethod
     def __getitem__(self, index: int) -> Any: ...
@@ -70,9 +71,9 @@ class Photographs(_Samples):
     """
 
     def __init__(
-        self, images: str | Path, masks: str | Path | None = None, *, geometry: Geometry | None = None
+        self, images: str | Path, masks: str | Path | None = None, *, preprocessing: Preprocessing | None = None
     ) -> None:
-        self.geometry = geometry or Geometry()
+        self.preprocessing = preprocessing or Preprocessing()
         self.paths = _images_in(Path(images))
         self.masks: list[Path] | None = None
         if masks is not None:
@@ -99,11 +100,11 @@ class Photographs(_Samples):
                 f"{self.masks[index]} is {size[0]} x {size[1]} but {photograph.path} is "
                 f"{photograph.size[0]} x {photograph.size[1]}."
             )
-        return self.geometry.mask(mask, size)
+        return network_mask(mask, size, self.preprocessing)
 
     def __getitem__(self, index: int) -> Any:
         photograph = self.photograph(index)
-        image = self.geometry.tensor(photograph)
+        image = network_input(photograph, self.preprocessing)
         return image if self.masks is None else (image, self._mask(index, photograph))
 
 
@@ -111,17 +112,17 @@ class ECSSD(Photographs):
     """The Extended Complex Scene Saliency Dataset: photographs with pixel masks of their salient object.
 
     `root` holds `images/0001.jpg` … and `ground_truth_mask/0001.png` …, as its authors ship them (Shi, Yan,
-    Xu and Jia 2015). `ecssd[i]` is (image (3, 224, 224), mask (224, 224) bool) with the default geometry.
+    Xu and Jia 2015). `ecssd[i]` is (image (3, 224, 224), mask (224, 224) bool) with the default preprocessing.
     """
 
-    def __init__(self, root: str | Path, *, geometry: Geometry | None = None) -> None:
+    def __init__(self, root: str | Path, *, preprocessing: Preprocessing | None = None) -> None:
         images, masks = Path(root) / "images", Path(root) / "ground_truth_mask"
         if not images.is_dir() or not masks.is_dir():
             raise DatasetError(
                 f"{root} is not ECSSD: it should hold the folders images and ground_truth_mask, as its "
                 "authors' two archives do."
             )
-        super().__init__(images, masks, geometry=geometry)
+        super().__init__(images, masks, preprocessing=preprocessing)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return cast("tuple[Tensor, Tensor]", super().__getitem__(index))
@@ -150,9 +151,9 @@ class ImageNet(_Samples):
         class_index: str | Path | None = None,
         labels: str | Path | None = None,
         boxes: str | Path | None = None,
-        geometry: Geometry | None = None,
+        preprocessing: Preprocessing | None = None,
     ) -> None:
-        self.geometry = geometry or Geometry()
+        self.preprocessing = preprocessing or Preprocessing()
         root = Path(root)
         self.paths = _images_in(root, deep=True)
         self.boxes = None if boxes is None else self._box_files(Path(boxes))
@@ -171,7 +172,7 @@ class ImageNet(_Samples):
 
     def __getitem__(self, index: int) -> Any:
         photograph = self.photograph(index)
-        image, label = self.geometry.tensor(photograph), self.labels[index]
+        image, label = network_input(photograph, self.preprocessing), self.labels[index]
         return (image, label) if self.boxes is None else (image, label, self._mask(index, photograph))
 
     def _box_files(self, folder: Path) -> dict[str, Path]:
@@ -196,7 +197,7 @@ class ImageNet(_Samples):
         for left, top, right, bottom in boxes:
             rows = slice(round(top * scale_y), max(round(top * scale_y) + 1, round(bottom * scale_y)))
             inside[rows, round(left * scale_x) : max(round(left * scale_x) + 1, round(right * scale_x))] = 255
-        return self.geometry.mask(pil.fromarray(inside), photograph.size)
+        return network_mask(pil.fromarray(inside), photograph.size, self.preprocessing)
 
     def _label(self, path: Path, given: Mapping[str, str], number: Mapping[str, int]) -> int:
         label = given.get(path.stem)

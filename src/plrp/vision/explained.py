@@ -18,14 +18,15 @@ from plrp.composites import Composite
 from plrp.errors import UsageError
 from plrp.files import new_file
 from plrp.models.loading import LoadedModel, imagenet_categories, load, nearest
+from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
-from plrp.vision.preprocessing import Geometry
 
 from .figures import comparison_figure, explanation_figure
 from .flows import flow, thinning
 from .layers import flow_figure, thinning_figure
 from .photographs import Photograph, read_photograph
+from .preprocessing import network_input, network_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -155,7 +156,7 @@ def explain_photograph(
     """Explain a photograph with LRP and with each of `prunings`, from one forward pass.
 
     model: what `plrp.models.load` gives, or a name for it to load; a module of your own reads photographs as
-    torchvision's do (`Geometry`).
+    torchvision's do (`Preprocessing`).
     target: a class by number or by name; the winning class by default.
     """
     if isinstance(model, str):
@@ -164,8 +165,8 @@ def explain_photograph(
         model = LoadedModel(model, type(model).__name__, "its own")
     if not isinstance(photograph, Photograph):
         photograph = read_photograph(photograph)
-    geometry = model.geometry or Geometry()
-    inputs = geometry.tensor(photograph)[None].to(device)
+    preprocessing = model.preprocessing or Preprocessing()
+    inputs = network_input(photograph, preprocessing)[None].to(device)
     trace = plrp.trace(model.module, inputs)
     if not isinstance(trace.output, Tensor) or trace.output.dim() != 2:
         raise ClassError(f"{model.name} is no classifier: its output is not (batch, classes).")
@@ -173,24 +174,23 @@ def explain_photograph(
     categories = categories_of(model, len(logits))
     chosen = int(logits.argmax()) if target is None else class_number(target, categories)
     variants: dict[str, Pruning | None] = {LRP: None, **{variant_name(pruning): pruning for pruning in prunings}}
-    rules = composite_for(composite, geometry)
+    rules = composite_for(composite, preprocessing)
     found = trace.sweep(list(variants.values()), target=chosen, composite=rules)
     relevance = {name: e.relevance[0].float().cpu() for name, e in zip(variants, found, strict=True)}
-    picture = geometry.picture(photograph)
+    picture = network_picture(photograph, preprocessing)
     return ExplainedPhotograph(
         photograph, picture, model, rules, logits, chosen, categories, relevance, variants, trace
     )
 
 
-def composite_for(name: str, geometry: Geometry) -> Composite:
+def composite_for(name: str, preprocessing: Preprocessing) -> Composite:
     """A composite by name; the box of `epsilon-gamma-box` is that of normalised pixels between black and
     white.
     """
     if name != "epsilon-gamma-box":
         return plrp.composite(name)
-    mean, std = torch.tensor(geometry.mean).view(3, 1, 1), torch.tensor(geometry.std).view(3, 1, 1)
-    # A hair wider than black and white: pixels on the border are rounded differently on their way.
-    return plrp.composite(name, low=(0 - mean) / std - 1e-4, high=(1 - mean) / std + 1e-4)
+    black, white = (preprocessing.normalise(torch.full((3, 1, 1), value)) for value in (0.0, 1.0))
+    return plrp.composite(name, low=black - 1e-4, high=white + 1e-4)  # a hair wider: pixels are rounded on their way
 
 
 def variant_name(pruning: Pruning) -> str:

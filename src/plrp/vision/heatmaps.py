@@ -301,7 +301,7 @@ def _pictures(picture: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
         if array.ndim != 3 or array.shape[:2] != shape[1:] or array.shape[2] < 3:
             raise ValueError(
                 f"the picture is {array.shape}, the relevance {shape[1:]}: take the picture the network saw "
-                "(Geometry.picture)."
+                "(plrp.vision.network_picture)."
             )
     if len(arrays) != shape[0]:
         raise ValueError(f"{len(arrays)} pictures were given for {shape[0]} samples.")
