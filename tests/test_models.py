@@ -1,4 +1,4 @@
-"""Models by name, by file and by checkpoint; weights that are wrong, cut off, or no data at all."""
+"""Models by name, by file and by checkpoint; weights that are wrong, truncated, or not data at all."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_a_checkpoint_cut_off_is_refused(tmp_path: Path, suffix: str, kept: floa
     save(small().state_dict(), path)
     content = path.read_bytes()
     path.write_bytes(content[: int(kept * len(content))])
-    with pytest.raises(CheckpointError, match="is cut off or no") as caught:
+    with pytest.raises(CheckpointError, match="is truncated or not") as caught:
         read_state_dict(path)
     assert "\n" not in str(caught.value)
 
@@ -276,12 +276,12 @@ def test_a_checkpoint_cut_off_is_refused(tmp_path: Path, suffix: str, kept: floa
         (b"<!DOCTYPE html><html>404</html>", "it is a web page"),
         (b"hello\n" * 40, "it is text"),
         (b"\x80\x02}q\x00", "it is a pickle that ends too early"),
-        (b"\xff\xd8\xff\xe0 a photograph", "it begins as no file"),
+        (b"\xff\xd8\xff\xe0 a photograph", "it does not begin like"),
     ],
 )
 def test_what_is_no_checkpoint_is_told_by_its_looks(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "w.pth").write_bytes(content)
-    with pytest.raises(CheckpointError, match=rf"w\.pth is cut off or no PyTorch file \({reason}.*torch\.save\.$"):
+    with pytest.raises(CheckpointError, match=rf"w\.pth is truncated or not a PyTorch file \({reason}.*torch\.save\.$"):
         read_state_dict(tmp_path / "w.pth")
 
 
@@ -467,7 +467,7 @@ def test_a_connection_that_keeps_breaking_leaves_nothing(tmp_path: Path, server:
 def test_a_wrong_checksum_leaves_nothing(tmp_path: Path, server: Server) -> None:
     name = served(tmp_path, b"right")
     (tmp_path / "served" / name).write_bytes(b"wrong")
-    with pytest.raises(DownloadError, match="does not match the checksum in its name; nothing was kept"):
+    with pytest.raises(DownloadError, match="does not match the checksum in its name and was discarded"):
         fetch(f"{address(server)}/{name}", tmp_path / "cache", quiet=True)
     assert os.listdir(tmp_path / "cache") == []
     (tmp_path / "cache" / name).write_bytes(b"stale")
