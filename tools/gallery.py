@@ -26,7 +26,7 @@ import plrp
 from plrp.models import LoadedModel, Preprocessing
 from plrp.vision import Photograph, heatmap, network_input, save_figure
 from plrp.vision.explained import explain_photograph
-from plrp.vision.figures import explanation_figure, grid_of, show_map, show_picture, titled
+from plrp.vision.figures import explanation_figure, grid_of, set_title, show_map, show_picture
 
 SIDE = 128  # pixels
 PREPROCESSING = Preprocessing(resize=None, crop=None)
@@ -170,7 +170,7 @@ def targets_figure(drawn: Scene, model: LoadedModel, prunings: dict[str, plrp.Pr
             on_it = float((positive * torch.from_numpy(mask)).sum() / positive.sum())
             show_map(ax, heatmap(relevance), relevance, colour_bar=False)
             ax.contour(mask, levels=[0.5], colors=["#999999"], linewidths=0.7)
-            titled(ax, label)
+            set_title(ax, label)
             ax.set_xlabel(f"{100 * on_it:.0f}% on the object", fontsize=7, color="#767676", labelpad=2)
     return figure
 

@@ -140,7 +140,7 @@ def test_imagenet_by_class_folder(tmp_path: Path) -> None:
     image, label = dataset[2]
     assert image.shape == (3, 32, 32)
     assert dataset.classes[label] == "great_white_shark"
-    with pytest.raises(DatasetError, match=r"3 class folders, so the classes' numbers are unknown; pass class_index="):
+    with pytest.raises(DatasetError, match=r"3 class folders, so the class numbers are unknown; pass class_index="):
         ImageNet(tmp_path / "val")
     with pytest.raises(DatasetError, match="without boxes"):
         dataset.mask(0)
@@ -173,8 +173,8 @@ def test_labels_that_would_be_wrong_are_refused(tmp_path: Path) -> None:
     save_noise(tmp_path / "a.JPEG")
     write_class_index(tmp_path / "class_index.json")
     for text, reason in {
-        "490\n361\n": "count the classes in another order",
-        "a.JPEG 3\n": "the label '3' of a.JPEG is not one of 3 classes",
+        "490\n361\n": "number the classes in another order",
+        "a.JPEG 3\n": "the label '3' of a.JPEG is not one of the 3 classes",
         "a.JPEG n99999999\n": "n99999999 of a.JPEG is not in the class index",
         "b.JPEG 1\n": "class of a.JPEG is unknown",
     }.items():

@@ -1,4 +1,4 @@
-"""Image and mask go the same way; a picture goes torchvision's way."""
+"""Image and mask are treated alike, and a picture as torchvision would."""
 
 from __future__ import annotations
 

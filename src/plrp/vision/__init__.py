@@ -1,4 +1,11 @@
-"""Photographs: read them, explain them, draw where the relevance lies. Needs `pip install 'plrp[vision]'`."""
+"""Photographs: read them, explain them, draw where the relevance lies. Needs `pip install 'plrp[vision]'`.
+
+- reading: `read_photograph`, `Photographs`, `ECSSD`, `ImageNet`
+- as the network sees it: `network_input`, `network_picture`, `network_mask`
+- explaining: `explain_photograph`
+- drawing: `heatmap`, `explanation_figure`, `comparison_figure`, `save_figure`
+- hidden layers: `thinning`, `thinning_figure`, `flow`, `flow_figure`
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Photographs with masks or labels: ECSSD, ImageNet, and folders of anything.
 
-Every data set is a map from an index to tensors (so `torch.utils.data.DataLoader` works), knows its samples'
-names, and passes image and mask through the same `Preprocessing`.
+Every data set maps an index to tensors (so `torch.utils.data.DataLoader` works), knows the names of its samples, and
+applies one `Preprocessing` to image and mask.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _WNID = re.compile(r"n\d{8}")
 
 
 class DatasetError(UsageError):
-    """A folder that is not laid out as the data set expects; the message says what was looked for."""
+    """A folder without the layout that the data set expects; the message says what was looked for."""
 
 
-class _Samples(ABC):
-    """Photographs by index: what every data set here shares."""
+class _PhotographSet(ABC):
+    """Photographs by index: what all data sets here have in common."""
 
     paths: list[Path]
     preprocessing: Preprocessing
@@ -44,11 +44,11 @@ class _Samples(ABC):
 
     @property
     def names(self) -> list[str]:
-        """Name of every sample: its file name without suffix."""
+        """The name of every sample: its file name without the suffix."""
         return [path.stem for path in self.paths]
 
     def photograph(self, index: int) -> Photograph:
-        """The sample as it is in its file, upright RGB."""
+        """The sample as it is in its file, as upright RGB."""
         return read_photograph(self.paths[index])
 
     def picture(self, index: int) -> Image:
@@ -62,11 +62,11 @@ class _Samples(ABC):
         return (self[index] for index in range(len(self)))
 
 
-class Photographs(_Samples):
+class Photographs(_PhotographSet):
     """A folder of any images, with a folder of masks if there is one.
 
     `photographs[i]` is the image (3, height, width), or (image, mask) with the mask bool (height, width).
-    Image and mask belong together by name without suffix (`a/0001.jpg`, `b/0001.png`). Bright mask pixels are
+    An image and its mask have the same name apart from the suffix (`a/0001.jpg`, `b/0001.png`). Bright mask pixels are
     inside.
     """
 
@@ -77,14 +77,14 @@ class Photographs(_Samples):
         self.paths = _images_in(Path(images))
         self.masks: list[Path] | None = None
         if masks is not None:
-            of_name = {path.stem: path for path in _images_in(Path(masks))}
-            lonely = [path.name for path in self.paths if path.stem not in of_name]
-            if lonely:
+            by_name = {path.stem: path for path in _images_in(Path(masks))}
+            unpaired = [path.name for path in self.paths if path.stem not in by_name]
+            if unpaired:
                 raise DatasetError(
-                    f"{len(lonely)} of {len(self.paths)} images in {images} have no mask of the same name in "
-                    f"{masks} (first: {lonely[0]})."
+                    f"{len(unpaired)} of {len(self.paths)} images in {images} have no mask of the same name in "
+                    f"{masks} (first: {unpaired[0]})."
                 )
-            self.masks = [of_name[path.stem] for path in self.paths]
+            self.masks = [by_name[path.stem] for path in self.paths]
 
     def mask(self, index: int) -> Tensor:
         """The sample's mask: bool (height, width), True on the object."""
@@ -128,19 +128,19 @@ class ECSSD(Photographs):
         return cast("tuple[Tensor, Tensor]", super().__getitem__(index))
 
 
-class ImageNet(_Samples):
+class ImageNet(_PhotographSet):
     """ImageNet's validation photographs with their classes, in torchvision's order of the classes.
 
     `imagenet[i]` is (image (3, height, width), label), and with `boxes` (image, label, mask): the mask is
-    True inside the bounding boxes of the labelled class.
+    True inside the bounding boxes of that class.
 
     root: folder of the photographs, flat (`ILSVRC2012_val_00000001.JPEG`) or one folder per class
         (`n01440764/…`).
-    class_index: JSON of index to (wnid, name), such as Keras' `imagenet_class_index.json`; looked for as
-        `class_index.json` in `root`; not needed where `root` has all 1,000 class folders.
+    class_index: JSON from index to (wnid, name), such as Keras' `imagenet_class_index.json`; by default
+        `class_index.json` in `root`; not needed if `root` has all 1,000 class folders.
     labels: text file of `file-name label` lines, label a class index or a wnid (Caffe's `val.txt`), or
-        Kaggle's `LOC_val_solution.csv`. Without it a label is the wnid in the folder's name, the file's name
-        or the box file.
+        Kaggle's `LOC_val_solution.csv`. Without it, the wnid in the folder's name, the file's name or
+        the box file is the label.
     boxes: folder of the bounding boxes, one XML file per photograph (PASCAL VOC format).
     """
 
@@ -177,11 +177,11 @@ class ImageNet(_Samples):
 
     def _box_files(self, folder: Path) -> dict[str, Path]:
         files = {path.stem: path for path in sorted(folder.rglob("*.xml"))} if folder.is_dir() else {}
-        lonely = [path.name for path in self.paths if path.stem not in files]
-        if lonely:
+        unpaired = [path.name for path in self.paths if path.stem not in files]
+        if unpaired:
             raise DatasetError(
-                f"{len(lonely)} of {len(self.paths)} photographs have no bounding boxes in {folder} "
-                f"(first: {lonely[0]}, looked for as {Path(lonely[0]).stem}.xml)."
+                f"{len(unpaired)} of {len(self.paths)} photographs have no bounding boxes in {folder} "
+                f"(first: {unpaired[0]}, looked for as {Path(unpaired[0]).stem}.xml)."
             )
         return files
 
@@ -203,7 +203,7 @@ class ImageNet(_Samples):
         label = given.get(path.stem)
         if label is not None and not _WNID.fullmatch(label):
             if not label.isdigit() or int(label) >= len(self.wnids):
-                raise DatasetError(f"the label {label!r} of {path.name} is not one of {len(self.wnids)} classes.")
+                raise DatasetError(f"the label {label!r} of {path.name} is not one of the {len(self.wnids)} classes.")
             return int(label)
         wnid = label or _wnid_in(path.parent.name) or _wnid_in(path.stem) or self._wnid_of_boxes(path)
         if wnid is None:
@@ -232,8 +232,8 @@ def _images_in(folder: Path, deep: bool = False) -> list[Path]:
 
 
 def _wnid_in(name: str) -> str | None:
-    found = _WNID.search(name)
-    return found.group() if found else None
+    match = _WNID.search(name)
+    return match.group() if match else None
 
 
 def _read_class_index(root: Path, file: str | Path | None) -> Sequence[tuple[str, str]]:
@@ -252,7 +252,7 @@ def _read_class_index(root: Path, file: str | Path | None) -> Sequence[tuple[str
     folders = sorted(path.name for path in root.iterdir() if path.is_dir() and _WNID.fullmatch(path.name))
     if len(folders) != 1000:
         raise DatasetError(
-            f"{root} has no class_index.json and {len(folders)} class folders, so the classes' numbers are "
+            f"{root} has no class_index.json and {len(folders)} class folders, so the class numbers are "
             "unknown; pass class_index= (Keras' imagenet_class_index.json)."
         )
     return [(wnid, wnid) for wnid in folders]
@@ -269,7 +269,7 @@ def _read_labels(file: Path) -> dict[str, str]:
             continue
         if len(fields) == 1:
             raise DatasetError(
-                f"{file} has no file names; lines of one number, as in ILSVRC's ground_truth.txt, count the "
+                f"{file} has no file names; lines of one number, as in ILSVRC's ground_truth.txt, number the "
                 "classes in another order: use lines of file name and label."
             )
         labels[Path(fields[0]).stem] = fields[1]
