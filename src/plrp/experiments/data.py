@@ -108,7 +108,7 @@ class Pictures(Samples):
         preprocessing = self.photographs.preprocessing
         return Sample(
             network_input(photograph, preprocessing),
-            self.photographs._mask(at, photograph) if self.masked else None,
+            self.photographs.mask(at, photograph) if self.masked else None,
             None if self.labels is None else self.labels[at],
             self.photographs.names[at],
             np.array(network_picture(photograph, preprocessing)),

@@ -178,11 +178,12 @@ def _align(
     """Best cosine of each window with the seed over shifts up to a third of its width and both strands."""
     width = seed.shape[1]
     shifts = np.arange(-(width // 3), width // 3 + 1)
+    # moving the seed one way is moving all windows the other
+    moved = _aligned(np.repeat(seed[None], len(shifts), 0), -shifts, np.zeros(len(shifts), bool))
     scores = np.empty((2, len(shifts), len(windows)))
     for strand, view in enumerate((windows, windows[:, ::-1, ::-1])):
-        for k, shift in enumerate(shifts):
-            moved = _shift(seed, -shift)  # moving the seed one way is moving all windows the other
-            scores[strand, k] = np.einsum("cw,ncw->n", moved, view)
+        for k, one in enumerate(moved):
+            scores[strand, k] = np.einsum("cw,ncw->n", one, view)
     norms = np.sqrt((windows**2).sum((1, 2))) * np.sqrt((seed**2).sum())
     flat = scores.reshape(-1, len(windows))
     best = flat.argmax(0)
@@ -190,20 +191,10 @@ def _align(
     return cosine, shifts[best % len(shifts)], best >= len(shifts)
 
 
-def _shift(array: npt.NDArray[np.float64], by: int) -> npt.NDArray[np.float64]:
-    """The array moved to the right by `by` positions (left if negative), filled with zeros."""
-    moved = np.zeros_like(array)
-    width = array.shape[-1]
-    if by >= 0:
-        moved[..., by:] = array[..., : width - by]
-    else:
-        moved[..., :by] = array[..., -by:]
-    return moved
-
-
 def _aligned(
     windows: npt.NDArray[np.float64], shift: npt.NDArray[np.int64], strand: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.float64]:
+    """The windows, reversed where `strand` is True, moved to the right by `shift` positions and filled with zeros."""
     oriented = np.where(strand[:, None, None], windows[:, ::-1, ::-1], windows)
     columns = np.arange(windows.shape[2]) - shift[:, None]
     inside = (columns >= 0) & (columns < windows.shape[2])

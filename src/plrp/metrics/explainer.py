@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from plrp.explanation import explain
 
-from .scores import Target, winner
+from .scores import Target
 
 if TYPE_CHECKING:
     from plrp.composites import Composite
@@ -32,7 +32,3 @@ class Explainer:
     def __call__(self, inputs: Tensor, target: Target = None) -> Tensor:
         """Relevance of `inputs` (batch, ...), same shape; `target=None` is each sample's winner."""
         return explain(self.model, inputs, target=target, composite=self.composite, pruning=self.pruning).relevance
-
-    def winner(self, inputs: Tensor) -> Tensor:
-        """Each sample's winning class, int64 (batch,)."""
-        return winner(self.model, inputs)

@@ -34,13 +34,6 @@ class Regions:
         padded = F.pad(values, padding, mode="reflect") if any(padding) else values
         return padded.flatten(2)
 
-    def from_positions(self, values: Tensor) -> Tensor:
-        """The inverse of `to_positions`: completed borders are cut off."""
-        values = values.unflatten(2, tuple(self.number.shape))
-        for axis, (start, length) in enumerate(zip(self.before, self.space, strict=True), start=2):
-            values = values.narrow(axis, start, length)
-        return values
-
     def sums(self, values: Tensor) -> Tensor:
         """Sum per tile: (batch, channel, *space) to (batch, channel, tiles)."""
         flat = self.to_positions(values)
@@ -53,7 +46,10 @@ class Regions:
 
     def spread(self, per_tile: Tensor) -> Tensor:
         """Each tile's value at each of its positions: (batch, channel, tiles) to (batch, channel, *space)."""
-        return self.from_positions(per_tile[..., self.number.flatten()])
+        values = per_tile[..., self.number]
+        for axis, (start, length) in enumerate(zip(self.before, self.space, strict=True), start=2):
+            values = values.narrow(axis, start, length)  # without completed borders
+        return values
 
 
 def tile(

@@ -9,6 +9,7 @@ exist at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -131,12 +132,13 @@ def _perturbation_effects(
 
     original = torch.cat([relevance(inputs[rows], rows) for rows in chunks(len(inputs), batch_size, inputs.device)])
     length = check_finite(torch.linalg.vector_norm(original, dim=1, dtype=wide_dtype(original)), "the explanation")
+    shift = partial(draw, inputs.shape[1:], noise=noise, radius=radius, seed=seed, like=inputs)
     shifts: dict[int, Tensor] = {}
     # All samples get perturbation 0, then all get perturbation 1: a draw is needed for one stretch only.
     for pairs in chunks(len(inputs) * samples, batch_size, inputs.device):
         rows, draws = pairs % len(inputs), pairs // len(inputs)
         needed = range(int(draws[0]), int(draws[-1]) + 1)
-        shifts = {k: shifts[k] if k in shifts else _shift(inputs, noise, radius, seed, k) for k in needed}
+        shifts = {k: shifts[k] if k in shifts else shift(index=k) for k in needed}
         here = inputs[rows]
         perturbed = here + torch.stack([shifts[k] for k in needed])[draws - needed[0]]
         moved = torch.linalg.vector_norm((perturbed - here).flatten(1), dim=1, dtype=wide_dtype(here))
@@ -144,10 +146,6 @@ def _perturbation_effects(
             raise ValueError(f"radius {radius} vanishes in the rounding of {inputs.dtype} inputs: choose a larger one.")
         changed = torch.linalg.vector_norm(relevance(perturbed, rows) - original[rows], dim=1, dtype=wide_dtype(here))
         yield rows, moved, check_finite(changed, "the explanation of a perturbed input"), length[rows]
-
-
-def _shift(inputs: Tensor, noise: Noise, radius: float, seed: int, index: int) -> Tensor:
-    return draw(inputs.shape[1:], noise=noise, radius=radius, seed=seed, index=index, like=inputs)
 
 
 def scaled(relevance: Tensor, normalise: Normalisation | None) -> Tensor:

@@ -86,14 +86,11 @@ class Photographs(_PhotographSet):
                 )
             self.masks = [by_name[path.stem] for path in self.paths]
 
-    def mask(self, index: int) -> Tensor:
-        """The sample's mask: bool (height, width), True on the object."""
+    def mask(self, index: int, photograph: Photograph | None = None) -> Tensor:
+        """The sample's mask: bool (height, width), True on the object; `photograph` if it was read already."""
         if self.masks is None:
             raise DatasetError("this data set was opened without masks.")
-        return self._mask(index, self.photograph(index))
-
-    def _mask(self, index: int, photograph: Photograph) -> Tensor:
-        assert self.masks is not None
+        photograph = photograph or self.photograph(index)
         mask, size = read_mask(self.masks[index])
         if size != photograph.size:
             raise BadImage(
@@ -105,7 +102,7 @@ class Photographs(_PhotographSet):
     def __getitem__(self, index: int) -> Any:
         photograph = self.photograph(index)
         image = network_input(photograph, self.preprocessing)
-        return image if self.masks is None else (image, self._mask(index, photograph))
+        return image if self.masks is None else (image, self.mask(index, photograph))
 
 
 class ECSSD(Photographs):
@@ -164,16 +161,10 @@ class ImageNet(_PhotographSet):
         number = {wnid: label for label, wnid in enumerate(self.wnids)}
         self.labels = [self._label(path, given, number) for path in self.paths]
 
-    def mask(self, index: int) -> Tensor:
-        """True inside the bounding boxes of the sample's class: bool (height, width)."""
-        if self.boxes is None:
-            raise DatasetError("ImageNet was opened without boxes.")
-        return self._mask(index, self.photograph(index))
-
     def __getitem__(self, index: int) -> Any:
         photograph = self.photograph(index)
         image, label = network_input(photograph, self.preprocessing), self.labels[index]
-        return (image, label) if self.boxes is None else (image, label, self._mask(index, photograph))
+        return (image, label) if self.boxes is None else (image, label, self.mask(index, photograph))
 
     def _box_files(self, folder: Path) -> dict[str, Path]:
         files = {path.stem: path for path in sorted(folder.rglob("*.xml"))} if folder.is_dir() else {}
@@ -185,10 +176,13 @@ class ImageNet(_PhotographSet):
             )
         return files
 
-    def _mask(self, index: int, photograph: Photograph) -> Tensor:
+    def mask(self, index: int, photograph: Photograph | None = None) -> Tensor:
+        """True inside the bounding boxes of the sample's class: bool (height, width)."""
         from PIL import Image as pil
 
-        assert self.boxes is not None
+        if self.boxes is None:
+            raise DatasetError("ImageNet was opened without boxes.")
+        photograph = photograph or self.photograph(index)
         objects, (width, height) = _read_boxes(self.boxes[self.paths[index].stem])
         wnid = self.wnids[self.labels[index]]
         boxes = [box for name, box in objects if name == wnid] or [box for _, box in objects]
