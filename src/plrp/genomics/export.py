@@ -27,7 +27,7 @@ def write_npz(path: str | Path, **arrays: npt.NDArray[Any]) -> None:
 
 
 def save_modisco(folder: str | Path, onehot: npt.NDArray[Any], relevance: npt.NDArray[Any]) -> tuple[Path, Path]:
-    """The pair TF-MoDISco reads: `onehot.npz` and `attributions.npz`, arrays `arr_0` (sequence, 4, position).
+    """Write what TF-MoDISco reads: `onehot.npz` and `attributions.npz`, arrays `arr_0` (sequence, 4, position).
 
     modisco motifs -s onehot.npz -a attributions.npz -n 2000 -w 250 -o modisco.h5
 
@@ -48,7 +48,7 @@ def save_modisco(folder: str | Path, onehot: npt.NDArray[Any], relevance: npt.ND
 def write_seqlets(
     path: str | Path, seqlets: Seqlets, sequences: Sequences, matches: Sequence[Match] | None = None
 ) -> None:
-    """Seqlets as BED6+2: chrom, start, end, name, score, strand, relevance, p-value, sorted.
+    """Write seqlets as BED6+2: chrom, start, end, name, score, strand, relevance, p-value, sorted.
 
     Coordinates are genomic where they are known (those of minus-strand intervals are converted to the plus strand);
     otherwise the sequence's name stands for the chromosome. The name is the best JASPAR match, or else `seqlet`; the
@@ -82,7 +82,7 @@ def write_seqlets(
 def write_bedgraph(
     path: str | Path, intervals: Sequence[Interval], per_base: Iterable[npt.ArrayLike], name: str = "plrp"
 ) -> None:
-    """Relevance along the genome as bedGraph: sorted, zeros left out, the mean where intervals overlap.
+    """Write relevance along the genome as bedGraph: sorted, zeros left out, the mean where intervals overlap.
 
     `per_base` has one array (position,) per interval, in the direction of its strand.
     """
@@ -111,7 +111,7 @@ def write_bedgraph(
 
 
 def base_table(sequences: Sequences, per_base: Sequence[npt.NDArray[Any]]) -> Any:
-    """One row per base as a `pyarrow.Table`: name, position, base, relevance; and where known chrom, coordinate."""
+    """One row per base as a `pyarrow.Table`: name, position, base, relevance; where known also chrom, coordinate."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -135,7 +135,7 @@ def base_table(sequences: Sequences, per_base: Sequence[npt.NDArray[Any]]) -> An
 
 
 def write_parquet(path: str | Path, parts: Iterable[tuple[Sequences, Sequence[npt.NDArray[Any]]]]) -> None:
-    """The `base_table` of several parts as one Parquet file, one row group each: memory holds one part at a time."""
+    """Write the `base_table` of parts to one Parquet file, a row group each; memory holds one part at a time."""
     import pyarrow.parquet as pq
 
     with new_file(path) as temporary:

@@ -169,7 +169,7 @@ class SequenceCNN(nn.Module):
         return (self.scores(x).argmax(1) == torch.as_tensor(np.asarray(y))).double().mean().item()
 
     def save(self, path: str | Path) -> None:
-        """Settings and weights in one file of plain tensors and numbers, written whole or not at all."""
+        """Write settings and weights to one file of plain tensors and numbers, whole or not at all."""
         buffer = io.BytesIO()  # torch.save to a file stores its name: the bytes would differ each time
         torch.save({"settings": self.settings, "state": self.state_dict()}, buffer)
         with new_file(path) as part:

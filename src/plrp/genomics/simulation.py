@@ -264,7 +264,7 @@ def simulate(
 def _labels(
     task: Task, several: list[Motif], count: int, empty_class: bool, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], list[str]]:
-    """Balanced labels in random order, which motifs each sequence holds (sequence, motif), and the classes' names."""
+    """Balanced labels in random order, which motifs each sequence holds (sequence, motif), and the class names."""
     if task == "classes":
         classes = len(several) + empty_class
         labels = rng.permutation(np.arange(count) % classes)

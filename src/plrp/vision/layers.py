@@ -25,7 +25,7 @@ CHANNEL_NAMES = ("red", "green", "blue")
 def thinning_figure(
     plain: Sequence[Thinning], pruned: Sequence[Thinning], *, name: str = "PLRP", title: str = "", maps: int = 6
 ) -> Figure:
-    """Layer by layer from the output to the input: which share of neurons and channels survives, and where it lies.
+    """Layer by layer from the output to the input: which share of neurons and channels survives, and where.
 
     plain, pruned: for the same layers, of LRP and of the pruned explanation, called `name`. Lines join the layers that
     all relevance passes; dots are layers inside residual blocks.

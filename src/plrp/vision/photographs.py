@@ -128,7 +128,7 @@ def _shrunk(width: int, height: int) -> tuple[int, int]:
 
 
 def _reduced(image: Image) -> Image:
-    """The picture at 1/2, 1/3, … of its size, the shorter side still at least `REDUCED_SIDE`."""
+    """The picture at 1/2, 1/3, … of its size, with the shorter side still at least `REDUCED_SIDE`."""
     from PIL import Image as pil
 
     factor = max(1, min(image.size) // REDUCED_SIDE)
