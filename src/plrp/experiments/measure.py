@@ -64,9 +64,9 @@ class Bench:
     def __init__(self, config: Config, store: Store, device: str = "cpu") -> None:
         self.config = config
         self.device = torch.device(device)
-        module, geometry = load_network(config, store)
+        module, preprocessing = load_network(config, store)
         self.model: nn.Module = module.to(self.device).eval()
-        self.samples: Samples = open_samples(config, geometry)
+        self.samples: Samples = open_samples(config, preprocessing)
         check_masks(config, self.samples)
 
     def part(self, index: int, tick: Tick = lambda kind, count: None) -> Part:
