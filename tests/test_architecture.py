@@ -27,7 +27,7 @@ finally:
 
 CHOOSES_THE_WALK = "engine.py"  # the one file that may import plrp.fast
 # Methods that reach upward, each within a function and through the table of contents: `import plrp; plrp.explain`.
-UPWARD = {("tape/trace.py", "Trace.explain"), ("tape/trace.py", "Trace.sweep")}
+UPWARD = {("tape/trace.py", f"Trace.{method}") for method in ("explain", "sweep", "rows")}
 NEVER = {"zennit", "captum", "quantus", "lxt"}  # oracles and peers: tests and benchmarks only
 WITHOUT_FAST = ["tests/test_conservation.py", "tests/test_pruning_oracle.py", "tests/test_gain_oracle.py"]
 
@@ -165,7 +165,7 @@ FILES = {
         from .tape.trace import Trace
         def explain():
             import plrp.leaf as other
-            return ["-m", "plrp.tape.trace"]
+            return ["-m", "plrp.tape.trace", f"plrp.tape.{other}", "plrp.nothing"]
         """,
 }
 
@@ -183,9 +183,10 @@ def test_every_way_to_import_is_seen(tmp_path: Path) -> None:
         ("tape/trace.py", 8, "Trace.explain", "plrp.upper", True),
         ("tape/trace.py", 9, "Trace.explain", "plrp.upper", True),
         ("tape/trace.py", 10, "Trace.explain", "plrp.upper", True),
-        ("tape/trace.py", 10, "Trace.explain", "plrp.tape.trace", False),
+        ("tape/trace.py", 10, "Trace.explain", "plrp.tape.trace", True),
         ("upper.py", 2, "", "plrp.tape.trace", False),
         ("upper.py", 4, "explain", "plrp.leaf", False),
+        ("upper.py", 5, "explain", "plrp.tape", False),
         ("upper.py", 5, "explain", "plrp.tape.trace", False),
     }
 
@@ -194,3 +195,5 @@ def test_a_ring_is_found() -> None:
     assert architecture.cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert architecture.cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
     assert architecture.reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": {"b"}, "b": {"c"}, "c": set()}
+    by_fast = {"a": {"fast", "c"}, "fast": {"c"}, "c": set()}
+    assert architecture.reduced(by_fast) == by_fast

@@ -56,7 +56,7 @@ class Import(NamedTuple):
     line: int
     scope: str  # the function or class around it, "" at the top
     module: str  # the module's full name
-    by_table: bool  # found by its name in the table of contents: `plrp.explain`, `from plrp import explain`
+    by_table: bool  # through the table of contents: `plrp.explain`, `from plrp import explain`
 
     @property
     def source(self) -> str:
@@ -157,11 +157,12 @@ class House:
             elif isinstance(node, ast.Attribute):
                 chain = _chain(node)
                 names = [chain] if chain and chain[0] in bound else ()
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in self.modules:
-                names = [node.value.split(".")] if node.value != "plrp" else ()
+            elif isinstance(node, ast.Constant) and re.fullmatch(r"plrp(\.\w+)+\.?", str(node.value)):
+                named = str(node.value).rstrip(".")  # f"plrp.fast.{name}" too
+                names = [named.split(".")] if named in self.modules else ()
             for parts in names:
                 module, by_table = self._resolve(parts)
-                yield Import(name, node.lineno, scope, module, by_table)
+                yield Import(name, node.lineno, scope, module, by_table or isinstance(node, ast.Attribute))
 
     def _resolve(self, parts: Sequence[str]) -> tuple[str, bool]:
         """The module that a dotted name means, and whether only the table of contents knows."""
@@ -221,7 +222,7 @@ def cycle(edges: dict[str, set[str]]) -> list[str]:
 
 WIDTH, MARGIN = 960, 22
 NAME, TEXT = 14, 11.5  # font sizes
-LETTER = 0.54 * TEXT  # mean width of a letter, on the safe side
+LETTER = 0.56 * TEXT  # mean width of a letter, on the safe side
 GAP, ROW = 16, 28  # between boxes of a row; between rows
 STYLE = """
   .card { fill: #ffffff } .band { fill: #f1f4f8 } .label { fill: #66707c }
@@ -331,13 +332,16 @@ def draw(house: House) -> str:
 
 
 def reduced(edges: dict[str, set[str]]) -> dict[str, set[str]]:
-    """The edges that no longer way replaces (the transitive reduction of a graph without cycles)."""
+    """Edges that no longer way replaces (the transitive reduction); ways through `fast`, which may go, do not count."""
 
     @cache
     def below(room: str) -> frozenset[str]:
-        return frozenset(r for t in edges[room] for r in ({t} | below(t)))
+        return frozenset(r for t in edges[room] for r in ({t} | (below(t) if t != "fast" else set())))
 
-    return {room: {t for t in ts if not any(t in below(o) for o in ts - {t})} for room, ts in edges.items()}
+    return {
+        room: {t for t in targets if not any(t in below(other) for other in targets - {t, "fast"})}
+        for room, targets in edges.items()
+    }
 
 
 def levels(house: House, edges: dict[str, set[str]]) -> dict[str, int]:
@@ -399,14 +403,20 @@ def placed(rows: list[list[str]], links: set[tuple[str, str]], boxes: dict[str, 
     for upper, lower in sorted(links):
         near.setdefault(upper, []).append(lower)
         near.setdefault(lower, []).append(upper)
+    arrows: dict[str, list[str]] = {}  # the places where an arrow crosses rows: it is to run straight down
+    for place in (place for row in rows for place in row if not boxes[place].name):
+        arrows.setdefault(place.split("@")[0], []).append(place)
     x = {room: WIDTH / 2 for row in rows for room in row}
+
+    def wish(room: str) -> float:
+        middle = _mean([x[other] for other in near.get(room, [])] or [WIDTH / 2])
+        if boxes[room].name:
+            return 0.7 * middle + 0.3 * WIDTH / 2
+        return 0.15 * middle + 0.85 * _mean([x[place] for place in arrows[room.split("@")[0]]])
+
     for turn in range(400):
         for row in rows if turn % 2 == 0 else rows[::-1]:
-            wishes = [_mean([x[o] for o in near.get(room, [])] or [WIDTH / 2]) for room in row]
-            wishes = [
-                0.85 * wish + 0.15 * WIDTH / 2 if boxes[r].name else wish for wish, r in zip(wishes, row, strict=True)
-            ]
-            x.update(zip(row, apart(wishes, [boxes[room].width for room in row]), strict=True))
+            x.update(zip(row, apart([wish(r) for r in row], [boxes[r].width for r in row]), strict=True))
     return x
 
 
