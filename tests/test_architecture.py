@@ -29,7 +29,7 @@ CHOOSES_THE_WALK = "engine.py"  # the one file that may import plrp.fast
 # Methods that reach upward, each within a function and through the table of contents: `import plrp; plrp.explain`.
 UPWARD = {("tape/trace.py", f"Trace.{method}") for method in ("explain", "sweep", "rows")}
 NEVER = {"zennit", "captum", "quantus", "lxt"}  # oracles and peers: tests and benchmarks only
-WITHOUT_FAST = ["tests/test_conservation.py", "tests/test_pruning_oracle.py", "tests/test_gain_oracle.py"]
+WITHOUT_FAST = [f"tests/test_{name}.py" for name in ("gain_oracle", "ledger", "trace")]
 
 
 @pytest.fixture(scope="module")
