@@ -328,7 +328,8 @@ def on_a_terminal(folder: Path, width: int, arguments: list[str]) -> tuple[str, 
     return seen.decode(), process.wait()
 
 
-@pytest.mark.parametrize("width", [40, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [40, 120])
 def test_a_terminal_narrow_and_wide(photos: Path, width: int) -> None:
     arguments = [
         "explain",
