@@ -101,7 +101,7 @@ class ExplainedPhotograph:
         return comparison_figure(self.picture, self.relevance[LRP], rows, title=self.title, **options)
 
     def layer_figures(self, variant: str | None = None) -> dict[str, Figure]:
-        """How relevance thins (`layers`) and which channels it flows through (`flow`), of a variant (default: the last)."""
+        """How relevance thins (`layers`) and where it flows (`flow`), for a variant (default: the last)."""
         name = variant or list(self.prunings)[-1]
         pruning = self.prunings[name]
         options: dict[str, Any] = {"target": self.target, "composite": self.composite}
