@@ -21,13 +21,15 @@ test: ## linter, formatter, types, and the tests that need no more than minutes
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" --reference $(FORMULAS)
-	PLRP_NATIVE=0 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(FORMULAS)
+	PLRP_NATIVE=0 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(PRUNING)
 
 # The readable code answers for itself: with the plain walk, without the compiled loops, and as if the folder of the
-# fast code were gone. `make test` does so with the formulas, `make test-all` with the whole core.
-FORMULAS := $(patsubst %, tests/test_%.py, conservation gain_oracle ledger pruning_oracle rules_oracle stacking)
+# fast code were gone (a first look at that: tests/test_architecture.py). `make test` runs the formulas so, `make test-all`
+# the whole core.
+PRUNING := $(patsubst %, tests/test_%.py, conservation gain_oracle pruning_oracle)
+FORMULAS := $(PRUNING) $(patsubst %, tests/test_%.py, ledger rules_oracle)
 CORE := $(FORMULAS) $(patsubst %, tests/test_%.py, \
-	errors invariance interop layouts networks own_rules pieces pruning_edges theta trace zennit) tests/metrics
+	errors invariance interop layouts networks own_rules pieces pruning_edges stacking theta trace zennit) tests/metrics
 
 test-all: test ## the same, whole networks at full size, and the core without its fast code
 	$(BIN)/python -m pytest -q -n 2 -m slow
