@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -142,6 +143,15 @@ def test_the_core_works_without_fast(pytestconfig: pytest.Config) -> None:
 def test_the_picture_is_that_of_the_source(house: House) -> None:
     drawn = architecture.PICTURE.read_text(encoding="utf-8")
     assert architecture.draw(house) == drawn, "The picture is out of date: python tools/architecture.py"
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md", "docs/decisions.md", "docs/speed.md"])
+def test_files_that_pages_name_are_there(page: str) -> None:
+    named = re.findall(r"[` ]([\w/]+\.(?:py|c|toml|txt))\b", (ROOT / page).read_text(encoding="utf-8"))
+    homes = (ROOT, ROOT / "src" / "plrp")
+    missing = {name for name in named if not any((home / name).exists() for home in homes)}
+    assert not missing, f"{page} names files that are not there: {sorted(missing)}"
+    assert named
 
 
 # --- the reader of imports itself -------------------------------------------------------------------------------------
