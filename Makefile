@@ -29,7 +29,7 @@ test: ## linter, formatter, types, and the tests that need no more than minutes
 PRUNING := $(patsubst %, tests/test_%.py, conservation gain_oracle pruning_oracle)
 FORMULAS := $(PRUNING) $(patsubst %, tests/test_%.py, ledger rules_oracle)
 CORE := $(FORMULAS) $(patsubst %, tests/test_%.py, \
-	errors invariance interop layouts networks own_rules pieces pruning_edges stacking theta trace zennit) tests/metrics
+	errors invariance interop networks own_rules pieces pruning_edges theta trace walk zennit) tests/metrics
 
 test-all: test ## the same, whole networks at full size, and the core without its fast code
 	$(BIN)/python -m pytest -q -n 2 -m slow

@@ -30,6 +30,7 @@ CHOOSES_THE_WALK = "engine.py"  # the one file that may import plrp.fast
 # Methods that reach upward, each within a function and through the table of contents: `import plrp; plrp.explain`.
 UPWARD = {("tape/trace.py", f"Trace.{method}") for method in ("explain", "sweep", "rows")}
 NEVER = {"zennit", "captum", "quantus", "lxt"}  # oracles and peers: tests and benchmarks only
+IMPORTS_FAST = re.compile(r"^(from|import) plrp\.fast\b|^from plrp import .*\bfast\b", re.MULTILINE)
 WITHOUT_FAST = [f"tests/test_{name}.py" for name in ("gain_oracle", "ledger", "trace")]
 
 
@@ -135,6 +136,13 @@ def test_the_core_works_without_fast(pytestconfig: pytest.Config) -> None:
     run = subprocess.run([*command, "--without-fast", *selection], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]
     assert "passed" in run.stdout
+
+
+def test_tests_of_fast_code_stand_in_a_folder_of_their_own() -> None:
+    """The others run without `plrp.fast` too; the wheel's look for the compiled loops."""
+    files = [*(ROOT / "tests").glob("*.py"), *(ROOT / "tests" / "metrics").glob("*.py")]
+    found = {file.name for file in files if IMPORTS_FAST.search(file.read_text(encoding="utf-8"))}
+    assert found <= {"test_wheel.py"}, f"{sorted(found)} import plrp.fast: move such tests to tests/fast."
 
 
 # --- the picture ------------------------------------------------------------------------------------------------------

@@ -156,6 +156,7 @@ def test_other_devices_take_the_plain_walk() -> None:
 
     trace = plrp.trace(nn.Linear(3, 2), torch.randn(1, 3))
     composite = plrp.composite("epsilon")
-    assert type(choose_walk(trace, None, composite, None, set(), False)) is not Walk or plrp.engine._PLAIN.get()
+    fast = plrp.engine._fast("walk")  # none within --reference and --without-fast
+    assert type(choose_walk(trace, None, composite, None, set(), False)) is (Walk if fast is None else fast.FastWalk)
     trace.inputs[0].data = trace.inputs[0].data.to("meta")
     assert type(choose_walk(trace, None, composite, None, set(), False)) is Walk
