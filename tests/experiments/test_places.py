@@ -155,7 +155,7 @@ def test_a_run_is_taken_up_by_its_url_on_the_command_line(tmp_path: Path, capsys
 def test_a_part_put_twice_is_one_part(tmp_path: Path) -> None:
     config = plain_world(tmp_path / "world", 3).changed(**{"data.count": 3, "data.digest": "d", "model.digest": "m"})
     store = Store(f"memory://{tmp_path.name}")
-    store.settle(config)
+    store.begin(config)
     for _ in range(2):
         store.put(config, 1, made_part(config, 1))
     assert len(store.place.names("parts")) == 1

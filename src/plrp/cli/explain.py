@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,6 +123,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Explains every photograph; a bad one is reported and skipped."""
+    from plrp.progress import progress
     from plrp.vision.photographs import BadImage, read_photograph
 
     photographs = [path for name in arguments.photographs for path in photographs_at(Path(name))]
@@ -144,9 +144,9 @@ def run(arguments: argparse.Namespace) -> int:
         model, prunings = prepared(arguments)
     done, skipped = 0, 0
     try:
-        with progress(len(photographs), arguments.quiet) as step:
+        with progress("explaining", len(photographs), False if arguments.quiet else None, transient=True) as step:
             for number, path in enumerate(photographs):
-                step(path.name)
+                step(1 if number else 0, path.name)
                 try:
                     photograph = read_photograph(path)
                     outputs[number].parent.mkdir(parents=True, exist_ok=True)
@@ -327,33 +327,6 @@ def _distinct(names: Sequence[str]) -> list[str]:
         seen.add(candidate)
         found.append(candidate)
     return found
-
-
-@contextmanager
-def progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A bar over the photographs on a terminal, nothing in a pipe; yields the function that names the next
-    one.
-    """
-    if quiet or not sys.stderr.isatty():
-        yield lambda name: None
-        return
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    except ImportError:
-        yield lambda name: None
-        return
-    columns = (BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        started = False
-
-        def step(name: str) -> None:
-            nonlocal started
-            bar.update(task, advance=1 if started else 0, description=name)
-            started = True
-
-        yield step
 
 
 def width_of_terminal() -> int:

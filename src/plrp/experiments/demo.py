@@ -29,9 +29,9 @@ from plrp.genomics.logo import around_strongest, logo_page
 from plrp.genomics.motifs import Motif
 from plrp.genomics.seqlets import Match, Pattern, find_patterns, find_seqlets, match_motifs, match_seqlets
 from plrp.genomics.simulation import Simulated
+from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.runs.places import Folder, refuse_strangers
-from plrp.runs.progress import progress
 
 from . import demo_page as report
 from . import pages, statements

@@ -20,25 +20,25 @@ from torch import Tensor, nn
 
 import plrp
 from plrp import metrics
-from plrp.fast.stacked_walk import MOST
 from plrp.metrics.robustness import scaled
 from plrp.metrics.scores import predict
 from plrp.metrics.seeded import draw
+from plrp.runs.parts import Tick
 
 from .config import LOCALIZATION, ROBUSTNESS, Config, ConfigError, Metric
-from .data import Sample, Samples, open_samples
+from .data import Dataset, Sample, open_samples
 from .networks import load_network
-from .store import Part, Store
-from .tables import Kept, Rows, SampleFacts
+from .part_files import SampleFacts, ScoreRows, StoredMaps
+from .store import PartContent, Store
 
 Cell = tuple[str, float]
 """A variant at a share p."""
 
-Tick = Callable[[str, int], None]
-"""Told of finished work: its kind (a key of `work`) and for how many samples."""
-
 SPARSITY = ("gini", "entropy", "hoyer", "nonzero")
 FORWARD, TRACE = "forward", "trace"
+STACKED = 16
+"""Samples × explanations that one fast walk takes at once (its `MOST`), for the estimate of its time."""
+
 MARGIN = 1.2
 """Over the memory of a first batch: how much more the allocator may come to hold."""
 
@@ -66,13 +66,13 @@ class Bench:
         self.device = torch.device(device)
         module, geometry = load_network(config, store)
         self.model: nn.Module = module.to(self.device).eval()
-        self.samples: Samples = open_samples(config, geometry)
+        self.samples: Dataset = open_samples(config, geometry)
         check_masks(config, self.samples)
 
-    def part(self, index: int, tick: Tick = lambda kind, count: None) -> Part:
+    def part(self, index: int, tick: Tick = lambda kind, count: None) -> PartContent:
         """The results of one part."""
-        rows = Rows()
-        kept: list[Kept] = []
+        rows = ScoreRows()
+        kept: list[StoredMaps] = []
         indices = self.config.part(index)
         for begin in range(0, len(indices), self.config.batch_size):
             chosen = indices[begin : begin + self.config.batch_size]
@@ -80,12 +80,12 @@ class Bench:
             if maps is not None:
                 kept.append(maps)
         about = {"sweep": self.config.name, "part": index, "plrp": plrp.__version__, "torch": torch.__version__}
-        return Part(rows.to_parquet(about), _joined(kept).to_hdf5() if kept else None)
+        return PartContent(rows.to_parquet(about), _joined(kept).to_hdf5() if kept else None)
 
     def rehearse(self, index: int = 0, clock: Callable[[], float] = time.perf_counter) -> Rehearsal:
         """Do each kind of work once, on the first batch of a part, and see what it takes by a clock."""
         chosen = self.config.part(index)[: self.config.batch_size]
-        batch = _Batch(self, chosen, Rows(), lambda kind, count: None)
+        batch = _Batch(self, chosen, ScoreRows(), lambda kind, count: None)
         seconds: dict[str, float] = {}
 
         def timed(kind: str, function: Callable[[], Any]) -> Any:
@@ -105,7 +105,7 @@ class Bench:
         for variant in sorted(variants, key=lambda name: not name.endswith("+gain")):
             cells = [cell for cell in self.config.cells if cell[0] == variant]
             if not variant.endswith("+gain"):  # with it, most shares may be one and the same map: all are tried
-                cells = _typical(cells, max(1, MOST // len(chosen)) if variant == "lambda" else 1)
+                cells = _typical(cells, max(1, STACKED // len(chosen)) if variant == "lambda" else 1)
             timed(variant, lambda cells=cells: deque(self.explained(trace, target, cells), maxlen=0))  # type: ignore[misc]
             seconds[variant] /= len(cells)
         return Rehearsal(seconds, int(MARGIN * _peak_memory()))
@@ -146,7 +146,7 @@ class Bench:
 class _Batch:
     """One batch on its way through the bench."""
 
-    def __init__(self, bench: Bench, indices: Sequence[int], rows: Rows, tick: Tick) -> None:
+    def __init__(self, bench: Bench, indices: Sequence[int], rows: ScoreRows, tick: Tick) -> None:
         self.bench, self.config, self.rows, self.tick = bench, bench.config, rows, tick
         self.indices = list(indices)
         self.samples: list[Sample] = [bench.samples[index] for index in indices]
@@ -165,7 +165,7 @@ class _Batch:
             )
         return trace.output.argmax(1)
 
-    def measure(self) -> Kept | None:
+    def measure(self) -> StoredMaps | None:
         """Measure everything, and return the maps to keep."""
         config, bench = self.config, self.bench
         trace = plrp.trace(bench.model, self.inputs)
@@ -314,13 +314,13 @@ class _Batch:
             if covered:
                 self.tick(variant, covered)
 
-    def kept(self, maps: dict[Cell, Tensor]) -> Kept | None:
+    def kept(self, maps: dict[Cell, Tensor]) -> StoredMaps | None:
         """The maps of the samples whose maps are wanted, with what they lie on."""
         wanted = self.config.maps
         rows = [r for r, i in enumerate(self.indices) if wanted is not None and wanted.covers(i, 0)]
         if not rows:
             return None
-        return Kept(
+        return StoredMaps(
             [self.indices[r] for r in rows],
             {cell: relevance[rows].cpu().numpy() for cell, relevance in maps.items()},
             np.stack([self.samples[r].drawn for r in rows]),
@@ -393,7 +393,7 @@ def check_metrics(config: Config) -> None:
             raise ConfigError(f"metrics.{metric.name}.preset is 'innvestigate', or not given.")
 
 
-def check_masks(config: Config, samples: Samples) -> None:
+def check_masks(config: Config, samples: Dataset) -> None:
     """Refuse localization where there is no ground truth."""
     for metric in config.metrics:
         if metric.function in LOCALIZATION and not samples.masked:
@@ -429,10 +429,10 @@ def _typical(cells: Sequence[Cell], stacked: int) -> list[Cell]:
     return list(dict.fromkeys([cells[0], *cells[middle : middle + stacked]]))
 
 
-def _joined(kept: list[Kept]) -> Kept:
+def _joined(kept: list[StoredMaps]) -> StoredMaps:
     """The maps of several batches as one."""
     masks = [k.masks for k in kept if k.masks is not None]
-    return Kept(
+    return StoredMaps(
         [sample for k in kept for sample in k.samples],
         {cell: np.concatenate([k.maps[cell] for k in kept]) for cell in kept[0].maps},
         np.concatenate([k.inputs for k in kept]),

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from .config import Config, ConfigError
-from .data import DNA, Samples, open_samples
+from .data import DNA, Dataset, open_samples
 from .store import Store
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _train(config: Config, store: Store, show_progress: bool | None) -> None:
     """Train on the sequences that are not explained, on one thread, so that the same seed gives the same weights."""
     from plrp.genomics import SequenceCNN
 
-    samples: Samples = open_samples(config)
+    samples: Dataset = open_samples(config)
     if not isinstance(samples, DNA) or samples.part != "test":
         raise ConfigError(f"{SEQUENCE_CNN} without weights is trained on DNA with known motifs, and explains its test.")
     train, validation, test = samples.split

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from plrp.spelling import nearest
+
 from .config import Config, ConfigError, Data, Maps, Metric, Model
 
 SPARSITY = (Metric("gini"), Metric("entropy"), Metric("nonzero"))
@@ -85,8 +87,6 @@ def preset(
     >>> preset("genomics-4").model.options["filters"]
     4
     """
-    from plrp.composites import nearest
-
     if name not in PRESETS:
         raise ConfigError(f"no preset {name!r}{nearest(name, list(PRESETS))}.")
     if root is None and not name.startswith("genomics"):

@@ -44,7 +44,7 @@ class ConfigChanged(WrongPlace):
 
 
 @dataclass(frozen=True)
-class Part:
+class PartContent:
     """The results of one part: a Parquet file, and an HDF5 file where maps are kept."""
 
     scores: bytes
@@ -52,7 +52,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Found:
+class PartNames:
     """The names under which a part is kept."""
 
     scores: str
@@ -84,7 +84,7 @@ class Store:
         except FileNotFoundError:
             return {}
 
-    def settle(self, config: Config, facts: dict[str, Any] | None = None) -> Config:
+    def begin(self, config: Config, facts: dict[str, Any] | None = None) -> Config:
         """Begin a run, or take it up: a config that would give other results is refused with what differs.
 
         More samples may be asked for than before. Returns the config that holds from now on.
@@ -111,13 +111,13 @@ class Store:
 
     # -- parts
 
-    def put(self, config: Config, index: int, part: Part) -> None:
+    def put(self, config: Config, index: int, part: PartContent) -> None:
         """Keep a part. The maps come first: where the scores are, the part is done."""
         if part.maps is not None:
             self.place.write(self._name(config, index, "maps", part.maps), part.maps)
         self.place.write(self._name(config, index, "parts", part.scores), part.scores)
 
-    def find(self, config: Config, indices: Iterable[int] | None = None) -> dict[int, Found]:
+    def find(self, config: Config, indices: Iterable[int] | None = None) -> dict[int, PartNames]:
         """The parts of a config that are there, by index; whether they are sound shows when they are read."""
         wanted = range(config.parts) if indices is None else indices
         keys = {(index, config.key(index)): index for index in wanted}
@@ -130,16 +130,16 @@ class Store:
                     if index is not None:
                         found[index] = name
         return {
-            index: Found(name, maps.get(index))
+            index: PartNames(name, maps.get(index))
             for index, name in sorted(scores.items())
             if config.maps is None or not any(config.maps.covers(s, 0) for s in config.part(index)) or index in maps
         }
 
-    def sound(self, config: Config, indices: Iterable[int] | None = None) -> tuple[set[int], list[str]]:
+    def verify(self, config: Config, indices: Iterable[int] | None = None) -> tuple[set[int], list[str]]:
         """The parts that are there and whole; damaged ones are removed, and their names returned."""
         whole, removed = set(), []
 
-        def damaged(found: Found) -> list[str]:
+        def damaged(found: PartNames) -> list[str]:
             return [name for name in (found.scores, found.maps) if name is not None and self._read(name) is None]
 
         there = list(self.find(config, indices).items())
@@ -154,11 +154,11 @@ class Store:
                         whole.add(index)
         return whole, removed
 
-    def get(self, found: Found) -> bytes | None:
+    def get(self, found: PartNames) -> bytes | None:
         """The scores of a part as Parquet bytes; None where they are damaged."""
         return self._read(found.scores)
 
-    def get_maps(self, found: Found) -> bytes | None:
+    def get_maps(self, found: PartNames) -> bytes | None:
         """The maps of a part as HDF5 bytes; None where there are none or they are damaged."""
         return None if found.maps is None else self._read(found.maps)
 

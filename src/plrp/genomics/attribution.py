@@ -20,9 +20,9 @@ import plrp
 from plrp.composites import Composite
 from plrp.composites import composite as named_composite
 from plrp.explanation import check_pruning
+from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.rules import AlphaBeta, Branch, Epsilon, Gamma, Part, Rule, ZPlus
-from plrp.runs.progress import progress
 from plrp.tape.maps import LinearMap
 from plrp.tape.refusals import check_model
 

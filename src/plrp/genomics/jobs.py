@@ -24,10 +24,12 @@ from torch import nn
 
 from plrp.errors import UsageError, usage
 from plrp.files import new_file
+from plrp.progress import progress
 from plrp.pruning import Pruning
-from plrp.runs.cluster import Failure, Failures, RayCluster, Tick, Work, inside, spread
+from plrp.runs.crew import Watch
+from plrp.runs.parts import Failure, Tick, Work
 from plrp.runs.places import Folder, Place, RunError, WrongPlace, place_at, refuse_strangers
-from plrp.runs.progress import progress
+from plrp.runs.ray import RayCluster, inside, spread
 from plrp.tape.refusals import check_device
 from plrp.targets import check_target
 
@@ -122,7 +124,7 @@ def explain_file(
     takes every n-th part from the i-th on; the process that finds all parts finished gathers them. `about` is kept in
     `run.json` and must be the same when a run is taken up again (the model's name and weights, say).
 
-    A `plrp.runs.cluster.RayCluster` as `engine` makes the parts on its nodes, which find the same files under the same
+    A `plrp.runs.ray.RayCluster` as `engine` makes the parts on its nodes, which find the same files under the same
     names, or in the folder that its runtime environment brings; the model has to be named then. Parts that could not be
     made are in `Outcome.failures`.
 
@@ -168,22 +170,22 @@ def explain_file(
         say(MATCHING)
     with progress("explaining", sum(len(plan[k]) for k in mine), show_progress) as step:
         step(sum(len(plan[k]) for k in set(mine).difference(missing)))
-        listener = _Listener(lambda k: step(len(plan[k])), say)
+        watch = _Parts(lambda k: step(len(plan[k])), say)
         failures: list[Failure] = []
         try:
             if engine is None:
                 for k in missing:
                     explaining.do(k)
-                    listener.done(k)
+                    watch.done(k)
             else:
                 data = explaining.as_data(engine.runtime_env.get("working_dir"))
-                failures = spread(engine, Work("plrp.genomics.jobs:Explaining", data), missing, listener)
+                failures = spread(engine, Work("plrp.genomics.jobs:Explaining", data), missing, watch)
         except KeyboardInterrupt:
-            say(f"stopped: {listener.stored} of {len(missing)} parts were stored; started again, it goes on from there")
+            say(f"stopped: {watch.stored} of {len(missing)} parts were stored; start again to resume")
             raise
     there = set(place.names("parts"))
     done = sum(_part(k) in there for k in range(len(plan)))
-    outcome = Outcome(listener.stored, done, len(plan), len(explaining.sequences), tuple(failures))
+    outcome = Outcome(watch.stored, done, len(plan), len(explaining.sequences), tuple(failures))
     if outcome.complete:
         _gather(place, explaining.sequences, plan, pooling, ambiguous)
     return outcome
@@ -287,28 +289,17 @@ class Explaining:
             write_npz(path, relevance=found.relevance, score=found.score, target=found.target, **named)
 
 
-class _Listener:
-    """Hears from a cluster, and moves the bar."""
+class _Parts(Watch):
+    """Moves the bar by parts, which are short enough to be counted whole."""
 
     def __init__(self, step: Callable[[int], None], say: Callable[[str], None]) -> None:
-        self.step, self.say = step, say
-        self.stored = 0
-        self.failures = Failures()
-
-    def costs(self, cost: Mapping[str, Any], workers: int) -> None:
-        """Not asked for here."""
-
-    def tick(self, kind: str, count: int) -> None:
-        """Parts are short enough to be counted whole."""
+        super().__init__(say)
+        self.step = step
 
     def done(self, index: int) -> None:
         """A part is stored."""
-        self.stored += 1
+        super().done(index)
         self.step(index)
-
-    def failed(self, failure: Failure) -> None:
-        """A part is given up; the others go on."""
-        self.say(self.failures.told(failure))
 
 
 def _part(number: int) -> str:

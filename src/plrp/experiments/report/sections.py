@@ -16,7 +16,7 @@ from plrp.experiments.intervals import METHOD
 from plrp.experiments.measured import BASELINE, LABELS, LRP, VARIANTS, Measured, Method, plain
 from plrp.experiments.pages import cards, contents, escape, folded, page, section, table
 from plrp.experiments.statements import Statement
-from plrp.runs.progress import progress
+from plrp.progress import progress
 
 from . import examples
 from .runs import Run, across, slug
