@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .rules import AlphaBeta, Epsilon, Flat, Gamma, Rule, ZBox, ZPlus
+from .spelling import nearest
 from .tables import render_table
 from .tape.operations import Family
 from .tape.trace import Trace
@@ -113,12 +113,6 @@ class Composite:
         rows += [("first layers", repr(self.first))] if self.first is not None else []
         rows += [(getattr(holds, "__name__", "custom"), repr(rule)) for holds, rule in self.rules]
         return f"{self.name}\n" + render_table(("layers", "rule"), rows)
-
-
-def nearest(name: str, names: Sequence[str]) -> str:
-    """'; nearest: …' for an unknown name."""
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.3) or list(names[:3])
-    return f"; nearest: {', '.join(close)}" if close else ""
 
 
 _NAMED: dict[str, Callable[..., Composite]] = {
