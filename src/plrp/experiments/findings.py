@@ -12,7 +12,8 @@ from . import statements
 from .measured import Measured
 from .statements import Statement
 
-EXAMPLE_P = statements.LOGO_P
+MOTIF_P = 0.5
+"""Pruned share for motif finding: sharper regions than the logo plots' 0.25."""
 
 
 @dataclass(frozen=True)
