@@ -168,7 +168,7 @@ def test_what_differs_is_said_entry_by_entry() -> None:
     assert "part_size was 8 and is 2" in said
     assert len(said) == 3  # and not the limit: more samples may be asked for
     without = Config.from_dict({**TINY, "metrics": {"gini": {}}})
-    assert "metrics.local_lipschitz.samples was 3 and is not there" in differences(old, without)
+    assert "metrics.local_lipschitz.samples was 3 and is absent" in differences(old, without)
 
 
 def test_entries_are_changed_by_their_dotted_names() -> None:

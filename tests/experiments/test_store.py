@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -211,3 +212,17 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     holder.join()
     with Folder(tmp_path).lock():
         pass
+
+
+def test_a_file_of_an_earlier_version_is_the_same_config_and_is_left_as_it_is(tmp_path: Path) -> None:
+    """Lists used to stand in one line."""
+    config = counted(tmp_path / "world")
+    store = Store(tmp_path / "run")
+    store.begin(config)
+    file = tmp_path / "run" / "config.toml"
+    earlier = re.sub(r",\s*\]", "]", re.sub(r"\[\s+", "[", re.sub(r",\n\s+", ", ", file.read_text())))
+    assert "p = [0.0, 0.1, 0.3, 0.6, 0.9]" in earlier
+    file.write_text(earlier)
+    assert store.config() == config
+    assert store.begin(config) == config
+    assert file.read_text() == earlier

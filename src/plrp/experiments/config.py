@@ -412,35 +412,18 @@ def read_toml(text: str) -> dict[str, Any]:
 
 def write_toml(table: Mapping[str, Any]) -> str:
     """Plain data (text, numbers, booleans, lists, tables) as a TOML document; None is left out."""
-    return "\n".join(_toml_lines(table, ())).strip() + "\n"
+    try:
+        import tomli_w
+    except ImportError:
+        raise ImportError("configs are written with tomli-w: pip install 'plrp[experiments]'") from None
 
+    def entries(table: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: entries(v) if isinstance(v, Mapping) else v for k, v in table.items() if v is not None}
 
-def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
-    plain = {k: v for k, v in table.items() if not isinstance(v, Mapping) and v is not None}
-    lines = ["", f"[{'.'.join(map(_toml_key, path))}]"] if path and (plain or not table) else []
-    lines += [f"{_toml_key(name)} = {_toml_value(value)}" for name, value in plain.items()]
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            lines += _toml_lines(value, (*path, name))
-    return lines
-
-
-def _toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_value(name)
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return "nan" if value != value else repr(value)  # repr of the infinities is TOML's too
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    raise ConfigError(f"{value!r} ({type(value).__name__}) cannot be written to a config.")
+    try:
+        return tomli_w.dumps(entries(table))
+    except TypeError as error:
+        raise ConfigError(f"a config holds text, numbers, booleans, lists and tables only ({error}).") from None
 
 
 # -- plain data and back
@@ -510,5 +493,5 @@ def _split(name: str) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    text = "not there" if value is None else _toml_value(value)
+    text = "absent" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:77]}…"

@@ -99,9 +99,8 @@ class Store:
                 )
             if known.samples > config.samples:  # a first look at what is there already
                 config = config.changed(**{"data.limit": known.samples})
-        document = config.to_toml().encode()
-        if not self.place.exists(CONFIG) or self.place.read(CONFIG) != document:
-            self.place.write(CONFIG, document)
+        if not self.place.exists(CONFIG) or self.config() != config:
+            self.place.write(CONFIG, config.to_toml().encode())
         if facts is not None:
             starts = self.manifest().get("starts", [])
             started = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts}

@@ -130,7 +130,7 @@ def headline(config: Config, parts: int, missing: int, shard: tuple[int, int]) -
 
 def check_extras() -> None:
     """Say what is missing before hours of work, not after."""
-    for package in ("pyarrow", "pandas", "h5py"):
+    for package in ("pyarrow", "pandas", "h5py", "tomli_w"):
         if importlib.util.find_spec(package) is None:
             raise ImportError(f"sweeps need {package}: pip install 'plrp[experiments]'")
 
