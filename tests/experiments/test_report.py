@@ -162,7 +162,7 @@ def test_a_folder_of_other_files_is_refused(tmp_path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     (site / "index.html").write_text("somebody's page")
-    with pytest.raises(RunError, match="site holds files of others"):
+    with pytest.raises(RunError, match="site holds other files"):
         report.write([run], site, formats=())
     with pytest.raises(RunError, match=r"index\.html is a file: name a folder"):
         report.write([run], site / "index.html", formats=())

@@ -376,7 +376,7 @@ def test_a_folder_of_other_files_is_refused(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "run.toml").write_text(config.to_toml())
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("")
-    for out, message in (("thesis", "thesis holds files of others (chapter.tex)"), ("run.toml", "run.toml is a file")):
+    for out, message in (("thesis", "thesis holds other files (chapter.tex)"), ("run.toml", "run.toml is a file")):
         assert cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / out)]) == 2
         assert message in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.tex"]

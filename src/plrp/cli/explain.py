@@ -28,7 +28,7 @@ examples:
 
 With several photographs, or a folder of them, -o and --save name a folder, or a file whose name goes before each
 photograph's.
-exit codes: 0 all done; 1 failed while working, or photographs that could not be read (the others are done);
+exit codes: 0 all done; 1 failed while working, or some photographs could not be read (the others are done);
 2 wrong usage: an option, or what it names, cannot be used, or none of the photographs is there; 130 interrupted
 """
 FORMATS = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
@@ -74,7 +74,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--method",
         choices=("lambda", "M"),
         default="lambda",
-        help="where pruned relevance goes: survivors are scaled, or the rule is applied again",
+        help="where pruned relevance goes: survivors are scaled, or the layer's rule redistributes it",
     )
     how.add_argument(
         "--sparsity-gain",
@@ -168,7 +168,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def photographs_at(path: Path) -> list[Path]:
-    """The photograph itself, or those of a folder, in order, but for pictures that this command drew."""
+    """The photograph itself, or those of a folder, in order, except for pictures that this command drew."""
     from plrp.vision.photographs import SUFFIXES
 
     if not path.is_dir():
@@ -316,7 +316,7 @@ def output_paths(given: str | None, photographs: Sequence[Path], suffix: str, ta
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """The names, with -2, -3, … where one comes again (`a/1.jpg`, `b/1.jpg`)."""
+    """The names, with -2, -3, … where one is repeated (`a/1.jpg`, `b/1.jpg`)."""
     seen: set[str] = set()
     found = []
     for name in names:

@@ -1,7 +1,7 @@
 """What a sweep does, as data: data set × model × composite × variants × p × metrics.
 
-A `Config` is immutable, comes from and goes to TOML, and is written beside its results. What it does not hold is how
-the work is done (workers, device, progress): that changes no result.
+A `Config` is immutable, comes from and goes to TOML, and is written beside its results. It does not hold how the work
+is done (workers, device, progress): that changes no result.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class Config:
         for metric in self.metrics:
             for p in metric.p or ():
                 if p not in self.p:
-                    raise ConfigError(f"metrics.{metric.name}.p has {p}, which the sweep's own p has not.")
+                    raise ConfigError(f"metrics.{metric.name}.p has {p}, which is not among the sweep's p.")
         Pruning(p=None, sparsity_gain=self.sparsity_gain, measure=self.measure)  # refuses what makes no sense
         _whole(self.part_size, "part_size")
         _whole(self.batch_size, "batch_size")
@@ -257,7 +257,7 @@ class Config:
     def samples(self) -> int:
         """How many samples are explained; known once the data were opened."""
         if self.data.count is None:
-            raise ConfigError("this config was not resolved yet: nobody has counted the samples.")
+            raise ConfigError("this config is not resolved yet: its samples have not been counted.")
         return self.data.count if self.data.limit is None else min(self.data.count, self.data.limit)
 
     @property
@@ -302,7 +302,7 @@ class Config:
         return cls(**_tuples(values))
 
     def to_dict(self) -> dict[str, Any]:
-        """The inverse of `from_dict`: plain data, entries that say nothing left out."""
+        """The inverse of `from_dict`: plain data, without empty entries."""
         table: dict[str, Any] = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
@@ -319,7 +319,7 @@ class Config:
 
     @classmethod
     def read(cls, path: str | Path) -> Config:
-        """From a TOML file; relative paths in it are taken from the file's folder."""
+        """From a TOML file; relative paths in it start at the file's folder."""
         path = Path(path)
         try:
             return cls.from_dict(read_toml(path.read_text("utf-8"))).at(path.parent)
@@ -333,7 +333,7 @@ class Config:
         return write_toml(self.to_dict())
 
     def at(self, folder: str | Path) -> Config:
-        """With relative paths taken from a folder, and made absolute."""
+        """With relative paths made absolute, starting at a folder."""
         base = Path(folder).resolve()
 
         def absolute(text: Any) -> str:
@@ -363,13 +363,13 @@ class Config:
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """All that decides the results: not names, not where things lie, not how many samples are asked for."""
+    """All that decides the results: not names, not folders, not how many samples are asked for."""
     table = config.to_dict()
     del table["name"], table["part_size"]
     for section, entries in (("data", ("root", "limit", *PATHS)), ("model", ("name", "weights"))):
         for entry in entries:
             table[section].pop(entry, None)
-    # A model is known by its weights and its name; a file by its name alone, wherever it lies.
+    # A model is identified by its weights and its name; a file by its name, whatever its folder.
     table["model"]["name"] = Path(config.model.name).name if ".py:" in config.model.name else config.model.name
     return table
 
@@ -430,14 +430,14 @@ def write_toml(table: Mapping[str, Any]) -> str:
 
 
 def _with_options(kind: Any, table: Mapping[str, Any], where: str) -> Any:
-    """A dataclass from a table in which its options stand beside its own entries."""
-    own = [f.name for f in fields(kind) if f.name != "options"]
-    values = {k: v for k, v in table.items() if k in own}
+    """A dataclass from a table in which its options stand beside its fields."""
+    known = [f.name for f in fields(kind) if f.name != "options"]
+    values = {k: v for k, v in table.items() if k in known}
     for name in ("p",):
         if isinstance(values.get(name), list):
             values[name] = tuple(values[name])
     try:
-        return kind(**values, options={k: v for k, v in table.items() if k not in own})
+        return kind(**values, options={k: v for k, v in table.items() if k not in known})
     except TypeError as error:
         missing = re.search(r"'(\w+)'", str(error))
         raise ConfigError(f"{where} needs the entry `{missing[1] if missing else error}`.") from None
@@ -459,9 +459,9 @@ def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Mapping[
         if not isinstance(entry, Mapping):
             raise ConfigError(f"metrics.{prefix}{name} is a table of options, not {entry!r}.")
         below = {k: v for k, v in entry.items() if isinstance(v, Mapping)}
-        own = {k: v for k, v in entry.items() if k not in below}
-        if own or not below:
-            found[prefix + name] = own
+        options = {k: v for k, v in entry.items() if k not in below}
+        if options or not below:
+            found[prefix + name] = options
         found |= _flattened(below, f"{prefix}{name}.")
     return found
 

@@ -1,4 +1,4 @@
-"""The samples of a sweep by number: photographs, DNA sequences, or arrays of one's own."""
+"""The samples of a sweep by number: photographs, DNA sequences, or a user's arrays."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def digest(self) -> str:
-        """A short hash by which the same samples are known again, wherever they lie."""
+        """A short hash that identifies the samples, whatever their folder."""
 
 
 def open_samples(config: Config, geometry: Geometry | None = None) -> Dataset:
@@ -162,7 +162,7 @@ class DNA(Dataset):
 
 
 class Arrays(Dataset):
-    """Samples of one's own: an `.npz` with `inputs` (sample, channel, *space) and, if there are any, `masks` (sample,
+    """A user's samples: an `.npz` with `inputs` (sample, channel, *space) and, if there are any, `masks` (sample,
     *space) and `labels` (sample,).
     """
 

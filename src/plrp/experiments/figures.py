@@ -54,7 +54,7 @@ DARK = {
 
 @dataclass(frozen=True)
 class MetricStyle:
-    """How a metric is called; better: 1 where higher is, −1 where lower is, 0 neither; whole: its range, if any."""
+    """A metric's title; better: 1 where higher is better, −1 where lower is, else 0; whole: its range, if any."""
 
     title: str
     better: int
@@ -97,7 +97,7 @@ PIXELS = 104
 
 
 def metric(name: str) -> MetricStyle:
-    """How a metric is called; a suffix (`local_lipschitz.max`) is kept beside the title."""
+    """How a metric is shown; a suffix (`local_lipschitz.max`) follows the title."""
     base, _, suffix = name.partition(".")
     known = METRICS.get(base, MetricStyle(base.replace("_", " "), 0))
     if not suffix:
@@ -250,11 +250,11 @@ class _Line:
     def until(self, p: float) -> _Line:
         """The part up to p."""
         shown = np.array(self.x) <= p + 1e-9
-        x = [at for at, kept in zip(self.x, shown, strict=True) if kept]
+        x = [at for at, inside in zip(self.x, shown, strict=True) if inside]
         return _Line(self.variant, x, self.y[shown], self.low[shown], self.high[shown])
 
     def fills(self, low: float, high: float) -> bool:
-        """Whether the band covers a panel from `low` to `high` wholly, and so would tell nothing."""
+        """Whether the band covers all of a panel from `low` to `high`, and so would show nothing."""
         return bool(((self.low < low) & (self.high > high)).all())
 
 

@@ -1,4 +1,4 @@
-"""The network of a sweep: one of the user's by name, or the paper's sequence CNN, trained once and kept in the run."""
+"""The network of a sweep: a user's by name, or the paper's sequence CNN, trained once and stored in the run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def load_network(config: Config, store: Store) -> tuple[nn.Module, Geometry | No
 
 
 def network_digest(config: Config, store: Store, show_progress: bool | None = None) -> str:
-    """A short hash by which the same weights are known again; trains the sequence CNN where that was not done yet."""
+    """A short hash that identifies the weights; trains the sequence CNN if that was not done yet."""
     model = config.model
     if model.name == SEQUENCE_CNN and model.weights is None:
         if not store.place.exists(NETWORK):

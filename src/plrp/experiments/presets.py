@@ -82,7 +82,7 @@ def preset(
 
     `root` is the folder of the photographs (`images` and `ground_truth_mask` of ECSSD; ImageNet's validation set, of
     which 3,900 are drawn so that all classes are there), or one that holds it as `ecssd` or `imagenet`; sequences are
-    simulated and need none. `weights` takes weights of one's own in place of the published ones.
+    simulated and need none. `weights` replaces the published ones.
 
     >>> preset("genomics-4").model.options["filters"]
     4

@@ -1,12 +1,12 @@
-"""Where the results of a sweep are kept: parts that appear whole or not at all, and know whether they are sound.
+"""Where the results of a sweep are stored: parts that appear whole or not at all, and can be checked.
 
     RUN/config.toml                         the resolved config
     RUN/run.json                            versions, git commit, seeds, and every start
     RUN/parts/000003-KEY-CHECKSUM.parquet   scores of one part; KEY is a hash of all that decides them
-    RUN/maps/000003-KEY-CHECKSUM.h5         its relevance maps, if they are kept
+    RUN/maps/000003-KEY-CHECKSUM.h5         its relevance maps, if any are stored
 
 What exists is done. A part's name holds the checksum of its content, so a part that was cut off or damaged is found,
-thrown away and done again. Parts are pure functions of config and index: two processes that make the same one
+removed and made again. Parts are pure functions of config and index: two processes that make the same one
 write the same bytes under the same name.
 """
 
@@ -34,18 +34,18 @@ _NAME = re.compile(r"(?P<index>\d{6,})-(?P<key>[0-9a-f]{16})-(?P<checksum>[0-9a-
 
 
 class PartsMissing(RunError):
-    """A sweep that went to its end, but for parts that could not be made; the message names them."""
+    """A sweep that finished; some parts could not be made, and the message lists them."""
 
     exit_code = 3
 
 
 class ConfigChanged(WrongPlace):
-    """A config that would give other results than those a run holds already; the message says what differs."""
+    """A config that would give other results than those of the run; the message says what differs."""
 
 
 @dataclass(frozen=True)
 class PartContent:
-    """The results of one part: a Parquet file, and an HDF5 file where maps are kept."""
+    """The results of one part: a Parquet file, and an HDF5 file where maps are stored."""
 
     scores: bytes
     maps: bytes | None = None
@@ -53,7 +53,7 @@ class PartContent:
 
 @dataclass(frozen=True)
 class PartNames:
-    """The names under which a part is kept."""
+    """The names under which a part is stored."""
 
     scores: str
     maps: str | None
@@ -75,7 +75,7 @@ class Store:
         try:
             return Config.from_dict(read_toml(self.place.read(CONFIG).decode()))
         except FileNotFoundError:
-            raise WrongPlace(f"{self} is no run: it has no {CONFIG}.") from None
+            raise WrongPlace(f"{self} is not a run: it has no {CONFIG}.") from None
 
     def manifest(self) -> dict[str, Any]:
         """Versions, git commit, seeds, and every start of the sweep."""
@@ -85,17 +85,17 @@ class Store:
             return {}
 
     def begin(self, config: Config, facts: dict[str, Any] | None = None) -> Config:
-        """Begin a run, or take it up: a config that would give other results is refused with what differs.
+        """Begin a run, or resume it: a config that would give other results is refused with what differs.
 
-        More samples may be asked for than before. Returns the config that holds from now on.
+        More samples may be asked for than before. Returns the config that is valid from now on.
         """
         if self.place.exists(CONFIG):
             known = self.config()
             differing = differences(known, config)
             if differing:
                 raise ConfigChanged(
-                    f"{self} holds results of another config: {'; '.join(differing)}. Choose another folder, or put "
-                    "back what was changed."
+                    f"{self} holds results of another config: {'; '.join(differing)}. Choose another folder, or undo "
+                    "the change."
                 )
             if known.samples > config.samples:  # a first look at what is there already
                 config = config.changed(**{"data.limit": known.samples})

@@ -1,4 +1,4 @@
-"""Work in numbered parts, as data: what a worker is told, and what it answers of a part that failed."""
+"""Work in numbered parts, as data: what workers are sent, and what they report of a part that failed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMED = 20
 """Causes of failures that an error names."""
 
 WORKER_DIED, NODE_LOST = "WorkerDied", "NodeLost"
-"""Kinds of failures that are no exception of the part's own."""
+"""Kinds of failures that are not exceptions raised by the part's maker."""
 
 Tick = Callable[[str, int], None]
 """Called with work that is done: its kind, and how much of it."""
