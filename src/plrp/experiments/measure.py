@@ -94,10 +94,8 @@ class Bench:
             seconds[kind] = (clock() - start) / len(chosen)
             return result
 
-        trace = plrp.trace(self.model, batch.inputs)
-        trace.explain(
-            target=batch.target(trace), composite=self.config.composite
-        )  # so that what only the first pass costs is not timed
+        trace = plrp.trace(self.model, batch.inputs)  # the first pass costs more than the others
+        trace.explain(target=batch.target(trace), composite=self.config.composite)
         trace = timed(TRACE, lambda: plrp.trace(self.model, batch.inputs))
         target = batch.target(trace)
         if any(metric.function == "pixel_flipping" for metric in self.config.metrics):
