@@ -155,7 +155,7 @@ def main() -> None:
         "sweep",
         "images",
         "core hours",
-        "of these, but for pixel flipping",
+        "without pixel flipping",
         f"{options.cores} cores",
         "one GPU (assumed)",
         f"{options.workers} workers",

@@ -110,7 +110,7 @@ TINY = {"data": {"kind": "arrays", "root": "d.npz"}, "model": {"name": "net.py:b
         ({"metrics": {}}, "measures nothing"),
         ({"metrics": {"beauty": {}}}, "unknown metric 'beauty'"),
         ({"metrics": {"gini": 3}}, "is a table"),
-        ({"metrics": {"gini": {"p": [0.33]}}}, "0.33, which the sweep's own p has not"),
+        ({"metrics": {"gini": {"p": [0.33]}}}, "0.33, which is not among the sweep's p"),
         ({"metrics": {"gini": {"limit": 0}}}, "a whole number from 1"),
         ({"sparsity_gain": -1}, "sparsity_gain"),
         ({"measure": "weight"}, "measure"),

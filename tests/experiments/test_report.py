@@ -376,7 +376,7 @@ def test_what_makes_no_sense_is_refused(tmp_path, photographs) -> None:
         report.write([photographs], compare=True)
     with pytest.raises(ValueError, match="png, svg, pdf, not 'gif'"):
         report.write([photographs], formats=("gif",))
-    with pytest.raises(RunError, match="is no run"):
+    with pytest.raises(RunError, match="is not a run"):
         report.write([tmp_path], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -137,7 +137,7 @@ def test_another_config_is_refused_and_a_larger_limit_is_not(tmp_path: Path) -> 
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"is no run: it has no config\.toml"):
+    with pytest.raises(RunError, match=r"is not a run: it has no config\.toml"):
         Results.load(tmp_path)
 
 

@@ -57,7 +57,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="state dict (.pth, .pt, .safetensors), a published name such as IMAGENET1K_V1, or random; "
         "default: the published weights, downloaded once",
     )
-    model.add_argument("--num-classes", type=count, metavar="N", help="outputs of a model with weights of your own")
+    model.add_argument("--num-classes", type=count, metavar="N", help="outputs of a model with your own weights")
     model.add_argument("--classes", metavar="FILE", help="names of the classes, one per line")
     model.add_argument("--resize", type=count, metavar="N", help="shorter side before the crop (default: the model's)")
     model.add_argument("--crop", type=count, metavar="N", help="side of the central crop (default: the model's)")

@@ -207,7 +207,7 @@ def _add_explain(commands: Any) -> None:
         help="relevance per base for a file of sequences, with your own model",
         formatter_class=RAW,
         description="Explains every sequence of a FASTA file, a BED file (--genome), or a one-hot NPZ. A run that was\n"
-        "killed goes on where it stopped; --shard i/n spreads it over a job array. Written into --out:\n"
+        "killed resumes where it stopped; --shard i/n spreads it over a job array. Written into --out:\n"
         "attributions.npz and onehot.npz (for TF-MoDISco), seqlets.bed, relevance.parquet, and "
         "relevance.bedgraph\n"
         "where coordinates are known.",

@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
         epilog="examples:\n"
         "  plrp sweep --preset genomics-4 --out run\n"
         "  plrp sweep --preset ecssd-resnet50 --root ECSSD --limit 30 --set 'p=[0, 0.1, 0.2]' --out run\n"
-        "  plrp sweep run.toml --out run                     a config of your own\n"
+        "  plrp sweep run.toml --out run                     your own config\n"
         "  plrp sweep run                                    resume a run\n"
         "  plrp sweep run.toml --out run --shard 2/8         the second of eight processes\n"
         "  plrp sweep run.toml --out s3://bucket/run --engine ray --address auto\n\n" + EXIT_CODES,
@@ -33,7 +33,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("config", nargs="?", type=location, metavar="run.toml", help="a config, or a run to resume")
     parser.add_argument("--preset", choices=PRESETS, metavar="NAME", help=f"the paper's: {', '.join(PRESETS)}")
     parser.add_argument("--root", type=Path, metavar="DATA", help="folder of the preset's photographs")
-    parser.add_argument("--weights", metavar="FILE", help="weights of your own instead of published ones")
+    parser.add_argument("--weights", metavar="FILE", help="your weights instead of the published ones")
     parser.add_argument(
         "--out", type=location, metavar="RUN", help="folder of the run, or its URL (default: the config's name)"
     )
@@ -126,7 +126,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _value(text: str) -> Any:
-    """A value as TOML writes it; what is no TOML is text."""
+    """A value as TOML writes it; what is not TOML is text."""
     from plrp.experiments.config import ConfigError, read_toml
 
     try:

@@ -251,7 +251,7 @@ def _figures(runs: Sequence[Run], sheets: Sheets) -> str:
 
 
 def _defined(names: Sequence[str]) -> str:
-    """What a metric is that is no function of `plrp.metrics`."""
+    """What `score_kept` is, which `plrp.metrics` does not have."""
     if "score_kept" not in names:
         return ""
     return "Share of the score kept: the sum of the input's relevance over the explained score; biases take the rest. "
