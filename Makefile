@@ -20,14 +20,20 @@ test: ## linter, formatter, types, and the tests that need no more than minutes
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" --reference $(FORMULAS)
+	PLRP_NATIVE=0 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(FORMULAS)
 
-# The readable code answers for itself: the core's tests with all fast paths off, then without the compiled loops.
-CORE := $(filter-out tests/test_wheel.py tests/test_setup.py tests/test_docs.py, $(wildcard tests/test_*.py)) tests/fast
+# The readable code answers for itself: with the plain walk, without the compiled loops, and as if the folder of the
+# fast code were gone. `make test` does so with the formulas, `make test-all` with the whole core.
+FORMULAS := $(patsubst %, tests/test_%.py, conservation gain_oracle ledger pruning_oracle rules_oracle stacking)
+CORE := $(FORMULAS) $(patsubst %, tests/test_%.py, \
+	errors invariance interop layouts networks own_rules pieces pruning_edges theta trace zennit) tests/metrics
 
-test-all: test ## the same, whole networks at full size, and the core without its fast paths
+test-all: test ## the same, whole networks at full size, and the core without its fast code
 	$(BIN)/python -m pytest -q -n 2 -m slow
-	$(BIN)/python -m pytest -q -n 2 -m "not slow" --reference $(CORE)
-	PLRP_NATIVE=0 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(CORE)
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" --reference $(CORE) tests/fast
+	PLRP_NATIVE=0 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(CORE) tests/fast
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" --without-fast $(CORE)
 
 docs: ## the documentation as a website in ./site
 	@$(PYTHON) tools/setup.py docs

@@ -218,7 +218,7 @@ def circumstances(parts: Parts) -> str:
     """On what, with what and when the parts were measured, in a sentence."""
     said = []
     for m in (part["machine"] for part in parts.values() if "machine" in part):
-        loops = "" if m["compiled loops"] else ", without the compiled loops"
+        loops = f", {m['compiled loops']}"
         where = f"{counted(m['cores'], 'core')} of {m['processor']}, {counted(m['threads'], 'thread')}"
         line = f"{where}, torch {m['torch']}{loops}, {m['date']}"
         said += [] if line in said else [line]

@@ -2,18 +2,17 @@
 
     python benchmarks/switch.py --model resnet50
 
-`following.NEURONS_BELOW` is the share of a layer's outputs up to which neurons are followed instead of convolving; the
-columns are trial values of it. Below, twenty values of p in stacks of so many samples (`stacking.MOST`; 1: one by one),
-batches in which every sample goes its own way, or all go the way of the fullest, and W⁺ kept or made anew. Everything
-as multiples of the forward pass, medians of interleaved rounds. Not part of `make bench`: it is how the constants were
-chosen.
+`limits.NEURONS_BELOW` is the share of a layer's outputs up to which neurons are followed instead of convolving; the
+columns are trial values of it. Below, twenty values of p in stacks of so many samples (`limits.STACKED_SAMPLES`; 1: one
+by one), batches in which every sample goes its own way, or all go the way of the fullest, and W⁺ remembered or made
+anew. Everything as multiples of the forward pass, medians of interleaved rounds. Not part of `make bench`: it is how
+the constants were chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -21,16 +20,13 @@ from torch import Tensor, nn
 
 import plrp
 from methods import forward
-from plrp import pruning
-from plrp.fast import propagation as following
-from plrp.fast import stacked_walk as stacking
-from plrp.fast import weight_cache as kept
+from plrp.fast import limits, weight_cache
+from plrp.fast import walk as walking
 from plrp.fast.neurons import Relevance
+from plrp.fast.propagation import Few, neurons_of
 from report import FORWARD
 from subjects import load, photographs
 from timing import interleaved, options, ratio
-
-walking = import_module("plrp.explanation")
 
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.5)
 SWITCHES = (0.01, 0.03, 0.06, 0.1, 0.15, 0.3)
@@ -39,24 +35,24 @@ STACKS = (1, 4, 8, 16, 32)
 
 def explain(trace: plrp.Trace, p: float, switch: float) -> None:
     """One explanation with the switch at another share."""
-    following.NEURONS_BELOW = pruning.NEURONS_BELOW = switch  # type: ignore[attr-defined]
+    limits.NEURONS_BELOW = switch
     trace.explain(pruning=plrp.Pruning(p))
 
 
 def sweep(trace: plrp.Trace, size: int) -> None:
     """Twenty values of p in stacks of so many samples."""
-    stacking.MOST = size
+    limits.STACKED_SAMPLES = size
     for _ in trace.sweep([plrp.Pruning(n / 20) for n in range(20)]):
         pass
 
 
-def as_the_fullest(relevance: Relevance) -> following.Few | None:
+def as_the_fullest(relevance: Relevance) -> Few | None:
     """Neuron by neuron only where every sample of the batch has few."""
-    few = following.neurons_of(relevance)
+    few = neurons_of(relevance)
     return None if few is None or few.others is not None else few
 
 
-def explain_batch(model: nn.Module, x: Tensor, p: float, decide: Callable[[Relevance], following.Few | None]) -> None:
+def explain_batch(model: nn.Module, x: Tensor, p: float, decide: Callable[[Relevance], Few | None]) -> None:
     """One explanation of a batch, with a decision of its own at every layer."""
     walking.neurons_of = decide  # type: ignore[attr-defined]
     plrp.explain(model, x, pruning=plrp.Pruning(p))
@@ -66,7 +62,7 @@ def samples(args: Any, model: nn.Module, most: int) -> None:
     """Batches of eight photographs, and of seven and one of noise."""
     photos = photographs(8, 224)
     noisy = torch.cat([photos[:7], torch.randn(1, *photos.shape[1:], generator=torch.Generator().manual_seed(0))])
-    ways = {"own way": following.neurons_of, "as the fullest": as_the_fullest}
+    ways = {"own way": neurons_of, "as the fullest": as_the_fullest}
     for name, x in (("8 photographs", photos), ("7 and noise", noisy)):
         runs: dict[str, Any] = {
             f"{p} {way}": partial(explain_batch, model, x, p, decide)
@@ -81,10 +77,10 @@ def samples(args: Any, model: nn.Module, most: int) -> None:
 
 
 def weights(args: Any, model: nn.Module, x: Tensor, most: int) -> None:
-    """W⁺ kept from the explanation before, or made anew."""
+    """W⁺ remembered from the explanation before, or made anew."""
 
     def anew(pruning: plrp.Pruning | None) -> None:
-        kept.clear()
+        weight_cache.clear()
         plrp.explain(model, x, pruning=pruning)
 
     prunings = {"LRP": None, "λ 0.2": plrp.Pruning(0.2), "λ 0.5": plrp.Pruning(0.5)}
@@ -113,14 +109,14 @@ def main() -> None:
         if args.weights:
             weights(args, model, x, most)
         return
-    trace, usual = plrp.trace(model, x), following.NEURONS_BELOW
+    trace, usual = plrp.trace(model, x), limits.NEURONS_BELOW
     runs = {f"{p} {s}": partial(explain, trace, p, s) for p in SHARES for s in SWITCHES}
     runs[FORWARD] = partial(forward, model, x)
     rounds = interleaved(runs, f"{args.model}: switch", min(3, most), most, 200)
     print(f"\n{'p':>5} " + " ".join(f"{s:>6}" for s in SWITCHES))
     for p in SHARES:
         print(f"{p:>5} " + " ".join(f"{ratio(rounds, f'{p} {s}', FORWARD):6.2f}" for s in SWITCHES))
-    following.NEURONS_BELOW = pruning.NEURONS_BELOW = usual  # type: ignore[attr-defined]
+    limits.NEURONS_BELOW = usual
     runs = {str(size): partial(sweep, trace, size) for size in STACKS}
     runs[FORWARD] = partial(forward, model, x)
     rounds = interleaved(runs, f"{args.model}: stacks", min(3, most), most, 100)

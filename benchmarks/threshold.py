@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 import plrp
-from plrp.fast.neurons import Relevance, dense, survivors, thinned
-from plrp.fast.propagation import NEURONS_BELOW
+from plrp.fast import limits
+from plrp.fast.neurons import Relevance, dense, survivors, thin
 from plrp.fast.selection import statistics
 from report import selection
 from subjects import load, photographs
@@ -29,8 +29,8 @@ def pruned(values: Tensor, p: float) -> Relevance:
     """What survives, as the engine finds it."""
     each = values.shape[1:].numel()
     stats = statistics(values, torch.arange(values.shape[0] + 1) * each, p, p)
-    if bool((stats[:, 7] > NEURONS_BELOW * each).all()):
-        return thinned(values, stats)
+    if bool((stats[:, 7] > limits.NEURONS_BELOW * each).all()):
+        return thin(values, stats)
     return survivors(values, stats, rescale=True)
 
 

@@ -116,14 +116,14 @@ def machine() -> dict[str, Any]:
     """What the times depend on, beside the code."""
     import torch
 
-    from plrp.fast import native
+    from plrp import engine
 
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
         "processor": processor(),
         "torch": torch.__version__,
-        "compiled loops": native.available(),
+        "compiled loops": engine.status(),
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
     }
 

@@ -3,26 +3,56 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from contextvars import ContextVar
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
 import torch
 
-from plrp.fast import switch
-
 torch.set_num_threads(1)  # pytest-xdist runs one worker per core
 
 
+FAST = re.compile(r"^\s*(from|import) plrp\.fast\b|^\s*from plrp import .*\bfast\b", re.MULTILINE)
+
+
+class WithoutFast(MetaPathFinder):
+    """`plrp.fast` as if its folder had been deleted."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "plrp.fast" or name.startswith("plrp.fast."):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--reference`: every test as within `plrp.reference()`, so that the readable code answers for itself."""
-    parser.addoption("--reference", action="store_true", help="run every test with plrp's fast paths switched off")
+    """Runs in which the readable code answers for itself."""
+    parser.addoption("--reference", action="store_true", help="run every test as within plrp.reference()")
+    parser.addoption(
+        "--without-fast",
+        action="store_true",
+        help="make plrp.fast unimportable, and leave out the tests that import it",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The switch itself is turned round, so that threads a test starts keep to the reference too."""
+    """Before any test is read. The default itself is changed, so that threads a test starts keep to it too."""
+    if config.getoption("--without-fast"):
+        sys.meta_path.insert(0, WithoutFast())
     if config.getoption("--reference"):
-        switch._FAST = ContextVar("plrp_fast", default=False)
+        from plrp import engine
+
+        engine._PLAIN = ContextVar("plrp_plain_walk", default=True)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Without `plrp.fast`, its own tests are left out."""
+    if not config.getoption("--without-fast"):
+        return None
+    if collection_path.is_dir():
+        return True if collection_path.name == "fast" else None
+    return True if FAST.search(collection_path.read_text(encoding="utf-8")) else None
 
 
 def shared_data() -> Path | None:

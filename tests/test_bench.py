@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 try:
     import chart
     import goals
+    import no_slower
     import report
     import run
     import timing
@@ -30,7 +32,8 @@ COSTS = {
     "Zennit": 7.5, "Captum": 6.0, "autoLRP": 9.0, "grad × input": 2.75, "conv floor": 2.0,
 }  # fmt: skip
 MACHINE = {
-    "cores": 2, "threads": 2, "processor": "a processor", "torch": "2.9", "compiled loops": True, "date": "2026-01-02",
+    "cores": 2, "threads": 2, "processor": "a processor", "torch": "2.9", "compiled loops": "compiled loops in use",
+    "date": "2026-01-02",
 }  # fmt: skip
 
 
@@ -149,6 +152,54 @@ def test_growth_is_relative_to_the_first_setting(parts: dict[str, dict[str, Any]
     assert table.rows[3] == [
         "batch", "8", "1.00 (4.00 ×)", "2.50 (4.00 ×)", "2.00 (4.00 ×)", "7.50 (4.00 ×)", "2.00 (4.00 ×)",
     ]  # fmt: skip
+
+
+# --- old and new code -------------------------------------------------------------------------------------------------
+
+
+def test_slower_is_an_interval_wholly_above_the_bound() -> None:
+    rng = random.Random(0)
+    around = {middle: [middle * rng.uniform(0.98, 1.02) for _ in range(20)] for middle in (0.9, 1.0, 1.1)}
+    found = {middle: no_slower.judge(ratios) for middle, ratios in around.items()}
+    for middle, verdict in found.items():
+        assert verdict.low <= verdict.ratio <= verdict.high
+        assert verdict.ratio == pytest.approx(middle, rel=0.02)
+    assert [verdict.slower for verdict in found.values()] == [False, False, True]
+    assert not no_slower.judge([0.5, 1.0, 1.1, 1.2, 3.0]).slower  # too few and too far apart to say
+    assert no_slower.judge([1.0, 1.0, 9.0, 1.0, 1.0]).ratio == 1.0  # one disturbed round is none
+
+
+def test_both_trees_are_measured_in_every_round() -> None:
+    order: list[str] = []
+
+    class Tree:
+        def __init__(self, name: str, pace: float) -> None:
+            self.name, self.pace = name, pace
+
+        def run(self, case: object, times: int) -> dict[str, float]:
+            order.append(f"{self.name}{times}")
+            return {"seconds": self.pace, "mass": 2.0 + self.pace}
+
+    verdict = no_slower.compare(no_slower.CASES[0], Tree("a", 0.1), Tree("b", 0.2), rounds=2)  # type: ignore[arg-type]
+    assert order == ["a0", "b0", *"a3 b3 b3 a3 b3 a3 a3 b3".split()]
+    assert verdict.ratio == pytest.approx(2.0)
+    assert verdict.difference == pytest.approx(2.2 / 2.1 - 1)
+
+
+@pytest.mark.slow
+def test_a_tree_is_compared_with_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    if not any((ROOT / "src" / "plrp").rglob("*.so")):
+        pytest.skip("no compiled loops here")
+    assert no_slower.main(["--quick", "--rounds", "1", "--old", str(ROOT)]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if "sequences" in line and " to " in line]
+    assert [row.split("λ")[0].split("LRP")[0].strip() for row in rows] == ["sequences, batch 16,"] * 2
+    assert all("0e+00" in row for row in rows)  # the same code gives the same relevance
+
+
+def test_it_must_be_said_what_to_compare_with(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        no_slower.main([])
+    assert "--base COMMIT or --old TREE" in capsys.readouterr().err
 
 
 # --- goals ------------------------------------------------------------------------------------------------------------

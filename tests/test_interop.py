@@ -1,4 +1,4 @@
-"""plrp inside Quantus and Captum, as their users would put it there."""
+"""plrp inside Quantus and Captum, as their users would use it."""
 
 from __future__ import annotations
 

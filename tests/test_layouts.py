@@ -7,16 +7,14 @@ import torch
 from torch import Tensor, nn
 
 import plrp
-from plrp import pruning
-from plrp.fast import propagation as following
+from plrp.fast import limits
 
 
 @pytest.fixture(autouse=True)
 def _small_networks_are_followed(monkeypatch):
-    for module in (following, pruning):
-        monkeypatch.setattr(module, "FEWEST", 1)
-        monkeypatch.setattr(module, "NEURONS_BELOW", 0.6)
-    monkeypatch.setattr(following, "POSITIONS_BELOW", 1.0)
+    monkeypatch.setattr(limits, "FEWEST", 1)
+    monkeypatch.setattr(limits, "NEURONS_BELOW", 0.6)
+    monkeypatch.setattr(limits, "POSITIONS_BELOW", 1.0)
 
 
 class Film(nn.Module):

@@ -1,4 +1,4 @@
-"""Models by name, by file and by checkpoint; weights that are wrong, cut off, or no data at all."""
+"""Models by name, by file and by checkpoint; weights that are wrong, truncated, or not data at all."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_torchvision_by_name_with_and_without_prefix() -> None:
     assert not any(p.requires_grad for p in plain.module.parameters())
     assert plain.categories is not None
     assert plain.categories[1] == "goldfish"
-    assert plain.geometry is not None
-    assert (plain.geometry.resize, plain.geometry.crop) == (256, 224)
+    assert plain.preprocessing is not None
+    assert (plain.preprocessing.resize, plain.preprocessing.crop) == (256, 224)
 
 
 def test_random_weights_leave_the_callers_random_numbers_alone() -> None:
@@ -263,7 +263,7 @@ def test_a_checkpoint_cut_off_is_refused(tmp_path: Path, suffix: str, kept: floa
     save(small().state_dict(), path)
     content = path.read_bytes()
     path.write_bytes(content[: int(kept * len(content))])
-    with pytest.raises(CheckpointError, match="is cut off or no") as caught:
+    with pytest.raises(CheckpointError, match="is truncated or not") as caught:
         read_state_dict(path)
     assert "\n" not in str(caught.value)
 
@@ -276,12 +276,12 @@ def test_a_checkpoint_cut_off_is_refused(tmp_path: Path, suffix: str, kept: floa
         (b"<!DOCTYPE html><html>404</html>", "it is a web page"),
         (b"hello\n" * 40, "it is text"),
         (b"\x80\x02}q\x00", "it is a pickle that ends too early"),
-        (b"\xff\xd8\xff\xe0 a photograph", "it begins as no file"),
+        (b"\xff\xd8\xff\xe0 a photograph", "it does not begin like"),
     ],
 )
 def test_what_is_no_checkpoint_is_told_by_its_looks(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "w.pth").write_bytes(content)
-    with pytest.raises(CheckpointError, match=rf"w\.pth is cut off or no PyTorch file \({reason}.*torch\.save\.$"):
+    with pytest.raises(CheckpointError, match=rf"w\.pth is truncated or not a PyTorch file \({reason}.*torch\.save\.$"):
         read_state_dict(tmp_path / "w.pth")
 
 
@@ -327,13 +327,13 @@ def test_a_misfit_is_said_in_one_sentence(tmp_path: Path) -> None:
 # timm
 
 
-def test_timm_models_bring_their_own_geometry(tmp_path: Path) -> None:
+def test_timm_models_bring_their_own_preprocessing(tmp_path: Path) -> None:
     pytest.importorskip("timm")
     with pytest.raises(ModelError, match="timm has no model 'resnet5O'; the nearest are"):
         load("timm:resnet5O")
     loaded = load("timm:resnet10t", weights="random")
-    assert loaded.geometry is not None
-    assert loaded.geometry.crop == 176
+    assert loaded.preprocessing is not None
+    assert loaded.preprocessing.crop == 176
     assert loaded.categories is not None
     torch.save(loaded.module.state_dict(), tmp_path / "w.pth")
     again = load("timm:resnet10t", weights=tmp_path / "w.pth")
@@ -467,7 +467,7 @@ def test_a_connection_that_keeps_breaking_leaves_nothing(tmp_path: Path, server:
 def test_a_wrong_checksum_leaves_nothing(tmp_path: Path, server: Server) -> None:
     name = served(tmp_path, b"right")
     (tmp_path / "served" / name).write_bytes(b"wrong")
-    with pytest.raises(DownloadError, match="does not match the checksum in its name; nothing was kept"):
+    with pytest.raises(DownloadError, match="does not match the checksum in its name and was discarded"):
         fetch(f"{address(server)}/{name}", tmp_path / "cache", quiet=True)
     assert os.listdir(tmp_path / "cache") == []
     (tmp_path / "cache" / name).write_bytes(b"stale")
@@ -532,8 +532,8 @@ def test_real_resnet50_in_half_precision(data: Path) -> None:
     loaded = load("resnet50", weights=data / "weights" / "resnet50.pth")
     assert {p.dtype for p in loaded.module.parameters()} == {torch.float32}
     assert loaded.categories is not None
-    assert loaded.geometry is not None
-    assert loaded.geometry.resize == 256
+    assert loaded.preprocessing is not None
+    assert loaded.preprocessing.resize == 256
     with pytest.raises(CheckpointError, match="does not fit torchvision:resnet18"):
         load("resnet18", weights=data / "weights" / "resnet50.pth")
 
@@ -562,7 +562,7 @@ BLOCKED = """
 import sys
 for name in ("torchvision", "timm", "PIL", "matplotlib", "rich", "safetensors"):
     sys.modules[name] = None
-import plrp.models, plrp.vision, plrp.cli.explain
+import plrp.models.loading, plrp.models.downloads, plrp.vision.explained, plrp.vision.datasets, plrp.cli.explain
 """
 
 

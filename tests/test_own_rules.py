@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 import plrp
 from plrp import rules
-from plrp.fast.neurons import Weight
-from plrp.tape.maps import LinearMap
+from plrp.tape.maps import LinearMap, Weight
 
 
 def _small() -> nn.Module:

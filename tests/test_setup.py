@@ -258,6 +258,7 @@ def call(project: Path, **environment: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_for_real_killed_then_set_up_then_nothing_to_do(project: Path) -> None:
     """kill -9 as soon as the folder appears; then a whole set-up, without uv; then nothing left to do."""
     killed = call(project)

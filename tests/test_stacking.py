@@ -7,9 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import plrp
-from plrp import pruning
-from plrp.fast import native
-from plrp.fast import propagation as following
+from plrp.fast import limits, native, propagation
 from plrp.fast import stacked_walk as stacking
 
 
@@ -48,10 +46,9 @@ SHARES = [0.0, 0.05, 0.2, 0.3, 0.15, 0.5, 0.9, 0.95]
 
 @pytest.fixture(autouse=True)
 def _small_networks_are_followed(monkeypatch):
-    for module in (following, pruning):
-        monkeypatch.setattr(module, "FEWEST", 1)
-        monkeypatch.setattr(module, "NEURONS_BELOW", 0.6)
-    monkeypatch.setattr(following, "POSITIONS_BELOW", 1.0)
+    monkeypatch.setattr(limits, "FEWEST", 1)
+    monkeypatch.setattr(limits, "NEURONS_BELOW", 0.6)
+    monkeypatch.setattr(limits, "POSITIONS_BELOW", 1.0)
 
 
 @pytest.fixture
@@ -86,13 +83,13 @@ def test_a_stack_is_its_explanations_one_by_one(walks, composite, batch):
 def test_the_neurons_of_a_stack_are_followed(walks, monkeypatch):
     """Else the test above would compare dense propagation with itself."""
     seen: list[int] = []
-    through = following.through_layer
+    through = propagation.through_layer
 
     def watched(geometry, *rest):
         seen.append(geometry.inputs[0])
         return through(geometry, *rest)
 
-    monkeypatch.setattr(following, "through_layer", watched)
+    monkeypatch.setattr(propagation, "through_layer", watched)
     list(plrp.trace(network(), IMAGES).sweep([plrp.Pruning(0.8), plrp.Pruning(0.9), plrp.Pruning(0.95)]))
     assert walks == [3]
     assert set(seen) == {9}
@@ -125,7 +122,7 @@ def test_large_batches_are_not_stacked_and_stacks_are_bounded(walks, monkeypatch
     list(plrp.trace(network(), IMAGES).sweep(many))  # 16 samples hold five copies of three
     assert walks == [5, 5]
     walks.clear()
-    monkeypatch.setattr(stacking, "MOST", 2)
+    monkeypatch.setattr(limits, "STACKED_SAMPLES", 2)
     list(plrp.trace(network(), IMAGES).sweep(many))
     assert walks == []
 

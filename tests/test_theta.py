@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 import oracles
 import plrp
-from plrp import fast as kernels
-from plrp import rules
+from plrp import pruning, rules
 
 TINY = 2.0**-149  # the smallest float32 denormal
 single = st.floats(min_value=0, max_value=2.0**120, width=32, allow_subnormal=True)
@@ -35,7 +34,7 @@ proportions = st.one_of(
 
 
 def engine_threshold(values: list[float], p: float, dtype: torch.dtype = torch.float32) -> float:
-    return float(kernels.threshold(torch.tensor([values], dtype=dtype), p)[0])
+    return float(pruning.threshold(torch.tensor([values], dtype=dtype), p)[0])
 
 
 @settings(max_examples=600, deadline=None)
@@ -88,7 +87,7 @@ def test_theta_does_not_depend_on_the_order_of_entries(values, p, random):
 def test_rows_of_a_batch_have_each_their_own_p_and_theta(rows):
     values = torch.tensor([row for row, _ in rows])
     p = torch.tensor([q for _, q in rows], dtype=torch.float64)
-    found = kernels.threshold(values, p)
+    found = pruning.threshold(values, p)
     assert found.shape == (len(rows),)
     assert found.dtype == values.dtype
     assert found.tolist() == [oracles.threshold(row, q) for row, q in rows]
@@ -136,12 +135,12 @@ def test_theta_of_long_vectors_is_the_definition_exactly(kind, p, size):
         "lognormal": (6 * values).exp(),
         "quantised": (values.abs() * 8).round() / 8,
     }[kind]
-    assert float(kernels.threshold(values[None], p)[0]) == threshold_in_one_pass(values, p)
+    assert float(pruning.threshold(values[None], p)[0]) == threshold_in_one_pass(values, p)
 
 
 def test_an_empty_batch_and_an_empty_tensor_have_thresholds_of_zero():
-    assert kernels.threshold(torch.empty(0, 5), 0.3).shape == (0,)
-    assert kernels.threshold(torch.empty(2, 0), 0.3).tolist() == [0.0, 0.0]
+    assert pruning.threshold(torch.empty(0, 5), 0.3).shape == (0,)
+    assert pruning.threshold(torch.empty(2, 0), 0.3).tolist() == [0.0, 0.0]
 
 
 # ---------------------------------------------------------------- once more through explain()

@@ -23,13 +23,13 @@ from skimage import data
 from torch import Tensor, nn
 
 import plrp
-from plrp.models.loading import LoadedModel
-from plrp.vision import Geometry, Photograph, heatmap, save_figure
+from plrp.models import LoadedModel, Preprocessing
+from plrp.vision import Photograph, heatmap, network_input, save_figure
 from plrp.vision.explained import explain_photograph
-from plrp.vision.figures import explanation_figure, grid_of, show_map, show_picture, titled
+from plrp.vision.figures import explanation_figure, grid_of, set_title, show_map, show_picture
 
 SIDE = 128  # pixels
-GEOMETRY = Geometry(resize=None, crop=None)
+PREPROCESSING = Preprocessing(resize=None, crop=None)
 # Name, photograph, and the ellipse that the object fills in it: left, top, right, bottom.
 OBJECTS = {
     "cat": ("chelsea", (38, 4, 366, 292)),
@@ -130,7 +130,7 @@ def batches(rng: np.random.Generator, objects: list[Image.Image], size: int) -> 
     """Endless scenes: inputs (size, 3, 128, 128), labels (size, 4)."""
     while True:
         scenes = [scene(rng, objects) for _ in range(size)]
-        inputs = torch.stack([GEOMETRY.tensor(photograph_of(one)) for one in scenes])
+        inputs = torch.stack([network_input(photograph_of(one), PREPROCESSING) for one in scenes])
         yield inputs, torch.from_numpy(np.stack([one.labels for one in scenes]))
 
 
@@ -160,7 +160,7 @@ def trained(steps: int, seed: int) -> nn.Sequential:
 def targets_figure(drawn: Scene, model: LoadedModel, prunings: dict[str, plrp.Pruning | None]) -> object:
     """One scene, explained for each object in it: a row per object, a column per variant."""
     figure, axes = grid_of(len(drawn.masks), 1 + len(prunings), side=1.75, bar=False)
-    trace = plrp.trace(model.module, GEOMETRY.tensor(photograph_of(drawn))[None])
+    trace = plrp.trace(model.module, network_input(photograph_of(drawn), PREPROCESSING)[None])
     for line, (name, mask) in zip(axes, drawn.masks.items(), strict=True):
         show_picture(line[0], drawn.picture, f"why “{name}”?")
         line[0].contour(mask, levels=[0.5], colors=["white"], linewidths=1.2)
@@ -170,7 +170,7 @@ def targets_figure(drawn: Scene, model: LoadedModel, prunings: dict[str, plrp.Pr
             on_it = float((positive * torch.from_numpy(mask)).sum() / positive.sum())
             show_map(ax, heatmap(relevance), relevance, colour_bar=False)
             ax.contour(mask, levels=[0.5], colors=["#999999"], linewidths=0.7)
-            titled(ax, label)
+            set_title(ax, label)
             ax.set_xlabel(f"{100 * on_it:.0f}% on the object", fontsize=7, color="#767676", labelpad=2)
     return figure
 
@@ -191,7 +191,7 @@ def main() -> None:
         module = trained(arguments.steps, arguments.seed)
         if arguments.weights:
             torch.save(module.state_dict(), arguments.weights)
-    model = LoadedModel(module, "small network", "trained by tools/gallery.py", NAMES, GEOMETRY)
+    model = LoadedModel(module, "small network", "trained by tools/gallery.py", NAMES, PREPROCESSING)
     rng, objects = np.random.default_rng(7), cutouts()
     scenes = [scene(rng, objects, count=3) for _ in range(12)]
     drawn = next(one for one in scenes if {"cat", "coffee cup"} <= set(one.masks) and len(one.masks) == 3)

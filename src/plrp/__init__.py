@@ -13,9 +13,9 @@ from .lazy import lazily
 if TYPE_CHECKING:
     from . import composites, rules
     from .composites import Composite, composite
+    from .engine import reference
     from .errors import TraceError, UnsupportedOperation
     from .explanation import Explanation, check, explain
-    from .fast import reference
     from .pruning import Pruning
     from .tape.operations import register_rule
     from .tape.trace import Trace, trace
@@ -44,9 +44,9 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "composites": ("Composite", "composite"),
+        "engine": ("reference",),
         "errors": ("TraceError", "UnsupportedOperation"),
         "explanation": ("Explanation", "check", "explain"),
-        "fast": ("reference",),
         "tape.operations": ("register_rule",),
         "pruning": ("Pruning",),
         "tape.trace": ("Trace", "trace"),

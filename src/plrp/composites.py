@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .rules import AlphaBeta, Epsilon, Flat, Gamma, Rule, ZBox, ZPlus
+from .spelling import nearest
 from .tables import render_table
 from .tape.operations import Family
 from .tape.trace import Trace
@@ -115,12 +115,6 @@ class Composite:
         return f"{self.name}\n" + render_table(("layers", "rule"), rows)
 
 
-def nearest(name: str, names: Sequence[str]) -> str:
-    """'; nearest: …' for an unknown name."""
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.3) or list(names[:3])
-    return f"; nearest: {', '.join(close)}" if close else ""
-
-
 _NAMED: dict[str, Callable[..., Composite]] = {
     "epsilon-plus-flat": lambda: Composite([(is_conv, ZPlus()), (is_any, Epsilon())], first=Flat()),
     "epsilon-plus": lambda: Composite([(is_conv, ZPlus()), (is_any, Epsilon())]),
@@ -145,11 +139,11 @@ def composite(name: str, **options: Any) -> Composite:
     if name not in _NAMED:
         raise ValueError(f"No composite named '{name}'; choose one of {', '.join(_NAMED)}.")
     try:
-        made = _NAMED[name](**options)
+        chosen = _NAMED[name](**options)
     except TypeError as error:
         raise TypeError(f"The composite '{name}' does not take {', '.join(options)}.") from error
-    made.name = name
-    return made
+    chosen.name = name
+    return chosen
 
 
 def resolve(chosen: str | Composite) -> Composite:

@@ -1,33 +1,26 @@
-"""Explanations: relevance walks the tape backwards, from a score to the input."""
+"""Explanations: what `explain` finds for the user, and what `check` finds out about a model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .composites import Composite, nearest, resolve
-from .fast import native
-from .fast import propagation as following
-from .fast.neurons import Neurons, Relevance, added, dense, dense_last
-from .fast.propagation import Followed, followable, mass_of, neurons_of
-from .fast.whole_tensors import channels_last, chosen, turned
-from .ledger import Ledger, Mass
-from .passing import book_branch, epsilon_for, pass_on
-from .pieces import joined, pieces
-from .pruning import Arrived, Pruning, Site, prune
-from .rules import Booking, Branch, Handed, Pass, Rule, each_of, quotient
+from .composites import Composite, resolve
+from .engine import choose_walk, stacked_walk, walked_together
+from .ledger import Ledger, conservation
+from .pieces import joined_structure, pieces
+from .pruning import Pruning
+from .spelling import nearest
 from .tables import render_html, render_table
-from .tape.maps import Convolution, OneChannel
-from .tape.operations import Family
-from .tape.refusals import unsupported, unsupported_reason
-from .tape.samples import Samples
+from .tape.refusals import unsupported_reason
 from .tape.trace import Trace, record, supported
-from .tape.values import Op, Value, reached, replaced, tensors_in
-from .targets import own, start
+from .tape.values import replaced, tensors_in
+from .targets import snapshot, start
+from .walk import Walk
 
 
 @dataclass
@@ -38,14 +31,14 @@ class Survivors:
     relevance: Tensor  # (neurons,)
 
 
-class KeptLayers(dict[str, Tensor]):
+class LayerRelevance(dict[str, Tensor]):
     """Relevance by layer; a layer that is not there is answered with a sentence.
 
     `names` are all layers of the model, `wanted` those that were to be kept.
     """
 
-    def __init__(self, kept: Mapping[str, Tensor], names: Iterable[str], wanted: Iterable[str]) -> None:
-        super().__init__(kept)
+    def __init__(self, relevance: Mapping[str, Tensor], names: Iterable[str], wanted: Iterable[str]) -> None:
+        super().__init__(relevance)
         self.names, self.wanted = tuple(names), frozenset(wanted)
 
     def __missing__(self, name: str) -> Tensor:
@@ -58,12 +51,12 @@ class KeptLayers(dict[str, Tensor]):
             f"The relevance of layer {name!r} was not kept, {kept}: explain with layers=True, or layers=[{name!r}]."
         )
 
-    def like(self, kept: Mapping[str, Tensor]) -> KeptLayers:
+    def like(self, relevance: Mapping[str, Tensor]) -> LayerRelevance:
         """Other relevance of the same layers."""
-        return KeptLayers(kept, self.names, self.wanted)
+        return LayerRelevance(relevance, self.names, self.wanted)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return KeptLayers, (dict(self), self.names, self.wanted)
+        return LayerRelevance, (dict(self), self.names, self.wanted)
 
 
 @dataclass
@@ -82,12 +75,12 @@ class Explanation:
     logits: Any
     target: Any
     score: Tensor
-    layers: KeptLayers
+    layers: LayerRelevance
     head: str | None
     composite: Composite
     pruning: Pruning | None
     _ledger: Ledger | None = field(default=None, repr=False)
-    _again: Callable[[Sequence[str]], Explanation] | None = field(default=None, repr=False)
+    _recompute: Callable[[Sequence[str]], Explanation] | None = field(default=None, repr=False)
     _scattered: frozenset[str] = field(default=frozenset(), repr=False)  # layers whose samples do not lie side by side
 
     @property
@@ -102,17 +95,17 @@ class Explanation:
     def booked(self) -> Ledger:
         """The ledger with its columns as tensors (batch,)."""
         if self._ledger is None:
-            self._ledger = self._once_more([])._ledger
+            self._ledger = self._recomputed([])._ledger
         assert self._ledger is not None
         return self._ledger
 
-    def _once_more(self, layers: Sequence[str]) -> Explanation:
-        """The same explanation again, with its ledger and these layers kept."""
-        if self._again is None:
+    def _recomputed(self, layers: Sequence[str]) -> Explanation:
+        """The same explanation, computed once more with its ledger and these layers."""
+        if self._recompute is None:
             raise ValueError("This explanation was stored without its model: read what you need before storing it.")
         changed = "The model or its input has changed since this explanation was made; explain again."
         try:
-            found = self._again(layers)
+            found = self._recompute(layers)
         except ValueError:  # no such layer
             raise
         except Exception as error:
@@ -125,9 +118,9 @@ class Explanation:
     def survivors(self, layer: str) -> list[Survivors]:
         """Which neurons of a layer's input hold relevance, per sample, strongest first.
 
-        Uses `layers` if they were kept, else propagates once more, down to that layer.
+        Uses `layers` if they were asked for, else propagates once more, down to that layer.
         """
-        explanation = self if layer in self.layers else self._once_more([layer])
+        explanation = self if layer in self.layers else self._recomputed([layer])
         relevance, batch = explanation.layers[layer], len(self.score)
         if batch > 1 and layer in explanation._scattered:
             raise ValueError(
@@ -146,16 +139,7 @@ class Explanation:
     def closing(self) -> Tensor:
         """How far the ledger is from closing, per sample, relative to the largest ‖R‖₁ on the way."""
         parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
-        ledger = self.booked
-        batch = ledger.batch
-        held = torch.stack([p.reshape(batch, -1).sum(1, dtype=torch.float64).cpu() for p in parts]).sum(0)
-        booked = torch.zeros(batch, dtype=torch.float64)
-        for name, sign in (("absorbed_bias", 1), ("absorbed_epsilon", 1), ("dropped", 1), ("created", -1)):
-            for column in ledger.column(name):
-                booked = booked + sign * column.cpu()
-        score = self.score.double().cpu()
-        largest = torch.maximum(ledger.largest_mass().cpu(), score.abs())
-        return (score - held - booked).abs() / largest.clamp(min=torch.finfo(torch.float64).tiny)
+        return conservation(self.score, parts, self.booked)
 
     def _title(self) -> str:
         batch = len(self.score)
@@ -177,7 +161,7 @@ class Explanation:
         return f"<p>{self._title().replace(chr(10), '<br>')}</p>{self.booked._repr_html_()}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_again": None, "_ledger": self.booked}
+        return {**self.__dict__, "_recompute": None, "_ledger": self.booked}
 
 
 def explain(
@@ -208,22 +192,50 @@ def explain(
     torch.Size([2, 4])
     """
 
-    target = own(target)
+    target = snapshot(target)
     parts = [(inputs, target)] if micro_batch is None else pieces(inputs, target, micro_batch)
 
-    def explain_one(given: Any, target: Any, layers: bool | Sequence[str], ledger: bool) -> Explanation:
+    def explain_piece(given: Any, target: Any, layers: bool | Sequence[str], ledger: bool) -> Explanation:
         found = supported(record(model, given, frugal=not resolve(composite).needs_outputs))
         found.forget_after_use()
         return explain_trace(found, target=target, composite=composite, pruning=pruning, layers=layers, ledger=ledger)
 
     def run(layers: bool | Sequence[str], ledger: bool) -> Explanation:
-        return joined([explain_one(*part, layers, ledger) for part in parts], lambda layers: run(layers, ledger=True))
+        found = [explain_piece(*part, layers, ledger) for part in parts]
+        return joined(found, recompute=lambda layers: run(layers, ledger=True))
 
     return run(layers, ledger=False)
 
 
+def joined(found: Sequence[Explanation], recompute: Callable[[Sequence[str]], Explanation]) -> Explanation:
+    """The explanations of a batch's pieces as that of the whole batch."""
+    first = found[0]
+    if len(found) == 1:
+        first._recompute = recompute
+        return first
+    for name in frozenset().union(*(e._scattered for e in found)):
+        raise ValueError(
+            f"The input of layer '{name}' does not hold one sample after the other, so its relevance cannot be joined: "
+            "leave out micro_batch or this layer."
+        )
+    layers = first.layers.like({name: torch.cat([e.layers[name] for e in found]) for name in first.layers})
+    ledgers = [e._ledger for e in found if e._ledger is not None]
+    return Explanation(
+        relevance=joined_structure([e.relevance for e in found]),
+        logits=joined_structure([e.logits for e in found]),
+        target=torch.cat([e.target for e in found]) if isinstance(first.target, Tensor) else first.target,
+        score=torch.cat([e.score for e in found]),
+        layers=layers,
+        head=first.head,
+        composite=first.composite,
+        pruning=first.pruning,
+        _ledger=Ledger.joined(ledgers) if ledgers else None,
+        _recompute=recompute,
+    )
+
+
 def explain_trace(
-    found: Trace,
+    trace: Trace,
     *,
     target: Any,
     composite: str | Composite,
@@ -232,13 +244,51 @@ def explain_trace(
     ledger: bool = False,
 ) -> Explanation:
     """Explain a recorded forward pass."""
-    chosen, target = resolve(composite), own(target)
-    chosen.check(found)
+    chosen, target = resolve(composite), snapshot(target)
+    chosen.check(trace)
     check_pruning(pruning)
-    walk = Walk(found, target, chosen, pruning, wanted_layers(found, layers), ledger)
+    walk = choose_walk(trace, target, chosen, pruning, wanted_layers(trace, layers), ledger)
     with torch.inference_mode(False), torch.no_grad():
         relevance = walk.run()
     return described(walk, relevance, walk.layers, pruning, target)
+
+
+def sweep_trace(
+    trace: Trace,
+    prunings: Iterable[Pruning | None],
+    *,
+    target: Any,
+    composite: str | Composite,
+    layers: bool | Sequence[str],
+) -> Iterator[Explanation]:
+    """One explanation per pruning, in their order; the arguments are checked now, not when the first is asked for."""
+    if prunings is None or isinstance(prunings, Pruning | int | float | str):
+        raise TypeError(f"prunings is a list of plrp.Pruning, got one {type(prunings).__name__}: write sweep([…]).")
+    prunings, chosen, target = list(prunings), resolve(composite), snapshot(target)
+    chosen.check(trace)
+    wanted_layers(trace, layers)
+    for pruning in prunings:
+        check_pruning(pruning)
+        if pruning is not None and pruning.layers:
+            pruning.plan(trace)  # refuses unknown layers
+    if not callable(target):
+        start(trace, target, torch.float32)
+    return _sweep(trace, prunings, target=target, composite=chosen, layers=layers)
+
+
+def _sweep(
+    trace: Trace, prunings: Sequence[Pruning | None], *, target: Any, composite: Composite, layers: bool | Sequence[str]
+) -> Iterator[Explanation]:
+    for group in walked_together(trace, prunings):
+        if len(group) == 1:
+            yield explain_trace(trace, pruning=group[0], target=target, composite=composite, layers=layers)
+            continue
+        walk = stacked_walk(trace, target, composite, group, wanted_layers(trace, layers))
+        with torch.inference_mode(False), torch.no_grad():
+            stacked = walk.run()
+        for number, pruning in enumerate(group):
+            relevance, by_layer = walk.of_pruning(number, stacked)
+            yield described(walk, relevance, by_layer, pruning, target)
 
 
 def check_pruning(pruning: Any) -> None:
@@ -271,7 +321,7 @@ def described(
     """What a walk found, for the user."""
     found, composite = walk.trace, walk.composite
 
-    def again(layers: Sequence[str]) -> Explanation:
+    def recompute(layers: Sequence[str]) -> Explanation:
         return explain_trace(found, target=target, composite=composite, pruning=pruning, layers=layers, ledger=True)
 
     return Explanation(
@@ -279,7 +329,7 @@ def described(
         logits=replaced(found.output, torch.Tensor.clone, of=Tensor),  # the user's own
         target=walk.start.target,
         score=walk.start.score,
-        layers=KeptLayers(
+        layers=LayerRelevance(
             {name: layers[name] for name in walk.names if name in layers},
             walk.names,
             (name for names in walk.wanted.values() for name in names),
@@ -288,337 +338,9 @@ def described(
         composite=composite,
         pruning=pruning,
         _ledger=walk.ledger,
-        _again=again,
+        _recompute=recompute,
         _scattered=frozenset(walk.scattered),
     )
-
-
-class Walk:
-    """One way of a relevance down the tape.
-
-    Relevance is a tensor, or where few neurons hold any, `Neurons` or `Rows` of it; `sparse = False` keeps to tensors.
-    """
-
-    sparse = True
-    copies = 1  # how often the batch is stacked up in the relevance
-    may_begin = True  # a chain of layers that work with channels last
-
-    def __init__(
-        self,
-        found: Trace,
-        target: Any,
-        composite: Composite,
-        pruning: Pruning | None,
-        wanted: set[str],
-        ledger: bool,
-    ) -> None:
-        self.trace = found
-        self.composite = composite
-        self.pruning = pruning
-        self.dtype = torch.float64 if _dtype(found.output) == torch.float64 else torch.float32
-        self.start = start(found, target, self.dtype)
-        self.sites = self._sites(pruning)
-        if pruning is not None and pruning.sparsity_gain is None and not ledger:  # nothing cut, nothing to write down
-            self.sites = {key: site for key, site in self.sites.items() if site.cuts}
-        self.names = [op.name for op in found.layers]  # read now: a tape that is used once is gone after the walk
-        self.wanted: dict[int, list[str]] = {}  # layers to keep, by the value they read
-        for op in found.layers:
-            if op.name in wanted:
-                self.wanted.setdefault(id(op.inputs[0]), []).append(op.name)
-        self.layers: dict[str, Tensor] = {}
-        self.scattered: set[str] = set()
-        self.ledger = Ledger(found.batch) if ledger else None
-        self.relevance: dict[int, Relevance] = {id(self.start.value): self.start.relevance}
-        self.masses: dict[int, Mass] = {}
-        self.arrived: dict[int, Arrived] = {}
-        self.again = pruning is not None and pruning.redistribution == "M"
-        gains = pruning is not None and pruning.sparsity_gain is not None
-        self.may_turn = not gains and not any(s.cuts for s in self.sites.values())  # pruned relevance stays as it is
-        self.turned: dict[int, Tensor] = {}  # activations with their channels last
-
-    def _sites(self, pruning: Pruning | None) -> dict[int, Site]:
-        """The tensors to prune: those of whose readers the score depends on one."""
-        if pruning is None:
-            return {}
-        live = {id(op) for op in reached(self.start.ops, [self.start.value])}
-        sites = pruning.plan(self.trace).items()
-        return {key: site for key, site in sites if any(id(op) in live for op in site.readers)}
-
-    def run(self) -> list[Tensor]:
-        """Walk from the score to the inputs; returns their relevance."""
-        ops = self.start.ops
-        for position in range(len(ops) - 1, -1, -1):
-            op = ops[position]
-            given = [self._collect(v) for v in op.outputs]
-            if any(r is not None for r in given):
-                self._hand_down(op, given)
-            if self.trace.consumed:
-                ops.pop().release()
-        found = []
-        for value in self.trace.inputs:
-            relevance = self._collect(value)
-            if relevance is None:  # an input that the score does not depend on
-                shape = (self.copies * value.shape[0], *value.shape[1:])
-                relevance = torch.zeros(shape, dtype=self.dtype, device=value.data.device)
-            found.append(dense(relevance).contiguous())
-        return found
-
-    def _collect(self, value: Value) -> Relevance | None:
-        """The whole relevance of a tensor, all of its readers done: prune it where it is to be pruned."""
-        relevance = self.relevance.pop(id(value), None)
-        arrived = self.arrived.pop(id(value), None)
-        self.turned.pop(id(value), None)
-        if relevance is None:
-            return None
-        site = self.sites.get(id(value))
-        if site is not None:
-            assert self.pruning is not None
-            unpruned, book = relevance, Booking(self.ledger is not None)
-            relevance, columns = self._prune(relevance, site, arrived, book)
-            if self.ledger is not None:
-                before = self._mass(value, unpruned)
-                after = self.masses[id(value)] = mass_of(relevance, value.samples)
-                self.ledger.add(
-                    layer=site.name,
-                    op="prune",
-                    rule=self.pruning.label,
-                    mass_in=before,
-                    mass_out=after,
-                    book=book,
-                    **columns,
-                )
-        for name in self.wanted.get(id(value), ()):
-            self.layers[name] = dense(relevance).contiguous()
-            alone = value.samples.batch == 1 and value.shape[0] > 1  # one sample says nothing of how several would lie
-            if alone or not value.samples.in_order:
-                self.scattered.add(name)
-        return relevance
-
-    def _prune(
-        self, relevance: Relevance, site: Site, arrived: Arrived | None, book: Booking
-    ) -> tuple[Relevance, dict[str, Any]]:
-        assert self.pruning is not None
-        return prune(relevance, site, self.pruning, arrived, book, self.sparse)
-
-    def _mass(self, value: Value, relevance: Relevance) -> Mass:
-        """The mass of a tensor's relevance, computed once."""
-        known = self.masses.get(id(value))
-        if known is None:
-            known = self.masses[id(value)] = mass_of(relevance, value.samples)
-        return known
-
-    def _hand_down(self, op: Op, given: Sequence[Relevance | None]) -> None:
-        book = Booking(self.ledger is not None)
-        branches: Sequence[Handed | Followed] = []
-        taken: Sequence[Relevance | None] | None
-        if op.is_layer:
-            assert given[0] is not None
-            found, branches = self._through_layer(op, given[0], book)
-            taken = [found]
-        elif op.family is Family.UNSUPPORTED:
-            raise unsupported(op, self.start.ops)
-        else:
-            taken = following.pass_on(op, given, book)
-            if taken is None:
-                taken = self._pass_on(op, given, book)
-        masses = self._write(op, given, taken, book)
-        for value, relevance, mass in zip(op.inputs, taken, masses, strict=True):
-            if relevance is not None:
-                self._arrive(op, value, relevance, mass, branches)
-
-    def _pass_on(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> Sequence[Relevance | None]:
-        return pass_on(op, [None if r is None else dense(r) for r in given], book)
-
-    def _write(
-        self, op: Op, given: Sequence[Relevance | None], taken: Sequence[Relevance | None], book: Booking
-    ) -> list[Mass | None]:
-        """Enter an operation into the ledger if it moves mass; returns the mass that each input received."""
-        if self.ledger is None:
-            return [None] * len(op.inputs)
-        moves = op.family not in (Family.PASS, Family.REARRANGE) or op.rule is not None or book.touched
-        if not moves:
-            alone = len(op.inputs) == len(op.outputs) == 1
-            return [self.masses.pop(id(v), None) if alone else None for v in op.outputs[:1]] * len(op.inputs)
-        into = [self._mass(v, r) for v, r in zip(op.outputs, given, strict=True) if r is not None]
-        out = [None if r is None else mass_of(r, v.samples) for v, r in zip(op.inputs, taken, strict=True)]
-        self.ledger.add(
-            layer=op.name,
-            op=op.kind,
-            rule=self.composite.rule_name(op),
-            mass_in=_total(into),
-            mass_out=_total([m for m in out if m is not None]),
-            book=book,
-        )
-        return out
-
-    def _arrive(
-        self,
-        op: Op,
-        value: Value,
-        relevance: Relevance,
-        mass: Mass | None,
-        branches: Sequence[Handed | Followed],
-    ) -> None:
-        key = id(value)
-        before = self.relevance.get(key)
-        self.relevance[key] = relevance if before is None else added(before, relevance)
-        if before is None and mass is not None:
-            self.masses[key] = mass
-        else:
-            self.masses.pop(key, None)
-        if self.again and key in self.sites:
-            arrived = self.arrived.setdefault(key, Arrived())
-            if branches:
-                arrived.layers.append((op.output.samples, branches))
-            else:
-                arrived.other = relevance if arrived.other is None else added(arrived.other, relevance)
-
-    def _through_layer(self, op: Op, given: Relevance, book: Booking) -> tuple[Relevance, Sequence[Handed | Followed]]:
-        """A conv or linear layer by its rule: Σ over the branches of Σ_k n_jk share_k R_k / d_k."""
-        rule, value = self.composite.rule(op), op.inputs[0]
-        if isinstance(rule, Pass):
-            if op.output.shape != value.shape:
-                raise ValueError(f"Pass needs a layer that keeps its input's shape; '{op.name}' does not.")
-            return given, []
-        assert op.map is not None
-        layer, x = op.map.to(self.dtype), value.data
-        layer = layer if rule.ours else layer.private
-        x = x if x.dtype == self.dtype else x.to(self.dtype)
-        z = None
-        if rule.needs_output:
-            z = op.output.data
-            z = z if z.dtype == self.dtype else layer.apply(x, layer.weight, layer.bias)
-        epsilon = epsilon_for(op.output) if rule.epsilon is None else rule.epsilon
-        geometry = followable(op, self.dtype, self.copies) if self.sparse and rule.uses_layer else None
-        few = None if geometry is None else neurons_of(given)
-        turns = (few is None or few.others is not None) and self._turns(op, rule, x, given)
-        if few is None and turns:
-            x, given = self._turned(value, x), dense_last(given)
-        branches = rule.branches(layer, x, z, value.nonnegative)
-        if not branches:
-            raise ValueError(f"The rule {rule.name} has no branches for layer '{op.name}': it would hand nothing down.")
-        known = [self._known(op, rule, n, branch) for n, branch in enumerate(branches)]
-        if geometry is None or few is None or not all(branch.map is layer for branch in branches):
-            found, handed = self._through_dense_layer(op, branches, known, x, given, epsilon, book)
-            return found, self._with_geometry(op, rule, handed)
-        rows, followed = following.through_layer(geometry, few.neurons, branches, known, epsilon, book)
-        self._book_unhanded(book, op.output.samples, branches, few.neurons)
-        if few.others is None:
-            return rows, followed
-        # samples in which many neurons hold relevance go as a batch of their own
-        where, many = few.others % len(x), _of(given, few.others)
-        own, denominators = Booking(book.active), [None if d is None else each_of(d, where) for d in known]
-        smaller = [branch.of(where) for branch in branches]
-        found, handed = self._through_dense_layer(op, smaller, denominators, chosen(x, where), many, epsilon, own)
-        book.add(own, few.others, given.shape[0])
-        whole = rows.dense_last() if turns else rows.dense()
-        whole[few.others] = found
-        parts = zip(self._with_geometry(op, rule, handed), branches, strict=True) if handed else ()
-        return whole, [*followed, *(one.among(branch, few.others, given.shape[0]) for one, branch in parts)]
-
-    def _turns(self, op: Op, rule: Rule, x: Tensor, given: Relevance) -> bool:
-        """Whether a layer is to work with channels last: a convolution that a chain of such begins or goes on.
-
-        Laying tensors out anew where neither relevance above nor below is so would cost what it gains.
-        """
-        if not (self.may_turn and isinstance(op.map, Convolution) and not op.map.transposed and x.dim() < 5):
-            return False
-        if rule.needs_output or not rule.uses_layer or not rule.ours or not native.available(x):
-            return False
-        begins, self.may_begin = self.may_begin, False
-        return begins or not isinstance(given, Tensor) or channels_last(given)
-
-    def _turned(self, value: Value, x: Tensor) -> Tensor:
-        """What a layer read, with channels last; made once for all layers that read it."""
-        known = self.turned.get(id(value))
-        if known is None:
-            known = self.turned[id(value)] = turned(x)
-        return known
-
-    def _through_dense_layer(
-        self,
-        op: Op,
-        branches: Sequence[Branch],
-        denominators: Sequence[Tensor | None],
-        x: Tensor,
-        given: Relevance,
-        epsilon: float,
-        book: Booking,
-    ) -> tuple[Tensor, list[Handed]]:
-        """The same by whole tensors; d_k is computed where not given. Some samples may be a batch of their own."""
-        value, samples = op.inputs[0], op.output.samples
-        if samples.ordinary and given.shape[0] != samples.batch:
-            samples = Samples.first_axis(given.shape[0])
-        again = self.again and id(value) in self.sites
-        taken: Tensor | None = None
-        handed = []
-        for branch, known in zip(branches, denominators, strict=True):
-            d = branch.contributions(bias=branch.bias) if known is None else known
-            if isinstance(branch.map, OneChannel) and op.first:  # d is the same for all channels: they hand down as one
-                part = given.channel_sums() if isinstance(given, Neurons) else dense(given).sum(1, keepdim=True)
-                part = part if branch.share == 1.0 else part * branch.share
-            else:
-                given = dense(given)
-                part = given if isinstance(branch.share, float) and branch.share == 1.0 else given * branch.share
-            own = known is None and branch.map.fresh and self.ledger is None and not again
-            s = quotient(part, d, epsilon, branch.one_sign, out=d if own else None)
-            term = branch.hand(s, x)
-            taken = term if taken is None else taken.add_(term)
-            book_branch(book, branch, part, s, d, epsilon, samples)
-            if again:
-                handed.append(Handed(branch, part, s, d, epsilon))
-        self._book_unhanded(book, samples, branches, given)
-        assert taken is not None
-        return taken, handed
-
-    def _with_geometry(self, op: Op, rule: Rule, handed: list[Handed]) -> list[Handed]:
-        """Where the layer reads, for a second pass that follows single neurons."""
-        geometry = followable(op, self.dtype) if handed and self.sparse and rule.uses_layer else None
-        return [replace(one, geometry=geometry) for one in handed]
-
-    @staticmethod
-    def _book_unhanded(book: Booking, samples: Samples, branches: Sequence[Branch], given: Relevance) -> None:
-        """Book the share of R_k that no branch hands down: γ hands nothing down where z = 0."""
-        unhanded: Any = 1.0
-        for branch in branches:
-            unhanded = unhanded - branch.share
-        if isinstance(unhanded, Tensor) and book.active:
-            if isinstance(given, Neurons):
-                book.epsilon = book.epsilon + given.sum(given.values * given.at(unhanded))
-            else:
-                book.epsilon = book.epsilon + samples.sum(dense(given) * unhanded)
-
-    def _known(self, op: Op, rule: Rule, number: int, branch: Branch) -> Tensor | None:
-        """d_k where it need not be computed: it stands on the tape, or is shared by the explanations of a trace."""
-        if branch.denominator is not None:
-            return branch.denominator
-        cache = self.trace.denominators
-        if cache is None:
-            return None
-        last = channels_last(branch.parts[0].input)  # the same to rounding only, so it is another
-        key = (id(op), rule.key, number, last)
-        if key not in cache:
-            # holds the rule and the operation, so that their ids stay their own
-            cache[key] = ((rule, op), branch.contributions(bias=branch.bias))
-        return cache[key][1]
-
-
-def _of(given: Relevance, samples: Tensor) -> Tensor:
-    """The relevance of some samples, as an ordinary tensor."""
-    if isinstance(given, Neurons):
-        return given.only(samples).dense()
-    return chosen(dense(given), samples).contiguous()
-
-
-def _total(masses: Sequence[Mass]) -> Mass:
-    positive, negative = masses[0]
-    for more in masses[1:]:
-        positive, negative = positive + more[0], negative + more[1]
-    return positive, negative
-
-
-def _dtype(output: Any) -> torch.dtype:
-    return next(t.dtype for t in tensors_in(output) if t.is_floating_point())
 
 
 class Check(NamedTuple):

@@ -1,4 +1,4 @@
-"""plrp's explanations in the dress of other libraries: Quantus' `explain_func` and Captum's `attribute`.
+"""plrp's explanations behind the interfaces of other libraries: Quantus' `explain_func` and Captum's `attribute`.
 
 Neither library is imported: Quantus calls a function of numpy arrays, Captum's tools an object with
 `attribute`.
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .explanation import explain
 from .metrics.maps import Pooling, pool_channels
 
 if TYPE_CHECKING:
@@ -30,31 +31,28 @@ def explain_func(
     channels: Pooling | None = None,
     device: str | torch.device | None = None,
 ) -> np.ndarray:
-    """Relevance as a numpy array, with the signature Quantus expects of an `explain_func`.
+    """Relevance as a numpy array, with the signature that Quantus expects of an `explain_func`.
 
     Pass it as `explain_func=plrp.interop.explain_func` with `explain_func_kwargs={"pruning":
     plrp.Pruning(0.15)}`. `inputs` is (batch, ...), `targets` one class per sample (None: the winners). The
     result has the inputs' shape; `channels="sum"` pools axis 1 to length one, as for masks per pixel.
     Computed where the model is, or on `device`, which Quantus passes along.
     """
-    import plrp
-
     place = torch.device(device) if device is not None else _device_of(model)
     batch = torch.as_tensor(np.asarray(inputs) if not isinstance(inputs, Tensor) else inputs)
     batch = batch.to(device=place, dtype=_dtype_of(model))
     classes = None if targets is None else torch.as_tensor(targets, device=place).long()
-    relevance = plrp.explain(model, batch, target=classes, composite=composite, pruning=pruning).relevance
+    relevance = explain(model, batch, target=classes, composite=composite, pruning=pruning).relevance
     if channels is not None:
         relevance = pool_channels(relevance, channels)[:, None]
     return relevance.cpu().numpy()
 
 
 class CaptumLRP:
-    """Relevance by the interface of Captum's methods: `CaptumLRP(model).attribute(inputs, target=3)`.
+    """Relevance through the interface of Captum's methods: `CaptumLRP(model).attribute(inputs, target=3)`.
 
-    Serves where Captum takes any method with `attribute`, such as `captum.metrics.sensitivity_max` and
-    `infidelity`. Against Captum's own `LRP`, any operation has a rule or is refused by name, and the model is
-    not hooked.
+    Works where Captum takes any method with `attribute`, such as `captum.metrics.sensitivity_max` and `infidelity`.
+    Unlike with Captum's own `LRP`, every operation has a rule or is refused by name, and the model gets no hooks.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class CaptumLRP:
 
     @property
     def multiplies_by_inputs(self) -> bool:
-        """Relevance already holds the factor input, as Captum's own LRP says of itself."""
+        """True, as for Captum's own LRP: relevance already contains the input as a factor."""
         return True
 
     def has_convergence_delta(self) -> bool:
@@ -98,12 +96,10 @@ class CaptumLRP:
             Also return score − Σ relevance, float (batch,): what biases and ε absorbed (α−β's created mass
             counts negative).
         """
-        import plrp
-
         extra = () if additional_forward_args is None else additional_forward_args
         extra = extra if isinstance(extra, tuple) else (extra,)
         model: Callable[..., Any] = self.model if not extra else _WithArguments(self.model, extra)
-        explanation = plrp.explain(
+        explanation = explain(
             model,
             inputs,
             target=_captum_target(target),
@@ -117,7 +113,7 @@ class CaptumLRP:
 
 
 class _WithArguments(nn.Module):
-    """The model with further arguments held fixed."""
+    """The model with its further arguments fixed."""
 
     def __init__(self, model: nn.Module, extra: tuple[Any, ...]) -> None:
         super().__init__()

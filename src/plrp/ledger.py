@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .rules import Booking
 from .tables import render_html, render_table
 
 MASSES = ("mass_in_positive", "mass_in_negative", "mass_out_positive", "mass_out_negative")
@@ -23,10 +22,39 @@ Mass = tuple[Tensor, Tensor]  # positive and negative part per sample, both ≥ 
 
 def signed_mass(rows: Tensor) -> Mass:
     """The mass of the positive and of the negative part of each row (batch, n)."""
-    if rows.numel() == 0 or rows.amin() >= 0:
-        total = rows.sum(1)
-        return total, torch.zeros_like(total)
     return rows.clamp(min=0).sum(1), rows.clamp(max=0).sum(1).neg()
+
+
+class Booking:
+    """Where the mass of one operation went, per sample: tensors (batch,). Inactive where nobody reads the ledger."""
+
+    def __init__(self, active: bool = True) -> None:
+        self.active = active
+        self.bias: Any = 0.0
+        self.epsilon: Any = 0.0
+        self.created: Any = 0.0
+        self.dropped: Any = 0.0
+
+    @property
+    def touched(self) -> bool:
+        """Whether anything was booked."""
+        return any(not isinstance(v, float) for v in (self.bias, self.epsilon, self.created, self.dropped))
+
+
+def conservation(score: Tensor, inputs: Sequence[Tensor], ledger: Ledger) -> Tensor:
+    """How far mass is from being conserved, per sample, relative to the largest ‖R‖₁ on the way.
+
+    |score − Σ R_input − Σ absorbed − Σ dropped + Σ created|, summed in float64.
+    """
+    batch = ledger.batch
+    missing = score.double().cpu()
+    largest = torch.maximum(ledger.largest_mass().cpu(), missing.abs())
+    for relevance in inputs:
+        missing = missing - relevance.reshape(batch, -1).sum(1, dtype=torch.float64).cpu()
+    for name, sign in (("absorbed_bias", -1), ("absorbed_epsilon", -1), ("dropped", -1), ("created", 1)):
+        for column in ledger.column(name):
+            missing = missing + sign * column.cpu()
+    return missing.abs() / largest.clamp(min=torch.finfo(torch.float64).tiny)
 
 
 class Ledger(Sequence[dict[str, Any]]):

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from .errors import TraceError
-from .fast.neurons import Geometry, to_winners
-from .fast.whole_tensors import channels_last, settled, split
-from .rules import EPSILON, EPSILON_HALF, Booking, Branch, quotient, stabilise
-from .tape.maps import Convolution, OneChannel
+from .ledger import Booking
+from .rules import EPSILON, EPSILON_HALF, Branch, quotient, stabilise
+from .tape.norms import batch_norm_affine
 from .tape.operations import Family
 from .tape.samples import Samples
 from .tape.values import HALF, Op, Value, replaced, tensors_in
@@ -28,17 +27,9 @@ _WITH_CONSTANTS = frozenset(
 
 def pass_on(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     """The relevance of an operation's inputs, given that of its outputs."""
-    if op.rule is None and op.family in (Family.PASS, Family.SPLIT, Family.WINNER):
-        return _FAMILIES[op.family](op, relevance, book)
-    relevance = [None if r is None else ordinary(r) for r in relevance]
     if op.rule is not None:
         return _by_registered_rule(op, relevance)
     return _FAMILIES[op.family](op, relevance, book)
-
-
-def ordinary(relevance: Tensor) -> Tensor:
-    """The relevance laid out as the activations are."""
-    return relevance.contiguous() if channels_last(relevance) else relevance
 
 
 def epsilon_for(*values: Value) -> float:
@@ -139,14 +130,6 @@ def _split(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     (given,) = relevance
     assert given is not None
     epsilon = epsilon_for(op.output, *op.inputs)
-    if op.kind == "add" and len(op.inputs) == 2 and op.kwargs.get("alpha", 1) == 1 and not book.active:
-        a, b = op.inputs
-        found = None
-        if a.dtype == b.dtype == op.output.dtype == given.dtype:
-            found = split(given, a.data, b.data, epsilon, a.nonnegative and b.nonnegative)
-        if found is not None:
-            return list(found)
-    given = ordinary(given)
     if op.kind in ("add", "sub", "rsub"):
         return _split_sum(op, given, epsilon, book)
     z = _output(op, given.dtype)
@@ -178,7 +161,7 @@ def _operands(op: Op) -> tuple[Any, Any]:
 
 
 def _output(op: Op, dtype: torch.dtype) -> Tensor:
-    """The operation's output in the precision of the walk: from the tape, or again where the tape is coarser."""
+    """The operation's output in the precision of the walk: from the tape, or recomputed where the tape is coarser."""
     if op.output.dtype == dtype:
         return op.output.data
     return next(tensors_in(op.call([v.data.to(dtype) for v in op.inputs])))
@@ -198,12 +181,6 @@ def book_branch(
     """What the bias and ε took of a layer's relevance in one branch, and what an empty negative branch created."""
     if not book.active:
         return
-    if isinstance(branch.map, Convolution | OneChannel) and samples.ordinary and branch.one_sign and epsilon:
-        per_channel = s.flatten(2).sum(2)  # one pass serves both: bias is per channel, ε the same for all
-        if branch.bias is not None:
-            book.bias = book.bias + (per_channel * branch.bias.flatten()).sum(1)
-        book.epsilon = book.epsilon + epsilon * per_channel.sum(1)
-        return
     if branch.bias is not None:
         book.bias = book.bias + samples.sum(s * branch.bias)
     if epsilon == 0:
@@ -217,21 +194,10 @@ def book_branch(
 
 
 def _winner(op: Op, relevance: Relevances, book: Booking) -> Relevances:
+    """All to the winner. What a constant wins, padding among them, is booked to it."""
     first = next(r for r in relevance if r is not None)
-    if op.winners is not None and first.dim() == 4:
-        taken = settled(first, op.winners, op.inputs[0].shape)
-        if taken is not None:
-            return [taken]
-        planes = first.new_zeros(*op.inputs[0].shape[:2], op.inputs[0].shape[2:].numel())
-        planes.scatter_add_(2, op.winners.flatten(2), first.flatten(2))
-        return [planes.view(op.inputs[0].shape)]
-    relevance = [None if r is None else ordinary(r) for r in relevance]
-    first = ordinary(first)
-    geometry = pooling_geometry(op)
-    if geometry is not None and first.dtype == op.inputs[0].dtype:
-        taken = to_winners(op.inputs[0].data, geometry, first.contiguous())
-        if taken is not None:
-            return [taken]
+    if (pool := op.kind.removesuffix("_with_indices")) in ("max_pool1d", "max_pool2d", "max_pool3d"):
+        return [_to_winners(op, getattr(torch.nn.functional, pool), first, book)]
     if op.kind in ("maximum", "minimum") and len(op.inputs) == 1:  # against a constant, which keeps what it wins
         won = transposed(op, [torch.ones_like(first)], first.dtype, op.inputs)[0]
         if won.shape == first.shape:
@@ -241,27 +207,22 @@ def _winner(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     return list(transposed(op, relevance, first.dtype, op.inputs))
 
 
-def pooling_geometry(op: Op) -> Geometry | None:
-    """Where the outputs of a max pool read; None for other operations, and for pools whose windows differ in size."""
-    value, axes = op.inputs[0], len(op.inputs[0].shape) - 2
-    if axes < 1 or len(op.inputs) != 1 or len(op.output.shape) != len(value.shape):
-        return None
+def _to_winners(op: Op, pool: Callable[..., Any], relevance: Tensor, book: Booking) -> Tensor:
+    """Each window's relevance to the place that won it. A window wholly in padding (−∞) has no winner.
 
-    def each(given: Any) -> tuple[int, ...]:
-        sizes = tuple(given) if isinstance(given, list | tuple) else (given,) * axes
-        return sizes * axes if len(sizes) == 1 else sizes
-
-    if op.kind == f"max_pool{axes}d":
-        kernel = each(op.argument(1, "kernel_size"))
-        stride = op.argument(2, "stride")
-        steps = kernel if stride is None or stride in ([], ()) else each(stride)
-        padding, dilation = each(op.argument(3, "padding", 0)), each(op.argument(4, "dilation", 1))
-    elif op.kind == f"adaptive_max_pool{axes}d" and op.output.shape[2:].numel() == 1:
-        kernel = steps = tuple(value.shape[2:])
-        padding, dilation = (0,) * axes, (1,) * axes
-    else:
-        return None
-    return Geometry(value.shape, op.output.shape, kernel, steps, padding, dilation, 1)
+    By the places that torch names: its derivative of a max pool writes outside the plane for such windows.
+    """
+    x = op.inputs[0].data.to(relevance.dtype)
+    names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+    given = {name: op.argument(position, name) for position, name in enumerate(names, 1)}
+    _, winners = pool(x, return_indices=True, **{name: v for name, v in given.items() if v is not None})
+    axes = int(pool.__name__[-2])
+    empty = op.output.data == -torch.inf
+    if book.active:
+        book.bias = book.bias + op.output.samples.sum(relevance * empty)
+    won, winners = relevance.masked_fill(empty, 0.0), winners.masked_fill(empty, 0)
+    handed = relevance.new_zeros(x.shape).flatten(-axes)
+    return handed.scatter_add_(-1, winners.flatten(-axes), won.flatten(-axes)).view(x.shape)
 
 
 def _affine(op: Op, relevance: Relevances, book: Booking) -> Relevances:
@@ -306,15 +267,15 @@ def _group_scale_and_shift(op: Op, x: Tensor, channels: tuple[int, ...]) -> tupl
     if op.kind == "instance_norm":
         mean, variance = op.argument(1, "running_mean"), op.argument(2, "running_var")
         weight, bias = op.argument(3, "weight"), op.argument(4, "bias")
-        own, epsilon, groups = (
+        own_statistics, epsilon, groups = (
             op.argument(5, "use_input_stats", True),
             op.argument(7, "eps", 1e-5),
             x.shape[1],
         )
     else:
         weight, bias = op.argument(2, "weight"), op.argument(3, "bias")
-        own, epsilon, groups = True, op.argument(4, "eps", 1e-5), op.argument(1, "num_groups")
-    if own:
+        own_statistics, epsilon, groups = True, op.argument(4, "eps", 1e-5), op.argument(1, "num_groups")
+    if own_statistics:
         grouped = x.reshape(x.shape[0], groups, -1)
         per_group = x.shape[1] // groups
         mean = grouped.mean(2).repeat_interleave(per_group, 1).view(x.shape[0], -1, *(1,) * (x.dim() - 2))
@@ -327,36 +288,6 @@ def _group_scale_and_shift(op: Op, x: Tensor, channels: tuple[int, ...]) -> tupl
     return scale, shift if bias is None else shift + bias.to(x.dtype).view(channels)
 
 
-def batch_norm_affine(op: Op) -> tuple[Tensor, Tensor]:
-    """Scale and shift per channel of a BatchNorm in evaluation mode."""
-    return batch_norm_affines([op])[0]
-
-
-def batch_norm_affines(ops: Sequence[Op]) -> list[tuple[Tensor, Tensor]]:
-    """The same of many: those of a kind in one go, since there are fifty to a network and each is small."""
-    alike: dict[Any, list[tuple[int, list[Tensor]]]] = {}
-    for number, op in enumerate(ops):
-        names = ("running_mean", "running_var", "weight", "bias")
-        parts = [op.argument(position, name) for position, name in enumerate(names, 1)]
-        variance, epsilon = parts[1], op.argument(7, "eps", 1e-5)
-        dtype = torch.float32 if variance.dtype in HALF else variance.dtype
-        key = (dtype, variance.device, epsilon, parts[2] is None, parts[3] is None)
-        alike.setdefault(key, []).append((number, [p if p is None or p.dtype == dtype else p.to(dtype) for p in parts]))
-    found: list[Any] = [None] * len(ops)
-    for (_, _, epsilon, _, _), members in alike.items():
-        sizes = [len(parts[1]) for _, parts in members]
-        together = zip(*(parts for _, parts in members), strict=True)
-        mean, variance, weight, bias = (None if ps[0] is None else torch.cat(ps) for ps in together)
-        assert mean is not None
-        assert variance is not None
-        scale = variance.add_(epsilon).rsqrt_()
-        scale = scale if weight is None else scale.mul_(weight)
-        shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
-        for (number, _), *pair in zip(members, scale.split(sizes), shift.split(sizes), strict=True):
-            found[number] = tuple(pair)
-    return found
-
-
 def _gate(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     """The signal takes all; in a matrix product by the ε-rule, with the gate held constant."""
     (given,) = relevance
@@ -364,14 +295,14 @@ def _gate(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     assert given is not None
     assert signal is not None
     if op.kind in ("mul", "div"):
-        taken = sum_to(given, signal.shape)
+        received = sum_to(given, signal.shape)
     else:
         epsilon = epsilon_for(op.output, signal)
         z = _output(op, given.dtype)
         s = given / stabilise(z, epsilon)
         book_epsilon(book, s, z, epsilon, op.output.samples)
-        taken = signal.data.to(given.dtype) * transposed(op, [s], given.dtype, [signal])[0]
-    return [taken if v is signal else None for v in op.inputs]
+        received = signal.data.to(given.dtype) * transposed(op, [s], given.dtype, [signal])[0]
+    return [received if v is signal else None for v in op.inputs]
 
 
 _FAMILIES: dict[Family, Callable[[Op, Relevances, Booking], Relevances]] = {

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .ledger import Ledger
 from .tape.refusals import check_inputs
 from .tape.values import replaced, tensors_in
-
-if TYPE_CHECKING:
-    from .explanation import Explanation
 
 Given = Tensor | Sequence[Tensor]
 
@@ -36,36 +32,7 @@ def pieces(inputs: Given, target: Any, size: int) -> list[tuple[Given, Any]]:
     return found
 
 
-def joined(found: Sequence[Explanation], again: Callable[[Sequence[str]], Explanation]) -> Explanation:
-    """The explanations of the pieces as that of the whole batch; `again` makes it once more, with its ledger."""
-    from .explanation import Explanation
-
-    first = found[0]
-    if len(found) == 1:
-        first._again = again
-        return first
-    for name in frozenset().union(*(e._scattered for e in found)):
-        raise ValueError(
-            f"The input of layer '{name}' does not hold one sample after the other, so its relevance cannot be joined: "
-            "leave out micro_batch or this layer."
-        )
-    layers = first.layers.like({name: torch.cat([e.layers[name] for e in found]) for name in first.layers})
-    ledgers = [e._ledger for e in found if e._ledger is not None]
-    return Explanation(
-        relevance=_joined_structure([e.relevance for e in found]),
-        logits=_joined_structure([e.logits for e in found]),
-        target=torch.cat([e.target for e in found]) if isinstance(first.target, Tensor) else first.target,
-        score=torch.cat([e.score for e in found]),
-        layers=layers,
-        head=first.head,
-        composite=first.composite,
-        pruning=first.pruning,
-        _ledger=Ledger.joined(ledgers) if ledgers else None,
-        _again=again,
-    )
-
-
-def _joined_structure(parts: Sequence[Any]) -> Any:
+def joined_structure(parts: Sequence[Any]) -> Any:
     """The same nested structure with each tensor joined along the batch axis."""
     columns = zip(*(tensors_in(part) for part in parts), strict=True)
     tensors = iter([torch.cat(column) if column[0].dim() else column[0] for column in columns])

@@ -1,29 +1,26 @@
-"""What is cut in a layer, and where its mass goes (the paper's section 3.2)."""
+"""What is cut in a layer, and where its mass goes: section 3.2 of the paper.
+
+θ is equation (2), the sparsity gain (3), PLRP-λ the pair of formulas after it, PLRP-M equations (4) to (6). DESIGN
+settles what the paper leaves open: ties, signs, biases, neurons that find nobody to hand their relevance to.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .composites import nearest
-from .fast import native
-from .fast.neurons import Neurons, Relevance, Rows, at_neurons, dense, rescaling, survivors, thinned
-from .fast.propagation import FEWEST, NEURONS_BELOW, Followed, again, follow, mass_of
-from .fast.selection import countable, statistics, thresholds
-from .fast.switch import fast
-from .ledger import Mass, signed_mass
-from .rules import ORPHANED, Booking, Handed, quotient
+from .ledger import Booking, Mass, signed_mass
+from .rules import ORPHANED, quotient
+from .spelling import nearest
 from .tape.samples import Samples
-
-if TYPE_CHECKING:
-    from .tape.trace import Trace
-    from .tape.values import Op, Value
+from .tape.trace import Trace
+from .tape.values import Op, Value
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class Pruning:
       `sparsity_gain`.
     - `p_negative`: the same for negative relevance, where it is to differ.
     - `redistribution`: where pruned mass goes: `"lambda"` scales the survivors, `"M"` applies the layer's rule to them
-      again.
+      alone.
     - `conserve=False`: the ablations; λ = 1, or M re-applied naively, so that pruned mass is lost.
     - `sparsity_gain`: prune an entry only while it buys at least this much sparsity per share of mass; `measure` is the
       sparsity: the share of `"zeros"`, or the `"gini"` index.
@@ -135,8 +132,8 @@ class Site:
 
     value: Value
     readers: list[Op]
-    p: float | Tensor | None  # one per sample where several prunings are stacked
-    p_negative: float | Tensor | None
+    p: float | None
+    p_negative: float | None
 
     @property
     def cuts(self) -> bool:
@@ -144,7 +141,7 @@ class Site:
         return self.p is None or bool(self.p) or bool(self.p_negative)
 
     @property
-    def shares(self) -> tuple[float | Tensor, float | Tensor]:
+    def shares(self) -> tuple[float, float]:
         """p of the positive and of the negative part."""
         assert self.p is not None
         return self.p, self.p if self.p_negative is None else self.p_negative
@@ -159,55 +156,18 @@ class Site:
 class Arrived:
     """What reached a tensor, kept apart for PLRP-M: over its conv and linear readers, and over all others."""
 
-    layers: list[tuple[Samples, Sequence[Handed | Followed]]] = field(default_factory=list)  # and their outputs
-    other: Relevance | None = None
-
-    def dense(self) -> Arrived:
-        """The same as ordinary tensors."""
-        layers: list[tuple[Samples, Sequence[Handed | Followed]]] = [
-            (samples, [h.dense() if isinstance(h, Followed) else h for h in branches])
-            for samples, branches in self.layers
-        ]
-        return Arrived(layers, None if self.other is None else dense(self.other))
-
-    @property
-    def followed(self) -> bool:
-        """Whether all that arrived is relevance of few neurons, or can be handed to few again in compiled loops."""
-        handed = [one for _, branches in self.layers for one in branches]
-        if not isinstance(self.other, Tensor) and all(isinstance(one, Followed) for one in handed):
-            return True
-        return all(_compiled(one) for one in handed)
-
-
-def _compiled(one: Handed | Followed) -> bool:
-    """Whether the compiled second pass takes it: contributions ≥ 0, so that rounding is not amplified either."""
-    geometry = one.plan.geometry if isinstance(one, Followed) else one.geometry
-    if geometry is None or geometry.groups > 1 or not native.available(one.given):
-        return False
-    return one.branch.one_sign and len(one.branch.parts) == 1
+    layers: list[tuple[Samples, Sequence[Any]]] = field(default_factory=list)  # `FirstPass`es, and their samples
+    other: Tensor | None = None
 
 
 @dataclass
 class Cut:
-    """Which neurons of a tensor survive, per sample: rows (batch, n)."""
+    """Which neurons of a tensor survive; per sample (batch,), and per sign where a `Mass` stands."""
 
-    theta: Mass  # per sign, (batch,)
-    survivors: Tensor  # the relevance of those kept, zero elsewhere
+    theta: Mass
     before: Mass
     after: Mass
-    counts: tuple[Tensor, Tensor]  # non-zero neurons before and after, (batch,)
-
-    @classmethod
-    def of(cls, stats: Tensor, survivors: Tensor) -> Cut:
-        """From the statistics of the selection, one row per sample."""
-        up, down, before_up, before_down, pruned_up, pruned_down, entries, kept = stats.unbind(1)
-        return cls(
-            theta=(up, down),
-            survivors=survivors,
-            before=(before_up, before_down),
-            after=(before_up - pruned_up, before_down - pruned_down),
-            counts=(entries.long(), kept.long()),
-        )
+    counts: tuple[Tensor, Tensor]  # non-zero neurons before and after
 
     @property
     def pruned(self) -> Tensor:
@@ -223,44 +183,86 @@ class Cut:
         )
         return positive, negative
 
-    def columns(self) -> dict[str, Tensor]:
+    @property
+    def scales(self) -> Mass:
+        """λ of PLRP-λ per sign: ‖r̃‖₁ / ‖survivors‖₁; 1 where nothing was pruned or nothing is left to scale."""
+        positive, negative = (ratio(b, a, self.pruned) for b, a in zip(self.before, self.after, strict=True))
+        return positive, negative
+
+    def columns(self) -> dict[str, Any]:
         """What the ledger shows of it."""
         names = ("neurons_before", "neurons_after", "theta_positive", "theta_negative", "p_positive", "p_negative")
         return dict(zip(names, (*self.counts, *self.theta, *self.reached), strict=True))
 
-    @property
-    def scales(self) -> Mass:
-        """λ per sign: mass before / mass after; 1 where nothing was pruned or nothing is left to scale."""
-        positive, negative = (_ratio(b, a, self.pruned) for b, a in zip(self.before, self.after, strict=True))
-        return positive, negative
-
 
 def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | None) -> Cut:
-    """Decide what goes: θ per sample and sign, by share of mass, by sparsity gain, or by both."""
+    """Decide what goes of each row (batch, n): θ per sign by share of mass, by sparsity gain, or by both."""
     p_negative = p if p_negative is None else p_negative
-    if pruning.sparsity_gain is None and p is not None and p_negative is not None and countable(rows):
-        offsets = torch.arange(len(rows) + 1) * rows.shape[1]
-        stats = statistics(rows.contiguous(), offsets, p, p_negative)
-        up, down = stats[:, :1].float(), -stats[:, 1:2].float()
-        return Cut.of(stats, torch.where((rows > up) | (rows < down), rows, 0.0))
-    theta = thresholds(rows, p or 0.0, p_negative or 0.0)
+    parts = rows.clamp(min=0), rows.clamp(max=0).neg()
+    positive, negative = (threshold(part, share or 0.0) for part, share in zip(parts, (p, p_negative), strict=True))
     if pruning.sparsity_gain is not None:
         measure = _zeros_gain if pruning.measure == "zeros" else _gini_gain
-        parts = rows.clamp(min=0), rows.clamp(max=0).neg()
         by_gain = [measure(part, pruning.sparsity_gain) for part in parts]
         positive, negative = (
             gain if share is None else torch.minimum(mass, gain)
-            for mass, gain, share in zip(theta, by_gain, (p, p_negative), strict=True)
+            for mass, gain, share in zip((positive, negative), by_gain, (p, p_negative), strict=True)
         )
-        theta = positive, negative
-    keep = (rows > theta[0][:, None]) | (rows < -theta[1][:, None])
-    survivors = torch.where(keep, rows, torch.zeros_like(rows[:, :1]))
-    counts = rows.count_nonzero(1), keep.sum(1)
-    return Cut(theta, survivors, signed_mass(rows), signed_mass(survivors), counts)
+    surviving = survivors(rows, (positive, negative))
+    counts = rows.count_nonzero(1), surviving.count_nonzero(1)
+    return Cut((positive, negative), signed_mass(rows), signed_mass(surviving), counts)
+
+
+def survivors(rows: Tensor, theta: Mass) -> Tensor:
+    """The entries above θ of their sign, zero elsewhere: 1{r̃ > θ} ⊙ r̃."""
+    up, down = (t.to(rows.dtype)[:, None] for t in theta)
+    return torch.where((rows > up) | (rows < -down), rows, torch.zeros_like(rows[:, :1]))
+
+
+def threshold(values: Tensor, p: float | Tensor) -> Tensor:
+    """θ per row, equation (2): the largest entry below the row's maximum with C(θ) ≤ p · C(max), 0 if there is none.
+
+    C(v) is the sum of all entries ≤ v, ties included. `values` (batch, n) are ≥ 0, `p` is a number in [0, 1) or one per
+    row. Returns (batch,) in the dtype of `values`.
+    """
+    if values.numel() == 0:
+        return values.new_zeros(values.shape[0])
+    ordered, c = ascending(values)
+    limit = torch.as_tensor(p, dtype=torch.float64, device=values.device) * c[:, -1]
+    last_of_ties = torch.ones_like(ordered, dtype=torch.bool)
+    last_of_ties[:, :-1] = ordered[:, 1:] != ordered[:, :-1]
+    fits = last_of_ties & (c <= limit[:, None]) & (ordered < ordered[:, -1:])
+    return torch.where(fits, ordered, torch.zeros_like(ordered)).amax(1)
+
+
+def ascending(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The entries of each row in ascending order, and C at each of them, ties not yet included.
+
+    So that θ is the same whatever the order of the entries, C adds the sums per binary exponent, in ascending order, in
+    float64: float32 numbers of one exponent are multiples of one unit, so their sum is exact in any order.
+    """
+    ordered = rows.sort(1).values
+    if rows.dtype != torch.float32:
+        return ordered, ordered.double().cumsum(1)
+    bits = (ordered + 0.0).view(torch.int32)  # + 0.0: −0.0 becomes 0.0
+    exponent = (bits >> 23).clamp(min=1)  # subnormal numbers share the unit of the smallest normal exponent
+    mantissa = ((bits & 0x7FFFFF) + ((bits >> 23 > 0).int() << 23)).long()
+    running = mantissa.cumsum(1)
+    # Units summed within each exponent: the running sum minus what it was before the exponent began.
+    starts = torch.ones_like(exponent, dtype=torch.bool)
+    starts[:, 1:] = exponent[:, 1:] != exponent[:, :-1]
+    position = torch.arange(rows.shape[1], device=rows.device).expand_as(running)
+    begin = torch.where(starts, position, torch.zeros_like(position)).cummax(1).values
+    before = (running - mantissa).gather(1, begin)
+    within = torch.ldexp((running - before).double(), exponent - 150)
+    sums = torch.zeros(rows.shape[0], 256, dtype=torch.float64, device=rows.device)
+    sums.scatter_add_(1, exponent.long(), ordered.double())
+    lower = sums.cumsum(1).roll(1, 1)
+    lower[:, 0] = 0
+    return ordered, lower.gather(1, exponent.long()) + within
 
 
 def _zeros_gain(values: Tensor, gain: float) -> Tensor:
-    """θ for s = share of zeros: an entry v gains mean/v, so prune v ≤ mean/g; the largest always survives."""
+    """θ by the gain (3) for s = share of zeros: v gains mean/v, so prune v ≤ mean/g; the largest always survives."""
     if values.shape[1] == 0:
         return values.new_zeros(values.shape[0])
     mean = values.sum(1, dtype=torch.float64) / values.shape[1]
@@ -270,7 +272,7 @@ def _zeros_gain(values: Tensor, gain: float) -> Tensor:
 
 
 def _gini_gain(values: Tensor, gain: float) -> Tensor:
-    """θ for s = Gini index: prune tie groups in ascending order while their gain is ≥ g.
+    """θ by the gain (3) for s = Gini index: prune tie groups in ascending order while their gain is ≥ g.
 
     For the group of entries k0 < i ≤ k1 (of n, ascending), with S_k = Σ_{i>k} v_i and T_k = Σ_{i>k} i v_i:
     gain = 2 S_0 (T_k1 − k̄ S_k1) / (n S_k1 S_k0), k̄ the group's mean rank.
@@ -307,139 +309,130 @@ def _gini_gain(values: Tensor, gain: float) -> Tensor:
 
 
 def prune(
-    relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None, book: Booking, sparse: bool = True
-) -> tuple[Relevance, dict[str, Any]]:
+    relevance: Tensor,
+    site: Site,
+    pruning: Pruning,
+    arrived: Arrived | None,
+    book: Booking,
+    cut: Callable[..., Cut] = cut,
+) -> tuple[Tensor, dict[str, Any]]:
     """Prune the relevance of one tensor. Returns the new relevance and the ledger's columns; books what was lost."""
-    if sparse and by_neurons(relevance, site, pruning, arrived):
-        found = prune_neurons(relevance, site, pruning, arrived, book)
-        if found is not None:
-            return found
-    relevance = dense(relevance)
-    if arrived is not None:
-        arrived = arrived.dense()
     samples = site.value.samples
     rows = samples.rows(relevance)
-    assert not isinstance(site.p, Tensor)
-    assert not isinstance(site.p_negative, Tensor)
-    chosen = cut(rows, pruning, site.p, site.p_negative)
-    columns: dict[str, Any] = chosen.columns() if book.active else {}
+    decided = cut(rows, pruning, site.p, site.p_negative)
+    surviving = survivors(rows, decided.theta)
+    columns = decided.columns() if book.active else {}
     if pruning.redistribution == "lambda":
-        new = _rescale(rows, chosen, pruning, book, columns)
+        new = _rescale(rows, surviving, decided, pruning, book, columns)
     else:
         assert arrived is not None
-        keep = samples.unrows(chosen.survivors != 0, relevance.shape).to(relevance.dtype)
+        mask = samples.unrows(surviving != 0, relevance.shape).to(relevance.dtype)
         if pruning.conserve:
-            again = _reapply(relevance, rows, keep, chosen, samples, arrived, columns)
+            new = _redistribute(relevance, surviving, mask, decided, samples, arrived, columns)
         else:
-            again = _reapply_naively(relevance, keep, samples, arrived, chosen.pruned, book)
-        new = torch.where(chosen.pruned[:, None], samples.rows(again), rows)
+            new = _reapply_naively(relevance, mask, samples, arrived, decided.pruned, book)
+        new = torch.where(decided.pruned[:, None], samples.rows(new), rows)
         columns.update(_flipped(new, rows) if book.active else {})
     return samples.unrows(new, relevance.shape), columns
 
 
-def by_neurons(relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None) -> bool:
-    """Whether to keep the survivors as single neurons: tensors (samples, channels, *plane) cut by a share of mass."""
-    return (
-        fast()
-        and pruning.sparsity_gain is None
-        and site.value.samples.leads(site.value.shape)
-        and len(relevance.shape) > 2
-        and relevance.shape.numel() >= FEWEST
-        and (not isinstance(relevance, Tensor) or relevance.is_contiguous())
-        and (pruning.redistribution == "lambda" or (pruning.conserve and arrived is not None and arrived.followed))
-        and pruning.conserve
-    )
+def _rescale(
+    rows: Tensor, surviving: Tensor, decided: Cut, pruning: Pruning, book: Booking, columns: dict[str, Any]
+) -> Tensor:
+    """PLRP-λ: the survivors of each sign times mass before / mass after."""
+    scales = decided.scales
+    if not pruning.conserve:
+        scales = torch.ones_like(scales[0]), torch.ones_like(scales[1])
+        lost = signed_mass(rows - surviving)
+        book.dropped = lost[0] - lost[1]
+    columns.update(lambda_columns(scales))
+    up, down = (s.to(rows.dtype)[:, None] for s in scales)
+    return surviving * torch.where(surviving > 0, up, down)
 
 
-def prune_neurons(
-    relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None, book: Booking
-) -> tuple[Relevance, dict[str, Any]] | None:
-    """The same for tensors of which few neurons survive, which are all that is looked at from here on.
+def lambda_columns(scales: Mass) -> dict[str, Any]:
+    """What the ledger shows of PLRP-λ: it orphans and flips nothing."""
+    columns = dict(zip(("lambda_positive", "lambda_negative"), scales, strict=True))
+    return {**columns, "orphaned": 0, "flipped": 0, "flipped_mass": 0}
 
-    None for PLRP-M where they are not few: its second pass is then better made by whole tensors.
+
+def ratio(before: Tensor, after: Tensor, pruned: Tensor) -> Tensor:
+    """before / after; exactly 1 for samples of which nothing was pruned, and where nothing is left to scale."""
+    scaled = pruned & (after > 0)
+    return torch.where(scaled, before / torch.where(scaled, after, torch.ones_like(after)), torch.ones_like(after))
+
+
+def _redistribute(
+    relevance: Tensor,
+    surviving: Tensor,
+    mask: Tensor,
+    decided: Cut,
+    samples: Samples,
+    arrived: Arrived,
+    columns: dict[str, Any],
+) -> Tensor:
+    """PLRP-M, equations (4) to (6): each neuron k above hands m_k, what it handed down first, to the survivors alone.
+
+    What finds nobody (orphaned), and mass that came over a skip whose sign has no survivor, goes to the survivors in
+    proportion to their relevance of that sign; to all of them if that sign has none.
     """
-    if isinstance(relevance, Neurons):
-        relevance = relevance.rows()
-    if isinstance(relevance, Rows):
-        values, offsets = relevance.values, relevance.offsets * relevance.shape[1]
-    else:
-        values, offsets = relevance, torch.arange(relevance.shape[0] + 1) * relevance.shape[1:].numel()
-    stats = statistics(values, offsets, *site.shares).to(values.device)
-    scaled = pruning.redistribution == "lambda"
-    if isinstance(relevance, Tensor) and bool((stats[:, 7] > NEURONS_BELOW * relevance.shape[1:].numel()).all()):
-        return _many(relevance, stats, book) if scaled else None
-    kept = survivors(relevance, stats, rescale=scaled)
-    columns: dict[str, Any] = Cut.of(stats, kept.values).columns() if book.active else {}
-    if scaled:
-        if book.active:
-            columns["lambda_positive"], columns["lambda_negative"] = rescaling(stats).unbind(1)
-            columns["orphaned"] = columns["flipped"] = columns["flipped_mass"] = 0
-        return kept, columns
-    assert arrived is not None
-    new = kept.holding(_reapply_neurons(kept, stats, arrived, columns))
-    if book.active:
-        turned = new.values * kept.values < 0
-        columns["flipped"] = new.sum(turned).long()
-        columns["flipped_mass"] = new.sum(new.values.abs() * turned)
-        columns["neurons_after"] = new.sum(new.values != 0).long()
-    return new, columns
-
-
-def _many(relevance: Tensor, stats: Tensor, book: Booking) -> tuple[Tensor, dict[str, Any]]:
-    """PLRP-λ of a tensor of which so many neurons survive that they are better kept in place."""
-    columns: dict[str, Any] = {}
-    if book.active:
-        columns |= Cut.of(stats, relevance).columns()
-        columns["lambda_positive"], columns["lambda_negative"] = rescaling(stats).unbind(1)
-        columns["orphaned"] = columns["flipped"] = columns["flipped_mass"] = 0
-    return thinned(relevance, stats), columns
-
-
-def _reapply_neurons(kept: Neurons, stats: Tensor, arrived: Arrived, columns: dict[str, Any]) -> Tensor:
-    """PLRP-M for single survivors; see `_reapply`."""
-    pruned = stats[:, 6] != stats[:, 7]
-    total = torch.zeros_like(kept.values)
-    homeless = [kept.values.new_zeros(kept.shape[0], dtype=torch.float64) for _ in range(2)]
-    for _, branches in arrived.layers:
-        for one in branches:
-            above = one if isinstance(one, Followed) else follow(one)
-            received, orphaned = again(above, kept)
-            total += received
-            for sign, part in enumerate((orphaned.clamp(min=0), orphaned.clamp(max=0).neg())):
-                homeless[sign] += above.neurons.sum(part)
-    columns["orphaned"] = homeless[0] + homeless[1]
-    masses = [stats[:, 2] - stats[:, 4], stats[:, 3] - stats[:, 5]]
+    new = torch.zeros_like(relevance)
+    unplaced = [surviving.new_zeros(samples.batch) for _ in range(2)]
+    for above, branches in arrived.layers:
+        for first in branches:
+            branch = first.branch
+            m = first.s * (first.denominator if branch.bias is None else first.denominator - branch.bias)
+            reached = branch.contributions(mask)
+            q, orphaned = second_quotient(m, reached, None if branch.one_sign else branch.magnitudes(mask))
+            new = new + branch.hand(q, relevance, mask)
+            for sign, mass in enumerate(signed_mass(above.rows(orphaned))):
+                unplaced[sign] = unplaced[sign] + mass
+    columns["orphaned"] = unplaced[0] + unplaced[1]
     if arrived.other is not None:
-        other = arrived.other
-        held = at_neurons(other, kept)
-        before = mass_of(other, Samples.first_axis(kept.shape[0]))
-        after = [kept.sum(part) for part in (held.clamp(min=0), held.clamp(max=0).neg())]
-        scales = [_each(_ratio(b.double(), a, pruned), kept) for b, a in zip(before, after, strict=True)]
-        total += held * torch.where(held > 0, scales[0], scales[1])
+        other = samples.rows(arrived.other)
+        left = other * (surviving != 0)
+        before, after = signed_mass(other), signed_mass(left)
+        up, down = (
+            ratio(b, a, decided.pruned).to(surviving.dtype)[:, None] for b, a in zip(before, after, strict=True)
+        )
+        new = new + samples.unrows(left * torch.where(left > 0, up, down), relevance.shape)
         for sign in range(2):
-            homeless[sign] += torch.where(after[sign] > 0, 0.0, before[sign].double())
+            unplaced[sign] = unplaced[sign] + torch.where(after[sign] > 0, torch.zeros_like(after[sign]), before[sign])
+    same_sign, everyone = (
+        tuple(factor.to(surviving.dtype)[:, None] for factor in pair) for pair in placing(unplaced, decided.after)
+    )
+    placed = (
+        surviving.clamp(min=0) * same_sign[0] + surviving.clamp(max=0) * same_sign[1] + surviving.abs() * sum(everyone)
+    )
+    return new + samples.unrows(placed, relevance.shape)
+
+
+def second_quotient(m: Tensor, reached: Tensor, magnitudes: Tensor | None) -> tuple[Tensor, Tensor]:
+    """q_k = m_k / n̂_k, and what is orphaned: m_k where |n̂_k| ≤ 1e-6 · Σ_j mask_j |n_jk|.
+
+    `magnitudes` None: contributions are ≥ 0, and cancel only where there are none.
+    """
+    orphan = reached <= 0 if magnitudes is None else reached.abs() <= ORPHANED * magnitudes
+    zero = torch.zeros_like(m)
+    return torch.where(orphan, zero, m / torch.where(orphan, torch.ones_like(m), reached)), torch.where(orphan, m, zero)
+
+
+def placing(unplaced: Sequence[Tensor], masses: Mass) -> tuple[Mass, Mass]:
+    """How mass without a place is shared out: what survivors of each sign hold is multiplied by the first pair, and
+    all survivors' |r̃| by the second: mass whose sign has no survivor goes to everyone.
+    """
     whole = masses[0] + masses[1]
-    for sign, part in enumerate((kept.values.clamp(min=0), kept.values.clamp(max=0))):
-        has = masses[sign] > 0
-        own = torch.where(has, homeless[sign] / torch.where(has, masses[sign], 1.0), 0.0)
-        everyone = torch.where(has, 0.0, homeless[sign] / torch.where(whole > 0, whole, 1.0)) * (1 - 2 * sign)
-        if bool(own.any()):
-            total += part * _each(own, kept)
-        if bool(everyone.any()):
-            total += kept.values.abs() * _each(everyone, kept)
-    if bool(pruned.all()):
-        return total
-    return torch.where(pruned[kept.sample], total, kept.values)
-
-
-def _each(per_sample: Tensor, neurons: Neurons) -> Tensor:
-    """A number per sample as one per neuron."""
-    per_sample = per_sample.to(neurons.values.dtype)
-    return per_sample if len(per_sample) == 1 else per_sample[neurons.sample]
+    same_sign, everyone = [], []
+    for mass, lost, direction in zip(masses, unplaced, (1.0, -1.0), strict=True):
+        nothing = torch.zeros_like(whole)
+        same_sign.append(torch.where(mass > 0, lost / torch.where(mass > 0, mass, torch.ones_like(mass)), nothing))
+        to_all = direction * lost / torch.where(whole > 0, whole, torch.ones_like(whole))
+        everyone.append(torch.where(mass > 0, nothing, to_all))
+    return (same_sign[0], same_sign[1]), (everyone[0], everyone[1])
 
 
 def _flipped(new: Tensor, rows: Tensor) -> dict[str, Any]:
-    """The survivors whose sign PLRP-M turned, and how many hold relevance."""
+    """The survivors whose sign PLRP-M flipped, and how many hold relevance."""
     flipped = ((new > 0) & (rows < 0)) | ((new < 0) & (rows > 0))
     return {
         "flipped": flipped.sum(1),
@@ -448,104 +441,23 @@ def _flipped(new: Tensor, rows: Tensor) -> dict[str, Any]:
     }
 
 
-def _rescale(rows: Tensor, chosen: Cut, pruning: Pruning, book: Booking, columns: dict[str, Any]) -> Tensor:
-    """PLRP-λ: the survivors of each sign times mass before / mass after."""
-    scales = chosen.scales
-    if not pruning.conserve:
-        scales = torch.ones_like(scales[0]), torch.ones_like(scales[1])
-        lost = signed_mass(rows - chosen.survivors)
-        book.dropped = lost[0] - lost[1]
-    columns["lambda_positive"], columns["lambda_negative"] = scales
-    columns["orphaned"] = columns["flipped"] = columns["flipped_mass"] = 0
-    up, down = (s.to(rows.dtype)[:, None] for s in scales)
-    return chosen.survivors.mul_(torch.where(chosen.survivors > 0, up, down))
-
-
-def _ratio(before: Tensor, after: Tensor, pruned: Tensor) -> Tensor:
-    """before / after; exactly 1 for samples of which nothing was pruned, and where nothing is left to scale."""
-    scaled = pruned & (after > 0)
-    return torch.where(scaled, before / torch.where(scaled, after, torch.ones_like(after)), torch.ones_like(after))
-
-
-def _reapply(
-    relevance: Tensor,
-    rows: Tensor,
-    keep: Tensor,
-    chosen: Cut,
-    samples: Samples,
-    arrived: Arrived,
-    columns: dict[str, Any],
-) -> Tensor:
-    """PLRP-M: each neuron k above hands m_k, what it handed down in the first pass, to the survivors alone.
-
-    Nobody to hand it to (orphaned), and mass that came over a skip whose sign has no survivor, goes to the survivors in
-    proportion to their relevance of that sign; to all of them if that sign has none.
-    """
-    again = torch.zeros_like(relevance)
-    homeless = [rows.new_zeros(samples.batch) for _ in range(2)]
-    for above, branches in arrived.layers:
-        for handed in branches:
-            assert isinstance(handed, Handed)
-            handed = handed.narrowed() if above.ordinary else handed
-            branch = handed.branch
-            total = handed.denominator if branch.bias is None else handed.denominator - branch.bias
-            m = handed.s * total
-            reached = branch.contributions(keep)
-            if branch.one_sign:
-                small = reached <= 0  # contributions ≥ 0 cancel only where there are none
-            else:
-                small = reached.abs() <= ORPHANED * branch.magnitudes(keep)
-            orphaned = torch.where(small, m, torch.zeros_like(m[:1, :1]))
-            q = m.div_(reached.masked_fill_(small, torch.inf))  # nothing from the orphaned
-            again += branch.hand(q, relevance, keep)
-            if orphaned.any():
-                for sign, mass in enumerate(signed_mass(above.rows(orphaned))):
-                    homeless[sign] = homeless[sign] + mass
-    columns["orphaned"] = homeless[0] + homeless[1]
-    if isinstance(arrived.other, Tensor):
-        other = samples.rows(arrived.other)
-        kept = other * (chosen.survivors != 0)
-        before, after = signed_mass(other), signed_mass(kept)
-        up, down = (_ratio(b, a, chosen.pruned).to(rows.dtype)[:, None] for b, a in zip(before, after, strict=True))
-        again += samples.unrows(kept * torch.where(kept > 0, up, down), relevance.shape)
-        for sign in range(2):
-            homeless[sign] = homeless[sign] + torch.where(after[sign] > 0, torch.zeros_like(before[sign]), before[sign])
-    return again + samples.unrows(_housed(chosen.survivors, homeless, chosen.after), relevance.shape)
-
-
-def _housed(survivors: Tensor, homeless: Sequence[Tensor], masses: Sequence[Tensor]) -> Tensor:
-    """Homeless mass of each sign, shared out to the survivors of that sign, or to all if it has none."""
-    whole = masses[0] + masses[1]
-    found = torch.zeros_like(survivors)
-    for sign, part in enumerate((survivors.clamp(min=0), survivors.clamp(max=0))):
-        direction = 1.0 if sign == 0 else -1.0
-        own = homeless[sign] / torch.where(masses[sign] > 0, masses[sign], torch.ones_like(whole))
-        own = torch.where(masses[sign] > 0, own, torch.zeros_like(own))
-        everyone = homeless[sign] / torch.where(whole > 0, whole, torch.ones_like(whole)) * direction
-        everyone = torch.where(masses[sign] > 0, torch.zeros_like(everyone), everyone)
-        found += part * own.to(part.dtype)[:, None] + survivors.abs() * everyone.to(part.dtype)[:, None]
-    return found
-
-
 def _reapply_naively(
-    relevance: Tensor, keep: Tensor, samples: Samples, arrived: Arrived, pruned: Tensor, book: Booking
+    relevance: Tensor, mask: Tensor, samples: Samples, arrived: Arrived, pruned: Tensor, book: Booking
 ) -> Tensor:
-    """The rule again with masked activations, bias and ε in the denominator: the ablation that loses mass to them."""
-    again = torch.zeros_like(relevance)
+    """The rule once more on masked activations, bias and ε in the denominator: the ablation that loses mass to them."""
+    new = torch.zeros_like(relevance)
     for above, branches in arrived.layers:
-        for handed in branches:
-            assert isinstance(handed, Handed)
-            branch = handed.branch
-            d = branch.contributions(keep)
-            d = d if branch.bias is None else d + branch.bias
-            s = quotient(handed.given, d, handed.epsilon, branch.one_sign)
-            again += branch.hand(s, relevance, keep)
-            for sign, (scaled, denominator) in ((1, (s, d)), (-1, (handed.s, handed.denominator))):
+        for first in branches:
+            branch = first.branch
+            d = branch.contributions(mask, bias=branch.bias)
+            s = quotient(first.given, d, first.epsilon, branch.one_sign)
+            new = new + branch.hand(s, relevance, mask)
+            for sign, (scaled, denominator) in ((1, (s, d)), (-1, (first.s, first.denominator))):
                 if branch.bias is not None:
                     book.bias = book.bias + sign * above.sum(scaled * branch.bias) * pruned
-                taken = handed.given - scaled * denominator  # what ε kept of the relevance given
-                book.epsilon = book.epsilon + sign * above.sum(taken) * pruned
-    if isinstance(arrived.other, Tensor):
-        again += arrived.other * keep
-        book.dropped = samples.sum(arrived.other * (1 - keep)) * pruned
-    return again
+                by_epsilon = first.given - scaled * denominator  # what ε kept of the relevance given
+                book.epsilon = book.epsilon + sign * above.sum(by_epsilon) * pruned
+    if arrived.other is not None:
+        new = new + arrived.other * mask
+        book.dropped = samples.sum(arrived.other * (1 - mask)) * pruned
+    return new

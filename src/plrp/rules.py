@@ -12,16 +12,13 @@ The contributions of a branch are sums of parts, n_jk = Σ input_j · weight_jk,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .fast.neurons import Geometry, Weight
-from .fast.switch import fast
-from .fast.whole_tensors import chosen, divided
-from .tape.maps import Dense, LinearMap, OneChannel
+from .tape.maps import LinearMap, Weight
 
 EPSILON = 1e-6
 ORPHANED = 1e-6  # a neuron is orphaned if its contributions cancel to this share of their magnitudes
@@ -47,22 +44,15 @@ class Branch:
     one_sign: bool = False  # all contributions and the bias are ≥ 0: so is the denominator
     denominator: Tensor | None = None  # where it is known without computing
 
-    def of(self, samples: Tensor) -> Branch:
-        """The same for some samples of the batch."""
-        parts = tuple(p if p.unit else p._replace(input=chosen(p.input, samples)) for p in self.parts)
-        share = each_of(self.share, samples) if isinstance(self.share, Tensor) else self.share
-        denominator = None if self.denominator is None else each_of(self.denominator, samples)
-        return replace(self, parts=parts, share=share, denominator=denominator)
-
     def contributions(self, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """Σ_j n_jk, over the survivors alone if a mask is given, plus a bias if one is given."""
         total: Tensor | None = None
         for part in self.parts:
             source = part.input if mask is None else part.input * mask
             if total is None:
-                total = self.map.apply(source, part.weight.laid(source), bias)
+                total = self.map.apply(source, part.weight.full, bias)
             else:
-                total.add_(self.map.apply(source, part.weight.laid(source)))
+                total = total + self.map.apply(source, part.weight.full)
         assert total is not None
         return total
 
@@ -73,101 +63,47 @@ class Branch:
         # The parts of a branch of mixed sign never share an input (x⁺ and x⁻), so |n| is the sum of theirs.
         return sum(self.map.apply((p.input * mask).abs(), p.weight.full.abs()) for p in self.parts)  # type: ignore[return-value]
 
+    def part_of(self, relevance: Tensor) -> Tensor:
+        """share_k R_k: what this branch is given of the relevance."""
+        return relevance if isinstance(self.share, float) and self.share == 1.0 else relevance * self.share
+
     def hand(self, s: Tensor, like: Tensor, mask: Tensor | None = None) -> Tensor:
         """Σ_k n_jk s_k, in the shape of the layer's input."""
         total: Tensor | None = None
         for part in self.parts:
-            weight = part.weight.laid(s)
+            weight = part.weight.full
             if part.unit:
                 term = self.map.transpose(s, weight, like)
             else:
                 term = self.map.hand(s, weight, part.input, like)
-            total = term if total is None else total.add_(term)
+            total = term if total is None else total + term
         assert total is not None
         return total if mask is None else total * mask
 
 
-def each_of(tensor: Tensor, samples: Tensor) -> Tensor:
-    """Some samples of a tensor of the batch; all of one that is the same for every sample."""
-    return tensor if len(tensor) == 1 else chosen(tensor, samples)
-
-
 @dataclass
-class Handed:
-    """What a branch did with its relevance: kept for PLRP-M's second pass."""
+class FirstPass:
+    """What a branch did with its relevance: PLRP-M's second pass starts from it."""
 
     branch: Branch
     given: Tensor  # share_k R_k
     s: Tensor  # given_k / stabilised d_k
     denominator: Tensor  # d_k
     epsilon: float
-    geometry: Geometry | None = None  # where the layer reads, if single neurons can be followed through it
-
-    def among(self, branch: Branch, samples: Tensor, batch: int) -> Handed:
-        """The same of a batch of which these are some samples; the others hand nothing down, by the same branch."""
-        given, s = (_among(t, samples, batch, 0.0) for t in (self.given, self.s))
-        d = self.denominator if len(self.denominator) == 1 else _among(self.denominator, samples, batch, 1.0)
-        return replace(self, branch=branch, given=given, s=s, denominator=d)
-
-    def narrowed(self) -> Handed:
-        """The same without the neurons of a dense layer that hand nothing down in any sample."""
-        if not fast() or not isinstance(self.branch.map, Dense) or self.s.dim() != 2:
-            return self
-        live = self.s.ne(0).any(0)
-        if live.sum() * 2 > live.numel():
-            return self
-        parts = tuple(part._replace(weight=Weight(part.weight.full[live])) for part in self.branch.parts)
-        bias = None if self.branch.bias is None else self.branch.bias[live]
-        branch = replace(self.branch, parts=parts, bias=bias, share=1.0, denominator=None)
-        return Handed(branch, self.given[:, live], self.s[:, live], self.denominator[:, live], self.epsilon)
-
-
-def _among(tensor: Tensor, samples: Tensor, batch: int, fill: float) -> Tensor:
-    """Some samples of a batch in their places."""
-    return tensor.new_full((batch, *tensor.shape[1:]), fill).index_copy_(0, samples, tensor)
-
-
-class Booking:
-    """Where the mass of one operation went, per sample: tensors (batch,). Inactive where nobody reads the ledger."""
-
-    def __init__(self, active: bool = True) -> None:
-        self.active = active
-        self.bias: Any = 0.0
-        self.epsilon: Any = 0.0
-        self.created: Any = 0.0
-        self.dropped: Any = 0.0
-
-    def add(self, other: Booking, samples: Tensor, batch: int) -> None:
-        """What was booked for some samples of the batch."""
-        for name in ("bias", "epsilon", "created", "dropped"):
-            found = getattr(other, name)
-            if isinstance(found, Tensor):
-                setattr(self, name, getattr(self, name) + found.new_zeros(batch).index_add_(0, samples, found))
-
-    @property
-    def touched(self) -> bool:
-        """Whether anything was booked."""
-        return any(not isinstance(v, float) for v in (self.bias, self.epsilon, self.created, self.dropped))
 
 
 def stabilise(d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
-    """d + ε sign(d), with sign(0) = +1. (Where d = −0.0 all contributions are zero, so its sign is no matter.)"""
+    """d + ε sign(d), with sign(0) = +1. (Where d = −0.0 all contributions are zero, so its sign does not matter.)"""
     if one_sign:
         return d + epsilon
-    return torch.copysign(torch.full_like(d, epsilon), d).add_(d)
+    return d + torch.copysign(torch.full_like(d, epsilon), d)
 
 
-def quotient(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool = False, out: Tensor | None = None) -> Tensor:
-    """R / (d + ε sign d); where ε = 0 and d = 0 nothing is handed down. `out` may be written over."""
+def quotient(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
+    """R / (d + ε sign d); where ε = 0 and d = 0 nothing is handed down."""
     if epsilon == 0:
         return torch.where(d == 0, torch.zeros_like(d), relevance / torch.where(d == 0, torch.ones_like(d), d))
-    found = divided(relevance, d, epsilon, one_sign, out)
-    if found is not None:
-        return found
-    stable = stabilise(d, epsilon, one_sign)
-    if stable.shape != relevance.shape:
-        return relevance / stable
-    return torch.div(relevance, stable, out=stable)
+    return relevance / stabilise(d, epsilon, one_sign)
 
 
 class Rule(ABC):
@@ -175,16 +111,10 @@ class Rule(ABC):
 
     epsilon: float | None = None  # None: 1e-6, larger in half precision
     needs_output = False  # whether branches() reads the layer's output
-    uses_layer = True  # whether branches() are of the layer's own map, not of another in its place
 
     @abstractmethod
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """The branches of this rule for a layer that read x and gave z; `nonnegative`: x ≥ 0 is known."""
-
-    @property
-    def ours(self) -> bool:
-        """Whether branches() is our own: it takes tensors in any layout and writes into none, a user's need not."""
-        return type(self).branches.__module__ == __name__
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -334,18 +264,13 @@ class WSquare(Rule):
 class Flat(Rule):
     """LRP-♭: every input of a neuron receives the same, n = 1 (Lapuschkin et al. 2019)."""
 
-    uses_layer = False
-
     def __init__(self, epsilon: float | None = None) -> None:
         self.epsilon = _nonnegative("epsilon", epsilon)
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch with all weights one."""
-        flat, known = map.flat, None
-        if fast() and isinstance(flat, OneChannel):
-            known = flat.of_ones(x.shape)
         ones = x.new_ones(()).expand(1, *x.shape[1:])
-        return [Branch(flat, (Part(ones, flat.whole, unit=True),), one_sign=True, denominator=known)]
+        return [Branch(map.flat, (Part(ones, map.flat.whole, unit=True),), one_sign=True)]
 
 
 class Pass(Rule):

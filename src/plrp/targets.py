@@ -27,7 +27,7 @@ class Start:
     ops: list[Op]  # the tape, with what a callable target computed at its end
 
 
-def own(target: Any) -> Any:
+def snapshot(target: Any) -> Any:
     """The target as it is now: what the user does to it later is not meant for the ledger of this explanation."""
     if isinstance(target, Tensor):
         return target.clone()
@@ -66,7 +66,7 @@ def check_target(output: Any, target: Any) -> None:
 
 
 def _index(output: Tensor, target: Any) -> tuple[tuple[Any, ...], Any]:
-    """The index of one score per sample into an output (batch, …), and the target in its settled form."""
+    """The index of one score per sample into an output (batch, …), and the target in a uniform shape."""
     batch, shape = output.shape[0], tuple(output.shape)
     rows = torch.arange(batch, device=output.device)
     if output.dim() == 1:
@@ -126,11 +126,11 @@ def _index_tuple(output: Tensor, target: tuple[Any, ...], rows: Tensor) -> tuple
     for place, size in zip(target, shape[1:], strict=True):
         if not -size <= place < size:
             raise ValueError(f"target {target} is out of range for an output of shape {shape}.")
-    settled = tuple(int(i) % n for i, n in zip(target, shape[1:], strict=True))
-    chosen: Any = settled
-    if len(settled) == 1:
-        chosen = torch.full((len(rows),), settled[0], dtype=torch.long, device=output.device)
-    return (rows, *settled), chosen
+    places = tuple(int(i) % n for i, n in zip(target, shape[1:], strict=True))
+    chosen: Any = places
+    if len(places) == 1:
+        chosen = torch.full((len(rows),), places[0], dtype=torch.long, device=output.device)
+    return (rows, *places), chosen
 
 
 def _from_callable(trace: Trace, target: Callable[[Any], Any], dtype: torch.dtype) -> Start:

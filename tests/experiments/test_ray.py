@@ -101,6 +101,7 @@ def nothing_twice(results: Results) -> None:
 # Clusters
 
 
+@pytest.mark.slow
 def test_a_cluster_gives_the_scores_of_a_local_run_and_gives_up_what_is_poisoned(tmp_path: Path) -> None:
     """Two nodes. One sample ends its worker at once, as the kernel does to one that takes too much memory."""
     config = slowed(tmp_path / "world", 6, 0, "os._exit(1)")

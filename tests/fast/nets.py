@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from plrp import pruning
-from plrp.fast import propagation as following
+from plrp.fast import limits, propagation, pruning
 
 CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 NORM = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
@@ -255,12 +254,11 @@ def followed(below: float) -> Iterator[Counter[str]]:
         patch.setattr(module, name, counted)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (following, pruning):
-            patch.setattr(module, "FEWEST", 0)
-            patch.setattr(module, "NEURONS_BELOW", below)
-        patch.setattr(following, "POSITIONS_BELOW", below)
+        patch.setattr(limits, "FEWEST", 0)
+        patch.setattr(limits, "NEURONS_BELOW", below)
+        patch.setattr(limits, "POSITIONS_BELOW", below)
         for name in ("through_layer", "pass_on"):
-            counting(following, name, patch)
-        for name in ("again", "survivors", "thinned"):
+            counting(propagation, name, patch)
+        for name in ("redistribute", "survivors", "thin"):
             counting(pruning, name, patch)
         yield taken

@@ -6,7 +6,6 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -18,17 +17,18 @@ from random_layers import BODIES, body
 from torch import Tensor
 
 import plrp
-from plrp import rules
-from plrp.fast import propagation as following
-from plrp.fast import switch
+from plrp import engine, rules
+from plrp.fast import propagation
+from plrp.fast import walk as walking
 from plrp.fast.neurons import dense
+from plrp.fast.pruning import dense_arrived
+from plrp.ledger import Booking
 from plrp.passing import book_branch
-from plrp.rules import Booking, quotient
+from plrp.pruning import prune as plain_prune
+from plrp.rules import quotient
 from plrp.tape.samples import Samples
 
-walking = import_module("plrp.explanation")
-
-pytestmark = pytest.mark.skipif(not switch.fast(), reason="there is nothing to compare where fast paths are off")
+pytestmark = pytest.mark.skipif(engine._PLAIN.get(), reason="there is nothing to compare where fast paths are off")
 
 NAMED = [
     "epsilon-plus-flat",
@@ -81,15 +81,16 @@ def checked_step_by_step(unit: float) -> Iterator[None]:
 
     So rounding cannot add up, nor turn a borderline neuron: tolerances are those of one step.
     """
-    fast_prune, fast_layer = walking.prune, following.through_layer
+    fast_prune, fast_layer = walking.FastWalk.prune, propagation.through_layer
 
-    def prune(relevance: Any, site: Any, pruning: Any, arrived: Any, book: Booking, sparse: bool = True) -> Any:
+    def prune(walk: Any, relevance: Any, site: Any, arrived: Any, book: Booking) -> Any:
+        pruning = walk.pruning
         before = dense(relevance).clone()
-        found, columns = fast_prune(relevance, site, pruning, arrived, book, sparse)
+        found, columns = fast_prune(walk, relevance, site, arrived, book)
         assert torch.equal(dense(relevance), before)  # others may hold it
         plain = Booking(book.active)
-        with plrp.reference():
-            expected, plain_columns = fast_prune(before, site, pruning, arrived, plain, sparse=False)
+        tensors = None if arrived is None else dense_arrived(arrived)
+        expected, plain_columns = plain_prune(before, site, pruning, tensors, plain)
         rows, plain_rows = (site.value.samples.rows(dense(r)) for r in (found, expected))
         scale = site.value.samples.rows(before).abs().sum(1)
         # λ leaves the survivors in place. Under M the contributions to a neuron may cancel, or to none but rounding.
@@ -148,8 +149,8 @@ def checked_step_by_step(unit: float) -> Iterator[None]:
         return rows, kept
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(walking, "prune", prune)
-        patch.setattr(following, "through_layer", through_layer)
+        patch.setattr(walking.FastWalk, "prune", prune)
+        patch.setattr(propagation, "through_layer", through_layer)
         yield
 
 
@@ -270,7 +271,7 @@ def test_compiled_explanations_are_those_of_the_reference(kind: str, axes: int, 
                     excused += 1
     assert excused <= 0.05 * compared
     concatenates = kind in ("Growing", "Branching")  # which hands dense tensors down
-    paths = {"survivors", "thinned"} if concatenates else {"survivors", "through_layer", "pass_on", "again"}
+    paths = {"survivors", "thin"} if concatenates else {"survivors", "through_layer", "pass_on", "redistribute"}
     assert paths <= set(ran), ran
 
 
@@ -377,7 +378,7 @@ def test_a_sweep_is_one_explanation_after_the_other(
 def ways_noted() -> Iterator[list[list[bool]]]:
     """For every conv layer that was come to, which samples went neuron by neuron."""
     noted: list[list[bool]] = []
-    decide = following.neurons_of
+    decide = propagation.neurons_of
 
     def noting(relevance: Any) -> Any:
         few = decide(relevance)
@@ -401,7 +402,7 @@ WAYS = [None, plrp.Pruning(0.3), plrp.Pruning(0.3, redistribution="M")]
 def test_each_sample_goes_its_own_way(kind: str, pruning: plrp.Pruning | None, name: str) -> None:
     """Dense or neuron by neuron is decided per layer and sample: in a batch as alone, with the same numbers."""
     mixed = 0
-    for seed, below in itertools.product(range(4), (0.05, 0.1, 0.2, 0.5)):
+    for seed, below in itertools.product(range(2), (0.05, 0.1, 0.2, 0.5)):
         model, x = network(kind, 2, seed)
         with body(name), followed(below):
             with ways_noted() as together:
@@ -424,7 +425,7 @@ def test_a_batch_is_split_where_a_quarter_of_it_has_few_neurons(empty: int, spli
     relevance[:empty, :, 3:] = 0
     relevance[:empty, :, :, 3:] = 0
     for laid in (relevance, relevance.contiguous(memory_format=torch.channels_last)):
-        few = following.neurons_of(laid)
+        few = propagation.neurons_of(laid)
         assert (few is not None) == split
         if few is not None:
             assert few.others is not None

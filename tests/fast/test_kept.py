@@ -19,7 +19,8 @@ from torch import Tensor, nn
 import plrp
 from plrp.fast import native
 from plrp.fast import weight_cache as kept
-from plrp.fast.neurons import Weight
+from plrp.fast.maps import OneChannel, fast_map
+from plrp.fast.weights import FastWeight
 
 needs_compiled_loops = pytest.mark.skipif(not native.available(), reason="nothing is kept without the compiled loops")
 
@@ -107,15 +108,15 @@ def test_whatever_changes_a_weight_is_seen(
 def test_what_has_not_changed_is_not_made_again() -> None:
     net = small_net()
     before = relevance(net)
-    made = {id(m): m.rows.data_ptr() for mine in kept._kept.values() for m in mine.values()}
-    marks = [m.marks.clone() for mine in kept._kept.values() for m in mine.values()]
+    made = {id(m): m.rows.data_ptr() for mine in kept._cache.values() for m in mine.values()}
+    marks = [m.fingerprints.clone() for mine in kept._cache.values() for m in mine.values()]
     assert marks
-    for mine in kept._kept.values():
+    for mine in kept._cache.values():
         for one in mine.values():
             one.rows.mul_(2)  # were it made again, this would be gone
     changed = relevance(net)
-    assert {id(m): m.rows.data_ptr() for mine in kept._kept.values() for m in mine.values()} == made
-    assert all(map(torch.equal, marks, (m.marks for mine in kept._kept.values() for m in mine.values())))
+    assert {id(m): m.rows.data_ptr() for mine in kept._cache.values() for m in mine.values()} == made
+    assert all(map(torch.equal, marks, (m.fingerprints for mine in kept._cache.values() for m in mine.values())))
     assert not torch.equal(before, changed)
 
 
@@ -127,14 +128,14 @@ def test_every_bit_of_a_row_is_seen(data: st.DataObject) -> None:
     raw = torch.randn(3, inputs, taps, generator=torch.Generator().manual_seed(inputs))
     scale = torch.rand(3, generator=torch.Generator().manual_seed(taps))
     every = torch.arange(3, dtype=torch.int32)
-    Weight(raw, scale, 1, lasting=True).inputs_last(every)  # made, and kept
+    FastWeight(raw, scale, 1, cached=True).inputs_last(every)  # made, and kept
     at, bit = data.draw(st.integers(0, raw.numel() - 1)), data.draw(st.integers(0, 31))
     flipped = raw.view(-1).view(torch.int32)
     flipped[at] ^= 1 << bit if bit < 31 else -(1 << 31)
-    found = Weight(raw, scale, 1, lasting=True).inputs_last(every)
-    expected = Weight(raw, scale, 1).inputs_last(every)
+    found = FastWeight(raw, scale, 1, cached=True).inputs_last(every)
+    expected = FastWeight(raw, scale, 1).inputs_last(every)
     assert torch.equal(found.nan_to_num(), expected.nan_to_num())
-    assert kept._kept  # it was not made anew because nothing is kept
+    assert kept._cache  # it was not made anew because nothing is kept
 
 
 @needs_compiled_loops
@@ -191,8 +192,8 @@ def test_a_trace_goes_on_with_the_weights_it_began_with() -> None:
     net = small_net()
     trace = plrp.trace(net, photo())
     before = trace.explain(target=1).relevance
-    made = [m.rows.clone() for mine in kept._kept.values() for m in mine.values()]
-    held = [m.rows for mine in kept._kept.values() for m in mine.values()]
+    made = [m.rows.clone() for mine in kept._cache.values() for m in mine.values()]
+    held = [m.rows for mine in kept._cache.values() for m in mine.values()]
     step(net)
     relevance(net)
     assert held
@@ -208,15 +209,13 @@ def test_constants_of_flat_are_how_many_inputs_are_read(form: dict[str, int | st
     trace = plrp.trace(conv, x)
     found = trace.ops[0].map
     assert found is not None
-    d = plrp.rules.Flat().branches(found, x, None, nonnegative=False)[0].denominator
+    one_channel = fast_map(found).flat
+    assert isinstance(one_channel, OneChannel)
     counted = nn.functional.conv2d(torch.ones(1, 3, side, side), torch.ones_like(conv.weight), None, **form)
-    if native.available():
-        assert d is not None
-        assert torch.equal(d, counted[:, :1])
-        again = plrp.rules.Flat().branches(found, 2 * x, None, nonnegative=False)[0].denominator
-        assert again is d  # made once
-    with plrp.reference():
-        assert plrp.rules.Flat().branches(found, x, None, nonnegative=False)[0].denominator is None
+    d = one_channel.of_ones(x.shape)
+    assert torch.equal(d, counted[:, :1])
+    assert one_channel.of_ones((2 * x).shape) is d  # made once
+    assert plrp.rules.Flat().branches(found, x, None, nonnegative=False)[0].denominator is None
 
 
 class Refilled(nn.Module):

@@ -13,11 +13,11 @@ from test_fast_walks import cuts, turned
 from torch import Tensor, nn
 
 import plrp
-from plrp.fast import switch
+from plrp import engine
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not switch.fast(), reason="there is nothing to compare where fast paths are off"),
+    pytest.mark.skipif(engine._PLAIN.get(), reason="there is nothing to compare where fast paths are off"),
 ]
 
 PRUNINGS = [None, *(plrp.Pruning(p=p, redistribution=kind) for kind in ("lambda", "M") for p in (0.05, 0.2, 0.5))]

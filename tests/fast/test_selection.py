@@ -1,4 +1,4 @@
-"""θ, masses and counts of many rows at once: compiled, counted in numpy and sorted in torch, to the last bit."""
+"""θ, masses and counts of many rows at once: compiled, and sorted in torch, to the last bit."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from torch import Tensor
 
 import oracles
 from plrp.fast import native, selection
-from plrp.fast.neurons import rescaling
 
 TINY = 2.0**-149  # the smallest float32 denormal
-WAYS = ("compiled", "counted", "sorted")
+WAYS = ("compiled", "sorted")
 compiled = pytest.mark.skipif(not native.available(), reason="no compiled loops here")
 ways = pytest.mark.parametrize("way", [pytest.param("compiled", marks=compiled), *WAYS[1:]])
 
@@ -46,10 +45,8 @@ proportions = st.one_of(
 
 @contextmanager
 def selecting(way: str) -> Iterator[None]:
-    """Let one of the three run, whatever the size of the rows."""
-    with body("compiled" if way == "compiled" else "torch float32"), pytest.MonkeyPatch.context() as patch:
-        if way != "compiled":
-            patch.setattr(selection, "countable", lambda rows: way == "counted")
+    """Let one of the two run, whatever the size of the rows."""
+    with body("compiled" if way == "compiled" else "torch float32"):
         yield
 
 
@@ -178,6 +175,6 @@ def test_a_share_given_as_an_integer_is_a_number_too() -> None:
 def test_lambda_is_one_for_a_row_of_which_nothing_is_pruned(way: str) -> None:
     with selecting(way):
         stats = statistics([[1.0, 5.0, -3.0], [5.0, -3.0], [], [1.0, 9.0]], 0.2, 0.2)
-    scales = rescaling(stats)
+    scales = torch.stack(selection.scales_of(stats), 1)
     assert scales[:, 1].tolist() == [1.0] * 4
     assert scales[:, 0].tolist() == [6 / 5, 1.0, 1.0, 10 / 9]

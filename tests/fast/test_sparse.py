@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from random_layers import BODIES, PATTERNS, Layer, assert_near, body, layers, neurons, relevance
 from torch import Tensor
 
-from plrp.fast import native, selection
+from plrp.fast import layers as loops
+from plrp.fast import native, propagation, selection
 from plrp.fast import neurons as sparse
-from plrp.fast import propagation as following
 from plrp.fast import weight_cache as kept
-from plrp.fast.neurons import Geometry, Neurons, Rows, Weight
+from plrp.fast.layers import Geometry
+from plrp.fast.neurons import Neurons, Rows
+from plrp.fast.weights import FastWeight
 from plrp.rules import Branch, Part
 from plrp.tape.maps import Convolution
 
@@ -24,8 +26,8 @@ bodies = pytest.mark.parametrize("name", BODIES)
 quick = settings(max_examples=60, deadline=None)
 
 
-def tensor_of(layer: Layer, dtype: torch.dtype) -> tuple[Tensor, Weight, Neurons]:
-    return layer.x.to(dtype), Weight(layer.weight.to(dtype)), neurons(layer.relevance, dtype)
+def tensor_of(layer: Layer, dtype: torch.dtype) -> tuple[Tensor, FastWeight, Neurons]:
+    return layer.x.to(dtype), FastWeight(layer.weight.to(dtype)), neurons(layer.relevance, dtype)
 
 
 def random_relevance(seed: int, pattern: str, samples: int = 2) -> Tensor:
@@ -58,7 +60,7 @@ def test_neurons_and_rows_are_the_tensor(name: str, held: Tensor) -> None:
             assert torch.equal(few.only(some).dense(), held[some].to(dtype))
         for kind in (few, few.rows()):
             for found, expected in zip(
-                following.mass_of(kind, None), (held.clamp(min=0), held.clamp(max=0).neg()), strict=True
+                sparse.mass_of(kind, None), (held.clamp(min=0), held.clamp(max=0).neg()), strict=True
             ):
                 assert torch.equal(found, expected.flatten(1).sum(1))
 
@@ -79,7 +81,7 @@ def test_sums_and_readings_of_any_two_forms(name: str, seed: int, one: str, othe
         for second in forms(b, dtype):
             assert torch.equal(sparse.at_neurons(second, at), b.reshape(-1)[(a.reshape(-1) != 0)].to(dtype)[order(at)])
             for first in forms(a, dtype):
-                assert torch.equal(sparse.dense(sparse.added(first, second)), (a + b).to(dtype))
+                assert torch.equal(sparse.dense(sparse.add(first, second)), (a + b).to(dtype))
 
 
 def order(few: Neurons) -> Tensor:
@@ -100,7 +102,7 @@ def test_regrouped_neurons_add_up_where_they_meet(name: str, held: Tensor, seed:
         expected = torch.zeros(places, held.shape[1], dtype=dtype)
         for position, channel, value in zip(at.tolist(), few.channels.tolist(), few.values, strict=True):
             expected[position, channel] += value
-        found = sparse.regrouped(held.shape, at, few.channels, few.values)
+        found = sparse.regroup(held.shape, at, few.channels, few.values)
         expected = (
             expected.view(held.shape[0], held.shape[2:].numel(), held.shape[1]).transpose(1, 2).reshape(held.shape)
         )
@@ -148,7 +150,7 @@ def test_survivors_kept_in_place_are_the_same_survivors(name: str, held: Tensor,
         values = held.to(dtype)
         before = values.clone()
         stats = selection.statistics(values, torch.arange(len(held) + 1) * held.shape[1:].numel(), p, p_negative)
-        found = sparse.thinned(values, stats)
+        found = sparse.thin(values, stats)
         assert torch.equal(values, before)
         assert torch.equal(found, sparse.survivors(values, stats, rescale=True).dense())
         assert not torch.signbit(found[found == 0]).any()
@@ -182,7 +184,7 @@ def test_a_plan_holds_what_the_outputs_read(name: str, layer: Layer) -> None:
     reached = layer.transposed((layer.relevance != 0).double().sum(1, keepdim=True).expand_as(layer.relevance), ones)
     with body(name) as dtype:
         few = neurons(layer.relevance, dtype)
-        found = sparse.plan(layer.geometry, few)
+        found = loops.plan(layer.geometry, few)
         expected = (reached[:, 0] != 0).reshape(-1).nonzero().flatten() if reached.numel() else torch.zeros(0)
         assert found.positions.tolist() == expected.tolist()
         assert found.taps.shape == (len(few.positions), layer.weight.shape[2:].numel())
@@ -208,15 +210,15 @@ def test_a_layer_over_neurons_is_the_dense_layer(name: str, layer: Layer, part: 
     magnitude = layer.conv(layer.x.abs(), weight.abs())
     with body(name) as dtype:
         x, _, few = tensor_of(layer, dtype)
-        lazy = Weight(layer.weight.to(dtype), None if scale is None else scale.to(dtype), part)
+        lazy = FastWeight(layer.weight.to(dtype), None if scale is None else scale.to(dtype), part)
         assert_near(lazy.full, weight, weight)
-        found = sparse.plan(layer.geometry, few)
-        rows = sparse.gathered(x, found.positions)
+        found = loops.plan(layer.geometry, few)
+        rows = loops.gather(x, found.positions)
         assert torch.equal(Rows(x.shape, found.positions, rows).dense() != 0, masked(x, found.positions) != 0)
         assert torch.equal(rows, x.flatten(2).transpose(1, 2).reshape(-1, x.shape[1])[found.positions])
-        d = sparse.contributions(found, few, rows, lazy)
+        d = loops.contributions(found, few, rows, lazy)
         assert_near(d, few.at(layer.conv(layer.x, weight)), few.at(magnitude))
-        taken = sparse.handed(found, few, few.values, lazy)
+        taken = loops.hand(found, few, few.values, lazy)
         down = Rows(x.shape, found.positions, taken).dense()
         assert_near(
             down, layer.transposed(layer.relevance, weight), layer.transposed(layer.relevance.abs(), weight.abs())
@@ -239,10 +241,10 @@ def masked(x: Tensor, positions: Tensor) -> Tensor:
 def test_the_fused_layer_is_its_three_steps(layer: Layer, epsilon: float, biased: bool, one_sign: bool) -> None:
     with body("compiled") as dtype:
         x, weight, few = tensor_of(layer, dtype)
-        found = sparse.plan(layer.geometry, few)
+        found = loops.plan(layer.geometry, few)
         bias = layer.bias.to(dtype) if biased else None
-        rows = sparse.gathered(x, found.positions)
-        d, s, taken = sparse.through(found, few, few.values, rows, weight, bias, epsilon, one_sign)
+        rows = loops.gather(x, found.positions)
+        d, s, taken = loops.through(found, few, few.values, rows, weight, bias, epsilon, one_sign)
     z = layer.conv(layer.x, layer.weight)
     if biased:
         z = z + layer.bias.view(-1, *(1,) * (z.dim() - 2))
@@ -275,14 +277,14 @@ def test_the_second_pass_of_m_reaches_the_survivors_alone(
     expected = mask * x * layer.transposed(q, w)
     with body(name) as dtype:
         few, left = neurons(layer.relevance, dtype), neurons(survivors, dtype)
-        found = sparse.plan(layer.geometry, few)
+        found = loops.plan(layer.geometry, few)
         shift = bias.to(dtype) if biased else None
         conv = Convolution(
             w.to(dtype), shift, stride=layer.stride, padding=layer.padding, dilation=layer.dilation, groups=layer.groups
         )
         branch = Branch(conv, (Part(x.to(dtype), conv.whole),), shift, one_sign=one_sign)
-        one = following.Followed(branch, found, few, few.values, few.at(s.to(dtype)), few.at(d.to(dtype)), 1e-6)
-        received, lost = following.again(one, left)
+        one = propagation.SparsePass(branch, found, few, few.values, few.at(s.to(dtype)), few.at(d.to(dtype)), 1e-6)
+        received, lost = propagation.redistribute(one, left)
     spread = mask * x.abs() * layer.transposed(q.abs(), w.abs())
     assert_near(received, left.at(expected), left.at(spread))
     assert_near(lost, few.at(torch.where(orphaned, m, 0.0)), few.at(s.abs() * (d.abs() + bias)))
@@ -310,9 +312,9 @@ def test_winners_are_those_of_torch(
     )
     few, stacked = neurons(held, torch.float32), neurons(torch.cat([held, held.flip(1)]), torch.float32)
     with body("compiled"):
-        found = sparse.winners(x, geometry, few)
-        again = sparse.winners(x, geometry, stacked)  # two copies of the batch, one activation
-        whole = sparse.to_winners(x, geometry, held.float())
+        found = loops.winners(x, geometry, few)
+        again = loops.winners(x, geometry, stacked)  # two copies of the batch, one activation
+        whole = loops.to_winners(x, geometry, held.float())
     assert found is not None
     assert again is not None
     assert whole is not None
@@ -351,11 +353,11 @@ def test_the_number_of_threads_changes_no_bit() -> None:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(native, "threads", lambda threads=threads: threads)
                 x, weight, few = tensor_of(layer, dtype)
-                found = sparse.plan(layer.geometry, few)
-                rows = sparse.gathered(x, found.positions)
-                d = sparse.contributions(found, few, rows, weight)
-                taken = sparse.handed(found, few, few.values, weight)
-                fused = sparse.through(found, few, few.values, rows, weight, None, 1e-6, True)
+                found = loops.plan(layer.geometry, few)
+                rows = loops.gather(x, found.positions)
+                d = loops.contributions(found, few, rows, weight)
+                taken = loops.hand(found, few, few.values, weight)
+                fused = loops.through(found, few, few.values, rows, weight, None, 1e-6, True)
                 stats = selection.statistics(x, torch.arange(3) * x[0].numel(), 0.3, 0.1)
                 results.append((rows, d, taken, *fused, stats))
     assert len(neurons(layer.relevance).values) * 9 * 48 > 1 << 16
@@ -373,10 +375,10 @@ def test_threads_may_share_a_weight(lasting: bool) -> None:
     with body("compiled"):
         for _ in range(20):
             kept.clear()
-            weight, gate = Weight(raw, None, 1, lasting), threading.Barrier(4)
-            weight._begun(last=True)[0].rows.fill_(float("nan"))
+            weight, gate = FastWeight(raw, None, 1, cached=lasting), threading.Barrier(4)
+            weight._begin(last=True)[0].rows.fill_(float("nan"))
 
-            def read(weight: Weight = weight, gate: threading.Barrier = gate) -> None:
+            def read(weight: FastWeight = weight, gate: threading.Barrier = gate) -> None:
                 gate.wait()
                 found = weight.inputs_last(every).movedim(1, -1).reshape(256, -1).clone()
                 wrong.append(int((found != expected).any(1).sum()))

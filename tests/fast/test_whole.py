@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,11 +11,10 @@ from nets import KINDS, network, target
 from torch import Tensor, nn
 
 import plrp
-from plrp.fast import native
+from plrp.fast import channels_last, limits, native
+from plrp.fast import walk as walking
 from plrp.fast import whole_tensors as whole
-from plrp.fast.neurons import Neurons, Rows, added, dense, dense_last
-
-walking = import_module("plrp.explanation")
+from plrp.fast.neurons import Neurons, Rows, add, dense, dense_last
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="no compiled loops here")
 
@@ -44,10 +41,10 @@ def layouts(tensor: Tensor) -> list[Tensor]:
 @given(shapes, seeds)
 def test_turning_changes_the_layout_and_nothing_else(shape: tuple[int, ...], seed: int) -> None:
     tensor = drawn(shape, seed)
-    found = whole.turned(tensor)
+    found = channels_last.to_channels_last(tensor)
     assert torch.equal(found, tensor)
     assert found.movedim(1, -1).is_contiguous()
-    assert whole.channels_last(found) != found.is_contiguous()
+    assert channels_last.channels_last(found) != found.is_contiguous()
 
 
 @settings(max_examples=80, deadline=None)
@@ -57,19 +54,19 @@ def test_quotients_are_those_of_the_formula(shape: tuple[int, ...], seed: int, o
     d = d.abs() if one_sign else d
     expected = r / (d + epsilon if one_sign else d + torch.copysign(torch.full_like(d, epsilon), d))
     for relevance, denominator in zip(layouts(r), layouts(d), strict=True):
-        found = whole.divided(relevance, denominator, epsilon, one_sign)
+        found = whole.divide(relevance, denominator, epsilon, one_sign)
         assert found is not None
         assert torch.equal(found, expected)
         into = denominator.clone()
-        assert whole.divided(relevance, into, epsilon, one_sign, out=into) is into  # d itself may be written over
+        assert whole.divide(relevance, into, epsilon, one_sign, out=into) is into  # d itself may be written over
         assert torch.equal(into, expected)
 
 
 def test_quotients_of_unlike_layouts_are_left_to_torch() -> None:
     r, d = drawn((2, 3, 4, 5), 0), drawn((2, 3, 4, 5), 1)
-    assert whole.divided(layouts(r)[1], d, 1e-6, False) is None
-    assert whole.divided(r[:1], d, 1e-6, False) is None  # broadcast
-    assert whole.divided(r.double(), d.double(), 1e-6, False) is None
+    assert whole.divide(layouts(r)[1], d, 1e-6, False) is None
+    assert whole.divide(r[:1], d, 1e-6, False) is None  # broadcast
+    assert whole.divide(r.double(), d.double(), 1e-6, False) is None
 
 
 @settings(max_examples=80, deadline=None)
@@ -107,9 +104,9 @@ def test_known_winners_take_all_windows_overlapping_or_not(
     pooled, winners = F.max_pool2d(x, kernel, stride, return_indices=True)
     r = drawn(tuple(pooled.shape), seed + 1)
     expected = torch.zeros(batch, channels, height * width).scatter_add_(2, winners.flatten(2), r.flatten(2))
-    found = whole.settled(layouts(r)[1], winners, x.shape)
+    found = whole.hand_to_winners(layouts(r)[1], winners, x.shape)
     if found is None:  # both layouts are one
-        assert not whole.channels_last(layouts(r)[1])
+        assert not channels_last.channels_last(layouts(r)[1])
         return
     torch.testing.assert_close(found, expected.view(x.shape), rtol=1e-5, atol=1e-5)
     assert found.movedim(1, -1).is_contiguous()
@@ -139,10 +136,10 @@ def test_inputs_that_are_not_zero_receive_what_the_transposed_convolution_hands_
     s = torch.randn(y.shape, generator=generator)
     (back,) = torch.autograd.grad(y, leaf, s.double())
     expected = x.double() * back
-    found = whole.pulled(layouts(s)[1], weight, layouts(x)[1], padding)
+    found = whole.hand_one_by_one(layouts(s)[1], weight, layouts(x)[1], padding)
     if found is None:
-        many = x.count_nonzero() > whole.MANY_ZEROS * x.numel()
-        assert many or layouts(s)[1].is_contiguous() or not whole.takes(layouts(s)[1], layouts(x)[1])
+        many = x.count_nonzero() > limits.MANY_ZEROS * x.numel()
+        assert many or layouts(s)[1].is_contiguous() or not whole.compiled(layouts(s)[1], layouts(x)[1])
         return
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
 
@@ -166,7 +163,7 @@ def test_relevance_of_few_neurons_becomes_the_same_tensor_in_either_layout(
         last = dense_last(relevance)
         assert torch.equal(last, held)
         assert last.movedim(1, -1).is_contiguous()
-        total = added(relevance, layouts(held)[1])
+        total = add(relevance, layouts(held)[1])
         assert torch.equal(dense(total), 2 * held)
 
 
@@ -197,11 +194,11 @@ def test_plain_lrp_goes_with_channels_last_and_equals_the_reference(
     model, x = Skips().eval(), torch.randn(2, 3, 24, 24)
     seen = []
 
-    def turned(tensor: Tensor) -> Tensor:
+    def laid_out(tensor: Tensor) -> Tensor:
         seen.append(tensor.shape)
-        return whole.turned(tensor)
+        return channels_last.to_channels_last(tensor)
 
-    monkeypatch.setattr(walking, "turned", turned)
+    monkeypatch.setattr(walking, "to_channels_last", laid_out)
     found = plrp.explain(model, x, composite=composite)
     assert seen
     with plrp.reference():

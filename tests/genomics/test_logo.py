@@ -104,7 +104,7 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
         draw_logo(axes(), np.ones((3, 5)))
     with pytest.raises(ValueError, match=r"x\.gif should end in \.png, \.svg, \.pdf"):
         plot_logos({"x": np.ones(4)}, "ACGT", path=tmp_path / "x.gif")
-    with pytest.raises(ValueError, match="start before end"):
+    with pytest.raises(ValueError, match="0 or more and before the end"):
         plot_logos({"x": np.ones(4)}, "ACGT", window=(3, 2))
     with pytest.raises(ValueError, match="Nothing to draw"):
         logo_page([])

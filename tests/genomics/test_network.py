@@ -39,8 +39,8 @@ def test_it_learns_an_easy_motif_and_stops_early(easy) -> None:
     assert network.accuracy(test.onehot(), test.labels) >= 0.95
     assert history.best_epoch == int(np.argmin(history.validation_loss))
     assert len(history.train_loss) <= history.best_epoch + 1 + 3
-    kept = (network.scores(easy[1].onehot()).argmax(1).numpy() == easy[1].labels).mean()
-    assert kept == pytest.approx(history.accuracy)  # the best weights were kept, not the last
+    accuracy = (network.scores(easy[1].onehot()).argmax(1).numpy() == easy[1].labels).mean()
+    assert accuracy == pytest.approx(history.accuracy)  # the best weights, not the last
 
 
 def test_same_seed_same_weights_and_the_global_generator_is_left_alone(easy) -> None:

@@ -194,7 +194,7 @@ BAD_BED = {
         "chr1\t0\t9\nchr1\t90\t96\n",
         r"line 2: chr1:90-96 reaches past the chromosome, which has 95 bases",
     ),
-    "unknown chromosome": ("chrX\t0\t9\n", r"line 1: chrX:0-9 is on no chromosome of .*genome\.fa"),
+    "unknown chromosome": ("chrX\t0\t9\n", r"line 1: chrX:0-9 is not on a chromosome of .*genome\.fa"),
     "not numbers": ("chr1\tfive\t9\n", r"line 1: expected 'chrom start end'"),
     "too few columns": ("chr1\t5\n", r"line 1: expected 'chrom start end'"),
     "backwards": ("chr1\t9\t5\n", r"line 1: chr1:9-5 is empty or negative"),

@@ -145,7 +145,7 @@ def test_what_cannot_be_simulated_is_said() -> None:
         simulate(10, motifs=[A, B], task="nand")
     with pytest.raises(ValueError, match="four frequencies"):
         simulate(10, motifs=[A], task="presence", background=(1, 1, 1, 1))
-    with pytest.raises(ValueError, match="once or more"):
+    with pytest.raises(ValueError, match="one copy or more"):
         simulate(10, motifs=[A], task="presence", number=0)
     with pytest.raises(ValueError, match="least before most"):
         simulate(10, motifs=[A, B], task="and", spacing=(5, 1))

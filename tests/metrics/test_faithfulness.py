@@ -106,7 +106,7 @@ def test_what_each_perturbation_writes(inputs) -> None:
     def baseline(perturbation, **options) -> torch.Tensor:
         seen.clear()
         pixel_flipping(watch, inputs, inputs, target=0, perturbation=perturbation, steps=1, **options)
-        return torch.cat(seen)[-2 * len(inputs) :][1::2]  # the settled target needs no pass: (sample, point) pairs only
+        return torch.cat(seen)[-2 * len(inputs) :][1::2]  # a fixed target needs no pass: (sample, point) pairs only
 
     assert torch.equal(baseline("zeros"), torch.zeros_like(inputs))
     assert torch.equal(baseline("inversion"), -inputs)
@@ -114,7 +114,7 @@ def test_what_each_perturbation_writes(inputs) -> None:
     tiles = baseline("mean", region=(4, 5))
     torch.testing.assert_close(tiles[1, 2, :4, 5:], inputs[1, 2, :4, 5:].mean().expand(4, 5))
     noise = baseline("gaussian", noise_std=0.5)
-    assert torch.equal(noise[0], noise[2])  # the same draw for all, so that batch mates do not matter
+    assert torch.equal(noise[0], noise[2])  # the same draw for all, so that the rest of the batch does not matter
     assert noise[0].std().item() == pytest.approx(0.5, abs=0.1)
     assert torch.equal(noise, baseline("gaussian", noise_std=0.5))
     assert not torch.equal(noise, baseline("gaussian", noise_std=0.5, seed=1))
@@ -285,7 +285,7 @@ def test_targets() -> None:
         pixel_flipping(dense, x, x)
     with pytest.raises(ValueError, match="one per sample"):
         pixel_flipping(dense, x, x, target=(1,))
-    with pytest.raises(ValueError, match="makes its own score"):
+    with pytest.raises(ValueError, match="computes its own score"):
         pixel_flipping(dense, x, x, target=lambda out: out[:, 1, 4], score_as="probability")
     net = nn.Linear(4, 3).eval()
     flat = torch.rand(2, 4)
@@ -337,7 +337,7 @@ def test_edges(net, inputs, relevance) -> None:
     with pytest.raises(ValueError, match="no channels to choose"):
         pixel_flipping(linear([1.0]), torch.ones(1, 1), torch.ones(1, 1), flip_channels=[0])
     for option in ("perturbation", "order", "ties", "score_as", "edges", "aggregate", "spacing"):
-        with pytest.raises(ValueError, match=f"unknown {option.removesuffix('_as')} 'odd'"):
+        with pytest.raises(ValueError, match=f"unknown {option} 'odd'"):
             pixel_flipping(net, inputs, relevance, **{option: "odd"})
 
 

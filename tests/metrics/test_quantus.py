@@ -175,7 +175,7 @@ def test_pixel_flipping_of_single_channel_entries(image) -> None:
 
 
 def test_fault_batch_mates_change_the_gini(image, positive) -> None:
-    """Maps are divided by the maximum of the *batch* before 1e-7 is added: a loud mate drowns the others."""
+    """Maps are divided by the maximum of the *batch* before 1e-7 is added: one with large values drowns the others."""
     pair, maps = np.repeat(image, 2, 0), np.concatenate([positive, 1e7 * positive])
     (alone,) = of_maps(quantus.Sparseness(**QUIET), image, positive)
     together = of_maps(quantus.Sparseness(**QUIET), pair, maps)[0]

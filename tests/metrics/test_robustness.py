@@ -149,7 +149,7 @@ def test_edges(metric) -> None:
         metric(lambda v: v, 1e6 * x, radius=1e-6)
     with pytest.raises(ValueError, match=r"the explanation has NaN or infinite values in sample\(s\) \[0, 1\]"):
         metric(lambda v: v / 0, x)
-    with pytest.raises(ValueError, match="cannot be moved"):
+    with pytest.raises(ValueError, match="cannot be perturbed"):
         metric(lambda v: v, torch.ones(2, 3, dtype=torch.long))
     with pytest.raises(ValueError, match="unknown noise"):
         metric(lambda v: v, x, noise="laplace")

@@ -72,7 +72,7 @@ def test_scale_sign_and_order_do_not_matter(array: np.ndarray, scale: float, ran
 def test_a_score_depends_on_its_own_sample_alone(measure) -> None:
     generator = torch.Generator().manual_seed(0)
     relevance = torch.randn(7, 3, 5, 5, generator=generator)
-    relevance[1] *= 1e6  # a loud batch mate
+    relevance[1] *= 1e6  # a sample with large values
     relevance[2] = 0
     together = measure(relevance)
     alone = torch.cat([measure(relevance[i : i + 1]) for i in range(7)])

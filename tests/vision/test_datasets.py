@@ -11,9 +11,11 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from plrp.vision import ECSSD, BadImage, DatasetError, Geometry, ImageNet, Photographs, read_photograph
+from plrp.models import Preprocessing
+from plrp.vision import ECSSD, BadImage, DatasetError, ImageNet, Photographs, read_photograph
 
-GEOMETRY = Geometry(resize=40, crop=32)
+PREPROCESSING = Preprocessing(resize=40, crop=32)
+AS_IT_IS = Preprocessing(resize=None, crop=None)
 WNIDS = {0: "n01440764", 1: "n01443537", 2: "n01484850"}
 
 
@@ -39,7 +41,7 @@ def ecssd(tmp_path: Path) -> Path:
 
 
 def test_ecssd_pairs_images_and_masks_by_name(ecssd: Path) -> None:
-    dataset = ECSSD(ecssd, geometry=GEOMETRY)
+    dataset = ECSSD(ecssd, preprocessing=PREPROCESSING)
     assert dataset.names == ["0001", "0002", "0003"]
     assert len(dataset) == 3
     image, mask = dataset[1]
@@ -56,14 +58,14 @@ def test_ecssd_pairs_images_and_masks_by_name(ecssd: Path) -> None:
     assert masks.shape == (3, 32, 32)
 
 
-def test_default_geometry_is_that_of_the_networks(ecssd: Path) -> None:
+def test_default_preprocessing_is_that_of_the_networks(ecssd: Path) -> None:
     image, mask = ECSSD(ecssd)[0]
     assert image.shape == (3, 224, 224)
     assert mask.shape == (224, 224)
 
 
 def test_iterating_ends(ecssd: Path) -> None:
-    assert len(list(ECSSD(ecssd, geometry=GEOMETRY))) == 3
+    assert len(list(ECSSD(ecssd, preprocessing=PREPROCESSING))) == 3
     with pytest.raises(IndexError):
         ECSSD(ecssd)[3]
 
@@ -83,7 +85,7 @@ def test_a_folder_of_anything(tmp_path: Path) -> None:
     for name in ("cat.png", "dog.JPG", ".hidden.png"):
         save_noise(tmp_path / "photos" / name)
     (tmp_path / "photos" / "notes.txt").write_text("not an image")
-    dataset = Photographs(tmp_path / "photos", geometry=GEOMETRY)
+    dataset = Photographs(tmp_path / "photos", preprocessing=PREPROCESSING)
     assert dataset.names == ["cat", "dog"]
     assert dataset[0].shape == (3, 32, 32)
     with pytest.raises(DatasetError, match="without masks"):
@@ -103,7 +105,7 @@ def test_a_label_map_is_inside_wherever_it_is_not_zero(tmp_path: Path) -> None:
     index.putpalette([0] * 768)
     (tmp_path / "masks").mkdir()
     index.save(tmp_path / "masks" / "a.png")
-    _, mask = Photographs(tmp_path / "photos", tmp_path / "masks", geometry=Geometry(resize=None, crop=None))[0]
+    _, mask = Photographs(tmp_path / "photos", tmp_path / "masks", preprocessing=AS_IT_IS)[0]
     assert torch.equal(mask, torch.from_numpy(labels > 0))
 
 
@@ -133,12 +135,12 @@ def test_imagenet_by_class_folder(tmp_path: Path) -> None:
     for label, wnid in WNIDS.items():
         save_noise(tmp_path / "val" / wnid / f"ILSVRC2012_val_0000000{label}.JPEG")
     write_class_index(tmp_path / "index.json")
-    dataset = ImageNet(tmp_path / "val", class_index=tmp_path / "index.json", geometry=GEOMETRY)
+    dataset = ImageNet(tmp_path / "val", class_index=tmp_path / "index.json", preprocessing=PREPROCESSING)
     assert dataset.labels == [0, 1, 2]
     image, label = dataset[2]
     assert image.shape == (3, 32, 32)
     assert dataset.classes[label] == "great_white_shark"
-    with pytest.raises(DatasetError, match=r"3 class folders, so the classes' numbers are unknown; pass class_index="):
+    with pytest.raises(DatasetError, match=r"3 class folders, so the class numbers are unknown; pass class_index="):
         ImageNet(tmp_path / "val")
     with pytest.raises(DatasetError, match="without boxes"):
         dataset.mask(0)
@@ -171,8 +173,8 @@ def test_labels_that_would_be_wrong_are_refused(tmp_path: Path) -> None:
     save_noise(tmp_path / "a.JPEG")
     write_class_index(tmp_path / "class_index.json")
     for text, reason in {
-        "490\n361\n": "count the classes in another order",
-        "a.JPEG 3\n": "the label '3' of a.JPEG is not one of 3 classes",
+        "490\n361\n": "number the classes in another order",
+        "a.JPEG 3\n": "the label '3' of a.JPEG is not one of the 3 classes",
         "a.JPEG n99999999\n": "n99999999 of a.JPEG is not in the class index",
         "b.JPEG 1\n": "class of a.JPEG is unknown",
     }.items():
@@ -193,7 +195,7 @@ def test_bounding_boxes_are_masks_and_labels(tmp_path: Path) -> None:
     write_class_index(tmp_path / "val" / "class_index.json")
     # The XML gives the box in a picture of twice the size: it scales to the photograph.
     write_boxes(tmp_path / "boxes" / "a.xml", WNIDS[1], [(0, 0, 40, 40), (60, 48, 120, 96)], size=(120, 96))
-    dataset = ImageNet(tmp_path / "val", boxes=tmp_path / "boxes", geometry=Geometry(resize=None, crop=None))
+    dataset = ImageNet(tmp_path / "val", boxes=tmp_path / "boxes", preprocessing=AS_IT_IS)
     _, label, mask = dataset[0]
     assert label == 1
     expected = torch.zeros(48, 60, dtype=torch.bool)
@@ -217,7 +219,7 @@ def test_boxes_of_other_classes_are_outside(tmp_path: Path) -> None:
         )
     )
     (tmp_path / "a.xml").write_text(both)
-    mask = ImageNet(tmp_path / "val", boxes=tmp_path, geometry=Geometry(resize=None, crop=None)).mask(0)
+    mask = ImageNet(tmp_path / "val", boxes=tmp_path, preprocessing=AS_IT_IS).mask(0)
     assert mask.sum() == 100
 
 
@@ -251,7 +253,7 @@ def test_real_ecssd(data: Path) -> None:
     assert all(0 < share < 1 for share in shares)
     grey = [i for i in range(250) if Image.open(dataset.paths[i]).mode == "L"]
     assert grey
-    image = dataset.geometry.denormalised(dataset[grey[0]][0])
+    image = dataset.preprocessing.denormalise(dataset[grey[0]][0])
     assert torch.allclose(image[0], image[1], atol=1e-6)
 
 

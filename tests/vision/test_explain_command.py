@@ -22,16 +22,16 @@ import plrp
 from plrp.cli import main
 from plrp.cli.explain import output_paths
 from plrp.models.loading import load
-from plrp.vision import read_photograph
+from plrp.vision import network_input, read_photograph
 from plrp.vision.explained import class_number, explain_photograph
 
 NETWORK = """
 import torch
 from torch import nn
-from plrp.vision import Geometry
+from plrp.models import Preprocessing
 
 categories = ["tabby cat", "hot dog", "golden retriever dog", "tench"]
-geometry = Geometry(resize=36, crop=32)
+preprocessing = Preprocessing(resize=36, crop=32)
 
 
 def build():
@@ -136,8 +136,8 @@ def test_saved_relevance_is_that_of_the_library(photos: Path) -> None:
     assert run("cat.jpg", "--save", "r.npz", "-q", "--target", "hot dog") == 0
     assert opened(photos / "cat-plrp.png")
     model = load("network.py:build")
-    assert model.geometry is not None
-    x = model.geometry.tensor(read_photograph("cat.jpg"))[None]
+    assert model.preprocessing is not None
+    x = network_input(read_photograph("cat.jpg"), model.preprocessing)[None]
     with np.load(photos / "r.npz", allow_pickle=False) as saved:
         assert int(saved["target"]) == 1
         assert np.array_equal(saved["input"], x[0].numpy())
@@ -195,7 +195,7 @@ def test_class_names_from_a_file(photos: Path, capsys: pytest.CaptureFixture[str
     assert "has 4 outputs but 2 class names" in capsys.readouterr().err
 
 
-def test_geometry_can_be_set(photos: Path) -> None:
+def test_resize_and_crop_can_be_set(photos: Path) -> None:
     assert run("cat.jpg", "--crop", "16", "--resize", "20", "--save", "r.npz", "-q") == 0
     with np.load(photos / "r.npz") as saved:
         assert saved["relevance"].shape == (2, 3, 16, 16)
@@ -235,9 +235,9 @@ def test_wrong_usage_is_exit_code_2(
         (["--save", "r.csv"], "should end in .npz"),
         (["--composite", "epsilon-minus"], "No composite named 'epsilon-minus'"),
         (["--classes", "none.txt"], "none.txt cannot be read (No such file or directory)"),
-        (["--colours", "beige"], "no colours 'beige'"),
+        (["--colours", "beige"], "unknown colours 'beige'"),
         (["--weights", "none.pt"], "none.pt do not exist"),
-        (["--weights", "network.py"], "network.py is cut off or no PyTorch file (it is text)"),
+        (["--weights", "network.py"], "network.py is truncated or not a PyTorch file (it is text)"),
         (["--device", "toaster"], "no device 'toaster' on this machine; it has cpu"),
     ],
 )
@@ -289,7 +289,7 @@ def test_results_never_share_a_name(tmp_path: Path) -> None:
 def test_a_model_that_is_no_classifier_is_refused(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (photos / "dense.py").write_text("from torch import nn\nbuild = lambda: nn.Conv2d(3, 2, 1)\n")
     assert main(["explain", "cat.jpg", "--model", "dense.py:build"]) == 2
-    assert "is no classifier" in capsys.readouterr().err
+    assert "is not a classifier" in capsys.readouterr().err
 
 
 # On a terminal, in a pipe, and interrupted
@@ -328,7 +328,8 @@ def on_a_terminal(folder: Path, width: int, arguments: list[str]) -> tuple[str, 
     return seen.decode(), process.wait()
 
 
-@pytest.mark.parametrize("width", [40, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [40, 120])
 def test_a_terminal_narrow_and_wide(photos: Path, width: int) -> None:
     arguments = [
         "explain",
@@ -390,16 +391,6 @@ def test_interrupting_leaves_finished_pictures_whole(photos: Path) -> None:
 
 # The real photographs and networks
 
-VGG_GAP = """
-import torch, torchvision
-
-def vgg16_gap():
-    model = torchvision.models.vgg16()
-    model.avgpool = torch.nn.AdaptiveAvgPool2d(1)
-    model.classifier = torch.nn.Linear(512, 1000)
-    return model
-"""
-
 
 def in_mask(relevance: torch.Tensor, mask: torch.Tensor) -> float:
     """The share of the positive relevance that lies on the object."""
@@ -410,7 +401,7 @@ def in_mask(relevance: torch.Tensor, mask: torch.Tensor) -> float:
 def named_right(model: plrp.models.LoadedModel, data: Path, every: int) -> list[bool]:
     from plrp.vision import ImageNet
 
-    dataset = ImageNet(data / "imagenet", geometry=model.geometry)
+    dataset = ImageNet(data / "imagenet", preprocessing=model.preprocessing)
     right = []
     with torch.no_grad():
         for index in range(0, len(dataset), every):
@@ -423,7 +414,7 @@ def gathered(model: plrp.models.LoadedModel, data: Path, indices: range) -> list
     """For photographs of ECSSD: share of the mask, and of the relevance on it for LRP and PLRP-λ."""
     from plrp.vision import ECSSD
 
-    dataset = ECSSD(data / "ecssd", geometry=model.geometry)
+    dataset = ECSSD(data / "ecssd", preprocessing=model.preprocessing)
     found = []
     for index in indices:
         explained = explain_photograph(dataset.photograph(index), model)
@@ -442,11 +433,10 @@ def test_resnet50_names_the_right_class_and_sees_the_object(data: Path) -> None:
 
 
 @pytest.mark.slow
-def test_resnet50_and_vgg16_on_many_photographs(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "vgg.py").write_text(VGG_GAP)
+def test_resnet50_and_vgg16_on_many_photographs(data: Path) -> None:
     for model in (
         load("resnet50", weights=data / "weights" / "resnet50.pth"),
-        load(f"{tmp_path / 'vgg.py'}:vgg16_gap", weights=data / "weights" / "vgg16_gap.pth"),
+        load("vgg16", weights=data / "weights" / "vgg16_gap.pth"),
     ):
         right = named_right(model, data, every=1)
         assert sum(right) >= 70, model.name

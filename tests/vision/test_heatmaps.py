@@ -87,7 +87,7 @@ def test_positive_and_negative_stay_apart_for_colour_blind_eyes(colours: str, bl
 
 
 def test_unknown_colours_are_named() -> None:
-    with pytest.raises(ValueError, match="no colours 'rainbows'; take red-blue, orange-purple"):
+    with pytest.raises(ValueError, match="unknown colours 'rainbows': choose red-blue, orange-purple"):
         heatmap(np.ones((2, 2)), colours="rainbows")
 
 
@@ -313,7 +313,7 @@ def test_an_outline_holds_its_share_and_not_much_more(relevance: np.ndarray, sha
         ({"dilate": -1}, 'pixels or "auto"'),
         ({"scale": "batch"}, '"sample", "shared" or a number'),
         ({"scale": -1}, "positive"),
-        ({"picture": np.zeros((3, 3, 3))}, "take the picture the network saw"),
+        ({"picture": np.zeros((3, 3, 3))}, "pass the picture that the network saw"),
         ({"picture": [np.zeros((4, 4, 3))] * 2}, "2 pictures were given for 1 samples"),
     ],
 )

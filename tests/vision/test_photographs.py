@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from plrp.vision import BadImage, Geometry, read_photograph
+from plrp.vision import BadImage, network_picture, read_photograph
 from plrp.vision import photographs as reader
 
 
@@ -120,7 +120,7 @@ def test_exif_rotation_is_undone(tmp_path: Path, orientation: int) -> None:
 
 def test_one_pixel_becomes_a_plain_picture(tmp_path: Path) -> None:
     Image.new("RGB", (1, 1), (10, 200, 30)).save(tmp_path / "a.png")
-    picture = Geometry().picture(read_photograph(tmp_path / "a.png"))
+    picture = network_picture(read_photograph(tmp_path / "a.png"))
     assert picture.size == (224, 224)
     assert (np.asarray(picture) == (10, 200, 30)).all()
 
@@ -188,11 +188,11 @@ def test_a_decompression_bomb_is_refused_by_its_header(tmp_path: Path, side: int
 
 MEASURE = """
 import resource, sys
-from plrp.vision import Geometry, read_photograph
+from plrp.vision import network_input, read_photograph
 for path in sys.argv[1:]:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     photograph = read_photograph(path)
-    tensor = Geometry().tensor(photograph)
+    tensor = network_input(photograph)
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
     assert photograph.size == (10_000, 10_000) and min(photograph.image.size) >= 1000, photograph
     assert tensor.shape == (3, 224, 224) and tensor.std() > 0.1
@@ -222,14 +222,14 @@ def test_large_files_look_like_small_ones(tmp_path: Path, monkeypatch: pytest.Mo
     for suffix in ("jpg", "png"):
         path = tmp_path / f"a.{suffix}"
         image.save(path)
-        whole = np.asarray(Geometry().picture(read_photograph(path))).astype(int)
+        whole = np.asarray(network_picture(read_photograph(path))).astype(int)
         monkeypatch.setattr(reader, "LARGE", 400_000)
         monkeypatch.setattr(reader, "REDUCED_SIDE", 300)
         small = read_photograph(path)
         monkeypatch.undo()
         assert small.size == (1000, 1500)
         assert 300 <= min(small.image.size) < 600
-        assert np.abs(np.asarray(Geometry().picture(small)) - whole).mean() < 2
+        assert np.abs(np.asarray(network_picture(small)) - whole).mean() < 2
 
 
 def test_large_palette_and_sixteen_bit_files_are_reduced_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

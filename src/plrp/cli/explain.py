@@ -190,7 +190,6 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     from plrp.tape.refusals import check_device
     from plrp.vision.explained import class_number
     from plrp.vision.heatmaps import colour_table
-    from plrp.vision.preprocessing import Geometry
 
     plrp.composite(arguments.composite)  # what is wrong is said before anything is loaded
     colour_table(arguments.colours)
@@ -216,11 +215,15 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
         except OSError as error:
             raise UsageError(f"the class names {arguments.classes} cannot be read ({error.strerror}).") from None
         model = replace(model, categories=tuple(name.strip() for name in names if name.strip()))
-    geometry = model.geometry or Geometry()
+    preprocessing = model.preprocessing or models.Preprocessing()
     model = replace(
         model,
         module=model.module.to(device),
-        geometry=replace(geometry, resize=arguments.resize or geometry.resize, crop=arguments.crop or geometry.crop),
+        preprocessing=replace(
+            preprocessing,
+            resize=arguments.resize or preprocessing.resize,
+            crop=arguments.crop or preprocessing.crop,
+        ),
     )
     if arguments.target is not None and model.categories is not None:
         class_number(arguments.target, model.categories)

@@ -18,9 +18,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from plrp.composites import composite as named_composite
-from plrp.composites import nearest
 from plrp.errors import UsageError
 from plrp.pruning import Pruning
+from plrp.spelling import nearest
 
 VARIANTS = ("LRP", "lambda", "M", "lambda+gain", "M+gain")
 SHARES: tuple[float, ...] = tuple(round(0.05 * k, 2) for k in range(20))

@@ -19,8 +19,8 @@ from .config import Config, ConfigError
 
 if TYPE_CHECKING:
     from plrp.genomics.simulation import Simulated
+    from plrp.models import Preprocessing
     from plrp.vision.datasets import ImageNet, Photographs
-    from plrp.vision.preprocessing import Geometry
 
 SPLIT = {"train": 0, "validation": 1, "test": 2}
 """The parts of a set of sequences: 70%, 15% and 15%, drawn with the seed."""
@@ -52,8 +52,8 @@ class Samples(ABC):
         """A short hash by which the same samples are known again, wherever they lie."""
 
 
-def open_samples(config: Config, geometry: Geometry | None = None) -> Samples:
-    """The samples of a config; `geometry` is how its model wants photographs."""
+def open_samples(config: Config, preprocessing: Preprocessing | None = None) -> Samples:
+    """The samples of a config; `preprocessing` is how its model wants photographs."""
     data = config.data
     if data.kind == "simulated-dna":
         return DNA(simulated(config), data.options.get("part", "test"), config.seed)
@@ -65,11 +65,11 @@ def open_samples(config: Config, geometry: Geometry | None = None) -> Samples:
     from plrp import vision
 
     if data.kind == "ecssd":
-        return Pictures(vision.ECSSD(_inside(root, "ecssd"), geometry=geometry))
+        return Pictures(vision.ECSSD(_inside(root, "ecssd"), preprocessing=preprocessing))
     if data.kind == "photographs":
-        return Pictures(vision.Photographs(root, data.options.get("masks"), geometry=geometry))
+        return Pictures(vision.Photographs(root, data.options.get("masks"), preprocessing=preprocessing))
     options = {name: data.options[name] for name in ("class_index", "labels", "boxes") if name in data.options}
-    photographs = vision.ImageNet(_inside(root, "imagenet"), geometry=geometry, **options)
+    photographs = vision.ImageNet(_inside(root, "imagenet"), preprocessing=preprocessing, **options)
     sample = data.options.get("sample")
     chosen = None if sample is None else covering(photographs.labels, sample, config.seed)
     return Pictures(photographs, chosen)
@@ -101,15 +101,17 @@ class Pictures(Samples):
         self.masked = (getattr(photographs, "masks", None) or getattr(photographs, "boxes", None)) is not None
 
     def __getitem__(self, index: int) -> Sample:
+        from plrp.vision import network_input, network_picture
+
         at = self.chosen[index]
         photograph = self.photographs.photograph(at)
-        picture = np.array(self.photographs.geometry.picture(photograph))
+        preprocessing = self.photographs.preprocessing
         return Sample(
-            self.photographs.geometry.tensor(photograph),
-            self.photographs._mask(at, photograph) if self.masked else None,
+            network_input(photograph, preprocessing),
+            self.photographs.mask(at, photograph) if self.masked else None,
             None if self.labels is None else self.labels[at],
             self.photographs.names[at],
-            picture,
+            np.array(network_picture(photograph, preprocessing)),
         )
 
     def digest(self) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import plrp
 from plrp import metrics
-from plrp.fast.stacked_walk import MOST
+from plrp.engine import sweep_batch
 from plrp.metrics.robustness import scaled
 from plrp.metrics.scores import predict
 from plrp.metrics.seeded import draw
@@ -64,9 +64,9 @@ class Bench:
     def __init__(self, config: Config, store: Store, device: str = "cpu") -> None:
         self.config = config
         self.device = torch.device(device)
-        module, geometry = load_network(config, store)
+        module, preprocessing = load_network(config, store)
         self.model: nn.Module = module.to(self.device).eval()
-        self.samples: Samples = open_samples(config, geometry)
+        self.samples: Samples = open_samples(config, preprocessing)
         check_masks(config, self.samples)
 
     def part(self, index: int, tick: Tick = lambda kind, count: None) -> Part:
@@ -105,7 +105,7 @@ class Bench:
         for variant in sorted(variants, key=lambda name: not name.endswith("+gain")):
             cells = [cell for cell in self.config.cells if cell[0] == variant]
             if not variant.endswith("+gain"):  # with it, most shares may be one and the same map: all are tried
-                cells = _typical(cells, max(1, MOST // len(chosen)) if variant == "lambda" else 1)
+                cells = _typical(cells, max(1, sweep_batch() // len(chosen)) if variant == "lambda" else 1)
             timed(variant, lambda cells=cells: deque(self.explained(trace, target, cells), maxlen=0))  # type: ignore[misc]
             seconds[variant] /= len(cells)
         return Rehearsal(seconds, int(MARGIN * _peak_memory()))

@@ -19,7 +19,7 @@ from .data import DNA, Samples, open_samples
 from .store import Store
 
 if TYPE_CHECKING:
-    from plrp.vision.preprocessing import Geometry
+    from plrp.models import Preprocessing
 
 SEQUENCE_CNN = "sequence-cnn"
 NETWORK, TRAINING = "network.pt", "training.json"
@@ -27,7 +27,7 @@ WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 """How files of weights end; published weights are names without such an end."""
 
 
-def load_network(config: Config, store: Store) -> tuple[nn.Module, Geometry | None]:
+def load_network(config: Config, store: Store) -> tuple[nn.Module, Preprocessing | None]:
     """The network in evaluation mode, and how it wants photographs (None where unknown)."""
     model = config.model
     if model.name == SEQUENCE_CNN:
@@ -37,7 +37,7 @@ def load_network(config: Config, store: Store) -> tuple[nn.Module, Geometry | No
     loaded = models.load(
         model.name, weights=model.weights, num_classes=model.options.get("num_classes"), quiet=not _terminal()
     )
-    return loaded.module, loaded.geometry
+    return loaded.module, loaded.preprocessing
 
 
 def network_digest(config: Config, store: Store, show_progress: bool | None = None) -> str:

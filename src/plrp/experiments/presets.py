@@ -85,7 +85,7 @@ def preset(
     >>> preset("genomics-4").model.options["filters"]
     4
     """
-    from plrp.composites import nearest
+    from plrp.spelling import nearest
 
     if name not in PRESETS:
         raise ConfigError(f"no preset {name!r}{nearest(name, list(PRESETS))}.")

@@ -1,4 +1,4 @@
-"""How relevance of few neurons is handed down: the same formulas as in `passing.py` and `explain.py`, neuron by neuron.
+"""How relevance of few neurons is handed down: the formulas of `walk`, `passing` and `pruning`, neuron by neuron.
 
 A rule's branches are the same; only the sums run over the neurons that hold relevance. What has no form here returns
 None, and the walk goes on with an ordinary tensor.
@@ -8,66 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from plrp.ledger import Mass, signed_mass
-from plrp.passing import epsilon_for, pooling_geometry
-from plrp.rules import ORPHANED, Booking, Branch, Handed, Part, quotient
-from plrp.tape.maps import Convolution
+from plrp.ledger import Booking
+from plrp.passing import epsilon_for
+from plrp.pruning import second_quotient
+from plrp.rules import Branch, FirstPass, Part, quotient
+from plrp.tape.maps import Weight
 from plrp.tape.operations import Family
-from plrp.tape.samples import Samples
 from plrp.tape.values import Op
 
-from . import native
-from .neurons import (
-    Geometry,
-    Neurons,
-    Plan,
-    Relevance,
-    Rows,
-    Weight,
-    contributions,
-    gathered,
-    handed,
-    in_memory,
-    nonzero_counts,
-    offsets,
-    plan,
-    regrouped,
-    seemingly_few,
-    survivors,
-    through,
-    winners,
-)
-from .neurons import again as to_survivors
-from .switch import fast
-from .whole_tensors import channels_last
-
-# A layer follows single neurons where at most this share of its outputs holds relevance. Measured with
-# benchmarks/switch.py: on two cores the cost is flat between 0.06 and 0.15, and rises below.
-NEURONS_BELOW = 0.15
-# Where fewer of the samples than this share have few neurons, all go by whole tensors: to split a batch and to join it
-# again costs some passes over its memory, which small convolutions of large batches do not save (sequences.py).
-SPLIT_FROM = 0.25
-# Without the compiled loops, whole positions are gathered: worth it where at most this share of them holds relevance.
-POSITIONS_BELOW = 0.05
-FEWEST = 4096  # smaller tensors are not worth the book-keeping
-
-
-def followable(op: Op, dtype: torch.dtype, copies: int = 1) -> Geometry | None:
-    """Where a layer reads, if single neurons can be followed through it; of a batch stacked up in several copies."""
-    value, output = op.inputs[0], op.output
-    if not fast() or not isinstance(op.map, Convolution) or not all(v.samples.leads(v.shape) for v in (value, output)):
-        return None
-    if len(value.shape) < 3 or copies * value.shape.numel() >= 1 << 31 or output.shape.numel() < FEWEST:
-        return None
-    if value.dtype != dtype or not value.data.is_contiguous():
-        return None
-    inputs, outputs = (torch.Size((copies * v.shape[0], *v.shape[1:])) for v in (value, output))
-    return op.map.geometry(inputs, outputs)
+from . import layers, limits, native
+from .channels_last import channels_last
+from .layers import Geometry, Plan, plan, pool_geometry
+from .neurons import Neurons, Relevance, Rows, in_memory, nonzero_counts, offsets, regroup, seemingly_few, survivors
 
 
 class Few(NamedTuple):
@@ -81,7 +38,7 @@ def neurons_of(relevance: Relevance) -> Few | None:
     """The neurons that hold relevance where they are few, sample by sample; None where they are in hardly any."""
     if not relevance.shape.numel() or len(relevance.shape) < 3:
         return None
-    limit = NEURONS_BELOW * relevance.shape[1:].numel()
+    limit = limits.NEURONS_BELOW * relevance.shape[1:].numel()
     if isinstance(relevance, Neurons):
         few = relevance.counts <= limit
         if not few.all():
@@ -94,17 +51,17 @@ def neurons_of(relevance: Relevance) -> Few | None:
         if counts is None:
             return None
         few = counts <= limit
-        if int(few.sum()) < max(1, SPLIT_FROM * len(few)):
+        if int(few.sum()) < max(1, limits.SPLIT_FROM * len(few)):
             return None
         stats = torch.zeros(len(counts), 8, dtype=torch.float64)
         stats[:, 6] = stats[:, 7] = torch.where(few, counts, 0)
         stats[:, :2] = torch.where(few, 0.0, torch.inf)[:, None]  # θ: of the others nothing
         found = survivors(relevance, stats, rescale=False)
     if not native.available(found.values):  # torch gathers positions, the compiled loops do not
-        narrow = offsets(found.positions, found.shape).diff() <= POSITIONS_BELOW * found.shape[2:].numel()
+        narrow = offsets(found.positions, found.shape).diff() <= limits.POSITIONS_BELOW * found.shape[2:].numel()
         few, found = few & narrow, found if bool(narrow.all()) else found.of(narrow)
     number = int(few.sum())
-    if number < max(1, SPLIT_FROM * len(few)):
+    if number < max(1, limits.SPLIT_FROM * len(few)):
         return None
     return Few(found, None if number == len(few) else (~few).nonzero().flatten())
 
@@ -114,14 +71,14 @@ def _counts(relevance: Tensor | Rows) -> Tensor | None:
     if isinstance(relevance, Rows):
         each = nonzero_counts(relevance.values)
         return torch.cat([each.new_zeros(1), each.cumsum(0)])[relevance.offsets].diff()
-    if seemingly_few(relevance, 2 * NEURONS_BELOW) < max(1, SPLIT_FROM * len(relevance)):
+    if seemingly_few(relevance, 2 * limits.NEURONS_BELOW) < max(1, limits.SPLIT_FROM * len(relevance)):
         return None
     return nonzero_counts(in_memory(relevance))
 
 
 @dataclass
-class Followed:
-    """What a branch did with the relevance of few neurons: kept for PLRP-M's second pass."""
+class SparsePass:
+    """What a branch did with the relevance of few neurons: PLRP-M's second pass starts from it."""
 
     branch: Branch
     plan: Plan
@@ -135,30 +92,36 @@ class Followed:
         """What a part of the branch reads, at the positions of the plan."""
         return _rows(part, self.plan)
 
-    def dense(self) -> Handed:
-        """The same as ordinary tensors; where nothing is handed down the denominator is no matter."""
+    def dense(self) -> FirstPass:
+        """The same as ordinary tensors; where nothing is handed down the denominator does not matter."""
         given, s = self.neurons.holding(self.given).dense(), self.neurons.holding(self.s).dense()
         d = torch.ones_like(s)
         d.view(-1)[self.neurons.flat] = self.d
-        return Handed(self.branch, given, s, d, self.epsilon)
+        return FirstPass(self.branch, given, s, d, self.epsilon)
 
 
-def follow(one: Handed) -> Followed:
-    """What a dense pass did, for its neurons that hold relevance: few survivors below make a second pass cheap."""
-    assert one.geometry is not None
-    s = one.s.contiguous()
-    stats = torch.zeros(len(s), 8, dtype=torch.float64)
-    stats[:, 6] = stats[:, 7] = nonzero_counts(s.flatten(1))
-    neurons = survivors(s, stats, rescale=False)
-    held = neurons.holding(neurons.at(one.given))
-    d = neurons.at(one.denominator)
-    return Followed(one.branch, plan(one.geometry, neurons), held, held.values, neurons.values, d, one.epsilon)
+@dataclass
+class DensePass(FirstPass):
+    """What a branch did with a whole tensor; and where its layer reads, if single neurons can be followed through."""
+
+    geometry: Geometry | None = None
+
+    def sparse(self) -> SparsePass:
+        """The same for the neurons that hold relevance: few survivors below make a second pass cheap."""
+        assert self.geometry is not None
+        s = self.s.contiguous()
+        stats = torch.zeros(len(s), 8, dtype=torch.float64)
+        stats[:, 6] = stats[:, 7] = nonzero_counts(s.flatten(1))
+        neurons = survivors(s, stats, rescale=False)
+        held = neurons.holding(neurons.at(self.given))
+        d = neurons.at(self.denominator)
+        return SparsePass(self.branch, plan(self.geometry, neurons), held, held.values, neurons.values, d, self.epsilon)
 
 
 def _rows(part: Part, found: Plan) -> Tensor:
     if part.unit:
         return part.input.new_ones(len(found.positions), found.geometry.inputs[1])
-    return gathered(part.input, found.positions)
+    return layers.gather(part.input, found.positions)
 
 
 def through_layer(
@@ -168,11 +131,11 @@ def through_layer(
     denominators: Sequence[Tensor | None],
     epsilon: float,
     book: Booking,
-) -> tuple[Rows, list[Followed]]:
+) -> tuple[Rows, list[SparsePass]]:
     """A conv layer by its rule, for the neurons that hold relevance; d_k is computed where it is not given."""
     found = plan(geometry, neurons)
-    taken: Tensor | None = None
-    followed = []
+    received: Tensor | None = None
+    passes = []
     for branch, known in zip(branches, denominators, strict=True):
         share = branch.share
         held = neurons.values
@@ -184,18 +147,20 @@ def through_layer(
         bias = None if branch.bias is None else branch.bias.flatten()
         if known is None and len(branch.parts) == 1 and native.available(held, rows[0]):
             sign = branch.one_sign
-            d, s, term = through(found, neurons, held, rows[0], branch.parts[0].weight, bias, epsilon, sign)
-            taken = term if taken is None else taken.add_(term)
+            d, s, term = layers.through(found, neurons, held, rows[0], branch.parts[0].weight, bias, epsilon, sign)
+            received = term if received is None else received.add_(term)
         else:
             d = neurons.at(known) if known is not None else _contributions(found, neurons, rows, branch, bias)
             s = quotient(held, d, epsilon, branch.one_sign)
             for part, row in zip(branch.parts, rows, strict=True):
-                term = handed(found, neurons, s, part.weight, None if part.unit else row)
-                taken = term if taken is None else taken.add_(term)
+                term = layers.hand(found, neurons, s, part.weight, None if part.unit else row)
+                received = term if received is None else received.add_(term)
         book_neurons(book, branch, neurons, held, s, d, epsilon)
-        followed.append(Followed(branch, found, neurons, held, s, d, epsilon))
-    assert taken is not None
-    return Rows(geometry.inputs, found.positions, taken), followed
+        passes.append(SparsePass(branch, found, neurons, held, s, d, epsilon))
+    if book.active:
+        book_unshared(book, branches, neurons)
+    assert received is not None
+    return Rows(geometry.inputs, found.positions, received), passes
 
 
 def _contributions(
@@ -203,33 +168,36 @@ def _contributions(
 ) -> Tensor:
     total = torch.zeros_like(neurons.values)
     for part, row in zip(branch.parts, rows, strict=True):
-        total += contributions(found, neurons, row, part.weight)
+        total += layers.contributions(found, neurons, row, part.weight)
     return total if bias is None else total + bias[neurons.channels.long()]
 
 
-def again(one: Followed, kept: Neurons) -> tuple[Tensor, Tensor]:
-    """PLRP-M's second pass: m_k to the survivors alone. Returns what each survivor receives, and what is orphaned."""
+def redistribute(one: SparsePass, surviving: Neurons) -> tuple[Tensor, Tensor]:
+    """PLRP-M's second pass: m_k to the survivors alone. Returns what each survivor receives, and what is orphaned.
+
+    See `pruning._redistribute`.
+    """
     branch, found, above = one.branch, one.plan, one.neurons
     if not len(found.positions):  # nobody above, or nobody who reads more than padding: nothing was handed down
-        return torch.zeros_like(kept.values), torch.zeros_like(one.s)
-    where = torch.searchsorted(found.positions, kept.positions).clamp(max=len(found.positions) - 1)
+        return torch.zeros_like(surviving.values), torch.zeros_like(one.s)
+    where = torch.searchsorted(found.positions, surviving.positions).clamp(max=len(found.positions) - 1)
     here = (
-        found.positions[where] == kept.positions
+        found.positions[where] == surviving.positions
     )  # a survivor may live by a skip alone, where this layer reads nothing
     if (
         branch.one_sign
         and len(branch.parts) == 1
         and found.geometry.groups == 1
-        and native.available(one.s, kept.values)
+        and native.available(one.s, surviving.values)
     ):
         part = branch.parts[0]
-        x = torch.ones_like(kept.values) if part.unit else kept.at(part.input)
+        x = torch.ones_like(surviving.values) if part.unit else surviving.at(part.input)
         flat = None if branch.bias is None else branch.bias.flatten()
-        return to_survivors(found, above, one.s, one.d, flat, part.weight, x, kept, where, here)
-    sizes = kept.begins.diff()
+        return layers.redistribute(found, above, one.s, one.d, flat, part.weight, x, surviving, where, here)
+    sizes = surviving.begins.diff()
     mine = here.repeat_interleave(sizes)
     channels = found.geometry.inputs[1]
-    index = (where.repeat_interleave(sizes) * channels + kept.channels)[mine]
+    index = (where.repeat_interleave(sizes) * channels + surviving.channels)[mine]
     alive = torch.zeros(len(found.positions), dtype=torch.bool, device=where.device)
     alive[where[here]] = True
     taps = torch.where(alive[found.taps.clamp(min=0).long()] & (found.taps >= 0), found.taps, -1)
@@ -242,16 +210,14 @@ def again(one: Followed, kept: Neurons) -> tuple[Tensor, Tensor]:
         x = one.rows(part).view(-1)[index]
         masked = m.new_zeros(len(found.positions), channels)
         masked.view(-1)[index] = x
-        reached += contributions(thinned, above, masked, part.weight)
+        reached += layers.contributions(thinned, above, masked, part.weight)
         if not branch.one_sign:
-            magnitudes += contributions(thinned, above, masked.abs(), Weight(part.weight.full.abs()))
+            magnitudes += layers.contributions(thinned, above, masked.abs(), Weight(part.weight.full.abs()))
         inputs.append(x)
-    small = reached <= 0 if branch.one_sign else reached.abs() <= ORPHANED * magnitudes
-    orphaned = torch.where(small, m, 0.0)
-    q = torch.where(small, 0.0, m / torch.where(small, 1.0, reached))
-    received = torch.zeros_like(kept.values)
+    q, orphaned = second_quotient(m, reached, None if branch.one_sign else magnitudes)
+    received = torch.zeros_like(surviving.values)
     for part, x in zip(branch.parts, inputs, strict=True):
-        received[mine] += handed(thinned, above, q, part.weight).view(-1)[index] * x
+        received[mine] += layers.hand(thinned, above, q, part.weight).view(-1)[index] * x
     return received, orphaned
 
 
@@ -278,17 +244,17 @@ def pass_on(op: Op, given: Sequence[Relevance | None], book: Booking) -> list[Re
 def _winners(op: Op, relevance: Neurons) -> Tensor | None:
     """For each neuron of a max pool's output, the place of the input that won."""
     value = op.inputs[0]
-    if op.winners is not None and len(value.shape) == 4:
+    geometry = pool_geometry(op)
+    if geometry is not None and op.winners is not None and len(value.shape) == 4:
         return relevance.at(op.winners)
-    geometry = pooling_geometry(op)
     if geometry is None or value.dtype != relevance.values.dtype or not value.samples.leads(value.shape):
         return None
-    return winners(value.data, geometry, relevance)
+    return layers.winners(value.data, geometry, relevance)
 
 
 def _to_winners(op: Op, relevance: Neurons, at: Tensor) -> Neurons:
     shape = torch.Size((relevance.shape[0], *op.inputs[0].shape[1:]))
-    return regrouped(shape, relevance.sample * shape[2:].numel() + at, relevance.channels, relevance.values)
+    return regroup(shape, relevance.sample * shape[2:].numel() + at, relevance.channels, relevance.values)
 
 
 def _split_sum(op: Op, relevance: Neurons, book: Booking) -> list[Relevance | None] | None:
@@ -305,20 +271,6 @@ def _split_sum(op: Op, relevance: Neurons, book: Booking) -> list[Relevance | No
 
 
 # --- the ledger -------------------------------------------------------------------------------------------------------
-
-
-def mass_of(relevance: Relevance, samples: Samples) -> Mass:
-    """The mass of the positive and of the negative part, per sample."""
-    if isinstance(relevance, Tensor):
-        return signed_mass(samples.rows(relevance))
-    if isinstance(relevance, Neurons):
-        return relevance.sum(relevance.values.clamp(min=0)), relevance.sum(relevance.values.clamp(max=0)).neg()
-    sample = relevance.positions // relevance.shape[2:].numel()
-    zero = relevance.values.new_zeros(relevance.shape[0], dtype=torch.float64)
-    up, down = (
-        part.sum(1, dtype=torch.float64) for part in (relevance.values.clamp(min=0), relevance.values.clamp(max=0))
-    )
-    return zero.index_add(0, sample, up), zero.index_add(0, sample, down).neg()
 
 
 def book_neurons(
@@ -338,3 +290,12 @@ def book_neurons(
         book.epsilon = book.epsilon + epsilon * neurons.sum(s * ~empty * signs)
     else:
         book.epsilon = book.epsilon + epsilon * neurons.sum(s * signs)
+
+
+def book_unshared(book: Booking, branches: Sequence[Branch], neurons: Neurons) -> None:
+    """The share of R_k that no branch hands down; see `walk.book_unshared`."""
+    unshared: Any = 1.0
+    for branch in branches:
+        unshared = unshared - branch.share
+    if isinstance(unshared, Tensor):
+        book.epsilon = book.epsilon + neurons.sum(neurons.values * neurons.at(unshared))

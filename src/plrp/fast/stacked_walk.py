@@ -7,112 +7,70 @@ form goes copy by copy through the ordinary code. It pays where few neurons live
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from plrp.composites import Composite, resolve
-from plrp.explanation import Explanation, Walk, check_pruning, described, explain_trace, wanted_layers
-from plrp.pruning import Arrived, Pruning, Site, by_neurons, prune, prune_neurons
-from plrp.rules import Booking, Branch, Handed
+from plrp import pruning
+from plrp.composites import Composite
+from plrp.ledger import Booking
+from plrp.pruning import Arrived, Pruning, Site
+from plrp.rules import Branch, Rule
 from plrp.tape.operations import Family
 from plrp.tape.trace import Trace
-from plrp.tape.values import Op
-from plrp.targets import own, start
+from plrp.tape.values import Op, Value
 
-from . import native
+from . import limits, native
 from .neurons import Neurons, Relevance, dense
-
-# Prunings below this p leave so many neurons that dense propagation is faster, and that a stack would fill the memory.
-STACKED_FROM = 0.15
-# As many samples as a stack may have: beyond, larger steps gain nothing.
-MOST = 16
+from .pruning import by_neurons, prune_neurons
+from .selection import cut
+from .walk import FastWalk
 
 
-def stackable(pruning: Pruning | None) -> bool:
+def stackable(how: Pruning | None) -> bool:
     """Whether a pruning leaves few neurons everywhere, and needs nothing of a layer's first pass afterwards."""
-    if not isinstance(pruning, Pruning) or pruning.p is None or pruning.sparsity_gain is not None:
+    if how is None or how.p is None or how.sparsity_gain is not None:
         return False
-    smallest = min(p for p in (pruning.p, pruning.p_negative, *(pruning.layers or {}).values()) if p is not None)
-    return pruning.redistribution == "lambda" and pruning.conserve and smallest >= STACKED_FROM
+    smallest = min(p for p in (how.p, how.p_negative, *(how.layers or {}).values()) if p is not None)
+    return how.redistribution == "lambda" and how.conserve and smallest >= limits.STACKED_FROM
 
 
-def explain_many(
-    found: Trace,
-    prunings: Iterable[Pruning | None],
-    *,
-    target: Any,
-    composite: str | Composite,
-    layers: bool | Sequence[str],
-) -> Iterator[Explanation]:
-    """One explanation per pruning, in their order; the arguments are checked now, not when the first is asked for."""
-    if prunings is None or isinstance(prunings, Pruning | int | float | str):
-        raise TypeError(f"prunings is a list of plrp.Pruning, got one {type(prunings).__name__}: write sweep([…]).")
-    prunings, chosen, target = list(prunings), resolve(composite), own(target)
-    chosen.check(found)
-    wanted_layers(found, layers)
-    for pruning in prunings:
-        check_pruning(pruning)
-        if pruning is not None and pruning.layers:
-            pruning.plan(found)  # refuses unknown layers
-    if not callable(target):
-        start(found, target, torch.float32)
-    return _in_order(found, prunings, target=target, composite=chosen, layers=layers)
-
-
-def _in_order(
-    found: Trace, prunings: Sequence[Pruning | None], *, target: Any, composite: Composite, layers: bool | Sequence[str]
-) -> Iterator[Explanation]:
-    """Neighbours that can be stacked are walked together."""
-    waiting: list[Pruning] = []
-    size = MOST // max(1, found.batch)
-    on_cpu = all(value.data.is_cpu for value in found.inputs)
-    options: dict[str, Any] = {"target": target, "composite": composite, "layers": layers}
-    for pruning in prunings:
-        if pruning is not None and size > 1 and native.available() and on_cpu and stackable(pruning):
-            waiting.append(pruning)
-            if len(waiting) < size:
-                continue
-        elif not waiting:
-            yield explain_trace(found, pruning=pruning, **options)
-            continue
-        yield from _together(found, waiting, **options)
-        if waiting[-1] is not pruning:
-            yield explain_trace(found, pruning=pruning, **options)
-        waiting = []
+def walked_together(trace: Trace, prunings: Sequence[Pruning | None]) -> Iterator[list[Pruning | None]]:
+    """Neighbours that can be stacked, as many as a stack may have; all others one by one."""
+    size = limits.STACKED_SAMPLES // max(1, trace.batch)
+    possible = size > 1 and native.available()
+    waiting: list[Pruning | None] = []
+    for how in prunings:
+        stacks = possible and stackable(how)
+        if waiting and (not stacks or len(waiting) == size):
+            yield waiting
+            waiting = []
+        if stacks:
+            waiting.append(how)
+        else:
+            yield [how]
     if waiting:
-        yield from _together(found, waiting, **options)
+        yield waiting
 
 
-def _together(
-    found: Trace, prunings: Sequence[Pruning], *, target: Any, composite: Composite, layers: bool | Sequence[str]
-) -> Iterator[Explanation]:
-    if len(prunings) == 1:
-        yield explain_trace(found, pruning=prunings[0], target=target, composite=composite, layers=layers)
-        return
-    walk = StackedWalk(found, target, composite, prunings, wanted_layers(found, layers))
-    with torch.inference_mode(False), torch.no_grad():
-        relevance = walk.run()
-    for k, pruning in enumerate(prunings):
-        own = [r.chunk(len(prunings))[k].clone() for r in relevance]
-        own_layers = {name: r.chunk(len(prunings))[k].clone() for name, r in walk.layers.items()}
-        yield described(walk, own, own_layers, pruning, target)
-
-
-class StackedWalk(Walk):
+class StackedWalk(FastWalk):
     """The ways of several prunings down one tape, in one."""
 
     def __init__(
-        self, found: Trace, target: Any, composite: Composite, prunings: Sequence[Pruning], wanted: set[str]
+        self, trace: Trace, target: Any, composite: Composite, prunings: Sequence[Pruning], wanted: set[str]
     ) -> None:
-        super().__init__(found, target, composite, prunings[0], wanted, ledger=False)
+        super().__init__(trace, target, composite, prunings[0], wanted, False)
         self.prunings = prunings
         self.copies = len(prunings)
-        self.plans = [pruning.plan(found) for pruning in prunings]
+        self.plans = [how.plan(trace) for how in prunings]
         self.relevance = {id(self.start.value): torch.cat([self.start.relevance] * self.copies)}
+
+    def of_pruning(self, number: int, stacked: Sequence[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """The relevance of the inputs, and of the layers wanted, under one of the prunings."""
+        layers = {name: r.chunk(self.copies)[number].clone() for name, r in self.layers.items()}
+        return [r.chunk(self.copies)[number].clone() for r in stacked], layers
 
     def _copies(self, relevance: Relevance) -> Sequence[Relevance]:
         """The relevance of each copy."""
@@ -122,9 +80,15 @@ class StackedWalk(Walk):
             return [relevance.only(part) for part in samples.split(batch)]
         return dense(relevance).chunk(self.copies)
 
-    def _prune(
+    def input_relevance(self, value: Value) -> Tensor:
+        """As in `Walk`, of all copies."""
+        found = super().input_relevance(value)
+        return found if len(found) == self.copies * value.shape[0] else torch.cat([found] * self.copies)
+
+    def prune(
         self, relevance: Relevance, site: Site, arrived: Arrived | None, book: Booking
     ) -> tuple[Relevance, dict[str, Any]]:
+        """Each copy with its own p; where single neurons are kept, all at once."""
         sites = [plan[id(site.value)] for plan in self.plans]
         assert self.pruning is not None
         if by_neurons(relevance, site, self.pruning, arrived):
@@ -132,35 +96,31 @@ class StackedWalk(Walk):
                 torch.tensor(each, dtype=torch.float64).repeat_interleave(site.value.shape[0])
                 for each in zip(*(one.shares for one in sites), strict=True)
             )
-            stacked = replace(site, p=p, p_negative=p_negative)
-            found = prune_neurons(relevance, stacked, self.pruning, arrived, book)
+            found = prune_neurons(relevance, (p, p_negative), self.pruning, arrived, book)
             assert found is not None
             return found
         parts = zip(self._copies(relevance), sites, self.prunings, strict=True)
-        return torch.cat([dense(prune(part, one, pruning, None, book)[0]) for part, one, pruning in parts]), {}
+        return torch.cat([pruning.prune(dense(part), one, how, None, book, cut)[0] for part, one, how in parts]), {}
 
-    def _pass_on(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> Sequence[Relevance | None]:
+    def pass_tensors(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> Sequence[Relevance | None]:
+        """Copy by copy, since the tape has one."""
         if op.family is Family.PASS and op.rule is None and op.inputs[0].shape == op.output.shape:
             return [given[0]]
         split = [[None] * self.copies if r is None else self._copies(r) for r in given]
-        taken = [super(StackedWalk, self)._pass_on(op, one, book) for one in zip(*split, strict=True)]
-        return [_joined(parts) for parts in zip(*taken, strict=True)]
+        handed = [super(StackedWalk, self).pass_tensors(op, one, book) for one in zip(*split, strict=True)]
+        return [_joined(parts) for parts in zip(*handed, strict=True)]
 
-    def _through_dense_layer(
-        self,
-        op: Op,
-        branches: Sequence[Branch],
-        denominators: Sequence[Tensor | None],
-        x: Tensor,
-        given: Relevance,
-        epsilon: float,
-        book: Booking,
-    ) -> tuple[Tensor, list[Handed]]:
-        alone = super()._through_dense_layer
+    def _whole_tensors(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> list[Tensor | None] | None:
+        return None
+
+    def _through_tensors(
+        self, op: Op, rule: Rule, branches: Sequence[Branch], x: Tensor, given: Relevance, book: Booking
+    ) -> tuple[Tensor, list[Any]]:
+        alone = super()._through_tensors
         if len(x) == given.shape[0]:  # samples that were split off, each with what it read
-            return alone(op, branches, denominators, x, given, epsilon, book)
-        taken = [alone(op, branches, denominators, x, part, epsilon, book)[0] for part in self._copies(given)]
-        joined = _joined(taken)
+            return alone(op, rule, branches, x, given, book)
+        handed = [alone(op, rule, branches, x, part, book)[0] for part in self._copies(given)]
+        joined = _joined(handed)
         assert joined is not None
         return joined, []
 

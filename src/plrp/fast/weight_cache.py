@@ -1,7 +1,7 @@
-"""Weights made from a layer's own, W⁺ and BatchNorms folded in, kept from one explanation to the next.
+"""Weights derived from a layer's own, W⁺ and BatchNorms folded in, remembered from one explanation to the next.
 
-They live as long as the memory of the weights they were made from, and are never taken on trust: each row has a
-fingerprint of what it was made of, which is compared before an explanation reads it. A step of an optimiser,
+They live as long as the memory of the weights they were derived from, and are never taken on trust: each row has a
+fingerprint of what it was derived from, which is compared before an explanation reads it. A step of an optimiser,
 `load_state_dict`, a write through `.data`, which torch itself does not notice: whatever changes a weight is seen.
 Reading the weights once is a fraction of what it costs to make others from them in fresh memory.
 """
@@ -16,66 +16,66 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .whole_tensors import empty_last
+from .channels_last import empty_last
 
-# Beyond so many bytes in all nothing more is kept: the next explanation makes it again.
+# Beyond so many bytes in all nothing more is remembered: the next explanation derives it itself.
 MOST = 1 << 29
 
 
-class Made(NamedTuple):
-    """Rows made from some weight, one per output channel."""
+class Derived(NamedTuple):
+    """Rows derived from some weight, one per output channel."""
 
     rows: Tensor  # in the shape of the weight; in memory each with its inputs last, or as the weight has them
-    marks: Tensor  # int64: the fingerprint of what each row was made of, 0 where it is not made yet
+    fingerprints: Tensor  # int64: of what each row was derived from, 0 where it is not filled in yet
 
     @property
     def nbytes(self) -> int:
         """The memory that it takes."""
-        return self.rows.nbytes + self.marks.nbytes
+        return self.rows.nbytes + self.fingerprints.nbytes
 
 
 _Key = tuple[int, torch.Size, int, bool]
-_kept: dict[int, dict[_Key, Made]] = {}  # by the memory of the weights
+_cache: dict[int, dict[_Key, Derived]] = {}  # by the memory of the weights
 _lock = threading.RLock()  # memory may be freed, and `_forget` called, at any moment
 
 
-def made(raw: Tensor, part: int, last: bool, outdated: Made | None = None) -> Made:
-    """What was made from a weight, of which sign (1, −1; 0: both) and whether with inputs last; or room for it.
+def derived(raw: Tensor, part: int, last: bool, outdated: Derived | None = None) -> Derived:
+    """What was derived from a weight, of which sign (1, −1; 0: both) and whether with inputs last; or room for it.
 
-    `outdated`: what is kept was made of other numbers, so it is replaced. Who reads it goes on to do so.
+    `outdated`: what the cache has was derived from other numbers, so it is replaced. Who reads it goes on to do so.
     """
     storage = raw.untyped_storage()
     key = (int(raw.storage_offset()), raw.shape, part, last)
     with _lock:
-        mine = _kept.get(id(storage))
-        if mine is not None and key in mine and mine[key] is not outdated:
-            return mine[key]
-        found = unkept(raw, last)
-        if (mine is not None and key in mine) or size() + found.nbytes <= MOST:
-            if mine is None:
-                mine = _kept[id(storage)] = {}
+        known = _cache.get(id(storage))
+        if known is not None and key in known and known[key] is not outdated:
+            return known[key]
+        found = derived_once(raw, last)
+        if (known is not None and key in known) or size() + found.nbytes <= MOST:
+            if known is None:
+                known = _cache[id(storage)] = {}
                 weakref.finalize(storage, _forget, id(storage)).atexit = False
-            mine[key] = found
+            known[key] = found
     return found
 
 
-def unkept(raw: Tensor, last: bool) -> Made:
-    """Room for what is made from a weight, for one explanation alone."""
+def derived_once(raw: Tensor, last: bool) -> Derived:
+    """Room for what is derived from a weight, for one explanation alone."""
     rows = empty_last(raw.shape, raw) if last and raw.dim() > 2 else torch.empty_like(raw)
-    return Made(rows, torch.zeros(len(raw), dtype=torch.int64, device="cpu"))
+    return Derived(rows, torch.zeros(len(raw), dtype=torch.int64, device="cpu"))
 
 
 def size() -> int:
-    """The bytes that are kept."""
+    """The bytes that are in use."""
     with _lock:
-        return sum(one.nbytes for mine in list(_kept.values()) for one in list(mine.values()))
+        return sum(one.nbytes for known in list(_cache.values()) for one in list(known.values()))
 
 
 def clear() -> None:
-    """Keep nothing of what is kept now."""
+    """Forget everything."""
     with _lock:
-        for mine in list(_kept.values()):
-            mine.clear()
+        for known in list(_cache.values()):
+            known.clear()
 
 
 def _unlock() -> None:
@@ -90,4 +90,4 @@ if hasattr(os, "register_at_fork"):
 
 def _forget(storage: int) -> None:
     with _lock:
-        _kept.pop(storage, None)
+        _cache.pop(storage, None)

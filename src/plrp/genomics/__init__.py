@@ -2,12 +2,12 @@
 
 - sequences: `encode`, `decode`, `reverse_complement`, `read_fasta`, `read_bed`, `read_intervals`, `read_npz`
 - motifs: `motif`, `jaspar`, `jaspar_motifs`, `read_motifs`, `write_meme`
-- data with known answers: `simulate`, `load_simulated`, `read_simdata`
+- data with known ground truth: `simulate`, `load_simulated`, `read_simdata`
 - networks: `SequenceCNN`
 - relevance per base: `explain_sequences`, `explain_batches`, `pool`; files of thousands: `explain_file`
 - pictures: `draw_logo`, `plot_logos`, `logo_page`
-- motifs found: `find_seqlets`, `find_patterns`, `match_motifs`, `match_seqlets`
-- other tools: `save_modisco`, `write_seqlets`, `write_bedgraph`, `write_parquet`
+- from relevance to motifs: `find_seqlets`, `find_patterns`, `match_motifs`, `match_seqlets`
+- files for other tools: `save_modisco`, `write_seqlets`, `write_bedgraph`, `write_parquet`
 
 matplotlib, pyjaspar, memelite and pyarrow are imported by the functions that need them: `pip install
 'plrp[genomics]'`.

@@ -1,7 +1,7 @@
 """Relevance per base, for any number of sequences.
 
-The default composite for one-hot input is `epsilon-plus`: ε-rule on linear layers, z⁺ on convolutions, the first one
-included. The vision default (`epsilon-plus-flat`) would hand the same relevance to the three letters that are *not*
+The default composite for one-hot input is `epsilon-plus`: the ε-rule on linear layers, z⁺ on convolutions, including
+the first. The vision default (`epsilon-plus-flat`) would give the same relevance to the three letters that are *not*
 there.
 """
 
@@ -16,10 +16,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-import plrp
 from plrp.composites import Composite
 from plrp.composites import composite as named_composite
-from plrp.explanation import check_pruning
+from plrp.explanation import check_pruning, explain
 from plrp.pruning import Pruning
 from plrp.rules import AlphaBeta, Branch, Epsilon, Gamma, Part, Rule, ZPlus
 from plrp.runs.progress import progress
@@ -36,8 +35,8 @@ COMPOSITE = "epsilon-plus"
 class Attribution:
     """Relevance of sequences of one length.
 
-    `relevance` (sequence, letter, position); `onehot` what was explained; `score` (sequence,) the explained output;
-    `target` (sequence,) the explained class, −1 where the target was not a class.
+    `relevance` (sequence, letter, position); `onehot`, the input, likewise; `score` (sequence,), the explained output;
+    `target` (sequence,), the explained class, −1 where the target is not a class.
     """
 
     relevance: npt.NDArray[np.float32]
@@ -58,9 +57,9 @@ def pool(
 ) -> npt.NDArray[np.float32]:
     """Relevance per base from relevance per letter: (..., 4, position) to (..., position).
 
-    `"present"`: of the letter that is there (of all the letters an IUPAC code stands for); nothing for N encoded as
-    zeros. `"sum"`: of all four letters. Under the default composite the two are equal, since absent letters receive
-    nothing.
+    `"present"`: that of the letter that is there (of all letters that an IUPAC code stands for); 0 for N encoded as
+    zeros. `"sum"`: that of all four letters. Under the default composite the two are equal, since absent letters
+    receive none.
     """
     if pooling == "sum":
         return cast("npt.NDArray[np.float32]", relevance.sum(-2))
@@ -89,11 +88,11 @@ def explain_sequences(
     list or tensor of classes has one per sequence; an index tuple `(track, position)` picks one value of a dense
     output.
 
-    `reverse_complement` explains both strands and averages, position by position; both are explained for the class
-    that wins on the given strand. For targets that are not classes the reverse strand needs its own, `reverse_target`
-    (where position p of the given strand is L − 1 − p).
+    `reverse_complement` explains both strands, for the class that wins on the given one, and averages them position by
+    position. If the target is not a class, the reverse strand needs a `reverse_target` (position p of the given strand
+    is L − 1 − p there).
 
-    `hypothetical` also gives the absent letters a score: see `Hypothetical`.
+    `hypothetical` also scores the absent letters: see `Hypothetical`.
 
     >>> from torch.nn import Conv1d, Flatten, Linear, ReLU, Sequential
     >>> network = Sequential(Conv1d(4, 3, 5), ReLU(), Flatten(), Linear(18, 2)).eval()
@@ -140,9 +139,9 @@ def explain_batches(
     device: str | torch.device | None = None,
     show_progress: bool | None = False,
 ) -> Iterator[Attribution]:
-    """`explain_sequences`, one batch after the other: only one is in memory at a time. `onehot` may be a memory map.
+    """`explain_sequences` one batch after another: only one is in memory at a time. `onehot` may be a memory map.
 
-    What is wrong with the arguments is said here, before the first batch is asked for.
+    Wrong arguments are refused at once, not when the first batch is requested.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}: at least one sequence a batch.")
@@ -156,8 +155,8 @@ def explain_batches(
     chosen = named_composite(composite) if isinstance(composite, str) else composite
     if hypothetical:
         chosen = hypothetical_composite(chosen)
-    for given in (target, reverse_target):
-        _rows(given, slice(0), len(onehot))
+    for one in (target, reverse_target):
+        _rows(one, slice(0), len(onehot))  # refuses a wrong number of targets
     where = _device(model, device)
 
     def batches() -> Iterator[Attribution]:
@@ -185,7 +184,7 @@ def explain_batches(
 def _explain(
     model: Any, x: Tensor, target: Any, composite: Composite, pruning: Pruning | None
 ) -> tuple[Tensor, Tensor, Any]:
-    explanation = plrp.explain(model, x, target=target, composite=composite, pruning=pruning)
+    explanation = explain(model, x, target=target, composite=composite, pruning=pruning)
     return explanation.relevance.float(), explanation.score, explanation.target
 
 
@@ -224,44 +223,44 @@ def _device(model: Any, device: str | torch.device | None) -> torch.device:
 
 
 class Hypothetical(Rule):
-    """What each letter *would* have received in its place, had it stood there: a score for absent letters.
+    """What each letter *would* receive at its position if it were there: a score for absent letters.
 
     A first-layer rule that is proportional to the input hands letter b at position i
 
     R_bi = x_bi · c_bi,    c_bi = Σ_k w_bik R_k / d_k
 
-    and c is the hypothetical score: all else equal, the relevance of the neurons above and their denominators
-    included. At the letter that is there it is the relevance itself. This plays the part that DeepLIFT's hypothetical
-    contributions play in TF-MoDISco. Defined for Epsilon, ZPlus, AlphaBeta and Gamma; the mass of c is not conserved.
+    and c is the hypothetical score: all else stays equal, including the relevance of the neurons above and their
+    denominators. For the letter that is there it is the relevance itself. It takes the role of DeepLIFT's hypothetical
+    contributions in TF-MoDISco. Defined for Epsilon, ZPlus, AlphaBeta and Gamma; the mass of c is not conserved.
     """
 
     def __init__(self, rule: Rule) -> None:
         if not isinstance(rule, (Epsilon, ZPlus, AlphaBeta, Gamma)):
             raise ValueError(
                 "Hypothetical scores need a first-layer rule proportional to the input (Epsilon, ZPlus, AlphaBeta, "
-                f"Gamma), not {rule!r}: take composite='epsilon-plus'."
+                f"Gamma), not {rule!r}: use composite='epsilon-plus'."
             )
         self.rule = rule
         self.epsilon = rule.epsilon
 
     @property
     def needs_output(self) -> bool:  # type: ignore[override]
-        """As the rule it stands for."""
+        """As for the rule it replaces."""
         return self.rule.needs_output
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
-        """The rule's branches, denominators as they are, ones in place of the input."""
+        """The rule's branches with the same denominators, but ones in place of the input."""
         if (x < 0).any():
             raise ValueError("Hypothetical scores are for one-hot input; this one has negative entries.")
-        found = []
+        branches = []
         for branch in self.rule.branches(map, x, z, nonnegative=True):  # one-hot: x ≥ 0, a single part each
             d = branch.denominator
             if d is None:
                 d = branch.contributions()
                 d = d if branch.bias is None else d + branch.bias
             ones = tuple(Part(torch.ones_like(x), part.weight) for part in branch.parts)
-            found.append(Branch(map, ones, branch.bias, branch.share, branch.one_sign, denominator=d))
-        return found
+            branches.append(Branch(map, ones, branch.bias, branch.share, branch.one_sign, denominator=d))
+        return branches
 
 
 def hypothetical_composite(composite: Composite) -> Composite:

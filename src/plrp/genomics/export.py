@@ -1,4 +1,4 @@
-"""Out to the tools people use: TF-MoDISco, genome browsers, data frames."""
+"""Files for other tools: TF-MoDISco, genome browsers, data frames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sequences import Interval, Sequences
 
 
 def write_npz(path: str | Path, **arrays: npt.NDArray[Any]) -> None:
-    """An NPZ file, whole or not at all, without time stamps; arrays may be memory maps and are copied in pieces."""
+    """Write an NPZ file, whole or not at all, without time stamps; memory maps are copied in pieces."""
     with new_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
         for name, array in arrays.items():
             entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
@@ -27,17 +27,18 @@ def write_npz(path: str | Path, **arrays: npt.NDArray[Any]) -> None:
 
 
 def save_modisco(folder: str | Path, onehot: npt.NDArray[Any], relevance: npt.NDArray[Any]) -> tuple[Path, Path]:
-    """The pair TF-MoDISco reads: `onehot.npz` and `attributions.npz`, arrays `arr_0` (sequence, 4, position).
+    """Write what TF-MoDISco reads: `onehot.npz` and `attributions.npz`, arrays `arr_0` (sequence, 4, position).
 
     modisco motifs -s onehot.npz -a attributions.npz -n 2000 -w 250 -o modisco.h5
 
-    TF-MoDISco's convention is *hypothetical* scores: one for each letter at each position, of which it takes the
-    letters that are there. `explain_sequences(..., hypothetical=True)` gives them as `attribution.Hypothetical`
-    defines them; ordinary relevance, zero for absent letters, works too, but then seqlets are compared by their
-    actual letters alone.
+    TF-MoDISco expects *hypothetical* scores: one for each letter at each position, from which it picks the letters that
+    are there. `explain_sequences(..., hypothetical=True)` gives them as `attribution.Hypothetical` defines them.
+    Ordinary relevance, zero for absent letters, works too, but then seqlets are compared by their actual letters only.
     """
     if onehot.shape != relevance.shape or onehot.ndim != 3 or onehot.shape[1] != 4:
-        raise ValueError(f"Two arrays (sequence, 4, position) of one shape; got {onehot.shape} and {relevance.shape}.")
+        raise ValueError(
+            f"TF-MoDISco reads two arrays (sequence, 4, position) of one shape; got {onehot.shape}, {relevance.shape}."
+        )
     paths = Path(folder) / "onehot.npz", Path(folder) / "attributions.npz"
     write_npz(paths[0], arr_0=onehot.astype(np.int8))
     write_npz(paths[1], arr_0=relevance.astype(np.float32))
@@ -47,12 +48,12 @@ def save_modisco(folder: str | Path, onehot: npt.NDArray[Any], relevance: npt.ND
 def write_seqlets(
     path: str | Path, seqlets: Seqlets, sequences: Sequences, matches: Sequence[Match] | None = None
 ) -> None:
-    """Seqlets as BED6+2: chrom, start, end, name, score, strand, relevance, p-value, sorted.
+    """Write seqlets as BED6+2: chrom, start, end, name, score, strand, relevance, p-value, sorted.
 
-    Where the sequences' genomic coordinates are known they are used, and seqlets of a minus-strand interval are
-    turned back; otherwise the sequence's name stands for the chromosome. The name is the best JASPAR match (else
-    `seqlet`); the score is the relevance scaled to 0..1000 of the strongest, as browsers want it; the seventh column
-    holds the relevance itself, the eighth the match's p-value.
+    Coordinates are genomic where they are known (those of minus-strand intervals are converted to the plus strand);
+    otherwise the sequence's name stands for the chromosome. The name is the best JASPAR match, or else `seqlet`; the
+    score is the relevance relative to the strongest, 0 to 1000, as browsers expect; the seventh column holds the
+    relevance itself, the eighth the match's p-value.
     """
     strongest = float(np.abs(seqlets.score).max(initial=0)) or 1.0
     rows = []
@@ -81,7 +82,7 @@ def write_seqlets(
 def write_bedgraph(
     path: str | Path, intervals: Sequence[Interval], per_base: Iterable[npt.ArrayLike], name: str = "plrp"
 ) -> None:
-    """Relevance along the genome as bedGraph: sorted, zeros left out, the mean where intervals overlap.
+    """Write relevance along the genome as bedGraph: sorted, zeros left out, the mean where intervals overlap.
 
     `per_base` has one array (position,) per interval, in the direction of its strand.
     """
@@ -110,7 +111,7 @@ def write_bedgraph(
 
 
 def base_table(sequences: Sequences, per_base: Sequence[npt.NDArray[Any]]) -> Any:
-    """One row per base as a `pyarrow.Table`: name, position, base, relevance; chrom, coordinate where known."""
+    """One row per base as a `pyarrow.Table`: name, position, base, relevance; where known also chrom, coordinate."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -134,7 +135,7 @@ def base_table(sequences: Sequences, per_base: Sequence[npt.NDArray[Any]]) -> An
 
 
 def write_parquet(path: str | Path, parts: Iterable[tuple[Sequences, Sequence[npt.NDArray[Any]]]]) -> None:
-    """`base_table` of several parts into one Parquet file, one row group each: memory holds one part at a time."""
+    """Write the `base_table` of parts to one Parquet file, a row group each; memory holds one part at a time."""
     import pyarrow.parquet as pq
 
     with new_file(path) as temporary:

@@ -1,9 +1,9 @@
 """Sequence logos: letters as tall as the relevance of their base.
 
-logomaker builds one matplotlib patch per letter, and lays out its glyph anew each time. Here each of the four glyphs
-is laid out once, and a row of any length is four patches (one per letter), whose vertices are one numpy expression:
-glyph · (width, height) + place. tangermeme's `plot_logo` reuses glyphs too but still adds a patch per letter, and
-brings its whole package along; hence our own. `benchmarks/logos.py` measures all three in one run.
+logomaker builds a matplotlib patch for every base and lays out its glyph anew each time. Here each of the four glyphs
+is laid out once, and a row of any length is four patches, one per letter, with vertices from one numpy expression:
+glyph · (width, height) + place. tangermeme's `plot_logo` also reuses glyphs, but adds a patch for every base and needs
+its whole package. `benchmarks/logos.py` measures all three in one run.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ def draw_logo(
 ) -> None:
     """Draw a logo into matplotlib axes.
 
-    `values` is either one number per base, (position,), with the `letters` that stand there, or one per letter and
-    base, (4, position), stacked by size. Negative values hang below the axis, upside down. `start` is the first
-    base's number.
+    `values` has either one number per base, (position,), with its `letters`, or one per letter and base, (4, position),
+    stacked by size. Negative values hang below the axis, upside down. `start` is the number of the first base.
     """
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
@@ -85,7 +84,7 @@ def draw_logo(
         size = np.stack([np.full(at.size, 1 - _GAP), height], -1)
         outline = vertices[None] * size[:, None] + place[:, None]
         path = Outline(outline.reshape(-1, 2), np.tile(path_codes, at.size))
-        # add_artist, not add_patch: that would walk every curve in Python to find the limits, which are known here.
+        # add_patch would walk every curve in Python to find the limits, which are known here.
         ax.add_artist(PathPatch(path, facecolor=colours[letter], linewidth=0))
 
     top = np.where(array > 0, array, 0).sum(0).max(initial=0)
@@ -100,7 +99,7 @@ def draw_logo(
 
 
 def _bottoms(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Where each letter of a stack begins: small ones next to the axis, on their own side of it; (4, position)."""
+    """Where each letter of a stack begins: small ones next to the axis, positive ones above it; (4, position)."""
     bottoms = np.zeros_like(array)
     for part in (np.maximum(array, 0), np.minimum(array, 0)):
         order = np.argsort(np.abs(part), axis=0, kind="stable")
@@ -125,12 +124,12 @@ def plot_logos(
     same_scale: bool = False,
     dpi: int = 150,
 ) -> Figure:
-    """Logos of one sequence under each other on one axis, as in the paper: ground truth, LRP, PLRP, ...
+    """Logos of one sequence, one below the other, as in the paper: ground truth, LRP, PLRP, ...
 
     `rows` maps a row's label to its values, (position,) or (4, position); boolean rows (a mask) are drawn with
     letters of height 1. `sites` are motifs (start, end, name), shaded and named above the first row. `window` (start,
-    end) zooms. `same_scale` gives all rows one y-axis. `path` writes PNG, SVG or PDF by its ending; the same data
-    give the same bytes.
+    end) zooms. `same_scale` gives all rows the same y-axis. `path` is written as PNG, SVG or PDF by its ending; the
+    same data give the same bytes.
     """
     return logo_page([(title or "", rows, letters, sites)], window=window, path=path, width=width,
                      row_height=row_height, same_scale=same_scale, dpi=dpi)  # fmt: skip
@@ -157,7 +156,7 @@ def logo_page(
         raise ValueError("Nothing to draw: give at least one sequence.")
     begin, end = window or (0, max(len(letters) for _, _, letters, _ in sequences))
     if not 0 <= begin < end:
-        raise ValueError(f"window={window}: start before end, from 0.")
+        raise ValueError(f"window={window}: the start must be 0 or more and before the end.")
     width = width or min(20.0, max(4.0, 1.2 + (end - begin) * 0.075))
     heights: list[float] = []
     for position, (title, rows, _, _) in enumerate(sequences):
@@ -187,7 +186,7 @@ def logo_page(
             ax.set_xlim(begin - 0.5, end - 0.5)
             if limits is not None:
                 ax.set_ylim(*limits)
-            _dress(ax, label, sites, begin, end, names=number == 0, last=number == len(cut) - 1)
+            _style(ax, label, sites, begin, end, names=number == 0, last=number == len(cut) - 1)
             line += 1
     if path is not None:
         save_figure(figure, path, dpi=dpi)
@@ -216,7 +215,7 @@ def _limits(rows: Mapping[str, npt.NDArray[np.float64]]) -> tuple[float, float]:
     return low - (margin if low < 0 else 0), (top or 1) + margin
 
 
-def _dress(
+def _style(
     ax: Axes,
     label: str,
     sites: Sequence[tuple[int, int, str]],
@@ -226,7 +225,7 @@ def _dress(
     names: bool,
     last: bool,
 ) -> None:
-    """Label, shaded motifs, and as few ticks as a reader needs."""
+    """Label, shaded motifs, and no more ticks than a reader needs."""
     from matplotlib.ticker import MaxNLocator
 
     ax.set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center", labelpad=6)

@@ -1,7 +1,7 @@
-"""Motifs: what a transcription factor likes to bind, as probabilities of each letter at each position.
+"""Motifs: what a transcription factor binds, as probabilities of each letter at each position.
 
-`motif(...)` turns whatever a researcher has at hand into a `Motif`: a JASPAR name or id (looked up in the database
-that pyjaspar ships, without a network), a MEME or JASPAR file, or an array.
+`motif(...)` turns whatever is at hand into a `Motif`: a JASPAR name or id (looked up offline, in the database that
+pyjaspar ships), a MEME or JASPAR file, or an array.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     MotifLike = "Motif | str | Path | npt.ArrayLike"
 
 JASPAR_RELEASE = "JASPAR2024"
-"""The release names are looked up in; pyjaspar ships several, and a fixed one keeps results the same."""
+"""The release in which names are looked up: pyjaspar ships several, and a fixed one keeps results the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class Motif:
 def motif(given: Any, name: str | None = None) -> Motif:
     """A motif from a JASPAR name or id, a file with one motif, an array (4, width) or (width, 4), or a `Motif`.
 
-    Counts are normalised. Names are those of `jaspar(...)`; a name that is a path is read as a file.
+    Counts are normalised. Names are looked up by `jaspar(...)`; the name of a file is read as one.
 
     >>> motif([[9, 0, 0], [0, 10, 0], [1, 0, 10], [0, 0, 0]], name="mine").consensus
     'ACG'
@@ -132,11 +132,11 @@ def _from_pyjaspar(record: Any) -> Motif:
 def jaspar(name: str, release: str = JASPAR_RELEASE) -> Motif:
     """One JASPAR motif by matrix id (`MA0035.4`, or `MA0035` for the newest version) or by name (`GATA1`), offline.
 
-    Among motifs of one name the vertebrate one is taken first, then the lowest base id: `GATA1` is the mammalian
-    factor and not the plant's. Names are matched without regard to case.
+    Of several motifs with the same name, vertebrate ones take precedence, then the lowest base id: `GATA1` is the
+    mammalian factor, not the plant's. Case does not matter.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pyjaspar warns where it finds nothing; that is an error here
+        warnings.simplefilter("ignore")  # pyjaspar warns if it finds nothing; that is an error here
         return _look_up(name, release)
 
 
@@ -161,7 +161,7 @@ def _look_up(name: str, release: str) -> Motif:
 
 @lru_cache(maxsize=4)
 def jaspar_motifs(group: str | None = "vertebrates", release: str = JASPAR_RELEASE) -> tuple[Motif, ...]:
-    """The newest version of every CORE motif of a taxonomic group (None: of all), in order of id."""
+    """The newest version of every CORE motif of a taxonomic group (None: of all groups), ordered by id."""
     records = _database(release).fetch_motifs(collection="CORE", tax_group=[group] if group else None)
     return tuple(sorted((_from_pyjaspar(record) for record in records), key=lambda m: m.id))
 
@@ -202,8 +202,7 @@ def _parse_meme(path: Path, lines: Sequence[tuple[int, str]]) -> list[Motif]:
         line, words = header
         if not rows or any(len(row) != 4 for row in rows):
             raise SequenceError(f"{path}, line {line}: motif {words[0]!r} needs rows of four probabilities each.")
-        found.append(motif(np.array(rows), words[1] if len(words) > 1 else words[0]))
-        object.__setattr__(found[-1], "id", words[0] if len(words) > 1 else "")
+        found.append(_motif_of(rows, words))
 
     for number, line in lines:
         if line.startswith("MOTIF"):
@@ -232,13 +231,17 @@ def _parse_jaspar(path: Path, lines: Sequence[tuple[int, str]]) -> list[Motif]:
             rows.append(_numbers(path, row_number, re.sub(r"^[ACGTacgt]?\s*\[?|\]", " ", row)))
         if len(rows) != 4 or len({len(row) for row in rows}) != 1:
             raise SequenceError(f"{path}, line {number}: motif {words[0]!r} needs four rows of one length, A C G T.")
-        one = motif(np.array(rows), words[-1])
-        found.append(Motif(one.name, one.probabilities, words[0] if len(words) > 1 else ""))
+        found.append(_motif_of(rows, [words[0], words[-1]] if len(words) > 1 else words))
     return found
 
 
+def _motif_of(rows: list[list[float]], words: list[str]) -> Motif:
+    """The motif of a header's words: `id name`, or a name alone."""
+    return replace(motif(rows, words[min(1, len(words) - 1)]), id=words[0] if len(words) > 1 else "")
+
+
 def write_meme(path: str | Path, several: Iterable[Motif]) -> None:
-    """Motifs to a minimal MEME file, which the MEME suite, TF-MoDISco and tangermeme read."""
+    """Write motifs as a minimal MEME file, which the MEME suite, TF-MoDISco and tangermeme read."""
     parts = ["MEME version 4\n\nALPHABET= ACGT\n\nstrands: + -\n"]
     for one in several:
         parts.append(f"\nMOTIF {one.id or one.name} {one.name}\n")

@@ -1,16 +1,15 @@
-"""The convolutional networks of the paper's genomics experiments, trained and stored.
+"""The convolutional networks of the paper's genomics experiments: training, storing and loading them.
 
-The paper names two sizes, 4 and 32 filters, and refers to Lemanczyk et al. (2024) for the rest, which says no more
-than that they are shallow in what was at hand here. `SequenceCNN` is a shallow network of the kind common in
-regulatory genomics: a convolution of motif width, a second one that puts neighbouring evidence together, the best
-place of each filter, and a linear read-out.
+The paper names two sizes, 4 and 32 filters, and refers to Lemanczyk et al. (2024) for the rest; what we could read of
+that says only that the networks are shallow. `SequenceCNN` is a shallow network of the kind common in regulatory
+genomics: a convolution of motif width, a second one that combines neighbouring evidence, the best place of each filter,
+and a linear read-out.
 """
 
 from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from .sequences import SequenceError
 
 @dataclass
 class History:
-    """What training did: loss and accuracy per epoch, and the epoch whose weights were kept."""
+    """The course of training: loss and accuracy per epoch, and the best epoch, which gives the weights."""
 
     train_loss: list[float] = field(default_factory=list)
     validation_loss: list[float] = field(default_factory=list)
@@ -37,7 +36,7 @@ class History:
 
     @property
     def accuracy(self) -> float:
-        """Validation accuracy of the weights that were kept."""
+        """Validation accuracy of the best epoch."""
         return self.validation_accuracy[self.best_epoch] if self.validation_accuracy else float("nan")
 
 
@@ -46,8 +45,8 @@ class SequenceCNN(nn.Module):
 
     conv(4 → filters, `kernel`) – norm – ReLU – maxpool(`pool`) – conv(filters → filters, 5) – norm – ReLU – global
     maxpool – [linear(`hidden`) – ReLU –] linear(classes). norm is BatchNorm, which the trace folds into its
-    convolution. `hidden = 0` leaves that layer out; tasks such as xor need it (32 will do). Sequences of any length
-    from `kernel` bases on are read.
+    convolution. `hidden = 0` leaves that layer out; tasks such as xor need it (32 is enough). Sequences must have at
+    least `kernel` bases.
 
     >>> SequenceCNN(filters=4, classes=3)(torch.zeros(2, 4, 250)).shape
     torch.Size([2, 3])
@@ -119,8 +118,8 @@ class SequenceCNN(nn.Module):
     ) -> History:
         """Train (cross-entropy, Adam) until the validation loss has not fallen for `patience` epochs; keep the best.
 
-        The same seed, data and thread count give the same weights: initialisation, shuffling and dropout are seeded
-        here, and torch's global generator is left as it was.
+        The same seed, data and thread count give the same weights: initialisation, shuffling and dropout are seeded,
+        and torch's global generator is restored.
         """
         x, y = _tensors(x, y)
         vx, vy = _tensors(*validation)
@@ -134,7 +133,7 @@ class SequenceCNN(nn.Module):
             for epoch in range(epochs):
                 self.train()
                 total = 0.0
-                for rows in _batches(len(x), batch_size):
+                for rows in torch.randperm(len(x)).split(batch_size):
                     optimizer.zero_grad(set_to_none=True)
                     loss = nn.functional.cross_entropy(self(x[rows]), y[rows])
                     loss.backward()
@@ -156,7 +155,7 @@ class SequenceCNN(nn.Module):
 
     @torch.no_grad()
     def scores(self, x: npt.ArrayLike | Tensor, batch_size: int = 512) -> Tensor:
-        """Pre-softmax scores in evaluation mode, in batches; the training flag is left as it was."""
+        """Pre-softmax scores in evaluation mode, in batches; the training flag is restored."""
         x = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x), dtype=torch.float32)
         was_training = self.training
         self.eval()
@@ -170,8 +169,8 @@ class SequenceCNN(nn.Module):
         return (self.scores(x).argmax(1) == torch.as_tensor(np.asarray(y))).double().mean().item()
 
     def save(self, path: str | Path) -> None:
-        """Settings and weights in one file of plain tensors and numbers, written whole or not at all."""
-        buffer = io.BytesIO()  # written to a file, torch.save would store the file's name: other bytes each time
+        """Write settings and weights to one file of plain tensors and numbers, whole or not at all."""
+        buffer = io.BytesIO()  # torch.save to a file stores its name: the bytes would differ each time
         torch.save({"settings": self.settings, "state": self.state_dict()}, buffer)
         with new_file(path) as part:
             part.write_bytes(buffer.getvalue())
@@ -196,7 +195,3 @@ def _tensors(x: Any, y: Any) -> tuple[Tensor, Tensor]:
     if len(x) != len(y) or len(x) == 0:
         raise ValueError(f"{len(x)} sequences and {len(y)} labels: give one label each, and at least one.")
     return x, y
-
-
-def _batches(count: int, batch_size: int) -> Iterator[Tensor]:
-    yield from torch.randperm(count).split(batch_size)

@@ -1,8 +1,8 @@
-"""Seqlets: the stretches of sequence that survive pruning, what they have in common, and what JASPAR calls it.
+"""Seqlets: the stretches of sequence that survive pruning, what they have in common, and which motifs they match.
 
-From single explanations to motifs in three steps: `find_seqlets` cuts out contiguous surviving regions,
-`find_patterns` aligns those that look alike into position weight matrices, `match_motifs` names matrices (and single
-seqlets) by TOMTOM against JASPAR, with p-values.
+From single explanations to motifs in three steps: `find_seqlets` cuts out contiguous surviving regions, `find_patterns`
+aligns similar ones into position weight matrices, and `match_motifs` finds the JASPAR motifs of matrices (and of single
+seqlets) by TOMTOM, with p-values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .sequences import OneHot
 
 @dataclass(frozen=True)
 class Seqlets:
-    """Regions of sequences: an entry each in `sequence` (row), `start`, `end` (half-open), `score` (relevance)."""
+    """Regions of sequences, by column: `sequence` (row), `start`, `end` (half-open), `score` (relevance)."""
 
     sequence: npt.NDArray[np.int64]
     start: npt.NDArray[np.int64]
@@ -43,10 +43,10 @@ def find_seqlets(
     """Contiguous surviving regions of relevance per base, (sequence, position), in order, each of one sign.
 
     A base survives where |relevance| > `threshold`; up to `max_gap` bases without relevance inside a region are
-    bridged. What speaks for the prediction and what speaks against it are two seqlets: a region is cut where the
-    relevance, summed over the `smooth` bases around each survivor, changes its sign, so that a single base of the other
-    sign does not cut a motif. Regions under `min_length` bases are left out. Without pruning nearly every base
-    survives, and there is nothing to cut: prune first (`plrp.Pruning(p=0.25)`).
+    bridged. Evidence for and against the prediction make two seqlets: a region is cut where the relevance, summed over
+    the `smooth` bases around each survivor, changes its sign (so a single base of the other sign does not cut a motif).
+    Regions under `min_length` bases are left out. Without pruning nearly every base survives, and there is nothing to
+    cut out: prune first (`plrp.Pruning(p=0.25)`).
 
     >>> find_seqlets([[0, 1, 2, 0, 3, 0, 0, 0, 9]], max_gap=1, min_length=3).end.tolist()
     [5]
@@ -64,7 +64,7 @@ def find_seqlets(
         return Seqlets(empty, empty, empty, np.zeros(0))
     new = np.ones(row.size, bool)
     new[1:] = (np.diff(row) != 0) | (np.diff(column) > max_gap + 1)
-    new |= _turns(values, row, column, new, smooth)
+    new |= _sign_changes(values, row, column, new, smooth)
     first = np.flatnonzero(new)
     last = np.append(first[1:], row.size) - 1
     sequence, start, end = row[first], column[first], column[last] + 1
@@ -74,16 +74,16 @@ def find_seqlets(
     return Seqlets(*(part[long_enough] for part in (sequence, start, end, score)))
 
 
-def _turns(
+def _sign_changes(
     values: npt.NDArray[np.float64],
     row: npt.NDArray[np.int64],
     column: npt.NDArray[np.int64],
     first: npt.NDArray[np.bool_],
     smooth: int,
 ) -> npt.NDArray[np.bool_]:
-    """Survivors at which the smoothed relevance has another sign than at the one before, in the region `first` begins.
+    """Survivors whose smoothed relevance has another sign than that of the previous survivor; `first` begins a region.
 
-    Where it is zero, the sign of the survivor before goes on.
+    Where it is zero, the sign of the previous survivor counts.
     """
     around = np.pad(values, ((0, 0), (smooth // 2, smooth // 2)))
     sign = np.sign(sum(around[row, column + offset] for offset in range(smooth)))
@@ -94,7 +94,7 @@ def _turns(
 
 @dataclass(frozen=True)
 class Pattern:
-    """Seqlets that look alike: their letters as a `motif`, their mean `relevance` (4, width), and how many they are."""
+    """Similar seqlets: their letters as a `motif`, their mean `relevance` (4, width), and their number."""
 
     motif: Motif
     relevance: npt.NDArray[np.float64]
@@ -112,12 +112,13 @@ def find_patterns(
     max_patterns: int = 10,
     max_seqlets: int = 4000,
 ) -> list[Pattern]:
-    """Group seqlets by what they look like, strongest first, and average each group.
+    """Group similar seqlets, strongest first, and average each group.
 
-    A simple, deterministic relative of TF-MoDISco for a quick look: the strongest seqlet left seeds a group; all that
-    correlate with it at some shift, on either strand, by at least the cosine `similarity` join, aligned; the group's
-    mean then takes the seed's place once, so that an odd seed does no harm. Matrices are trimmed to the positions
-    that hold relevance and information. For a full analysis export to TF-MoDISco (`export.save_modisco`).
+    A simple, deterministic relative of TF-MoDISco for a quick look: the strongest remaining seqlet seeds a group, and
+    all whose cosine with it, at some shift and on either strand, is at least `similarity` join it, aligned. Then the
+    group's mean replaces the seed and the group is formed once more, so that an odd seed does no harm. Matrices are
+    trimmed to the positions that hold relevance and information. For a full analysis export to TF-MoDISco
+    (`export.save_modisco`).
     """
     strongest = np.argsort(-np.abs(seqlets.score), kind="stable")[:max_seqlets]
     chosen = seqlets.chosen(strongest)
@@ -143,28 +144,28 @@ def find_patterns(
 def _windows(
     seqlets: Seqlets, onehot: OneHot, values: npt.NDArray[np.float64], width: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """`width` bases around each seqlet's heart: letters, and letters times the seqlet's relevance; (n, 4, width).
+    """`width` bases around each seqlet's strongest stretch: letters, and letters times its relevance; (n, 4, width).
 
-    The heart is the third of `width` with the most relevance: regions can be much longer than a motif.
+    The strongest stretch has a third of `width`: regions can be much longer than a motif.
     """
     length = onehot.shape[2]
-    begin = _hearts(seqlets, values, width // 3) - width // 2
+    begin = _strongest_middle(seqlets, values, width // 3) - width // 2
     columns = begin[:, None] + np.arange(width)
     inside = (columns >= 0) & (columns < length)
     clipped = columns.clip(0, length - 1)
     letters = onehot[seqlets.sequence[:, None], :, clipped].transpose(0, 2, 1) * inside[:, None]
-    own = inside & (columns >= seqlets.start[:, None]) & (columns < seqlets.end[:, None])
-    relevance = values[seqlets.sequence[:, None], clipped] * own
+    in_seqlet = inside & (columns >= seqlets.start[:, None]) & (columns < seqlets.end[:, None])
+    relevance = values[seqlets.sequence[:, None], clipped] * in_seqlet
     return letters.astype(np.float64), letters * relevance[:, None]
 
 
-def _hearts(seqlets: Seqlets, values: npt.NDArray[np.float64], core: int) -> npt.NDArray[np.int64]:
-    """Middle of the `core` bases with the most relevance in each seqlet."""
+def _strongest_middle(seqlets: Seqlets, values: npt.NDArray[np.float64], core: int) -> npt.NDArray[np.int64]:
+    """The middle of the `core` bases with the most relevance in each seqlet."""
     length = values.shape[1]
     reach = np.arange(int((seqlets.end - seqlets.start).max(initial=1)))
     column = seqlets.start[:, None] + reach
-    own = column < seqlets.end[:, None]
-    strength = np.abs(values[seqlets.sequence[:, None], column.clip(0, length - 1)]) * own
+    in_seqlet = column < seqlets.end[:, None]
+    strength = np.abs(values[seqlets.sequence[:, None], column.clip(0, length - 1)]) * in_seqlet
     running = np.concatenate([np.zeros((len(strength), 1)), strength.cumsum(1)], 1)
     core = min(core, running.shape[1] - 1)
     best = (running[:, core:] - running[:, :-core]).argmax(1)
@@ -177,11 +178,12 @@ def _align(
     """Best cosine of each window with the seed over shifts up to a third of its width and both strands."""
     width = seed.shape[1]
     shifts = np.arange(-(width // 3), width // 3 + 1)
+    # moving the seed one way is moving all windows the other
+    moved = _aligned(np.repeat(seed[None], len(shifts), 0), -shifts, np.zeros(len(shifts), bool))
     scores = np.empty((2, len(shifts), len(windows)))
     for strand, view in enumerate((windows, windows[:, ::-1, ::-1])):
-        for k, shift in enumerate(shifts):
-            moved = _shift(seed, -shift)  # moving the seed one way is moving all windows the other
-            scores[strand, k] = np.einsum("cw,ncw->n", moved, view)
+        for k, one in enumerate(moved):
+            scores[strand, k] = np.einsum("cw,ncw->n", one, view)
     norms = np.sqrt((windows**2).sum((1, 2))) * np.sqrt((seed**2).sum())
     flat = scores.reshape(-1, len(windows))
     best = flat.argmax(0)
@@ -189,40 +191,30 @@ def _align(
     return cosine, shifts[best % len(shifts)], best >= len(shifts)
 
 
-def _shift(array: npt.NDArray[np.float64], by: int) -> npt.NDArray[np.float64]:
-    """Moved to the right by `by` positions (left if negative), zeros moving in."""
-    moved = np.zeros_like(array)
-    width = array.shape[-1]
-    if by >= 0:
-        moved[..., by:] = array[..., : width - by]
-    else:
-        moved[..., :by] = array[..., -by:]
-    return moved
-
-
 def _aligned(
     windows: npt.NDArray[np.float64], shift: npt.NDArray[np.int64], strand: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.float64]:
-    turned = np.where(strand[:, None, None], windows[:, ::-1, ::-1], windows)
+    """The windows, reversed where `strand` is True, moved to the right by `shift` positions and filled with zeros."""
+    oriented = np.where(strand[:, None, None], windows[:, ::-1, ::-1], windows)
     columns = np.arange(windows.shape[2]) - shift[:, None]
     inside = (columns >= 0) & (columns < windows.shape[2])
-    taken = np.take_along_axis(turned, columns.clip(0, windows.shape[2] - 1)[:, None], 2)
-    return taken * inside[:, None]
+    shifted = np.take_along_axis(oriented, columns.clip(0, windows.shape[2] - 1)[:, None], 2)
+    return shifted * inside[:, None]
 
 
 def _pattern(name: str, counts: npt.NDArray[np.float64], relevance: npt.NDArray[np.float64], count: int) -> Pattern:
-    """Trim to the stretch of positions that hold relevance (a tenth of the most) and say something (0.4 bits)."""
+    """Trim to the positions that hold relevance (a tenth of the highest) and information (0.4 bits)."""
     strength = np.abs(relevance).sum(0)
     probabilities = (counts + 0.25) / (counts + 0.25).sum(0)
-    telling = Motif(name, probabilities).information >= 0.4
-    keep = np.flatnonzero((strength >= 0.1 * strength.max()) & (telling | ~telling.any()))
-    window = slice(keep[0], keep[-1] + 1) if keep.size else slice(None)
+    informative = Motif(name, probabilities).information >= 0.4
+    positions = np.flatnonzero((strength >= 0.1 * strength.max()) & (informative | ~informative.any()))
+    window = slice(positions[0], positions[-1] + 1) if positions.size else slice(None)
     probabilities = probabilities[:, window]
     return Pattern(Motif(name, probabilities), relevance[:, window], count)
 
 
 class Match(NamedTuple):
-    """A motif that a query resembles, by TOMTOM: `p` per comparison, `e` = p × number of targets."""
+    """A motif similar to a query, by TOMTOM: `p` per comparison, `e` = p × number of targets."""
 
     motif: Motif
     p: float
@@ -240,8 +232,8 @@ def match_motifs(
 ) -> list[list[Match]]:
     """The `top` most similar motifs of each query, best first, by TOMTOM (memelite) on both strands.
 
-    `targets` default to the vertebrate CORE motifs of JASPAR. memelite compiles its code the first time it is used on
-    a machine, which takes a minute or two.
+    `targets` are by default the vertebrate CORE motifs of JASPAR. The first time on a machine, memelite compiles its
+    code, which takes a minute or two.
     """
     if not queries:
         return []
@@ -252,7 +244,7 @@ def match_motifs(
     known = list(jaspar_motifs() if targets is None else targets)
     matrices = [q.probabilities if isinstance(q, Motif) else np.asarray(q, np.float64) for q in queries]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TOMTOM's remark on few targets is in its documentation and ours
+        warnings.simplefilter("ignore")  # about few targets, which its documentation explains
         p, _, offsets, overlaps, strands, index = tomtom(
             matrices, [m.probabilities for m in known], n_nearest=min(top, len(known)), n_jobs=1
         )
@@ -273,8 +265,7 @@ def match_motifs(
 
 
 PSEUDOCOUNT = 1 / 16
-"""Added to each letter of a single site: one observation is no certainty, and TOMTOM matches it better to wide motifs.
-"""
+"""Added to each letter of a single site: one observation is not certain, and TOMTOM then matches wide motifs better."""
 
 
 def match_seqlets(
@@ -287,12 +278,12 @@ def match_seqlets(
 ) -> list[Match]:
     """The best JASPAR match of every single seqlet, with TOMTOM's p-value.
 
-    Of a seqlet longer than `width` the bases around its strongest third are read. A single site says little: motifs of
-    one family (the ETS factors, say) cannot be told apart by it. For names to rely on, match patterns of many seqlets
+    Of a seqlet longer than `width`, the bases around its strongest stretch are compared. A single site says little: it
+    cannot tell motifs of one family (the ETS factors, say) apart. For reliable names, match patterns of many seqlets
     (`find_patterns`).
     """
-    hearts = _hearts(seqlets, np.asarray(per_base, np.float64), width // 3)
-    start = np.maximum(seqlets.start, np.minimum(hearts - width // 2, seqlets.end - width))
+    middle = _strongest_middle(seqlets, np.asarray(per_base, np.float64), width // 3)
+    start = np.maximum(seqlets.start, np.minimum(middle - width // 2, seqlets.end - width))
     end = np.minimum(seqlets.end, start + width)
     queries = [
         (onehot[s, :, a:b].astype(np.float64) + PSEUDOCOUNT) / (onehot[s, :, a:b].sum(0) + 4 * PSEUDOCOUNT)

@@ -1,7 +1,7 @@
 """DNA in and out: letters, one-hot arrays, and the files they come in.
 
-One convention throughout the package: rows of a one-hot array are the letters A, C, G, T in that order, so a batch
-has axes (sequence, letter, position). With that order the reverse complement is a flip of the last two axes.
+One convention throughout the package: the rows of a one-hot array are the letters A, C, G, T in that order, and a batch
+has axes (sequence, letter, position). The reverse complement is then a flip of the last two axes.
 
 How letters are read (`encode`): lower case (soft-masked repeats) counts as upper case; U counts as T; the eleven
 ambiguous IUPAC codes, N among them, follow `ambiguous`. Anything else is an error that names file and line.
@@ -32,7 +32,7 @@ IUPAC = {
 }  # fmt: skip
 
 SUFFIXES = (".fa", ".fasta", ".fna", ".fas")
-"""How FASTA files end, before a `.gz` or not; others are read as well."""
+"""The usual endings of FASTA files, with or without `.gz`; other names are read as well."""
 
 Ambiguous = Literal["zero", "share", "error"]
 OneHot = npt.NDArray[np.float32]
@@ -42,11 +42,11 @@ _UPPER_T = bytes.maketrans(b"abcdefghijklmnopqrstuvwxyzuU", b"ABCDEFGHIJKLMNOPQR
 
 
 class SequenceError(UsageError):
-    """Sequence data that cannot be read as it was meant; the message names file, line and remedy."""
+    """Sequence data that cannot be read; the message names file, line and remedy."""
 
 
 def _letter_table() -> npt.NDArray[np.float32]:
-    """Share of A, C, G, T in every byte: (256, 4); rows of bytes that are no nucleotide are NaN."""
+    """Share of A, C, G, T in every byte: (256, 4); NaN for bytes that are not nucleotides."""
     table = np.full((256, 4), np.nan, np.float32)
     for code, letters in IUPAC.items():
         row = np.array([letter in letters for letter in LETTERS], np.float32) / len(letters)
@@ -75,9 +75,9 @@ class Interval:
 class Sequences:
     """Named DNA sequences in order: what every reader returns and every writer takes.
 
-    `letters` are upper-case IUPAC codes with T for U. `source` and `lines` remember where each sequence came from, so
-    that a complaint made later (too short for the model, say) still names the file and line. `intervals` is there
-    where genomic coordinates are known.
+    `letters` are upper-case IUPAC codes with T for U. `source` and `lines` record where each sequence came from, so
+    that a later error (too short for the model, say) still names file and line. `intervals` are the genomic
+    coordinates, where known.
     """
 
     names: list[str]
@@ -120,13 +120,12 @@ class Sequences:
         return f"{self.source}{line}, record {self.names[index]!r}"
 
     def onehot(self, ambiguous: Ambiguous = "zero") -> OneHot:
-        """The sequences as one array (sequence, letter, position); all must have one length."""
+        """The sequences as one array (sequence, letter, position); all must have the same length."""
         lengths = self.lengths
         if len(lengths) and (odd := np.flatnonzero(lengths != lengths[0])).size:
             raise SequenceError(
                 f"{self.where(int(odd[0]))} has {lengths[odd[0]]} bases, the first sequence has {lengths[0]}: one "
-                "array needs one length; explain them in groups of a length (`explain_sequences` does), or cut them "
-                "first."
+                "array needs one length; explain them length by length (`explain_file` does), or cut them first."
             )
         return encode(self, ambiguous)
 
@@ -134,9 +133,9 @@ class Sequences:
 def encode(sequences: str | Sequence[str] | Sequences, ambiguous: Ambiguous = "zero") -> OneHot:
     """Letters to one-hot: a string gives (letter, position), many give (sequence, letter, position).
 
-    `ambiguous` says what N and the other IUPAC codes become: `"zero"` an empty column (the model sees no letter
-    there, and no relevance can land there), `"share"` the letters it stands for in equal parts (R = ½A + ½G),
-    `"error"` a refusal.
+    `ambiguous` says what N and the other IUPAC codes become: `"zero"` gives an empty column (the model sees no letter
+    there, which can receive no relevance), `"share"` equal parts of the letters it stands for (R = ½A + ½G), and
+    `"error"` refuses it.
 
     >>> encode("ACN").tolist()
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
@@ -166,7 +165,7 @@ def encode(sequences: str | Sequence[str] | Sequences, ambiguous: Ambiguous = "z
 
 
 def decode(onehot: npt.ArrayLike) -> list[str] | str:
-    """One-hot back to letters, the inverse of `encode`; empty columns and shared ones become N.
+    """One-hot back to letters, the inverse of `encode`; columns that are empty or shared become N.
 
     >>> decode(encode("acgtn"))
     'ACGTN'
@@ -183,7 +182,7 @@ def reverse_complement(sequence: str) -> str: ...
 @overload
 def reverse_complement(sequence: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]: ...
 def reverse_complement(sequence: str | npt.NDArray[np.float32]) -> str | npt.NDArray[np.float32]:
-    """The other strand read in its own direction: of letters, or of an array whose last axes are (letter, position).
+    """The other strand, read in its own direction: of letters, or of an array with last axes (letter, position).
 
     >>> reverse_complement("GATAAR")
     'YTTATC'
@@ -198,7 +197,7 @@ def reverse_complement(sequence: str | npt.NDArray[np.float32]) -> str | npt.NDA
 
 @contextmanager
 def open_text(path: str | Path) -> Iterator[Iterator[tuple[int, str]]]:
-    """Numbered lines of a text file, gzipped (by content, not by name) or plain, with any of the usual line ends.
+    """Numbered lines of a text file with any of the usual line ends; gzip is detected by content, not by name.
 
     A damaged or truncated gzip stream becomes a `SequenceError` that names the last line that could be read.
     """
@@ -216,7 +215,7 @@ def open_text(path: str | Path) -> Iterator[Iterator[tuple[int, str]]]:
 
 
 def _refuse_folder(path: Path) -> None:
-    """Say which files of a folder could have been meant, where a FASTA file was."""
+    """Refuse a folder given in place of a FASTA file, and name a file in it that may have been meant."""
     if not path.is_dir():
         return
     found = [file for file in sorted(path.iterdir()) if file.name.removesuffix(".gz").endswith(SUFFIXES)]
@@ -236,7 +235,7 @@ def _numbered_lines(path: Path, stream: io.TextIOWrapper) -> Iterator[tuple[int,
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SequenceError(
             f"{path}, line {number + 1}: the gzip file ends or breaks here ({error}); it is truncated or damaged, "
-            "fetch it again."
+            "download it again."
         ) from None
 
 
@@ -244,8 +243,7 @@ def read_fasta(path: str | Path) -> Sequences:
     """All records of a FASTA file (plain or gzipped), in order.
 
     The name is the header's first word. Windows line ends are accepted. Refused, with file and line: an empty file,
-    text before the first header, a record without a base, a name that was there before, letters that are no
-    nucleotides.
+    text before the first header, a record without bases, a repeated name, letters that are not nucleotides.
     """
     path = Path(path)
     _refuse_folder(path)
@@ -290,7 +288,7 @@ _DROP_NUCLEOTIDES = {ord(c): None for c in _NUCLEOTIDE_BYTES}
 
 
 def checked_bases(text: str, where: str, name: str) -> str:
-    """`text` in upper case with T for U; a `SequenceError` names the first letter that is no nucleotide."""
+    """`text` in upper case with T for U; a `SequenceError` names the first letter that is not a nucleotide."""
     if foreign := text.translate(_DROP_NUCLEOTIDES):
         letter = foreign[0]
         if letter.upper() in "EFIJLOPQXZ*":
@@ -304,7 +302,7 @@ def checked_bases(text: str, where: str, name: str) -> str:
 
 
 def write_fasta(path: str | Path, names: Sequence[str], letters: Sequence[str]) -> None:
-    """Sequences to FASTA, one line each; gzipped, without a time stamp, if the name ends in `.gz`."""
+    """Write sequences as FASTA, one line each; gzipped, without a time stamp, if the name ends in `.gz`."""
     text = "".join(f">{name}\n{bases}\n" for name, bases in zip(names, letters, strict=True)).encode()
     Path(path).write_bytes(gzip.compress(text, mtime=0) if str(path).endswith(".gz") else text)
 
@@ -341,8 +339,9 @@ def read_bed(path: str | Path) -> list[Interval]:
 def read_intervals(bed: str | Path, genome: str | Path, *, width: int | None = None) -> Sequences:
     """The genome's sequence at every interval of a BED file; the minus strand comes reverse-complemented.
 
-    `width` recentres every interval to that many bases, for models that read one length. Intervals past the end of
-    their chromosome, or on a chromosome the genome does not have, are refused with the BED file's line.
+    `width` widens or narrows every interval around its centre to that many bases, for models that read one length.
+    Intervals past the end of their chromosome, or on a chromosome the genome does not have, are refused with the BED
+    file's line.
     """
     intervals = read_bed(bed)
     if width is not None:
@@ -352,7 +351,7 @@ def read_intervals(bed: str | Path, genome: str | Path, *, width: int | None = N
         place = f"{bed}, line {interval.line}: {interval.chrom}:{interval.start}-{interval.end}"
         if interval.chrom not in reference.lengths:
             known = ", ".join(list(reference.lengths)[:4])
-            raise SequenceError(f"{place} is on no chromosome of {genome}, which has {known} ...")
+            raise SequenceError(f"{place} is not on a chromosome of {genome}, which has {known} ...")
         if interval.end > reference.lengths[interval.chrom] or interval.start < 0:
             raise SequenceError(
                 f"{place} reaches past the chromosome, which has {reference.lengths[interval.chrom]} bases; cut the "
@@ -379,10 +378,10 @@ def _recentred(interval: Interval, width: int) -> Interval:
 
 
 class Genome:
-    """A reference FASTA read at any place: `lengths` of its chromosomes and `fetch(chrom, start, end)`.
+    """A reference FASTA with random access: `lengths` of its chromosomes and `fetch(chrom, start, end)`.
 
-    A plain file is scanned once for line offsets (or its `.fai` index is used, where one lies beside it and is newer)
-    and only the bases asked for are read. A gzipped one cannot be entered in the middle and is held in memory.
+    A plain file is scanned once for line offsets (or its `.fai` index is used, if there is one that is newer) and only
+    the bases asked for are read. A gzipped file has no random access and is held in memory.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -458,8 +457,8 @@ class Genome:
 def read_npz(path: str | Path, key: str | None = None) -> Sequences:
     """Sequences from a one-hot array in an NPZ or NPY file, (sequence, 4, position) or (sequence, position, 4).
 
-    Without `key`, the only array, or one called `onehot`, `sequences`, `x` or `arr_0`, is taken; an array `names`
-    names them.
+    Without `key`, the array called `onehot`, `sequences`, `x` or `arr_0` is read, or else the first one; an array
+    `names` holds their names.
     """
     path = Path(path)
     try:

@@ -1,8 +1,8 @@
-"""Simulated regulatory sequences with known answers.
+"""Simulated regulatory sequences with known ground truth.
 
-Random background letters, motifs drawn from their position weight matrices and planted without overlap, a label that
-a task decides, and a mask that says which bases were planted: what explanations can be measured against. Everything
-is drawn with numpy over whole arrays; 100,000 sequences take a few seconds, and the same seed gives the same data.
+Random background letters, motifs drawn from their position weight matrices and planted without overlap, a label decided
+by a task, and a mask of the planted bases, against which explanations can be measured. Everything is drawn with numpy
+over whole arrays: 100,000 sequences take a few seconds. The same seed gives the same data.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from plrp.files import new_folder
+
 from .motifs import Motif, read_motifs, write_meme
 from .motifs import motifs as as_motifs
 from .sequences import OneHot, SequenceError, Sequences, encode, open_text, read_bed, read_fasta, write_fasta
@@ -27,7 +29,7 @@ TASKS: tuple[Task, ...] = ("classes", "presence", "and", "or", "xor")
 Orientation = Literal["forward", "reverse", "both"]
 
 _PATTERNS: dict[str, dict[int, list[tuple[int, int]]]] = {
-    # label -> the ways (motif A there?, motif B there?) to earn it, each equally likely
+    # label -> the combinations (motif A present?, motif B present?) that have it, all equally likely
     "presence": {0: [(0, 0)], 1: [(1, 0)]},
     "and": {0: [(0, 0), (1, 0), (0, 1)], 1: [(1, 1)]},
     "or": {0: [(0, 0)], 1: [(1, 0), (0, 1), (1, 1)]},
@@ -37,7 +39,7 @@ _PATTERNS: dict[str, dict[int, list[tuple[int, int]]]] = {
 
 @dataclass(frozen=True)
 class Plantings:
-    """Every planted site: an entry each in `sequence`, `motif` (index), `start`, `end` (half-open), `strand` (±1)."""
+    """The planted sites, by column: `sequence`, `motif` (index), `start`, `end` (half-open), `strand` (±1)."""
 
     sequence: npt.NDArray[np.int64]
     motif: npt.NDArray[np.int64]
@@ -56,13 +58,13 @@ class Plantings:
         return [tuple(int(column[i]) for column in columns) for i in here]  # type: ignore[misc]
 
     def chosen(self, rows: npt.NDArray[np.int64]) -> Plantings:
-        """The sites of the sequences `rows`, renumbered to their order there."""
+        """The sites of the sequences `rows`, renumbered by their order in `rows`."""
         order = np.full(int(max(self.sequence.max(initial=-1), rows.max(initial=-1))) + 1, -1, np.int64)
         order[rows] = np.arange(len(rows))
-        keep = np.flatnonzero(order[self.sequence] >= 0)
-        keep = keep[np.argsort(order[self.sequence[keep]], kind="stable")]
+        sites = np.flatnonzero(order[self.sequence] >= 0)
+        sites = sites[np.argsort(order[self.sequence[sites]], kind="stable")]
         return Plantings(
-            order[self.sequence[keep]], self.motif[keep], self.start[keep], self.end[keep], self.strand[keep]
+            order[self.sequence[sites]], self.motif[sites], self.start[sites], self.end[sites], self.strand[sites]
         )
 
 
@@ -127,7 +129,23 @@ class Simulated:
 
         The folder appears whole or not at all.
         """
-        return _save(self, Path(folder))
+        with new_folder(folder) as part:
+            write_fasta(part / "sequences.fa.gz", self.names, self.letters)
+            sites = self.plantings
+            strands = np.where(sites.strand < 0, "-", "+")
+            (part / "motifs.bed").write_text(
+                "".join(
+                    f"{self.names[s]}\t{a}\t{b}\t{self.motifs[m].name}\t0\t{d}\n"
+                    for s, a, b, m, d in zip(sites.sequence, sites.start, sites.end, sites.motif, strands, strict=True)
+                )
+            )
+            (part / "labels.tsv").write_text(
+                "name\tlabel\n" + "".join(f"{n}\t{v}\n" for n, v in zip(self.names, self.labels, strict=True))
+            )
+            write_meme(part / "motifs.meme", self.motifs)
+            about = {"settings": self.settings, "class_names": self.class_names}
+            (part / "simulation.json").write_text(json.dumps(about, indent=1))
+        return Path(folder)
 
 
 def simulate(
@@ -146,13 +164,13 @@ def simulate(
     """Random sequences with planted motifs, labelled by a task.
 
     Tasks: `"classes"` (class k holds motif k; with `empty_class` one more class holds none), `"presence"` (label 1
-    holds motif A), `"and"`, `"or"`, `"xor"` of motifs A and B. Labels are balanced; where several ways lead to a
-    label (0 of `"and"`: none, only A, only B), each is equally likely.
+    holds motif A), `"and"`, `"or"`, `"xor"` of motifs A and B. Labels are balanced; where a label has
+    several combinations (0 of `"and"`: none, only A, only B), all are equally likely.
 
-    `motifs`: JASPAR names or ids, files, arrays or `Motif`s, in order A, B, ... `number`: how often each motif that
-    is there is planted, or (least, most). `spacing`: bases between an A and its B where both are there, or (least,
-    most); None places them independently. `orientation`: planted as given, as reverse complement, or either by
-    chance. `background`: frequencies of A, C, G, T.
+    `motifs`: JASPAR names or ids, files, arrays or `Motif`s, in order A, B, ... `number`: how many copies of a motif a
+    sequence that holds it gets, or (least, most). `spacing`: bases between an A and its B where a sequence holds both,
+    or (least, most); None places them independently. `orientation`: planted as given, as reverse complement, or either
+    at random. `background`: frequencies of A, C, G, T.
 
     >>> gt = [[0, 0], [0, 0], [1, 0], [0, 1]]
     >>> data = simulate(4, motifs=[gt], task="presence", length=8)
@@ -167,7 +185,7 @@ def simulate(
     if len(several) < needed:
         raise ValueError(f"Task {task!r} needs {needed} motifs, got {len(several)}.")
     if not 1 <= low <= high:
-        raise ValueError(f"number={number}: a motif that is there is planted once or more.")
+        raise ValueError(f"number={number}: plant one copy or more, least before most.")
     frequencies = np.asarray(background, np.float64)
     if frequencies.shape != (4,) or (frequencies < 0).any() or not np.isclose(frequencies.sum(), 1):
         raise ValueError(f"background={background}: four frequencies of A, C, G, T that sum to 1.")
@@ -185,7 +203,7 @@ def simulate(
     site_sequence, site_motif = _sites(copies)
     widths = np.array([one.width for one in kinds])
 
-    # A unit is what is placed as one block: a single site, or an A with its B at a set distance.
+    # A unit is placed as one block: a single site, or an A with its B at a given distance.
     unit_offset = np.zeros(len(site_sequence), np.int64)
     unit_rank, unit_width = np.arange(len(site_sequence)), widths[site_motif].copy()
     if spacing is not None and len(kinds) >= 2:
@@ -246,7 +264,7 @@ def simulate(
 def _labels(
     task: Task, several: list[Motif], count: int, empty_class: bool, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], list[str]]:
-    """Balanced labels in random order, which motifs each sequence holds (sequence, motif), and the classes' names."""
+    """Balanced labels in random order, which motifs each sequence holds (sequence, motif), and the class names."""
     if task == "classes":
         classes = len(several) + empty_class
         labels = rng.permutation(np.arange(count) % classes)
@@ -281,8 +299,8 @@ def _place(
 ) -> npt.NDArray[np.int64]:
     """Start of every site's unit, uniform over all placements without overlap.
 
-    Placing m blocks of total width W in L bases is choosing m of L − W + m slots: slot numbers, sorted, minus their
-    rank, count the free bases to the left of a block; the widths of the blocks before it come on top.
+    Placing m blocks of total width W in L bases means choosing m of L − W + m slots: a slot number minus its rank is
+    the number of free bases to the left of the block; the widths of the blocks before it are added.
     """
     leaders = np.flatnonzero(unit == np.arange(len(unit)))
     sequence = site_sequence[leaders]
@@ -291,7 +309,7 @@ def _place(
     if len(leaders) and total.max() > length:
         raise ValueError(
             f"Motifs and spacing need {total.max()} bases in a sequence of {length}: lengthen the sequences, or plant "
-            "less."
+            "fewer motifs."
         )
     slots = (length - total + units)[sequence]
 
@@ -302,7 +320,7 @@ def _place(
 
     chosen = np.full(len(leaders), -1, np.int64)
     todo = np.arange(len(leaders))
-    while todo.size:  # draw again where two units of a sequence chose one slot
+    while todo.size:  # redraw where two units of a sequence chose the same slot
         chosen[todo] = rng.integers(0, slots[todo])
         by_slot = np.lexsort((chosen, sequence))
         same = (np.diff(sequence[by_slot]) == 0) & (np.diff(chosen[by_slot]) == 0)
@@ -326,28 +344,6 @@ def _place(
 
 
 # -- files
-
-
-def _save(data: Simulated, folder: Path) -> Path:
-    from plrp.files import new_folder
-
-    with new_folder(folder) as part:
-        write_fasta(part / "sequences.fa.gz", data.names, data.letters)
-        sites = data.plantings
-        strands = np.where(sites.strand < 0, "-", "+")
-        (part / "motifs.bed").write_text(
-            "".join(
-                f"{data.names[s]}\t{a}\t{b}\t{data.motifs[m].name}\t0\t{d}\n"
-                for s, a, b, m, d in zip(sites.sequence, sites.start, sites.end, sites.motif, strands, strict=True)
-            )
-        )
-        (part / "labels.tsv").write_text(
-            "name\tlabel\n" + "".join(f"{n}\t{v}\n" for n, v in zip(data.names, data.labels, strict=True))
-        )
-        write_meme(part / "motifs.meme", data.motifs)
-        about = {"settings": data.settings, "class_names": data.class_names}
-        (part / "simulation.json").write_text(json.dumps(about, indent=1))
-    return folder
 
 
 def load_simulated(folder: str | Path) -> Simulated:
@@ -408,8 +404,8 @@ def read_simdata(paths: str | Path | Sequence[str | Path], labels: Sequence[int]
 
     Columns are tab-separated, embeddings are `pos-START_MOTIF-SITE` with commas between.
 
-    A folder stands for all its `*.simdata*` files. The label is the set of motifs a sequence holds, numbered by how
-    many and which (for GATA and TAL1: 0 none, 1 GATA, 2 TAL1, 3 both), unless `labels` gives one number per file.
+    A folder stands for all its `*.simdata*` files. The label is the number of the set of motifs that a sequence holds
+    (for GATA and TAL1: 0 none, 1 GATA, 2 TAL1, 3 both), unless `labels` gives one number per file.
     """
     files = [Path(p) for p in ([paths] if isinstance(paths, (str, Path)) else paths)]
     files = [f for p in files for f in (sorted(p.glob("*.simdata*")) if p.is_dir() else [p])]
@@ -470,7 +466,7 @@ def read_simdata(paths: str | Path | Sequence[str | Path], labels: Sequence[int]
 
 
 def _observed(name: str, sites: list[str]) -> Motif:
-    """The motif as its planted sites show it."""
+    """The motif as observed in its planted sites."""
     width = min(len(site) for site in sites)
     return Motif(name, encode([site[:width] for site in sites]).astype(np.float64).mean(0))
 
@@ -481,7 +477,7 @@ def _plantings(rows: list[tuple[int, int, int, int, int]]) -> Plantings:
 
 
 def _mask(plantings: Plantings, count: int, length: int) -> npt.NDArray[np.bool_]:
-    """True where a planted site lies: +1 at starts, −1 at ends, running sum."""
+    """True on planted sites: +1 at starts, −1 at ends, running sum."""
     steps = np.zeros((count, length + 1), np.int64)
     np.add.at(steps, (plantings.sequence, plantings.start), 1)
     np.add.at(steps, (plantings.sequence, plantings.end), -1)

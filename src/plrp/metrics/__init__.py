@@ -1,9 +1,8 @@
-"""How good is an explanation? Torch, batched, on any device; every score depends on its own sample alone.
+"""How good is an explanation? Torch, batched, on any device; every score depends on its own sample only.
 
 - sparsity: `gini`, `entropy`, `hoyer`, `nonzero`
 - localization: `relevance_mass_accuracy`, `relevance_rank_accuracy`, `pointing_game`, `top_k_intersection`
-- robustness: `local_lipschitz`, `max_sensitivity`, with an `Explainer` or any function from inputs to
-  relevance
+- robustness: `local_lipschitz`, `max_sensitivity`, of an `Explainer` or any function from inputs to relevance
 - faithfulness: `pixel_flipping` (a `FlippingCurve`), with the preset `INNVESTIGATE`
 - randomization: `model_randomization` (a `Randomization`), compared by `spearman`, `pearson`, `cosine`
 - all of it in one table: `evaluate`

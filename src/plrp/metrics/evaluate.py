@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import faithfulness, localization, robustness, sparsity
 from .explainer import Explainer
-from .scores import Model, Target, chunks, for_rows, settle_target
+from .scores import Model, Target, chunks, fix_target, for_rows
 
 SPARSITY: dict[str, Callable[..., Tensor]] = {
     "gini": sparsity.gini,
@@ -42,12 +42,12 @@ def evaluate(
     channels: str | None = "sum",
     batch_size: int = 64,
 ) -> list[dict[str, Any]]:
-    """Score explanations of the same inputs; one row per sample and metric, as pandas and polars take it.
+    """Score explanations of the same inputs; one row per sample and metric, ready for pandas or polars.
 
     Parameters
     ----------
     model
-        Needed by `pixel_flipping`, and to settle the winning class; None serves where neither is asked for.
+        Needed by `pixel_flipping`, and to find the winning class; None where neither is wanted.
     inputs
         (batch, ...).
     explanations
@@ -59,10 +59,10 @@ def evaluate(
         Names, or (name, options) with the options of the function of that name. None is Gini, entropy, Hoyer
         and the non-zero share, and with masks also relevance mass and rank accuracy and the pointing game.
     target
-        Fixed for all metrics. None is an `Explanation`'s own target, else each sample's winning class.
+        The same for all metrics. None is an `Explanation`'s own target, or else each sample's winning class.
     channels
         How the channel axis of relevance (batch, channel, *space) is pooled before sparsity and localization
-        are measured; a metric's own options come first. Ignored where there is no channel axis.
+        are measured; a metric's own options take precedence. Ignored where there is no channel axis.
 
     Returns a list of `{"sample": int, "explanation": str, "metric": str, "value": float}`. `pixel_flipping`
     has the rows `pixel_flipping.auc`, `.aopc`, `.tied` and, with `order="both"`, `.symmetric_relevance_gain`.
@@ -75,14 +75,14 @@ def evaluate(
         metrics = list(SPARSITY)
         if masks is not None:
             metrics += ["relevance_mass_accuracy", "relevance_rank_accuracy", "pointing_game"]
-    asked = [(entry, {}) if isinstance(entry, str) else (entry[0], dict(entry[1])) for entry in metrics]
-    for metric, _ in asked:
+    requested = [(entry, {}) if isinstance(entry, str) else (entry[0], dict(entry[1])) for entry in metrics]
+    for metric, _ in requested:
         _check_known(metric, masks)
 
     rows: list[dict[str, Any]] = []
     for name, explanation in named.items():
         subject = _Subject(model, inputs, explanation, target, batch_size)
-        for metric, options in asked:
+        for metric, options in requested:
             for label, values in subject.scores(metric, masks, channels, options).items():
                 rows += [
                     {"sample": sample, "explanation": name, "metric": label, "value": value}
@@ -92,14 +92,15 @@ def evaluate(
 
 
 class _Subject:
-    """One explanation of the inputs; relevance and target are worked out once, when first needed."""
+    """One explanation of the inputs; relevance and target are computed once, when first needed."""
 
     def __init__(self, model: Model | None, inputs: Tensor, explanation: Any, target: Target, batch_size: int) -> None:
         self.model = model
         self.inputs = inputs
         self.explain = explanation if callable(explanation) else None
-        own = getattr(explanation, "target", None)
-        self.target = own if target is None and not self.explain else target
+        if target is None and not self.explain:
+            target = getattr(explanation, "target", None)
+        self.target = target
         self.batch_size = batch_size
         self._relevance = None if self.explain else torch.as_tensor(getattr(explanation, "relevance", explanation))
         if self._relevance is not None and len(self._relevance) != len(inputs):
@@ -114,13 +115,13 @@ class _Subject:
                 )
             options = {"batch_size": self.batch_size, **options}
             if isinstance(self.explain, Explainer) or self.target is not None:
-                options = {"target": self.settled(), **options}
+                options = {"target": self.fixed_target(), **options}
             return {metric: ROBUSTNESS[metric](self.explain, self.inputs, **options)}
         relevance = self.relevance()
         if metric == FAITHFULNESS:
             if self.model is None:
                 raise ValueError("pixel_flipping scores perturbed inputs: pass the model.")
-            options = {"batch_size": self.batch_size, "target": self.settled(), **options}
+            options = {"batch_size": self.batch_size, "target": self.fixed_target(), **options}
             curve = faithfulness.pixel_flipping(self.model, self.inputs, relevance, **options)
             parts = {"auc": curve.auc, "aopc": curve.aopc, "tied": curve.tied}
             if curve.symmetric_relevance_gain is not None:
@@ -132,22 +133,22 @@ class _Subject:
             return {metric: SPARSITY[metric](relevance, **options)}
         return {metric: LOCALIZATION[metric](relevance, masks, **options)}
 
-    def settled(self) -> Target:
+    def fixed_target(self) -> Target:
         model = self.explain.model if isinstance(self.explain, Explainer) else self.model
         if self.target is None and model is None:
-            raise ValueError("neither a target nor a model to find the winning class with: pass one of them.")
-        self.target = settle_target(model, self.inputs, self.target, self.batch_size)  # type: ignore[arg-type]
+            raise ValueError("there is neither a target nor a model to find the winning class with: pass one of them.")
+        self.target = fix_target(model, self.inputs, self.target, self.batch_size)  # type: ignore[arg-type]
         return self.target
 
     def relevance(self) -> Tensor:
         if self._relevance is None:
             assert self.explain is not None
-            known = isinstance(self.explain, Explainer) or self.target is not None
-            target = self.settled() if known else None
+            takes_target = isinstance(self.explain, Explainer) or self.target is not None
+            target = self.fixed_target() if takes_target else None
             parts = []
             for rows in chunks(len(self.inputs), self.batch_size, self.inputs.device):
                 chunk = self.inputs[rows]
-                parts.append(self.explain(chunk, for_rows(target, rows)) if known else self.explain(chunk))
+                parts.append(self.explain(chunk, for_rows(target, rows)) if takes_target else self.explain(chunk))
             self._relevance = torch.cat(parts).detach() if parts else torch.zeros_like(self.inputs)
         return self._relevance
 

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from .scores import Target, winner
+from plrp.explanation import explain
+
+from .scores import Target
 
 if TYPE_CHECKING:
-    import plrp
+    from plrp.composites import Composite
+    from plrp.pruning import Pruning
 
 
 @dataclass(frozen=True)
 class Explainer:
     """plrp's relevance of a model as a function `explain(inputs, target) -> relevance`.
 
-    Robustness metrics ask how the explanation *of one decision* moves with the input. They therefore keep the
-    target at the unperturbed input's winning class when handed an `Explainer`; were it left free, a
-    perturbation that tips the decision would compare the explanations of two classes.
+    Robustness metrics ask how the explanation *of one decision* moves with the input. Given an `Explainer`, they
+    therefore fix the target to the unperturbed input's winning class: otherwise a perturbation that tips the decision
+    would compare the explanations of two classes.
     """
 
     model: nn.Module
-    composite: str | plrp.Composite = "epsilon-plus-flat"
-    pruning: plrp.Pruning | None = None
+    composite: str | Composite = "epsilon-plus-flat"
+    pruning: Pruning | None = None
 
     def __call__(self, inputs: Tensor, target: Target = None) -> Tensor:
         """Relevance of `inputs` (batch, ...), same shape; `target=None` is each sample's winner."""
-        import plrp
-
-        options: dict[str, Any] = {"composite": self.composite, "pruning": self.pruning}
-        return plrp.explain(self.model, inputs, target=target, **options).relevance
-
-    def winner(self, inputs: Tensor) -> Tensor:
-        """Each sample's winning class, int64 (batch,)."""
-        return winner(self.model, inputs)
+        return explain(self.model, inputs, target=target, composite=self.composite, pruning=self.pruning).relevance

@@ -1,4 +1,4 @@
-"""Whether relevance finds what the model uses: overwrite the input by regions and watch the score fall."""
+"""Whether relevance finds what the model uses: overwrite the input region by region and watch the score fall."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .maps import Pooling, as_map, finite, pool_channels, wide
+from .maps import Pooling, as_map, check_finite, pool_channels, wide_dtype
 from .regions import Layout
 from .replacements import Perturbation, Replacement
-from .scores import Model, Target, chunks, for_rows, predict, score, settle_target
+from .scores import Model, Target, chunks, fix_target, for_rows, predict, score
 from .seeded import permutation
 
 INNVESTIGATE: dict[str, Any] = {"region": 9, "channels": "mean", "aggregate": "mean", "edges": "reflect"}
 """Options by which `pixel_flipping` ranks and flips as iNNvestigate does (Alber et al., 2019).
 
-Tiles of 9 x 9, borders completed by reflection, relevance averaged over colours and over a tile; its four
-functions are `perturbation="zeros"`, `"mean"` (of the tile, per colour), `"gaussian"` (N(0, 0.3²) instead of
+Tiles of 9 x 9, borders completed by reflection, relevance averaged over colours and over a tile. Its four
+perturbations are `perturbation="zeros"`, `"mean"` (of the tile, per colour), `"gaussian"` (N(0, 0.3²) instead of
 the values) and `"inversion"`. On colour images iNNvestigate itself overwrites the first colour only, because
 its mask has one channel; add `flip_channels=[0]` for the same numbers.
 """
@@ -45,8 +45,7 @@ class FlippingCurve:
         (batch,) area over the perturbation curve (Samek et al., 2016): mean over the points of curve[0] −
         curve[k].
     tied
-        (batch,) share of the regions whose relevance equals another's: their order is a matter of
-        tie-breaking.
+        (batch,) share of the regions whose relevance equals another's, so that tie-breaking decides their order.
     least_first, symmetric_relevance_gain
         With `order="both"`: the curve with the least relevant regions first, and its `auc` minus `auc`
         (Blücher et al., 2024); the gain is positive for an explanation better than chance. Else None.
@@ -102,38 +101,35 @@ def pixel_flipping(
     target
         What `plrp.explain` takes; None is each sample's winning class at the unperturbed input.
     region
-        Size of a tile: an int for all axes (9 is 9 x 9 in an image, a window of 9 in a sequence) or one per
-        axis.
+        Size of a tile: an int for all axes (9 is 9 x 9 in an image, a window of 9 in a sequence), or one per axis.
     channels
-        How relevance of a pixel's channels becomes one number; all channels of a region are then flipped
-        together. None ranks and flips every channel's entries on their own.
+        How the relevance of a pixel's channels becomes one number; all channels of a region are then flipped
+        together. None ranks and flips the entries of each channel separately.
     aggregate
-        How relevance of a region's positions becomes one number. Regions cut off by the border hold fewer
-        positions.
+        How the relevance of a region's positions becomes one number. Regions cut off by the border have fewer.
     edges
         `"partial"` leaves border regions smaller where `region` does not divide the space; `"reflect"`
         completes them.
     perturbation
-        What is written: `"zeros"`; `"mean"`, the region's own mean per channel; `"image-mean"`, the input's
-        mean per channel; `"gaussian"`, noise of `noise_std` instead of the values; `"inversion"`, −x;
-        `"blur"`, the input blurred with `blur_sigma` pixels; a baseline tensor that broadcasts to the inputs;
-        or a callable from inputs to baseline.
+        What is written over a region: `"zeros"`; `"mean"`, its mean per channel; `"image-mean"`, the input's mean per
+        channel; `"gaussian"`, noise of `noise_std`; `"inversion"`, −x; `"blur"`, the input blurred with `blur_sigma`
+        pixels; a baseline tensor that broadcasts to the inputs; or a callable from inputs to baseline.
     flip_channels
         The input channels that are overwritten; None is all.
     order
         Most or least relevant first, or both.
     steps, spacing, until
         `steps` points after the unperturbed one, up to the share `until` of all regions, evenly spaced in
-        number or in the logarithm of it (fewer points where rounding makes them coincide); or the numbers of
-        flipped regions themselves.
+        their number or its logarithm (fewer points where rounding makes them coincide); or the numbers of flipped
+        regions themselves.
     ties
         Regions of equal relevance: in the order of their position, or in a random order from `seed`.
     score_as, normalise
         The target's logit or probability; divided by its unperturbed value, unless `normalise=False`. Where
         that value is not positive the quotient has no meaning: the sample's curve is NaN.
 
-    NaN or infinite relevance is a ValueError. A zero map is one large tie: `tied` is 1 and the order is
-    `ties`' alone.
+    NaN or infinite relevance is a ValueError. A zero map is one large tie: `tied` is 1, and `ties` alone decides the
+    order.
 
     >>> model = torch.nn.Linear(4, 1, bias=False)
     >>> _ = torch.nn.init.ones_(model.weight)
@@ -153,10 +149,10 @@ def pixel_flipping(
     replacement = Replacement(perturbation, noise_std, blur_sigma, flip_channels, seed)
     replacement.check(layout, inputs)
     counts = _step_counts(layout.regions.count, steps, spacing, until)
-    target = settle_target(model, inputs, target, batch_size)
+    target = fix_target(model, inputs, target, batch_size)
 
     orders = ("most", "least") if order == "both" else (order,)
-    curves = {which: inputs.new_empty(len(inputs), len(counts), dtype=wide(inputs)) for which in orders}
+    curves = {which: inputs.new_empty(len(inputs), len(counts), dtype=wide_dtype(inputs)) for which in orders}
     for rows in chunks(len(inputs), batch_size, inputs.device):
         here = inputs[rows]
         baseline = replacement.of(here, layout, rows, len(inputs))
@@ -168,7 +164,7 @@ def pixel_flipping(
     if normalise:
         curves = {which: torch.where(c[:, :1] > 0, c / c[:, :1], torch.nan) for which, c in curves.items()}
 
-    flipped = torch.tensor(counts, device=inputs.device, dtype=wide(inputs)) / layout.regions.count
+    flipped = torch.tensor(counts, device=inputs.device, dtype=wide_dtype(inputs)) / layout.regions.count
     curve, least = curves[orders[0]], curves.get("least") if order == "both" else None
     auc = _mean_height(curve, flipped)
     return FlippingCurve(
@@ -185,7 +181,7 @@ def pixel_flipping(
 def _relevance_of_regions(layout: Layout, relevance: Any, aggregate: str, batch: int) -> Tensor:
     """One number per region, (batch, regions), in the wide dtype."""
     values = as_map(relevance, None)
-    values = values.to(layout.regions.number.device, wide(values))
+    values = values.to(layout.regions.number.device, wide_dtype(values))
     if len(values) != batch:
         raise ValueError(f"{len(values)} relevance maps for {batch} inputs: pass one per sample.")
     if tuple(values.shape[1:]) == layout.shape:
@@ -203,20 +199,20 @@ def _relevance_of_regions(layout: Layout, relevance: Any, aggregate: str, batch:
             f"relevance of shape {tuple(values.shape)} does not fit samples of shape {layout.shape}: "
             "it needs the inputs' shape, or (batch, *space) with channels pooled."
         )
-    finite(values.flatten(1).sum(1))
+    check_finite(values.flatten(1).sum(1))
     if aggregate == "sum":
         return layout.regions.sums(values)[:, 0]
     if aggregate == "mean":
         return layout.regions.means(values)[:, 0]
     if aggregate == "max":
-        flat = layout.regions.tiled(values)[:, 0]
+        flat = layout.regions.to_positions(values)[:, 0]
         lowest = flat.new_full((len(flat), layout.regions.count), -torch.inf)
         return lowest.scatter_reduce_(1, layout.regions.number.flatten().expand_as(flat), flat, "amax")
     raise ValueError(f"unknown aggregate {aggregate!r}: choose 'sum', 'mean' or 'max'.")
 
 
 def _ranking(per_region: Tensor, ties: Literal["stable", "random"], seed: int) -> dict[str, Tensor]:
-    """Per order, each region's place in it (batch, regions); and the share that is `tied` (batch,)."""
+    """For each order, every region's place in it (batch, regions); and `tied`, the share of ties (batch,)."""
     if ties == "stable":
         shuffle = torch.arange(per_region.shape[1], device=per_region.device)
     elif ties == "random":

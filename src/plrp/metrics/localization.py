@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .maps import Pooling, as_map, ascending, finite, flat, mask_like, total, wide
+from .maps import Pooling, as_map, ascending, check_finite, flat, mask_like, total, wide_dtype
 
 
 def relevance_mass_accuracy(
@@ -29,12 +29,12 @@ def relevance_mass_accuracy(
     entries, where all three agree:
 
     - `"positive"` (default): m = max(r, 0), the evidence for the class. It stays in [0, 1], and evidence
-      *against* the class has no business inside the object.
+      *against* the class does not belong on the object.
     - `"absolute"`: m = |r|. Stays in [0, 1]; negative relevance counts as mass.
     - `"signed"`: m = r, as Quantus does by default (`abs=False`). Where positive and negative relevance
       nearly cancel, the quotient leaves [0, 1] and means little.
 
-    Pooling comes first: with `channels="sum"` a pixel's colours may cancel before the sign is looked at.
+    Pooling comes first: with `channels="sum"` a pixel's colours may cancel before their sign is considered.
 
     Returns float64 (batch,). NaN for an empty mask and where there is no mass at all (Σ m = 0, e.g. the zero
     map); NaN or infinity in `relevance` is a ValueError.
@@ -58,8 +58,8 @@ def relevance_mass_accuracy(
 def relevance_rank_accuracy(relevance: Any, mask: Any, *, channels: Pooling | None = None) -> Tensor:
     """Share of the K most relevant features in the mask, K being the mask's size (Arras et al., 2022).
 
-    Relevance is ranked with its sign. Of features tied at rank K, as many as still fit count by the share of
-    them that lies in the mask: the expectation over random tie-breaking. A constant map, the zero map
+    Relevance is ranked with its sign. Where features tie at rank K, the places left for them count by the share of them
+    that lies in the mask: the expectation over random tie-breaking. A constant map, the zero map
     included, scores the mask's share of the features: chance.
 
     Returns float64 (batch,), 0 to 1, higher is better; NaN for an empty mask; NaN or infinity is a
@@ -111,9 +111,9 @@ def pointing_game(
         raise ValueError(f"unknown ties {ties!r}: choose 'share', 'any' or 'all'.")
     signed, inside = _pair(relevance, mask, channels)
     if not len(signed):
-        return signed.sum(1, dtype=wide(signed))
+        return signed.sum(1, dtype=wide_dtype(signed))
     top = signed == signed.amax(1, keepdim=True)
-    share = (top & inside).sum(1).to(wide(signed)) / top.sum(1)
+    share = (top & inside).sum(1).to(wide_dtype(signed)) / top.sum(1)
     if ties == "any":
         share = (share > 0).to(share.dtype)
     elif ties == "all":
@@ -126,12 +126,12 @@ def _pair(relevance: Any, mask: Any, channels: Pooling | None) -> tuple[Tensor, 
     pooled = as_map(relevance, channels)
     inside = mask_like(mask, pooled)
     signed = flat(pooled)
-    finite(total(signed))
+    check_finite(total(signed))
     return signed, inside
 
 
 def _any(inside: Tensor) -> Tensor:
-    """`inside.any(1)`, as the maximum of bytes, which a CPU finds thirty times as fast."""
+    """`inside.any(1)` as the maximum of bytes, which is thirty times as fast on a CPU."""
     return inside.view(torch.uint8).amax(1).bool()
 
 
@@ -142,5 +142,5 @@ def _share_of_top(signed: Tensor, inside: Tensor, k: Tensor) -> Tensor:
     kth = ascending(signed.clone()).gather(1, at)
     above, tied = signed > kth, signed == kth
     room = k - above.sum(1)  # places left for the tied features
-    hits = (above & inside).sum(1) + room * (tied & inside).sum(1).to(wide(signed)) / tied.sum(1)
+    hits = (above & inside).sum(1) + room * (tied & inside).sum(1).to(wide_dtype(signed)) / tied.sum(1)
     return torch.where(_any(inside), hits / k, torch.nan)

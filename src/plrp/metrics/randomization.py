@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .explainer import Explainer
-from .scores import Target, chunks, for_rows, settle_target
+from .scores import Target, chunks, fix_target, for_rows
 from .similarity import cosine, pearson, spearman
 
 MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -28,10 +28,9 @@ MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Randomization:
-    """Similarity of the relevance to the original's after each step of `model_randomization`.
+    """How similar the relevance is to the original model's after each step of `model_randomization`.
 
-    `layers` names the layer randomised in each step, top down; `similarity[measure]` is float64 (steps,
-    batch).
+    `layers` names the layer randomised in each step, top down; `similarity[measure]` is float64 (steps, batch).
     """
 
     layers: tuple[str, ...]
@@ -51,7 +50,7 @@ def model_randomization(
     seed: int = 0,
     batch_size: int = 32,
 ) -> Randomization:
-    """Randomise the layers of a copy of the model, output first, and measure how alike its relevance stays.
+    """Randomise the layers of a copy of the model, output first, and measure how similar its relevance stays.
 
     Low similarity is good. The model itself is not touched, nor is torch's global random state.
 
@@ -63,22 +62,22 @@ def model_randomization(
     target
         Stays fixed; None is the winning class of the *original* model.
     layers
-        Names of the modules to randomise, in this order; None is every module with parameters of its own, in
-        the reverse order of their execution.
+        Names of the modules to randomise, in this order; None is every module that has parameters itself, in the
+        reverse order of execution.
     cascading
-        Whether layers stay randomised while the next ones follow; False randomises one at a time.
+        Whether layers stay randomised when the next ones follow; False randomises one at a time.
     measures, absolute
         How maps are compared (`plrp.metrics.similarity`), with or without their signs.
     seed
-        Layers with `reset_parameters` are re-initialised by it (for batch norm that is the identity); the
-        parameters of others are redrawn from normal distributions with their own mean and standard deviation.
+        Layers with `reset_parameters` are re-initialised with it (batch norm to the identity); the parameters of others
+        are redrawn from normal distributions with the same mean and standard deviation.
 
     Constant or zero maps have no correlation: NaN. NaN in an explanation is a ValueError.
     """
     unknown = set(measures) - set(MEASURES)
     if unknown or not measures:
         raise ValueError(f"unknown measures {sorted(unknown)}: choose from {sorted(MEASURES)}.")
-    target = settle_target(model, inputs, target, batch_size)
+    target = fix_target(model, inputs, target, batch_size)
     names = _top_down(model, inputs[:1]) if layers is None else list(layers)
     if not names:
         raise ValueError("nothing to randomise: no layers were named, and the model runs none with parameters.")
@@ -90,7 +89,7 @@ def model_randomization(
 
     def relevance() -> Tensor:
         parts = [
-            _explained(explain, private, inputs[rows], for_rows(target, rows))
+            _explain(explain, private, inputs[rows], for_rows(target, rows))
             for rows in chunks(len(inputs), batch_size, inputs.device)
         ]
         whole = torch.cat(parts) if parts else torch.zeros_like(inputs)
@@ -109,7 +108,7 @@ def model_randomization(
     return Randomization(tuple(names), {measure: torch.stack(values) for measure, values in scores.items()})
 
 
-def _explained(
+def _explain(
     explain: Explainer | Callable[[nn.Module, Tensor, Target], Tensor] | None,
     model: nn.Module,
     inputs: Tensor,
@@ -123,7 +122,7 @@ def _explained(
 
 
 def _top_down(model: nn.Module, inputs: Tensor) -> list[str]:
-    """Modules with parameters of their own, last executed first, as the tape of one forward pass tells."""
+    """Modules that have parameters themselves, last executed first, by the tape of one forward pass."""
     from plrp.tape.trace import record
 
     owners = {name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))}

@@ -1,4 +1,4 @@
-"""The tiles of an image, or windows of a sequence, that pixel flipping ranks and overwrites as a whole."""
+"""The tiles of an image, or windows of a sequence, that pixel flipping ranks and overwrites."""
 
 from __future__ import annotations
 
@@ -28,22 +28,15 @@ class Regions:
     before: tuple[int, ...]
     after: tuple[int, ...]
 
-    def tiled(self, values: Tensor) -> Tensor:
-        """(batch, channel, *space) laid out as (batch, channel, positions of the tiled space)."""
+    def to_positions(self, values: Tensor) -> Tensor:
+        """(batch, channel, *space) to (batch, channel, positions of the tiled space)."""
         padding = [side for pair in reversed(list(zip(self.before, self.after, strict=True))) for side in pair]
         padded = F.pad(values, padding, mode="reflect") if any(padding) else values
         return padded.flatten(2)
 
-    def untiled(self, values: Tensor) -> Tensor:
-        """The inverse of `tiled`: completed borders are cut off."""
-        values = values.unflatten(2, tuple(self.number.shape))
-        for axis, (start, length) in enumerate(zip(self.before, self.space, strict=True), start=2):
-            values = values.narrow(axis, start, length)
-        return values
-
     def sums(self, values: Tensor) -> Tensor:
         """Sum per tile: (batch, channel, *space) to (batch, channel, tiles)."""
-        flat = self.tiled(values)
+        flat = self.to_positions(values)
         return flat.new_zeros(*flat.shape[:2], self.count).index_add_(2, self.number.flatten(), flat)
 
     def means(self, values: Tensor) -> Tensor:
@@ -53,7 +46,10 @@ class Regions:
 
     def spread(self, per_tile: Tensor) -> Tensor:
         """Each tile's value at each of its positions: (batch, channel, tiles) to (batch, channel, *space)."""
-        return self.untiled(per_tile[..., self.number.flatten()])
+        values = per_tile[..., self.number]
+        for axis, (start, length) in enumerate(zip(self.before, self.space, strict=True), start=2):
+            values = values.narrow(axis, start, length)  # without completed borders
+        return values
 
 
 def tile(
@@ -91,7 +87,7 @@ def tile(
 
 
 class Layout:
-    """Inputs as (batch, channel, *space) with their regions, whatever axes the caller's inputs have."""
+    """Inputs of any axes as (batch, channel, *space), with their regions."""
 
     def __init__(
         self,
@@ -106,7 +102,7 @@ class Layout:
         if self.has_channels and channels is not None:
             self.folded = self.shape
             sizes = region
-        else:  # every entry on its own: what is there of axes is all space, under one channel
+        else:  # every entry is ranked by itself: all axes are space, under a single channel
             self.folded = (1, *self.shape)
             per_axis = (region,) * max(1, len(self.shape) - 1) if isinstance(region, int) else tuple(region)
             sizes = (1, *per_axis) if self.has_channels else per_axis

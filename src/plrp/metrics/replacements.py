@@ -1,4 +1,4 @@
-"""What a flipped region holds instead of its values; always computed from the unperturbed input."""
+"""What pixel flipping writes over a region; always computed from the unperturbed input."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Replacement:
     seed: int
 
     def check(self, layout: Layout, inputs: Tensor) -> None:
-        """Refuse, before any pass, what could not be written or would change nothing."""
+        """Refuse, before the model runs, what could not be written or would change nothing."""
         if isinstance(self.perturbation, Tensor):
             try:
                 self.perturbation.expand_as(inputs)
@@ -47,25 +47,25 @@ class Replacement:
 
     def of(self, inputs: Tensor, layout: Layout, rows: Tensor, batch: int) -> Tensor:
         """The inputs with every region overwritten; `rows` are these inputs' places in the batch."""
-        written = self._written(inputs, layout, rows, batch)
+        baseline = self._baseline(inputs, layout, rows, batch)
         if self.flip_channels is None:
-            return written
-        kept = inputs.clone()
-        kept[:, list(self.flip_channels)] = written[:, list(self.flip_channels)]
-        return kept
+            return baseline
+        overwritten = inputs.clone()
+        overwritten[:, list(self.flip_channels)] = baseline[:, list(self.flip_channels)]
+        return overwritten
 
-    def _written(self, inputs: Tensor, layout: Layout, rows: Tensor, batch: int) -> Tensor:
+    def _baseline(self, inputs: Tensor, layout: Layout, rows: Tensor, batch: int) -> Tensor:
         what = self.perturbation
         if isinstance(what, Tensor):
             return what.detach().to(inputs).expand(batch, *inputs.shape[1:])[rows]
         if callable(what):
-            made = what(inputs.clone()).detach().to(inputs)
-            if made.shape != inputs.shape:
+            baseline = what(inputs.clone()).detach().to(inputs)
+            if baseline.shape != inputs.shape:
                 raise ValueError(
-                    f"the perturbation made a baseline of shape {tuple(made.shape)} for inputs of shape "
+                    f"the perturbation returned a baseline of shape {tuple(baseline.shape)} for inputs of shape "
                     f"{tuple(inputs.shape)}: it must keep the shape."
                 )
-            return made
+            return baseline
         if what == "zeros":
             return torch.zeros_like(inputs)
         if what == "mean":

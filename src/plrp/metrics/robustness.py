@@ -1,22 +1,23 @@
 """How much an explanation moves when its input moves a little: local Lipschitz estimate and max-sensitivity.
 
 Both take the explanation method as a function, perturb each input `samples` times and keep the worst case.
-Perturbations come from `seed` and the shape of a sample alone (see `seeded.py`), so a sample's score does not
-depend on its batch mates or on `batch_size` (up to the rounding of the model's own batched arithmetic). At
-most `batch_size` perturbed inputs exist at a time.
+Perturbations depend only on `seed` and the shape of a sample (see `seeded.py`), so a sample's score does not depend on
+the rest of its batch or on `batch_size` (up to rounding in the model itself). At most `batch_size` perturbed inputs
+exist at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from .explainer import Explainer
-from .maps import finite, wide
-from .scores import Target, chunks, for_rows, settle_target
+from .maps import check_finite, wide_dtype
+from .scores import Target, chunks, fix_target, for_rows
 from .seeded import Noise, draw
 
 Normalisation = Literal["max", "mass", "norm"]
@@ -43,7 +44,7 @@ def local_lipschitz(
     ----------
     explain
         `explain(inputs) -> relevance`, batched; with `target` it is called as `explain(inputs, target)`. An
-        `Explainer` is kept to each sample's unperturbed winning class unless a target is given.
+        `Explainer` explains each sample's unperturbed winning class unless a target is given.
     inputs
         (batch, ...); never modified.
     radius, noise
@@ -52,8 +53,8 @@ def local_lipschitz(
         with 0.1).
     normalise
         `None` compares relevance as it is, which is the definition. `"max"`, `"mass"`, `"norm"` first divide
-        every map by its own largest absolute value, L1 or L2 norm, so that methods of different scale can be
-        compared.
+        every map by its own largest absolute value, L1 or L2 norm, so that methods of different scale
+        can be compared.
     target
         Class per sample, int, index tuple or callable, as `plrp.explain` takes it.
 
@@ -63,8 +64,8 @@ def local_lipschitz(
     >>> local_lipschitz(lambda x: 3 * x, torch.randn(2, 5), radius=0.5)
     tensor([3.0000, 3.0000], dtype=torch.float64)
     """
-    worst = torch.zeros(len(inputs), device=inputs.device, dtype=wide(inputs))
-    for rows, moved, changed, _ in _excursions(
+    worst = torch.zeros(len(inputs), device=inputs.device, dtype=wide_dtype(inputs))
+    for rows, moved, changed, _ in _perturbation_effects(
         explain, inputs, radius, samples, noise, normalise, target, seed, batch_size
     ):
         worst.scatter_reduce_(0, rows, changed / moved, "amax")
@@ -94,15 +95,15 @@ def max_sensitivity(
     >>> max_sensitivity(lambda x: torch.ones_like(x), torch.randn(2, 5))
     tensor([0., 0.], dtype=torch.float64)
     """
-    worst = torch.zeros(len(inputs), device=inputs.device, dtype=wide(inputs))
-    for rows, _, changed, length in _excursions(
+    worst = torch.zeros(len(inputs), device=inputs.device, dtype=wide_dtype(inputs))
+    for rows, _, changed, length in _perturbation_effects(
         explain, inputs, radius, samples, noise, normalise, target, seed, batch_size
     ):
         worst.scatter_reduce_(0, rows, torch.where(changed > 0, changed / length, 0.0), "amax")
     return worst
 
 
-def _excursions(
+def _perturbation_effects(
     explain: Callable[..., Tensor],
     inputs: Tensor,
     radius: float,
@@ -115,7 +116,7 @@ def _excursions(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Chunks of (sample, ‖x − x'‖, ‖e(x) − e(x')‖, ‖e(x)‖), over all samples × perturbations."""
     if not inputs.is_floating_point():
-        raise ValueError(f"inputs of dtype {inputs.dtype} cannot be moved a little: pass a floating tensor.")
+        raise ValueError(f"inputs of dtype {inputs.dtype} cannot be perturbed a little: pass a floating tensor.")
     if not radius > 0 or samples < 1 or batch_size < 1:
         raise ValueError(f"radius, samples and batch_size must be positive; got {radius}, {samples}, {batch_size}.")
     if not len(inputs):
@@ -123,35 +124,32 @@ def _excursions(
     inputs = inputs.detach()
     if target is not None or isinstance(explain, Explainer):
         model = explain.model if isinstance(explain, Explainer) else explain
-        target = settle_target(model, inputs, target, batch_size)
+        target = fix_target(model, inputs, target, batch_size)
 
     def relevance(perturbed: Tensor, rows: Tensor) -> Tensor:
         answer = explain(perturbed) if target is None else explain(perturbed, for_rows(target, rows))
         return scaled(answer.detach().reshape(len(perturbed), -1), normalise)
 
     original = torch.cat([relevance(inputs[rows], rows) for rows in chunks(len(inputs), batch_size, inputs.device)])
-    length = finite(torch.linalg.vector_norm(original, dim=1, dtype=wide(original)), "the explanation")
+    length = check_finite(torch.linalg.vector_norm(original, dim=1, dtype=wide_dtype(original)), "the explanation")
+    shift = partial(draw, inputs.shape[1:], noise=noise, radius=radius, seed=seed, like=inputs)
     shifts: dict[int, Tensor] = {}
-    # All samples meet perturbation 0, then all meet perturbation 1: a draw is needed for one stretch only.
+    # All samples get perturbation 0, then all get perturbation 1: a draw is needed for one stretch only.
     for pairs in chunks(len(inputs) * samples, batch_size, inputs.device):
         rows, draws = pairs % len(inputs), pairs // len(inputs)
         needed = range(int(draws[0]), int(draws[-1]) + 1)
-        shifts = {k: shifts[k] if k in shifts else _shift(inputs, noise, radius, seed, k) for k in needed}
+        shifts = {k: shifts[k] if k in shifts else shift(index=k) for k in needed}
         here = inputs[rows]
         perturbed = here + torch.stack([shifts[k] for k in needed])[draws - needed[0]]
-        moved = torch.linalg.vector_norm((perturbed - here).flatten(1), dim=1, dtype=wide(here))
+        moved = torch.linalg.vector_norm((perturbed - here).flatten(1), dim=1, dtype=wide_dtype(here))
         if bool((moved == 0).any()):
             raise ValueError(f"radius {radius} vanishes in the rounding of {inputs.dtype} inputs: choose a larger one.")
-        changed = torch.linalg.vector_norm(relevance(perturbed, rows) - original[rows], dim=1, dtype=wide(here))
-        yield rows, moved, finite(changed, "the explanation of a perturbed input"), length[rows]
-
-
-def _shift(inputs: Tensor, noise: Noise, radius: float, seed: int, index: int) -> Tensor:
-    return draw(inputs.shape[1:], noise=noise, radius=radius, seed=seed, index=index, like=inputs)
+        changed = torch.linalg.vector_norm(relevance(perturbed, rows) - original[rows], dim=1, dtype=wide_dtype(here))
+        yield rows, moved, check_finite(changed, "the explanation of a perturbed input"), length[rows]
 
 
 def scaled(relevance: Tensor, normalise: Normalisation | None) -> Tensor:
-    """Each map (row) over its own scale; a zero map stays zero."""
+    """Each map (row) divided by its scale; a zero map stays zero."""
     if normalise is None:
         return relevance
     orders: dict[Any, float] = {"max": torch.inf, "mass": 1, "norm": 2}

@@ -1,4 +1,4 @@
-"""The one number per sample that a perturbation is measured by: the logit or probability of one target."""
+"""The one number per sample that perturbations are measured by: the logit or probability of a target."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from .maps import wide
+from .maps import wide_dtype
 
 Target: TypeAlias = "int | Sequence[int] | Tensor | tuple[int, ...] | Callable[[Tensor], Tensor] | None"
 Model: TypeAlias = "nn.Module | Callable[[Tensor], Tensor]"
 
 
-def settle_target(model: Model, inputs: Tensor, target: Target, batch_size: int) -> Target:
-    """The target that stays fixed while inputs are perturbed: as given, or each sample's winning class.
+def fix_target(model: Model, inputs: Tensor, target: Target, batch_size: int) -> Target:
+    """The target to hold fixed while inputs are perturbed: as given, or each sample's winning class.
 
     Classes per sample come back as int64 (batch,) on the inputs' device; an int, an index tuple into the
     output and a callable stay as they are.
@@ -50,13 +50,13 @@ def winner(model: Model, inputs: Tensor, batch_size: int = 64) -> Tensor:
 
 
 def predict(model: Model, inputs: Tensor) -> Tensor:
-    """The model's output, without a graph; refuses a model whose output depends on batch mates or chance."""
+    """The model's output, without a graph; a model in training mode whose scores would vary is refused."""
     if isinstance(model, nn.Module):
         for name, module in model.named_modules():
             random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
             if module.training and (random or isinstance(module, nn.modules.batchnorm._BatchNorm)):
                 raise ValueError(
-                    f"layer {name!r} is in training mode, where scores depend on chance and on batch mates: "
+                    f"layer {name!r} is in training mode, where scores depend on chance and on the rest of the batch: "
                     "call model.eval() first."
                 )
     with torch.no_grad():
@@ -70,7 +70,7 @@ def chunks(count: int, size: int, device: torch.device) -> Iterator[Tensor]:
 
 
 def for_rows(target: Target, rows: Tensor) -> Target:
-    """The settled target of the samples `rows` (an index into the batch)."""
+    """The fixed target of the samples `rows` (an index into the batch)."""
     return target[rows] if isinstance(target, Tensor) else target
 
 
@@ -81,10 +81,12 @@ def score(output: Tensor, target: Target, kind: Literal["logit", "probability"])
     """
     if kind == "probability":
         if callable(target):
-            raise ValueError("a callable target makes its own score: use score='logit', or take the probability in it.")
+            raise ValueError(
+                "a callable target computes its own score: use score_as='logit', or compute the probability in it."
+            )
         output = output.sigmoid() if output.ndim < 2 or output.shape[1] == 1 else output.softmax(1)
     elif kind != "logit":
-        raise ValueError(f"unknown score {kind!r}: choose 'logit' or 'probability'.")
+        raise ValueError(f"unknown score_as {kind!r}: choose 'logit' or 'probability'.")
     if callable(target):
         chosen = target(output)
     elif isinstance(target, Tensor):
@@ -100,4 +102,4 @@ def score(output: Tensor, target: Target, kind: Literal["logit", "probability"])
             f"target picks scores of shape {tuple(chosen.shape)} from output of shape {tuple(output.shape)}: "
             "it must pick one per sample."
         )
-    return chosen.detach().to(wide(chosen))
+    return chosen.detach().to(wide_dtype(chosen))

@@ -1,8 +1,7 @@
-"""Noise that depends on a seed and the shape of one sample, on nothing else.
+"""Noise that depends on a seed and the shape of one sample, and on nothing else.
 
-Every sample of a batch meets the same draws: so a sample's score depends neither on its batch mates, nor on
-its place in the batch, nor on how the work was cut into chunks, and two explanations are compared on the same
-perturbations.
+Every sample of a batch gets the same draws. So a sample's score does not depend on the rest of the batch, on its place
+there, or on how the work is cut into chunks, and two explanations are compared on the same perturbations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How alike two relevance maps are, sample by sample: rank correlation, correlation, cosine."""
+"""How similar two relevance maps are, sample by sample: rank correlation, correlation, cosine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .maps import as_map, finite, flat, wide
+from .maps import as_map, check_finite, flat, wide_dtype
 
 
 def cosine(first: Any, second: Any) -> Tensor:
@@ -43,8 +43,8 @@ def spearman(first: Any, second: Any) -> Tensor:
 
 def _rows(relevance: Any) -> Tensor:
     values = as_map(relevance, None)
-    values = flat(values).to(wide(values))
-    finite(values.sum(1))
+    values = flat(values).to(wide_dtype(values))
+    check_finite(values.sum(1))
     return values
 
 

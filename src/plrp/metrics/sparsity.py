@@ -1,8 +1,7 @@
 """How concentrated a relevance map is: Gini index, entropy, Hoyer's measure, share of non-zero entries.
 
-All read absolute values, one score per sample, and depend on a sample's own map alone. A zero map is treated
-as what it is, a constant map: it singles out nothing, so it is as little sparse as a map can be (Gini 0,
-Hoyer 0, entropy ln n).
+All read absolute values and give one score per sample, from its map alone. A zero map counts as a constant map: it
+singles out nothing, so it is as little sparse as a map can be (Gini 0, Hoyer 0, entropy ln n).
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def entropy(relevance: Any, *, channels: Pooling | None = None, normalised: bool
     magnitude, mass = magnitudes(relevance, channels)
     n = magnitude.shape[1]
     share = magnitude / mass[:, None].to(magnitude.dtype)
-    # 0·ln 0 = 0: a zero's logarithm is taken of the smallest number instead (`special.entr` is twice as slow)
+    # 0·ln 0 = 0: for a zero, the logarithm of the smallest number is taken (`special.entr` is twice as slow)
     logarithm = share.clamp(min=torch.finfo(share.dtype).tiny).log_()
     nats = -total(logarithm.mul_(share))
     nats = torch.where(mass > 0, nats, math.log(n))

@@ -1,17 +1,40 @@
-"""A user's model by name, file or checkpoint, and its weights. See `load`."""
+"""A user's model by name, file or checkpoint, and what it needs: weights, class names, preprocessing.
 
-from .checkpoints import CheckpointError, load_weights, read_state_dict
-from .downloads import DownloadError
-from .loading import LoadedModel, ModelError, imagenet_categories, load, nearest
+- a model by name: `load` (a `LoadedModel`), `imagenet_categories`
+- weights from a file: `load_weights`, `read_state_dict`
+- how it wants photographs: `Preprocessing`
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plrp.lazy import lazily
+
+if TYPE_CHECKING:
+    from .checkpoints import CheckpointError, load_weights, read_state_dict
+    from .downloads import DownloadError
+    from .loading import LoadedModel, ModelError, imagenet_categories, load
+    from .preprocessing import Preprocessing
 
 __all__ = [
     "CheckpointError",
     "DownloadError",
     "LoadedModel",
     "ModelError",
+    "Preprocessing",
     "imagenet_categories",
     "load",
     "load_weights",
-    "nearest",
     "read_state_dict",
 ]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "checkpoints": ("CheckpointError", "load_weights", "read_state_dict"),
+        "downloads": ("DownloadError",),
+        "loading": ("LoadedModel", "ModelError", "imagenet_categories", "load"),
+        "preprocessing": ("Preprocessing",),
+    },
+)

@@ -1,4 +1,4 @@
-"""Fetch published weights: progress, resume, checksum; a file has its name only when it is whole."""
+"""Download published weights with progress, resuming and checksums; a file gets its name only once it is complete."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-ATTEMPTS = 3  # a connection that breaks off is taken up again where it broke
+ATTEMPTS = 3  # a broken connection is resumed where it broke off
 TIMEOUT = 30  # seconds without a byte
 _CHUNK = 1 << 18
 _HASH_IN_NAME = re.compile(r"-([0-9a-f]{8,64})\.\w+$")  # resnet50-11ad3fa6.pth: the first digits of the SHA-256
 
 
 class DownloadError(OSError):
-    """A download that failed; the message says how far it came and what to do."""
+    """A download that failed; the message says how far it got and what to do."""
 
 
 def fetch(url: str, folder: str | Path, *, mirror: str | None = None, quiet: bool = False) -> Path:
     """The file of a URL in `folder`, downloaded if it is not there yet.
 
     Where the file's name carries its SHA-256, as torchvision's do, the content is checked against it.
-    `mirror` (else the environment variable PLRP_MIRROR) is a base address to take files of that name from
-    instead.
+    `mirror` (or the environment variable PLRP_MIRROR) is a base address that has files of the same names.
     """
     name = Path(urlsplit(url).path).name
     target = Path(folder) / name
@@ -48,7 +47,7 @@ def fetch(url: str, folder: str | Path, *, mirror: str | None = None, quiet: boo
     try:
         _download(url, Path(part), quiet)
         if digits and not _sha256(Path(part)).startswith(digits.group(1)):
-            raise DownloadError(f"what {url} sent does not match the checksum in its name; nothing was kept.")
+            raise DownloadError(f"what {url} sent does not match the checksum in its name and was discarded.")
         os.chmod(part, 0o644)  # mkstemp makes private files; a shared cache is read by others
         os.replace(part, target)
     finally:
@@ -94,7 +93,7 @@ def _download(url: str, part: Path, quiet: bool) -> None:
 
 @contextmanager
 def _progress(part: Path, url: str, have: int, size: int | None, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, one line elsewhere; yields the function that takes the bytes that came."""
+    """A bar on a terminal, one line elsewhere; yields a function to call with the number of bytes received."""
     name = Path(urlsplit(url).path).name
     if quiet or not sys.stderr.isatty():
         if not quiet and not have:

@@ -1,9 +1,9 @@
-"""A user's model by name, file or checkpoint: one way for the whole package.
+"""A user's model by name, file or checkpoint, loaded the same way everywhere in the package.
 
 load("resnet50")                                  torchvision's network with its published weights
 load("torchvision:vgg16", weights="vgg16.pth")    its architecture, weights from a file (fp16 or fp32)
 load("timm:convnext_tiny")                        where timm is installed
-load("networks.py:build", weights="best.pt")      what the function `build` in a file of yours returns
+load("networks.py:build", weights="best.pt")      what the function `build` in your file returns
 """
 
 from __future__ import annotations
@@ -16,52 +16,37 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from plrp.errors import UsageError
 
-from .checkpoints import CheckpointError, load_weights, read_state_dict
-from .downloads import DownloadError, fetch
-
-if TYPE_CHECKING:
-    from plrp.vision.preprocessing import Geometry
-
-__all__ = [
-    "CheckpointError",
-    "DownloadError",
-    "LoadedModel",
-    "ModelError",
-    "imagenet_categories",
-    "load",
-    "load_weights",
-    "nearest",
-    "read_state_dict",
-]
+from .checkpoints import load_weights, read_state_dict
+from .downloads import fetch
+from .preprocessing import Preprocessing
 
 _FILE = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 
 
 class ModelError(UsageError):
-    """A model that cannot be found or built; the message says what there is instead."""
+    """A model that cannot be found or built; the message says what is available instead."""
 
 
 @dataclass(frozen=True)
 class LoadedModel:
     """A model ready to be explained, and what is known about it.
 
-    `module` is in evaluation mode and wants no gradients. `weights` says where the weights came from.
-    `categories` are the names of the outputs, `geometry` is how a photograph becomes an input; None where
-    unknown.
+    `module` is in evaluation mode and requires no gradients. `weights` says where the weights came from. `categories`
+    are the names of the outputs, `preprocessing` says how a photograph becomes an input; None where unknown.
     """
 
     module: nn.Module
     name: str
     weights: str
     categories: tuple[str, ...] | None = None
-    geometry: Geometry | None = None
+    preprocessing: Preprocessing | None = None
 
 
 def load(
@@ -69,21 +54,21 @@ def load(
 ) -> LoadedModel:
     """The model of a name: `torchvision:NAME` or just `NAME`, `timm:NAME`, or `file.py:factory`.
 
-    weights: None takes the published weights (for a file, what the factory made); a path takes a state dict
-        (.pth, .pt, .safetensors; tensors only, no code); `random` takes untrained weights, always the same;
-        for torchvision also the name of published weights, such as `IMAGENET1K_V1`.
-    num_classes: number of outputs to build a torchvision or timm model with, for weights of one's own.
-    quiet: no progress of downloads.
+    weights: None for the published weights (of a file: those the factory sets); a path to a state dict (.pth, .pt,
+        .safetensors; tensors only, no code); `random` for untrained weights, the same every time; for torchvision also
+        the name of published weights, such as `IMAGENET1K_V1`.
+    num_classes: number of outputs of a torchvision or timm model, for your own weights.
+    quiet: do not show the progress of downloads.
     """
     in_file = _FILE.match(name)
     if in_file:
         if num_classes is not None:
-            raise ModelError(f"num_classes is for torchvision and timm models; {name} decides for itself.")
+            raise ModelError(f"num_classes is for torchvision and timm models; {name} sets its own.")
         loaded = _from_file(Path(in_file["file"]), in_file["name"], weights)
     elif name.startswith("timm:"):
         loaded = _from_timm(name.removeprefix("timm:"), weights, num_classes)
     elif ":" in name and not name.startswith("torchvision:"):
-        raise ModelError(f"{name!r} is no model: write torchvision:NAME, timm:NAME or file.py:factory.")
+        raise ModelError(f"{name!r} is not a model: write torchvision:NAME, timm:NAME or file.py:factory.")
     else:
         loaded = _from_torchvision(name.removeprefix("torchvision:"), weights, num_classes, quiet)
     loaded.module.eval().requires_grad_(False)
@@ -97,10 +82,10 @@ def imagenet_categories() -> tuple[str, ...]:
 
 
 def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names most like the one that was not found, for the error message.
+    """The names most like one that was not found, for the error message.
 
-    Those that hold it as a word of its own come first, then those that hold it at all, then those spelled alike;
-    the shorter first.
+    First those that contain it as a whole word, then those that contain it at all, then those spelled alike; shorter
+    ones first.
     """
     wanted = name.lower()
     known = {known.lower(): known for known in names}
@@ -124,21 +109,21 @@ def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | 
         if num_classes not in (None, len(entry.meta["categories"])):
             raise ModelError(
                 f"the published weights of {name} have {len(entry.meta['categories'])} classes, not "
-                f"{num_classes}; pass weights of your own, or random."
+                f"{num_classes}; pass your own weights, or random."
             )
-        # Put into torchvision's own cache, where its builder finds it: the rest of the way is torchvision's.
+        # In torchvision's own cache its builder finds the file, and does the rest.
         fetch(entry.url, Path(torch.hub.get_dir()) / "checkpoints", quiet=quiet)
         module = torchvision.models.get_model(name, weights=entry)
         return LoadedModel(module, spec, entry.name, *_facts(entry, len(entry.meta["categories"])))
     if str(weights) == "random":
-        module = _seeded(lambda: torchvision.models.get_model(name, weights=None, **options))
+        module = _with_fixed_seed(lambda: torchvision.models.get_model(name, weights=None, **options))
         return LoadedModel(module, spec, "random", *_facts(default, num_classes or 1000))
     if not Path(weights).is_file():
         raise ModelError(
             f"the weights {weights} are neither a file nor published for {name} ({', '.join(published)}, random)."
         )
-    # A file under its published name (resnet50-11ad3fa6.pth) brings that training's transforms; any other
-    # file gets those of the first training, which are also everybody's habit: 256, 224.
+    # A file under its published name (resnet50-11ad3fa6.pth) gets the transforms of that training; any other file gets
+    # those of the first training, the customary 256 and 224.
     entry = next((e for e in published.values() if e.url.endswith(f"/{Path(weights).name}")), None)
     if entry is not None and name in ("googlenet", "inception_v3"):
         options["transform_input"] = True  # torchvision sets it for its own weights
@@ -151,7 +136,7 @@ def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | 
 
 
 def _fit_head(module: nn.Module, name: str, weights: str | Path) -> None:
-    """A VGG whose file has one linear layer in place of its three gets that head, after global average pooling.
+    """Give a VGG the head of its file where that is one linear layer, after global average pooling, instead of three.
 
     Such files are common: the three layers hold nine tenths of the weights.
     """
@@ -161,12 +146,10 @@ def _fit_head(module: nn.Module, name: str, weights: str | Path) -> None:
         module.avgpool, module.classifier = nn.AdaptiveAvgPool2d(1), nn.Linear(512, head.shape[0])
 
 
-def _facts(entry: Any, classes: int) -> tuple[tuple[str, ...] | None, Geometry]:
-    """The categories (where the number of classes is theirs) and the geometry of published weights."""
-    from plrp.vision.preprocessing import Geometry
-
+def _facts(entry: Any, classes: int) -> tuple[tuple[str, ...] | None, Preprocessing]:
+    """The categories of published weights (None if the number of classes differs) and their preprocessing."""
     categories = tuple(entry.meta["categories"])
-    return categories if len(categories) == classes else None, Geometry.of_preset(entry.transforms())
+    return categories if len(categories) == classes else None, Preprocessing.of_preset(entry.transforms())
 
 
 def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -> LoadedModel:
@@ -175,14 +158,13 @@ def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -
         import timm.data
     except ImportError as error:
         raise ImportError("timm models need timm: pip install timm") from error
-    from plrp.vision.preprocessing import Geometry
 
     known = timm.list_models()
     if name.partition(".")[0] not in known:
         raise ModelError(f"timm has no model {name!r}{_did_you_mean(name, known)}.")
     options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
     try:
-        module = _seeded(lambda: timm.create_model(name, pretrained=weights is None, **options))
+        module = _with_fixed_seed(lambda: timm.create_model(name, pretrained=weights is None, **options))
     except Exception as error:  # timm and the hub raise many kinds: no connection, no published weights, bad name
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"timm could not build {name}: {reason}") from error
@@ -193,7 +175,7 @@ def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -
     whole = config.get("crop_pct") or 1.0
     resize = int(height / whole) if height == width else (int(height / whole), int(width / whole))
     interpolation = config.get("interpolation", "bilinear")
-    geometry = Geometry(
+    preprocessing = Preprocessing(
         resize,
         height if height == width else (height, width),
         tuple(config["mean"]),
@@ -201,18 +183,18 @@ def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -
         interpolation if interpolation in ("bilinear", "bicubic", "nearest") else "bilinear",
     )
     categories = imagenet_categories() if module.num_classes == 1000 else None
-    return LoadedModel(module, f"timm:{name}", str(weights or "published"), categories, geometry)
+    return LoadedModel(module, f"timm:{name}", str(weights or "published"), categories, preprocessing)
 
 
 def _from_file(file: Path, name: str, weights: str | Path | None) -> LoadedModel:
-    source = _imported(file)
+    source = _import_file(file)
     factory = getattr(source, name, None)
     if factory is None:
         raise ModelError(f"{file} has no {name!r}{_did_you_mean(name, [n for n in vars(source) if n[0] != '_'])}.")
     if weights is not None and str(weights) != "random" and not Path(weights).is_file():
         raise ModelError(f"the weights {weights} do not exist.")
     try:
-        module = factory if isinstance(factory, nn.Module) else _seeded(factory)
+        module = factory if isinstance(factory, nn.Module) else _with_fixed_seed(factory)
     except Exception as error:
         raise ModelError(f"{name} in {file} failed: {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
@@ -225,12 +207,12 @@ def _from_file(file: Path, name: str, weights: str | Path | None) -> LoadedModel
         f"{file}:{name}",
         str(weights or "the factory's own"),
         None if categories is None else tuple(str(category) for category in categories),
-        getattr(source, "geometry", None),
+        getattr(source, "preprocessing", None),
     )
 
 
-def _imported(file: Path) -> ModuleType:
-    """The module of a Python file; files beside it can be imported by it."""
+def _import_file(file: Path) -> ModuleType:
+    """The module of a Python file, which may import the files beside it."""
     if not file.is_file():
         raise ModelError(f"{file} does not exist.")
     spec = importlib.util.spec_from_file_location(f"plrp_user_{file.stem}", file)
@@ -248,8 +230,8 @@ def _imported(file: Path) -> ModuleType:
     return source
 
 
-def _seeded(build: Callable[[], nn.Module]) -> nn.Module:
-    """The same random weights every time, without moving the caller's random numbers."""
+def _with_fixed_seed(build: Callable[[], nn.Module]) -> nn.Module:
+    """The same random weights every time; the caller's random state is left alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return build()

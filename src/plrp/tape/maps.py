@@ -6,30 +6,36 @@ modified one in its place.
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plrp.fast.neurons import Geometry, Weight
-from plrp.fast.switch import fast
-from plrp.fast.whole_tensors import channels_last, pulled
+
+class Weight:
+    """A weight W = raw · scale, or its positive (`part` = 1) or negative part (−1); multiplied out when first needed.
+
+    `scale` is what BatchNorms after a layer scale its channels by (None: nothing).
+    """
+
+    def __init__(self, raw: Tensor, scale: Tensor | None = None, part: int = 0) -> None:
+        self.raw, self.scale, self.part = raw, scale, part
+
+    @cached_property
+    def full(self) -> Tensor:
+        """W, W⁺ or W⁻ as a tensor."""
+        whole = self.raw if self.scale is None else self.raw * self.scale
+        if self.part == 0:
+            return whole
+        return whole.clamp(min=0) if self.part > 0 else whole.clamp(max=0)
 
 
 class LinearMap(ABC):
-    """x ↦ Wx + b for one call of a layer. `bias` broadcasts against the output; both are in the dtype of the walk.
-
-    W is `raw · scale`: the layer's parameter, and what BatchNorms after it scale its channels by (None: nothing). It is
-    multiplied out when it is first needed, which for most rules is never.
-    """
-
-    fresh = False  # whether what `apply` returns is nobody else's
-    lasting = True  # whether W⁺ and its like are kept for the next explanation
+    """x ↦ Wx + b for one call of a layer, W = raw · scale. `bias` broadcasts against the output."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> None:
         self.raw = weight
@@ -53,7 +59,7 @@ class LinearMap(ABC):
 
     def hand(self, s: Tensor, weight: Tensor, x: Tensor, like: Tensor) -> Tensor:
         """x · Wᵀs: what the inputs, in the shape of `like`, receive."""
-        return self.transpose(s, weight, like).mul_(x)
+        return self.transpose(s, weight, like) * x
 
     def to(self, dtype: torch.dtype) -> LinearMap:
         """The same map in another precision (itself where nothing changes)."""
@@ -66,63 +72,48 @@ class LinearMap(ABC):
         """The same kind of map with other parameters."""
 
     def scaled(self, scale: Tensor, shift: Tensor) -> LinearMap | None:
-        """The map followed by `scale · y + shift` per output channel, or None where channels are not its last word."""
+        """The map followed by `scale · y + shift` per output channel; None where it has no output channels."""
         return None
 
     @cached_property
     def whole(self) -> Weight:
-        """W, to be multiplied out when it is needed."""
-        return Weight(self.raw, self.scale, lasting=self.lasting)
+        """W."""
+        return Weight(self.raw, self.scale)
 
     @cached_property
     def positive(self) -> Weight:
-        """W⁺, likewise."""
-        return Weight(self.raw, self.scale, 1, lasting=self.lasting)
+        """W⁺."""
+        return Weight(self.raw, self.scale, 1)
 
     @cached_property
     def negative(self) -> Weight:
-        """W⁻, the negative part with its sign, likewise."""
-        return Weight(self.raw, self.scale, -1, lasting=self.lasting)
-
-    @cached_property
-    def private(self) -> LinearMap:
-        """The same map with W⁺ and its like of its own, for rules that are not ours: they may write into them."""
-        found = copy.copy(self)
-        for made in ("whole", "positive", "negative", "flat"):
-            found.__dict__.pop(made, None)
-        found.lasting = False
-        return found
+        """W⁻, the negative part with its sign."""
+        return Weight(self.raw, self.scale, -1)
 
     @property
     def weight(self) -> Tensor:
-        """W."""
+        """W as a tensor."""
         return self.whole.full
-
-    def _times(self, scale: Tensor) -> Tensor:
-        """One more scale on top of those there are."""
-        return scale if self.scale is None else self.scale * scale
 
     @cached_property
     def flat(self) -> LinearMap:
         """The map with all weights one."""
         return self.with_parameters(torch.ones_like(self.raw, dtype=self.dtype), None)
 
+    def _times(self, scale: Tensor) -> Tensor:
+        """One more scale on top of those there are."""
+        return scale if self.scale is None else self.scale * scale
+
 
 class Dense(LinearMap):
     """`F.linear`: (..., in) ↦ (..., out) with a weight (out, in)."""
-
-    fresh = True
 
     def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Wx + b."""
         return F.linear(x, weight, bias)
 
     def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
-        """Wᵀs, from the outputs that hold any relevance where these are few (one, above the logits)."""
-        if fast() and s.dim() == 2:
-            live = s.ne(0).any(0)
-            if live.sum() * 4 < live.numel():
-                return s[:, live] @ weight[live]
+        """Wᵀs."""
         return s @ weight
 
     def with_parameters(self, weight: Tensor, bias: Tensor | None) -> Dense:
@@ -137,8 +128,6 @@ class Dense(LinearMap):
 
 class Convolution(LinearMap):
     """conv1d/2d/3d and their transposed kin, with any stride, padding, dilation and groups."""
-
-    fresh = True
 
     def __init__(
         self,
@@ -164,8 +153,6 @@ class Convolution(LinearMap):
         """The convolution of x with the weight."""
         if self.extra is not None:
             x = F.pad(x, self.extra)
-        if x.dim() == 3 and channels_last(x):  # torch knows channels last of images: those of one line
-            return self._of_images.apply(x.unsqueeze(2), weight.unsqueeze(2), bias).squeeze(2)
         return torch.ops.aten.convolution.default(
             x,
             weight,
@@ -182,9 +169,6 @@ class Convolution(LinearMap):
         """The transposed convolution: what autograd would hand back to the input."""
         if self.extra is not None:
             like = F.pad(like, self.extra)
-        if s.dim() == 3 and channels_last(s):
-            back = self._of_images.transpose(s.unsqueeze(2), weight.unsqueeze(2), like.unsqueeze(2)).squeeze(2)
-            return back if self.extra is None else F.pad(back, tuple(-n for n in self.extra))
         back = torch.ops.aten.convolution_backward.default(
             s,
             like,
@@ -199,26 +183,6 @@ class Convolution(LinearMap):
             (True, False, False),
         )[0]
         return back if self.extra is None else F.pad(back, tuple(-n for n in self.extra))
-
-    def hand(self, s: Tensor, weight: Tensor, x: Tensor, like: Tensor) -> Tensor:
-        """x · Wᵀs; where x is mostly zeros, for the others alone."""
-        plain = self.stride == self.dilation == (1,) and self.groups == 1 and not self.transposed and self.extra is None
-        found = pulled(s, weight, x, self.padding[0]) if plain else None
-        return super().hand(s, weight, x, like) if found is None else found
-
-    @cached_property
-    def _of_images(self) -> Convolution:
-        """A convolution of sequences as one of images of one line, without what it pads on one side only."""
-        return Convolution(
-            self.raw.unsqueeze(2),
-            None,
-            stride=(1, *self.stride),
-            padding=(0, *self.padding),
-            dilation=(1, *self.dilation),
-            groups=self.groups,
-            transposed=self.transposed,
-            output_padding=(0, *self.output_padding),
-        )
 
     def with_parameters(self, weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> Convolution:
         """A convolution of the same geometry."""
@@ -247,79 +211,9 @@ class Convolution(LinearMap):
         bias = shift if self.bias is None else self.bias * scale.view(-1, *space) + shift
         return self.with_parameters(self.raw, bias, self._times(channels))
 
-    def geometry(self, inputs: torch.Size, outputs: torch.Size) -> Geometry | None:
-        """Where its outputs read, for propagation that follows single neurons; None where there is no such."""
-        if self.transposed or self.extra is not None:
-            return None
-        kernel = tuple(self.raw.shape[2:])
-        return Geometry(inputs, outputs, kernel, self.stride, self.padding, self.dilation, self.groups)
-
-    @cached_property
-    def flat(self) -> LinearMap:
-        """The convolution with all weights one, in one channel where there are no groups."""
-        if self.groups > 1:
-            return super().flat
-        ones = torch.ones(1, 1, *self.raw.shape[2:], dtype=self.dtype, device=self.raw.device)
-        return OneChannel(self.with_parameters(ones, None))
-
-
-class OneChannel(LinearMap):
-    """A convolution whose weights are all equal: channels are summed first, every input channel receives the same."""
-
-    def __init__(self, single: Convolution) -> None:
-        super().__init__(single.weight, None)
-        self.single = single
-
-    def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Wx, with one output channel that stands for all of them."""
-        assert bias is None
-        return self.single.apply(x.sum(1, keepdim=True), weight)
-
-    def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
-        """Wᵀs, the same for every input channel."""
-        return self.single.transpose(s.sum(1, keepdim=True), weight, like[:, :1]).expand_as(like)
-
-    def of_ones(self, shape: torch.Size) -> Tensor:
-        """W1 for an input of all ones: how many inputs each output reads, which depends on nothing but shapes."""
-        one = self.single
-        form = tuple(one.raw.shape[2:]), one.stride, one.padding, one.dilation, one.output_padding, one.extra
-        return _read_by_each(tuple(shape[1:]), *form, one.transposed, one.dtype, one.raw.device)
-
-    def with_parameters(self, weight: Tensor, bias: Tensor | None) -> OneChannel:
-        """The same geometry with another (constant) weight."""
-        return OneChannel(self.single.with_parameters(weight, bias))
-
-
-@lru_cache(maxsize=64)
-def _read_by_each(
-    shape: tuple[int, ...],
-    kernel: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    output_padding: tuple[int, ...],
-    extra: tuple[int, ...] | None,
-    transposed: bool,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Tensor:
-    ones = torch.ones(1, 1, *kernel, dtype=dtype, device=device)
-    single = Convolution(
-        ones,
-        None,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=1,
-        transposed=transposed,
-        output_padding=output_padding,
-        extra=extra,
-    )
-    return OneChannel(single).apply(torch.ones(1, *shape, dtype=dtype, device=device), ones)
-
 
 class Replayed(LinearMap):
-    """Any function that is linear in one tensor and in one constant (`x @ W`, `einsum`, `bmm`), by calling it again.
+    """Any function that is linear in one tensor and in one constant (`x @ W`, `einsum`, `bmm`), by calling it.
 
     `call(x, W)` is the function without its bias.
     """

@@ -1,7 +1,7 @@
 """What each torch function is to a relevance that walks through it backwards.
 
 The tape sees functions, not modules: `F.relu`, `torch.relu`, `Tensor.relu_` are one operation, `relu`. This file is the
-dictionary: function → (kind, family). The family says how relevance passes; `rules.py` states the formulas.
+dictionary: function → (kind, family). The family says how relevance passes; `passing.py` states the formulas.
 """
 
 from __future__ import annotations

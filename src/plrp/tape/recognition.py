@@ -56,7 +56,7 @@ def foldable(op: Op) -> bool:
     )
 
 
-def computable_again(value: Value) -> bool:
+def recomputable(value: Value) -> bool:
     """Whether a value is the output of a convolution (a BatchNorm after it included) or a sum."""
     op = value.producer
     if op is not None and op.kind == "batch_norm" and foldable(op):
@@ -65,8 +65,8 @@ def computable_again(value: Value) -> bool:
 
 
 def dispensable(op: Op) -> bool:
-    """Whether what this operation read need not be kept: an activation function, after something computable again."""
-    return op.family is Family.PASS and op.rule is None and len(op.inputs) == 1 and computable_again(op.inputs[0])
+    """Whether what this operation read need not be kept: an activation function, after something recomputable."""
+    return op.family is Family.PASS and op.rule is None and len(op.inputs) == 1 and recomputable(op.inputs[0])
 
 
 def _refuse(op: Op, reason: str) -> None:

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from plrp.errors import TraceError, UnsupportedOperation
 
 from .operations import LEAVES, LOOKS, Family, Operation, lookup, spelled
-from .recognition import computable_again, dispensable, foldable, is_nonnegative, recognise
+from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
 from .refusals import RANDOM, refuse_active
 from .samples import Samples
 from .values import Op, Value, gathered, replaced, tensors_in
@@ -26,7 +26,7 @@ class Recorder(TorchFunctionMode):
     """Appends one `Op` per torch function that touches a tensor depending on the input.
 
     `frugal`: the outputs of convolutions and sums are not kept where an activation function has been read off them; a
-    rule that wants them has them computed again.
+    rule that wants them has them recomputed.
     """
 
     def __init__(self, model: Any, frugal: bool = False) -> None:
@@ -187,7 +187,7 @@ class Recorder(TorchFunctionMode):
             and not operation.registered
             and not value.readers
             and value is self.value_of(target)
-            and computable_again(value)
+            and recomputable(value)
             and not target.is_inference()
         )
 
@@ -232,7 +232,7 @@ class Recorder(TorchFunctionMode):
             value.nonnegative = is_nonnegative(op)
         self.ops.append(op)
         if foldable(op) or (self.frugal and dispensable(op)):
-            op.inputs[0].forget()  # needed by nobody else, unless `value_of` is asked for it again
+            op.inputs[0].forget()  # needed by nobody else, unless `value_of` is asked for it later
 
     def _lift(self, tensor: Tensor) -> Any:
         """A value for a tensor that depends on the input, an alias for a constant, which may get other data later."""

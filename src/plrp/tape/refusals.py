@@ -56,7 +56,7 @@ def _no_tensor(x: Any) -> str:
         kind, file = ("text" if isinstance(x, str) else "a path"), repr(str(x))
         return (
             f"{kind}, not a tensor. Explain a photograph with `plrp.vision.explain_photograph({file}, model)`, or read "
-            f"it with `plrp.vision.Geometry().tensor(plrp.vision.read_photograph({file}))[None]`."
+            f"it with `plrp.vision.network_input(plrp.vision.read_photograph({file}))[None]`."
         )
     if hasattr(x, "getbands"):  # a picture of Pillow's, which the core does not import
         return (
@@ -120,7 +120,7 @@ def check_device(name: str | torch.device) -> torch.device:
 
 
 @contextmanager
-def misfit_told(model: Any, given: Sequence[Tensor]) -> Iterator[None]:
+def explain_misfit(model: Any, given: Sequence[Tensor]) -> Iterator[None]:
     """Where a forward pass fails, and the input has another dtype or device than every weight, say that."""
     try:
         yield

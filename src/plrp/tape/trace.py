@@ -13,21 +13,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from plrp.passing import batch_norm_affines
 from plrp.tables import render_html, render_table
 
 from .maps import Convolution, Dense
+from .norms import batch_norm_affines
 from .operations import Family
 from .recognition import foldable
 from .recorder import Recorder
-from .refusals import check_finite, check_inputs, check_model, check_output, misfit_told, unsupported
+from .refusals import check_finite, check_inputs, check_model, check_output, explain_misfit, unsupported
 from .samples import Samples
 from .values import Op, Value, reached, replaced, tensors_in
 
 if TYPE_CHECKING:
-    from plrp.composites import Composite
-    from plrp.explanation import Explanation
-    from plrp.pruning import Pruning
+    import plrp
 
 
 class Trace:
@@ -45,7 +43,7 @@ class Trace:
         self.output: Any = None
         self.head: str | None = None
         self._recorder = recorder
-        self.denominators: dict[Any, tuple[Any, Tensor]] | None = {}  # kept for the next explanation
+        self.memory: dict[Any, Any] | None = {}  # what a walk leaves to the next explanation; None: there is no next
         self.consumed = False
 
     @property
@@ -65,7 +63,7 @@ class Trace:
 
     def forget_after_use(self) -> None:
         """Explain this trace once only: what the walk has passed is freed."""
-        self.denominators, self.consumed = None, True
+        self.memory, self.consumed = None, True
         self._recorder.forget_all_but(tensors_in(self.output))
 
     def __del__(self) -> None:
@@ -93,37 +91,37 @@ class Trace:
         self,
         *,
         target: Any = None,
-        composite: str | Composite = "epsilon-plus-flat",
-        pruning: Pruning | None = None,
+        composite: str | plrp.Composite = "epsilon-plus-flat",
+        pruning: plrp.Pruning | None = None,
         layers: bool | Sequence[str] = False,
-    ) -> Explanation:
+    ) -> plrp.Explanation:
         """Explain this forward pass; see `plrp.explain`. May be called any number of times."""
-        from plrp.explanation import explain_trace
+        import plrp
 
-        return explain_trace(self, target=target, composite=composite, pruning=pruning, layers=layers)
+        return plrp.explanation.explain_trace(self, target=target, composite=composite, pruning=pruning, layers=layers)
 
     def sweep(
         self,
-        prunings: Sequence[Pruning | None],
+        prunings: Sequence[plrp.Pruning | None],
         *,
         target: Any = None,
-        composite: str | Composite = "epsilon-plus-flat",
+        composite: str | plrp.Composite = "epsilon-plus-flat",
         layers: bool | Sequence[str] = False,
-    ) -> Iterator[Explanation]:
+    ) -> Iterator[plrp.Explanation]:
         """Explain with one pruning after the other; what does not depend on relevance is computed once.
 
-        Prunings that leave few neurons are walked several at a time (`stacking.py`). Wrong arguments are refused
-        here, before the first explanation is asked for.
+        Prunings that leave few neurons are walked several at a time. Wrong arguments are refused here, before the
+        first explanation is asked for.
         """
-        from plrp.fast.stacked_walk import explain_many
+        import plrp
 
-        return explain_many(self, prunings, target=target, composite=composite, layers=layers)
+        return plrp.explanation.sweep_trace(self, prunings, target=target, composite=composite, layers=layers)
 
-    def rows(self, composite: str | Composite = "epsilon-plus-flat") -> list[tuple[str, str, str, str]]:
+    def rows(self, composite: str | plrp.Composite = "epsilon-plus-flat") -> list[tuple[str, str, str, str]]:
         """The tape as a table: layer, operation, output shape, rule."""
-        from plrp.composites import resolve
+        import plrp
 
-        chosen = resolve(composite)
+        chosen = plrp.composites.resolve(composite)
         return [(op.name, op.kind, _shape(op.output), chosen.rule_name(op)) for op in self.ops if op.outputs]
 
     def __repr__(self) -> str:
@@ -164,7 +162,7 @@ def record(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], frugal:
         value.nonnegative = bool(batch) and bool((value.data >= 0).all())
         recorder.know(alias, value)
     with torch.inference_mode(False), torch.no_grad(), recorder:
-        with misfit_told(model, given):
+        with explain_misfit(model, given):
             output = model(*aliases)
         found = Trace(recorder, values, isinstance(inputs, Tensor))
         found.output = _without_head(output, found)

@@ -29,10 +29,10 @@ class Value:
 
     @property
     def data(self) -> Tensor:
-        """The tensor; computed again if it was forgotten."""
+        """The tensor; recomputed if it was forgotten."""
         if self._data is None:
             assert self.producer is not None
-            self._data = self.producer.again()[self.producer.outputs.index(self)]
+            self._data = self.producer.recompute()[self.producer.outputs.index(self)]
         return self._data
 
     @data.setter
@@ -45,7 +45,7 @@ class Value:
         return self._data is None
 
     def forget(self) -> None:
-        """Let go of the tensor: nobody is expected to need it; if somebody does, it is computed again."""
+        """Let go of the tensor: nobody is expected to need it; if somebody does, it is recomputed."""
         self._data = None
 
 
@@ -89,14 +89,14 @@ class Op:
         self.map = self.signal = self.winners = None
 
     def call(self, tensors: Sequence[Tensor]) -> Any:
-        """The operation again, with these tensors in place of its inputs."""
+        """Call the operation with these tensors in place of its inputs."""
         substitute = dict(zip(map(id, self.inputs), tensors, strict=True))
         args = replaced(self.args, lambda v: substitute[id(v)])
         kwargs = replaced(self.kwargs, lambda v: substitute[id(v)])
         return self.replay(*args, **kwargs)
 
-    def again(self) -> list[Tensor]:
-        """The outputs once more, from the inputs."""
+    def recompute(self) -> list[Tensor]:
+        """The outputs, from the inputs."""
         if self.map is not None:
             return [self.map.apply(self.inputs[0].data, self.map.weight, self.map.bias)]
         return [t for t in tensors_in(self.call([v.data for v in self.inputs])) if t.is_floating_point()]

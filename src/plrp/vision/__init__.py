@@ -1,4 +1,11 @@
-"""Photographs: read them, explain them, draw where the relevance lies. Needs `pip install 'plrp[vision]'`."""
+"""Photographs: read them, explain them, draw where the relevance lies. Needs `pip install 'plrp[vision]'`.
+
+- reading: `read_photograph`, `Photographs`, `ECSSD`, `ImageNet`
+- as the network sees it: `network_input`, `network_picture`, `network_mask`
+- explaining: `explain_photograph`
+- drawing: `heatmap`, `explanation_figure`, `comparison_figure`, `save_figure`
+- hidden layers: `thinning`, `thinning_figure`, `flow`, `flow_figure`
+"""
 
 from __future__ import annotations
 
@@ -15,7 +22,7 @@ if TYPE_CHECKING:
     from .heatmaps import Heatmap, heatmap
     from .layers import flow_figure, thinning_figure
     from .photographs import BadImage, Photograph, read_photograph
-    from .preprocessing import Geometry
+    from .preprocessing import network_input, network_mask, network_picture
 
 __all__ = [
     "ECSSD",
@@ -23,7 +30,6 @@ __all__ = [
     "DatasetError",
     "ExplainedPhotograph",
     "Flow",
-    "Geometry",
     "Heatmap",
     "ImageNet",
     "Photograph",
@@ -35,6 +41,9 @@ __all__ = [
     "flow",
     "flow_figure",
     "heatmap",
+    "network_input",
+    "network_mask",
+    "network_picture",
     "read_photograph",
     "save_figure",
     "thinning",
@@ -48,9 +57,9 @@ __getattr__, __dir__ = lazily(
         "explained": ("ExplainedPhotograph", "explain_photograph"),
         "figures": ("comparison_figure", "explanation_figure"),
         "flows": ("Flow", "Thinning", "flow", "thinning"),
-        "preprocessing": ("Geometry",),
         "heatmaps": ("Heatmap", "heatmap"),
         "layers": ("flow_figure", "thinning_figure"),
         "photographs": ("BadImage", "Photograph", "read_photograph"),
+        "preprocessing": ("network_input", "network_mask", "network_picture"),
     },
 )

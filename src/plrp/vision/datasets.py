@@ -1,7 +1,7 @@
 """Photographs with masks or labels: ECSSD, ImageNet, and folders of anything.
 
-Every data set is a map from an index to tensors (so `torch.utils.data.DataLoader` works), knows its samples'
-names, and passes image and mask through the same `Geometry`.
+Every data set maps an index to tensors (so `torch.utils.data.DataLoader` works), knows the names of its samples, and
+applies one `Preprocessing` to image and mask.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import numpy as np
 from torch import Tensor
 
 from plrp.errors import UsageError
-from plrp.vision.preprocessing import Geometry
+from plrp.models.preprocessing import Preprocessing
 
 from .photographs import SUFFIXES, BadImage, Photograph, read_mask, read_photograph
+from .preprocessing import network_input, network_mask, network_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,30 +30,30 @@ _WNID = re.compile(r"n\d{8}")
 
 
 class DatasetError(UsageError):
-    """A folder that is not laid out as the data set expects; the message says what was looked for."""
+    """A folder without the layout that the data set expects; the message says what was looked for."""
 
 
-class _Samples(ABC):
-    """Photographs by index: what every data set here shares."""
+class _PhotographSet(ABC):
+    """Photographs by index: what all data sets here have in common."""
 
     paths: list[Path]
-    geometry: Geometry
+    preprocessing: Preprocessing
 
     def __len__(self) -> int:
         return len(self.paths)
 
     @property
     def names(self) -> list[str]:
-        """Name of every sample: its file name without suffix."""
+        """The name of every sample: its file name without the suffix."""
         return [path.stem for path in self.paths]
 
     def photograph(self, index: int) -> Photograph:
-        """The sample as it is in its file, upright RGB."""
+        """The sample as it is in its file, as upright RGB."""
         return read_photograph(self.paths[index])
 
     def picture(self, index: int) -> Image:
         """The sample as the network sees it, as an RGB picture to draw heatmaps on."""
-        return self.geometry.picture(self.photograph(index))
+        return network_picture(self.photograph(index), self.preprocessing)
 
     @abstractmethod
     def __getitem__(self, index: int) -> Any: ...
@@ -61,85 +62,82 @@ class _Samples(ABC):
         return (self[index] for index in range(len(self)))
 
 
-class Photographs(_Samples):
+class Photographs(_PhotographSet):
     """A folder of any images, with a folder of masks if there is one.
 
     `photographs[i]` is the image (3, height, width), or (image, mask) with the mask bool (height, width).
-    Image and mask belong together by name without suffix (`a/0001.jpg`, `b/0001.png`). Bright mask pixels are
+    An image and its mask have the same name apart from the suffix (`a/0001.jpg`, `b/0001.png`). Bright mask pixels are
     inside.
     """
 
     def __init__(
-        self, images: str | Path, masks: str | Path | None = None, *, geometry: Geometry | None = None
+        self, images: str | Path, masks: str | Path | None = None, *, preprocessing: Preprocessing | None = None
     ) -> None:
-        self.geometry = geometry or Geometry()
+        self.preprocessing = preprocessing or Preprocessing()
         self.paths = _images_in(Path(images))
         self.masks: list[Path] | None = None
         if masks is not None:
-            of_name = {path.stem: path for path in _images_in(Path(masks))}
-            lonely = [path.name for path in self.paths if path.stem not in of_name]
-            if lonely:
+            by_name = {path.stem: path for path in _images_in(Path(masks))}
+            unpaired = [path.name for path in self.paths if path.stem not in by_name]
+            if unpaired:
                 raise DatasetError(
-                    f"{len(lonely)} of {len(self.paths)} images in {images} have no mask of the same name in "
-                    f"{masks} (first: {lonely[0]})."
+                    f"{len(unpaired)} of {len(self.paths)} images in {images} have no mask of the same name in "
+                    f"{masks} (first: {unpaired[0]})."
                 )
-            self.masks = [of_name[path.stem] for path in self.paths]
+            self.masks = [by_name[path.stem] for path in self.paths]
 
-    def mask(self, index: int) -> Tensor:
-        """The sample's mask: bool (height, width), True on the object."""
+    def mask(self, index: int, photograph: Photograph | None = None) -> Tensor:
+        """The sample's mask: bool (height, width), True on the object; `photograph` if it was read already."""
         if self.masks is None:
             raise DatasetError("this data set was opened without masks.")
-        return self._mask(index, self.photograph(index))
-
-    def _mask(self, index: int, photograph: Photograph) -> Tensor:
-        assert self.masks is not None
+        photograph = photograph or self.photograph(index)
         mask, size = read_mask(self.masks[index])
         if size != photograph.size:
             raise BadImage(
                 f"{self.masks[index]} is {size[0]} x {size[1]} but {photograph.path} is "
                 f"{photograph.size[0]} x {photograph.size[1]}."
             )
-        return self.geometry.mask(mask, size)
+        return network_mask(mask, size, self.preprocessing)
 
     def __getitem__(self, index: int) -> Any:
         photograph = self.photograph(index)
-        image = self.geometry.tensor(photograph)
-        return image if self.masks is None else (image, self._mask(index, photograph))
+        image = network_input(photograph, self.preprocessing)
+        return image if self.masks is None else (image, self.mask(index, photograph))
 
 
 class ECSSD(Photographs):
     """The Extended Complex Scene Saliency Dataset: photographs with pixel masks of their salient object.
 
     `root` holds `images/0001.jpg` … and `ground_truth_mask/0001.png` …, as its authors ship them (Shi, Yan,
-    Xu and Jia 2015). `ecssd[i]` is (image (3, 224, 224), mask (224, 224) bool) with the default geometry.
+    Xu and Jia 2015). `ecssd[i]` is (image (3, 224, 224), mask (224, 224) bool) with the default preprocessing.
     """
 
-    def __init__(self, root: str | Path, *, geometry: Geometry | None = None) -> None:
+    def __init__(self, root: str | Path, *, preprocessing: Preprocessing | None = None) -> None:
         images, masks = Path(root) / "images", Path(root) / "ground_truth_mask"
         if not images.is_dir() or not masks.is_dir():
             raise DatasetError(
                 f"{root} is not ECSSD: it should hold the folders images and ground_truth_mask, as its "
                 "authors' two archives do."
             )
-        super().__init__(images, masks, geometry=geometry)
+        super().__init__(images, masks, preprocessing=preprocessing)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return cast("tuple[Tensor, Tensor]", super().__getitem__(index))
 
 
-class ImageNet(_Samples):
+class ImageNet(_PhotographSet):
     """ImageNet's validation photographs with their classes, in torchvision's order of the classes.
 
     `imagenet[i]` is (image (3, height, width), label), and with `boxes` (image, label, mask): the mask is
-    True inside the bounding boxes of the labelled class.
+    True inside the bounding boxes of that class.
 
     root: folder of the photographs, flat (`ILSVRC2012_val_00000001.JPEG`) or one folder per class
         (`n01440764/…`).
-    class_index: JSON of index to (wnid, name), such as Keras' `imagenet_class_index.json`; looked for as
-        `class_index.json` in `root`; not needed where `root` has all 1,000 class folders.
+    class_index: JSON from index to (wnid, name), such as Keras' `imagenet_class_index.json`; by default
+        `class_index.json` in `root`; not needed if `root` has all 1,000 class folders.
     labels: text file of `file-name label` lines, label a class index or a wnid (Caffe's `val.txt`), or
-        Kaggle's `LOC_val_solution.csv`. Without it a label is the wnid in the folder's name, the file's name
-        or the box file.
+        Kaggle's `LOC_val_solution.csv`. Without it, the wnid in the folder's name, the file's name or
+        the box file is the label.
     boxes: folder of the bounding boxes, one XML file per photograph (PASCAL VOC format).
     """
 
@@ -150,9 +148,9 @@ class ImageNet(_Samples):
         class_index: str | Path | None = None,
         labels: str | Path | None = None,
         boxes: str | Path | None = None,
-        geometry: Geometry | None = None,
+        preprocessing: Preprocessing | None = None,
     ) -> None:
-        self.geometry = geometry or Geometry()
+        self.preprocessing = preprocessing or Preprocessing()
         root = Path(root)
         self.paths = _images_in(root, deep=True)
         self.boxes = None if boxes is None else self._box_files(Path(boxes))
@@ -163,31 +161,28 @@ class ImageNet(_Samples):
         number = {wnid: label for label, wnid in enumerate(self.wnids)}
         self.labels = [self._label(path, given, number) for path in self.paths]
 
-    def mask(self, index: int) -> Tensor:
-        """True inside the bounding boxes of the sample's class: bool (height, width)."""
-        if self.boxes is None:
-            raise DatasetError("ImageNet was opened without boxes.")
-        return self._mask(index, self.photograph(index))
-
     def __getitem__(self, index: int) -> Any:
         photograph = self.photograph(index)
-        image, label = self.geometry.tensor(photograph), self.labels[index]
-        return (image, label) if self.boxes is None else (image, label, self._mask(index, photograph))
+        image, label = network_input(photograph, self.preprocessing), self.labels[index]
+        return (image, label) if self.boxes is None else (image, label, self.mask(index, photograph))
 
     def _box_files(self, folder: Path) -> dict[str, Path]:
         files = {path.stem: path for path in sorted(folder.rglob("*.xml"))} if folder.is_dir() else {}
-        lonely = [path.name for path in self.paths if path.stem not in files]
-        if lonely:
+        unpaired = [path.name for path in self.paths if path.stem not in files]
+        if unpaired:
             raise DatasetError(
-                f"{len(lonely)} of {len(self.paths)} photographs have no bounding boxes in {folder} "
-                f"(first: {lonely[0]}, looked for as {Path(lonely[0]).stem}.xml)."
+                f"{len(unpaired)} of {len(self.paths)} photographs have no bounding boxes in {folder} "
+                f"(first: {unpaired[0]}, looked for as {Path(unpaired[0]).stem}.xml)."
             )
         return files
 
-    def _mask(self, index: int, photograph: Photograph) -> Tensor:
+    def mask(self, index: int, photograph: Photograph | None = None) -> Tensor:
+        """True inside the bounding boxes of the sample's class: bool (height, width)."""
         from PIL import Image as pil
 
-        assert self.boxes is not None
+        if self.boxes is None:
+            raise DatasetError("ImageNet was opened without boxes.")
+        photograph = photograph or self.photograph(index)
         objects, (width, height) = _read_boxes(self.boxes[self.paths[index].stem])
         wnid = self.wnids[self.labels[index]]
         boxes = [box for name, box in objects if name == wnid] or [box for _, box in objects]
@@ -196,13 +191,13 @@ class ImageNet(_Samples):
         for left, top, right, bottom in boxes:
             rows = slice(round(top * scale_y), max(round(top * scale_y) + 1, round(bottom * scale_y)))
             inside[rows, round(left * scale_x) : max(round(left * scale_x) + 1, round(right * scale_x))] = 255
-        return self.geometry.mask(pil.fromarray(inside), photograph.size)
+        return network_mask(pil.fromarray(inside), photograph.size, self.preprocessing)
 
     def _label(self, path: Path, given: Mapping[str, str], number: Mapping[str, int]) -> int:
         label = given.get(path.stem)
         if label is not None and not _WNID.fullmatch(label):
             if not label.isdigit() or int(label) >= len(self.wnids):
-                raise DatasetError(f"the label {label!r} of {path.name} is not one of {len(self.wnids)} classes.")
+                raise DatasetError(f"the label {label!r} of {path.name} is not one of the {len(self.wnids)} classes.")
             return int(label)
         wnid = label or _wnid_in(path.parent.name) or _wnid_in(path.stem) or self._wnid_of_boxes(path)
         if wnid is None:
@@ -231,8 +226,8 @@ def _images_in(folder: Path, deep: bool = False) -> list[Path]:
 
 
 def _wnid_in(name: str) -> str | None:
-    found = _WNID.search(name)
-    return found.group() if found else None
+    match = _WNID.search(name)
+    return match.group() if match else None
 
 
 def _read_class_index(root: Path, file: str | Path | None) -> Sequence[tuple[str, str]]:
@@ -251,7 +246,7 @@ def _read_class_index(root: Path, file: str | Path | None) -> Sequence[tuple[str
     folders = sorted(path.name for path in root.iterdir() if path.is_dir() and _WNID.fullmatch(path.name))
     if len(folders) != 1000:
         raise DatasetError(
-            f"{root} has no class_index.json and {len(folders)} class folders, so the classes' numbers are "
+            f"{root} has no class_index.json and {len(folders)} class folders, so the class numbers are "
             "unknown; pass class_index= (Keras' imagenet_class_index.json)."
         )
     return [(wnid, wnid) for wnid in folders]
@@ -268,7 +263,7 @@ def _read_labels(file: Path) -> dict[str, str]:
             continue
         if len(fields) == 1:
             raise DatasetError(
-                f"{file} has no file names; lines of one number, as in ILSVRC's ground_truth.txt, count the "
+                f"{file} has no file names; lines of one number, as in ILSVRC's ground_truth.txt, number the "
                 "classes in another order: use lines of file name and label."
             )
         labels[Path(fields[0]).stem] = fields[1]

@@ -1,4 +1,4 @@
-"""One photograph explained: prediction, relevance per variant, figures, and a file that says how it was made."""
+"""One photograph explained: prediction, relevance per variant, figures, and a file that records how it was made."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import plrp
+from plrp import __version__
 from plrp.composites import Composite
+from plrp.composites import composite as composite_by_name
 from plrp.errors import UsageError
 from plrp.files import new_file
 from plrp.models.loading import LoadedModel, imagenet_categories, load, nearest
+from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
-from plrp.vision.preprocessing import Geometry
+from plrp.tape.trace import trace as trace_model
 
 from .figures import comparison_figure, explanation_figure
 from .flows import flow, thinning
 from .layers import flow_figure, thinning_figure
 from .photographs import Photograph, read_photograph
+from .preprocessing import network_input, network_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,14 +38,14 @@ LRP = "LRP"
 
 
 class ClassError(UsageError):
-    """A class that a model does not have, or names that are not those of its classes."""
+    """A class that the model does not have, or class names that do not fit it."""
 
 
 @dataclass(frozen=True)
 class ExplainedPhotograph:
     """What a model saw in a photograph, and why.
 
-    relevance: by variant, "LRP" first, each (3, height, width), for the class `target`.
+    relevance: of the class `target`, by variant, "LRP" first; each (3, height, width).
     prunings: how each variant was pruned; None for LRP.
     """
 
@@ -59,7 +62,7 @@ class ExplainedPhotograph:
 
     @property
     def probabilities(self) -> Tensor:
-        """Softmax of the logits; the sigmoid where there is only one."""
+        """Softmax of the logits, or the sigmoid if there is only one."""
         return self.logits.softmax(0) if len(self.logits) > 1 else self.logits.sigmoid()
 
     @property
@@ -78,7 +81,7 @@ class ExplainedPhotograph:
 
     @property
     def title(self) -> str:
-        """Photograph and explained class, in one line."""
+        """Photograph, explained class and model, in one line."""
         score = float(self.logits[self.target])
         return f"{self.photograph.name}: {self.target_name} (score {score:.2f}), {self.model.name.split(':')[-1]}"
 
@@ -98,29 +101,26 @@ class ExplainedPhotograph:
         return comparison_figure(self.picture, self.relevance[LRP], rows, title=self.title, **options)
 
     def layer_figures(self, variant: str | None = None) -> dict[str, Figure]:
-        """How relevance thins (`layers`) and which channels it takes (`flow`), for a variant (default: the
-        last).
-        """
+        """How relevance thins (`layers`) and which channels it flows through (`flow`), of a variant (default: the last)."""
         name = variant or list(self.prunings)[-1]
         pruning = self.prunings[name]
-        how: dict[str, Any] = {"target": self.target, "composite": self.composite}
-        plain = thinning(self.trace, self.trace.explain(layers=True, **how))
-        pruned = thinning(self.trace, self.trace.explain(layers=True, pruning=pruning, **how))
+        options: dict[str, Any] = {"target": self.target, "composite": self.composite}
+        plain = thinning(self.trace, self.trace.explain(layers=True, **options))
+        pruned = thinning(self.trace, self.trace.explain(layers=True, pruning=pruning, **options))
         title = f"{self.title}, {name}"
         return {
             "layers": thinning_figure(plain, pruned, name=name, title=self.title),
-            "flow": flow_figure(flow(self.trace, pruning=pruning, **how), target=self.target_name, title=title),
+            "flow": flow_figure(flow(self.trace, pruning=pruning, **options), target=self.target_name, title=title),
         }
 
     def save(self, path: str | Path) -> None:
-        """Write relevance, logits and settings as `.npz`: numbers and text only, so that `np.load` needs no
-        pickle.
+        """Write relevance, logits and settings as `.npz`: numbers and text only, so `np.load` needs no pickle.
 
-        `relevance` is (variant, 3, height, width), `variants` their names, `input` what the network saw,
-        `settings` JSON of how it was made.
+        `relevance` is (variant, 3, height, width), `variants` their names, `input` what the network saw, `settings` a
+        JSON record of how it was made.
         """
         settings = {
-            "plrp": plrp.__version__,
+            "plrp": __version__,
             "photograph": str(self.photograph.path),
             "model": self.model.name,
             "weights": self.model.weights,
@@ -154,9 +154,9 @@ def explain_photograph(
 ) -> ExplainedPhotograph:
     """Explain a photograph with LRP and with each of `prunings`, from one forward pass.
 
-    model: what `plrp.models.load` gives, or a name for it to load; a module of your own reads photographs as
-    torchvision's do (`Geometry`).
-    target: a class by number or by name; the winning class by default.
+    model: what `plrp.models.load` returns, or a name for it to load; a plain module gets photographs as most of
+        torchvision's models do (the default `Preprocessing`).
+    target: a class by number or by name; by default the winning class.
     """
     if isinstance(model, str):
         model = load(model)
@@ -164,43 +164,40 @@ def explain_photograph(
         model = LoadedModel(model, type(model).__name__, "its own")
     if not isinstance(photograph, Photograph):
         photograph = read_photograph(photograph)
-    geometry = model.geometry or Geometry()
-    inputs = geometry.tensor(photograph)[None].to(device)
-    trace = plrp.trace(model.module, inputs)
+    preprocessing = model.preprocessing or Preprocessing()
+    inputs = network_input(photograph, preprocessing)[None].to(device)
+    trace = trace_model(model.module, inputs)
     if not isinstance(trace.output, Tensor) or trace.output.dim() != 2:
-        raise ClassError(f"{model.name} is no classifier: its output is not (batch, classes).")
+        raise ClassError(f"{model.name} is not a classifier: its output is not (batch, classes).")
     logits = trace.output[0].detach().float().cpu()
     categories = categories_of(model, len(logits))
     chosen = int(logits.argmax()) if target is None else class_number(target, categories)
     variants: dict[str, Pruning | None] = {LRP: None, **{variant_name(pruning): pruning for pruning in prunings}}
-    rules = composite_for(composite, geometry)
+    rules = composite_for(composite, preprocessing)
     found = trace.sweep(list(variants.values()), target=chosen, composite=rules)
     relevance = {name: e.relevance[0].float().cpu() for name, e in zip(variants, found, strict=True)}
-    picture = geometry.picture(photograph)
+    picture = network_picture(photograph, preprocessing)
     return ExplainedPhotograph(
         photograph, picture, model, rules, logits, chosen, categories, relevance, variants, trace
     )
 
 
-def composite_for(name: str, geometry: Geometry) -> Composite:
-    """A composite by name; the box of `epsilon-gamma-box` is that of normalised pixels between black and
-    white.
-    """
+def composite_for(name: str, preprocessing: Preprocessing) -> Composite:
+    """A composite by name; the box of `epsilon-gamma-box` goes from a normalised black to a normalised white pixel."""
     if name != "epsilon-gamma-box":
-        return plrp.composite(name)
-    mean, std = torch.tensor(geometry.mean).view(3, 1, 1), torch.tensor(geometry.std).view(3, 1, 1)
-    # A hair wider than black and white: pixels on the border are rounded differently on their way.
-    return plrp.composite(name, low=(0 - mean) / std - 1e-4, high=(1 - mean) / std + 1e-4)
+        return composite_by_name(name)
+    black, white = (preprocessing.normalise(torch.full((3, 1, 1), value)) for value in (0.0, 1.0))
+    return composite_by_name(name, low=black - 1e-4, high=white + 1e-4)  # a hair wider: pixels are rounded on their way
 
 
 def variant_name(pruning: Pruning) -> str:
-    """How figures call a pruning: `PLRP-λ, gain 1, p = 0.15`."""
+    """The name of a pruning in figures: `PLRP-λ, gain 1, p = 0.15`."""
     gain = "" if pruning.sparsity_gain is None else f", gain {pruning.sparsity_gain:g}"
     return f"{pruning.label}{gain}" + ("" if pruning.p is None else f", p = {pruning.p:g}")
 
 
 def categories_of(model: LoadedModel, classes: int) -> tuple[str, ...]:
-    """The names of a model's classes: its own, ImageNet's where there are 1,000, else their numbers."""
+    """The names of a model's classes: its own, ImageNet's if there are 1,000, or else numbers."""
     if model.categories is not None:
         if len(model.categories) != classes:
             raise ClassError(f"{model.name} has {classes} outputs but {len(model.categories)} class names.")
@@ -211,7 +208,7 @@ def categories_of(model: LoadedModel, classes: int) -> tuple[str, ...]:
 
 
 def class_number(target: int | str, categories: Sequence[str]) -> int:
-    """The number of a class given by number or name, case and underscores aside; the nearest names on a miss."""
+    """The number of a class given by number or by name, ignoring case and underscores."""
     if isinstance(target, int) or target.strip().lstrip("-").isdigit():
         number = int(target)
         if not 0 <= number < len(categories):
@@ -225,6 +222,6 @@ def class_number(target: int | str, categories: Sequence[str]) -> int:
     hint = (
         f"the nearest are {', '.join(f'{name} ({categories.index(name)})' for name in close)}"
         if close
-        else (f"give a number from 0 to {len(categories) - 1}")
+        else f"give a number from 0 to {len(categories) - 1}"
     )
     raise ClassError(f"no class is called {target!r}; {hint}.")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 INK, FAINT = "#222222", "#767676"
-LONGEST_NAME = 26  # characters of a class name or caption before it is cut
+LONGEST_NAME = 26  # characters of a class name or caption; longer ones are cut
 
 
 def grid_of(rows: int, columns: int, *, side: float = 2.2, bar: bool = True) -> tuple[Figure, Any]:
@@ -50,10 +50,10 @@ def explanation_figure(
     percentile: float = 99.5,
     dilate: int | str = "auto",
 ) -> Figure:
-    """One photograph explained: the picture and a heatmap per entry of `maps`; below, what was predicted.
+    """One photograph explained: the picture and a heatmap per entry of `maps`; below, the prediction.
 
-    The last map is drawn twice more, over the picture, and as an outline around the region that holds 80% of
-    its positive relevance. `classes` are (name, probability), strongest first; `target` is the explained one.
+    The last map is drawn twice more: over the picture, and as an outline of the region that holds 80% of its
+    positive relevance. `classes` are (name, probability), strongest first; `target` is the explained one.
     """
     figure, axes = grid_of(2, max(3, 1 + len(maps)))
     above, below = list(axes[0]), list(axes[1])
@@ -66,7 +66,7 @@ def explanation_figure(
     over = heatmap(last, picture=picture, colours=colours, percentile=percentile, dilate=dilate)  # type: ignore[arg-type]
     show_classes(below[0], classes, target)
     below[1].imshow(over.numpy(), interpolation="nearest")
-    titled(below[1], f"{last_name}, overlay")
+    set_title(below[1], f"{last_name}, overlay")
     show_outline(below[2], picture, last, f"{last_name}, outline")
     if title:
         figure.suptitle(title, fontsize=10, color=INK)
@@ -86,7 +86,7 @@ def comparison_figure(
 ) -> Figure:
     """The paper's grid: a row per variant, a column per proportion p, photograph and LRP on the left.
 
-    `name` is what stands over the picture.
+    `name` is the title of the picture.
     """
     proportions = list(next(iter(variants.values())))
     figure, axes = grid_of(max(2, len(variants)), 1 + len(proportions), side=1.9, bar=False)
@@ -109,7 +109,7 @@ def comparison_figure(
 def show_picture(ax: Axes, picture: Image, title: str = "") -> None:
     """A photograph as the network sees it."""
     ax.imshow(np.asarray(picture))
-    titled(ax, title)
+    set_title(ax, title)
 
 
 def show_map(
@@ -117,7 +117,7 @@ def show_map(
 ) -> None:
     """A heatmap with the share of pixels that hold relevance below it."""
     ax.imshow(drawn.numpy(), interpolation="nearest")
-    titled(ax, title)
+    set_title(ax, title)
     values, _ = summed_over_channels(relevance)
     ax.set_xlabel(f"{percent(np.count_nonzero(values) / values.size)} of pixels", fontsize=7, color=FAINT, labelpad=2)
     if colour_bar and drawn.limits[0] > 0:
@@ -125,7 +125,7 @@ def show_map(
 
 
 def show_outline(ax: Axes, picture: Image, relevance: Tensor | np.ndarray, title: str = "", share: float = 0.8) -> None:
-    """The photograph with a line around where `share` of the positive relevance gathers; the rest is dimmed."""
+    """The photograph with an outline of the region that holds `share` of the positive relevance; the rest is dimmed."""
     values, _ = summed_over_channels(relevance)
     field, level = outline_level(values[0], share)
     pixels = np.asarray(picture).astype(float)
@@ -135,12 +135,12 @@ def show_outline(ax: Axes, picture: Image, relevance: Tensor | np.ndarray, title
     if np.isfinite(level) and field.min() < level < field.max():
         ax.contour(field, levels=[level], colors=["white"], linewidths=2.2)
         ax.contour(field, levels=[level], colors=["#d42a20"], linewidths=1.1)
-    titled(ax, title)
+    set_title(ax, title)
     ax.set_xlabel(f"{percent(share)} of the positive relevance", fontsize=7, color=FAINT, labelpad=2)
 
 
 def show_classes(ax: Axes, classes: Sequence[tuple[str, float]], target: str = "") -> None:
-    """The strongest classes with their probabilities as bars; the explained one in red."""
+    """The strongest classes with their probabilities as bars; the explained class in red."""
     places = np.arange(len(classes))[::-1]
     colours = ["#d42a20" if name == target else "#9aa5b1" for name, _ in classes]
     ax.barh(places, [probability for _, probability in classes], color=colours, height=0.34)
@@ -149,18 +149,18 @@ def show_classes(ax: Axes, classes: Sequence[tuple[str, float]], target: str = "
         ax.text(1, place + 0.24, percent(probability), fontsize=7, va="bottom", ha="right", color=FAINT)
     ax.set_xlim(0, 1)
     ax.set_ylim(-0.4, len(classes) - 0.2)
-    titled(ax, "prediction")
+    set_title(ax, "prediction")
     for spine in ax.spines.values():
         spine.set_visible(False)
 
 
-def titled(ax: Axes, title: str) -> None:
-    """The title of a panel."""
+def set_title(ax: Axes, title: str) -> None:
+    """Put a title over a panel."""
     ax.set_title(title, fontsize=8.5, pad=4, color=INK)
 
 
 def percent(share: float) -> str:
-    """A share as a percentage with two digits that matter: 0.04%, 4.1%, 41%."""
+    """A share as a percentage with two significant digits: 0.04%, 4.1%, 41%."""
     value = 100 * share
     if value == 0 or value >= 99.95:
         return f"{value:.0f}%"

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plrp.composites import Composite, nearest, resolve
-from plrp.explanation import Explanation, Walk
-from plrp.fast.neurons import Relevance, dense
+from plrp.composites import Composite, resolve
+from plrp.explanation import Explanation
 from plrp.pruning import Pruning
+from plrp.spelling import nearest
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op, Value
+from plrp.walk import Walk
 
 INPUT = "input"
 
@@ -178,25 +179,21 @@ def flow(
 class _RecordingWalk(Walk):
     """A walk that keeps what every tensor held before and after its pruning."""
 
-    sparse = False
-
     def __init__(self, trace: Trace, target: Any, composite: Composite, pruning: Pruning | None) -> None:
         super().__init__(trace, target, composite, pruning, set(), ledger=False)
         self.before: dict[int, Tensor] = {}
         self.after: dict[int, Tensor] = {}
 
-    def _collect(self, value: Value) -> Relevance | None:
+    def collect(self, value: Value) -> Tensor | None:
         before = self.relevance.get(id(value))
-        after = super()._collect(value)
+        after: Tensor | None = super().collect(value)
         if before is not None and after is not None:
-            self.before[id(value)], self.after[id(value)] = dense(before), dense(after)
+            self.before[id(value)], self.after[id(value)] = before, after
         return after
 
 
 class _ReplayingWalk(Walk):
     """A part of a recorded walk again, with other relevance: every tensor is cut and scaled as it was."""
-
-    sparse = False
 
     def __init__(self, recorded: _RecordingWalk) -> None:
         super().__init__(recorded.trace, None, recorded.composite, None, set(), ledger=False)
@@ -210,13 +207,13 @@ class _ReplayingWalk(Walk):
         for op in reversed(self.recorded.start.ops):
             if any(output is lower for output in op.outputs):
                 break
-            given = [self._collect(value) for value in op.outputs]
+            given = [self.collect(value) for value in op.outputs]
             if any(r is not None for r in given):
-                self._hand_down(op, given)
-        arrived = self._collect(lower)
-        return torch.zeros_like(lower.data) if arrived is None else dense(arrived)
+                self.hand_down(op, given)
+        arrived = self.collect(lower)
+        return torch.zeros_like(lower.data) if arrived is None else arrived
 
-    def _collect(self, value: Value) -> Relevance | None:
+    def collect(self, value: Value) -> Tensor | None:
         relevance = self.relevance.pop(id(value), None)
         if relevance is None or id(value) == self.untouched:
             return relevance
@@ -224,9 +221,7 @@ class _ReplayingWalk(Walk):
         if before is after:
             return relevance
         # What pruning did to each neuron, as a factor: 0 where it was cut, λ where it was scaled.
-        return dense(relevance) * torch.where(
-            before == 0, torch.zeros_like(before), after / before.where(before != 0, 1.0)
-        )
+        return relevance * torch.where(before == 0, torch.zeros_like(before), after / before.where(before != 0, 1.0))
 
 
 def _chosen_passages(trace: Trace, layers: Sequence[str] | None, count: int) -> list[Value]:

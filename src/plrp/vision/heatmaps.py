@@ -1,7 +1,7 @@
-"""Draw relevance: colours symmetric about zero, a robust scale, and no surviving pixel lost to the eye.
+"""Draw relevance: colours symmetric about zero, a robust scale, and no surviving pixel too small to see.
 
-`heatmap` turns relevance into pixels; what it returns can be taken as an array, as a Pillow picture, or saved
-as PNG (also transparent), SVG or PDF with labels that stay text.
+`heatmap` turns relevance into pixels, as an array, a Pillow picture, or a file: PNG (also transparent), SVG or PDF with
+labels that stay text.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
-# From most negative over zero to most positive, evenly spaced. Red and blue, and orange and purple, stay
-# apart for red-green and blue-yellow blind eyes; lightness falls evenly to both ends, so a grey print keeps
-# the strength.
+# From most negative through zero to most positive, evenly spaced. Red-green and blue-yellow blind readers can tell red
+# from blue and orange from purple; lightness falls evenly towards both ends, so a grey print still shows the strength.
 COLOURS: dict[str, tuple[str, ...]] = {
     "red-blue": ("#08306b", "#1f63b0", "#74add9", "#ffffff", "#f79b74", "#d42a20", "#7d0416"),
     "orange-purple": ("#2d0f57", "#6a479f", "#b5a2d4", "#ffffff", "#fbb863", "#d8690a", "#7a3300"),
@@ -42,7 +41,7 @@ class Heatmap:
 
     rgba: uint8 (batch, height, width, 4).
     values: the drawn values, channels summed (and dilated), float (batch, height, width).
-    limits: the relevance that the ends of the colour scale stand for, (batch,); 0 for a map of zeros.
+    limits: the relevance at the ends of the colour scale, (batch,); 0 for a map of zeros.
     """
 
     rgba: np.ndarray
@@ -56,7 +55,7 @@ class Heatmap:
         return len(self.rgba)
 
     def numpy(self) -> np.ndarray:
-        """The pixels, uint8 (height, width, 4); with the batch in front where a batch was given."""
+        """The pixels, uint8 (height, width, 4); (batch, height, width, 4) if a batch was given."""
         return self.rgba if self.batched else self.rgba[0]
 
     def pil(self, index: int = 0) -> Image:
@@ -69,7 +68,7 @@ class Heatmap:
         self, titles: Sequence[str] | None = None, *, colour_bar: bool = True, columns: int = 4, side: float = 2.2
     ) -> Figure:
         """A matplotlib figure of all samples, `side` inches each, with a colour bar per sample."""
-        from .figures import grid_of, titled
+        from .figures import grid_of, set_title
 
         titles = list(titles) if titles is not None else [""] * len(self)
         if len(titles) != len(self):
@@ -81,7 +80,7 @@ class Heatmap:
                 ax.set_axis_off()
                 continue
             ax.imshow(self.rgba[index], interpolation="nearest")
-            titled(ax, titles[index])
+            set_title(ax, titles[index])
             if colour_bar and self.limits[index] > 0:
                 add_colour_bar(ax, self.colours, float(self.limits[index]), self.gamma)
         return figure
@@ -89,21 +88,21 @@ class Heatmap:
     def save(
         self, path: str | Path, *, titles: Sequence[str] | None = None, colour_bar: bool | None = None, dpi: int = 200
     ) -> None:
-        """Write the heatmap: `.png` holds just the pixels unless titles or a colour bar are asked for.
+        """Write the heatmap: `.png` holds only the pixels unless titles or a colour bar are requested.
 
-        `.svg` and `.pdf` hold the pixels as they are with titles and colour bar as text and vectors.
+        `.svg` and `.pdf` hold the same pixels, with titles and colour bar as text and vectors.
         """
         path = Path(path)
-        drawn = path.suffix.lower() in (".svg", ".pdf")
-        if drawn or titles is not None or colour_bar:
-            bar = drawn if colour_bar is None else colour_bar
+        vector = path.suffix.lower() in (".svg", ".pdf")
+        if vector or titles is not None or colour_bar:
+            bar = vector if colour_bar is None else colour_bar
             save_figure(self.figure(titles, colour_bar=bar), path, dpi=dpi)
         elif len(self) == 1:
             with new_file(path) as part:
                 self.pil().save(part, format="PNG" if path.suffix.lower() == ".png" else None)
         else:
             raise ValueError(
-                f"{len(self)} heatmaps do not fit one plain picture; pass titles, or save them one by one."
+                f"{len(self)} heatmaps do not fit one plain picture; pass titles, or save them one at a time."
             )
 
     def _repr_png_(self) -> bytes:  # how notebooks show it
@@ -132,21 +131,20 @@ def heatmap(
 
     relevance: (height, width), (channel, height, width) or (batch, channel, height, width); channels are
         summed.
-    picture: what lies under the heat, greyed and faded: a Pillow picture or an array (height, width, 3), or
-        one per sample. The heat covers it in proportion to its strength.
-    colours: "red-blue", "orange-purple" (both for colour-blind eyes too), "red-blue-dark", or a name
-        matplotlib knows.
-    scale: "sample" fits every sample for itself, "shared" all of them together; a number is the relevance at
-        the ends of the colours.
-    percentile: the ends of the colours are this percentile of |relevance| over its non-zero pixels: an
-        outlier does not turn the rest white, and pruning the small ones does not change what 'strong' looks
-        like beyond that.
-    gamma: below 1 lifts weak relevance, by |value / limit| ** gamma.
-    background: "transparent" gives strength as alpha over nothing; default is the colours' own zero.
-    opacity: of the strongest heat over a picture.
-    dilate: pixels by which each relevant pixel grows, so that a single survivor stays visible; "auto" grows
-        maps with few relevant pixels only (by 1 below 3%, by 2 below 0.5%).
-    enlarge: every pixel becomes a square of this side.
+    picture: the background, greyed and faded: a Pillow picture or an array (height, width, 3), or one per sample. The
+        heatmap covers it in proportion to its strength.
+    colours: "red-blue", "orange-purple" (both also for colour-blind readers), "red-blue-dark", or the name of a
+        matplotlib colour map.
+    scale: "sample" scales every sample by itself, "shared" all of them together; a number is the relevance at the ends
+        of the colour scale.
+    percentile: the ends of the colour scale are this percentile of |relevance| over the non-zero pixels, so that an
+        outlier does not turn everything else white.
+    gamma: below 1 makes weak relevance more visible, by |value / limit| ** gamma.
+    background: "transparent" shows strength as opacity; by default zero has the middle colour of the scale.
+    opacity: of the strongest relevance over a picture.
+    dilate: pixels by which each relevant pixel grows, so that a single survivor stays visible; "auto" grows only maps
+        with few relevant pixels (by 1 below 3%, by 2 below 0.5%).
+    enlarge: every pixel becomes a square with sides of this many pixels.
     """
     sums, batched = summed_over_channels(relevance)
     if not 0 < percentile <= 100:
@@ -159,8 +157,7 @@ def heatmap(
     limits = limits_of(sums, scale, percentile)
     strength = _strength(values, limits, gamma)  # −1 … 1
     table = colour_table(colours)
-    # Where alpha carries the strength, the pale middle of the colours would be fog: the hue starts half way
-    # out.
+    # Where opacity shows the strength, the pale middle of the colours would look like fog: start half way out.
     vivid = np.sign(strength) * (0.45 + 0.55 * np.abs(strength))
     cover = np.abs(strength) ** 0.5
     alpha = np.full(values.shape, 255.0)
@@ -195,7 +192,7 @@ def summed_over_channels(relevance: Tensor | np.ndarray) -> tuple[np.ndarray, bo
 
 
 def limits_of(values: np.ndarray, scale: Scale | float = "sample", percentile: float = 99.5) -> np.ndarray:
-    """The relevance at the ends of the colours for each sample of (batch, height, width)."""
+    """The relevance at the ends of the colour scale for each sample of (batch, height, width)."""
     if isinstance(scale, (int, float)):
         if not scale > 0:
             raise ValueError(f"the scale's limit is positive, not {scale}.")
@@ -219,15 +216,15 @@ def colour_table(colours: str) -> np.ndarray:
         return np.asarray(matplotlib.colormaps[colours](np.linspace(0, 1, 511)))[:, :3] * 255
     except (ImportError, KeyError) as error:
         raise ValueError(
-            f"there are no colours {colours!r}; take {', '.join(COLOURS)}, or one of matplotlib's diverging maps."
+            f"unknown colours {colours!r}: choose {', '.join(COLOURS)}, or one of matplotlib's diverging maps."
         ) from error
 
 
 def outline_level(values: np.ndarray, share: float = 0.8, blur: float | None = None) -> tuple[np.ndarray, float]:
-    """Where a map's relevance gathers: the blurred map, and the level whose region holds `share` of its mass.
+    """Where a map's relevance concentrates: the blurred map, and the level above which lies `share` of its mass.
 
-    values: positive relevance counts, (height, width). blur: standard deviation in pixels (default: 2.5% of
-        the side).
+    values: (height, width); only positive relevance counts. blur: standard deviation in pixels (default: 2.5% of the
+        longer side).
     """
     positive = np.clip(values, 0, None)
     field = _blurred(positive, blur if blur is not None else 0.025 * max(values.shape))
@@ -253,7 +250,7 @@ def add_colour_bar(ax: Axes, colours: str, limit: float, gamma: float = 1.0) -> 
 
 
 def _dilated(values: np.ndarray, dilate: int | str) -> np.ndarray:
-    """Every pixel takes the strongest value within `dilate` pixels; its own sign competes with the other's."""
+    """Every empty pixel takes the strongest value, of either sign, within `dilate` pixels."""
     if dilate == "auto":
         share = np.count_nonzero(values) / values.size
         radius = 0 if share == 0 or share >= 0.03 or min(values.shape) < 64 else (1 if share >= 0.005 else 2)
@@ -270,7 +267,7 @@ def _dilated(values: np.ndarray, dilate: int | str) -> np.ndarray:
         for part in (field.clamp(min=0), (-field).clamp(min=0))
     )
     grown = np.where(positive >= negative, positive, -negative)
-    return np.where(values != 0, values, grown)  # a relevant pixel keeps its own value
+    return np.where(values != 0, values, grown)
 
 
 def _strength(values: np.ndarray, limits: np.ndarray, gamma: float) -> np.ndarray:
@@ -285,7 +282,7 @@ def _coloured(strength: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def _faded(picture: np.ndarray) -> np.ndarray:
-    """A grey, light version of a picture, for heat to stand out from: float (height, width, 3)."""
+    """A light grey version of a picture, from which colours stand out: float (height, width, 3)."""
     grey = picture[..., :3].astype(float) @ np.array([0.299, 0.587, 0.114])
     return np.repeat((0.55 * grey + 0.45 * 255)[..., None], 3, axis=-1)
 
@@ -300,8 +297,8 @@ def _pictures(picture: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
     for array in arrays:
         if array.ndim != 3 or array.shape[:2] != shape[1:] or array.shape[2] < 3:
             raise ValueError(
-                f"the picture is {array.shape}, the relevance {shape[1:]}: take the picture the network saw "
-                "(Geometry.picture)."
+                f"the picture is {array.shape}, the relevance {shape[1:]}: pass the picture that the network saw "
+                "(plrp.vision.network_picture)."
             )
     if len(arrays) != shape[0]:
         raise ValueError(f"{len(arrays)} pictures were given for {shape[0]} samples.")

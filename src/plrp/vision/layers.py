@@ -1,4 +1,4 @@
-"""Figures of the layers between: how relevance thins on its way down, and which channels it takes."""
+"""Figures of the hidden layers: how relevance thins on its way down, and through which channels it flows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from .figures import FAINT, INK, percent, shortened, titled
+from .figures import FAINT, INK, percent, set_title, shortened
 from .flows import INPUT, Flow, Level, Thinning, channel_share
 from .heatmaps import heatmap
 
@@ -25,11 +25,10 @@ CHANNEL_NAMES = ("red", "green", "blue")
 def thinning_figure(
     plain: Sequence[Thinning], pruned: Sequence[Thinning], *, name: str = "PLRP", title: str = "", maps: int = 6
 ) -> Figure:
-    """Per layer, from the output to the input: what survives of neurons and channels, and where in the
-    picture.
+    """Layer by layer from the output to the input: which share of neurons and channels survives, and where.
 
-    plain, pruned: of LRP and of the pruned explanation, `name`, for the same layers. Lines join the layers
-    that all relevance passes; dots are layers inside residual blocks.
+    plain, pruned: for the same layers, of LRP and of the pruned explanation, called `name`. Lines join the layers that
+    all relevance passes; dots are layers inside residual blocks.
     """
     from matplotlib.figure import Figure
 
@@ -51,7 +50,7 @@ def thinning_figure(
             ax.plot(through, [shares[i] for i in through], color=colour, marker="o", ms=3.2, lw=1.4, label=label)
             ax.plot(shares, color=colour, marker=".", ms=2.5, lw=0, alpha=0.45)
         _layer_axis(ax, [row.layer for row in pruned], through)
-        titled(ax, heading)
+        set_title(ax, heading)
         ax.set_ylabel("%", fontsize=7.5)
         if place == 0:
             ax.set_yscale("log")
@@ -65,7 +64,7 @@ def thinning_figure(
             ax = figure.add_subplot(strip[line, column])
             _show_space(ax, rows[index].space)
             if line == 0:
-                titled(ax, shortened(rows[index].layer, 18))
+                set_title(ax, shortened(rows[index].layer, 18))
             if column == 0:
                 ax.set_ylabel(label, fontsize=8, color=INK)
     if title:
@@ -74,10 +73,10 @@ def thinning_figure(
 
 
 def flow_figure(flow: Flow, *, target: str = "", title: str = "", picture: Image | None = None) -> Figure:
-    """The way of the relevance through the network, output on the left: the paper's Figure 1(b), computed.
+    """How relevance flows through the network, output on the left: the paper's Figure 1(b), computed.
 
-    Nodes are channels; a node shows where in the picture its relevance lies. Red edges carry positive, blue
-    negative relevance, width by amount; grey nodes and edges are LRP's that pruning cut off.
+    Nodes are channels; a node shows where in the picture its relevance lies. Red edges carry positive and blue edges
+    negative relevance, their width is its amount; grey nodes and edges show what LRP has and pruning cut off.
     """
     from matplotlib.figure import Figure
 
@@ -111,7 +110,7 @@ def flow_figure(flow: Flow, *, target: str = "", title: str = "", picture: Image
     figure.text(
         0.012,
         0.012,
-        "red, blue: positive, negative relevance; width by amount within a column; grey: pruned, as LRP has it",
+        "red, blue: positive, negative relevance; width: amount within a column; grey: LRP's, cut off by pruning",
         fontsize=6.5,
         color=FAINT,
     )
@@ -165,7 +164,7 @@ def _draw_faded(
     below: dict[int, tuple[float, float]],
     faded: Tensor,
 ) -> None:
-    """LRP's flows from and to what was pruned, thin and grey."""
+    """LRP's flows from and to pruned channels, thin and grey."""
     widest = float(faded.abs().max()) if faded.numel() else 0.0
     for a, channel in enumerate((*level.shown, *level.pruned)):
         for other in (*lower.shown, *lower.pruned):

@@ -1,7 +1,7 @@
 """Read any photograph into plain RGB with bounded memory, or refuse it in one sentence.
 
-A folder of photographs from the world holds greyscale, CMYK, 16-bit and palette files, alpha channels, EXIF
-rotations, half-downloaded files and panoramas. All of them become 8-bit RGB here, upright, over white.
+Real folders of photographs hold greyscale, CMYK, 16-bit and palette files, alpha channels, EXIF rotations, panoramas
+and half-finished downloads. Here all that can be read becomes upright 8-bit RGB over white.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
-LARGE = 16_000_000  # pixels; above it a photograph is decoded at reduced size
-LARGEST = 160_000_000  # pixels; above it it is refused before a byte is decoded (a 60000 x 60000 header is a bomb)
+LARGE = 16_000_000  # pixels; larger photographs are decoded at reduced size
+LARGEST = 160_000_000  # pixels; larger ones are refused before a byte is decoded (a 60000 x 60000 header is a bomb)
 _ORIENTATION = 0x0112  # the EXIF tag
-_TURNS = {  # how to put a picture of this EXIF orientation upright
+_UPRIGHT = {  # how to turn a picture of this EXIF orientation upright
     2: "FLIP_LEFT_RIGHT",
     3: "ROTATE_180",
     4: "FLIP_TOP_BOTTOM",
@@ -29,7 +29,7 @@ _TURNS = {  # how to put a picture of this EXIF orientation upright
     7: "TRANSVERSE",
     8: "ROTATE_90",
 }
-REDUCED_SIDE = 1024  # the shorter side a large photograph keeps at least, in pixels
+REDUCED_SIDE = 1024  # pixels that the shorter side of a large photograph has at least after reducing
 
 
 class BadImage(ValueError):
@@ -40,8 +40,8 @@ class BadImage(ValueError):
 class Photograph:
     """An upright 8-bit RGB picture and where it came from.
 
-    `image` is smaller than `size` (width, height of the file, after EXIF rotation) where the file has more
-    than `LARGE` pixels.
+    `size` is the (width, height) of the file after EXIF rotation; `image` is smaller where the file has more than
+    `LARGE` pixels.
     """
 
     image: Image
@@ -50,20 +50,20 @@ class Photograph:
 
     @property
     def name(self) -> str:
-        """The file's name without folder and suffix."""
+        """The file's name without its folder and suffix."""
         return self.path.stem
 
 
 def read_photograph(path: str | Path) -> Photograph:
-    """Read one photograph; raises `BadImage` where the file is no picture, is cut off, or is too large."""
+    """Read one photograph; raises `BadImage` if the file is not a picture, is truncated, or is too large."""
     image, size = _decode(Path(path))
     return Photograph(_rgb(image, Path(path)), size, Path(path))
 
 
 def read_mask(path: str | Path) -> tuple[Image, tuple[int, int]]:
-    """Read a mask as an 8-bit picture of 0 and 255, and its size in the file.
+    """Read a mask as an 8-bit picture of 0 and 255, and its (width, height) in the file.
 
-    Inside is what is brighter than half of white; for palette files (label maps) every index but 0.
+    Pixels brighter than mid-grey are inside; in palette files (label maps), every index but 0.
     """
     from PIL import Image as pil
 
@@ -84,8 +84,7 @@ def _decode(path: Path, rotate: bool = True) -> tuple[Image, tuple[int, int]]:
 
     try:
         with warnings.catch_warnings():
-            # Our own limit below is stated in the error; Pillow's warning for 89 to 179 megapixels would be
-            # noise.
+            # The error below states our own limit; Pillow's warning for 89 to 179 megapixels would be noise.
             warnings.simplefilter("ignore", pil.DecompressionBombWarning)
             opened = pil.open(path)
         with opened:
@@ -107,17 +106,17 @@ def _decode(path: Path, rotate: bool = True) -> tuple[Image, tuple[int, int]]:
     except IsADirectoryError as error:
         raise BadImage(f"{path} is a folder, not a photograph.") from error
     except PermissionError as error:
-        raise BadImage(f"{path} may not be read (permission denied).") from error
+        raise BadImage(f"{path} cannot be read (permission denied).") from error
     except UnidentifiedImageError as error:
         raise BadImage(f"{path} is not an image that Pillow can read.") from error
     except pil.DecompressionBombError as error:
         raise BadImage(f"{path} has more than {LARGEST // 10**6} megapixels; scale it down first.") from error
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, OverflowError) as error:
         # Pillow's decoders raise any of these on damaged files.
-        what = "is cut off or damaged" if "truncated" in str(error) else "is damaged"
+        what = "is truncated or damaged" if "truncated" in str(error) else "is damaged"
         raise BadImage(f"{path} {what} ({str(error).rstrip('.') or type(error).__name__}).") from error
-    if rotate and orientation in _TURNS:
-        image = image.transpose(pil.Transpose[_TURNS[orientation]])
+    if rotate and orientation in _UPRIGHT:
+        image = image.transpose(pil.Transpose[_UPRIGHT[orientation]])
         if orientation >= 5:  # a quarter turn
             width, height = height, width
     return image, (width, height)
@@ -129,7 +128,7 @@ def _shrunk(width: int, height: int) -> tuple[int, int]:
 
 
 def _reduced(image: Image) -> Image:
-    """The picture at 1/2, 1/3, … of its size, the shorter side still at least `REDUCED_SIDE`."""
+    """The picture at 1/2, 1/3, … of its size, with the shorter side still at least `REDUCED_SIDE`."""
     from PIL import Image as pil
 
     factor = max(1, min(image.size) // REDUCED_SIDE)
@@ -139,7 +138,7 @@ def _reduced(image: Image) -> Image:
 
 
 def _rgb(image: Image, path: Path) -> Image:
-    """8-bit RGB: 16 bits keep their upper 8, transparency lies over white, CMYK is converted."""
+    """8-bit RGB: of 16 bits the upper 8, transparency over white, CMYK converted."""
     from PIL import Image as pil
 
     if image.mode in ("I;16", "I;16L", "I;16B", "I"):

@@ -1,7 +1,7 @@
 """The compiled inner loops, where they could be compiled: the C files here, called with the tensors they work on.
 
-`available()` is False without a compiler at installation, under `plrp.reference()`, and with `PLRP_NATIVE=0` in the
-environment; then the twins in Python run. `status()` says which, and why. `signatures.py` has what each loop takes.
+`available()` is False without a compiler at installation, and with `PLRP_NATIVE=0` in the environment; then the
+twins in Python run. `status()` says which, and why. `signatures.py` has what each loop takes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from plrp.fast.switch import fast
 
 from .signatures import SIGNATURES, checked, format_of
 
@@ -39,7 +37,7 @@ _loops: dict[str, Callable[..., Any]] = (
 
 def available(*tensors: Tensor) -> bool:
     """Whether the compiled loops are there and can take these tensors."""
-    if _native is None or not fast():
+    if _native is None:
         return False
     return all(t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() for t in tensors)
 
@@ -48,8 +46,6 @@ def status() -> str:
     """Whether the compiled loops are in use, and if not, why: a line for people."""
     if _native is None:
         return f"compiled loops not in use: {_absent}"
-    if not fast():
-        return "compiled loops not in use: plrp.reference()"
     return f"compiled loops in use ({threads()} thread{'s' * (threads() != 1)})"
 
 

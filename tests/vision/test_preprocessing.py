@@ -1,4 +1,4 @@
-"""Image and mask go the same way; a picture goes torchvision's way."""
+"""Image and mask are treated alike, and a picture as torchvision would."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from plrp.vision import Geometry, Photograph
+from plrp.models import Preprocessing
+from plrp.vision import Photograph, network_input, network_mask, network_picture
 
 
 def photograph(image: Image.Image) -> Photograph:
@@ -28,7 +29,7 @@ def noise(width: int, height: int) -> Image.Image:
 def test_equals_torchvision_bit_by_bit(name: str, size: tuple[int, int]) -> None:
     preset = torchvision.models.get_model_weights(name).DEFAULT.transforms()
     image = noise(*size)
-    assert torch.equal(Geometry.of_preset(preset).tensor(photograph(image)), preset(image))
+    assert torch.equal(network_input(photograph(image), Preprocessing.of_preset(preset)), preset(image))
 
 
 @settings(deadline=None, max_examples=40)
@@ -42,19 +43,20 @@ def test_a_mask_lies_where_its_picture_lies(
     width: int, height: int, resize: int | tuple[int, int] | None, crop: int | tuple[int, int] | None
 ) -> None:
     """The mask of the bright side of a picture is the bright side of the transformed picture."""
-    geometry = Geometry(resize, crop, mean=(0, 0, 0), std=(1, 1, 1), interpolation="nearest")
+    preprocessing = Preprocessing(resize, crop, mean=(0, 0, 0), std=(1, 1, 1), interpolation="nearest")
     pixels = np.zeros((height, width), dtype=np.uint8)
     pixels[height // 3 :, width // 4 :] = 255
     image = photograph(Image.fromarray(pixels).convert("RGB"))
     if width > 60 * height or height > 60 * width:
         return
-    assert torch.equal(geometry.tensor(image)[0] > 0.5, geometry.mask(Image.fromarray(pixels)))
+    mask = network_mask(Image.fromarray(pixels), image.size, preprocessing)
+    assert torch.equal(network_input(image, preprocessing)[0] > 0.5, mask)
 
 
 def test_a_mask_stays_black_and_white_and_keeps_its_share() -> None:
     pixels = np.zeros((300, 400), dtype=np.uint8)
     pixels[100:200, 150:250] = 255
-    mask = Geometry(resize=300, crop=300).mask(Image.fromarray(pixels))
+    mask = network_mask(Image.fromarray(pixels), (400, 300), Preprocessing(resize=300, crop=300))
     assert mask.dtype == torch.bool
     assert mask.sum() == 100 * 100
     assert mask[100:200, 100:200].all()
@@ -68,17 +70,19 @@ def test_a_long_strip_takes_bounded_memory_and_shows_its_middle(size: tuple[int,
         (0, height // 2 - 5, width, height // 2 + 5) if height > width else (width // 2 - 5, 0, width // 2 + 5, height)
     )
     image.paste((255, 255, 255), middle)
-    picture = np.asarray(Geometry().picture(photograph(image)))
+    picture = np.asarray(network_picture(photograph(image)))
     assert picture.shape == (224, 224, 3)
     assert picture[112, 112].min() > 200
     with pytest.raises(ValueError, match="set crop"):
-        Geometry(crop=None).picture(photograph(image))
+        network_picture(photograph(image), Preprocessing(crop=None))
 
 
-def test_denormalised_undoes_the_normalisation() -> None:
+def test_denormalise_undoes_the_normalisation() -> None:
     image = photograph(noise(224, 224))
-    geometry = Geometry(resize=None, crop=None)
-    back = geometry.denormalised(geometry.tensor(image)).mul(255).round().byte().permute(1, 2, 0).numpy()
+    preprocessing = Preprocessing(resize=None, crop=None)
+    back = (
+        preprocessing.denormalise(network_input(image, preprocessing)).mul(255).round().byte().permute(1, 2, 0).numpy()
+    )
     assert np.array_equal(back, np.asarray(image.image))
 
 
@@ -92,6 +96,6 @@ def test_denormalised_undoes_the_normalisation() -> None:
         ({"resize": (0, 5)}, "at least one pixel"),
     ],
 )
-def test_impossible_geometries_are_refused(arguments: dict[str, object], reason: str) -> None:
+def test_impossible_settings_are_refused(arguments: dict[str, object], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Geometry(**arguments)  # type: ignore[arg-type]
+        Preprocessing(**arguments)  # type: ignore[arg-type]

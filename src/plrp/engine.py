@@ -1,0 +1,82 @@
+"""Which walk is taken: the fast one of `plrp.fast`, or the plain one of `walk.py`.
+
+This is the one place that imports `plrp.fast`; with that folder gone everything works, only slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from typing import Any
+
+from .composites import Composite
+from .pruning import Pruning
+from .tape.trace import Trace
+from .walk import Walk
+
+_PLAIN = ContextVar("plrp_plain_walk", default=False)
+
+
+@contextmanager
+def reference() -> Iterator[None]:
+    """Within this context every explanation takes the plain walk: each formula as it stands, no fast code."""
+    token = _PLAIN.set(True)
+    try:
+        yield
+    finally:
+        _PLAIN.reset(token)
+
+
+def choose_walk(
+    trace: Trace, target: Any, composite: Composite, pruning: Pruning | None, wanted: set[str], ledger: bool
+) -> Walk:
+    """The walk of one explanation."""
+    fast = _fast("walk", trace)
+    kind = Walk if fast is None else fast.FastWalk
+    return kind(trace, target, composite, pruning, wanted, ledger)
+
+
+def walked_together(trace: Trace, prunings: Sequence[Pruning | None]) -> Iterator[list[Pruning | None]]:
+    """Neighbours among the prunings of a sweep that one walk may take at once; where it may not, one at a time."""
+    fast = _fast("stacked_walk", trace)
+    if fast is None:
+        return iter([[pruning] for pruning in prunings])
+    return fast.walked_together(trace, prunings)
+
+
+def stacked_walk(
+    trace: Trace, target: Any, composite: Composite, prunings: Sequence[Pruning | None], wanted: set[str]
+) -> Any:
+    """The walk of several prunings at once, for a group of `walked_together`."""
+    return import_module("plrp.fast.stacked_walk").StackedWalk(trace, target, composite, prunings, wanted)
+
+
+def sweep_batch() -> int:
+    """How many samples times prunings a sweep walks at once: batches of a sweep need not be larger."""
+    fast = _fast("stacked_walk")
+    return 1 if fast is None else int(fast.limits.STACKED_SAMPLES)
+
+
+def status() -> str:
+    """Which code explains here, in a sentence for `plrp --version` and benchmarks."""
+    native = _fast("native")
+    if native is None:
+        return "plain walk: " + ("plrp.reference()" if _PLAIN.get() else "plrp.fast is not installed")
+    return str(native.status())
+
+
+def _fast(module: str, trace: Trace | None = None) -> Any:
+    """A module of `plrp.fast`; None within `reference()`, where the folder is not there, and for other devices.
+
+    On these the plain walk is the right one: dense, batched, and asking the device nothing on its way.
+    """
+    if _PLAIN.get() or (trace is not None and not all(value.data.is_cpu for value in trace.inputs)):
+        return None
+    try:
+        return import_module(f"plrp.fast.{module}")
+    except ModuleNotFoundError as error:
+        if error.name != "plrp.fast":
+            raise
+        return None

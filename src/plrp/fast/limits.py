@@ -1,0 +1,21 @@
+"""From where on which way is faster: measured on two cores with benchmarks/switch.py."""
+
+# A layer follows single neurons where at most this share of its outputs holds relevance: the cost is flat between 0.06
+# and 0.15, and rises below.
+NEURONS_BELOW = 0.15
+# Where fewer of the samples than this share have few neurons, all go by whole tensors: to split a batch and to join it
+# costs some passes over its memory, which small convolutions of large batches do not save (benchmarks/sequences.py).
+SPLIT_FROM = 0.25
+# Without the compiled loops, whole positions are gathered: worth it where at most this share of them holds relevance.
+POSITIONS_BELOW = 0.05
+FEWEST = 4096  # smaller tensors are not worth the book-keeping
+
+# Prunings below this p leave so many neurons that dense propagation is faster, and that a stack would fill the memory.
+STACKED_FROM = 0.15
+# As many samples as a stack of prunings may have: beyond, larger steps gain nothing.
+STACKED_SAMPLES = 16
+
+SELECT_FROM = 8192  # θ of shorter rows is found by sorting them all together
+
+MANY_ZEROS = 0.3  # inputs of which at most this share is not zero receive their relevance one by one,
+FEW_INPUTS = 16  # if they are of few channels: the weights are read once for each

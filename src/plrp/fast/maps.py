@@ -1,0 +1,161 @@
+"""Linear maps at less cost: derived weights, channels last, inputs of mostly zeros, few live outputs, one channel."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Tensor
+
+from plrp.tape.maps import Convolution, Dense, LinearMap, Weight
+
+from .channels_last import channels_last
+from .weights import FastWeight
+from .whole_tensors import hand_one_by_one
+
+
+def fast_map(plain: LinearMap, last: bool = False) -> LinearMap:
+    """The same map at less cost, with weights for tensors with channels last if `last`; itself where there is none."""
+    kind = FastConvolution if type(plain) is Convolution else FastDense if type(plain) is Dense else None
+    if kind is None:
+        return plain
+    found: _DerivedWeights = kind.__new__(kind)
+    derived = ("whole", "positive", "negative", "flat")
+    found.__dict__.update((name, value) for name, value in vars(plain).items() if name not in derived)
+    found.last = last
+    return found
+
+
+class _DerivedWeights(LinearMap):
+    """A map whose weights are made by the compiled loops and remembered from one explanation to the next."""
+
+    last = False
+
+    @cached_property
+    def whole(self) -> Weight:
+        """W."""
+        return FastWeight(self.raw, self.scale, cached=True, last=self.last)
+
+    @cached_property
+    def positive(self) -> Weight:
+        """W⁺."""
+        return FastWeight(self.raw, self.scale, 1, cached=True, last=self.last)
+
+    @cached_property
+    def negative(self) -> Weight:
+        """W⁻."""
+        return FastWeight(self.raw, self.scale, -1, cached=True, last=self.last)
+
+    def hand(self, s: Tensor, weight: Tensor, x: Tensor, like: Tensor) -> Tensor:
+        """x · Wᵀs, in the memory of Wᵀs."""
+        return self.transpose(s, weight, like).mul_(x)
+
+
+class FastDense(_DerivedWeights, Dense):
+    """A linear layer; relevance from the outputs that hold any, where these are few (one, above the logits)."""
+
+    def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
+        """Wᵀs."""
+        if s.dim() == 2:
+            live = s.ne(0).any(0)
+            if live.sum() * 4 < live.numel():
+                return s[:, live] @ weight[live]
+        return super().transpose(s, weight, like)
+
+
+class FastConvolution(_DerivedWeights, Convolution):
+    """A convolution; torch knows channels last of images only, so such sequences go as images of one line."""
+
+    def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The convolution of x with the weight."""
+        if self.extra is None and x.dim() == 3 and channels_last(x):
+            return self._of_images.apply(x.unsqueeze(2), weight.unsqueeze(2), bias).squeeze(2)
+        return super().apply(x, weight, bias)
+
+    def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
+        """The transposed convolution."""
+        if self.extra is None and s.dim() == 3 and channels_last(s):
+            return self._of_images.transpose(s.unsqueeze(2), weight.unsqueeze(2), like.unsqueeze(2)).squeeze(2)
+        return super().transpose(s, weight, like)
+
+    def hand(self, s: Tensor, weight: Tensor, x: Tensor, like: Tensor) -> Tensor:
+        """x · Wᵀs; where x is mostly zeros, for the others alone."""
+        plain = self.stride == self.dilation == (1,) and self.groups == 1 and not self.transposed and self.extra is None
+        found = hand_one_by_one(s, weight, x, self.padding[0]) if plain else None
+        return super().hand(s, weight, x, like) if found is None else found
+
+    @cached_property
+    def _of_images(self) -> Convolution:
+        return Convolution(
+            self.raw.unsqueeze(2),
+            None,
+            stride=(1, *self.stride),
+            padding=(0, *self.padding),
+            dilation=(1, *self.dilation),
+            groups=self.groups,
+            transposed=self.transposed,
+            output_padding=(0, *self.output_padding),
+        )
+
+    @cached_property
+    def flat(self) -> LinearMap:
+        """The convolution with all weights one, in one channel where there are no groups."""
+        if self.groups > 1:
+            return super().flat
+        ones = torch.ones(1, 1, *self.raw.shape[2:], dtype=self.dtype, device=self.raw.device)
+        return OneChannel(self.with_parameters(ones, None))
+
+
+class OneChannel(LinearMap):
+    """A convolution whose weights are all equal: channels are summed first, every input channel receives the same."""
+
+    def __init__(self, single: Convolution) -> None:
+        super().__init__(single.weight, None)
+        self.single = single
+
+    def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Wx, with one output channel that stands for all of them."""
+        assert bias is None
+        return self.single.apply(x.sum(1, keepdim=True), weight)
+
+    def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
+        """Wᵀs, the same for every input channel."""
+        return self.single.transpose(s.sum(1, keepdim=True), weight, like[:, :1]).expand_as(like)
+
+    def of_ones(self, shape: torch.Size) -> Tensor:
+        """W1 for an input of all ones: how many inputs each output reads, which depends on nothing but shapes."""
+        one = self.single
+        form = tuple(one.raw.shape[2:]), one.stride, one.padding, one.dilation, one.output_padding, one.extra
+        return _read_by_each(tuple(shape[1:]), *form, one.transposed, one.dtype, one.raw.device)
+
+    def with_parameters(self, weight: Tensor, bias: Tensor | None) -> OneChannel:
+        """The same geometry with another (constant) weight."""
+        return OneChannel(self.single.with_parameters(weight, bias))
+
+
+@lru_cache(maxsize=64)
+def _read_by_each(
+    shape: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    output_padding: tuple[int, ...],
+    extra: tuple[int, ...] | None,
+    transposed: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    ones = torch.ones(1, 1, *kernel, dtype=dtype, device=device)
+    single = Convolution(
+        ones,
+        None,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=1,
+        transposed=transposed,
+        output_padding=output_padding,
+        extra=extra,
+    )
+    return OneChannel(single).apply(torch.ones(1, *shape, dtype=dtype, device=device), ones)

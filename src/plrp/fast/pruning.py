@@ -1,0 +1,153 @@
+"""Pruning that keeps the survivors as single neurons, which are all that is looked at from there on.
+
+The formulas are those of `plrp.pruning`; here they run over neurons instead of whole tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plrp.ledger import Booking
+from plrp.pruning import Arrived, Pruning, Site, lambda_columns, placing, ratio
+from plrp.rules import Branch, FirstPass
+from plrp.tape.maps import Dense, Weight
+from plrp.tape.samples import Samples
+
+from . import limits, native
+from .neurons import Neurons, Relevance, Rows, at_neurons, dense, mass_of, survivors, thin
+from .propagation import DensePass, SparsePass, redistribute
+from .selection import cut_of, statistics
+
+
+def by_neurons(relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None) -> bool:
+    """Whether to keep the survivors as single neurons: tensors (samples, channels, *plane) cut by a share of mass."""
+    return (
+        pruning.sparsity_gain is None
+        and pruning.conserve
+        and site.value.samples.leads(site.value.shape)
+        and len(relevance.shape) > 2
+        and relevance.shape.numel() >= limits.FEWEST
+        and (not isinstance(relevance, Tensor) or relevance.is_contiguous())
+        and (pruning.redistribution == "lambda" or (arrived is not None and _followed(arrived)))
+    )
+
+
+def _followed(arrived: Arrived) -> bool:
+    """Whether all that arrived is relevance of few neurons, or can be handed to few in compiled loops."""
+    passes = [one for _, branches in arrived.layers for one in branches]
+    if not isinstance(arrived.other, Tensor) and all(isinstance(one, SparsePass) for one in passes):
+        return True
+    return all(_compiled(one) for one in passes)
+
+
+def _compiled(one: FirstPass | SparsePass) -> bool:
+    """Whether the compiled second pass takes it: contributions ≥ 0, so that rounding is not amplified either."""
+    geometry = one.plan.geometry if isinstance(one, SparsePass) else getattr(one, "geometry", None)
+    if geometry is None or geometry.groups > 1 or not native.available(one.given):
+        return False
+    return one.branch.one_sign and len(one.branch.parts) == 1
+
+
+def prune_neurons(
+    relevance: Relevance,
+    shares: tuple[float | Tensor, float | Tensor],
+    pruning: Pruning,
+    arrived: Arrived | None,
+    book: Booking,
+) -> tuple[Relevance, dict[str, Any]] | None:
+    """`pruning.prune` for tensors of which few neurons survive; `shares` are p⁺ and p⁻, also per sample.
+
+    None for PLRP-M where they are not few: its second pass is then better made by whole tensors.
+    """
+    if isinstance(relevance, Neurons):
+        relevance = relevance.rows()
+    if isinstance(relevance, Rows):
+        values, offsets = relevance.values, relevance.offsets * relevance.shape[1]
+    else:
+        values, offsets = relevance, torch.arange(relevance.shape[0] + 1) * relevance.shape[1:].numel()
+    stats = statistics(values, offsets, *shares)
+    rescale = pruning.redistribution == "lambda"
+    columns: dict[str, Any] = {}
+    if book.active:
+        columns = cut_of(stats).columns() | (lambda_columns(cut_of(stats).scales) if rescale else {})
+    if isinstance(relevance, Tensor) and bool((stats[:, 7] > limits.NEURONS_BELOW * relevance.shape[1:].numel()).all()):
+        return (thin(relevance, stats), columns) if rescale else None
+    surviving = survivors(relevance, stats, rescale=rescale)
+    if rescale:
+        return surviving, columns
+    assert arrived is not None
+    new = surviving.holding(_redistribute(surviving, stats, arrived, columns))
+    if book.active:
+        flipped = new.values * surviving.values < 0
+        columns["flipped"] = new.sum(flipped).long()
+        columns["flipped_mass"] = new.sum(new.values.abs() * flipped)
+        columns["neurons_after"] = new.sum(new.values != 0).long()
+    return new, columns
+
+
+def _redistribute(surviving: Neurons, stats: Tensor, arrived: Arrived, columns: dict[str, Any]) -> Tensor:
+    """PLRP-M for single survivors; see `pruning._redistribute`."""
+    decided = cut_of(stats)
+    total = torch.zeros_like(surviving.values)
+    unplaced = [surviving.values.new_zeros(surviving.shape[0], dtype=torch.float64) for _ in range(2)]
+    for _, branches in arrived.layers:
+        for one in branches:
+            above = one.sparse() if isinstance(one, DensePass) else one
+            assert isinstance(above, SparsePass)
+            received, orphaned = redistribute(above, surviving)
+            total += received
+            for sign, part in enumerate((orphaned.clamp(min=0), orphaned.clamp(max=0).neg())):
+                unplaced[sign] += above.neurons.sum(part)
+    columns["orphaned"] = unplaced[0] + unplaced[1]
+    if arrived.other is not None:
+        held = at_neurons(arrived.other, surviving)
+        before = mass_of(arrived.other, Samples.first_axis(surviving.shape[0]))
+        after = [surviving.sum(part) for part in (held.clamp(min=0), held.clamp(max=0).neg())]
+        up, down = (_each(ratio(b.double(), a, decided.pruned), surviving) for b, a in zip(before, after, strict=True))
+        total += held * torch.where(held > 0, up, down)
+        for sign in range(2):
+            unplaced[sign] += torch.where(after[sign] > 0, 0.0, before[sign].double())
+    same_sign, everyone = placing(unplaced, decided.after)
+    for factor, part in zip(same_sign, (surviving.values.clamp(min=0), surviving.values.clamp(max=0)), strict=True):
+        if bool(factor.any()):
+            total += part * _each(factor, surviving)
+    for factor in everyone:
+        if bool(factor.any()):
+            total += surviving.values.abs() * _each(factor, surviving)
+    if bool(decided.pruned.all()):
+        return total
+    return torch.where(decided.pruned[surviving.sample], total, surviving.values)
+
+
+def _each(per_sample: Tensor, neurons: Neurons) -> Tensor:
+    """A number per sample as one per neuron."""
+    per_sample = per_sample.to(neurons.values.dtype)
+    return per_sample if len(per_sample) == 1 else per_sample[neurons.sample]
+
+
+def dense_arrived(arrived: Arrived) -> Arrived:
+    """What arrived as ordinary tensors, for PLRP-M on whole tensors."""
+    layers: list[tuple[Samples, Sequence[Any]]] = [
+        (samples, [_narrowed(one.dense() if isinstance(one, SparsePass) else one, samples) for one in branches])
+        for samples, branches in arrived.layers
+    ]
+    return Arrived(layers, None if arrived.other is None else dense(arrived.other))
+
+
+def _narrowed(one: FirstPass, above: Samples) -> FirstPass:
+    """The pass without the neurons of a dense layer that hand nothing down in any sample."""
+    branch = one.branch
+    if not above.ordinary or not isinstance(branch.map, Dense) or one.s.dim() != 2:
+        return one
+    live = one.s.ne(0).any(0)
+    if live.sum() * 2 > live.numel():
+        return one
+    parts = tuple(part._replace(weight=Weight(part.weight.full[live])) for part in branch.parts)
+    bias = None if branch.bias is None else branch.bias[live]
+    narrow: Branch = replace(branch, parts=parts, bias=bias, share=1.0, denominator=None)
+    return FirstPass(narrow, one.given[:, live], one.s[:, live], one.denominator[:, live], one.epsilon)

@@ -1,0 +1,65 @@
+"""How a model wants its photographs, as plain data; `plrp.vision` applies it to pictures and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Resize the shorter side to `resize` pixels, cut the central `crop` x `crop`, normalise per channel.
+
+    `resize=None` leaves the size as it is, `crop=None` keeps the whole picture. A pair (height, width) sets both sides,
+    whatever the proportions. Pictures are interpolated by `interpolation` ("bilinear", "bicubic" or "nearest"), masks
+    always by "nearest".
+    """
+
+    resize: int | tuple[int, int] | None = 256
+    crop: int | tuple[int, int] | None = 224
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    interpolation: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        if self.interpolation not in ("bilinear", "bicubic", "nearest"):
+            raise ValueError(f"interpolation is bilinear, bicubic or nearest, not {self.interpolation!r}.")
+        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            raise ValueError("mean and std have three entries each, std positive: photographs are RGB.")
+        for name, side in (("resize", self.resize), ("crop", self.crop)):
+            if side is not None and (side if isinstance(side, int) else min(side)) < 1:
+                raise ValueError(f"{name} is at least one pixel, not {side}.")
+
+    @classmethod
+    def of_preset(cls, preset: Any) -> Preprocessing:
+        """The preprocessing of a torchvision `ImageClassification` preset (`weights.transforms()`)."""
+        return cls(
+            resize=_side(preset.resize_size),
+            crop=_side(preset.crop_size),
+            mean=tuple(preset.mean),
+            std=tuple(preset.std),
+            interpolation=str(preset.interpolation.value),
+        )
+
+    def normalise(self, rgb: Tensor) -> Tensor:
+        """RGB between 0 and 1, (..., 3, height, width), as the network reads it."""
+        return rgb.sub(_per_channel(self.mean)).div(_per_channel(self.std))
+
+    def denormalise(self, inputs: Tensor) -> Tensor:
+        """From network inputs (..., 3, height, width) back to RGB between 0 and 1."""
+        return (inputs.detach().cpu() * _per_channel(self.std) + _per_channel(self.mean)).clamp(0, 1)
+
+
+def _per_channel(values: tuple[float, ...]) -> Tensor:
+    return torch.tensor(values).view(3, 1, 1)
+
+
+def _side(sizes: Sequence[int]) -> int | tuple[int, int]:
+    return int(sizes[0]) if len(sizes) == 1 else (int(sizes[0]), int(sizes[1]))

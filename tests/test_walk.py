@@ -1,0 +1,161 @@
+"""The plain walk: it runs no fast code, asks a device nothing on its way, and books what padding wins."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import plrp
+from plrp.tape.values import Value
+from plrp.walk import Walk
+
+
+def test_the_reference_runs_no_fast_code() -> None:
+    program = """
+import sys, torch, plrp
+from torch import nn
+model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).eval()
+x = torch.randn(2, 3, 8, 8)
+with plrp.reference():
+    for pruning in (None, plrp.Pruning(0.2), plrp.Pruning(0.2, redistribution="M")):
+        assert plrp.explain(model, x, pruning=pruning).closing().max() < 1e-6
+    list(plrp.trace(model, x).sweep([plrp.Pruning(0.2), plrp.Pruning(0.4)]))
+loaded = [name for name in sys.modules if name.startswith("plrp.fast")]
+assert not loaded, loaded
+plrp.explain(model, x)
+assert "plrp.fast.walk" in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# What makes the host wait for a device: a value read, or a shape that depends on values.
+ASKS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "equal", "_to_copy", "item")
+
+
+class Questions(TorchDispatchMode):
+    """Counts what a walk asks a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.listening = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        boolean_index = name == "index" and any(t is not None and t.dtype == torch.bool for t in args[1])
+        elsewhere = name != "_to_copy" or (kwargs or {}).get("device") is not None
+        if self.listening and ((name.startswith(ASKS) and elsewhere) or boolean_index):
+            self.asked.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def elsewhere(patch: pytest.MonkeyPatch) -> Iterator[Questions]:
+    """A walk as on another device, between the last layer and the first."""
+    questions, hand_down = Questions(), Walk.hand_down
+
+    def listening(walk: Any, op: Any, given: Any) -> None:
+        questions.listening = not op.first
+        hand_down(walk, op, given)
+        questions.listening = not op.first
+
+    patch.setattr(Walk, "hand_down", listening)
+    with questions:
+        yield questions
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+        self.norm, self.head = nn.BatchNorm2d(8), nn.Linear(8 * 49, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.a(x)))
+        x = nn.functional.max_pool2d(torch.relu(self.b(x) + self.c(x)), 2)
+        return self.head(x.flatten(1))
+
+
+PRUNINGS = [
+    None,
+    plrp.Pruning(0.2),
+    plrp.Pruning(0.2, redistribution="M"),
+    plrp.Pruning(p=None, sparsity_gain=1.0),
+    plrp.Pruning(p=None, sparsity_gain=1.0, measure="gini"),
+]
+
+
+@pytest.mark.parametrize("pruning", PRUNINGS, ids=str)
+@pytest.mark.parametrize("composite", ["epsilon-plus-flat", "epsilon", "epsilon-alpha2-beta1", "epsilon-gamma-box"])
+def test_nothing_is_asked_of_a_device_on_the_way(
+    pruning: plrp.Pruning | None, composite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model, x = Net().eval(), torch.randn(2, 3, 16, 16)
+    chosen = plrp.composite(composite)
+    trace = plrp.trace(model, x)
+    monkeypatch.setattr(Value, "forget", lambda value: None)
+    with elsewhere(monkeypatch) as questions, torch.no_grad():
+        Walk(trace, None, chosen, pruning, set(), False).run()
+    assert questions.asked == []
+
+
+def test_questions_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the test above could not fail."""
+    questions = Questions()
+    with questions:
+        questions.listening = True
+        x = torch.randn(4)
+        float(x.sum())
+        x.nonzero()
+        x[x > 0]
+    assert {"_local_scalar_dense", "nonzero", "index"} <= set(questions.asked)
+
+
+# --- windows of a pool that lie wholly in padding ---------------------------------------------------------------------
+
+POOLS: dict[str, tuple[Any, Any, tuple[int, ...]]] = {
+    "1D": (nn.Conv1d, nn.MaxPool1d(2, 1, 1, 4), (3,)),
+    "2D": (nn.Conv2d, nn.MaxPool2d((2, 1), 1, (1, 0), (4, 1)), (3, 8)),
+    "3D": (nn.Conv3d, nn.MaxPool3d((2, 1, 1), 1, (1, 0, 0), (4, 1, 1)), (3, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("pruning", [None, plrp.Pruning(0.2), plrp.Pruning(0.2, redistribution="M")], ids=str)
+def test_relevance_of_windows_wholly_in_padding_is_booked(name: str, pruning: plrp.Pruning | None) -> None:
+    """They have no winner: the constant keeps what it is handed, nothing is written outside the plane."""
+    conv, pool, plane = POOLS[name]
+    torch.manual_seed(0)
+    model = nn.Sequential(conv(3, 64, 1), pool, nn.ReLU(), conv(64, 64, 1), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10))
+    model, x = model.eval(), torch.randn(2, 3, *plane)
+    model(x)
+    everywhere = plrp.Composite([(plrp.composites.is_any, plrp.rules.WSquare())])
+    with plrp.reference():
+        expected = plrp.trace(model, x).explain(composite=everywhere, pruning=pruning)
+        assert expected.closing().max() < 1e-6
+    found = plrp.trace(model, x).explain(composite=everywhere, pruning=pruning)
+    assert found.closing().max() < 1e-6
+    torch.testing.assert_close(found.relevance, expected.relevance, rtol=1e-4, atol=1e-6)
+    pooled = [row for row in expected.ledger if row["op"].startswith("max_pool")]
+    assert pooled
+    assert all(row["absorbed_bias"] != 0 for row in pooled)
+
+
+def test_other_devices_take_the_plain_walk() -> None:
+    from plrp.engine import choose_walk
+
+    trace = plrp.trace(nn.Linear(3, 2), torch.randn(1, 3))
+    composite = plrp.composite("epsilon")
+    assert type(choose_walk(trace, None, composite, None, set(), False)) is not Walk or plrp.engine._PLAIN.get()
+    trace.inputs[0].data = trace.inputs[0].data.to("meta")
+    assert type(choose_walk(trace, None, composite, None, set(), False)) is Walk
