@@ -12,6 +12,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from .arguments import EXIT_CODES, RAW
 
@@ -34,12 +35,23 @@ from Python:
 {EXIT_CODES}"""
 
 
+class Version(argparse.Action):
+    """`--version`: plrp's and torch's, and which code explains here."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print and leave. torch is imported here: the parser is built without it."""
+        import torch
+
+        from plrp import __version__, engine
+
+        print(f"plrp {__version__}, torch {torch.__version__}; {engine.status()}")
+        parser.exit()
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command, with all sub-commands."""
-    from plrp import __version__
-
     parser = argparse.ArgumentParser(prog="plrp", description=DESCRIPTION, epilog=EPILOG, formatter_class=RAW)
-    parser.add_argument("--version", action="version", version=f"plrp {__version__}")
+    parser.add_argument("--version", action=Version, nargs=0, help="show the version, and which code explains here")
     parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in COMMANDS:

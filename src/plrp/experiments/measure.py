@@ -37,7 +37,6 @@ Cell = tuple[str, float]
 
 SPARSITY = ("gini", "entropy", "hoyer", "nonzero")
 FORWARD, TRACE = "forward", "trace"
-"""Samples × explanations that one fast walk takes at once (its `MOST`), for the estimate of its time."""
 
 MARGIN = 1.2
 """Over the memory of a first batch: how much more the allocator may come to hold."""
