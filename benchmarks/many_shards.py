@@ -15,14 +15,15 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from plrp.experiments import Config, Store
 from plrp.experiments.measure import work as amount_of_work
-from plrp.experiments.store import Part
-from plrp.runs.cluster import Failure, RayCluster, Work, connected, spread
+from plrp.experiments.store import PartContent
+from plrp.runs.crew import Watch
+from plrp.runs.parts import Failure, Work
+from plrp.runs.ray import RayCluster, connected, spread
 
 MILLION = 1_000_000
 
@@ -34,25 +35,19 @@ class Nothing:
         tick("nothing", 1)
 
 
-class Counting:
+class Counting(Watch):
     """Hears how the driver does."""
 
     def __init__(self, shards: int, ray: Any) -> None:
-        self.shards, self.ray, self.stored = shards, ray, 0
+        super().__init__(print)
+        self.shards, self.ray = shards, ray
         self.start = self.last = self.busy = 0.0
-
-    def say(self, text: str) -> None:
-        print(text)
-
-    def costs(self, cost: Mapping[str, Any], workers: int) -> None: ...
-
-    def tick(self, kind: str, count: int) -> None: ...
 
     def failed(self, failure: Failure) -> None:
         raise RuntimeError(str(failure))
 
     def done(self, index: int) -> None:
-        self.stored += 1
+        super().done(index)
         if self.stored == 1:
             self.start = self.last = time.perf_counter()
             self.busy = time.process_time()
@@ -82,10 +77,10 @@ def drive(shards: int, workers: int) -> tuple[float, float]:
         print(
             f"{shards:,} empty parts, {workers} workers on this machine; driver {resident() / 1e6:.0f} MB to begin with"
         )
-        listener = Counting(shards, ray)
-        spread(cluster, Work("many_shards:Nothing", {}), range(shards), listener)
-        busy = (time.process_time() - listener.busy) / (shards - 1)
-        return (shards - 1) / (time.perf_counter() - listener.start), busy
+        watch = Counting(shards, ray)
+        spread(cluster, Work("many_shards:Nothing", {}), range(shards), watch)
+        busy = (time.process_time() - watch.busy) / (shards - 1)
+        return (shards - 1) / (time.perf_counter() - watch.start), busy
 
 
 def keep(parts: int, size: int) -> dict[str, float]:
@@ -100,9 +95,9 @@ def keep(parts: int, size: int) -> dict[str, float]:
         config, store = Config.from_dict(table), Store(Path(name) / "run")
         contents = [os.urandom(size) for _ in range(16)]
         steps = {
-            "put": lambda: [store.put(config, k, Part(contents[k % 16])) for k in range(parts)],
+            "put": lambda: [store.put(config, k, PartContent(contents[k % 16])) for k in range(parts)],
             "find": lambda: store.find(config),
-            "read": lambda: store.sound(config),
+            "read": lambda: store.verify(config),
             "count the work": lambda: amount_of_work(config, range(2 * parts)),
         }
         for step, function in steps.items():

@@ -28,7 +28,7 @@ import torch
 from plrp import metrics
 from plrp.experiments import Config, Store, preset
 from plrp.experiments.measure import FORWARD, Bench, work
-from plrp.experiments.progress import duration
+from plrp.progress import duration
 
 IMAGES = {"ecssd": 1000, "imagenet": 3900}
 MODELS = ("resnet50", "vgg16")
@@ -155,7 +155,7 @@ def main() -> None:
         "sweep",
         "images",
         "core hours",
-        "of these, but for pixel flipping",
+        "without pixel flipping",
         f"{options.cores} cores",
         "one GPU (assumed)",
         f"{options.workers} workers",

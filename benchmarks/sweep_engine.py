@@ -21,21 +21,19 @@ import numpy as np
 import torch
 
 from plrp.experiments import Config, Store
-from plrp.experiments.engine import Failure, _Crew
-from plrp.experiments.measure import Bench, Rehearsal
-from plrp.experiments.sweep import cores
+from plrp.experiments.measure import Bench
+from plrp.experiments.parts import described
+from plrp.runs.crew import Watch
+from plrp.runs.local import LocalCrew, cores
+from plrp.runs.parts import Failure
 
 
-class Stopwatch:
+class Stopwatch(Watch):
     """Hears when parts are done."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.times: list[float] = []
-
-    def rehearsed(self, found: Rehearsal) -> int:
-        return 1
-
-    def tick(self, kind: str, count: int) -> None: ...
 
     def done(self, index: int) -> None:
         self.times.append(time.perf_counter())
@@ -66,7 +64,7 @@ def config_of(folder: Path, model: str, parts: int, batch: int) -> Config:
 
 def processes(config: Config, folder: Path, count: int) -> float:
     watch = Stopwatch()
-    _Crew(Store(folder), range(config.parts), watch, count, "cpu", 1).run()
+    LocalCrew(described(Store(folder), config, "cpu"), range(config.parts), watch, count).run()
     return watch.per_part(warm=count)
 
 
@@ -109,7 +107,7 @@ def main() -> None:
                 for round_ in range(options.rounds):
                     for way, function in ways.items():
                         run = folder / f"{way}-{round_}".replace(" ", "-")
-                        Store(run).settle(config)
+                        Store(run).begin(config)
                         taken[way].append(function(config, run, n) / batch)
                 cells = "  ".join(f"{statistics.median(values):18.2f}" for values in taken.values())
                 print(f"{model:10} {batch:5}  {cells}", flush=True)

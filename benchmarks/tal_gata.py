@@ -44,15 +44,14 @@ def main() -> None:
     for pattern, matches in zip(study.patterns, study.matches, strict=True):
         named = ", ".join(f"{m.motif.name} {m.motif.id} p={m.p:.1e}" for m in matches[:3])
         print(f"pattern of {pattern.count} seqlets, {pattern.motif.consensus}: {named}")
-    made = (
+    origin = (
         f"{len(data)} sequences of {data.length} bases with planted GATA and TAL1 motifs (the DeepLIFT "
-        "example data) were "
-        "read; the class says which of the two a sequence holds"
+        "example data) were read; the class says which of the two a sequence holds"
     )
     demo.write_sweeps(arguments.out / "sweep.csv", study.sweeps)
     pages.write_page(
         arguments.out / "index.html",
-        demo.render(study, seed=arguments.seed, title="Pruned relevance on TAL1 and GATA", made=made),
+        demo.render(study, seed=arguments.seed, title="Pruned relevance on TAL1 and GATA", origin=origin),
     )
     print(f"{arguments.out / 'index.html'}, {time.perf_counter() - begin:.0f} s")
 

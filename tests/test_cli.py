@@ -77,7 +77,7 @@ def test_an_interruption_while_torch_is_imported_shows_no_traceback(tmp_path: Pa
 
 def test_functions_named_as_their_modules_stay_functions() -> None:
     program = (
-        "import plrp.tape.trace, plrp.explanation, plrp.experiments.sweep\n"
+        "import plrp.tape.trace, plrp.explanation, plrp.experiments.sweeps\n"
         "from plrp import *\n"
         "assert plrp.trace is trace is not None and callable(trace)\n"
         "assert callable(plrp.explain) and callable(plrp.experiments.sweep)\n"

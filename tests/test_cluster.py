@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from plrp import cli
-from plrp.runs import cluster
-from plrp.runs.cluster import ClusterError, Failure, RayCluster, Work, inside
+from plrp.cli.arguments import cluster_of
+from plrp.runs import crew, ray
+from plrp.runs.parts import Failure, Work
+from plrp.runs.ray import ClusterError, RayCluster, RayCrew, inside
 
 
 class Answer:
@@ -118,17 +120,16 @@ class Notes:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What becomes of a worker is known when it is lost."""
-    monkeypatch.setattr(cluster, "GRACE", 0.0)
+    monkeypatch.setattr(ray, "GRACE", 0.0)
 
 
 def played(script: Script, parts: int, **settings: Any) -> tuple[Notes, list[Failure]]:
     notes = Notes()
-    crew = cluster._Crew(script, RayCluster(**settings), Work("m:C", {}), range(parts), notes)
-    return notes, crew.run()
+    return notes, RayCrew(script, RayCluster(**settings), Work("m:C", {}), range(parts), notes).run()
 
 
 def wrong(index: int, kind: str = "ValueError", errno: int | None = None) -> dict[str, Any]:
-    return {"failed": {"index": index, "kind": kind, "message": "no", "traceback": "", "errno": errno}}
+    return {"failed": {"index": index, "kind": kind, "message": "no", "errno": errno}}
 
 
 def test_what_is_under_way_is_bounded_by_the_workers() -> None:
@@ -191,7 +192,7 @@ def test_a_worker_that_is_not_reached_is_judged_when_it_is_clear_what_became_of_
     monkeypatch: pytest.MonkeyPatch, becomes: str, lost: bool
 ) -> None:
     """One try only: what counts as one would give the part up."""
-    monkeypatch.setattr(cluster, "CUT_OFF", 0.5)
+    monkeypatch.setattr(ray, "CUT_OFF", 0.5)
     asked: list[str] = []
 
     def hello(node: str) -> Any:
@@ -209,7 +210,7 @@ def test_a_worker_that_is_not_reached_is_judged_when_it_is_clear_what_became_of_
     notes, failures = played(script, 4, tries=1)
     assert [failure.index for failure in failures] == ([] if lost else [0])
     assert sorted(notes.stored) == ([0, 1, 2, 3] if lost else [1, 2, 3])
-    assert any("a node was lost; part 0 runs again elsewhere" in text for text in notes.said) == lost
+    assert any("a node was lost; part 0 will be made elsewhere" in text for text in notes.said) == lost
     assert len(asked) > 1
 
 
@@ -217,7 +218,7 @@ def test_where_everything_fails_the_rest_is_not_tried() -> None:
     script = Script(lambda s, index, node, tries: wrong(index))
     notes, failures = played(script, 1000, tries=3)
     assert notes.stored == []
-    assert cluster.IN_A_ROW <= len(failures) <= cluster.IN_A_ROW + 1
+    assert crew.IN_A_ROW <= len(failures) <= crew.IN_A_ROW + 1
     assert len(script.attempts) < 50
 
 
@@ -241,17 +242,17 @@ def test_a_cluster_without_room_is_refused() -> None:
 def test_fractions_of_gpus_are_counted_per_node() -> None:
     script = Script(lambda s, index, node, tries: {"done": index}, spots=2, GPU=1.0)
     script.resources["CPU"] = 8.0
-    crew = cluster._Crew(script, RayCluster(gpus=0.25), Work("m:C", {}), range(99), Notes())
-    assert crew.room() == 8
-    crew.memory = 100
+    workers = RayCrew(script, RayCluster(gpus=0.25), Work("m:C", {}), range(99), Notes())
+    assert workers.room() == 8
+    workers.memory = 100
     script.resources["memory"] = 250.0
-    assert crew.room() == 4
+    assert workers.room() == 4
 
 
 def test_runtime_environments_are_read_from_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "env.json").write_text(json.dumps({"working_dir": "here"}))
     words = ["sweep", "run.toml", "--engine", "ray", "--runtime-env", str(tmp_path / "env.json"), "--workers", "4"]
-    chosen = cluster.chosen(cli.build_parser().parse_args(words))
+    chosen = cluster_of(cli.build_parser().parse_args(words))
     assert chosen == RayCluster(workers=4, runtime_env={"working_dir": "here"})
 
 
@@ -259,8 +260,7 @@ def test_only_plain_data_is_sent() -> None:
     with pytest.raises(TypeError, match="not JSON serializable"):
         Work("module:Class", {"model": np.zeros(3)})
     script = Script(lambda s, index, node, tries: {"done": index})
-    crew = cluster._Crew(script, RayCluster(threads=1), Work("module:Class", {"a": [1, "b"]}), range(5), Notes())
-    crew.run()
+    RayCrew(script, RayCluster(threads=1), Work("module:Class", {"a": [1, "b"]}), range(5), Notes()).run()
     assert script.sent == [({"maker": "module:Class", "options": {"a": [1, "b"]}}, 1)] * 2
     assert all(isinstance(index, int) for index, _ in script.attempts)
 
@@ -292,7 +292,7 @@ def test_without_a_node_the_crew_waits_and_says_so() -> None:
             script.spots = 3
 
     notes.say = say
-    failures = cluster._Crew(script, RayCluster(), Work("m:C", {}), range(4), notes).run()
+    failures = RayCrew(script, RayCluster(), Work("m:C", {}), range(4), notes).run()
     assert sorted(notes.stored) == [0, 1, 2, 3]
     assert failures == []
     assert [text for text in notes.said if "waiting" in text] == [

@@ -140,6 +140,32 @@ def test_changed_content_counts_and_a_changed_date_does_not(
     assert environment.fault() == ""  # the folder itself is sound and is built upon
 
 
+def test_a_changed_source_of_the_compiled_loops_counts(project: Path, rehearsal: Callable[..., Commands]) -> None:
+    rehearsal()
+    environment = setup.Environment(project)
+    folder = project / "src" / "plrp" / "fast" / "native"
+    folder.mkdir(parents=True)
+    (folder / "loops.h").write_text("")
+    environment.prepare(["test"])
+    assert environment.ready(["test"])
+    (folder / "loops.h").write_text("/* changed */")
+    assert not environment.ready(["test"])
+
+
+@pytest.mark.parametrize("status", ["compiled loops in use (2 threads)", "compiled loops not in use: not built"])
+def test_missing_loops_are_not_passed_over_in_silence(
+    project: Path,
+    rehearsal: Callable[..., Commands],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    status: str,
+) -> None:
+    rehearsal()
+    monkeypatch.setattr(setup.Environment, "ask", lambda self, program: status if "native" in program else "3 11")
+    setup.Environment(project).prepare(["test"])
+    assert ("compiled loops not in use: not built" in capsys.readouterr().out) == ("not in use" in status)
+
+
 # uv, else pip
 
 

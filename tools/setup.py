@@ -69,8 +69,8 @@ class Environment:
     def fingerprint(self):
         """A hash of all that decides what gets installed: these files and the Python version."""
         digest = hashlib.sha256(repr(tuple(sys.version_info[:3])).encode())
-        for name in ("pyproject.toml", "constraints.txt", "src/plrp/fast/native/_native.c"):
-            file = self.root / name
+        sources = sorted((self.root / "src/plrp/fast/native").glob("*.[ch]"))
+        for file in [self.root / "pyproject.toml", self.root / "constraints.txt", *sources]:
             content = file.read_bytes() if file.exists() else b""
             digest.update(b"%d " % len(content) + content)
         return digest.hexdigest()
@@ -128,6 +128,7 @@ class Environment:
                     self.root,
                 )
             self.install(extras)
+            self.report_loops()
         except SetupError:
             self.marker.unlink()
             raise
@@ -157,6 +158,12 @@ class Environment:
                 f"neither uv nor pip could install the packages ({error}): see their messages above, "
                 "check the network and the free disk space, and run make again."
             ) from None
+
+    def report_loops(self):
+        """Says so when the compiled loops are missing: plrp works without them, only slower."""
+        status = self.ask("from plrp.fast import native; print(native.status())")
+        if status and "not in use" in status:
+            say(f"{status}; plrp works all the same, several times slower")
 
 
 def lock(file):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 
@@ -13,16 +12,7 @@ def lazily(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable
     """`__getattr__` and `__dir__` of a package whose modules, the keys of `homes`, define these names."""
     home = {name: module for module, names in homes.items() for name in names}
 
-    class Package(ModuleType):
-        """Where a function has its module's name, as `plrp.trace`, the import of the module leaves the function."""
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            if isinstance(value, ModuleType) and home.get(name) == name:
-                value = getattr(value, name)
-            super().__setattr__(name, value)
-
     namespace = sys.modules[package]
-    namespace.__class__ = Package
 
     def load(name: str) -> Any:
         wanted = f"{package}.{home.get(name, name)}"

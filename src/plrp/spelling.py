@@ -1,12 +1,35 @@
-"""The names a user may have meant."""
+"""What a user may have meant by a name that does not exist."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable
 
 
-def nearest(name: str, names: Sequence[str]) -> str:
-    """'; nearest: …' for an unknown name."""
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.3) or list(names[:3])
+def close_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """The names most like one that does not exist.
+
+    Those that contain it as a word come first, then those that contain it at all, then those spelled alike; the
+    shorter first.
+
+    >>> close_names("dog", ["hot dog", "cat", "dogsled", "bulldog", "doge"])
+    ['hot dog', 'doge', 'dogsled']
+    """
+    wanted = name.lower()
+    known = {known.lower(): known for known in names}
+    word = re.compile(rf"(?<![^\W_]){re.escape(wanted)}(?![^\W_])")
+    inside = sorted((low for low in known if wanted in low), key=lambda low: (not word.search(low), len(low)))
+    close = difflib.get_close_matches(wanted, known, n=count, cutoff=0.5)
+    return [known[low] for low in dict.fromkeys([*inside, *close])][:count]
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of a message about an unknown name: '; nearest: …', with three names that exist.
+
+    >>> nearest("epsilon-pluss", ["epsilon", "epsilon-plus", "flat"])
+    '; nearest: epsilon-plus, epsilon'
+    """
+    names = list(names)
+    close = close_names(name, names) or names[:3]
     return f"; nearest: {', '.join(close)}" if close else ""

@@ -1,4 +1,4 @@
-"""Tables for terminals and notebooks."""
+"""Tables for terminals, notebooks and pages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,19 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
 
 
-def render_html(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same table for a notebook."""
-    head = "".join(f"<th style='text-align:left'>{html.escape(cell)}</th>" for cell in header)
-    body = "".join(
-        "<tr>" + "".join(f"<td style='text-align:left'>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def render_html(header: Sequence[str], rows: Sequence[Sequence[str]], *, markup: bool = False) -> str:
+    """The same table in HTML, for a notebook.
+
+    With `markup` it is for a page: cells are HTML already and know their column, so that rows can be shown as cards.
+    """
+    left = "" if markup else " style='text-align:left'"
+
+    def cell(column: str, content: str) -> str:
+        if not markup:
+            return f"<td{left}>{html.escape(str(content))}</td>"
+        picture = " class=picture" if content.startswith("<img") else ""
+        return f'<td data-label="{html.escape(column)}"{picture}>{content}</td>'
+
+    head = "".join(f'<th scope="col"{left}>{html.escape(column)}</th>' for column in header)
+    body = "\n".join(f"<tr>{''.join(map(cell, header, row))}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"

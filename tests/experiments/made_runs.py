@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from plrp.experiments.config import Config
-from plrp.experiments.store import Part, Store
-from plrp.experiments.tables import Kept, Rows, SampleFacts
+from plrp.experiments.part_files import SampleFacts, ScoreRows, StoredMaps
+from plrp.experiments.store import PartContent, Store
 
 VARIANTS = ("lambda", "lambda+gain", "M", "M+gain")
 Score = Callable[[int, str, float, str], float]
@@ -78,14 +78,14 @@ def made_run(
         table["maps"] = {"p": [q for q in p if q > 0]}
     config = Config.from_dict(table).changed(**changes)
     store = Store(folder)
-    config = store.settle(config, {"plrp": "0", "packages": {"torch": "2"}, "seed": 0})
+    config = store.begin(config, {"plrp": "0", "packages": {"torch": "2"}, "seed": 0})
     for index in range(config.parts) if parts is None else parts:
         store.put(config, index, _part(config, index, score, names, shape))
     return folder
 
 
-def _part(config: Config, index: int, score: Score, names: Callable[[int], str], shape: Sequence[int]) -> Part:
-    rows = Rows()
+def _part(config: Config, index: int, score: Score, names: Callable[[int], str], shape: Sequence[int]) -> PartContent:
+    rows = ScoreRows()
     for sample in config.part(index):
         rows.facts[sample] = SampleFacts(sample, names(sample), sample % 3, sample % 3, 2.0)
         for variant, p in config.cells:
@@ -99,10 +99,10 @@ def _part(config: Config, index: int, score: Score, names: Callable[[int], str],
                 else:
                     rows.add(sample, variant, p, metric.name, score(sample, variant, p, metric.name))
     kept = [s for s in config.part(index) if config.maps is not None and config.maps.covers(s, 0)]
-    return Part(rows.to_parquet({}), _maps(config, index, kept, shape).to_hdf5() if kept else None)
+    return PartContent(rows.to_parquet({}), _maps(config, index, kept, shape).to_hdf5() if kept else None)
 
 
-def _maps(config: Config, index: int, samples: list[int], of_arrays: Sequence[int]) -> Kept:
+def _maps(config: Config, index: int, samples: list[int], of_arrays: Sequence[int]) -> StoredMaps:
     rng = np.random.default_rng(index)
     dna = config.data.kind == "simulated-dna"
     arrays = config.data.kind == "arrays"
@@ -121,4 +121,4 @@ def _maps(config: Config, index: int, samples: list[int], of_arrays: Sequence[in
         inputs = rng.normal(size=(len(samples), *of_arrays)).astype(np.float32)
     else:
         inputs = rng.integers(0, 255, (len(samples), 16, 16, 3)).astype(np.uint8)
-    return Kept(samples, kept, inputs, masks)
+    return StoredMaps(samples, kept, inputs, masks)

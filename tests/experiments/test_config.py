@@ -110,7 +110,7 @@ TINY = {"data": {"kind": "arrays", "root": "d.npz"}, "model": {"name": "net.py:b
         ({"metrics": {}}, "measures nothing"),
         ({"metrics": {"beauty": {}}}, "unknown metric 'beauty'"),
         ({"metrics": {"gini": 3}}, "is a table"),
-        ({"metrics": {"gini": {"p": [0.33]}}}, "0.33, which the sweep's own p has not"),
+        ({"metrics": {"gini": {"p": [0.33]}}}, "0.33, which is not among the sweep's p"),
         ({"metrics": {"gini": {"limit": 0}}}, "a whole number from 1"),
         ({"sparsity_gain": -1}, "sparsity_gain"),
         ({"measure": "weight"}, "measure"),
@@ -168,7 +168,7 @@ def test_what_differs_is_said_entry_by_entry() -> None:
     assert "part_size was 8 and is 2" in said
     assert len(said) == 3  # and not the limit: more samples may be asked for
     without = Config.from_dict({**TINY, "metrics": {"gini": {}}})
-    assert "metrics.local_lipschitz.samples was 3 and is not there" in differences(old, without)
+    assert "metrics.local_lipschitz.samples was 3 and is absent" in differences(old, without)
 
 
 def test_entries_are_changed_by_their_dotted_names() -> None:

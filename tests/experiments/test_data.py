@@ -16,7 +16,7 @@ import plrp
 from plrp.experiments import Config, ConfigError, Store, preset
 from plrp.experiments.data import DNA, covering, open_samples
 from plrp.experiments.measure import Bench
-from plrp.experiments.tables import read_parquet, split
+from plrp.experiments.part_files import read_parquet, split
 from plrp.genomics import SequenceCNN, explain_sequences, simulate
 from plrp.vision import ECSSD
 from plrp.vision.datasets import DatasetError

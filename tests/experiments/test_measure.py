@@ -17,7 +17,7 @@ from plrp import metrics
 from plrp.experiments import Config, ConfigError, Store
 from plrp.experiments.data import open_samples
 from plrp.experiments.measure import Bench, work
-from plrp.experiments.tables import read_parquet, split
+from plrp.experiments.part_files import read_parquet, split
 
 Table = dict[tuple[int, str, float, str], float]
 

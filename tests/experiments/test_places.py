@@ -81,7 +81,7 @@ def test_a_sweep_into_a_url_and_out_of_it(url: str, tmp_path: Path) -> None:
     assert Results.load(Bucket(url)).missing == [1]
     said: list[str] = []
     same(local, sweep(config, Bucket(url), workers=1, say=said.append))
-    assert said[0] == f"{removed} was damaged and is done again"
+    assert said[0] == f"{removed} was damaged and will be made again"
     with pytest.raises(RunError, match="holds results of another config"):
         sweep(config.changed(composite="epsilon"), Bucket(url), workers=1)
 
@@ -149,13 +149,13 @@ def test_a_run_is_taken_up_by_its_url_on_the_command_line(tmp_path: Path, capsys
     assert "2 of 4 parts to do" in err
     assert Results.load(url).complete
     assert cli.main(["sweep", f"local://{tmp_path}/none"]) == 2
-    assert "is no run: it has no config.toml" in capsys.readouterr().err
+    assert "is not a run: it has no config.toml" in capsys.readouterr().err
 
 
 def test_a_part_put_twice_is_one_part(tmp_path: Path) -> None:
     config = plain_world(tmp_path / "world", 3).changed(**{"data.count": 3, "data.digest": "d", "model.digest": "m"})
     store = Store(f"memory://{tmp_path.name}")
-    store.settle(config)
+    store.begin(config)
     for _ in range(2):
         store.put(config, 1, made_part(config, 1))
     assert len(store.place.names("parts")) == 1

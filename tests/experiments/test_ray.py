@@ -28,11 +28,12 @@ from test_sweep import plain_world, same
 from worlds import world
 
 from plrp import cli
-from plrp.experiments import Bucket, Config, Folder, PartsMissing, Results, RunError, on_ray, sweep
-from plrp.experiments.on_ray import portable
+from plrp.experiments import Bucket, Config, Folder, PartsMissing, Results, RunError, parts, sweep, sweeps
+from plrp.experiments.parts import portable
 from plrp.genomics import jobs
-from plrp.runs import cluster
-from plrp.runs.cluster import Failure, RayCluster, Work, spread
+from plrp.runs import ray as runs_ray
+from plrp.runs.parts import Failure, Work
+from plrp.runs.ray import RayCluster, RayCrew, spread
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.usefixtures("none_left")
@@ -76,19 +77,18 @@ def lose_a_node(started: Any, place: Folder, parts: int) -> Future[None]:
 
 def begin_together(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     """No worker gets a part before there are so many: on a busy machine the first would be done before the second."""
-    give = cluster._Crew.next
+    assign = RayCrew.assign
     deadline = time.monotonic() + 200
 
-    def next(crew: Any, hand: Any) -> None:
-        hand.at = hand.waits_for = None
+    def assigned(crew: Any, hand: Any) -> None:
         if not hasattr(crew, "begun") and sum(other.node is not None for other in crew.hands) >= workers:
             crew.begun = True
         if hasattr(crew, "begun"):
-            give(crew, hand)
+            assign(crew, hand)
         else:
             assert time.monotonic() < deadline, "too few workers"
 
-    monkeypatch.setattr(cluster._Crew, "next", next)
+    monkeypatch.setattr(RayCrew, "assign", assigned)
 
 
 def nothing_twice(results: Results) -> None:
@@ -114,7 +114,7 @@ def test_a_cluster_gives_the_scores_of_a_local_run_and_gives_up_what_is_poisoned
     ):
         sweep(config, tmp_path / "ray", engine=RayCluster(started.address, tries=2), say=said.append)
     assert "on 2 workers of the cluster, once they have started; memory up to" in said[1]
-    assert "part 3: its process died, perhaps for want of memory (given up after 2 tries)" in str(caught.value)
+    assert "part 3: its process died, perhaps out of memory (given up after 2 tries)" in str(caught.value)
     assert caught.value.exit_code == 3
     results = Results.load(tmp_path / "ray")
     assert results.missing == [3]
@@ -136,10 +136,10 @@ def test_clusters_give_the_tables_of_a_local_run(tmp_path: Path, monkeypatch: py
     moves: list[dict[str, Any]] = []
 
     @contextmanager
-    def bar(*_: Any) -> Iterator[Any]:
-        yield lambda **changes: moves.append(changes)
+    def progress(*_: Any, **__: Any) -> Iterator[Any]:
+        yield lambda advance=0.0, **changes: moves.append({"advance": advance, **changes})
 
-    monkeypatch.setattr(sys.modules["plrp.experiments.sweep"], "bar", bar)
+    monkeypatch.setattr(sweeps, "progress", progress)
     said: list[str] = []
     begin_together(monkeypatch, count)
     with nodes(count) as started:
@@ -150,7 +150,7 @@ def test_clusters_give_the_tables_of_a_local_run(tmp_path: Path, monkeypatch: py
     assert re.fullmatch(rf"about \d+ \w+ more on {crew}; memory up to .* each, however .*", said[1])
     assert moves[0]["note"] == "0/7 parts"
     assert moves[-1]["note"] == "7/7 parts"
-    assert sum(move.get("advance", 0.0) for move in moves) == pytest.approx(moves[0]["total"])
+    assert sum(move["advance"] for move in moves) == pytest.approx(moves[0]["total"])
     nothing_twice(spread)
     same(sweep(config, tmp_path / "local", workers=1), spread)
 
@@ -262,7 +262,7 @@ def test_three_nodes_one_of_them_lost_in_mid_sweep(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 def test_a_node_that_comes_later_gets_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "LOOK", 0.5)
+    monkeypatch.setattr(runs_ray, "LOOK", 0.5)
     config = plain_world(tmp_path / "world", 6)
     with nodes(1) as started:
         begin_together(monkeypatch, 2)
@@ -308,7 +308,7 @@ def test_the_driver_killed_and_started_again(tmp_path: Path) -> None:
     ("deadly", "reason"),
     [
         ("raise ValueError('a bad sample')", r"part 2: a bad sample \(given up after 3 tries\)"),
-        ("os.kill(os.getpid(), 9)", r"part 2: its process died, perhaps for want of memory \(given up after 3 tries\)"),
+        ("os.kill(os.getpid(), 9)", r"part 2: its process died, perhaps out of memory \(given up after 3 tries\)"),
     ],
 )
 def test_the_command_names_a_poisoned_part_and_ends_with_3(
@@ -359,7 +359,7 @@ def test_a_command_that_is_ended_takes_its_ray_and_its_workers_with_it(tmp_path:
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)
         assert process.returncode == 130, said
-        assert "parts were stored; started again, it goes on from there" in said
+        assert "parts were stored; start again to resume" in said
         assert "Traceback" not in said
     before = len(place.names("parts"))
     time.sleep(2)
@@ -426,7 +426,7 @@ def test_sequences_on_two_nodes_with_a_poisoned_one(
         monkeypatch.setattr(jobs, "_try_lengths", lambda *_: (tmp_path / "poison").touch())  # after the driver's trial
         assert cli.main(words) == 3
         assert "19 of 20 parts done" in (said := capfd.readouterr().err)
-        assert "part 9: its process died, perhaps for want of memory (given up after 2 tries)" in said
+        assert "part 9: its process died, perhaps out of memory (given up after 2 tries)" in said
         assert not (tmp_path / "run" / "relevance.parquet").exists()
         pids = [line.split()[0] for line in (tmp_path / "made").read_text().splitlines()]
         assert len(pids) == len(set(pids))  # nobody made the network twice
@@ -501,7 +501,7 @@ def test_the_driver_sends_a_config_and_numbers(tmp_path: Path, monkeypatch: pyte
         sent.append((work, indices))
         return []
 
-    monkeypatch.setattr(on_ray, "spread", send)
+    monkeypatch.setattr(parts, "spread", send)
     for samples in (4, 400):
         config = plain_world(tmp_path / "world", samples)
         sweep(config, tmp_path / f"run{samples}", engine=RayCluster())
@@ -516,7 +516,7 @@ def test_the_driver_sends_a_config_and_numbers(tmp_path: Path, monkeypatch: pyte
 def test_a_node_with_other_data_or_weights_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = plain_world(tmp_path / "world", 3)
     sent: list[Work] = []
-    monkeypatch.setattr(on_ray, "spread", lambda cluster, work, *_: sent.append(work) or [])
+    monkeypatch.setattr(parts, "spread", lambda cluster, work, *_: sent.append(work) or [])
     sweep(config, tmp_path / "run", engine=RayCluster())
     begin = sent[0].begin
     begin("cpu").do(0, lambda *_: None)

@@ -162,7 +162,7 @@ def test_a_folder_of_other_files_is_refused(tmp_path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     (site / "index.html").write_text("somebody's page")
-    with pytest.raises(RunError, match="site holds files of others"):
+    with pytest.raises(RunError, match="site holds other files"):
         report.write([run], site, formats=())
     with pytest.raises(RunError, match=r"index\.html is a file: name a folder"):
         report.write([run], site / "index.html", formats=())
@@ -376,7 +376,7 @@ def test_what_makes_no_sense_is_refused(tmp_path, photographs) -> None:
         report.write([photographs], compare=True)
     with pytest.raises(ValueError, match="png, svg, pdf, not 'gif'"):
         report.write([photographs], formats=("gif",))
-    with pytest.raises(RunError, match="is no run"):
+    with pytest.raises(RunError, match="is not a run"):
         report.write([tmp_path], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

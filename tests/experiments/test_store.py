@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 from worlds import world
 
 from plrp.experiments import Config, DiskFull, Folder, Results, RunError, Store
-from plrp.experiments.store import Part
-from plrp.experiments.tables import Kept, Rows, SampleFacts
+from plrp.experiments.part_files import SampleFacts, ScoreRows, StoredMaps
+from plrp.experiments.store import PartContent
 
 FORK = multiprocessing.get_context("fork")
 
@@ -24,10 +25,10 @@ def counted(folder: Path, samples: int = 7, **changes: object) -> Config:
     return world(folder, samples, **changes).changed(**{"data.count": samples, "data.digest": "d", "model.digest": "m"})
 
 
-def made_part(config: Config, index: int, seed: int = 0) -> Part:
+def made_part(config: Config, index: int, seed: int = 0) -> PartContent:
     """A part of random numbers."""
     rng = np.random.default_rng([seed, index])
-    rows = Rows()
+    rows = ScoreRows()
     for sample in config.part(index):
         rows.facts[sample] = SampleFacts(sample, f"s{sample}", 1 if sample else None, 1, 2.5)
         for variant, p in config.cells:
@@ -37,13 +38,15 @@ def made_part(config: Config, index: int, seed: int = 0) -> Part:
     cells = [cell for cell in config.cells if config.maps is not None and config.maps.covers(0, cell[1])]
     maps = {cell: rng.random((len(kept), 4, 4), np.float32) for cell in cells}
     drawn = np.zeros((len(kept), 4, 4, 3), np.uint8)
-    return Part(rows.to_parquet({"part": index}), Kept(kept, maps, drawn, None).to_hdf5() if kept else None)
+    return PartContent(
+        rows.to_parquet({"part": index}), StoredMaps(kept, maps, drawn, None).to_hdf5() if kept else None
+    )
 
 
 def filled(folder: Path, **changes: object) -> tuple[Store, Config]:
     config = counted(folder / "world", **changes)
     store = Store(folder / "run")
-    store.settle(config, {"plrp": "test"})
+    store.begin(config, {"plrp": "test"})
     for index in range(config.parts):
         store.put(config, index, made_part(config, index))
     return store, config
@@ -97,7 +100,7 @@ def test_any_damage_is_found(tmp_path_factory: pytest.TempPathFactory, data: st.
         results = Results.load(folder / "run")
         assert results.missing == [index]
         assert not set(results.samples["sample"]) & set(config.part(index))
-    whole, removed = store.sound(config)
+    whole, removed = store.verify(config)
     assert whole == set(range(config.parts)) - {index}
     assert removed == [f"{file.parent.name}/{file.name}"]
     assert not file.exists()
@@ -106,14 +109,14 @@ def test_any_damage_is_found(tmp_path_factory: pytest.TempPathFactory, data: st.
 def test_scores_without_their_maps_are_not_done(tmp_path: Path) -> None:
     store, config = filled(tmp_path)
     (tmp_path / "run" / "maps" / store.place.names("maps")[0].rpartition("/")[2]).unlink()
-    assert store.sound(config) == ({1, 2}, [])
+    assert store.verify(config) == ({1, 2}, [])
 
 
 def test_strange_files_are_left_alone(tmp_path: Path) -> None:
     store, config = filled(tmp_path)
     (tmp_path / "run" / "parts" / "notes.txt").write_text("mine")
     (tmp_path / "run" / "parts" / ".000000-abc.part.parquet").write_bytes(b"half")
-    assert store.sound(config) == ({0, 1, 2}, [])
+    assert store.verify(config) == ({0, 1, 2}, [])
     store.place.tidy()
     names = {path.name for path in (tmp_path / "run" / "parts").iterdir()}
     assert "notes.txt" in names
@@ -124,17 +127,17 @@ def test_another_config_is_refused_and_a_larger_limit_is_not(tmp_path: Path) -> 
     store, config = filled(tmp_path, **{"data.limit": 4})
     assert config.parts == 2
     with pytest.raises(RunError, match=r"holds results of another config: seed was 0 and is 1\. Choose another folder"):
-        store.settle(config.changed(seed=1))
+        store.begin(config.changed(seed=1))
     assert store.config() == config
     larger = config.changed(**{"data.limit": 6})
-    assert store.settle(larger) == larger
+    assert store.begin(larger) == larger
     assert store.config() == larger
     assert set(store.find(larger)) == {0}  # part 1 was cut short by the limit, and has other samples now
-    assert store.settle(config).samples == 6  # a smaller limit takes nothing away
+    assert store.begin(config).samples == 6  # a smaller limit takes nothing away
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"is no run: it has no config\.toml"):
+    with pytest.raises(RunError, match=r"is not a run: it has no config\.toml"):
         Results.load(tmp_path)
 
 
@@ -209,3 +212,17 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     holder.join()
     with Folder(tmp_path).lock():
         pass
+
+
+def test_a_file_of_an_earlier_version_is_the_same_config_and_is_left_as_it_is(tmp_path: Path) -> None:
+    """Lists used to stand in one line."""
+    config = counted(tmp_path / "world")
+    store = Store(tmp_path / "run")
+    store.begin(config)
+    file = tmp_path / "run" / "config.toml"
+    earlier = re.sub(r",\s*\]", "]", re.sub(r"\[\s+", "[", re.sub(r",\n\s+", ", ", file.read_text())))
+    assert "p = [0.0, 0.1, 0.3, 0.6, 0.9]" in earlier
+    file.write_text(earlier)
+    assert store.config() == config
+    assert store.begin(config) == config
+    assert file.read_text() == earlier

@@ -198,7 +198,7 @@ def test_a_truncated_part_is_done_again(tmp_path: Path) -> None:
     assert Results.load(tmp_path / "run").missing == [2]
     said: list[str] = []
     again = sweep(config, tmp_path / "run", workers=1, say=said.append)
-    assert said[0] == f"parts/{part.name} was damaged and is done again"
+    assert said[0] == f"parts/{part.name} was damaged and will be made again"
     assert "1 of 4 parts to do" in said[1]
     same(whole, again)
 
@@ -272,7 +272,7 @@ def test_ctrl_c_exits_with_130_and_keeps_what_is_done(tmp_path: Path, capfd: pyt
     assert process.exitcode == 130
     said = capfd.readouterr().err.splitlines()
     assert said[-1] == "plrp: interrupted"
-    assert "parts were stored; started again, it goes on from there" in said[-2]
+    assert "parts were stored; start again to resume" in said[-2]
     kept = set(Folder(tmp_path / "run").names("parts"))
     assert kept < set(sweep(config, tmp_path / "run", workers=1).store.place.names("parts"))
 
@@ -287,7 +287,7 @@ def test_a_bad_sample_costs_its_part_only(tmp_path: Path) -> None:
         RunError, match=r"1 of 5 parts could not be made; the others are stored in .*part 3: "
     ) as caught:
         sweep(config, tmp_path / "run", workers=1)
-    assert "Mend the cause" in str(caught.value)
+    assert "Fix the cause" in str(caught.value)
     assert Results.load(tmp_path / "run").missing == [3]
 
 
@@ -322,7 +322,9 @@ def test_a_worker_that_dies_costs_its_part_only(tmp_path: Path) -> None:
         arrays = dict(stored)
     arrays["inputs"][4, 0, 0, 0] = 1e7
     np.savez(tmp_path / "world" / "data.npz", **arrays)
-    with pytest.raises(RunError, match=r"part 4: its process died 2 times \(SIGKILL, perhaps for want of memory\)"):
+    with pytest.raises(
+        RunError, match=r"part 4: its process died \(SIGKILL, perhaps out of memory\) \(given up after 2 tries\)"
+    ):
         sweep(config, tmp_path / "run", workers=2)
     assert Results.load(tmp_path / "run").missing == [4]
 
@@ -386,7 +388,7 @@ def test_a_folder_of_other_files_is_refused(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "run.toml").write_text(config.to_toml())
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("")
-    for out, message in (("thesis", "thesis holds files of others (chapter.tex)"), ("run.toml", "run.toml is a file")):
+    for out, message in (("thesis", "thesis holds other files (chapter.tex)"), ("run.toml", "run.toml is a file")):
         assert cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / out)]) == 2
         assert message in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.tex"]

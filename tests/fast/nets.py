@@ -143,7 +143,68 @@ class Everywhere(nn.Module):
         return self.last(x)
 
 
-KINDS = {kind.__name__: kind for kind in (Straight, Residual, Branching, Growing, Everywhere)}
+class Odd(nn.Module):
+    """Every geometry that torch allows: strides beyond the kernel, dilation, padding, ceil_mode, maps down to 1 × 1.
+
+    Geometries are drawn at the first call, for the maps that come. Pools come before the ReLU, which a window wholly in
+    padding needs: its maximum is −∞.
+    """
+
+    padded = False  # whether max pools may have windows wholly in padding
+
+    def __init__(self, axes: int, draw: random.Random) -> None:
+        super().__init__()
+        self.axes, self.draw = axes, draw
+        self.convs, self.pools = nn.ModuleList(), []
+        self.hidden, self.head = nn.LazyLinear(12), nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for depth in range(3):
+            if len(self.pools) == depth:
+                self.convs.append(self._conv(x, depth))
+                self.pools.append(self._pool(self.convs[-1](x)))
+            kind, options = self.pools[depth]
+            x = F.relu((MAX_POOL if kind == "max" else AVG_POOL)[self.axes](self.convs[depth](x), **options))
+        return self.head(F.relu(self.hidden(x.flatten(1))))
+
+    def _each(self, least: int, most: int) -> tuple[int, ...]:
+        return tuple(self.draw.randint(least, most) for _ in range(self.axes))
+
+    def _conv(self, x: Tensor, depth: int) -> nn.Module:
+        while True:  # until the map is large enough for the kernel; what lies outside is padding
+            kernel, stride, padding, dilation = self._each(1, 3), self._each(1, 2), self._each(0, 4), self._each(1, 3)
+            stride = tuple(k + 1 if self.draw.random() < 0.2 else s for k, s in zip(kernel, stride, strict=True))
+            conv = CONV[self.axes](x.shape[1], 6 + depth, kernel, stride, padding, dilation)
+            try:
+                conv(x)
+            except RuntimeError:
+                continue
+            return conv
+
+    def _pool(self, x: Tensor) -> tuple[str, dict[str, Any]]:
+        while True:
+            kind = self.draw.choice(["max", "max", "average"])
+            stride = self._each(1, 4) if max(x.shape[2:]) < 12 else self._each(2, 4)
+            options = {"kernel_size": self._each(1, 3), "stride": stride, "padding": self._each(0, 3)}
+            options["ceil_mode"] = bool(self.draw.getrandbits(1))
+            options |= (
+                {"dilation": self._each(1, 4)} if kind == "max" else {"count_include_pad": self.draw.random() < 0.5}
+            )
+            try:
+                pooled = (MAX_POOL if kind == "max" else AVG_POOL)[self.axes](x, **options)
+            except RuntimeError:  # torch wants half a window inside
+                continue
+            if pooled.isfinite().all() or (self.padded and pooled.isfinite().any()):
+                return kind, options
+
+
+class Padded(Odd):
+    """The same, and max pools may have windows that lie wholly in padding."""
+
+    padded = True
+
+
+KINDS = {kind.__name__: kind for kind in (Straight, Residual, Branching, Growing, Everywhere, Odd)}
 
 
 def network(
@@ -157,7 +218,7 @@ def network(
     draw = random.Random(seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = KINDS[kind](axes, draw).eval()
+        model = (KINDS | {"Padded": Padded})[kind](axes, draw).eval()
         x = torch.randn(3, 2, *[SIDE[axes] + draw.randint(0, 2) for _ in range(axes)])
         model(x)
         for module in model.modules():

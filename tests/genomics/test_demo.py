@@ -158,7 +158,7 @@ def test_a_missing_extra_is_told_before_anything_is_written(tmp_path: Path, monk
 
 def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("somebody's page")
-    with pytest.raises(RunError, match=r"holds files of others \(index\.html\), .*: name a new or an empty folder"):
+    with pytest.raises(RunError, match=r"holds other files \(index\.html\), .*: name a new or an empty folder"):
         demo_module.run(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
 

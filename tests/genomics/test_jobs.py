@@ -145,7 +145,7 @@ def test_another_run_in_the_same_folder_is_refused(work: Path, capsys: pytest.Ca
     (work / "full").mkdir()
     (work / "full" / "thesis.tex").write_text("dear")
     assert main(EXPLAIN.replace("--out out", "--out full").split()) == 2
-    assert "full holds files of others (thesis.tex)" in capsys.readouterr().err
+    assert "full holds other files (thesis.tex)" in capsys.readouterr().err
     assert [path.name for path in (work / "full").iterdir()] == ["thesis.tex"]
 
 

@@ -1,8 +1,22 @@
-"""Values of options that several commands read: numbers, shares, shards. Each says what it should have been."""
+"""Options that several commands share: numbers, shares, shards, clusters; and what exit codes mean."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plrp.errors import UsageError
+
+if TYPE_CHECKING:
+    from plrp.runs.ray import RayCluster
+
+RAW = argparse.RawDescriptionHelpFormatter
+
+EXIT_CODES = """\
+exit codes: 0 done; 1 failed while working; 2 wrong usage: an option, or what it names, cannot be used;
+3 finished; some parts failed (listed); 130 interrupted
+"""
 
 
 def count(text: str) -> int:
@@ -39,8 +53,57 @@ def shard(text: str) -> tuple[int, int]:
     return index, number
 
 
+def location(text: str) -> str | Path:
+    """A path, or a URL as it is: a path would lose one of its slashes."""
+    return text if "://" in text else Path(text)
+
+
 def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """The options of a command that can work on a cluster."""
+    group = parser.add_argument_group("many machines", "docs/many-machines.md has examples")
+    group.add_argument("--engine", choices=("local", "ray"), default="local", help="where to work (default: local)")
+    group.add_argument(
+        "--address", metavar="HOST:PORT", help="of a Ray cluster; auto: this machine's (default: start one)"
+    )
+    group.add_argument(
+        "--gpus-per-worker", type=float, metavar="F", help="such as 0.25 (default: 1, if there are GPUs)"
+    )
+    group.add_argument("--threads", type=int, metavar="N", help="cores of each worker (default: 1)")
+    group.add_argument("--tries", type=int, metavar="N", help="attempts at a part before it is given up (default: 3)")
+    group.add_argument("--runtime-env", metavar="FILE", help="Ray's runtime environment, as JSON")
+
+
+def cluster_of(arguments: argparse.Namespace) -> RayCluster | None:
+    """The cluster that the options ask for; None for this machine."""
+    if arguments.engine == "local":
+        for option in ("address", "gpus_per_worker", "tries", "runtime_env"):
+            if getattr(arguments, option) is not None:
+                raise UsageError(f"--{option.replace('_', '-')} goes with --engine ray.")
+        return None
+    import json
+
+    from plrp.runs.ray import RayCluster, ray_module
+
+    ray_module()
+    environment: dict[str, Any] = {}
+    if arguments.runtime_env is not None:
+        try:
+            with open(arguments.runtime_env, encoding="utf-8") as stream:
+                environment = dict(json.load(stream))
+        except ValueError as error:
+            raise UsageError(f"{arguments.runtime_env} is not a runtime environment in JSON ({error}).") from None
+    options = {
+        "address": arguments.address,
+        "gpus": arguments.gpus_per_worker,
+        "threads": arguments.threads,
+        "tries": arguments.tries,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    return RayCluster(workers=arguments.workers, runtime_env=environment, **given)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ examples:
 
 With several photographs, or a folder of them, -o and --save name a folder, or a file whose name goes before each
 photograph's.
-exit codes: 0 all done; 1 failed while working, or photographs that could not be read (the others are done);
+exit codes: 0 all done; 1 failed while working, or some photographs could not be read (the others are done);
 2 wrong usage: an option, or what it names, cannot be used, or none of the photographs is there; 130 interrupted
 """
 FORMATS = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
@@ -58,7 +57,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="state dict (.pth, .pt, .safetensors), a published name such as IMAGENET1K_V1, or random; "
         "default: the published weights, downloaded once",
     )
-    model.add_argument("--num-classes", type=count, metavar="N", help="outputs of a model with weights of your own")
+    model.add_argument("--num-classes", type=count, metavar="N", help="outputs of a model with your own weights")
     model.add_argument("--classes", metavar="FILE", help="names of the classes, one per line")
     model.add_argument("--resize", type=count, metavar="N", help="shorter side before the crop (default: the model's)")
     model.add_argument("--crop", type=count, metavar="N", help="side of the central crop (default: the model's)")
@@ -75,7 +74,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--method",
         choices=("lambda", "M"),
         default="lambda",
-        help="where pruned relevance goes: survivors are scaled, or the rule is applied again",
+        help="where pruned relevance goes: survivors are scaled, or the layer's rule redistributes it",
     )
     how.add_argument(
         "--sparsity-gain",
@@ -124,6 +123,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Explains every photograph; a bad one is reported and skipped."""
+    from plrp.progress import progress
     from plrp.vision.photographs import BadImage, read_photograph
 
     photographs = [path for name in arguments.photographs for path in photographs_at(Path(name))]
@@ -144,9 +144,9 @@ def run(arguments: argparse.Namespace) -> int:
         model, prunings = prepared(arguments)
     done, skipped = 0, 0
     try:
-        with progress(len(photographs), arguments.quiet) as step:
+        with progress("explaining", len(photographs), False if arguments.quiet else None, transient=True) as step:
             for number, path in enumerate(photographs):
-                step(path.name)
+                step(1 if number else 0, path.name)
                 try:
                     photograph = read_photograph(path)
                     outputs[number].parent.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def photographs_at(path: Path) -> list[Path]:
-    """The photograph itself, or those of a folder, in order, but for pictures that this command drew."""
+    """The photograph itself, or those of a folder, in order, except for pictures that this command drew."""
     from plrp.vision.photographs import SUFFIXES
 
     if not path.is_dir():
@@ -319,7 +319,7 @@ def output_paths(given: str | None, photographs: Sequence[Path], suffix: str, ta
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """The names, with -2, -3, … where one comes again (`a/1.jpg`, `b/1.jpg`)."""
+    """The names, with -2, -3, … where one is repeated (`a/1.jpg`, `b/1.jpg`)."""
     seen: set[str] = set()
     found = []
     for name in names:
@@ -330,33 +330,6 @@ def _distinct(names: Sequence[str]) -> list[str]:
         seen.add(candidate)
         found.append(candidate)
     return found
-
-
-@contextmanager
-def progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A bar over the photographs on a terminal, nothing in a pipe; yields the function that names the next
-    one.
-    """
-    if quiet or not sys.stderr.isatty():
-        yield lambda name: None
-        return
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    except ImportError:
-        yield lambda name: None
-        return
-    columns = (BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        started = False
-
-        def step(name: str) -> None:
-            nonlocal started
-            bar.update(task, advance=1 if started else 0, description=name)
-            started = True
-
-        yield step
 
 
 def width_of_terminal() -> int:

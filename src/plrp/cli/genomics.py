@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from plrp.errors import UsageError, usage
-from plrp.runs import cluster
 
-from .arguments import count, gain, proportion, shard
-
-_RAW = argparse.RawDescriptionHelpFormatter
+from .arguments import EXIT_CODES, RAW, add_cluster, cluster_of, count, gain, proportion, shard
 
 
 def add_parser(subparsers: Any) -> None:
@@ -70,7 +67,7 @@ def _add_simulate(commands: Any) -> None:
     parser = commands.add_parser(
         "simulate",
         help="random sequences with planted motifs and known answers",
-        formatter_class=_RAW,
+        formatter_class=RAW,
         description="Writes sequences.fa.gz, motifs.bed (where motifs were planted), labels.tsv, motifs.meme and\n"
         "simulation.json into a new folder.",
         epilog="example:\n  plrp genomics simulate --motifs TAL1::TCF3 CTCF SPI1 --count 3000 --number 1-3 --out sim",
@@ -137,7 +134,7 @@ def _add_train(commands: Any) -> None:
     parser = commands.add_parser(
         "train",
         help="train a small CNN on simulated or labelled sequences",
-        formatter_class=_RAW,
+        formatter_class=RAW,
         description="Trains a SequenceCNN with early stopping and writes a checkpoint that is safe to load. DATA is a\n"
         "folder of `simulate`, a folder of simdata files, or a FASTA file with --labels.",
         epilog="example:\n"
@@ -208,9 +205,9 @@ def _add_explain(commands: Any) -> None:
     parser = commands.add_parser(
         "explain",
         help="relevance per base for a file of sequences, with your own model",
-        formatter_class=_RAW,
+        formatter_class=RAW,
         description="Explains every sequence of a FASTA file, a BED file (--genome), or a one-hot NPZ. A run that was\n"
-        "killed goes on where it stopped; --shard i/n spreads it over a job array. Written into --out:\n"
+        "killed resumes where it stopped; --shard i/n spreads it over a job array. Written into --out:\n"
         "attributions.npz and onehot.npz (for TF-MoDISco), seqlets.bed, relevance.parquet, and "
         "relevance.bedgraph\n"
         "where coordinates are known.",
@@ -219,9 +216,7 @@ def _add_explain(commands: Any) -> None:
         "  plrp genomics explain seqs.fa --model mymodel.py:build --weights w.pt -p 0.25 --out DIR\n"
         "  plrp genomics explain peaks.bed --genome hg38.fa --width 2114 --model net.py:build --weights w.pt "
         "\\\n"
-        "      --target 0,500 -p 0.25 --out DIR --shard $SLURM_ARRAY_TASK_ID/100\n\n"
-        "exit codes: 0 done; 1 failed while working; 2 wrong usage: an option, or what it names, cannot be used;\n"
-        "3 done but for parts it names; 130 interrupted",
+        "      --target 0,500 -p 0.25 --out DIR --shard $SLURM_ARRAY_TASK_ID/100\n\n" + EXIT_CODES,
     )
     parser.add_argument("sequences", metavar="SEQUENCES", help="FASTA, BED or one-hot NPZ; .gz as well")
     parser.add_argument(
@@ -258,7 +253,7 @@ def _add_explain(commands: Any) -> None:
     parser.add_argument("--batch-size", type=count, default=128)
     parser.add_argument("--device", help="such as cuda (default: where the model is)")
     parser.add_argument("--workers", type=count, metavar="N", help="of a cluster (default: as many as fit)")
-    cluster.add_arguments(parser)
+    add_cluster(parser)
     parser.set_defaults(run=_explain)
 
 
@@ -266,6 +261,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     import plrp
     from plrp.genomics.jobs import explain_file
     from plrp.pruning import Pruning
+    from plrp.runs.parts import by_cause
 
     pruning = None
     if arguments.p or arguments.sparsity_gain is not None:
@@ -276,7 +272,7 @@ def _explain(arguments: argparse.Namespace) -> int:
         raise UsageError("--reverse-complement goes with a class: on the other strand a position is another.")
     with usage():
         plrp.composite(arguments.composite)  # what is wrong is said before anything is loaded
-        engine = cluster.chosen(arguments)
+        engine = cluster_of(arguments)
     if arguments.engine == "local" and arguments.threads is not None:
         import torch
 
@@ -306,8 +302,8 @@ def _explain(arguments: argparse.Namespace) -> int:
     )
     state = f"{outcome.done} of {outcome.parts} parts done"
     if outcome.failures:
-        causes = cluster.by_cause(outcome.failures)
-        print(f"plrp: {state}. Mend the cause and start again. {causes}", file=sys.stderr)
+        causes = by_cause(outcome.failures)
+        print(f"plrp: {state}. Fix the cause and start again. {causes}", file=sys.stderr)
         return 3
     if outcome.complete:
         _say_at_the_end(f"{outcome.sequences} sequences explained ({state}); results in {arguments.out}")
@@ -333,7 +329,7 @@ def _add_logo(commands: Any) -> None:
     parser = commands.add_parser(
         "logo",
         help="draw relevance as sequence logos",
-        formatter_class=_RAW,
+        formatter_class=RAW,
         description="Draws sequences of one or more folders of `plrp genomics explain` under each other, on one axis.",
         epilog="example:\n"
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt --out lrp\n"

@@ -1,4 +1,4 @@
-"""`plrp sweep` and `plrp report`: experiments from the command line."""
+"""`plrp sweep`: experiments from the command line."""
 
 from __future__ import annotations
 
@@ -7,46 +7,35 @@ from pathlib import Path
 from typing import Any
 
 from plrp.errors import UsageError, usage
-from plrp.runs import cluster
 
-from .arguments import count, shard
+from .arguments import EXIT_CODES, RAW, add_cluster, cluster_of, count, location, shard
 
-_RAW = argparse.RawDescriptionHelpFormatter
 PRESETS = ("ecssd-vgg16", "ecssd-resnet50", "imagenet-vgg16", "imagenet-resnet50", "genomics-4", "genomics-32")
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add both commands; nothing heavier than argparse is imported until one runs."""
-    _add_sweep(subparsers)
-    _add_report(subparsers)
-
-
-def _add_sweep(subparsers: Any) -> None:
+    """Add the command; nothing heavier than argparse is imported until it runs."""
     parser = subparsers.add_parser(
         "sweep",
         help="measure LRP and PLRP over many samples, variants and p; stop and resume at will",
         description="Explains every sample of a data set with LRP, PLRP-λ and PLRP-M, with and without sparsity gain, "
         "over many p, and measures every map. Results are stored part by part: a sweep that was stopped, killed or ran "
-        "out of disk goes on where it was when it is started again. `plrp report` draws the figures.",
+        "out of disk resumes where it was when it is started again. `plrp report` draws the figures.",
         epilog="examples:\n"
         "  plrp sweep --preset genomics-4 --out run\n"
         "  plrp sweep --preset ecssd-resnet50 --root ECSSD --limit 30 --set 'p=[0, 0.1, 0.2]' --out run\n"
-        "  plrp sweep run.toml --out run                     a config of your own\n"
-        "  plrp sweep run                                    go on with a run\n"
+        "  plrp sweep run.toml --out run                     your own config\n"
+        "  plrp sweep run                                    resume a run\n"
         "  plrp sweep run.toml --out run --shard 2/8         the second of eight processes\n"
-        "  plrp sweep run.toml --out s3://bucket/run --engine ray --address auto\n\n"
-        "exit codes: 0 done; 1 failed while working; 2 wrong usage: an option, or what it names, cannot be used;\n"
-        "3 done but for parts it names; 130 interrupted",
-        formatter_class=_RAW,
+        "  plrp sweep run.toml --out s3://bucket/run --engine ray --address auto\n\n" + EXIT_CODES,
+        formatter_class=RAW,
     )
-    parser.add_argument(
-        "config", nargs="?", type=_location, metavar="run.toml", help="a config, or a run to go on with"
-    )
+    parser.add_argument("config", nargs="?", type=location, metavar="run.toml", help="a config, or a run to resume")
     parser.add_argument("--preset", choices=PRESETS, metavar="NAME", help=f"the paper's: {', '.join(PRESETS)}")
     parser.add_argument("--root", type=Path, metavar="DATA", help="folder of the preset's photographs")
-    parser.add_argument("--weights", metavar="FILE", help="weights of your own instead of published ones")
+    parser.add_argument("--weights", metavar="FILE", help="your weights instead of the published ones")
     parser.add_argument(
-        "--out", type=_location, metavar="RUN", help="folder of the run, or its URL (default: the config's name)"
+        "--out", type=location, metavar="RUN", help="folder of the run, or its URL (default: the config's name)"
     )
     parser.add_argument("--limit", type=count, metavar="N", help="the first N samples only; more can follow later")
     parser.add_argument(
@@ -63,26 +52,26 @@ def _add_sweep(subparsers: Any) -> None:
         "--device", help="where to compute, e.g. cuda (default: cpu; with Ray: GPUs where there are any)"
     )
     parser.add_argument("--show-config", action="store_true", help="print the config as TOML and stop")
-    cluster.add_arguments(parser)
-    parser.set_defaults(run=run_sweep)
+    add_cluster(parser)
+    parser.set_defaults(run=run)
 
 
-def run_sweep(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """`plrp sweep`."""
     import sys
 
     if (arguments.config is None) == (arguments.preset is None):
         raise UsageError("name a config file (plrp sweep run.toml), or a preset (--preset genomics-4).")
-    from plrp.experiments.sweep import sweep
+    from plrp.experiments.sweeps import sweep
 
     with usage():
-        config, out = chosen(arguments)
+        config, out = config_of(arguments)
     if arguments.show_config:
         print(config.to_toml(), end="")
         return 0
 
     with usage():
-        engine = cluster.chosen(arguments)
+        engine = cluster_of(arguments)
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -102,7 +91,7 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def chosen(arguments: argparse.Namespace) -> tuple[Any, str | Path]:
+def config_of(arguments: argparse.Namespace) -> tuple[Any, str | Path]:
     """The config that the arguments ask for, and the run's folder or URL."""
     from plrp.experiments.config import Config
     from plrp.experiments.presets import preset
@@ -128,34 +117,6 @@ def chosen(arguments: argparse.Namespace) -> tuple[Any, str | Path]:
     return config.changed(**changes).at(Path.cwd()), out
 
 
-def _add_report(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "report",
-        help="figures, tables and the paper's statements from sweeps, as one page",
-        description="Draws the paper's figures from the tables of one or more sweeps and writes one HTML page that "
-        "needs nothing else: config, figures, tables, the paper's statements with 'holds' or 'does not hold'.",
-        epilog="examples:\n  plrp report run\n  plrp report ecssd-vgg16 ecssd-resnet50 --out report\n"
-        "  plrp report --compare before after --out compared",
-        formatter_class=_RAW,
-    )
-    parser.add_argument("runs", nargs="+", type=_location, metavar="RUN", help="folders or URLs of sweeps")
-    parser.add_argument("--compare", action="store_true", help="set two runs side by side, sample by sample")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: `report` in the run; of several: ./report")
-    parser.add_argument(
-        "--formats", nargs="+", choices=("png", "svg", "pdf"), default=("png", "svg", "pdf"), help="of the figures"
-    )
-    parser.set_defaults(run=run_report)
-
-
-def run_report(arguments: argparse.Namespace) -> int:
-    """`plrp report`."""
-    from plrp.experiments import report
-
-    page = report.write(arguments.runs, arguments.out, formats=tuple(arguments.formats), compare=arguments.compare)
-    print(f"written: {page.resolve()}")
-    return 0
-
-
 def _setting(text: str) -> tuple[str, str]:
     """`entry=value`."""
     name, equals, value = text.partition("=")
@@ -165,15 +126,10 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _value(text: str) -> Any:
-    """A value as TOML writes it; what is no TOML is text."""
+    """A value as TOML writes it; what is not TOML is text."""
     from plrp.experiments.config import ConfigError, read_toml
 
     try:
         return read_toml(f"value = {text}")["value"]
     except ConfigError:
         return text
-
-
-def _location(text: str) -> str | Path:
-    """A path, or a URL as it is: a path would lose one of its slashes."""
-    return text if "://" in text else Path(text)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .presets import PRESETS, preset
     from .results import Results
     from .store import ConfigChanged, PartsMissing, Store
-    from .sweep import sweep
+    from .sweeps import sweep
 
 __all__ = [
     "PRESETS",
@@ -50,6 +50,6 @@ __getattr__, __dir__ = lazily(
         "presets": ("PRESETS", "preset"),
         "results": ("Results",),
         "store": ("ConfigChanged", "PartsMissing", "Store"),
-        "sweep": ("sweep",),
+        "sweeps": ("sweep",),
     },
 )

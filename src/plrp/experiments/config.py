@@ -1,7 +1,7 @@
 """What a sweep does, as data: data set × model × composite × variants × p × metrics.
 
-A `Config` is immutable, comes from and goes to TOML, and is written beside its results. What it does not hold is how
-the work is done (workers, device, progress): that changes no result.
+A `Config` is immutable, comes from and goes to TOML, and is written beside its results. It does not hold how the work
+is done (workers, device, progress): that changes no result.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class Config:
         for metric in self.metrics:
             for p in metric.p or ():
                 if p not in self.p:
-                    raise ConfigError(f"metrics.{metric.name}.p has {p}, which the sweep's own p has not.")
+                    raise ConfigError(f"metrics.{metric.name}.p has {p}, which is not among the sweep's p.")
         Pruning(p=None, sparsity_gain=self.sparsity_gain, measure=self.measure)  # refuses what makes no sense
         _whole(self.part_size, "part_size")
         _whole(self.batch_size, "batch_size")
@@ -257,7 +257,7 @@ class Config:
     def samples(self) -> int:
         """How many samples are explained; known once the data were opened."""
         if self.data.count is None:
-            raise ConfigError("this config was not resolved yet: nobody has counted the samples.")
+            raise ConfigError("this config is not resolved yet: its samples have not been counted.")
         return self.data.count if self.data.limit is None else min(self.data.count, self.data.limit)
 
     @property
@@ -302,7 +302,7 @@ class Config:
         return cls(**_tuples(values))
 
     def to_dict(self) -> dict[str, Any]:
-        """The inverse of `from_dict`: plain data, entries that say nothing left out."""
+        """The inverse of `from_dict`: plain data, without empty entries."""
         table: dict[str, Any] = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
@@ -319,7 +319,7 @@ class Config:
 
     @classmethod
     def read(cls, path: str | Path) -> Config:
-        """From a TOML file; relative paths in it are taken from the file's folder."""
+        """From a TOML file; relative paths in it start at the file's folder."""
         path = Path(path)
         try:
             return cls.from_dict(read_toml(path.read_text("utf-8"))).at(path.parent)
@@ -333,7 +333,7 @@ class Config:
         return write_toml(self.to_dict())
 
     def at(self, folder: str | Path) -> Config:
-        """With relative paths taken from a folder, and made absolute."""
+        """With relative paths made absolute, starting at a folder."""
         base = Path(folder).resolve()
 
         def absolute(text: Any) -> str:
@@ -363,13 +363,13 @@ class Config:
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """All that decides the results: not names, not where things lie, not how many samples are asked for."""
+    """All that decides the results: not names, not folders, not how many samples are asked for."""
     table = config.to_dict()
     del table["name"], table["part_size"]
     for section, entries in (("data", ("root", "limit", *PATHS)), ("model", ("name", "weights"))):
         for entry in entries:
             table[section].pop(entry, None)
-    # A model is known by its weights and its name; a file by its name alone, wherever it lies.
+    # A model is identified by its weights and its name; a file by its name, whatever its folder.
     table["model"]["name"] = Path(config.model.name).name if ".py:" in config.model.name else config.model.name
     return table
 
@@ -412,49 +412,32 @@ def read_toml(text: str) -> dict[str, Any]:
 
 def write_toml(table: Mapping[str, Any]) -> str:
     """Plain data (text, numbers, booleans, lists, tables) as a TOML document; None is left out."""
-    return "\n".join(_toml_lines(table, ())).strip() + "\n"
+    try:
+        import tomli_w
+    except ImportError:
+        raise ImportError("configs are written with tomli-w: pip install 'plrp[experiments]'") from None
 
+    def entries(table: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: entries(v) if isinstance(v, Mapping) else v for k, v in table.items() if v is not None}
 
-def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
-    plain = {k: v for k, v in table.items() if not isinstance(v, Mapping) and v is not None}
-    lines = ["", f"[{'.'.join(map(_toml_key, path))}]"] if path and (plain or not table) else []
-    lines += [f"{_toml_key(name)} = {_toml_value(value)}" for name, value in plain.items()]
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            lines += _toml_lines(value, (*path, name))
-    return lines
-
-
-def _toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_value(name)
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return "nan" if value != value else repr(value)  # repr of the infinities is TOML's too
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    raise ConfigError(f"{value!r} ({type(value).__name__}) cannot be written to a config.")
+    try:
+        return tomli_w.dumps(entries(table))
+    except TypeError as error:
+        raise ConfigError(f"a config holds text, numbers, booleans, lists and tables only ({error}).") from None
 
 
 # -- plain data and back
 
 
 def _with_options(kind: Any, table: Mapping[str, Any], where: str) -> Any:
-    """A dataclass from a table in which its options stand beside its own entries."""
-    own = [f.name for f in fields(kind) if f.name != "options"]
-    values = {k: v for k, v in table.items() if k in own}
+    """A dataclass from a table in which its options stand beside its fields."""
+    known = [f.name for f in fields(kind) if f.name != "options"]
+    values = {k: v for k, v in table.items() if k in known}
     for name in ("p",):
         if isinstance(values.get(name), list):
             values[name] = tuple(values[name])
     try:
-        return kind(**values, options={k: v for k, v in table.items() if k not in own})
+        return kind(**values, options={k: v for k, v in table.items() if k not in known})
     except TypeError as error:
         missing = re.search(r"'(\w+)'", str(error))
         raise ConfigError(f"{where} needs the entry `{missing[1] if missing else error}`.") from None
@@ -476,9 +459,9 @@ def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Mapping[
         if not isinstance(entry, Mapping):
             raise ConfigError(f"metrics.{prefix}{name} is a table of options, not {entry!r}.")
         below = {k: v for k, v in entry.items() if isinstance(v, Mapping)}
-        own = {k: v for k, v in entry.items() if k not in below}
-        if own or not below:
-            found[prefix + name] = own
+        options = {k: v for k, v in entry.items() if k not in below}
+        if options or not below:
+            found[prefix + name] = options
         found |= _flattened(below, f"{prefix}{name}.")
     return found
 
@@ -510,5 +493,5 @@ def _split(name: str) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    text = "not there" if value is None else _toml_value(value)
+    text = "absent" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:77]}…"

@@ -1,4 +1,4 @@
-"""The samples of a sweep by number: photographs, DNA sequences, or arrays of one's own."""
+"""The samples of a sweep by number: photographs, DNA sequences, or a user's arrays."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sample:
     drawn: npt.NDArray[Any]
 
 
-class Samples(ABC):
+class Dataset(ABC):
     """Samples by number. `pooling` says how the channels of a map become one value: `"sum"`, or `"present"` letters."""
 
     pooling = "sum"
@@ -49,10 +49,10 @@ class Samples(ABC):
 
     @abstractmethod
     def digest(self) -> str:
-        """A short hash by which the same samples are known again, wherever they lie."""
+        """A short hash that identifies the samples, whatever their folder."""
 
 
-def open_samples(config: Config, preprocessing: Preprocessing | None = None) -> Samples:
+def open_samples(config: Config, preprocessing: Preprocessing | None = None) -> Dataset:
     """The samples of a config; `preprocessing` is how its model wants photographs."""
     data = config.data
     if data.kind == "simulated-dna":
@@ -90,7 +90,7 @@ def covering(labels: Sequence[int], count: int, seed: int) -> list[int]:
     return order[:count]
 
 
-class Pictures(Samples):
+class Pictures(Dataset):
     """Photographs of a `plrp.vision` data set, with masks or labels where it has them."""
 
     def __init__(self, photographs: Photographs | ImageNet, chosen: Sequence[int] | None = None) -> None:
@@ -121,7 +121,7 @@ class Pictures(Samples):
         return _hash(f"{path.name} {path.stat().st_size} {label}" for path, label in zip(paths, labels, strict=True))
 
 
-class DNA(Samples):
+class DNA(Dataset):
     """Sequences with planted motifs: the bases of a motif are the mask."""
 
     pooling = "present"
@@ -163,8 +163,8 @@ class DNA(Samples):
         )
 
 
-class Arrays(Samples):
-    """Samples of one's own: an `.npz` with `inputs` (sample, channel, *space) and, if there are any, `masks` (sample,
+class Arrays(Dataset):
+    """A user's samples: an `.npz` with `inputs` (sample, channel, *space) and, if there are any, `masks` (sample,
     *space) and `labels` (sample,).
     """
 

@@ -1,4 +1,4 @@
-"""Parts of the demo's page: findings, curves, the ledger, motifs. The page itself is made of `pages.py`."""
+"""The demo's page: logos, findings, curves, the ledger, and the motifs found. Its HTML is made with `pages.py`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,223 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from plrp.genomics.logo import COLOURS, draw_logo
+from plrp.genomics.attribution import COMPOSITE
+from plrp.genomics.logo import COLOURS, around_strongest, draw_logo, logo_page
 
 from . import figures
+from .findings import MOTIF_P, NotAThreshold, findings
 from .intervals import METHOD
-from .pages import data_uri, escape, picture, table
+from .measured import Method
+from .pages import cards, data_uri, escape, page, picture, section, table
+from .statements import GINI, LOGO_P, MASS
 
 if TYPE_CHECKING:
+    from plrp.genomics.motifs import Motif
     from plrp.genomics.seqlets import Match, Pattern
 
+    from .demo import Study
     from .measured import Measured
     from .statements import Statement
 
 
-def findings_block(found: Sequence[Statement]) -> str:
+def render(study: Study, *, seed: int, title: str = "Pruned relevance on DNA", origin: str = "") -> str:
+    """The report as one HTML document; `origin` says where the sequences come from, if they were not simulated here."""
+    found = findings(study.sweeps, study.example)
+    accuracies = {
+        f"test accuracy, {name}": f"{trained['test_accuracy']:.1%}" for name, trained in study.trainings.items()
+    }
+    one, example = next(iter(study.sweeps.values())), Method("lambda", LOGO_P)
+    rises = {name: f"{one.mean(m):.2f} → {one.mean(m, example):.2f}" for name, m in (("RMA", MASS), ("Gini", GINI))}
+    headline = {
+        **accuracies,
+        **{f"{name}, LRP → PLRP-λ, p&nbsp;=&nbsp;{LOGO_P}": text for name, text in rises.items()},
+        "of the paper's findings hold": f"{sum(bool(f.holds) for f in found)} of {len(found)}",
+    }
+    body = cards(headline)
+    body += _what_was_done(study, seed, origin)
+    body += section("Do the paper's findings hold here?", _findings(found))
+    body += _logos(study)
+    if study.example is not None:
+        body += _not_a_threshold(study, study.example)
+    body += section(
+        "Sparsity and localization over p",
+        f"<p>Means over {len(study.shown)} held-out sequences, as in the paper's appendix B: the upper panels show "
+        "the whole range, the lower ones what the curves cover. “Gain” stops pruning where a neuron's sparsity gain "
+        "falls below 1, so p is only an upper limit there.</p>",
+        _curves(study.sweeps),
+    )
+    body += section(
+        "Where the relevance went",
+        f"<p>The ledger of {escape(study.shown.names[0])} under PLRP-λ, p = {LOGO_P}, from the score down "
+        "to the bases. Pruning moves mass between neurons and loses none: mass in and out of its rows are equal. "
+        "What is absorbed went to biases and ε.</p>",
+        _ledger(study.ledger),
+    )
+    body += section(
+        "Motifs found",
+        f"<p>Contiguous surviving regions (PLRP-λ, p = {MOTIF_P}) that speak for the class and look alike were "
+        "aligned into patterns, and those compared with the vertebrate CORE motifs of JASPAR by TOMTOM. Planted "
+        f"were {escape(', '.join(str(m) for m in study.data.motifs))}.</p>",
+        _motifs(study.patterns, study.matches)
+        if study.patterns
+        else "<p>No group of ten seqlets or more looked alike.</p>",
+    )
+    body += _next_steps()
+    lead = (
+        "LRP traces a network's score back to the bases of a sequence. PLRP prunes the relevance in every layer on "
+        "its way, so that what arrives is sparser. Here the truth is known: the motifs were planted."
+    )
+    return page(title, lead, body)
+
+
+def _what_was_done(study: Study, seed: int, origin: str) -> str:
+    data = study.data
+    classes = ", ".join(escape(name) for name in data.class_names)
+    origin = origin or (
+        f"{len(data)} random sequences of {data.length} bases were simulated, each with one to three copies of the "
+        f"motif of its class ({classes}), drawn from JASPAR's matrices and planted without overlap"
+    )
+    rows = [
+        [
+            name,
+            f"{trained['weights']:,}",
+            f"{trained['epochs']}",
+            f"{trained['validation_accuracy']:.3f}",
+            f"{trained['test_accuracy']:.3f}",
+        ]
+        for name, trained in study.trainings.items()
+    ]
+    return section(
+        "What was done",
+        f"<p>{origin} (seed {seed}). Two small CNNs learned to name the class: 70% of the sequences trained them, 15% "
+        f"decided when to stop, and the accuracies below are on the {len(study.test)} held out. The first "
+        f"{study.explained} of those were explained for the winning class with the composite <code>{COMPOSITE}</code>; "
+        "relevance of a base is that of the letter that is there. What follows is about the "
+        f"{len(study.shown)} of them that the larger network labels correctly.</p>",
+        table(["network", "weights", "epochs", "validation accuracy", "test accuracy"], rows),
+    )
+
+
+def _rows(study: Study, k: int) -> dict[str, npt.NDArray[Any]]:
+    return {
+        "truth": study.shown.mask[k],
+        "LRP": study.lrp[k],
+        f"PLRP-λ\np={LOGO_P}": study.plrp[k],
+        f"PLRP-M\np={LOGO_P}": study.plrp_m[k],
+    }
+
+
+def _sites(study: Study, k: int) -> list[tuple[int, int, str]]:
+    kinds: list[Motif] = study.shown.motifs
+    return [(a, b, kinds[m].name.split("_")[0]) for a, b, m, _ in study.shown.plantings.of(k)]
+
+
+def _logo_pictures(study: Study, k: int, title: str, caption: str = "") -> str:
+    rows, letters, sites = _rows(study, k), study.shown.letters[k], _sites(study, k)
+    wide = logo_page([(title, rows, letters, sites)], width=11, row_height=0.72)
+    window = around_strongest(study.lrp[k], [(start, end) for start, end, _ in sites])
+    narrow = logo_page(
+        [(f"{title}, bases {window[0]}–{window[1] - 1}", rows, letters, sites)],
+        window=window,
+        width=5.2,
+        row_height=0.85,
+    )
+    return picture(data_uri(wide, "png", 120), f"logos of {title}", caption, data_uri(narrow, "png", 170), plate=True)
+
+
+def _logos(study: Study) -> str:
+    """One sequence of each class, and the next two."""
+    labels = study.shown.labels
+    chosen = [int(np.flatnonzero(labels == label)[0]) for label in np.unique(labels)]
+    chosen += [k for k in range(len(labels)) if k not in chosen][: max(0, 6 - len(chosen))]
+    pictures = [
+        _logo_pictures(study, k, f"{study.shown.names[k]} ({study.shown.class_names[int(labels[k])]})") for k in chosen
+    ]
+    return section(
+        "Logos: truth, LRP, PLRP",
+        "<p>Letters as tall as the relevance of their base, planted motifs shaded, one sequence per block; network "
+        f"with {next(iter(study.sweeps))}. On a narrow screen only the stretch around the strongest motif is "
+        "drawn.</p>",
+        *pictures,
+    )
+
+
+def _not_a_threshold(study: Study, example: NotAThreshold) -> str:
+    k = example.sequence
+    factor = example.lrp_outside / example.lrp_inside
+    low, high = sorted((example.inside, example.outside))
+    rows = {
+        "LRP": study.lrp[k],
+        f"PLRP-λ\np={LOGO_P}": study.plrp[k],
+    }
+    marks = [
+        *((start, end, "") for start, end, _ in _sites(study, k)),
+        (example.inside, example.inside + 1, "kept ▼"),
+        (example.outside, example.outside + 1, "pruned ▼"),
+    ]
+    name = study.shown.names[k]
+    title = f"{name} ({study.shown.class_names[int(study.shown.labels[k])]})"
+    wide = logo_page([(title, rows, study.shown.letters[k], marks)], width=11, row_height=0.95)
+    windows = "".join(
+        picture(
+            data_uri(
+                logo_page(
+                    [(f"{name}, bases {begin}–{end - 1}", rows, study.shown.letters[k], marks)],
+                    window=(begin, end),
+                    width=5.2,
+                    row_height=1.0,
+                ),
+                "png",
+                150,
+            ),
+            f"{name}, bases {begin} to {end - 1}",
+            plate=True,
+        )
+        for begin, end in _close_ups(low, high, study.shown.length)
+    )
+    return section(
+        "PLRP is not a threshold",
+        f"<p>In {escape(name)}, base {example.inside} lies in a planted motif and survives with an LRP "
+        f"relevance of {example.lrp_inside:.4f}, while base {example.outside} outside is pruned although LRP gave it "
+        f"{example.lrp_outside:.4f}, {factor:.1f} times as much. No height at which LRP is cut could do both. The "
+        f"code looked for such pairs and found them in {example.sequences_with_one} of {example.sequences} "
+        "sequences.</p>",
+        f'<div class="laptop">{picture(data_uri(wide, "png", 120), f"logos of {name}", plate=True)}</div>',
+        f'<div class="grid">{windows}</div>',
+    )
+
+
+def _close_ups(low: int, high: int, length: int, span: int = 44) -> list[tuple[int, int]]:
+    """Windows of `span` bases that show both places: one if they are near each other, else one each."""
+    middles = [(low + high) // 2] if high - low < span - 8 else [low, high]
+    begins = [int(np.clip(middle - span // 2, 0, max(0, length - span))) for middle in middles]
+    return [(begin, min(begin + span, length)) for begin in begins]
+
+
+def _next_steps() -> str:
+    commands = (
+        "plrp genomics explain demo/data/sequences.fa.gz --model demo/cnn32.pt -p 0.25 --out explained\n"
+        "plrp genomics logo explained --truth demo/data/motifs.bed --out logos.png\n"
+        "plrp genomics explain yours.fa --model network.py:build --weights weights.pt -p 0.25 --out results"
+    )
+    return section(
+        "What to try next",
+        f"<pre>{escape(commands)}</pre>",
+        "<ul><li>Your own network and sequences: the third line; FASTA, BED with a genome, or one-hot "
+        "arrays.</li><li>A harder task: <code>plrp genomics simulate --task xor --motifs GATA1 TAL1::TCF3 --out "
+        "xor</code>, then <code>train --hidden 32</code> and <code>explain</code>.</li><li>TF-MoDISco on the result: "
+        "<code>modisco motifs -s explained/onehot.npz -a explained/attributions.npz -n 2000 -o "
+        "modisco.h5</code>.</li><li>The numbers behind the curves: <code>sweep.csv</code>, and more of them: "
+        "<code>plrp report demo/genomics-32</code>; the surviving regions: <code>seqlets.bed</code>.</li></ul>",
+    )
+
+
+# -- its blocks
+
+
+def _findings(found: Sequence[Statement]) -> str:
     """The paper's statements with 'holds' or 'does not hold' and the numbers behind."""
     parts = []
     for one in found:
@@ -30,7 +232,7 @@ def findings_block(found: Sequence[Statement]) -> str:
     return "".join(parts)
 
 
-def curves_block(sweeps: Mapping[str, Measured]) -> str:
+def _curves(sweeps: Mapping[str, Measured]) -> str:
     """Metrics over p, on their whole range and zoomed in, as in the paper's appendix B; one group per network."""
     rows = list(sweeps.values())
     metrics = figures.versions(rows, ("gini", "entropy", "relevance_mass_accuracy"))
@@ -45,7 +247,7 @@ def curves_block(sweeps: Mapping[str, Measured]) -> str:
     )
 
 
-def ledger_block(records: Sequence[Mapping[str, Any]], sample: int = 0) -> str:
+def _ledger(records: Sequence[Mapping[str, Any]], sample: int = 0) -> str:
     """Where the relevance of one sequence went, from the score down to the bases."""
     rows = []
     for record in records:
@@ -64,7 +266,7 @@ def ledger_block(records: Sequence[Mapping[str, Any]], sample: int = 0) -> str:
     return table(["layer", "rule", "mass in", "mass out", "absorbed", "neurons kept"], rows)
 
 
-def motif_logo(values: Any) -> str:
+def _motif_logo(values: Any) -> str:
     """A small logo of a matrix (4, width)."""
     from matplotlib.figure import Figure
 
@@ -76,7 +278,7 @@ def motif_logo(values: Any) -> str:
     return data_uri(figure)
 
 
-def motifs_block(patterns: Sequence[Pattern], matches: Sequence[Sequence[Match]]) -> str:
+def _motifs(patterns: Sequence[Pattern], matches: Sequence[Sequence[Match]]) -> str:
     """Patterns of surviving seqlets beside the JASPAR motifs they resemble most."""
     rows = []
     for pattern, found in zip(patterns, matches, strict=True):
@@ -86,7 +288,7 @@ def motifs_block(patterns: Sequence[Pattern], matches: Sequence[Sequence[Match]]
         others = ", ".join(f"{m.motif.name} ({m.p:.0e})" for m in found[1:3])
         rows.append(
             [
-                f'<img src="{motif_logo(bits)}" alt="{escape(pattern.motif.consensus)}" style="{size}">',
+                f'<img src="{_motif_logo(bits)}" alt="{escape(pattern.motif.consensus)}" style="{size}">',
                 f"{pattern.count}",
                 f"<span><b>{escape(best.motif.name)}</b> {escape(best.motif.id)}</span>",
                 f"{best.p:.1e}",

@@ -53,8 +53,8 @@ DARK = {
 
 
 @dataclass(frozen=True)
-class Metric:
-    """How a metric is called; better: 1 where higher is, −1 where lower is, 0 neither; whole: its range, if any."""
+class MetricStyle:
+    """A metric's title; better: 1 where higher is better, −1 where lower is, else 0; whole: its range, if any."""
 
     title: str
     better: int
@@ -73,18 +73,18 @@ class Metric:
 
 PEOPLE = ("Gini", "Hoyer", "Lipschitz")
 METRICS = {
-    "gini": Metric("Gini index", 1, (0, 1)),
-    "entropy": Metric("Entropy (nats)", -1),
-    "hoyer": Metric("Hoyer sparsity", 1, (0, 1)),
-    "nonzero": Metric("Share of non-zero features", -1, (0, 1)),
-    "relevance_mass_accuracy": Metric("Relevance mass accuracy", 1, (0, 1)),
-    "relevance_rank_accuracy": Metric("Relevance rank accuracy", 1, (0, 1)),
-    "pointing_game": Metric("Pointing game", 1, (0, 1)),
-    "local_lipschitz": Metric("Lipschitz estimate", -1),
-    "max_sensitivity": Metric("Max sensitivity", -1),
-    "pixel_flipping_auc": Metric("Pixel-flipping AUC", -1),
-    "symmetric_relevance_gain": Metric("Symmetric relevance gain", 1),
-    "score_kept": Metric("Share of the score kept", 0),
+    "gini": MetricStyle("Gini index", 1, (0, 1)),
+    "entropy": MetricStyle("Entropy (nats)", -1),
+    "hoyer": MetricStyle("Hoyer sparsity", 1, (0, 1)),
+    "nonzero": MetricStyle("Share of non-zero features", -1, (0, 1)),
+    "relevance_mass_accuracy": MetricStyle("Relevance mass accuracy", 1, (0, 1)),
+    "relevance_rank_accuracy": MetricStyle("Relevance rank accuracy", 1, (0, 1)),
+    "pointing_game": MetricStyle("Pointing game", 1, (0, 1)),
+    "local_lipschitz": MetricStyle("Lipschitz estimate", -1),
+    "max_sensitivity": MetricStyle("Max sensitivity", -1),
+    "pixel_flipping_auc": MetricStyle("Pixel-flipping AUC", -1),
+    "symmetric_relevance_gain": MetricStyle("Symmetric relevance gain", 1),
+    "score_kept": MetricStyle("Share of the score kept", 0),
 }
 SUFFIXES = {"max": "maps over max", "mass": "maps over mass", "norm": "maps over norm"}
 """What the suffixes of the presets stand for."""
@@ -96,13 +96,13 @@ PIXELS = 104
 """Of a page per inch of a figure, so that letters have one size in all of them."""
 
 
-def metric(name: str) -> Metric:
-    """How a metric is called; a suffix (`local_lipschitz.max`) is kept beside the title."""
+def metric(name: str) -> MetricStyle:
+    """How a metric is shown; a suffix (`local_lipschitz.max`) follows the title."""
     base, _, suffix = name.partition(".")
-    known = METRICS.get(base, Metric(base.replace("_", " "), 0))
+    known = METRICS.get(base, MetricStyle(base.replace("_", " "), 0))
     if not suffix:
         return known
-    return Metric(f"{known.title}, {SUFFIXES.get(suffix, suffix)}", known.better, known.whole)
+    return MetricStyle(f"{known.title}, {SUFFIXES.get(suffix, suffix)}", known.better, known.whole)
 
 
 def versions(rows: Sequence[Measured], bases: Sequence[str]) -> list[str]:
@@ -250,11 +250,11 @@ class _Line:
     def until(self, p: float) -> _Line:
         """The part up to p."""
         shown = np.array(self.x) <= p + 1e-9
-        x = [at for at, kept in zip(self.x, shown, strict=True) if kept]
+        x = [at for at, inside in zip(self.x, shown, strict=True) if inside]
         return _Line(self.variant, x, self.y[shown], self.low[shown], self.high[shown])
 
     def fills(self, low: float, high: float) -> bool:
-        """Whether the band covers a panel from `low` to `high` wholly, and so would tell nothing."""
+        """Whether the band covers all of a panel from `low` to `high`, and so would show nothing."""
         return bool(((self.low < low) & (self.high > high)).all())
 
 

@@ -12,7 +12,8 @@ from . import statements
 from .measured import Measured
 from .statements import Statement
 
-EXAMPLE_P = statements.LOGO_P
+MOTIF_P = 0.5
+"""Pruned share for motif finding: sharper regions than the logo plots' 0.25."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def findings(sweeps: Mapping[str, Measured], example: NotAThreshold | None) -> l
 
 
 def judge_threshold(example: NotAThreshold | None, sequences: int) -> Statement:
-    """Whether PLRP is no threshold on LRP, by the clearest case among `sequences` that were looked at."""
+    """Whether PLRP is not a threshold on LRP, by the clearest case among `sequences` that were examined."""
     if example is None:
         return statements.not_a_threshold(0, sequences)
     return statements.not_a_threshold(

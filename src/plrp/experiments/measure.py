@@ -24,21 +24,20 @@ from plrp.engine import sweep_batch
 from plrp.metrics.robustness import scaled
 from plrp.metrics.scores import predict
 from plrp.metrics.seeded import draw
+from plrp.runs.parts import Tick
 
 from .config import LOCALIZATION, ROBUSTNESS, Config, ConfigError, Metric
-from .data import Sample, Samples, open_samples
+from .data import Dataset, Sample, open_samples
 from .networks import load_network
-from .store import Part, Store
-from .tables import Kept, Rows, SampleFacts
+from .part_files import SampleFacts, ScoreRows, StoredMaps
+from .store import PartContent, Store
 
 Cell = tuple[str, float]
 """A variant at a share p."""
 
-Tick = Callable[[str, int], None]
-"""Told of finished work: its kind (a key of `work`) and for how many samples."""
-
 SPARSITY = ("gini", "entropy", "hoyer", "nonzero")
 FORWARD, TRACE = "forward", "trace"
+
 MARGIN = 1.2
 """Over the memory of a first batch: how much more the allocator may come to hold."""
 
@@ -66,13 +65,13 @@ class Bench:
         self.device = torch.device(device)
         module, preprocessing = load_network(config, store)
         self.model: nn.Module = module.to(self.device).eval()
-        self.samples: Samples = open_samples(config, preprocessing)
+        self.samples: Dataset = open_samples(config, preprocessing)
         check_masks(config, self.samples)
 
-    def part(self, index: int, tick: Tick = lambda kind, count: None) -> Part:
+    def part(self, index: int, tick: Tick = lambda kind, count: None) -> PartContent:
         """The results of one part."""
-        rows = Rows()
-        kept: list[Kept] = []
+        rows = ScoreRows()
+        kept: list[StoredMaps] = []
         indices = self.config.part(index)
         for begin in range(0, len(indices), self.config.batch_size):
             chosen = indices[begin : begin + self.config.batch_size]
@@ -80,12 +79,12 @@ class Bench:
             if maps is not None:
                 kept.append(maps)
         about = {"sweep": self.config.name, "part": index, "plrp": plrp.__version__, "torch": torch.__version__}
-        return Part(rows.to_parquet(about), _joined(kept).to_hdf5() if kept else None)
+        return PartContent(rows.to_parquet(about), _joined(kept).to_hdf5() if kept else None)
 
     def rehearse(self, index: int = 0, clock: Callable[[], float] = time.perf_counter) -> Rehearsal:
-        """Do each kind of work once, on the first batch of a part, and see what it takes by a clock."""
+        """Do each kind of work once, on the first batch of a part, and time it."""
         chosen = self.config.part(index)[: self.config.batch_size]
-        batch = _Batch(self, chosen, Rows(), lambda kind, count: None)
+        batch = _Batch(self, chosen, ScoreRows(), lambda kind, count: None)
         seconds: dict[str, float] = {}
 
         def timed(kind: str, function: Callable[[], Any]) -> Any:
@@ -94,13 +93,13 @@ class Bench:
             seconds[kind] = (clock() - start) / len(chosen)
             return result
 
-        trace = plrp.trace(self.model, batch.inputs)
-        trace.explain(target=batch.target(trace), composite=self.config.composite)  # what only the first pass costs
+        trace = plrp.trace(self.model, batch.inputs)  # the first pass costs more than the others
+        trace.explain(target=batch.target(trace), composite=self.config.composite)
         trace = timed(TRACE, lambda: plrp.trace(self.model, batch.inputs))
         target = batch.target(trace)
         if any(metric.function == "pixel_flipping" for metric in self.config.metrics):
             timed(FORWARD, lambda: predict(self.model, batch.inputs))
-        # In the order of `explained`: what a trace holds by then decides how much memory the next one needs.
+        # In the order of `explained`: what a trace holds so far decides how much memory the next one needs.
         variants = dict.fromkeys(variant for variant, _ in self.config.cells)
         for variant in sorted(variants, key=lambda name: not name.endswith("+gain")):
             cells = [cell for cell in self.config.cells if cell[0] == variant]
@@ -146,7 +145,7 @@ class Bench:
 class _Batch:
     """One batch on its way through the bench."""
 
-    def __init__(self, bench: Bench, indices: Sequence[int], rows: Rows, tick: Tick) -> None:
+    def __init__(self, bench: Bench, indices: Sequence[int], rows: ScoreRows, tick: Tick) -> None:
         self.bench, self.config, self.rows, self.tick = bench, bench.config, rows, tick
         self.indices = list(indices)
         self.samples: list[Sample] = [bench.samples[index] for index in indices]
@@ -165,8 +164,8 @@ class _Batch:
             )
         return trace.output.argmax(1)
 
-    def measure(self) -> Kept | None:
-        """Measure everything, and return the maps to keep."""
+    def measure(self) -> StoredMaps | None:
+        """Measure everything, and return the maps to store."""
         config, bench = self.config, self.bench
         trace = plrp.trace(bench.model, self.inputs)
         self.tick(TRACE, len(self.indices))
@@ -176,23 +175,23 @@ class _Batch:
             self.rows.facts[index] = SampleFacts(index, sample.name, sample.label, int(target[row]), float(score[row]))
         groups = robustness_groups(config)
         moving = any(metric.covers(index, 0) for group in groups for metric in group for index in self.indices)
-        kept: dict[Cell, Tensor] = {}
+        stored: dict[Cell, Tensor] = {}
         original: dict[Cell, Tensor] = {}
         for cells, explanation in bench.explained(trace, target, config.cells):
             relevance = bench.pooled(explanation.relevance, self.inputs)
-            self.of_maps(cells, relevance, explanation.relevance.flatten(1).sum(1, dtype=torch.float64) / score)
+            self.measure_maps(cells, relevance, explanation.relevance.flatten(1).sum(1, dtype=torch.float64) / score)
             for variant, p in cells:
                 self.tick(variant, len(self.indices))
                 if config.maps is not None and any(config.maps.covers(index, p) for index in self.indices):
-                    kept[variant, p] = relevance
+                    stored[variant, p] = relevance
                 if moving:
                     original[variant, p] = relevance
-            self.of_flips(cells, relevance, target)
+            self.measure_flips(cells, relevance, target)
             del explanation  # it holds the trace
         del trace  # its memory is needed for the perturbed inputs
         for group in groups:
-            self.of_excursions(group, target, original)
-        return self.kept(kept)
+            self.measure_robustness(group, target, original)
+        return self.stored_maps(stored)
 
     def record(self, metric: Metric, cells: Iterable[Cell], values: Tensor, rows: Sequence[int] | None = None) -> None:
         """Enter a metric's values (row,) for the cells that share a map."""
@@ -202,7 +201,7 @@ class _Batch:
                 if metric.covers(self.indices[row], p):
                     self.rows.add(self.indices[row], variant, p, metric.name, numbers[place])
 
-    def of_maps(self, cells: list[Cell], relevance: Tensor, kept_score: Tensor) -> None:
+    def measure_maps(self, cells: list[Cell], relevance: Tensor, kept_score: Tensor) -> None:
         """Sparsity, localization, and the share of the score that arrived."""
         for metric in self.config.metrics:
             if not any(metric.covers(index, p) for index in self.indices for _, p in cells):
@@ -214,7 +213,7 @@ class _Batch:
             elif metric.function == "score_kept":
                 self.record(metric, cells, kept_score)
 
-    def of_flips(self, cells: list[Cell], relevance: Tensor, target: Tensor) -> None:
+    def measure_flips(self, cells: list[Cell], relevance: Tensor, target: Tensor) -> None:
         """Pixel flipping; versions that differ only in how the score is read share the model's passes."""
         for group in flipping_groups(self.config):
             rows = [r for r, i in enumerate(self.indices) if any(m.covers(i, p) for m in group for _, p in cells)]
@@ -259,7 +258,7 @@ class _Batch:
                     name = f"symmetric_relevance_gain{metric.suffix}"
                     self.rows.add(index, variant, p, name, float(gain[place]))
 
-    def of_excursions(self, group: list[Metric], target: Tensor, maps: dict[Cell, Tensor]) -> None:
+    def measure_robustness(self, group: list[Metric], target: Tensor, maps: dict[Cell, Tensor]) -> None:
         """Robustness: how far the maps move as the input moves. Every draw is traced once for all cells.
 
         The worst case over the draws, as `plrp.metrics.local_lipschitz` and `max_sensitivity` define it, of maps with
@@ -314,13 +313,13 @@ class _Batch:
             if covered:
                 self.tick(variant, covered)
 
-    def kept(self, maps: dict[Cell, Tensor]) -> Kept | None:
+    def stored_maps(self, maps: dict[Cell, Tensor]) -> StoredMaps | None:
         """The maps of the samples whose maps are wanted, with what they lie on."""
         wanted = self.config.maps
         rows = [r for r, i in enumerate(self.indices) if wanted is not None and wanted.covers(i, 0)]
         if not rows:
             return None
-        return Kept(
+        return StoredMaps(
             [self.indices[r] for r in rows],
             {cell: relevance[rows].cpu().numpy() for cell, relevance in maps.items()},
             np.stack([self.samples[r].drawn for r in rows]),
@@ -393,7 +392,7 @@ def check_metrics(config: Config) -> None:
             raise ConfigError(f"metrics.{metric.name}.preset is 'innvestigate', or not given.")
 
 
-def check_masks(config: Config, samples: Samples) -> None:
+def check_masks(config: Config, samples: Dataset) -> None:
     """Refuse localization where there is no ground truth."""
     for metric in config.metrics:
         if metric.function in LOCALIZATION and not samples.masked:
@@ -429,10 +428,10 @@ def _typical(cells: Sequence[Cell], stacked: int) -> list[Cell]:
     return list(dict.fromkeys([cells[0], *cells[middle : middle + stacked]]))
 
 
-def _joined(kept: list[Kept]) -> Kept:
+def _joined(kept: list[StoredMaps]) -> StoredMaps:
     """The maps of several batches as one."""
     masks = [k.masks for k in kept if k.masks is not None]
-    return Kept(
+    return StoredMaps(
         [sample for k in kept for sample in k.samples],
         {cell: np.concatenate([k.maps[cell] for k in kept]) for cell in kept[0].maps},
         np.concatenate([k.inputs for k in kept]),
@@ -441,7 +440,7 @@ def _joined(kept: list[Kept]) -> Kept:
 
 
 def _peak_memory() -> int:
-    """The most memory this process has held, in bytes; 0 where the system does not tell."""
+    """The most memory this process has held, in bytes; 0 where the system does not say."""
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""The network of a sweep: one of the user's by name, or the paper's sequence CNN, trained once and kept in the run."""
+"""The network of a sweep: a user's by name, or the paper's sequence CNN, trained once and stored in the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from .config import Config, ConfigError
-from .data import DNA, Samples, open_samples
+from .data import DNA, Dataset, open_samples
 from .store import Store
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def load_network(config: Config, store: Store) -> tuple[nn.Module, Preprocessing
 
 
 def network_digest(config: Config, store: Store, show_progress: bool | None = None) -> str:
-    """A short hash by which the same weights are known again; trains the sequence CNN where that was not done yet."""
+    """A short hash that identifies the weights; trains the sequence CNN if that was not done yet."""
     model = config.model
     if model.name == SEQUENCE_CNN and model.weights is None:
         if not store.place.exists(NETWORK):
@@ -79,7 +79,7 @@ def _train(config: Config, store: Store, show_progress: bool | None) -> None:
     """Train on the sequences that are not explained, on one thread, so that the same seed gives the same weights."""
     from plrp.genomics import SequenceCNN
 
-    samples: Samples = open_samples(config)
+    samples: Dataset = open_samples(config)
     if not isinstance(samples, DNA) or samples.part != "test":
         raise ConfigError(f"{SEQUENCE_CNN} without weights is trained on DNA with known motifs, and explains its test.")
     train, validation, test = samples.split

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plrp.files import new_file
+from plrp.tables import render_html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -170,15 +171,7 @@ def picture(
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table of ready-made HTML cells, which turns into cards on narrow screens."""
-    top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = ""
-    for row in rows:
-        cells = "".join(
-            f'<td data-label="{escape(label)}"{" class=picture" if cell.startswith("<img") else ""}>{cell}</td>'
-            for label, cell in zip(head, row, strict=True)
-        )
-        body += f"<tr>{cells}</tr>\n"
-    return f"<table><thead><tr>{top}</tr></thead><tbody>\n{body}</tbody></table>"
+    return render_html(head, rows, markup=True)
 
 
 def section(title: str, *parts: str, name: str = "") -> str:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from plrp.spelling import nearest
+
 from .config import Config, ConfigError, Data, Maps, Metric, Model
 
 SPARSITY = (Metric("gini"), Metric("entropy"), Metric("nonzero"))
@@ -80,13 +82,11 @@ def preset(
 
     `root` is the folder of the photographs (`images` and `ground_truth_mask` of ECSSD; ImageNet's validation set, of
     which 3,900 are drawn so that all classes are there), or one that holds it as `ecssd` or `imagenet`; sequences are
-    simulated and need none. `weights` takes weights of one's own in place of the published ones.
+    simulated and need none. `weights` replaces the published ones.
 
     >>> preset("genomics-4").model.options["filters"]
     4
     """
-    from plrp.spelling import nearest
-
     if name not in PRESETS:
         raise ConfigError(f"no preset {name!r}{nearest(name, list(PRESETS))}.")
     if root is None and not name.startswith("genomics"):

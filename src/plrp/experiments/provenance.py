@@ -1,4 +1,4 @@
-"""How results came to be: versions, the source's commit, seeds, the machine."""
+"""How results came about: versions, the source's commit, seeds, the machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("torch", "numpy", "torchvision", "pillow", "pyarrow", "h5py", "panda
 
 
 def facts(config: Config, device: str, threads: int) -> dict[str, Any]:
-    """What a reader needs in order to run it again."""
+    """What a reader needs to repeat a run."""
     seeded = [metric for metric in config.metrics if "seed" in metric.options]
     return {
         "plrp": plrp.__version__,

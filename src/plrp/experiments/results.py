@@ -14,8 +14,8 @@ from plrp.runs.places import Place, RunError
 
 from .config import Config
 from .networks import training
-from .store import Found, Store
-from .tables import read_parquet, split
+from .part_files import read_parquet, split
+from .store import PartNames, Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,7 @@ class Results:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.settings: Config = store.config()
-        self._found: dict[int, Found] = store.find(self.settings)
+        self._found: dict[int, PartNames] = store.find(self.settings)
         self._open: tuple[int, Any] | None = None
 
     @classmethod

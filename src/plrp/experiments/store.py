@@ -1,12 +1,12 @@
-"""Where the results of a sweep are kept: parts that appear whole or not at all, and know whether they are sound.
+"""Where the results of a sweep are stored: parts that appear whole or not at all, and can be checked.
 
     RUN/config.toml                         the resolved config
     RUN/run.json                            versions, git commit, seeds, and every start
     RUN/parts/000003-KEY-CHECKSUM.parquet   scores of one part; KEY is a hash of all that decides them
-    RUN/maps/000003-KEY-CHECKSUM.h5         its relevance maps, if they are kept
+    RUN/maps/000003-KEY-CHECKSUM.h5         its relevance maps, if any are stored
 
 What exists is done. A part's name holds the checksum of its content, so a part that was cut off or damaged is found,
-thrown away and done again. Parts are pure functions of config and index: two processes that make the same one
+removed and made again. Parts are pure functions of config and index: two processes that make the same one
 write the same bytes under the same name.
 """
 
@@ -34,26 +34,26 @@ _NAME = re.compile(r"(?P<index>\d{6,})-(?P<key>[0-9a-f]{16})-(?P<checksum>[0-9a-
 
 
 class PartsMissing(RunError):
-    """A sweep that went to its end, but for parts that could not be made; the message names them."""
+    """A sweep that finished; some parts could not be made, and the message lists them."""
 
     exit_code = 3
 
 
 class ConfigChanged(WrongPlace):
-    """A config that would give other results than those a run holds already; the message says what differs."""
+    """A config that would give other results than those of the run; the message says what differs."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """The results of one part: a Parquet file, and an HDF5 file where maps are kept."""
+class PartContent:
+    """The results of one part: a Parquet file, and an HDF5 file where maps are stored."""
 
     scores: bytes
     maps: bytes | None = None
 
 
 @dataclass(frozen=True)
-class Found:
-    """The names under which a part is kept."""
+class PartNames:
+    """The names under which a part is stored."""
 
     scores: str
     maps: str | None
@@ -75,7 +75,7 @@ class Store:
         try:
             return Config.from_dict(read_toml(self.place.read(CONFIG).decode()))
         except FileNotFoundError:
-            raise WrongPlace(f"{self} is no run: it has no {CONFIG}.") from None
+            raise WrongPlace(f"{self} is not a run: it has no {CONFIG}.") from None
 
     def manifest(self) -> dict[str, Any]:
         """Versions, git commit, seeds, and every start of the sweep."""
@@ -84,24 +84,23 @@ class Store:
         except FileNotFoundError:
             return {}
 
-    def settle(self, config: Config, facts: dict[str, Any] | None = None) -> Config:
-        """Begin a run, or take it up: a config that would give other results is refused with what differs.
+    def begin(self, config: Config, facts: dict[str, Any] | None = None) -> Config:
+        """Begin a run, or resume it: a config that would give other results is refused with what differs.
 
-        More samples may be asked for than before. Returns the config that holds from now on.
+        More samples may be asked for than before. Returns the config that is valid from now on.
         """
         if self.place.exists(CONFIG):
             known = self.config()
             differing = differences(known, config)
             if differing:
                 raise ConfigChanged(
-                    f"{self} holds results of another config: {'; '.join(differing)}. Choose another folder, or put "
-                    "back what was changed."
+                    f"{self} holds results of another config: {'; '.join(differing)}. Choose another folder, or undo "
+                    "the change."
                 )
             if known.samples > config.samples:  # a first look at what is there already
                 config = config.changed(**{"data.limit": known.samples})
-        document = config.to_toml().encode()
-        if not self.place.exists(CONFIG) or self.place.read(CONFIG) != document:
-            self.place.write(CONFIG, document)
+        if not self.place.exists(CONFIG) or self.config() != config:
+            self.place.write(CONFIG, config.to_toml().encode())
         if facts is not None:
             starts = self.manifest().get("starts", [])
             started = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts}
@@ -111,13 +110,13 @@ class Store:
 
     # -- parts
 
-    def put(self, config: Config, index: int, part: Part) -> None:
+    def put(self, config: Config, index: int, part: PartContent) -> None:
         """Keep a part. The maps come first: where the scores are, the part is done."""
         if part.maps is not None:
             self.place.write(self._name(config, index, "maps", part.maps), part.maps)
         self.place.write(self._name(config, index, "parts", part.scores), part.scores)
 
-    def find(self, config: Config, indices: Iterable[int] | None = None) -> dict[int, Found]:
+    def find(self, config: Config, indices: Iterable[int] | None = None) -> dict[int, PartNames]:
         """The parts of a config that are there, by index; whether they are sound shows when they are read."""
         wanted = range(config.parts) if indices is None else indices
         keys = {(index, config.key(index)): index for index in wanted}
@@ -130,16 +129,16 @@ class Store:
                     if index is not None:
                         found[index] = name
         return {
-            index: Found(name, maps.get(index))
+            index: PartNames(name, maps.get(index))
             for index, name in sorted(scores.items())
             if config.maps is None or not any(config.maps.covers(s, 0) for s in config.part(index)) or index in maps
         }
 
-    def sound(self, config: Config, indices: Iterable[int] | None = None) -> tuple[set[int], list[str]]:
+    def verify(self, config: Config, indices: Iterable[int] | None = None) -> tuple[set[int], list[str]]:
         """The parts that are there and whole; damaged ones are removed, and their names returned."""
         whole, removed = set(), []
 
-        def damaged(found: Found) -> list[str]:
+        def damaged(found: PartNames) -> list[str]:
             return [name for name in (found.scores, found.maps) if name is not None and self._read(name) is None]
 
         there = list(self.find(config, indices).items())
@@ -154,11 +153,11 @@ class Store:
                         whole.add(index)
         return whole, removed
 
-    def get(self, found: Found) -> bytes | None:
+    def get(self, found: PartNames) -> bytes | None:
         """The scores of a part as Parquet bytes; None where they are damaged."""
         return self._read(found.scores)
 
-    def get_maps(self, found: Found) -> bytes | None:
+    def get_maps(self, found: PartNames) -> bytes | None:
         """The maps of a part as HDF5 bytes; None where there are none or they are damaged."""
         return None if found.maps is None else self._read(found.maps)
 

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from plrp.composites import Composite
 from plrp.composites import composite as named_composite
 from plrp.explanation import check_pruning, explain
+from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.rules import AlphaBeta, Branch, Epsilon, Gamma, Part, Rule, ZPlus
-from plrp.runs.progress import progress
 from plrp.tape.maps import LinearMap
 from plrp.tape.refusals import check_model
 

@@ -1,7 +1,7 @@
 """Explaining files of thousands of sequences: in parts, restartable, spread over a job array.
 
 A run is a folder, or a URL that fsspec opens. `run.json` says what is being done; `parts/NNNNN.npz` are finished parts,
-each written whole or not at all; a run that was killed goes on where it stopped, and `--shard i/n` lets n processes
+each written whole or not at all; a run that was killed resumes where it stopped, and `--shard i/n` lets n processes
 share one folder. When the last part is there, the results are gathered into the files other tools read.
 """
 
@@ -24,10 +24,12 @@ from torch import nn
 
 from plrp.errors import UsageError, usage
 from plrp.files import new_file
+from plrp.progress import progress
 from plrp.pruning import Pruning
-from plrp.runs.cluster import Failure, Failures, RayCluster, Tick, Work, inside, spread
+from plrp.runs.crew import Watch
+from plrp.runs.parts import Failure, Tick, Work
 from plrp.runs.places import Folder, Place, RunError, WrongPlace, place_at, refuse_strangers
-from plrp.runs.progress import progress
+from plrp.runs.ray import RayCluster, inside, spread
 from plrp.tape.refusals import check_device
 from plrp.targets import check_target
 
@@ -42,7 +44,7 @@ RUN = "run.json"
 MATCHING = (
     "seqlets are compared with known motifs (TOMTOM); the first time on a machine this compiles for a minute or two"
 )
-"""Said before a part is begun, for nothing moves while it compiles."""
+"""Said before the first part, because nothing moves while it compiles."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,7 @@ def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
     from .network import SequenceCNN
 
     if weights is not None:
-        raise UsageError(
-            f"--weights goes with --model file.py:factory; {name} is a checkpoint with weights of its own."
-        )
+        raise UsageError(f"--weights goes with --model file.py:factory; {name} is a checkpoint that holds its weights.")
     return SequenceCNN.load(name)
 
 
@@ -119,10 +119,10 @@ def explain_file(
     `model` is a module, or the name of one as `load_model` takes it, with `weights`. All of the input is read and
     checked first, so that a bad line stops the run before anything is written. Sequences are taken in parts of
     `part_size` with one length each; memory holds one part of relevance at a time. With `shard=(i, n)` this process
-    takes every n-th part from the i-th on; the process that finds all parts finished gathers them. `about` is kept in
-    `run.json` and must be the same when a run is taken up again (the model's name and weights, say).
+    takes every n-th part from the i-th on; the process that finds all parts finished gathers them. `about` is written
+    to `run.json` and must be the same when a run is resumed (the model's name and weights, say).
 
-    A `plrp.runs.cluster.RayCluster` as `engine` makes the parts on its nodes, which find the same files under the same
+    A `plrp.runs.ray.RayCluster` as `engine` makes the parts on its nodes, which find the same files under the same
     names, or in the folder that its runtime environment brings; the model has to be named then. Parts that could not be
     made are in `Outcome.failures`.
 
@@ -133,7 +133,7 @@ def explain_file(
     if not 1 <= index <= count:
         raise ValueError(f"shard {index}/{count}: write i/n with i from 1 to n.")
     if engine is not None and not isinstance(model, str):
-        raise ValueError("on a cluster the model is named, such as 'file.py:factory', for a module does not travel.")
+        raise ValueError("on a cluster the model is named, such as 'file.py:factory': a module cannot be sent.")
     if device is not None and engine is None:
         check_device(device)
     place = out if isinstance(out, Place) else place_at(out)
@@ -160,7 +160,7 @@ def explain_file(
     )
     plan = explaining.plan
     _try_lengths(explaining.model, explaining.sequences, plan, ambiguous, device, target)
-    _settle(place, {**explaining.settings(), **(about or {})})
+    _begin(place, {**explaining.settings(), **(about or {})})
     mine = [k for k in range(len(plan)) if k % count == index - 1]
     there = set(place.names("parts"))
     missing = [k for k in mine if _part(k) not in there]
@@ -168,22 +168,22 @@ def explain_file(
         say(MATCHING)
     with progress("explaining", sum(len(plan[k]) for k in mine), show_progress) as step:
         step(sum(len(plan[k]) for k in set(mine).difference(missing)))
-        listener = _Listener(lambda k: step(len(plan[k])), say)
+        watch = _Parts(lambda k: step(len(plan[k])), say)
         failures: list[Failure] = []
         try:
             if engine is None:
                 for k in missing:
                     explaining.do(k)
-                    listener.done(k)
+                    watch.done(k)
             else:
                 data = explaining.as_data(engine.runtime_env.get("working_dir"))
-                failures = spread(engine, Work("plrp.genomics.jobs:Explaining", data), missing, listener)
+                failures = spread(engine, Work("plrp.genomics.jobs:Explaining", data), missing, watch)
         except KeyboardInterrupt:
-            say(f"stopped: {listener.stored} of {len(missing)} parts were stored; started again, it goes on from there")
+            say(f"stopped: {watch.stored} of {len(missing)} parts were stored; start again to resume")
             raise
     there = set(place.names("parts"))
     done = sum(_part(k) in there for k in range(len(plan)))
-    outcome = Outcome(listener.stored, done, len(plan), len(explaining.sequences), tuple(failures))
+    outcome = Outcome(watch.stored, done, len(plan), len(explaining.sequences), tuple(failures))
     if outcome.complete:
         _gather(place, explaining.sequences, plan, pooling, ambiguous)
     return outcome
@@ -227,7 +227,7 @@ class Explaining:
 
     @property
     def digests(self) -> tuple[str, str]:
-        """Short hashes by which the same sequences and the same weights are known again."""
+        """Short hashes by which the same sequences and weights are recognised."""
         return _digest(self.sequences), _weights_digest(self.model)
 
     def settings(self) -> dict[str, Any]:
@@ -287,28 +287,17 @@ class Explaining:
             write_npz(path, relevance=found.relevance, score=found.score, target=found.target, **named)
 
 
-class _Listener:
-    """Hears from a cluster, and moves the bar."""
+class _Parts(Watch):
+    """Moves the bar by parts, which are short enough to be counted whole."""
 
     def __init__(self, step: Callable[[int], None], say: Callable[[str], None]) -> None:
-        self.step, self.say = step, say
-        self.stored = 0
-        self.failures = Failures()
-
-    def costs(self, cost: Mapping[str, Any], workers: int) -> None:
-        """Not asked for here."""
-
-    def tick(self, kind: str, count: int) -> None:
-        """Parts are short enough to be counted whole."""
+        super().__init__(say)
+        self.step = step
 
     def done(self, index: int) -> None:
         """A part is stored."""
-        self.stored += 1
+        super().done(index)
         self.step(index)
-
-    def failed(self, failure: Failure) -> None:
-        """A part is given up; the others go on."""
-        self.say(self.failures.told(failure))
 
 
 def _part(number: int) -> str:
@@ -335,7 +324,7 @@ def _try_lengths(
     device: str | None,
     target: Any,
 ) -> None:
-    """Run one sequence of every length through the model, so that a misfit is told before hours of work."""
+    """Run one sequence of every length through the model, so that a misfit shows before hours of work."""
     where = torch.device(device) if device else next((p.device for p in model.parameters()), torch.device("cpu"))
     seen: set[int] = set()
     for rows in plan:
@@ -373,8 +362,8 @@ def _weights_digest(model: nn.Module) -> str:
     return state.hexdigest()[:16]
 
 
-def _settle(place: Place, settings: dict[str, Any]) -> None:
-    """Write `run.json`, or make sure that a run found there is this one."""
+def _begin(place: Place, settings: dict[str, Any]) -> None:
+    """Write `run.json`, or make sure that the run found there is this one."""
     wanted = json.loads(json.dumps(settings))
     if place.exists(RUN):
         there = json.loads(place.read(RUN))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from plrp.files import new_file
-from plrp.runs.progress import progress
+from plrp.progress import progress
 
 from .sequences import SequenceError
 

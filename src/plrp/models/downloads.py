@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from plrp.progress import progress
 
 ATTEMPTS = 3  # a broken connection is resumed where it broke off
 TIMEOUT = 30  # seconds without a byte
@@ -69,11 +68,19 @@ def _download(url: str, part: Path, quiet: bool) -> None:
                 size = have + int(length) if length else None
                 with (
                     open(part, "ab" if have else "wb") as file,
-                    _progress(part, url, have, size, quiet) as advance,
+                    progress(
+                        f"downloading {url}",
+                        size,
+                        False if quiet else None,
+                        unit="bytes",
+                        done=have,
+                        announce=not have,
+                        transient=True,
+                    ) as step,
                 ):
                     while chunk := answer.read(_CHUNK):
                         file.write(chunk)
-                        advance(len(chunk))
+                        step(len(chunk))
             done = part.stat().st_size
             if size is None or done == size:
                 return
@@ -89,28 +96,6 @@ def _download(url: str, part: Path, quiet: bool) -> None:
                 f"{url} could not be downloaded in {ATTEMPTS} attempts: {reason}; try again, or pass the "
                 "weights as a local file."
             )
-
-
-@contextmanager
-def _progress(part: Path, url: str, have: int, size: int | None, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, one line elsewhere; yields a function to call with the number of bytes received."""
-    name = Path(urlsplit(url).path).name
-    if quiet or not sys.stderr.isatty():
-        if not quiet and not have:
-            print(f"downloading {url}" + (f" ({size / 1e6:.1f} MB)" if size else ""), file=sys.stderr)
-        yield lambda count: None
-        return
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-    except ImportError:
-        print(f"downloading {url}", file=sys.stderr)
-        yield lambda count: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=size, completed=have)
-        yield lambda count: bar.advance(task, count)
 
 
 def _sha256(path: Path) -> str:

@@ -8,7 +8,6 @@ load("networks.py:build", weights="best.pt")      what the function `build` in y
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import re
 import sys
@@ -22,6 +21,7 @@ import torch
 from torch import nn
 
 from plrp.errors import UsageError
+from plrp.spelling import close_names
 
 from .checkpoints import load_weights, read_state_dict
 from .downloads import fetch
@@ -79,20 +79,6 @@ def imagenet_categories() -> tuple[str, ...]:
     """The names of ImageNet's 1,000 classes in torchvision's order."""
     torchvision = _torchvision()
     return tuple(torchvision.models.ResNet50_Weights.DEFAULT.meta["categories"])
-
-
-def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names most like one that was not found, for the error message.
-
-    First those that contain it as a whole word, then those that contain it at all, then those spelled alike; shorter
-    ones first.
-    """
-    wanted = name.lower()
-    known = {known.lower(): known for known in names}
-    word = re.compile(rf"(?<![^\W_]){re.escape(wanted)}(?![^\W_])")
-    inside = sorted((low for low in known if wanted in low), key=lambda low: (not word.search(low), len(low)))
-    close = difflib.get_close_matches(wanted, known, n=count, cutoff=0.5)
-    return [known[low] for low in dict.fromkeys([*inside, *close])][:count]
 
 
 def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | None, quiet: bool) -> LoadedModel:
@@ -238,7 +224,7 @@ def _with_fixed_seed(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _did_you_mean(name: str, names: Iterable[str]) -> str:
-    close = nearest(name, names)
+    close = close_names(name, names)
     return f"; the nearest are {', '.join(close)}" if close else ""
 
 

@@ -1,1 +1,6 @@
-"""Long work: parts, where they are stored, who makes them, and how far they are."""
+"""Long work in parts: where they are stored, who makes them, and what happens when something goes wrong.
+
+- `places`: folders and buckets, written whole or not at all
+- `parts`: what workers are sent, and failures
+- `worker`, `crew`: one who makes parts, and many; `local`: on the cores of this machine, `ray`: on a cluster
+"""

@@ -1,4 +1,4 @@
-"""Where long runs keep their results: a folder, or what fsspec opens by its URL; written whole or not at all."""
+"""Where long runs store their results: a folder, or what fsspec opens by its URL; written whole or not at all."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl
 
 
 class RunError(ValueError):
-    """A run that cannot be begun, taken up or read; the message says why and what to do."""
+    """A run that cannot be begun, resumed or read; the message says why and what to do."""
 
 
 class WrongPlace(RunError, UsageError):
-    """A folder or URL that cannot be the run it was named for: a file, others' files, another run, or none."""
+    """A folder or URL that cannot be this run: a file, a folder of other files, another run, or none."""
 
 
 class DiskFull(OSError):
-    """No room for a result. What was written before stays, and the run can be taken up again."""
+    """No room for a result. What was written before stays, and the run can be resumed."""
 
 
 class Place(ABC):
-    """Where named bytes are kept. All access to the files of a run goes through these few functions.
+    """Where named bytes are stored. All access to the files of a run goes through these few functions.
 
     Names are relative, with slashes. `write` leaves the old content or the new one, never a mixture.
     """
 
     @abstractmethod
     def write(self, name: str, content: bytes) -> None:
-        """Keep bytes under a name, whole or not at all."""
+        """Store bytes under a name, whole or not at all."""
 
     @abstractmethod
     def new_file(self, name: str) -> AbstractContextManager[Path]:
-        """A path of this machine to write to; what it holds is kept under the name when the block ends well."""
+        """A path of this machine to write to; its content is stored under the name when the block ends well."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
@@ -56,7 +56,7 @@ class Place(ABC):
         """The names in a folder, in order; none where there is no such folder."""
 
     def top(self) -> list[str]:
-        """What is here, in order: files, and folders where the place knows them, but for hidden names."""
+        """What is here, in order: files, and folders where the place knows them, without hidden names."""
         return self.names()
 
     @abstractmethod
@@ -65,7 +65,7 @@ class Place(ABC):
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Forget a name; harmless where there is none."""
+        """Remove what is stored under a name; harmless where there is nothing."""
 
     def lock(self, shard: tuple[int, int] = (1, 1)) -> AbstractContextManager[None]:
         """Keep other processes from doing the same work at the same time, where the place can."""
@@ -77,7 +77,7 @@ class Place(ABC):
 
     @property
     def private(self) -> bool:
-        """Whether only this process sees what is kept here."""
+        """Whether only this process sees what is stored here."""
         return False
 
 
@@ -91,8 +91,8 @@ class Folder(Place):
         return str(self.path)
 
     def write(self, name: str, content: bytes) -> None:
-        """Keep bytes under a name, whole or not at all, and on the disk when it returns."""
-        with _full_is_told(f"{self.path / name} ({len(content):,} bytes)"), self.new_file(name) as part:
+        """Store bytes under a name, whole or not at all, and on the disk when it returns."""
+        with _full_disk(f"{self.path / name} ({len(content):,} bytes)"), self.new_file(name) as part:
             part.write_bytes(content)
 
     def new_file(self, name: str) -> AbstractContextManager[Path]:
@@ -113,7 +113,7 @@ class Folder(Place):
         return sorted(f"{folder}/{name}" if folder else name for name in found)
 
     def top(self) -> list[str]:
-        """What is here, in order: files and folders, but for hidden names."""
+        """What is here, in order: files and folders, without hidden names."""
         try:
             return sorted(name for name in os.listdir(self.path) if not name.startswith("."))
         except FileNotFoundError:
@@ -132,10 +132,10 @@ class Folder(Place):
 
     @contextmanager
     def lock(self, shard: tuple[int, int] = (1, 1)) -> Iterator[None]:
-        """Refuses a second process on the same shard of the run. Locks of the kernel's: they end with their process."""
+        """Refuse a second process on the same shard of the run. The kernel's locks: they end with their process."""
         try:
             import fcntl
-        except ImportError:  # not on Windows: parts are whole whoever writes them, only work may be done twice
+        except ImportError:  # on Windows: parts are whole whoever writes them, but work may be done twice
             yield
             return
         self.path.mkdir(parents=True, exist_ok=True)
@@ -152,14 +152,15 @@ class Folder(Place):
                     fcntl.flock(stream, kind | fcntl.LOCK_NB)
                 except BlockingIOError:
                     stream.seek(0)
+                    owner = stream.read()
                     raise RunError(
-                        f"another process works on {self.path}{_told(stream.read())}: wait for it, or share the work "
-                        "between processes with --shard 1/2, --shard 2/2."
+                        f"another process works on {self.path}{f' ({owner})' if owner else ''}: wait for it, or share "
+                        "the work between processes with --shard 1/2, --shard 2/2."
                     ) from None
                 except OSError as error:
                     if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                         raise
-            # Whom to look for, for the process that is refused; a full disk is no reason to stop here.
+            # Tells the process that is refused whom to look for; a full disk is no reason to stop here.
             with suppress(OSError):
                 held[-1].truncate(0)
                 held[-1].write(f"process {os.getpid()} on {socket.gethostname()}")
@@ -180,7 +181,7 @@ class Folder(Place):
 class Bucket(Place):
     """A place that fsspec knows by its URL: `s3://bucket/run`, `gs://…`, `sftp://…`, `memory://run`.
 
-    An object store shows an object once it is whole, so content is put there at once; elsewhere it is written under
+    An object store shows an object once it is whole, so content is put there directly; elsewhere it is written under
     another name and moved. There are no locks: two sweeps at once do work twice, and store the same parts under the
     same names.
     """
@@ -206,21 +207,21 @@ class Bucket(Place):
         return self.protocol == "memory"
 
     def write(self, name: str, content: bytes) -> None:
-        """Keep bytes under a name, whole or not at all."""
-        with _full_is_told(f"{self.url}/{name} ({len(content):,} bytes)"):
+        """Store bytes under a name, whole or not at all."""
+        with _full_disk(f"{self.url}/{name} ({len(content):,} bytes)"):
             self._put(name, lambda path: self.files.pipe_file(path, content))
 
     @contextmanager
     def new_file(self, name: str) -> Iterator[Path]:
-        """A temporary path; what it holds is sent when the block ends well."""
+        """A temporary path; its content is sent when the block ends well."""
         with tempfile.TemporaryDirectory() as folder:
             local = Path(folder) / name.rpartition("/")[2]
             yield local
-            with _full_is_told(f"{self.url}/{name} ({local.stat().st_size:,} bytes)"):
+            with _full_disk(f"{self.url}/{name} ({local.stat().st_size:,} bytes)"):
                 self._put(name, lambda path: self.files.put_file(str(local), path))
 
     def _put(self, name: str, send: Callable[[str], None]) -> None:
-        """Send content to its place at once, or to one beside it and move it."""
+        """Send content to its name directly, or under another name and move it."""
         path = self._path(name)
         if self.protocol in OBJECT_STORES:
             send(path)
@@ -248,7 +249,7 @@ class Bucket(Place):
         return sorted(f"{folder}/{name}" if folder else name for name in found if name and not name.startswith("."))
 
     def top(self) -> list[str]:
-        """What is here, in order: files and folders, but for hidden names."""
+        """What is here, in order: files and folders, without hidden names."""
         return sorted(name for name in map(_last, self._entries("")) if name and not name.startswith("."))
 
     def _entries(self, folder: str) -> list[dict[str, Any]]:
@@ -289,13 +290,13 @@ def place_at(where: str | Path) -> Place:
     return Bucket(text) if "://" in text else Folder(where)
 
 
-def refuse_strangers(place: Place, own: Collection[str] = ()) -> None:
-    """Refuse to begin where others keep files: results would be mixed with them. `own` names are no others'."""
-    others = [name for name in place.top() if name not in own]
+def refuse_strangers(place: Place, allowed: Collection[str] = ()) -> None:
+    """Refuse to begin in a folder of other files: results would be mixed with them. `allowed` names may be there."""
+    others = [name for name in place.top() if name not in allowed]
     if others:
         more = ", …" if len(others) > 3 else ""
         raise WrongPlace(
-            f"{place} holds files of others ({', '.join(others[:3])}{more}), with which results would be mixed: name a "
+            f"{place} holds other files ({', '.join(others[:3])}{more}), with which results would be mixed: name a "
             "new or an empty folder."
         )
 
@@ -305,14 +306,10 @@ def _last(entry: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _full_is_told(what: str) -> Iterator[None]:
+def _full_disk(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
             raise DiskFull(error.errno, f"no space left for {what}") from error
         raise
-
-
-def _told(text: str) -> str:
-    return f" ({text})" if text else ""

@@ -18,9 +18,10 @@ from plrp.composites import Composite
 from plrp.composites import composite as composite_by_name
 from plrp.errors import UsageError
 from plrp.files import new_file
-from plrp.models.loading import LoadedModel, imagenet_categories, load, nearest
+from plrp.models.loading import LoadedModel, imagenet_categories, load
 from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
+from plrp.spelling import close_names
 from plrp.tape.trace import Trace
 from plrp.tape.trace import trace as trace_model
 
@@ -218,7 +219,7 @@ def class_number(target: int | str, categories: Sequence[str]) -> int:
     wanted = target.strip().lower().replace("_", " ")
     if wanted in plain:
         return plain.index(wanted)
-    close = nearest(wanted, categories, 5)
+    close = close_names(wanted, categories, 5)
     hint = (
         f"the nearest are {', '.join(f'{name} ({categories.index(name)})' for name in close)}"
         if close

@@ -52,7 +52,7 @@ def _grids(run: Run, sheets: Sheets) -> str:
     from plrp.vision.figures import comparison_figure
 
     r = run.results
-    shares = _kept(run)
+    shares = _mapped_shares(run)
     variants = [v for v in ("lambda", "M") if any(variant == v for variant, _ in r.map_cells)]
     if not shares or not variants:
         return ""
@@ -79,7 +79,7 @@ def _grids(run: Run, sheets: Sheets) -> str:
     return "\n".join(parts)
 
 
-def _kept(run: Run) -> list[float]:
+def _mapped_shares(run: Run) -> list[float]:
     """Of the proportions whose maps of λ were kept, those nearest to `SHOWN_P`."""
     kept = sorted({p for variant, p in run.results.map_cells if variant == "lambda" and p > 0})
     nearest = [run.measured.nearest(p, kept) for p in SHOWN_P]
@@ -92,7 +92,7 @@ def _few(shares: Sequence[float]) -> list[float]:
 
 
 def _first(run: Run, count: int) -> list[int]:
-    """The first samples with maps, those predicted rightly before the others, different classes before the same.
+    """The first samples with maps, those predicted correctly before the others, different classes before the same.
 
     Maps without relevance show nothing and come last.
     """

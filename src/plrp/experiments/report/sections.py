@@ -16,7 +16,7 @@ from plrp.experiments.intervals import METHOD
 from plrp.experiments.measured import BASELINE, LABELS, LRP, VARIANTS, Measured, Method, plain
 from plrp.experiments.pages import cards, contents, escape, folded, page, section, table
 from plrp.experiments.statements import Statement
-from plrp.runs.progress import progress
+from plrp.progress import progress
 
 from . import examples
 from .runs import Run, across, slug
@@ -135,7 +135,7 @@ def _cards(runs: Sequence[Run]) -> str:
 
 
 def verdict(statement: Statement | None) -> str:
-    """'holds', 'does not hold' or 'not measured', coloured; with a word where the intervals do not settle it."""
+    """'holds', 'does not hold' or 'not measured', coloured; with a word where the intervals do not decide it."""
     if statement is None or statement.holds is None:
         return '<span class="unknown">not measured</span>'
     kind = "holds" if statement.holds else "fails"
@@ -181,12 +181,12 @@ def _statements(runs: Sequence[Run], sheets: Sheets) -> str:
 
 def unbroken(text: str) -> str:
     """As HTML whose lines do not break within 'p = 0.3' and '[+0.1, +0.2]'."""
-    kept = re.sub(r"\[[^\]]*\]| = ", lambda match: match[0].replace(" ", "\u00a0"), text)
-    return escape(kept)
+    unbroken = re.sub(r"\[[^\]]*\]| = ", lambda match: match[0].replace(" ", "\u00a0"), text)
+    return escape(unbroken)
 
 
 def _capital(text: str) -> str:
-    """With a capital letter first, but for Greek symbols."""
+    """With a capital letter first, except for Greek symbols."""
     return text[0].upper() + text[1:] if text[0].isascii() else text
 
 
@@ -251,7 +251,7 @@ def _figures(runs: Sequence[Run], sheets: Sheets) -> str:
 
 
 def _defined(names: Sequence[str]) -> str:
-    """What a metric is that is no function of `plrp.metrics`."""
+    """What `score_kept` is, which `plrp.metrics` does not have."""
     if "score_kept" not in names:
         return ""
     return "Share of the score kept: the sum of the input's relevance over the explained score; biases take the rest. "
@@ -406,7 +406,7 @@ def _runs(runs: Sequence[Run], sheets: Sheets) -> str:
                 f"<span class=number>{_state(run)}</span>",
             ]
         )
-    parts = [table(["run", "samples", "predicted rightly", "composite", "p", "state"], rows)]
+    parts = [table(["run", "samples", "predicted correctly", "composite", "p", "state"], rows)]
     for run in runs:
         label = f"{escape(run.title)}: " if len(runs) > 1 else ""
         parts.append(
@@ -415,7 +415,9 @@ def _runs(runs: Sequence[Run], sheets: Sheets) -> str:
         facts = {k: v for k, v in run.results.versions.items() if k != "starts"}
         flat = [[escape(k), escape(v)] for k, v in _flat(facts)]
         parts.append(
-            folded(f"{label}versions and seeds", table(["what", "which"], flat) if flat else "<p>None were kept.</p>")
+            folded(
+                f"{label}versions and seeds", table(["what", "which"], flat) if flat else "<p>None were recorded.</p>"
+            )
         )
     return "\n".join(parts)
 

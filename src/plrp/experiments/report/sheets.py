@@ -25,7 +25,7 @@ FOLDERS = ("figures", "tables")
 class Sheets:
     """The folder of a report: `index.html`, `figures/`, `tables/`, and `files.json`, the list of what is in them.
 
-    Of an earlier report in the same folder, what this one does not write again is removed; other files stay. A
+    Files of an earlier report in the same folder that this one does not write are removed; other files stay. A
     folder of other files that holds no report is refused.
     """
 
@@ -41,7 +41,7 @@ class Sheets:
 
     def drawing(self, name: str, wide: Figure, alt: str, caption: str = "", narrow: Figure | None = None) -> str:
         """Lines and letters: vectors on the page, in the colours of the reader's theme."""
-        name = self._keep(name, wide)
+        name = self._write(name, wide)
         small = None if narrow is None else pages.data_uri(narrow, dark=DARK)
         width = round(PIXELS * wide.get_figwidth())
         return pages.picture(pages.data_uri(wide, dark=DARK), alt, caption + self._where(name), small, width=width)
@@ -50,12 +50,12 @@ class Sheets:
         """Pictures made of pixels: kept on white, whatever the theme."""
         from PIL import features
 
-        name = self._keep(name, wide)
+        name = self._write(name, wide)
         kind = "webp" if features.check("webp") else "png"
         small = None if narrow is None else pages.data_uri(narrow, kind, 150)
         return pages.picture(pages.data_uri(wide, kind, 130), alt, caption + self._where(name), small, plate=True)
 
-    def _keep(self, name: str, figure: Figure) -> str:
+    def _write(self, name: str, figure: Figure) -> str:
         """Write a figure in every format; returns its name, with a number where that was taken."""
         name = self._free("figures", name)
         for kind in self.formats:
@@ -97,7 +97,7 @@ class Sheets:
             part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def finish(self, document: str) -> Path:
-        """The page, and away with what an earlier report wrote and this one did not; returns the page's path."""
+        """Write the page, and remove what only an earlier report wrote; returns the page's path."""
         path = self.out / PAGE
         pages.write_page(path, document)
         for name in self.earlier - self.written:
@@ -107,11 +107,11 @@ class Sheets:
 
 
 def earlier_files(out: Path) -> set[str]:
-    """What a report that was written to this folder before lists as its own; nothing where that cannot be known."""
+    """The files that an earlier report in this folder lists; none where there is no such list."""
     try:
         listed = json.loads((out / WRITTEN).read_text("utf-8"))["files"]
         paths = [PurePosixPath(name) for name in listed]
     except (OSError, ValueError, LookupError, TypeError):
         return set()
-    # A list that somebody changed must not lead out of the folder.
+    # A list that was tampered with must not lead out of the folder.
     return {str(path) for path in paths if str(path.parent) in FOLDERS and path.name not in ("", "..")}

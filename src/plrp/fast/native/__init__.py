@@ -1,24 +1,38 @@
-"""The compiled inner loops, where they could be compiled: `_native.c`, called with addresses of tensors.
+"""The compiled inner loops, where they could be compiled: the C files here, called with the tensors they work on.
 
 `available()` is False without a compiler at installation, and with `PLRP_NATIVE=0` in the environment; then the
-twins in Python run. They take contiguous float32 tensors on the CPU.
+twins in Python run. `status()` says which, and why. `signatures.py` has what each loop takes.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_native: Any
-try:
-    from . import _native
-except ImportError:  # not compiled: no compiler, or a platform without threads and vectors as gcc and clang have them
-    _native = None
+from .signatures import SIGNATURES, checked, format_of
+
+_native: Any = None
+_absent = ""  # why the loops are not in use
 if os.environ.get("PLRP_NATIVE") == "0":
-    _native = None
+    _absent = "PLRP_NATIVE=0"
+else:
+    try:
+        _native = import_module(f"{__name__}._native")
+        if getattr(_native, "formats", None) != {name: format_of(name) for name in SIGNATURES}:
+            _native, _absent = None, "built from other sources than these (install plrp again)"
+    except ModuleNotFoundError:
+        _absent = "not built (no C compiler at installation?)"
+    except ImportError as error:
+        _absent = f"failed to load ({error})"
+
+_loops: dict[str, Callable[..., Any]] = (
+    {} if _native is None else {name: checked(name, getattr(_native, name)) for name in SIGNATURES}
+)
 
 
 def available(*tensors: Tensor) -> bool:
@@ -28,12 +42,18 @@ def available(*tensors: Tensor) -> bool:
     return all(t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() for t in tensors)
 
 
+def status() -> str:
+    """Whether the compiled loops are in use, and if not, why: a line for people."""
+    if _native is None:
+        return f"compiled loops not in use: {_absent}"
+    return f"compiled loops in use ({threads()} thread{'s' * (threads() != 1)})"
+
+
 def threads() -> int:
     """As many as torch uses itself."""
     return torch.get_num_threads()
 
 
 def call(name: str, *arguments: Tensor | float | None) -> Any:
-    """Call a compiled loop: tensors go as their addresses, None as 0."""
-    numbers = [a.data_ptr() if isinstance(a, Tensor) else a if a is not None else 0 for a in arguments]
-    return getattr(_native, name)(*numbers)
+    """Call a compiled loop; arguments that do not fit its signature raise TypeError, ValueError or IndexError."""
+    return _loops[name](*arguments)

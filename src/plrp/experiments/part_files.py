@@ -42,7 +42,7 @@ class SampleFacts:
 
 
 @dataclass
-class Rows:
+class ScoreRows:
     """The results of a part while they are gathered."""
 
     facts: dict[int, SampleFacts] = field(default_factory=dict)
@@ -129,7 +129,7 @@ def split(parts: Iterable[pa.Table]) -> tuple[pd.DataFrame, pd.DataFrame, pd.Dat
 
     tables = [table.replace_schema_metadata(None) for table in parts]
     if not tables:
-        tables = [Rows().table({})]
+        tables = [ScoreRows().table({})]
     whole = pa.concat_tables(tables).unify_dictionaries()
     flat = whole.select([*SAMPLE_COLUMNS, "variant", "p", "metric", "value"]).to_pandas()
     flat["label"] = whole["label"].to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
@@ -166,7 +166,7 @@ def _curves(whole: pa.Table) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredMaps:
     """The maps of a part: `maps[cell]` (sample, *space) of the samples `samples`, and what they lie on.
 
     `inputs` is (sample, height, width, 3) uint8 for photographs, (sample, 4, position) uint8 for DNA, else float32

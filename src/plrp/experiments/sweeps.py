@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from plrp.runs.cluster import Failure, RayCluster, by_cause
+from plrp.progress import progress
+from plrp.runs.local import cores
+from plrp.runs.parts import Failure, by_cause
 from plrp.runs.places import DiskFull, Place, refuse_strangers
+from plrp.runs.ray import RayCluster
 from plrp.tape.refusals import check_device
 
-from . import engine as local
-from . import on_ray
 from .config import Config, differences
 from .data import open_samples
 from .measure import check_masks, check_metrics, work
 from .networks import NETWORK, TRAINING, network_digest
-from .progress import ClusterWatch, Watch, bar
+from .parts import make
 from .provenance import facts
 from .results import Results
 from .store import CONFIG, MANIFEST, PartsMissing, Store
+from .watch import SweepWatch
 
-OWN = (CONFIG, "parts", "maps", MANIFEST, NETWORK, TRAINING)
-"""What other shards may write while this one begins, or a sweep left that was killed before it had a config."""
+OWN_FILES = (CONFIG, "parts", "maps", MANIFEST, NETWORK, TRAINING)
+"""What other shards may write while this one begins, or what a sweep that was killed early has left."""
 
 
 def sweep(
@@ -40,7 +41,7 @@ def sweep(
     show_progress: bool | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Results:
-    """Explain every sample with every variant at every p, measure, and store; what exists already is not done again.
+    """Explain every sample with every variant at every p, measure, and store; what is stored already is not repeated.
 
     Parameters
     ----------
@@ -48,37 +49,37 @@ def sweep(
         A `Config`, the same as plain data, or a TOML file. `plrp.experiments.preset` has the paper's.
     out
         The run's folder, or the URL of one (`s3://bucket/run`) that fsspec can open; default: the config's name, in
-        the current folder. A run that was stopped, in whatever way, goes on where it was. A config that would give
-        other results is refused, and so is a folder of other files; more samples may be asked for. If fewer are, what
-        is there stays, and only those are worked on.
+        the current folder. A run that was stopped, in whatever way, resumes where it was. A config that would give
+        other results is refused, and so is a folder of other files. More samples than before may be asked for; with
+        fewer, only those are worked on, and what is there stays.
     shard
         (i, n): do every n-th part only, from the i-th on; n processes, on as many machines as see the folder, share the
         work.
     workers
-        Processes; default: one per core, as far as the memory allows, and one for what takes seconds. 1 is this very
-        process.
+        Processes; default: one per core, as far as the memory allows, and only one for work of seconds. 1 is this
+        process itself.
     device, threads
         Where each worker computes (default: the CPU; on a cluster: GPUs where there are any), and with how many torch
         threads. They may change the last bits of a result.
     engine
-        A `plrp.runs.cluster.RayCluster` makes the parts on its nodes, with its own number of workers and threads; None
+        A `plrp.runs.ray.RayCluster` makes the parts on its nodes, with its own number of workers and threads; None
         makes them here.
     show_progress
         A bar on standard error; default: on a terminal, and elsewhere a line now and then.
     say
         Called with a sentence now and then: what is to be done, how long it will take, how much memory it needs.
 
-    Returns the results, complete if every part is there. A part that cannot be made (a damaged photograph) leaves the
-    others alone; when those are done, PartsMissing (a RunError) says which failed.
+    Returns the results, complete if every part is there. A part that cannot be made (a damaged photograph) does not
+    stop the others; when those are done, PartsMissing (a RunError) says which failed.
     """
     check_extras()
-    config = settled(config)
+    config = as_config(config)
     check_metrics(config)
     if device is not None and engine is None:
         check_device(device)
     store = Store(config.name if out is None else out)
     if not store.place.exists(CONFIG):
-        refuse_strangers(store.place, OWN)
+        refuse_strangers(store.place, OWN_FILES)
     samples = open_samples(config)  # refuses missing data before anything is written
     check_masks(config, samples)
     counted = replace(config, data=replace(config.data, count=samples.count, digest=samples.digest()))
@@ -90,28 +91,28 @@ def sweep(
         digest = network_digest(counted, store, show_progress)
         resolved = replace(counted, model=replace(counted.model, digest=digest))
         where = device or ("cpu" if engine is None else "as the nodes have it")
-        resolved = store.settle(resolved, facts(resolved, where, threads if engine is None else engine.threads))
+        resolved = store.begin(resolved, facts(resolved, where, threads if engine is None else engine.threads))
         if resolved.samples > counted.samples:
             first = f"they stay, and the first {counted.samples} are worked on"
-            say(f"{store} was begun with {resolved.samples} samples: {first}. For those alone, name another folder")
+            say(f"{store} was begun with {resolved.samples} samples: {first}. For these alone, name another folder")
         mine = [index for index in range(counted.parts) if index % shard[1] == shard[0] - 1]
-        there, removed = store.sound(resolved, mine)
+        there, removed = store.verify(resolved, mine)
         for name in removed:
-            say(f"{name} was damaged and is done again")
+            say(f"{name} was damaged and will be made again")
         missing = [index for index in mine if index not in there]
         say(headline(resolved, len(mine), len(missing), shard))
         failures, untried = _measure(store, resolved, missing, workers, device, threads, engine, show_progress, say)
     if failures:
         others = f"{untried} more were not tried" if untried else f"the others are stored in {store}"
         raise PartsMissing(
-            f"{len(failures)} of {len(mine)} parts could not be made; {others}. Mend the cause "
+            f"{len(failures)} of {len(mine)} parts could not be made; {others}. Fix the cause "
             f"and start again. {by_cause(failures)}"
         )
     return Results(store)
 
 
-def settled(config: Config | Mapping[str, Any] | str | Path) -> Config:
-    """A `Config` with absolute paths, from whatever a user has."""
+def as_config(config: Config | Mapping[str, Any] | str | Path) -> Config:
+    """A `Config` with absolute paths, from any form a user may have it in."""
     if isinstance(config, (str, Path)):
         return Config.read(config)
     return (config if isinstance(config, Config) else Config.from_dict(config)).at(Path.cwd())
@@ -129,18 +130,18 @@ def headline(config: Config, parts: int, missing: int, shard: tuple[int, int]) -
 
 def check_extras() -> None:
     """Say what is missing before hours of work, not after."""
-    for package in ("pyarrow", "pandas", "h5py"):
+    for package in ("pyarrow", "pandas", "h5py", "tomli_w"):
         if importlib.util.find_spec(package) is None:
             raise ImportError(f"sweeps need {package}: pip install 'plrp[experiments]'")
 
 
 def _refuse_changes(store: Store, config: Config) -> None:
-    """Before a network is trained for nothing: everything but the weights is compared with what the run began with."""
+    """Compare everything but the weights with what the run began with, before a network is trained for nothing."""
     if store.place.exists(CONFIG):
         known = store.config()
         same_weights = replace(config, model=replace(config.model, digest=known.model.digest))
         if differences(known, same_weights):
-            store.settle(same_weights)  # raises, with what differs
+            store.begin(same_weights)  # raises, with what differs
 
 
 def _measure(
@@ -158,17 +159,11 @@ def _measure(
     if not missing:
         return [], 0
     amount = work(config, (sample for index in missing for sample in config.part(index)))
-    with bar(config.name, show_progress) as step:
-        watch: Watch
+    most = max(1, cores() // threads) if device in (None, "cpu") else 1
+    with progress(config.name, None, show_progress, unit="share", note="trying a first batch") as step:
+        watch = SweepWatch(amount, workers, most, len(missing), say, step)
         try:
-            if cluster is None:
-                device = device or "cpu"
-                most = max(1, cores() // threads) if device == "cpu" else 1
-                watch = Watch(amount, workers, most, len(missing), say, step)
-                failures = local.run(store, config, missing, watch, device=device, threads=threads)
-            else:
-                watch = ClusterWatch(amount, cluster.workers, 1, len(missing), say, step)
-                failures = on_ray.run(store, config, missing, watch, cluster, device)
+            failures = make(store, config, missing, watch, device=device, threads=threads, cluster=cluster)
         except DiskFull as error:
             raise DiskFull(
                 error.errno,
@@ -176,14 +171,6 @@ def _measure(
                 "again: the rest will be done",
             ) from None
         except KeyboardInterrupt:
-            say(f"stopped: {watch.stored} of {len(missing)} parts were stored; started again, it goes on from there")
+            say(f"stopped: {watch.stored} of {len(missing)} parts were stored; start again to resume")
             raise
     return failures, len(missing) - watch.stored - len(failures)
-
-
-def cores() -> int:
-    """The cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1

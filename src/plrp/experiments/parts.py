@@ -1,0 +1,107 @@
+"""The parts of a sweep: what workers are told, what they do with it, and who makes the parts."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from plrp.runs.crew import make_here
+from plrp.runs.local import LocalCrew
+from plrp.runs.parts import Failure, Tick, Work
+from plrp.runs.places import Folder, Place, RunError, WrongPlace
+from plrp.runs.ray import RayCluster, inside, spread
+
+from .config import Config
+from .measure import Bench
+from .networks import network_digest, threads_set
+from .store import Store
+from .watch import SweepWatch
+
+CHECKED = 100_000
+"""Samples up to which a worker makes sure that it has the same ones: it looks at every file."""
+
+
+class Parts:
+    """Makes parts on a worker. Model and data are loaded once, from where the config says.
+
+    A worker on a machine with other weights or samples refuses: its parts would bear the name of other results.
+    """
+
+    def __init__(
+        self, config: Config | Mapping[str, Any], store: Place | str, device: str, *, verify: bool = True
+    ) -> None:
+        self.store = Store(store)
+        config = config if isinstance(config, Config) else Config.from_dict(config).at(Path.cwd())
+        if verify and config.model.digest not in (None, network_digest(config, self.store)):
+            raise _other("weights")
+        self.bench = Bench(config, self.store, device)
+        samples, wanted = self.bench.samples, config.data
+        if verify and wanted.digest is not None:
+            same = samples.count == wanted.count and (samples.count > CHECKED or samples.digest() == wanted.digest)
+            if not same:
+                raise _other("samples")
+
+    def rehearse(self, index: int) -> dict[str, Any]:
+        """What a first batch cost: a `Rehearsal` as plain data."""
+        return asdict(self.bench.rehearse(index))
+
+    def do(self, index: int, tick: Tick) -> None:
+        """Make a part and store it."""
+        self.store.put(self.bench.config, index, self.bench.part(index, tick))
+
+
+def _other(what: str) -> RunError:
+    return RunError(f"{socket.gethostname()} has other {what} than where the sweep was started.")
+
+
+def make(
+    store: Store,
+    config: Config,
+    indices: Sequence[int],
+    watch: SweepWatch,
+    *,
+    device: str | None = None,
+    threads: int = 1,
+    cluster: RayCluster | None = None,
+) -> list[Failure]:
+    """Make parts and store them; returns those that failed.
+
+    On this machine a first batch is tried in this process; `watch`, given what it cost, says how many workers there
+    will be. One worker is this process itself.
+    """
+    if not indices:
+        return []
+    if cluster is not None:
+        if store.place.private:
+            raise WrongPlace(f"{store} is this process's memory, which workers do not see: name a folder or a bucket.")
+        sent = portable(config, cluster.runtime_env.get("working_dir"))
+        return spread(cluster, described(store, sent, device), indices, watch)
+    device = device or "cpu"
+    with threads_set(threads):
+        here = Parts(config, store.place, device, verify=False)
+        workers = min(watch.rehearsed(here.bench.rehearse(indices[0])), len(indices))
+        if workers <= 1 or store.place.private:
+            return make_here(here, indices, watch)
+    del here
+    return LocalCrew(described(store, config, device), indices, watch, workers, threads).run()
+
+
+def described(store: Store, config: Config, device: str | None) -> Work:
+    """The work as workers are told of it: config, place and device, however many samples there are."""
+    place = store.place.path.resolve() if isinstance(store.place, Folder) else store
+    return Work("plrp.experiments.parts:Parts", {"config": config.to_dict(), "store": str(place), "device": device})
+
+
+def portable(config: Config, working_dir: str | None) -> Config:
+    """With paths inside the folder that Ray copies to the workers relative to it."""
+
+    def there(value: Any) -> Any:
+        return inside(value, working_dir) if isinstance(value, str) else value
+
+    options = {name: there(value) for name, value in config.data.options.items()}
+    data = replace(config.data, root=there(config.data.root), options=options)
+    model = replace(config.model, name=there(config.model.name), weights=there(config.model.weights))
+    return replace(config, data=data, model=model)

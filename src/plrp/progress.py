@@ -1,0 +1,134 @@
+"""How far long work is: a bar for people, a plain line now and then in pipes and logs, both with the time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, Protocol
+
+EVERY = 60.0
+"""Seconds between two lines in a pipe or a file."""
+
+Unit = Literal["items", "share", "bytes"]
+"""How an amount is shown: `4 of 10`, `40%`, `4 MB of 10 MB`."""
+
+clock = time.monotonic
+
+
+class Step(Protocol):
+    """Moves a display on: by `advance`, with a new note, with a new total."""
+
+    def __call__(self, advance: float = 0, note: str | None = None, *, total: float | None = None) -> None:
+        """What is not given stays as it is."""
+
+
+@contextmanager
+def progress(
+    label: str,
+    total: float | None = None,
+    show: bool | None = None,
+    *,
+    unit: Unit = "items",
+    done: float = 0,
+    note: str = "",
+    announce: bool = False,
+    transient: bool = False,
+) -> Iterator[Step]:
+    """A display on standard error; yields the `Step` that moves it.
+
+    `show` None is a bar on a terminal and elsewhere a plain line every minute; False is silent, True always a bar.
+    Without rich there are plain lines instead of a bar. `total` None: not known yet. `announce` adds lines at the
+    start and at the end; a `transient` bar disappears at the end.
+    """
+    if show is False:
+        yield lambda advance=0, note=None, *, total=None: None
+    elif (show or sys.stderr.isatty()) and (bar := _bar(unit, transient)) is not None:
+        with bar:
+            task = bar.add_task(label, total=total, completed=done, note=note)
+
+            def step(advance: float = 0, note: str | None = None, *, total: float | None = None) -> None:
+                changes = {"advance": advance or None, "note": note, "total": total}
+                bar.update(task, **{name: value for name, value in changes.items() if value is not None})
+
+            yield step
+            if unit == "items":  # work that ended early, as training does, is finished too
+                bar.update(task, total=bar.tasks[0].completed)
+    else:
+        lines = _Lines(label, total, unit, done, note)
+        if announce:
+            lines.write(lines.amount)
+        yield lines
+        if announce:
+            lines.write(f"done after {lines.amount}, {clock() - lines.begun:.0f} s")
+
+
+def _bar(unit: Unit, transient: bool) -> Any:
+    """A bar of rich's; None where rich is not installed."""
+    try:
+        from rich import progress as rich
+        from rich.console import Console
+    except ImportError:
+        return None
+    amount = {"items": rich.MofNCompleteColumn, "share": rich.TaskProgressColumn, "bytes": rich.DownloadColumn}[unit]
+    return rich.Progress(
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(bar_width=28),
+        amount(),
+        rich.TextColumn("{task.fields[note]}"),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn("left"),
+        rich.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        speed_estimate_period=600,
+        transient=transient,
+    )
+
+
+class _Lines:
+    """Plain lines on standard error, now and then."""
+
+    def __init__(self, label: str, total: float | None, unit: Unit, done: float, note: str) -> None:
+        self.label, self.total, self.unit, self.done, self.note = label, total, unit, done, note
+        self.first = done
+        self.begun = self.written = clock()
+
+    def __call__(self, advance: float = 0, note: str | None = None, *, total: float | None = None) -> None:
+        self.done += advance
+        self.note = self.note if note is None else note
+        self.total = self.total if total is None else total
+        if self.total and clock() - self.written >= EVERY:
+            self.written = clock()
+            self.write(self.amount, self.left)
+
+    def write(self, *texts: str) -> None:
+        print(f"{self.label}: {', '.join(filter(None, (*texts, self.note)))}", file=sys.stderr, flush=True)
+
+    @property
+    def amount(self) -> str:
+        if self.unit == "share":
+            return f"{min(1.0, self.done / (self.total or 1)):.0%}"
+        shown = size if self.unit == "bytes" else "{:g}".format
+        return shown(self.done) + ("" if self.total is None else f" of {shown(self.total)}")
+
+    @property
+    def left(self) -> str:
+        done, rest = self.done - self.first, (self.total or 0) - self.done
+        return f"{duration((clock() - self.begun) * rest / done)} left" if done > 0 and rest > 0 else ""
+
+
+def duration(seconds: float) -> str:
+    """A time for people: 40 s, 12 min, 3 h 20 min, 5 days."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if hours < 48 else f"{hours / 24:.1f} days"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -1,0 +1,202 @@
+"""A crew of workers on a list of parts: whoever is free gets the next, and what goes wrong is tried again or given up.
+
+The rules are the same for processes of this machine (`local.py`) and for a Ray cluster (`ray.py`). A worker has one
+part at a time, so what is under way is bounded by their number. Workers store what they make themselves and answer
+that it is done. A part whose worker died is made by another; a part that fails too often is given up and named; a full
+disk stops everything.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from .parts import NODE_LOST, Failure
+from .places import DiskFull
+
+IN_A_ROW = 10
+"""Parts given up in a row after which the rest is not tried: then the parts are not to blame."""
+
+NODES_PER_TRY = 3
+"""A lost node is seldom its part's fault: so many lost nodes count as one try."""
+
+
+class Watch:
+    """Hears how the work goes. This one counts the parts and says what failed; displays derive from it."""
+
+    def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
+        self.say = say
+        self.stored = 0
+        self.causes: set[str] = set()
+
+    def costs(self, cost: Mapping[str, Any], workers: int) -> None:
+        """A first piece of the work cost so much, and there is room for so many workers."""
+
+    def tick(self, kind: str, count: int) -> None:
+        """Some work of a kind is done."""
+
+    def done(self, index: int) -> None:
+        """A part is stored."""
+        self.stored += 1
+
+    def failed(self, failure: Failure) -> None:
+        """A part is given up; the others go on. A cause is named once."""
+        new = failure.cause not in self.causes
+        self.causes.add(failure.cause)
+        same = f"part {failure.index} failed for the same reason"
+        self.say(f"failed, and left out for now: {failure}" if new else same)
+
+
+def make_here(maker: Any, indices: Sequence[int], watch: Watch) -> list[Failure]:
+    """Make parts in this process, one after the other; returns those that failed."""
+    failures: list[Failure] = []
+    row = 0
+    for index in indices:
+        try:
+            maker.do(index, watch.tick)
+        except DiskFull:
+            raise
+        except Exception as error:
+            failures.append(Failure.of(index, error))
+            watch.failed(failures[-1])
+            row += 1
+            if row >= IN_A_ROW:
+                break
+        else:
+            watch.done(index)
+            row = 0
+    return failures
+
+
+class Hand:
+    """A worker as its crew sees it: the node it is on, known once it has started, and the part it is making."""
+
+    node: str | None = None
+    part: int | None = None
+
+
+H = TypeVar("H", bound=Hand)
+
+
+class Crew(ABC, Generic[H]):
+    """Workers, and the parts that are left. `tries`: attempts at a part before it is given up."""
+
+    def __init__(self, indices: Sequence[int], watch: Watch, tries: int) -> None:
+        self.watch, self.tries = watch, tries
+        self.todo = deque(indices)
+        self.hands: list[H] = []
+        self.failures: list[Failure] = []
+        self.attempts: Counter[int] = Counter()
+        self.nodes_lost: Counter[int] = Counter()
+        self.failed_on: dict[int, set[str]] = {}  # nodes on which a part went wrong
+        self.row = 0  # parts given up since one was stored
+
+    # -- what each kind of crew does in its own way
+
+    @abstractmethod
+    def staff(self) -> None:
+        """Hire where workers are wanted and there is room."""
+
+    @abstractmethod
+    def send(self, hand: H, index: int) -> None:
+        """Tell a worker to make a part."""
+
+    @abstractmethod
+    def listen(self) -> None:
+        """Wait for a word of any worker, and act on all that have come."""
+
+    @abstractmethod
+    def dismiss(self, hand: H) -> None:
+        """End a worker, dead or alive, and forget it."""
+
+    def begin(self) -> None:
+        """What is done before the first part."""
+
+    def tries_for(self, failure: Failure) -> int:
+        """Attempts at a part that fails in this way."""
+        return self.tries
+
+    # -- what all do alike
+
+    def run(self) -> list[Failure]:
+        """Make all parts; returns those that were given up."""
+        try:
+            self.begin()
+            while self.working():
+                self.staff()
+                for hand in self.hands:
+                    if hand.node is not None and hand.part is None:
+                        self.assign(hand)
+                self.listen()
+        finally:
+            for hand in list(self.hands):
+                self.dismiss(hand)
+        return self.failures
+
+    @property
+    def busy(self) -> int:
+        """Workers that have a part."""
+        return sum(hand.part is not None for hand in self.hands)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether so many parts failed that the rest is not tried."""
+        return self.row >= IN_A_ROW
+
+    def working(self) -> bool:
+        """Whether there is anything to wait for."""
+        return self.busy > 0 or (bool(self.todo) and not self.hopeless)
+
+    def assign(self, hand: H) -> None:
+        """Give a free worker a part: not one that failed on its node, as long as another node could make it."""
+        if self.hopeless:
+            return
+        first = range(min(len(self.todo), 1 + len(self.failed_on)))  # so many in front may be such parts
+        place = next((k for k in first if self._may_make(hand, self.todo[k])), None)
+        if place is not None:
+            hand.part = self.todo[place]
+            del self.todo[place]
+            self.send(hand, hand.part)
+
+    def _may_make(self, hand: H, index: int) -> bool:
+        wrong = self.failed_on.get(index, set())
+        return hand.node not in wrong or all(other.node in wrong for other in self.hands if other.node is not None)
+
+    def answer(self, hand: H, message: Mapping[str, Any]) -> None:
+        """A word of a worker."""
+        for kind, count in message.get("ticks", {}).items():
+            self.watch.tick(kind, count)
+        if "done" in message:
+            hand.part = None
+            self.row = 0
+            self.failed_on.pop(message["done"], None)
+            self.watch.done(message["done"])
+        elif "failed" in message:
+            hand.part = None
+            failure = Failure(**message["failed"])
+            if failure.kind == DiskFull.__name__:
+                raise DiskFull(failure.errno, failure.message)
+            self.retry(failure, hand.node)
+
+    def retry(self, failure: Failure, node: str | None) -> None:
+        """Put a part back in front of the others, or give it up. `node`: where it went wrong by its own fault."""
+        index = failure.index
+        if failure.kind == NODE_LOST:
+            self.nodes_lost[index] += 1
+            self.watch.say(f"a node was lost; part {index} will be made elsewhere")
+        else:
+            self.attempts[index] += 1
+        if self.attempts[index] + self.nodes_lost[index] // NODES_PER_TRY < self.tries_for(failure):
+            self.failed_on.setdefault(index, set()).update([node] if node else [])
+            self.todo.appendleft(index)
+            return
+        self.failed_on.pop(index, None)
+        times = self.attempts[index] + self.nodes_lost[index]
+        if times > 1:
+            failure = replace(failure, message=f"{failure.cause} (given up after {times} tries)")
+        self.row += 1
+        self.failures.append(failure)
+        self.watch.failed(failure)

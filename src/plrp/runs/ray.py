@@ -1,0 +1,364 @@
+"""Workers on a Ray cluster: `pip install 'plrp[ray]'`.
+
+What travels is data: the driver sends where the work is described, its options, and numbers of parts; never models,
+images or results. Ray places the workers, which are its actors. Its own retries are switched off: they would restart
+an actor for ever on a part that kills it, and cannot tell a lost node from a poisoned part. The crew can.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .crew import Crew, Hand, Watch
+from .parts import NODE_LOST, WORKER_DIED, Failure, Work
+from .worker import WORD, Worker
+
+TRIES = 3
+"""Attempts at a part by default, on one node or another, before it is given up."""
+
+GRACE = 3.0
+"""Seconds for a node to be known as lost after its worker: which of them died decides what counts as a try."""
+
+CUT_OFF = 60.0
+"""Seconds after which a worker that cannot be reached, dead or not, is taken for lost with its node."""
+
+LOOK = 5.0
+"""Seconds between two looks at the cluster: nodes come and go."""
+
+OBJECT_STORE = 100 * 2**20
+"""Bytes of shared memory for Ray's object store where we start Ray: nothing of ours goes through it."""
+
+
+class ClusterError(ValueError):
+    """A cluster that cannot do the work; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """Where parts are made, and how.
+
+    `address`: of a cluster that runs (`"auto"`: the one this machine belongs to); None takes RAY_ADDRESS, else starts
+    Ray on this machine for the time of the work, with `workers` cores. `workers`: how many at most; None is as many as
+    fit, also on nodes that come later. `threads`: cores of each. `gpus`: of each, also fractions; None is 1 where the
+    cluster has GPUs. `tries`: attempts at a part before it is given up. `runtime_env`: Ray's, where code or data are
+    not on the nodes.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    threads: int = 1
+    gpus: float | None = None
+    tries: int = TRIES
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in (("workers", self.workers), ("threads", self.threads), ("tries", self.tries)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: at least 1.")
+        if self.gpus is not None and self.gpus < 0:
+            raise ValueError(f"gpus={self.gpus}: 0 or more; 0.25 lets four workers share a GPU.")
+        if (self.address or "").startswith("ray://"):
+            raise ValueError(
+                f"{self.address}: Ray's client is not supported. Start the command on a node of the cluster with "
+                "--address auto, or with `ray job submit`."
+            )
+
+
+def ray_module() -> Any:
+    """Ray, or a sentence on how to get it."""
+    try:
+        import ray
+    except ImportError:
+        raise ImportError("Many machines need Ray: pip install 'plrp[ray]'") from None
+    return ray
+
+
+def spread(cluster: RayCluster, work: Work, indices: Sequence[int], watch: Watch) -> list[Failure]:
+    """Make parts on a cluster; returns those that were given up.
+
+    Where the work can rehearse, one worker tries a first piece, and the others are placed by the memory it took.
+    """
+    if not indices:
+        return []
+    with connected(cluster, len(indices)) as ray:
+        return RayCrew(ray, cluster, work, indices, watch).run()
+
+
+def inside(path: str, working_dir: str | None) -> str:
+    """A path, relative to the folder that Ray copies to the workers if it lies inside: there it is another folder."""
+    if working_dir is None or "://" in working_dir or not Path(path).is_absolute():
+        return path
+    root = Path(working_dir).resolve()
+    return str(Path(path).relative_to(root)) if Path(path).is_relative_to(root) else path
+
+
+@contextmanager
+def connected(cluster: RayCluster, most: int) -> Iterator[Any]:
+    """Ray, connected to the cluster, or started here for a while; a connection the caller has made is used and left."""
+    ray = ray_module()
+    if ray.is_initialized():
+        yield ray
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
+    address = cluster.address or os.environ.get("RAY_ADDRESS") or "local"
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if cluster.runtime_env:
+        options["runtime_env"] = dict(cluster.runtime_env)
+    if address == "local":
+        options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        if cluster.workers is not None:
+            options["num_cpus"] = min(cluster.workers, most) * cluster.threads
+    try:
+        host, _, port = address.rpartition(":")
+        if host and port.isdigit():  # Ray itself tries for minutes
+            socket.create_connection((host, int(port)), timeout=10).close()
+        ray.init(address=address, **options)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ClusterError(f"no Ray cluster at {address} ({reason}): `ray start --head` starts one.") from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+class RayWorker(Worker):
+    """A worker as an actor of Ray's."""
+
+    def hello(self) -> str:
+        """Its node."""
+        return str(ray_module().get_runtime_context().get_node_id())
+
+    def device(self) -> str:
+        """A GPU where Ray gave it one: what torch sees may belong to others."""
+        return "cuda" if ray_module().get_gpu_ids() else "cpu"
+
+
+class _Actor(Hand):
+    """A worker as the driver sees it: without a node until it said hello."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+        self.reply: Any = actor.hello.remote()  # what it will say next; None while it has nothing to do
+
+
+@dataclass
+class _Loss:
+    """A worker that was lost with a part, until it is clear why."""
+
+    hand: _Actor
+    error: Exception
+    since: float
+    call: Any = None  # to see whether it answers
+
+
+class RayCrew(Crew[_Actor]):
+    """Workers of a cluster whose nodes come and go."""
+
+    def __init__(self, ray: Any, cluster: RayCluster, work: Work, indices: Sequence[int], watch: Watch) -> None:
+        super().__init__(indices, watch, cluster.tries)
+        self.ray, self.cluster, self.work = ray, cluster, work
+        self.losses: list[_Loss] = []
+        self.stillborn = 0  # workers lost before they said hello, since one did
+        self.memory = 0
+        some = ray.cluster_resources().get("GPU", 0) >= 1
+        self.gpus = float(some) if cluster.gpus is None else cluster.gpus
+        self.looked = 0.0
+        self.waiting = False  # for nodes
+
+    def working(self) -> bool:
+        """Also while it is not clear what became of a worker."""
+        return bool(self.losses) or super().working()
+
+    # -- workers
+
+    def begin(self) -> None:
+        """One worker tries a first piece of a part; if that kills it, another one tries the next part."""
+        if not self.room():
+            raise ClusterError(
+                f"no node of the cluster has room for a worker ({self._needs()}): start such a node, or ask for "
+                "less with --threads and --gpus-per-worker."
+            )
+        cost: Mapping[str, Any] = {}
+        for index in list(self.todo)[: self.tries]:
+            hand = self.hire()
+            try:
+                if not self.ray.wait([hand.reply], num_returns=1, timeout=LOOK * 2)[0]:
+                    self.watch.say("waiting for a first worker: the cluster is busy, or slow to start one")
+                self.ray.get(hand.reply)
+                cost = self.ray.get(hand.actor.rehearse.remote(index))
+            except self.ray.exceptions.RayError as error:
+                self.dismiss(hand)
+                self.watch.say(f"the first piece of part {index} went wrong ({_reason(error)})")
+            else:
+                break
+        if cost:
+            self.memory = int(cost.get("memory", 0))
+            if not self.room():  # then Ray counts memory in another way
+                self.memory = 0
+            self.watch.costs(cost, max(1, self.wanted()))
+
+    def hire(self) -> _Actor:
+        """One more worker, on whatever node has room for it."""
+        options: dict[str, Any] = {"num_cpus": self.cluster.threads, "max_restarts": 0, "max_task_retries": 0}
+        if self.gpus:
+            options["num_gpus"] = self.gpus
+        if self.memory:
+            options["memory"] = self.memory
+        described = {"maker": self.work.maker, "options": dict(self.work.options)}
+        hand = _Actor(self.ray.remote(RayWorker).options(**options).remote(described, self.cluster.threads))
+        self.hands.append(hand)
+        return hand
+
+    def dismiss(self, hand: _Actor) -> None:
+        """Kill the actor, if it lives."""
+        if hand in self.hands:
+            self.hands.remove(hand)
+        with suppress(Exception):
+            self.ray.kill(hand.actor)
+
+    def run(self) -> list[Failure]:
+        """Make all parts; returns those that were given up."""
+        try:
+            return super().run()
+        finally:
+            for loss in self.losses:
+                self.dismiss(loss.hand)
+
+    def room(self) -> int:
+        """Workers that fit on the nodes there are."""
+        count = 0
+        for node in self.ray.nodes():
+            if node["Alive"]:
+                has = node["Resources"]
+                fits = [has.get("CPU", 0) // self.cluster.threads]
+                fits += [has.get("GPU", 0) // self.gpus] if self.gpus else []
+                fits += [has.get("memory", 0) // self.memory] if self.memory else []
+                count += int(min(fits))
+        return count
+
+    def wanted(self) -> int:
+        """Workers there should be now: as many as asked for or fit, and no more than parts."""
+        asked = self.cluster.workers
+        return min(self.room() if asked is None else asked, self.busy + len(self.losses) + len(self.todo))
+
+    def staff(self) -> None:
+        """Hire where there is room: at the start, after a loss, when nodes have come."""
+        if time.monotonic() - self.looked >= LOOK or not self.hands:
+            self.looked = time.monotonic()
+            if not self.hopeless:
+                for _ in range(self.wanted() - len(self.hands)):
+                    self.hire()
+            if not self.hands and not self.waiting:
+                self.watch.say(f"no node has room for a worker ({self._needs()}): waiting for one")
+            self.waiting = not self.hands
+        self.judge()
+
+    def _needs(self) -> str:
+        cores = f"{self.cluster.threads} core{'s' * (self.cluster.threads != 1)}"
+        return f"{cores} and {self.gpus:g} GPU" if self.gpus else cores
+
+    # -- parts
+
+    def send(self, hand: _Actor, index: int) -> None:
+        """A call whose answers come one by one."""
+        hand.reply = hand.actor.make.options(num_returns="streaming").remote(index)
+
+    def listen(self) -> None:
+        """Wait for a word of any worker, and act on all that have come."""
+        waiting = {hand.reply: hand for hand in self.hands if hand.reply is not None}
+        if not waiting:
+            time.sleep(0.1)
+            return
+        ready, rest = self.ray.wait(list(waiting), num_returns=1, timeout=WORD)
+        if ready and rest:
+            ready += self.ray.wait(rest, num_returns=len(rest), timeout=0)[0]
+        for reply in ready:
+            hand = waiting[reply]
+            try:
+                if hand.node is None:
+                    hand.node = self.ray.get(reply)
+                    self.stillborn = 0
+                else:
+                    self.answer(hand, self.ray.get(next(reply)))
+            except self.ray.exceptions.RayError as error:
+                self.lose(hand, error)
+            else:
+                if hand.part is None:
+                    hand.reply = None
+
+    # -- losses
+
+    def lose(self, hand: _Actor, error: Exception) -> None:
+        """A worker that does not answer any more; its part is made by another when it is clear why."""
+        self.looked = 0.0
+        if hand.node is not None:
+            self.hands.remove(hand)
+            self.losses.append(_Loss(hand, error, time.monotonic()))
+            return
+        self.dismiss(hand)
+        self.stillborn += 1
+        if self.stillborn >= max(TRIES, len(self.hands)):
+            raise ClusterError(
+                f"workers do not start ({_reason(error)}): every node needs plrp[ray] of the same version, or a "
+                "runtime environment that brings it."
+            )
+
+    def judge(self) -> None:
+        """Find out whether lost workers died by themselves, or were lost with their node or the way to it."""
+        if not self.losses:
+            return
+        living = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
+        for loss in list(self.losses):
+            hand, waited = loss.hand, time.monotonic() - loss.since
+            alive = hand.node in living
+            if alive and (waited < GRACE or (waited < CUT_OFF and self._unclear(loss))):
+                continue
+            died = alive and not self._unavailable(loss.error)
+            assert hand.part is not None
+            self.losses.remove(loss)
+            self.dismiss(hand)
+            failure = Failure(hand.part, WORKER_DIED if died else NODE_LOST, _reason(loss.error))
+            self.retry(failure, hand.node if died else None)
+
+    def _unclear(self, loss: _Loss) -> bool:
+        """Whether it is not known yet what became of a worker: Ray cannot reach it, and has not found it dead."""
+        if not self._unavailable(loss.error):
+            return False
+        if loss.call is None:
+            loss.call = loss.hand.actor.hello.remote()
+        if not self.ray.wait([loss.call], num_returns=1, timeout=0)[0]:
+            return True
+        call, loss.call = loss.call, None
+        try:
+            self.ray.get(call)
+        except self.ray.exceptions.RayError as error:
+            if not self._unavailable(error):  # it is dead; perhaps its node is too
+                loss.error, loss.since = error, time.monotonic()
+            return True
+        return False  # it can be reached, but what it had to say of its part is lost
+
+    def _unavailable(self, error: Exception) -> bool:
+        return isinstance(error, getattr(self.ray.exceptions, "ActorUnavailableError", ()))
+
+
+def _reason(error: Exception) -> str:
+    """Why a worker is gone, in a few words."""
+    text = str(error)
+    kind = type(error).__name__
+    if "OutOfMemory" in kind or "memory on the node" in text:
+        return "its process was ended because the node ran out of memory"
+    if "its node has died" in text or "NodeDied" in kind:
+        return "its node was lost"
+    if "worker process has died" in text or "ActorDied" in kind or "WorkerCrashed" in kind:
+        if "creation task" in text or "error raised in" in text:
+            return text.strip().splitlines()[-1]
+        return "its process died, perhaps out of memory"
+    return (text.strip() or kind).splitlines()[-1]
