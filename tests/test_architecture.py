@@ -151,6 +151,9 @@ def test_tests_of_fast_code_stand_in_a_folder_of_their_own() -> None:
 def test_the_picture_is_that_of_the_source(house: House) -> None:
     drawn = architecture.PICTURE.read_text(encoding="utf-8")
     assert architecture.draw(house) == drawn, "The picture is out of date: python tools/architecture.py"
+    boxes = re.findall(r'class="box" x="([-\d.]+)" y="[-\d.]+" width="([\d.]+)"', drawn)
+    assert len(boxes) == len(house.rooms)
+    assert all(float(x) > 0 and float(x) + float(width) < architecture.WIDTH for x, width in boxes), "widen WIDTH"
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md", "docs/decisions.md", "docs/speed.md"])
