@@ -8,7 +8,7 @@
 - all of it in one table: `evaluate`
 """
 
-from .evaluate import evaluate
+from .evaluation import evaluate
 from .explainer import Explainer
 from .faithfulness import INNVESTIGATE, FlippingCurve, pixel_flipping
 from .localization import pointing_game, relevance_mass_accuracy, relevance_rank_accuracy, top_k_intersection
