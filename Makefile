@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all docs bench clean
+.PHONY: help demo test test-all sanitize docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,11 +31,15 @@ FORMULAS := $(PRUNING) $(patsubst %, tests/test_%.py, ledger rules_oracle)
 CORE := $(FORMULAS) $(patsubst %, tests/test_%.py, \
 	errors invariance interop networks own_rules pieces pruning_edges theta trace walk zennit) tests/metrics
 
-test-all: test ## the same, whole networks at full size, and the core without its fast code
+test-all: test sanitize ## the same, whole networks at full size, sanitizers, and the core without its fast code
 	$(BIN)/python -m pytest -q -n 2 -m slow
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" --reference $(CORE) tests/fast
 	PLRP_NATIVE=0 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(CORE) tests/fast
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" --without-fast $(CORE)
+
+sanitize: ## the compiled loops under AddressSanitizer, UBSan and ThreadSanitizer (gcc with its libraries)
+	@$(PYTHON) tools/setup.py test
+	$(BIN)/python tools/sanitize.py
 
 docs: ## the documentation as a website in ./site
 	@$(PYTHON) tools/setup.py docs

@@ -26,12 +26,12 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> str:
 
 
 def build(source: Path, **environment: str) -> Path:
-    """plrp's wheel, built from a copy of exactly what it is made of."""
+    """plrp's wheel, built from its source archive, and that from a copy of exactly what it is made of."""
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     left_out = shutil.ignore_patterns("*.egg-info", "__pycache__", "*.so", "*.pyd")
     shutil.copytree(ROOT / "src", source / "src", ignore=left_out)
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", source / "dist", source, cwd=source, **environment)
+    run(sys.executable, "-m", "build", "--outdir", source / "dist", source, cwd=source, **environment)
     (built,) = (source / "dist").glob("plrp-*.whl")
     return built
 

@@ -46,17 +46,23 @@ def build(kind: str, folder: Path) -> Path:
     return target
 
 
+def library(name: str) -> str:
+    """Where a library of the compiler lies."""
+    command = [*compiler(), f"-print-file-name={name}"]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    if not os.path.isabs(found):
+        raise SystemExit(f"sanitize: {compiler()[0]} has no {name}: install its sanitizers' libraries.")
+    return str(Path(found).resolve())
+
+
 def environment(kind: str, folder: Path) -> dict[str, str]:
     """What a Python needs that loads the copy in `folder`; reports go to folder/report.*."""
-    found = subprocess.run(
-        [*compiler(), f"-print-file-name={LIBRARY[kind]}"], check=True, capture_output=True, text=True
-    ).stdout.strip()
-    if not os.path.isabs(found):
-        raise SystemExit(f"sanitize: {compiler()[0]} has no {LIBRARY[kind]}: install its sanitizers' libraries.")
+    # libstdc++ too: the sanitizer looks for what throws exceptions when it starts, and torch throws some.
+    libraries = [library(name) for name in (LIBRARY[kind], "libstdc++.so.6")]
     options = f"log_path={folder / 'report'}:halt_on_error=1:exitcode=66"
     return {
         **os.environ,
-        "LD_PRELOAD": str(Path(found).resolve()),
+        "LD_PRELOAD": " ".join(libraries),
         "PYTHONMALLOC": "malloc",  # else many objects share one piece of memory, and overflows within it pass unseen
         "PYTHONPATH": str(folder),
         "ASAN_OPTIONS": f"{options}:detect_leaks=0",  # Python itself does not free all at its end

@@ -229,11 +229,17 @@ def format_of(loop: str) -> str:
     return "".join(each)
 
 
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # torch knows these itself
+
+
 def channels_last(tensor: Tensor) -> bool:
     """Whether the channels (axis 1) are last in memory; a tensor may be contiguous as well."""
-    if tensor.dim() == 4:  # torch knows these itself
-        return tensor.is_contiguous(memory_format=torch.channels_last)
-    return tensor.dim() > 1 and tensor.movedim(1, -1).is_contiguous()
+    axes = tensor.dim()
+    if axes in _CHANNELS_LAST:
+        return tensor.is_contiguous(memory_format=_CHANNELS_LAST[axes])
+    if axes == 3 and tensor.stride() == (tensor.shape[1] * tensor.shape[2], 1, tensor.shape[1]):
+        return True
+    return axes > 1 and tensor.movedim(1, -1).is_contiguous()
 
 
 def laid_alike(tensor: Tensor, other: Any) -> bool:
