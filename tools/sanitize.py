@@ -83,7 +83,19 @@ def run(kind: str, command: list[str], folder: Path) -> int:
 
 
 COMMANDS = {
-    "address": ["-m", "pytest", "-q", "-n", "2", "-m", "not slow", "-p", "no:cacheprovider", "tests/fast"],
+    "address": [
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "2",
+        "-m",
+        "not slow",
+        "-p",
+        "no:cacheprovider",
+        "--capture=sys",
+        "tests/fast",
+    ],
     "thread": ["tests/fast/threaded_calls.py"],
 }
 

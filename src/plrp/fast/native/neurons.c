@@ -190,7 +190,7 @@ ENTRY(plan) {
     if (a_map.size > INT32_MAX) return refuse(PyExc_ValueError, "plan", "the input has 2³¹ positions or more");
     const char *fault = NULL;
     Py_BEGIN_ALLOW_THREADS
-    memset(map, 0xff, (size_t)a_map.size * sizeof *map);
+    if (a_map.size) memset(map, 0xff, (size_t)a_map.size * sizeof *map); /* of nothing there may be no address */
     int32_t *tap = taps;
     for (int64_t q = 0; q < places; q++) { /* first the input positions themselves ... */
         if (outside(positions[q], g.samples * out_plane)) {
