@@ -465,7 +465,7 @@ static void again_band(void *context, int64_t item) {
     free(at), free(which), free(x), free(n), free(got);
 }
 
-/* What each neuron of the output handed down in the first pass, to the survivors alone, as `propagation.again` states it; for
+/* What each neuron of the output handed down in the first pass, to the survivors alone, as `propagation.redistribute` states it; for
    contributions ≥ 0 and one group. again(places, positions, begins, channels, taps, kernel, inputs, outputs, weight, d, s,
    bias, samples, axis, inner, reach, lowest, end, survivors' channels, x, received, orphaned, threads) */
 ENTRY(again) {

@@ -309,7 +309,7 @@ typedef struct {
     float scale_up, scale_down; /* and multiplied by */
 } keeping;
 
-/* λ as `neurons.rescaling` states it. */
+/* λ as `pruning.Cut.scales` states it. */
 static keeping keeping_of(const double *stats, int rescale) {
     keeping k = {(float)stats[0], -(float)stats[1], 1, 1};
     if (rescale && stats[6] != stats[7]) {
