@@ -265,7 +265,7 @@ def test_the_page_gets_tables_and_chart_and_keeps_the_rest(
         assert "old" not in text
         assert text.count("| ResNet-50 | 8 | LRP | 2.50 | 7.50 |") == 1
         assert text.count("### Goals") == text.count("### How cost grows") == 1
-        assert "2 cores of a processor, 2 threads, torch 2.9, 2026-01-02." in text
+        assert "2 cores of a processor, 2 threads, torch 2.9, compiled loops in use, 2026-01-02." in text
         assert "(assets/speed.svg)" in text
     assert (tmp_path / "assets" / "speed.svg").read_bytes() == (tmp_path / "speed.svg").read_bytes()
     printed = capsys.readouterr().out

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+import plrp
 from plrp import cli
 
 
@@ -39,6 +41,7 @@ def test_an_unknown_command_exits_with_2() -> None:
 
 PROGRAM = """
 import sys
+import plrp
 from plrp import cli
 try:
     code = cli.main(sys.argv[1:])
@@ -52,7 +55,6 @@ print(code, *{"torch", "numpy"} & set(sys.modules), file=sys.stderr)
     ("words", "code"),
     [
         ("--help", 0),
-        ("--version", 0),
         ("explain --help", 0),
         ("genomics explain --help", 0),
         ("explode", 2),
@@ -73,6 +75,16 @@ def test_an_interruption_while_torch_is_imported_shows_no_traceback(tmp_path: Pa
     outcome = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     assert outcome.stderr.splitlines()[0] == "plrp: interrupted"
     assert outcome.stderr.splitlines()[-1].split()[0] == "130"
+
+
+@pytest.mark.parametrize(
+    ("native", "said"), [("1", "compiled loops"), ("0", "compiled loops not in use: PLRP_NATIVE=0")], ids=["", "off"]
+)
+def test_the_version_says_which_code_explains(native: str, said: str) -> None:
+    environment = {**os.environ, "PLRP_NATIVE": native}
+    command = [sys.executable, "-m", "plrp.cli", "--version"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    assert found.startswith(f"plrp {plrp.__version__}, torch {torch.__version__}; {said}")
 
 
 def test_functions_named_as_their_modules_stay_functions() -> None:
