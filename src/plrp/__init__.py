@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from .explanation import Explanation, check, explain
     from .pruning import Pruning
     from .tape.operations import register_rule
-    from .tape.trace import Trace, trace
+    from .tape.trace import Trace
+    from .tape.tracing import trace
 
 __version__ = "0.1.0"
 
@@ -49,6 +50,7 @@ __getattr__, __dir__ = lazily(
         "explanation": ("Explanation", "check", "explain"),
         "tape.operations": ("register_rule",),
         "pruning": ("Pruning",),
-        "tape.trace": ("Trace", "trace"),
+        "tape.trace": ("Trace",),
+        "tape.tracing": ("trace",),
     },
 )

@@ -11,14 +11,17 @@ from torch import Tensor
 
 from .composites import Composite, resolve
 from .engine import choose_walk, stacked_walk, walked_together
+from .errors import TraceError, UnsupportedOperation
 from .ledger import Ledger, conservation
 from .pieces import joined_structure, pieces
 from .pruning import Pruning
 from .spelling import nearest
 from .tables import render_html, render_table
 from .tape.refusals import unsupported_reason
-from .tape.trace import Trace, record, supported
+from .tape.trace import Trace, record
+from .tape.tracing import supported
 from .tape.values import replaced, tensors_in
+from .tape.verification import verify
 from .targets import snapshot, start
 from .walk import Walk
 
@@ -197,6 +200,7 @@ def explain(
 
     def explain_piece(given: Any, target: Any, layers: bool | Sequence[str], ledger: bool) -> Explanation:
         found = supported(record(model, given, frugal=not resolve(composite).needs_outputs))
+        verify(model, given)
         found.forget_after_use()
         return explain_trace(found, target=target, composite=composite, pruning=pruning, layers=layers, ledger=ledger)
 
@@ -247,6 +251,7 @@ def explain_trace(
     chosen, target = resolve(composite), snapshot(target)
     chosen.check(trace)
     check_pruning(pruning)
+    trace.check_unchanged()
     walk = choose_walk(trace, target, chosen, pruning, wanted_layers(trace, layers), ledger)
     with torch.inference_mode(False), torch.no_grad():
         relevance = walk.run()
@@ -365,7 +370,7 @@ class Check(NamedTuple):
 
 
 def check(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor]) -> Check:
-    """List every operation of a model that plrp has no rule for, by running it once.
+    """List every operation of a model that plrp has no rule for, and whether the tape sees all that it does.
 
     >>> import torch, plrp
     >>> plrp.check(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()), torch.randn(1, 4))
@@ -377,4 +382,9 @@ def check(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor]) -> Check
         reason = unsupported_reason(op, found.ops)
         after = reason.split("after layer '")[1].split("'")[0] if "after layer '" in reason else ""
         problems.append((op.kind, after, op.reason or "unknown function"))
+    if not problems:
+        try:
+            verify(model, inputs, always=True)
+        except (TraceError, UnsupportedOperation) as error:
+            problems.append(("a second look", "", str(error)))
     return Check(problems, len(found.layers), len(found.ops))

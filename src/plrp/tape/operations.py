@@ -50,7 +50,7 @@ _KINDS: dict[Family, str] = {
         normalize local_response_norm detach clone contiguous to float double half bfloat16 type type_as cpu cuda
         requires_grad_ alias positive nan_to_num""",
     Family.SPLIT: """add sub subtract rsub mean sum avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
-        adaptive_avg_pool2d adaptive_avg_pool3d cumsum""",
+        adaptive_avg_pool2d adaptive_avg_pool3d cumsum fold col2im""",
     Family.WINNER: """max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices
         max_pool3d_with_indices adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
         adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices
@@ -60,7 +60,7 @@ _KINDS: dict[Family, str] = {
         flip fliplr flipud roll rot90 narrow select chunk split split_with_sizes tensor_split hsplit vsplit dsplit
         unbind
         cat concat concatenate stack hstack vstack dstack column_stack getitem setitem pad constant_pad_nd
-        pixel_shuffle pixel_unshuffle channel_shuffle unfold fold im2col gather index_select take_along_dim take
+        pixel_shuffle pixel_unshuffle channel_shuffle unfold im2col gather index_select take_along_dim take
         masked_select masked_fill where tril triu diagonal diag sort topk index_fill copy index_copy scatter
         masked_scatter real resolve_conj as_strided data upsample_nearest atleast_1d atleast_2d atleast_3d glu""",
     Family.AFFINE: """batch_norm layer_norm group_norm instance_norm rms_norm""",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,11 +10,13 @@ from torch import Tensor
 
 from .maps import Convolution, Dense, Replayed, convolution
 from .operations import Family
-from .values import Op, Value, tensors_in
+from .values import Op, Value
 
 
 def recognise(op: Op) -> None:
     """Settle what depends on which operands come from the input: layers, shifts and scales, gates."""
+    if op.kind in ("max", "min") and isinstance(op.argument(1, "other"), Tensor | Value):
+        op.kind += "imum"  # of two tensors, element by element
     if op.kind in ("interpolate", "upsample") and str(op.argument(3, "mode", "nearest")).startswith("nearest"):
         op.family = Family.REARRANGE
     elif op.family is Family.LAYER:
@@ -231,70 +233,73 @@ def _recognise_gate(op: Op) -> None:
         _refuse(op, "a product of two values that depend on the input, neither of which is a gate")
 
 
-_ALWAYS_NONNEGATIVE = (
-    *("relu", "relu6", "sigmoid", "hardsigmoid", "softmax", "exp", "exp2", "square", "abs", "softplus"),
-    "sqrt",
+_ALWAYS_NONNEGATIVE = frozenset("relu relu6 sigmoid hardsigmoid softmax exp exp2 square abs sqrt".split())
+_KEEPS_SIGN = frozenset(
+    """leaky_relu silu gelu mish hardswish tanh dropout dropout1d dropout2d dropout3d clone contiguous to float double
+    detach alias elu selu celu softsign log1p expm1 erf prelu normalize positive""".split()
 )
-_KEEPS_SIGN = (
-    *(
-        "leaky_relu",
-        "silu",
-        "gelu",
-        "mish",
-        "hardswish",
-        "tanh",
-        "dropout",
-        "clone",
-        "contiguous",
-        "to",
-        "float",
-    ),
-    *(
-        "double",
-        "detach",
-        "alias",
-        "elu",
-        "selu",
-        "celu",
-        "softsign",
-        "log1p",
-        "expm1",
-        "erf",
-        "prelu",
-        "normalize",
-    ),
-    *("positive", "dropout1d", "dropout2d", "dropout3d"),
+_MOVES_ONLY = frozenset(
+    """view reshape flatten unflatten squeeze unsqueeze permute transpose t swapaxes swapdims movedim moveaxis T mT
+    ravel view_as reshape_as expand expand_as broadcast_to repeat repeat_interleave tile flip fliplr flipud roll rot90
+    narrow select chunk split split_with_sizes tensor_split hsplit vsplit dsplit unbind getitem pixel_shuffle
+    pixel_unshuffle channel_shuffle unfold im2col gather index_select take_along_dim take masked_select tril triu
+    diagonal diag sort topk upsample_nearest atleast_1d atleast_2d atleast_3d interpolate""".split()
+)
+_MAY_HOLD_CONSTANTS = frozenset(
+    """add mul div cat stack hstack vstack dstack column_stack pad constant_pad_nd masked_fill where setitem
+    max maximum min minimum""".split()
 )
 
 
 def is_nonnegative(op: Op) -> bool:
-    """Whether the output is known to be ≥ 0, from the operation and the signs of its inputs."""
+    """Whether the output is known to be ≥ 0, from the operation and the signs of its inputs. In doubt it is not."""
     if op.kind in _ALWAYS_NONNEGATIVE:
         return True
+    if op.kind == "softplus":
+        return _number(op.argument(1, "beta", 1)) > 0
     inputs = all(v.nonnegative for v in op.inputs)
     if op.kind in ("clamp", "clamp_min", "hardtanh"):
-        low, high = op.argument(1, "min_val" if op.kind == "hardtanh" else "min"), op.argument(2, "max")
-        bounded_above = isinstance(high, Tensor) or (isinstance(high, int | float) and high < 0)
-        return not bounded_above and (inputs or (isinstance(low, int | float) and low >= 0))
+        low, high = ("min_val", "max_val") if op.kind == "hardtanh" else ("min", "max")
+        bottom = op.argument(1, low, -1.0 if op.kind == "hardtanh" else None)
+        top = op.argument(2, high, 1.0 if op.kind == "hardtanh" else None)
+        above = bottom is not None and _number(bottom) >= 0
+        return (inputs or above) and (top is None or _number(top) >= 0)
     if not inputs:
         return False
-    if op.kind in _KEEPS_SIGN:
-        return True
+    if op.kind in _KEEPS_SIGN or op.kind in _MOVES_ONLY:
+        return op.kind != "interpolate" or op.argument(3, "mode", "nearest") != "bicubic"
+    if op.kind in _MAY_HOLD_CONSTANTS:
+        mode = op.argument(2, "mode", "constant") if op.kind == "pad" else None
+        return mode not in (None, "constant") or _constants_nonnegative(op)
     if op.family is Family.WINNER:
-        return op.kind not in ("maximum", "minimum") or len(op.inputs) == 2
-    if op.family is Family.SPLIT and op.kind not in ("add", "sub", "rsub"):
-        return op.kind != "interpolate" or op.argument(3, "mode") != "bicubic"
-    if op.kind in ("add", "mul", "div"):
-        return _constants_nonnegative(op.args[:2], op.kwargs)
-    if op.kind in ("pad", "constant_pad_nd"):
-        return _constants_nonnegative(op.args[3 if op.kind == "pad" else 2 :], {"value": op.kwargs.get("value")})
-    if op.family is Family.REARRANGE:
-        numbers = op.args if op.kind in ("masked_fill", "where") else op.args[2:] if op.kind == "setitem" else ()
-        return _constants_nonnegative((*numbers, *tensors_in((op.args, op.kwargs))), op.kwargs)
+        return True
+    if op.family is Family.SPLIT and op.kind not in ("sub", "rsub"):
+        divisor = op.kwargs.get("divisor_override", op.args[6] if len(op.args) > 6 and "avg_pool" in op.kind else None)
+        bicubic = op.kind == "interpolate" and op.argument(3, "mode") == "bicubic"
+        return not bicubic and (divisor is None or _number(divisor) > 0)
     return False
 
 
-def _constants_nonnegative(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    given = (*args, kwargs.get("other"), kwargs.get("value"), kwargs.get("alpha"))
-    numbers = all(c >= 0 for c in given if isinstance(c, int | float))
-    return numbers and all(bool((c >= 0).all()) for c in tensors_in(given) if c.is_floating_point())
+def _number(value: Any) -> float:
+    """A number of any type; NaN, of which nothing is claimed, for what is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return float("nan")
+
+
+def _constants_nonnegative(op: Op) -> bool:
+    """Whether no constant among the arguments can put a negative number into the output."""
+    places = {"setitem": (2,), "pad": (3,), "constant_pad_nd": (2,)}.get(op.kind, range(len(op.args)))
+    given = [op.args[i] for i in places if i < len(op.args)]
+    names = ("other", "value", "alpha", "input", "self", "tensors", "source")
+    for constant in [*given, *(op.kwargs[name] for name in names if name in op.kwargs)]:
+        for one in constant if isinstance(constant, list | tuple) else (constant,):
+            if one is None or isinstance(one, Value | bool | str | slice):
+                continue
+            if isinstance(one, Tensor):
+                if one.dtype != torch.bool and (one.is_complex() or not bool((one >= 0).all())):
+                    return False
+            elif not _number(one) >= 0:
+                return False
+    return True

@@ -19,7 +19,7 @@ from .operations import LEAVES, LOOKS, Family, Operation, lookup, spelled
 from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
 from .refusals import RANDOM, refuse_active
 from .samples import Samples
-from .values import Op, Value, gathered, replaced, tensors_in
+from .values import Op, Value, gathered, replaced, tensors_in, version
 
 
 class Recorder(TorchFunctionMode):
@@ -33,7 +33,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.frugal = frugal
         self.ops: list[Op] = []
-        self._known: dict[int, tuple[weakref.ref[Tensor], Value]] = {}
+        self._known: dict[int, tuple[weakref.ref[Tensor], Value, Any]] = {}  # and the state in which it was recorded
         self._names: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         self._living: dict[int, weakref.ref[Tensor]] = {}  # tensors that may share their memory with others
         self._calls: dict[str, int] = {}
@@ -61,6 +61,11 @@ class Recorder(TorchFunctionMode):
             return None
         assert isinstance(tensor, Tensor)
         value = entry[1]
+        if _state(tensor) != entry[2]:
+            raise TraceError(
+                f"A tensor of shape {tuple(tensor.shape)}{self._after()} was changed in place in a way that plrp does "
+                "not see (an in-place function without a rule, `.data = …`, `out=`); write its out-of-place form there."
+            )
         if value.forgotten:
             value.data = _snapshot(tensor)  # somebody reads it after all
         return value
@@ -68,7 +73,7 @@ class Recorder(TorchFunctionMode):
     def know(self, tensor: Tensor, value: Value) -> None:
         """From now on, `tensor` holds `value`."""
         alive = self._living[id(tensor)] = weakref.ref(tensor)
-        self._known[id(tensor)] = (alive, value)
+        self._known[id(tensor)] = (alive, value, _state(tensor))
 
     def forget_all_but(self, tensors: Iterator[Tensor]) -> None:
         """Know these tensors only: what else was recorded lives as long as the tape needs it."""
@@ -120,9 +125,15 @@ class Recorder(TorchFunctionMode):
         else:
             result = function(*args, **kwargs)
         outputs = [t for t in gathered(result) if _carries(t)]
+        if operation is None and any(t is a for t in outputs for a in tensors):
+            raise TraceError(
+                f"`{spelled(function)}`{self._after()} changes a tensor in place, and plrp has no rule for it; write "
+                "its out-of-place form there."
+            )
         if operation is None and not outputs:
             return result  # a shape, a comparison, an index: nothing that relevance could flow through
         if operation is not None and (operation.family is Family.CONSTANT or _reads_shape_only(operation, args, self)):
+            self._note(outputs)
             return result
         outputs = [t for t in outputs if not any(t is a for a in tensors)]
         if not outputs:
@@ -158,6 +169,7 @@ class Recorder(TorchFunctionMode):
             )
         if self.frugal and self._overwrites(operation, target, values):
             function(*args, **kwargs)
+            self.know(target, values[0])
             self._write(function, operation, args, kwargs, tensors, values, [target])
             values[0].forget()
             return target
@@ -252,6 +264,21 @@ class Recorder(TorchFunctionMode):
         self._calls[path] = self._calls.get(path, 0) + 1
         return path if self._calls[path] == 1 else f"{path}#{self._calls[path]}"
 
+    def _note(self, tensors: list[Tensor]) -> None:
+        """Remember tensors whose memory others may come to share."""
+        for tensor in tensors:
+            self._living[id(tensor)] = weakref.ref(tensor)
+
+    def check_unwritten(self) -> None:
+        """Refuse a pass in which something that was recorded has been written over since."""
+        for op in self.ops:
+            for value in op.outputs:
+                if value.overwritten:
+                    raise TraceError(
+                        f"What `{op.kind}` ('{op.name}') returned was changed in place later on, in a way that plrp "
+                        "does not see; write the out-of-place form there."
+                    )
+
     def _inherit_names(self, tensors: list[Tensor], result: Any) -> None:
         """What is computed from parameters alone carries their layer's name (weight norm, masks, tied transposes)."""
         name = next((e[1] for t in tensors if (e := self._names.get(id(t))) is not None and e[0]() is t), None)
@@ -295,6 +322,14 @@ def _snapshot(tensor: Tensor) -> Tensor:
         with torch.inference_mode(False):
             return tensor.clone()
     return tensor.detach()
+
+
+def _state(tensor: Tensor) -> tuple[int, int | None]:
+    """Where a tensor's data lies, and how often it was written into."""
+    try:
+        return tensor.data_ptr(), version(tensor)
+    except RuntimeError:  # a tensor without memory, as torch.func makes them
+        return 0, None
 
 
 def _storage(tensor: Tensor) -> int:

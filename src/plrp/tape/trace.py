@@ -20,9 +20,9 @@ from .norms import batch_norm_affines
 from .operations import Family
 from .recognition import foldable
 from .recorder import Recorder
-from .refusals import check_finite, check_inputs, check_model, check_output, explain_misfit, unsupported
+from .refusals import check_finite, check_inputs, check_model, check_output, explain_misfit
 from .samples import Samples
-from .values import Op, Value, reached, replaced, tensors_in
+from .values import Op, Value, gathered, reached, replaced, tensors_in, version
 
 if TYPE_CHECKING:
     import plrp
@@ -41,10 +41,12 @@ class Trace:
         self.single = single  # whether the model was given one tensor, not a tuple
         self.batch = inputs[0].shape[0]
         self.output: Any = None
+        self.returned: Any = None  # what the model returned, its last softmax or sigmoid included
         self.head: str | None = None
         self._recorder = recorder
         self.memory: dict[Any, Any] | None = {}  # what a walk leaves to the next explanation; None: there is no next
         self.consumed = False
+        self._state: list[tuple[Tensor, int | None, str]] = []
 
     @property
     def layers(self) -> list[Op]:
@@ -65,6 +67,21 @@ class Trace:
         """Explain this trace once only: what the walk has passed is freed."""
         self.memory, self.consumed = None, True
         self._recorder.forget_all_but(tensors_in(self.output))
+
+    def remember_state(self) -> None:
+        """Note the state of the inputs and weights, which are the user's: see `check_unchanged`."""
+        held = [(value.data, "input") for value in self.inputs]
+        for op in self.ops:
+            held += [(t, f"weights of '{op.name}'") for t in gathered(op.args, op.kwargs) if not op.is_layer]
+            if op.map is not None:
+                held += [(t, f"weights of '{op.name}'") for t in (op.map.raw, op.map.bias) if t is not None]
+        self._state = [(tensor, version(tensor), name) for tensor, name in held]
+
+    def check_unchanged(self) -> None:
+        """Refuse where an input or a weight was written into since: the tape would be half of another model."""
+        for tensor, before, name in self._state:
+            if version(tensor) != before:
+                raise RuntimeError(f"The {name} changed since this trace was made: trace again.")
 
     def __del__(self) -> None:
         for op in self.__dict__.get("ops", ()):
@@ -131,23 +148,6 @@ class Trace:
         return render_html(("layer", "op", "output", "rule"), self.rows())
 
 
-def trace(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor]) -> Trace:
-    """Record one forward pass of `model` for explaining it any number of times.
-
-    `inputs` is a tensor with the batch on its first axis, or a tuple of such tensors for a model with several inputs.
-    The model is not touched. An operation without a rule raises `UnsupportedOperation`.
-    """
-    return supported(record(model, inputs))
-
-
-def supported(recorded: Trace) -> Trace:
-    """The trace itself; refused where relevance from its output would reach an operation without a rule."""
-    if isinstance(recorded.output, Tensor):
-        for op in recorded.unsupported:
-            raise unsupported(op, recorded.ops)
-    return recorded
-
-
 def record(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], frugal: bool = False) -> Trace:
     """Record one forward pass, operations without a rule included; `frugal`: see `Recorder`."""
     given = check_inputs(inputs)
@@ -165,8 +165,10 @@ def record(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], frugal:
         with explain_misfit(model, given):
             output = model(*aliases)
         found = Trace(recorder, values, isinstance(inputs, Tensor))
+        found.returned = output
         found.output = _without_head(output, found)
     check_output(found, output)
+    recorder.check_unwritten()
     with torch.inference_mode(False), torch.no_grad():
         _fold_batch_norms(found)
     _mark_first_layers(found.ops)

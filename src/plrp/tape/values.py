@@ -16,11 +16,17 @@ from .samples import Samples
 HALF = (torch.float16, torch.bfloat16)
 
 
+def version(tensor: Tensor) -> int | None:
+    """How often a tensor was written into, as torch counts it; None where it does not (in inference mode)."""
+    return None if tensor.is_inference() else tensor._version
+
+
 class Value:
     """One tensor of the forward pass that depends on the input. `data` is never modified."""
 
     def __init__(self, data: Tensor, samples: Samples, producer: Op | None = None) -> None:
         self._data: Tensor | None = data
+        self._version = version(data)
         self.shape, self.dtype = data.shape, data.dtype
         self.samples = samples
         self.producer = producer
@@ -38,6 +44,12 @@ class Value:
     @data.setter
     def data(self, data: Tensor) -> None:
         self._data = data
+        self._version = version(data)
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether somebody has written into the tensor since it was recorded."""
+        return self._data is not None and version(self._data) != self._version
 
     @property
     def forgotten(self) -> bool:

@@ -23,7 +23,7 @@ from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
 from plrp.spelling import close_names
 from plrp.tape.trace import Trace
-from plrp.tape.trace import trace as trace_model
+from plrp.tape.tracing import trace as trace_model
 
 from .figures import comparison_figure, explanation_figure
 from .flows import flow, thinning

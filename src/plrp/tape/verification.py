@@ -1,0 +1,166 @@
+"""A second look at a model: does the tape hold all that its output depends on?
+
+A path that the recorder cannot see (a scripted function, a detour over integers or numpy, another thread) looks like a
+constant on the tape, and an explanation would be wrong without a word. So a model is run twice more, once for each
+shape of its inputs: once without the recorder, whose output must be the same; and once recorded with the first sample
+replaced by a far one. Where the same operations ran, what the tape holds as a constant must not have changed, nor
+anything of the other samples.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plrp.errors import TraceError, UnsupportedOperation
+
+from .operations import spelled
+from .refusals import check_inputs, unsupported
+from .trace import Trace, record
+from .values import Op, Value, tensors_in
+
+CLOSE = 1e-4  # relative to the largest entry: the same arithmetic, in another order at most
+
+_verified: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
+
+
+def verify(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], *, always: bool = False) -> None:
+    """Refuse a model of which the tape misses something; once per model and shape, unless `always`."""
+    given = check_inputs(inputs)
+    few = [x[:2] for x in given]  # what depends on the others shows in two samples as in many
+    shapes = tuple((tuple(x.shape), x.dtype, x.device) for x in few)
+    try:
+        known = _verified.setdefault(model, set())
+    except TypeError:  # cannot be referred to weakly, or has no hash
+        known = set()
+    if shapes in known and not always:
+        return
+    if given[0].shape[0]:
+        try:
+            first = record(model, tuple(few))
+        except (RuntimeError, ValueError, TypeError):  # a model made for one size of batch
+            few, first = given, record(model, tuple(given))
+        _look_twice(model, few, first)
+    known.add(shapes)
+
+
+def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace) -> None:
+    for op in first.unsupported:  # found with two samples though not with many: an axis as long as the batch
+        raise unsupported(op, first.ops)
+    _compare_output(model, given, first)
+    for distance in (1.0, 1e-3):  # a far input; a near one where the model takes another way far off
+        moved = _moved(given, distance)
+        try:
+            second = record(model, tuple(moved))
+        except (TraceError, UnsupportedOperation, ValueError, RuntimeError):  # it cannot take such an input
+            continue
+        if _same_operations(first, second):
+            _compare(first, second)
+            return
+
+
+def _moved(given: Sequence[Tensor], distance: float) -> list[Tensor]:
+    """The inputs with the first sample moved: its own entries in another order, and noise of their size."""
+    generator = torch.Generator().manual_seed(0)
+    moved = []
+    for x in given:
+        sample = x[0].detach().flatten()
+        order = torch.randperm(sample.numel(), generator=generator).to(x.device)
+        noise = torch.randn(sample.numel(), generator=generator).to(x) * (sample.float().std(correction=0).to(x) + 1e-2)
+        far = sample[order] + 0.5 * noise if distance == 1.0 else sample + distance * noise
+        changed = x.detach().clone()
+        changed[0] = far.view_as(x[0])
+        moved.append(changed)
+    return moved
+
+
+def _compare_output(model: Callable[..., Any], given: Sequence[Tensor], first: Trace) -> None:
+    """The model by itself must say what it says while it is recorded."""
+    with torch.inference_mode(False), torch.no_grad():
+        alone = list(tensors_in(model(*(x.detach().clone() for x in given))))
+    recorded = list(tensors_in(first.returned))
+    if len(alone) == len(recorded) and all(_close(a, b) for a, b in zip(alone, recorded, strict=True)):
+        return
+    raise TraceError(
+        "The model gives another output while it is recorded than by itself: it writes into memory in a way that plrp "
+        "does not see, keeps state between calls, or is random. Write the in-place steps out of place."
+    )
+
+
+def _same_operations(first: Trace, second: Trace) -> bool:
+    def form(trace: Trace) -> list[Any]:
+        return [(op.kind, op.function, tuple(v.shape for v in op.outputs)) for op in trace.ops]
+
+    return form(first) == form(second)
+
+
+def _compare(first: Trace, second: Trace) -> None:
+    """What differs between two passes of the same operations must be on the tape, and the first sample's."""
+    partner = {id(a): b for a, b in zip(first.ops, second.ops, strict=True)}
+    for op in reversed(first.reached()):  # in order of execution, those that relevance comes to
+        other = partner[id(op)]
+        for a, b in zip(_constants(op), _constants(other), strict=False):
+            if not _unchanged(a, b):
+                raise UnsupportedOperation(
+                    f"`{spelled(op.function)}` ('{op.name}') reads a number that depends on the input but is not on "
+                    "the tape, so its relevance would be lost: it comes from a function that hides what it does "
+                    "(scripted, compiled, numpy, integers, another thread). Compute it with torch functions on "
+                    "floating-point tensors."
+                )
+        for a, b in zip(op.outputs, other.outputs, strict=True):
+            if not _others_unchanged(a, b):
+                raise UnsupportedOperation(
+                    f"`{spelled(op.function)}` ('{op.name}') mixes the samples of the batch: what it gives for one "
+                    "depends on the others. Explain one sample at a time."
+                )
+
+
+def _constants(op: Op) -> Iterator[Any]:
+    """The tensors and numbers among an operation's arguments that do not come from the input."""
+    pending = [*op.args, *op.kwargs.values()]
+    while pending:
+        item = pending.pop(0)
+        if isinstance(item, Tensor) or (isinstance(item, int | float | complex) and not isinstance(item, bool)):
+            yield item
+        elif isinstance(item, list | tuple) and not isinstance(item, torch.Size):
+            pending = [*item, *pending]
+        elif isinstance(item, dict):
+            pending = [*item.values(), *pending]
+
+
+def _unchanged(a: Any, b: Any) -> bool:
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        return type(a) is type(b) and (a == b or a != a)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    same_memory = a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
+    if same_memory or not (a.is_floating_point() or a.is_complex()):  # masks and indices steer, they add nothing
+        return True
+    return _close(a, b) or (_steers(a) and _steers(b))
+
+
+def _steers(constant: Tensor) -> bool:
+    """Whether a constant is a mask written as numbers: 0 and 1, or 0 and something like −∞."""
+    return bool(((constant == 0) | (constant == 1) | (constant <= -1e4)).all())
+
+
+def _others_unchanged(a: Value, b: Value) -> bool:
+    if a.samples.batch < 2 or a.samples.mixed or not a.shape.numel():
+        return True
+    rows, others = (v.samples.rows(v.data)[1:] for v in (a, b))
+    return _close(rows, others)
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape:
+        return False
+    if torch.equal(a, b) or not a.numel():
+        return True
+    if not a.is_floating_point():
+        return not a.is_complex() and torch.equal(a, b)
+    a, b = a.double().nan_to_num(), b.double().nan_to_num()
+    return bool(((a - b).abs() <= CLOSE * torch.maximum(a.abs().max(), b.abs().max())).all())
