@@ -1,0 +1,499 @@
+"""Nothing is wrong in silence: what the tape does not see is refused, in one sentence that names it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import plrp
+from plrp.errors import TraceError, UnsupportedOperation
+from plrp.tape.recognition import is_nonnegative
+
+Step = Callable[[Tensor, Tensor], Any]
+REFUSED = (TraceError, UnsupportedOperation)
+
+
+class Around(nn.Module):
+    """A layer, a step in question beside a skip or not, another layer."""
+
+    def __init__(self, step: Step, skip: bool = True) -> None:
+        super().__init__()
+        self.below, self.above, self.step, self.skip = nn.Linear(6, 6), nn.Linear(6, 3), step, skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.below(x)
+        return self.above(h + self.step(h, x) if self.skip else self.step(h, x))
+
+
+def model(step: Step, skip: bool = True) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    return Around(step, skip).eval(), torch.randn(3, 6)
+
+
+# --- in-place operations ----------------------------------------------------------------------------------------------
+
+
+def method(name: str, *arguments: Any) -> Step:
+    def step(h: Tensor, x: Tensor) -> Tensor:
+        getattr(h, name)(*arguments)
+        return h
+
+    return step
+
+
+def power(h: Tensor, x: Tensor) -> Tensor:
+    h **= 2
+    return h
+
+
+def remainder(h: Tensor, x: Tensor) -> Tensor:
+    h %= 2
+    return h
+
+
+def floor(h: Tensor, x: Tensor) -> Tensor:
+    h //= 2
+    return h
+
+
+def index_add(h: Tensor, x: Tensor) -> Tensor:
+    return torch.zeros(len(h), 6).index_add_(1, torch.arange(6), h)
+
+
+def scatter_add(h: Tensor, x: Tensor) -> Tensor:
+    return torch.zeros(len(h), 6).scatter_add_(1, torch.arange(6).expand(len(h), 6), h)
+
+
+def new_data(h: Tensor, x: Tensor) -> Tensor:
+    h.data = 2 * h
+    return h
+
+
+def foreach(h: Tensor, x: Tensor) -> Tensor:
+    torch._foreach_mul_([h], 2.0)
+    return h
+
+
+def aten(h: Tensor, x: Tensor) -> Tensor:
+    torch.ops.aten.mul_.Tensor(h, torch.tensor(2.0))
+    return h
+
+
+def later(h: Tensor, x: Tensor) -> Tensor:
+    twice = 2 * h
+    torch._foreach_mul_([h], 2.0)
+    return twice
+
+
+def through_view(h: Tensor, x: Tensor) -> Tensor:
+    padded = x.new_zeros(len(h), 8)
+    padded[:, 1:7].copy_(h)
+    return padded[:, 1:7]
+
+
+def onto_view(h: Tensor, x: Tensor) -> Tensor:
+    fresh = torch.zeros_like(h)
+    fresh[:, :].add_(h)
+    return fresh
+
+
+IN_PLACE: dict[str, Step] = {
+    "**=": power,
+    "%=": remainder,
+    "//=": floor,
+    **{name: method(name) for name in ("sin_", "round_", "floor_", "sign_", "trunc_", "reciprocal_", "tan_")},
+    "addcmul_": method("addcmul_", torch.ones(6), torch.ones(6)),
+    "lerp_": method("lerp_", torch.zeros(6), 0.5),
+    "index_put_": method("index_put_", (torch.tensor([0]),), torch.tensor(1.0)),
+    "set_": method("set_", torch.ones(3, 6)),
+    "index_add_": index_add,
+    "scatter_add_": scatter_add,
+    ".data =": new_data,
+    "_foreach_mul_": foreach,
+    "aten.mul_": aten,
+    "after it was read": later,
+    "copy_ through a view": through_view,
+    "add_ onto a view": onto_view,
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+@pytest.mark.parametrize("skip", [True, False])
+def test_an_unknown_write_is_refused(name: str, skip: bool) -> None:
+    with pytest.raises(REFUSED, match=r"in place|write"):
+        plrp.explain(*model(IN_PLACE[name], skip), composite="epsilon")
+
+
+def double(h: Tensor, x: Tensor) -> Tensor:
+    return h.mul_(2).add_(h)
+
+
+def assigned(h: Tensor, x: Tensor) -> Tensor:
+    h[:, 0] = 0
+    return h
+
+
+@pytest.mark.parametrize("step", [double, assigned, method("square_"), method("neg_"), method("relu_")])
+def test_known_writes_are_recorded(step: Step) -> None:
+    explanation = plrp.explain(*model(step, skip=False), composite="epsilon")
+    assert explanation.closing().max() < 1e-6
+
+
+# --- paths that the recorder cannot see -------------------------------------------------------------------------------
+
+
+@torch.jit.script
+def _scripted(h: Tensor) -> Tensor:
+    return 2 * h
+
+
+def in_a_thread(h: Tensor, x: Tensor) -> Tensor:
+    found: list[Tensor] = []
+    worker = threading.Thread(target=lambda: found.append(2 * h))
+    worker.start()
+    worker.join()
+    return found[0]
+
+
+def disabled(h: Tensor, x: Tensor) -> Tensor:
+    with torch._C.DisableTorchFunction():
+        return 2 * h
+
+
+def inner(f: Callable[[Tensor], Tensor]) -> Step:
+    return lambda h, x: f(h)
+
+
+HIDDEN: dict[str, Step] = {
+    "scripted": inner(_scripted),
+    "traced": inner(lambda h: torch.jit.trace(lambda r: 2 * r, torch.zeros(3, 6))(h)),
+    "vmap": inner(lambda h: torch.vmap(lambda row: 2 * row)(h)),
+    "jvp": inner(lambda h: torch.func.jvp(lambda r: 2 * r, (h,), (h,))[0]),
+    "long and back": inner(lambda h: (100 * h).long().float() / 100),
+    "quantised": inner(lambda h: torch.quantize_per_tensor(h, 0.01, 0, torch.qint32).dequantize()),
+    "other bits": inner(lambda h: h.view(torch.int32).view(torch.float32)),
+    "dlpack": inner(torch.from_dlpack),
+    "copied": inner(copy.copy),
+    "pickled": inner(lambda h: pickle.loads(pickle.dumps(h))),
+    "new_tensor": inner(lambda h: h.new_tensor(h)),
+    "as_subclass": inner(lambda h: h.as_subclass(Tensor)),
+    "new_full": inner(lambda h: h.new_full((len(h), 6), h.mean())),
+    "int": inner(lambda h: int(100 * h.sum()) / 100),
+    "a thread": in_a_thread,
+    "disabled": disabled,
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+@pytest.mark.filterwarnings("ignore")
+def test_a_path_that_is_not_seen_is_refused(name: str) -> None:
+    found, x = model(HIDDEN[name])
+    with pytest.raises(REFUSED, match=r"tape|in place|by itself"):
+        plrp.explain(found, x, composite="epsilon")
+    assert not plrp.check(found, x)
+
+
+VISIBLE: dict[str, Step] = {
+    "a mask of comparisons": inner(lambda h: h * (h > 0).float()),
+    "where": inner(lambda h: torch.where(h > 0, h, 0.1 * h)),
+    "indices": inner(lambda h: h.gather(1, h.argsort(1))),
+    "the shape": inner(lambda h: h / h.shape[1]),
+    "max with a constant": inner(lambda h: torch.max(h, torch.zeros(()))),
+}
+
+
+@pytest.mark.parametrize("name", VISIBLE)
+def test_what_steers_the_program_is_no_path(name: str) -> None:
+    found, x = model(VISIBLE[name])
+    assert plrp.check(found, x)
+    assert plrp.explain(found, x, composite="epsilon").closing().max() < 1e-6
+
+
+def test_a_maximum_against_a_constant_books_what_the_constant_wins() -> None:
+    found, x = model(inner(lambda h: torch.max(h, torch.full((), 0.3))), skip=False)
+    assert plrp.explain(found, x, composite="epsilon").closing().max() < 1e-6
+
+
+class Counting(nn.Module):
+    """Says something else at every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(6, 3), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.layer(x) * float(self.calls)
+
+
+def test_a_model_that_changes_from_call_to_call_is_refused() -> None:
+    with pytest.raises(TraceError, match="by itself"):
+        plrp.explain(Counting().eval(), torch.randn(2, 6))
+
+
+def test_a_model_is_looked_at_twice_once_per_shape() -> None:
+    calls: list[int] = []
+
+    class Noting(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            calls.append(len(x))
+            return super().forward(x)
+
+    noting = Noting(6, 3).eval()
+    plrp.explain(noting, torch.randn(5, 6))
+    assert calls == [5, 2, 2, 2]  # recorded; two of them recorded, alone, and recorded far off
+    calls.clear()
+    for _ in range(3):
+        plrp.explain(noting, torch.randn(5, 6))
+    assert calls == [5, 5, 5]
+    plrp.explain(noting, torch.randn(1, 6))
+    assert calls[3:] == [1, 1, 1, 1]
+
+
+# --- samples that mix -------------------------------------------------------------------------------------------------
+
+MIXING: dict[str, Step] = {
+    "mean": inner(lambda h: h - h.mean(0)),
+    "cumsum": inner(lambda h: h.cumsum(0)),
+    "matrix": inner(lambda h: torch.ones(len(h), len(h)) @ h),
+    "normalize": inner(lambda h: F.normalize(h, dim=0)),
+    "softmax": inner(lambda h: h * torch.softmax(h, 0)),
+    "sort": inner(lambda h: h.sort(0).values),
+    "flip": inner(lambda h: h.flip(0)),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in MIXING if name != "flip"])
+@pytest.mark.parametrize("batch", [3, 6])  # as many samples as features, too
+def test_samples_that_mix_are_refused(name: str, batch: int) -> None:
+    found, _ = model(MIXING[name])
+    with pytest.raises(REFUSED, match="samples of the batch"):
+        plrp.explain(found, torch.randn(batch, 6), composite="epsilon")
+    assert plrp.explain(found, torch.randn(1, 6), composite="epsilon").closing().max() < 1e-5 or name == "sort"
+
+
+# --- a trace is of one model ------------------------------------------------------------------------------------------
+
+
+def test_a_trace_notices_that_its_input_or_weights_changed() -> None:
+    layer, x = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)).eval(), torch.randn(2, 6)
+    trace = plrp.trace(layer, x)
+    trace.explain()
+    x.zero_()
+    with pytest.raises(RuntimeError, match="input changed"):
+        trace.explain()
+    trace = plrp.trace(layer, torch.randn(2, 6))
+    with torch.no_grad():
+        layer[2].weight.mul_(3)
+    with pytest.raises(RuntimeError, match="weights of '2' changed"):
+        trace.explain()
+
+
+# --- claims that a value is ≥ 0 ---------------------------------------------------------------------------------------
+
+NEGATIVE: dict[str, Callable[[Tensor], Tensor]] = {
+    "times an integer": lambda h: h * torch.tensor(-2),
+    "times a numpy number": lambda h: h * np.float64(-2),
+    "plus an integer": lambda h: h + torch.tensor(-2),
+    "plus a numpy number": lambda h: h + np.int64(-2),
+    "index_fill": lambda h: h.index_fill(1, torch.tensor([0]), -2),
+    "scatter": lambda h: h.scatter(1, torch.zeros(len(h), 1, dtype=torch.long), -2.0),
+    "masked_fill": lambda h: h.masked_fill(h > 0.5, torch.tensor(-2)),
+    "where": lambda h: torch.where(h > 0.5, torch.tensor(-2), h),
+    "min": lambda h: torch.min(h, torch.tensor(-1.0)),
+    "minimum": lambda h: torch.minimum(h, torch.tensor(-1)),
+    "hardtanh": lambda h: F.hardtanh(h, min_val=-3.0, max_val=-1.0),
+    "clamp": lambda h: h.clamp(max=-1),
+    "softplus": lambda h: F.softplus(h, beta=-1.0),
+    "divisor": lambda h: F.avg_pool1d(h[:, None], 2, 1)[:, 0] * -1,
+    "pad": lambda h: F.pad(h, (1, 1), value=-1.0),
+    "cat": lambda h: torch.cat([h, -torch.ones(len(h), 2)], 1),
+    "subtract": lambda h: h - 1,
+}
+
+
+def assigned_integer(h: Tensor) -> Tensor:
+    h = h.clone()
+    h[:, 0] = torch.tensor(-2)
+    return h
+
+
+@pytest.mark.parametrize("name", [*NEGATIVE, "item assignment"])
+def test_no_value_with_negative_entries_is_called_nonnegative(name: str) -> None:
+    step = NEGATIVE.get(name, assigned_integer)
+    trace = plrp.trace(lambda x: step(torch.relu(x)), torch.randn(3, 6).abs() + 0.1)
+    for op in trace.ops:
+        for value in op.outputs:
+            assert not value.nonnegative or bool((value.data >= 0).all()), op.kind
+    assert not trace.ops[-1].output.nonnegative
+
+
+@pytest.mark.parametrize("network", ["mobilenet_v3_small", "resnet18", "googlenet", "densenet121"])
+def test_claims_hold_on_networks(network: str) -> None:
+    torchvision = pytest.importorskip("torchvision")
+    options = {"init_weights": False} if network == "googlenet" else {}
+    net = getattr(torchvision.models, network)(weights=None, **options).eval()
+    trace = plrp.tape.trace.record(net, torch.randn(1, 3, 64, 64))
+    for op in trace.ops:
+        for value in op.outputs:
+            assert not value.nonnegative or bool((value.data >= 0).all()), op.name
+        assert not is_nonnegative(op) or all(bool((v.data >= 0).all()) for v in op.outputs)
+    assert any(value.nonnegative for op in trace.ops for value in op.outputs)
+
+
+# --- sums that overlap ------------------------------------------------------------------------------------------------
+
+
+def test_overlapping_folds_are_split_in_proportion() -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Linear(36, 3).eval(), torch.rand(2, 4, 25)
+
+    def folded(x: Tensor) -> Tensor:
+        return layer(F.fold(x, (6, 6), 2).flatten(1))
+
+    found = plrp.explain(folded, x, composite="epsilon")
+    assert found.closing().max() < 1e-6
+    z = F.fold(x, (6, 6), 2)
+    relevance = (
+        z.flatten(1) * layer.weight[found.target] * (found.score / (found.score + 1e-6 * found.score.sign()))[:, None]
+    )
+    share = F.unfold((relevance / (z.flatten(1) + 1e-6)).view_as(z), 2) * x
+    torch.testing.assert_close(found.relevance, share, rtol=1e-4, atol=1e-6)
+
+
+# --- a hundred models with one step in disguise -----------------------------------------------------------------------
+
+STEPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "scale": lambda h: 1.5 * h,
+    "relu": torch.relu,
+    "shift": lambda h: h + 0.5,
+    "square": torch.square,
+    "tanh": torch.tanh,
+}
+
+
+def _thread(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda h: in_a_thread_of(f, h)
+
+
+def in_a_thread_of(f: Callable[[Tensor], Tensor], h: Tensor) -> Tensor:
+    found: list[Tensor] = []
+    worker = threading.Thread(target=lambda: found.append(f(h)))
+    worker.start()
+    worker.join()
+    return found[0]
+
+
+def _disabled(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def hidden(h: Tensor) -> Tensor:
+        with torch._C.DisableTorchFunction():
+            return f(h)
+
+    return hidden
+
+
+def _written(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def hidden(h: Tensor) -> Tensor:
+        copied = h.clone()
+        copied.data = f(h)
+        return copied
+
+    return hidden
+
+
+def _foreach(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def hidden(h: Tensor) -> Tensor:
+        found = f(h)
+        torch._foreach_add_([found], 1.0)
+        torch._foreach_sub_([found], 1.0)
+        return found
+
+    return hidden
+
+
+def _into_fresh_memory(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def hidden(h: Tensor) -> Tensor:
+        room = h.new_zeros(h.shape)
+        room[:, :].copy_(f(h))
+        return room
+
+    return hidden
+
+
+DISGUISES: dict[str, Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]] = {
+    "as it is": lambda f: f,
+    "a thread": _thread,
+    "disabled": _disabled,
+    "vmap": lambda f: torch.vmap(f),
+    "pickled": lambda f: lambda h: pickle.loads(pickle.dumps(f(h))),
+    "dlpack": lambda f: lambda h: torch.from_dlpack(f(h)),
+    "traced": lambda f: lambda h: torch.jit.trace(f, torch.randn_like(h.detach()))(h),
+    "rounded": lambda f: lambda h: (f(h) * 2**20).long().float() / 2**20,
+    "written": _written,
+    "foreach": _foreach,
+    "fresh memory": _into_fresh_memory,
+    "clone": lambda f: lambda h: f(h.clone()).contiguous(),
+    "in place": lambda f: lambda h: f(h.clone().mul_(1.0)),
+}
+
+
+class Random(nn.Module):
+    """Some layers with one step at some place: in the stream, beside a skip, or as a factor."""
+
+    def __init__(self, seed: int, step: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        draw = random.Random(seed)
+        torch.manual_seed(seed)
+        self.layers = nn.ModuleList(nn.Linear(5, 5) for _ in range(draw.randint(2, 4)))
+        self.place, self.how = draw.randrange(len(self.layers) - 1), draw.choice(["stream", "skip", "factor"])
+        self.step = step
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, layer in enumerate(self.layers):
+            x = torch.relu(layer(x)) if number else layer(x)
+            if number == self.place:
+                y = self.step(x)
+                x = y if self.how == "stream" else x + y if self.how == "skip" else x * torch.sigmoid(y)
+        return x
+
+
+def right_or_refused(seed: int) -> str:
+    draw = random.Random(seed)
+    step, disguise = draw.choice(sorted(STEPS)), draw.choice(sorted(DISGUISES))
+    x = torch.randn(draw.choice([1, 2, 5]), 5, generator=torch.Generator().manual_seed(seed)) + 0.1
+    expected = plrp.explain(Random(seed, STEPS[step]).eval(), x, composite="epsilon").relevance
+    hidden = Random(seed, DISGUISES[disguise](STEPS[step])).eval()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = plrp.explain(hidden, x, composite="epsilon").relevance
+    except REFUSED:
+        assert disguise not in ("as it is", "clone", "in place")
+        return "refused"
+    torch.testing.assert_close(
+        found, expected, rtol=1e-3, atol=1e-4, msg=f"{step} in disguise: {disguise}, seed {seed}"
+    )
+    return "right"
+
+
+def test_a_hundred_models_in_disguise_are_right_or_refused() -> None:
+    found = [right_or_refused(seed) for seed in range(100)]
+    assert found.count("right") >= 10
+    assert found.count("refused") >= 30
+
+
+@pytest.mark.slow
+def test_two_thousand_models_in_disguise_are_right_or_refused() -> None:
+    for seed in range(100, 2100):
+        right_or_refused(seed)
