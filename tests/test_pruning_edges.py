@@ -310,10 +310,14 @@ def test_the_forward_pass_runs_once_for_many_explanations():
             return super().forward(x)
 
     torch.manual_seed(0)
-    trace = plrp.trace(Counted().eval(), torch.randn(1, 3, 8))
+    model = Counted().eval()
+    trace = plrp.trace(model, torch.randn(1, 3, 8))
+    assert len(calls) == 4  # recorded, and a second look at a model that was never seen
     for p in (0.1, 0.5):
         trace.explain(pruning=plrp.Pruning(p=p))
-    assert len(calls) == 1
+    assert len(calls) == 4
+    plrp.trace(model, torch.randn(1, 3, 8))
+    assert len(calls) == 5
 
 
 class CountedConvolutions(TorchDispatchMode):

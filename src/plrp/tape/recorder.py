@@ -182,6 +182,11 @@ class Recorder(TorchFunctionMode):
         depends = operation.family is not Family.CONSTANT
         if depends:
             self._write(function, operation, args, kwargs, tensors, values, [result])
+        before = self.value_of(target)
+        if before is not None and not before.forgotten:
+            before.data = (
+                before.data.data
+            )  # the old memory is the tape's alone: what is written from now on is not there
         target.data = result
         self._living[id(target)] = weakref.ref(target)
         if depends:

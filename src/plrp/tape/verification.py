@@ -49,8 +49,9 @@ def verify(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], *, alwa
 
 
 def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace) -> None:
-    for op in first.unsupported:  # found with two samples though not with many: an axis as long as the batch
-        raise unsupported(op, first.ops)
+    if isinstance(first.output, Tensor):  # of several outputs, some may not be asked for
+        for op in first.unsupported:  # found with two samples though not with many: an axis as long as the batch
+            raise unsupported(op, first.ops)
     _compare_output(model, given, first)
     for distance in (1.0, 1e-3):  # a far input; a near one where the model takes another way far off
         moved = _moved(given, distance)
@@ -111,7 +112,7 @@ def _compare(first: Trace, second: Trace) -> None:
                     "(scripted, compiled, numpy, integers, another thread). Compute it with torch functions on "
                     "floating-point tensors."
                 )
-        for a, b in zip(op.outputs, other.outputs, strict=True):
+        for a, b in zip(op.outputs, other.outputs, strict=True) if isinstance(first.output, Tensor) else ():
             if not _others_unchanged(a, b):
                 raise UnsupportedOperation(
                     f"`{spelled(op.function)}` ('{op.name}') mixes the samples of the batch: what it gives for one "
