@@ -509,7 +509,7 @@ def layer(draw: Draw) -> Case:
     return case
 
 
-def again(draw: Draw) -> Case:
+def redistribute(draw: Draw) -> Case:
     one = Layer.drawn(draw, grouped=False, nonnegative=True)
     positions, begins, channels = one.neurons
     alive = torch.rand(len(one.rows), one.inputs, generator=draw.generator) < 0.4
@@ -565,7 +565,7 @@ def split(draw: Draw) -> Case:
     return Case({"r": laid(r), "a": a, "b": b} | room | sizes | numbers, None, {"out": s * a, "out_b": s * b})
 
 
-def turn(draw: Draw) -> Case:
+def to_channels_last(draw: Draw) -> Case:
     shape = _whole(draw)
     tensor = draw.numbers(*shape)
     sizes = dict(zip(("samples", "channels", "plane"), shape, strict=True))
@@ -573,7 +573,7 @@ def turn(draw: Draw) -> Case:
     return Case({"tensor": tensor, "out": out} | sizes | {"threads": draw.threads}, None, {"out": tensor})
 
 
-def pull(draw: Draw) -> Case:
+def hand_one_by_one(draw: Draw) -> Case:
     samples, inputs, outputs = draw.size(1, 3), draw.size(1, 5), draw.size(1, 20)
     taps, padding, length = draw.size(1, 9), draw.size(0, 12), draw.size(1, 40, large=3000)
     length = max(length, taps - 2 * padding)
@@ -591,7 +591,7 @@ def pull(draw: Draw) -> Case:
     return Case(arguments, None, {"out": x * back})
 
 
-def settle(draw: Draw) -> Case:
+def hand_to_winners(draw: Draw) -> Case:
     samples, channels, plane = draw.size(0, 3, large=2), draw.size(1, 40, large=40), draw.size(1, 30, large=900)
     below = draw.size(1, 30, large=900)
     r, found = draw.numbers(samples, channels, plane), draw.integers(below + 4, samples, channels, plane) - 2

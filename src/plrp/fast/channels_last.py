@@ -33,7 +33,7 @@ def to_channels_last(tensor: Tensor) -> Tensor:
     if not native.available(tensor):
         return tensor.movedim(1, -1).contiguous().movedim(-1, 1)
     found = empty_last(tensor.shape, tensor)
-    native.call("turn", tensor, found, *tensor.shape[:2], tensor.shape[2:].numel(), native.threads())
+    native.call("to_channels_last", tensor, found, *tensor.shape[:2], tensor.shape[2:].numel(), native.threads())
     return found
 
 

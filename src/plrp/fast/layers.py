@@ -240,7 +240,7 @@ def redistribute(
     geometry = plan.geometry
     samples, outputs, axis, *inner = geometry.outputs
     native.call(
-        "again",
+        "redistribute",
         *(len(neurons.positions), neurons.positions, neurons.begins, neurons.channels, plan.taps, geometry.taps),
         *(geometry.inputs[1], outputs, fast_weight(weight).inputs_last(neurons.channels), d, s, bias),
         *(samples, axis, math.prod(inner), geometry.reach),

@@ -59,7 +59,7 @@ def hand_one_by_one(s: Tensor, weight: Tensor, x: Tensor, padding: int) -> Tenso
     inputs_first = weight.flip(2).permute(1, 2, 0).contiguous()
     found = torch.empty_like(x)
     sizes = x.shape[0], x.shape[2], s.shape[2], inputs, outputs, taps, taps - 1 - padding
-    native.call("pull", s, inputs_first, x, found, *sizes, native.threads())
+    native.call("hand_one_by_one", s, inputs_first, x, found, *sizes, native.threads())
     return found
 
 
@@ -69,5 +69,5 @@ def hand_to_winners(relevance: Tensor, winners: Tensor, shape: torch.Size) -> Te
         return None
     received = empty_last(shape, relevance).zero_()
     sizes = *relevance.shape[:2], relevance.shape[2:].numel(), shape[2:].numel()
-    native.call("settle", relevance, winners, received, *sizes, native.threads())
+    native.call("hand_to_winners", relevance, winners, received, *sizes, native.threads())
     return received

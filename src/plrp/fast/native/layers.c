@@ -466,15 +466,15 @@ static void again_band(void *context, int64_t item) {
 }
 
 /* What each neuron of the output handed down in the first pass, to the survivors alone, as `propagation.redistribute` states it; for
-   contributions ≥ 0 and one group. again(places, positions, begins, channels, taps, kernel, inputs, outputs, weight, d, s,
+   contributions ≥ 0 and one group. redistribute(places, positions, begins, channels, taps, kernel, inputs, outputs, weight, d, s,
    bias, samples, axis, inner, reach, lowest, end, survivors' channels, x, received, orphaned, threads) */
-ENTRY(again) {
+ENTRY(redistribute) {
     (void)self;
     array positions, begins, channels, taps, weight, d, s, bias, lowest, end, living, x, received, orphaned;
     int64_t samples, reach, threads;
     second g = {.l = {.groups = 1}};
     layer *l = &g.l;
-    if (!READ(again, &l->places, &positions, &begins, &channels, &taps,
+    if (!READ(redistribute, &l->places, &positions, &begins, &channels, &taps,
                         &l->kernel, &l->inputs, &l->outputs, &weight, &d, &s, &bias, &samples, &l->axis, &l->inner, &reach,
                         &lowest, &end, &living, &x, &received, &orphaned, &threads))
         return NULL;
@@ -484,7 +484,7 @@ ENTRY(again) {
     g.received = received.data, g.orphaned = orphaned.data;
     set_bands(l, reach);
     if (l->kernel * l->inputs > INT32_MAX)
-        return refuse(PyExc_ValueError, "again", "a neuron has 2³¹ weights or more");
+        return refuse(PyExc_ValueError, "redistribute", "a neuron has 2³¹ weights or more");
     const char *fault;
     Py_BEGIN_ALLOW_THREADS
     fault = fault_of(positions, begins, channels, l->outputs, samples * l->axis * l->inner);
@@ -496,7 +496,7 @@ ENTRY(again) {
     for (l->phase = 0; !fault && l->places && l->phase < l->phases; l->phase++)
         parallel(again_band, &g, samples * l->per_sample / l->phases, channels.size > 256 ? threads : 1);
     Py_END_ALLOW_THREADS
-    if (fault) return refuse(PyExc_IndexError, "again", fault);
+    if (fault) return refuse(PyExc_IndexError, "redistribute", fault);
     if (g.failed) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }

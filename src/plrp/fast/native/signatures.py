@@ -170,7 +170,7 @@ SIGNATURES: dict[str, dict[str, Argument]] = {
         "given": f32("neurons")(optional=True), "bias": f32("outputs")(optional=True),
         "epsilon": REAL, "one_sign": FLAG, "threads": THREADS,
     },
-    "again": {
+    "redistribute": {
         "places": COUNT, "positions": i64("places"), "begins": i64("places + 1"), "channels": i32("neurons"),
         "taps": i32("places * kernel"), "kernel": SIZE, "inputs": SIZE, "outputs": SIZE,
         "weight": f32("outputs * kernel * inputs")(last="kernel > 1"), "d": f32("neurons"), "s": f32("neurons"),
@@ -190,17 +190,17 @@ SIGNATURES: dict[str, dict[str, Argument]] = {
         "samples": SIZE, "channels": SIZE, "plane": SIZE,
         "last": FLAG, "epsilon": REAL, "one_sign": FLAG, "threads": THREADS,
     },
-    "turn": {
+    "to_channels_last": {
         "tensor": f32("samples * channels * plane"), "out": f32("samples * channels * plane")(last="True"),
         "samples": SIZE, "channels": SIZE, "plane": SIZE, "threads": THREADS,
     },
-    "pull": {
+    "hand_one_by_one": {
         "s": f32("samples * reads * outputs")(last="True"), "weight": f32("inputs * taps * outputs"),
         "x": f32("samples * length * inputs")(last="True"), "out": f32("samples * length * inputs")(last="True"),
         "samples": SIZE, "length": SIZE, "reads": SIZE, "inputs": SIZE, "outputs": SIZE, "taps": SIZE,
         "before": Integer(-(1 << 31)), "threads": THREADS,
     },
-    "settle": {
+    "hand_to_winners": {
         "r": f32("samples * channels * plane")(last="True"), "winners": i64("samples * channels * plane"),
         "out": f32("samples * channels * below")(last="True"),
         "samples": SIZE, "channels": SIZE, "plane": SIZE, "below": SIZE, "threads": THREADS,

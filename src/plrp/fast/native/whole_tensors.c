@@ -68,7 +68,7 @@ typedef int32_t lane_numbers __attribute__((vector_size(LANES * sizeof(int32_t))
 #endif
 
 /* Eight vectors of eight, turned: v[i][j] becomes v[j][i]. */
-INLINE void turn(lanes v[LANES]) {
+INLINE void transpose(lanes v[LANES]) {
     lanes t[LANES];
     for (int i = 0; i < LANES; i += 2) {
         t[i] = SHUFFLED(v[i], v[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
@@ -116,15 +116,15 @@ static void split_tiles(void *context, int64_t item) {
             int64_t last = base + i * width + c, first = base + c * plane + i;
             lanes r[LANES], a[LANES], b[LANES];
             load(r, p->r + last, width);
-            turn(r);
+            transpose(r);
             for (int n = 0; n < LANES; n++) {
                 lanes x = *(const lanes *)(p->a + first + n * plane), y = *(const lanes *)(p->b + first + n * plane), z = x + y;
                 r[n] /= z + (lanes)(((lane_bits)z & sign) | epsilon); /* ε with the sign of z */
                 a[n] = r[n] * x;
                 b[n] = r[n] * y;
             }
-            turn(a);
-            turn(b);
+            transpose(a);
+            transpose(b);
             store(a, p->out + last, width);
             store(b, p->out_b + last, width);
         }
@@ -148,7 +148,7 @@ static void turn_tiles(void *context, int64_t item) {
         for (; whole && c + LANES <= width; c += LANES) {
             lanes v[LANES];
             load(v, p->r + base + c * plane + i, plane);
-            turn(v);
+            transpose(v);
             store(v, p->out + base + i * width + c, width);
         }
         int64_t end = whole ? i + LANES : to;
@@ -158,13 +158,13 @@ static void turn_tiles(void *context, int64_t item) {
     }
 }
 
-/* A tensor (samples, channels, plane) with its channels last. turn(from, to, samples, channels, plane, threads) */
-ENTRY(turn) {
+/* A tensor (samples, channels, plane) with its channels last. to_channels_last(from, to, samples, channels, plane, threads) */
+ENTRY(to_channels_last) {
     (void)self;
     array from, to;
     int64_t samples, threads;
     passage p = {0};
-    if (!READ(turn, &from, &to, &samples, &p.channels, &p.plane, &threads)) return NULL;
+    if (!READ(to_channels_last, &from, &to, &samples, &p.channels, &p.plane, &threads)) return NULL;
     p.r = from.data, p.out = to.data;
     if (from.size < 1 << 16) threads = 1;
     Py_BEGIN_ALLOW_THREADS
@@ -204,11 +204,11 @@ typedef struct {
     const float *s, *w, *x; /* (samples, reads, outputs), (inputs, taps, outputs) with the last tap first, (samples, length, inputs) */
     float *out;             /* as x */
     int64_t length, reads, inputs, outputs, taps, before; /* before: how far left of an input the first output it goes to is */
-} pulling;
+} one_by_one;
 
 FOR_THIS_MACHINE
-static void pull_some(void *context, int64_t item) {
-    const pulling *p = context;
+static void hand_some(void *context, int64_t item) {
+    const one_by_one *p = context;
     int64_t blocks = (p->length + TILE - 1) / TILE, sample = item / blocks, begin = item % blocks * TILE;
     int64_t stop = begin + TILE < p->length ? begin + TILE : p->length;
     const float *s = p->s + sample * p->reads * p->outputs;
@@ -234,18 +234,18 @@ static void pull_some(void *context, int64_t item) {
     }
 }
 
-/* pull(s, w, x, out, samples, length, reads, inputs, outputs, taps, before, threads) */
-ENTRY(pull) {
+/* hand_one_by_one(s, w, x, out, samples, length, reads, inputs, outputs, taps, before, threads) */
+ENTRY(hand_one_by_one) {
     (void)self;
     array s, w, x, out;
     int64_t samples, threads;
-    pulling p = {0};
-    if (!READ(pull, &s, &w, &x, &out, &samples, &p.length, &p.reads, &p.inputs,
+    one_by_one p = {0};
+    if (!READ(hand_one_by_one, &s, &w, &x, &out, &samples, &p.length, &p.reads, &p.inputs,
                         &p.outputs, &p.taps, &p.before, &threads))
         return NULL;
     p.s = s.data, p.w = w.data, p.x = x.data, p.out = out.data;
     Py_BEGIN_ALLOW_THREADS
-    if (x.size) parallel(pull_some, &p, samples * ((p.length + TILE - 1) / TILE), samples * p.length < 256 ? 1 : threads);
+    if (x.size) parallel(hand_some, &p, samples * ((p.length + TILE - 1) / TILE), samples * p.length < 256 ? 1 : threads);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -253,7 +253,7 @@ ENTRY(pull) {
 /* Relevance of a max pool to the winners, which are known; channels last on both sides. One item: some channels of a
    sample, whose windows may overlap. A winner outside the plane is that of a window wholly in the padding: nobody takes
    what it holds. */
-static void settle_channels(void *context, int64_t item) {
+static void hand_channels(void *context, int64_t item) {
     passage *p = context;
     int64_t blocks = (p->channels + 15) / 16, sample = item / blocks, c0 = item % blocks * 16;
     int64_t channels = c0 + 16 < p->channels ? 16 : p->channels - c0;
@@ -267,18 +267,18 @@ static void settle_channels(void *context, int64_t item) {
         }
 }
 
-/* settle(r, winners, out, samples, channels, plane, below, threads) */
-ENTRY(settle) {
+/* hand_to_winners(r, winners, out, samples, channels, plane, below, threads) */
+ENTRY(hand_to_winners) {
     (void)self;
     array r, winners, out;
     int64_t samples, threads;
     passage p = {0};
-    if (!READ(settle, &r, &winners, &out, &samples, &p.channels, &p.plane, &p.below, &threads))
+    if (!READ(hand_to_winners, &r, &winners, &out, &samples, &p.channels, &p.plane, &p.below, &threads))
         return NULL;
     p.r = r.data, p.winners = winners.data, p.out = out.data;
     if (r.size < 1 << 14) threads = 1;
     Py_BEGIN_ALLOW_THREADS
-    if (r.size) parallel(settle_channels, &p, samples * ((p.channels + 15) / 16), threads);
+    if (r.size) parallel(hand_channels, &p, samples * ((p.channels + 15) / 16), threads);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
