@@ -315,7 +315,7 @@ def prune(r: Tensor, readers: list[tuple[list[Branch], Tensor]], skip: Tensor, c
         if cut.redistribution == "lambda":
             result.relevance = rescale_survivors(r, mask) if cut.conserve else r * mask
         elif cut.conserve:
-            reattribute(r, readers, skip, result)
+            reattribute(r, readers, skip, result, by_sign=cut.redistribution == "M-sign")
         else:
             again = torch.zeros_like(r)
             for parts, upper in readers:
@@ -328,8 +328,13 @@ def prune(r: Tensor, readers: list[tuple[list[Branch], Tensor]], skip: Tensor, c
     return result
 
 
-def reattribute(r: Tensor, readers: list[tuple[list[Branch], Tensor]], skip: Tensor, result: Pruned) -> None:
-    """PLRP-M, sentence by sentence: m_k, n̂_k, r̂_j, orphans, the skip, and what has nobody to go to."""
+def reattribute(
+    r: Tensor, readers: list[tuple[list[Branch], Tensor]], skip: Tensor, result: Pruned, by_sign: bool = False
+) -> None:
+    """PLRP-M, sentence by sentence: m_k, n̂_k, r̂_j, orphans, the skip, and what has nobody to go to.
+
+    by_sign: PLRP-M±, the same for the positive and for the negative contributions of each branch.
+    """
     mask = result.mask
     out = torch.zeros_like(r)
     homeless = {+1: 0.0, -1: 0.0}
@@ -338,14 +343,16 @@ def reattribute(r: Tensor, readers: list[tuple[list[Branch], Tensor]], skip: Ten
             for k in range(part.n.shape[1]):
                 if float(part.factor[k] * upper[k]) == 0:
                     continue
-                m_k = part.factor[k] * upper[k] * part.z[k] / part.denominator[k]
-                masked = mask * part.n[:, k]
-                if abs(float(masked.sum())) <= 1e-6 * float(masked.abs().sum()):
-                    if float(m_k) != 0:
-                        result.orphans += 1
-                        homeless[+1 if float(m_k) > 0 else -1] += float(m_k)
-                else:
-                    out = out + masked * m_k / masked.sum()
+                for n in (positive(part.n[:, k]), negative(part.n[:, k])) if by_sign else (part.n[:, k],):
+                    total = n.sum() if by_sign else part.z[k]
+                    m_k = part.factor[k] * upper[k] * total / part.denominator[k]
+                    masked = mask * n
+                    if abs(float(masked.sum())) <= 1e-6 * float((n if by_sign else masked).abs().sum()):
+                        if float(m_k) != 0:
+                            result.orphans += 1
+                            homeless[+1 if float(m_k) > 0 else -1] += float(m_k)
+                    else:
+                        out = out + masked * m_k / masked.sum()
     for sign, part in ((+1, positive(skip)), (-1, negative(skip))):
         kept = part * mask
         if float(kept.sum()) != 0:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 import oracles
 import plrp
 from oracles import Cut, Step, add_step, linear_step, relu_step, split_step, winner_step
-from plrp import rules
+from plrp import pruning, rules
+from plrp.tape.maps import Dense
 
 
 def sparse_weights(model: nn.Module, seed: int, keep: float = 0.6) -> nn.Module:
@@ -236,6 +237,70 @@ def test_plrp_m_equals_the_matrices_m_and_m_hat_on_small_networks(rule_name, net
     assert any(bool((tensor.mask == 0).any()) for walk in walks for tensor in walk.pruned.values())
 
 
+@pytest.mark.parametrize("p", [0.05, 0.3, 0.8])
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("rule_name", RULES)
+def test_plrp_m_sign_equals_the_matrices_of_each_sign_on_small_networks(rule_name, network, p):
+    model, x = prepared(network)
+    how = {"p": p, "redistribution": "M-sign"}
+    walks = compare(model, x, rule_name, plrp.Pruning(**how), Cut(**how))
+    assert any(bool((tensor.mask == 0).any()) for walk in walks for tensor in walk.pruned.values())
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+@pytest.mark.parametrize("rule", [rules.ZPlus(), rules.WSquare()], ids=repr)
+def test_where_contributions_have_one_sign_plrp_m_sign_is_plrp_m(rule, p):
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 144, 5)]
+    model, x = nn.Sequential(*layers).double().eval(), torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    everywhere = plrp.Composite([(plrp.composites.is_any, rule)])
+    m, m_sign = (
+        plrp.explain(model, x, composite=everywhere, pruning=plrp.Pruning(p, redistribution=how), layers=True)
+        for how in ("M", "M-sign")
+    )
+    assert torch.equal(m.relevance, m_sign.relevance)
+    assert all(torch.equal(m.layers[name], m_sign.layers[name]) for name in m.layers)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_neuron_hands_down_more_under_plrp_m_sign(seed):
+    """For every k, Σ_j |r̂_jk| of the second pass, and what is orphaned, is Σ_j |r_jk| of the first, sign by sign."""
+    generator = torch.Generator().manual_seed(seed)
+    weight, x, relevance = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((12, 9), (1, 9), (1, 12))
+    )
+    mask = torch.ones_like(x)
+    mask[0, torch.randperm(9, generator=generator)[:5]] = 0
+    layer = Dense(weight, None)
+    (branch,) = rules.Epsilon().branches(layer, x, x @ weight.T, nonnegative=False)
+    s = relevance / branch.denominator
+    n = x.T * weight.T  # (inputs, outputs)
+    passes = pruning._second_pass(rules.FirstPass(branch, relevance, s, branch.denominator, 0.0), mask, by_sign=True)
+    for (part, m, magnitudes), signed in zip(passes, (n.clamp(min=0), n.clamp(max=0)), strict=True):
+        reached = part.contributions(mask)
+        torch.testing.assert_close(reached[0], (mask.T * signed).sum(0))
+        q, orphaned = pruning.second_quotient(m, reached, magnitudes)
+        handed = (mask.T * signed * q).abs().sum(0) + orphaned[0].abs()
+        torch.testing.assert_close(handed, (signed * s).abs().sum(0))
+
+
+def test_a_deep_stack_under_epsilon_does_not_explode_under_plrp_m_sign():
+    torch.manual_seed(0)
+    layers = [layer for _ in range(20) for layer in (nn.Linear(64, 64), nn.ReLU())]
+    for layer in layers[::2]:
+        nn.init.kaiming_normal_(layer.weight)
+    model, x = nn.Sequential(*layers, nn.Linear(64, 4)).double().eval(), torch.randn(4, 64, dtype=torch.float64)
+    grown, flipped = {}, {}
+    for how in ("lambda", "M", "M-sign"):
+        found = plrp.explain(model, x, composite="epsilon", pruning=plrp.Pruning(0.1, redistribution=how))
+        grown[how] = float((found.booked.largest_mass() / found.score.abs()).max())
+        flipped[how] = sum(row["flipped"] or 0 for row in found.ledger if row["op"] == "prune")
+        assert found.closing().max() < 1e-9
+    assert grown["M-sign"] < grown["M"] / 10
+    assert flipped["M-sign"] < flipped["M"] / 10
+    assert flipped["lambda"] == 0
+
+
 @pytest.mark.parametrize("p", [0.1, 0.4, 0.8])
 @pytest.mark.parametrize("seed", range(3))
 def test_plrp_m_under_flat_puts_the_mask_in_the_place_of_the_ones(seed, p):
@@ -258,7 +323,7 @@ def test_plrp_m_under_flat_puts_the_mask_in_the_place_of_the_ones(seed, p):
 
 
 @pytest.mark.parametrize("network", ["chain", "skip", "fan-out-and-pool"])
-@pytest.mark.parametrize("redistribution", ["lambda", "M"])
+@pytest.mark.parametrize("redistribution", ["lambda", "M", "M-sign"])
 def test_negative_relevance_is_pruned_with_its_own_p(redistribution, network):
     model, x = prepared(network, 1)
     pruning = plrp.Pruning(p=0.1, p_negative=0.6, redistribution=redistribution)
@@ -267,7 +332,7 @@ def test_negative_relevance_is_pruned_with_its_own_p(redistribution, network):
         compare(model, x, rule_name, pruning, cut)
 
 
-@pytest.mark.parametrize("redistribution", ["lambda", "M"])
+@pytest.mark.parametrize("redistribution", ["lambda", "M", "M-sign"])
 def test_a_layer_by_name_is_pruned_with_its_own_p(redistribution):
     model, x = prepared("chain", 2)
     pruning = plrp.Pruning(p=0.1, redistribution=redistribution, layers={"fc.2": 0.7, "fc.3": 0.0})
@@ -277,7 +342,7 @@ def test_a_layer_by_name_is_pruned_with_its_own_p(redistribution):
 
 @pytest.mark.parametrize("rule_name", ["epsilon", "zplus", "alpha2-beta1"])
 @pytest.mark.parametrize("network", ["chain", "chain-without-bias", "fan-out", "skip"])
-@pytest.mark.parametrize("redistribution", ["lambda", "M"])
+@pytest.mark.parametrize("redistribution", ["lambda", "M", "M-sign"])
 def test_without_conservation_pruned_mass_is_dropped_and_m_is_naive(redistribution, network, rule_name):
     model, x = prepared(network, 3)
     pruning = plrp.Pruning(p=0.3, redistribution=redistribution, conserve=False)

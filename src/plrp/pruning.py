@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .ledger import Booking, Mass, signed_mass
-from .rules import ORPHANED, quotient
+from .rules import ORPHANED, Branch, FirstPass, quotient
 from .spelling import nearest
 from .tape.samples import Samples
 from .tape.trace import Trace
@@ -30,8 +30,8 @@ class Pruning:
     - `p`: the share of the relevance mass to prune per layer, sample and sign, in [0, 1); None leaves it to
       `sparsity_gain`.
     - `p_negative`: the same for negative relevance, where it is to differ.
-    - `redistribution`: where pruned mass goes: `"lambda"` scales the survivors, `"M"` applies the layer's rule to them
-      alone.
+    - `redistribution`: where pruned mass goes: `"lambda"` scales the survivors; `"M"` applies the layer's rule to them
+      alone; `"M-sign"` does so for positive and negative contributions apart, so that they cannot cancel.
     - `conserve=False`: the ablations; λ = 1, or M re-applied naively, so that pruned mass is lost.
     - `sparsity_gain`: prune an entry only while it buys at least this much sparsity per share of mass; `measure` is the
       sparsity: the share of `"zeros"`, or the `"gini"` index.
@@ -54,8 +54,8 @@ class Pruning:
                 continue
             if not isinstance(p, int | float) or isinstance(p, bool) or not 0 <= p < 1:
                 raise ValueError(f"{name} is the share of mass to prune, 0 ≤ {name} < 1, got {p!r}.")
-        if self.redistribution not in ("lambda", "M"):
-            raise ValueError(f"redistribution is 'lambda' or 'M', got {self.redistribution!r}.")
+        if self.redistribution not in ("lambda", "M", "M-sign"):
+            raise ValueError(f"redistribution is 'lambda', 'M' or 'M-sign', got {self.redistribution!r}.")
         if self.measure not in ("zeros", "gini"):
             raise ValueError(f"measure is 'zeros' or 'gini', got {self.measure!r}.")
         gain = self.sparsity_gain
@@ -77,8 +77,8 @@ class Pruning:
 
     @property
     def label(self) -> str:
-        """How tables call it: PLRP-λ or PLRP-M."""
-        name = "PLRP-λ" if self.redistribution == "lambda" else "PLRP-M"
+        """How tables call it: PLRP-λ, PLRP-M or PLRP-M±."""
+        name = {"lambda": "PLRP-λ", "M": "PLRP-M", "M-sign": "PLRP-M±"}[self.redistribution]
         return name if self.conserve else f"{name} (not conserving)"
 
     def to_dict(self) -> dict[str, Any]:
@@ -328,7 +328,8 @@ def prune(
         assert arrived is not None
         mask = samples.unrows(surviving != 0, relevance.shape).to(relevance.dtype)
         if pruning.conserve:
-            new = _redistribute(relevance, surviving, mask, decided, samples, arrived, columns)
+            by_sign = pruning.redistribution == "M-sign"
+            new = _redistribute(relevance, surviving, mask, decided, samples, arrived, columns, by_sign)
         else:
             new = _reapply_naively(relevance, mask, samples, arrived, decided.pruned, book)
         new = torch.where(decided.pruned[:, None], samples.rows(new), rows)
@@ -370,8 +371,11 @@ def _redistribute(
     samples: Samples,
     arrived: Arrived,
     columns: dict[str, Any],
+    by_sign: bool,
 ) -> Tensor:
     """PLRP-M, equations (4) to (6): each neuron k above hands m_k, what it handed down first, to the survivors alone.
+
+    `by_sign`: PLRP-M±, which does so for the positive and the negative contributions apart.
 
     What finds nobody (orphaned), and mass that came over a skip whose sign has no survivor, goes to the survivors in
     proportion to their relevance of that sign; to all of them if that sign has none.
@@ -380,13 +384,11 @@ def _redistribute(
     unplaced = [surviving.new_zeros(samples.batch) for _ in range(2)]
     for above, branches in arrived.layers:
         for first in branches:
-            branch = first.branch
-            m = first.s * (first.denominator if branch.bias is None else first.denominator - branch.bias)
-            reached = branch.contributions(mask)
-            q, orphaned = second_quotient(m, reached, None if branch.one_sign else branch.magnitudes(mask))
-            new = new + branch.hand(q, relevance, mask)
-            for sign, mass in enumerate(signed_mass(above.rows(orphaned))):
-                unplaced[sign] = unplaced[sign] + mass
+            for branch, m, magnitudes in _second_pass(first, mask, by_sign):
+                q, orphaned = second_quotient(m, branch.contributions(mask), magnitudes)
+                new = new + branch.hand(q, relevance, mask)
+                for sign, mass in enumerate(signed_mass(above.rows(orphaned))):
+                    unplaced[sign] = unplaced[sign] + mass
     columns["orphaned"] = unplaced[0] + unplaced[1]
     if arrived.other is not None:
         other = samples.rows(arrived.other)
@@ -407,8 +409,18 @@ def _redistribute(
     return new + samples.unrows(placed, relevance.shape)
 
 
+def _second_pass(first: FirstPass, mask: Tensor, by_sign: bool) -> list[tuple[Branch, Tensor, Tensor | None]]:
+    """What hands down the second time: contributions n_jk, m_k = R_k Σ_j n_jk / d_k, and what n̂_k is small against."""
+    branch = first.branch
+    if by_sign and not branch.one_sign:
+        whole = [(part, part.contributions()) for part in branch.by_sign()]
+        return [(part, first.s * n, n.abs()) for part, n in whole]
+    m = first.s * (first.denominator if branch.bias is None else first.denominator - branch.bias)
+    return [(branch, m, None if branch.one_sign else branch.magnitudes(mask))]
+
+
 def second_quotient(m: Tensor, reached: Tensor, magnitudes: Tensor | None) -> tuple[Tensor, Tensor]:
-    """q_k = m_k / n̂_k, and what is orphaned: m_k where |n̂_k| ≤ 1e-6 · Σ_j mask_j |n_jk|.
+    """q_k = m_k / n̂_k, and what is orphaned: m_k where |n̂_k| ≤ 1e-6 · Σ_j mask_j |n_jk| (M±: Σ_j |n_jk|).
 
     `magnitudes` None: contributions are ≥ 0, and cancel only where there are none.
     """

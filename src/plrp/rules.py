@@ -63,6 +63,18 @@ class Branch:
         # The parts of a branch of mixed sign never share an input (x⁺ and x⁻), so |n| is the sum of theirs.
         return sum(self.map.apply((p.input * mask).abs(), p.weight.full.abs()) for p in self.parts)  # type: ignore[return-value]
 
+    def by_sign(self) -> tuple[Branch, Branch]:
+        """The positive contributions and the negative ones, each as a branch of its own, without the bias."""
+        found = []
+        for sign in (1, -1):
+            parts = [
+                Part(part.input.clamp(min=0) if side > 0 else part.input.clamp(max=0), part.weight.cut(sign * side))
+                for part in self.parts
+                for side in (1, -1)
+            ]
+            found.append(Branch(self.map, tuple(parts)))
+        return found[0], found[1]
+
     def part_of(self, relevance: Tensor) -> Tensor:
         """share_k R_k: what this branch is given of the relevance."""
         return relevance if isinstance(self.share, float) and self.share == 1.0 else relevance * self.share

@@ -61,7 +61,7 @@ class Walk:
         self.relevance: dict[int, Any] = {id(self.start.value): self.start.relevance}
         self.masses: dict[int, Mass] = {}
         self.arrived: dict[int, Arrived] = {}
-        self.redistributes = pruning is not None and pruning.redistribution == "M"
+        self.redistributes = pruning is not None and pruning.redistribution != "lambda"
 
     def _sites(self, pruning: Pruning | None) -> dict[int, Site]:
         """The tensors to prune: those with a reader that the score depends on."""

@@ -33,13 +33,15 @@ def by_neurons(relevance: Relevance, site: Site, pruning: Pruning, arrived: Arri
         and len(relevance.shape) > 2
         and relevance.shape.numel() >= limits.FEWEST
         and (not isinstance(relevance, Tensor) or relevance.is_contiguous())
-        and (pruning.redistribution == "lambda" or (arrived is not None and _followed(arrived)))
+        and (pruning.redistribution == "lambda" or (arrived is not None and _followed(arrived, pruning)))
     )
 
 
-def _followed(arrived: Arrived) -> bool:
+def _followed(arrived: Arrived, pruning: Pruning) -> bool:
     """Whether all that arrived is relevance of few neurons, or can be handed to few in compiled loops."""
     passes = [one for _, branches in arrived.layers for one in branches]
+    if pruning.redistribution == "M-sign" and not all(one.branch.one_sign for one in passes):
+        return False  # contributions of both signs go by whole tensors; of one sign, M± is M
     if not isinstance(arrived.other, Tensor) and all(isinstance(one, SparsePass) for one in passes):
         return True
     return all(_compiled(one) for one in passes)

@@ -33,6 +33,10 @@ class Weight:
             return whole
         return whole.clamp(min=0) if self.part > 0 else whole.clamp(max=0)
 
+    def cut(self, part: int) -> Weight:
+        """The positive (1) or negative part (−1) of this weight."""
+        return Weight(self.full, None, part)
+
 
 class LinearMap(ABC):
     """x ↦ Wx + b for one call of a layer, W = raw · scale. `bias` broadcasts against the output."""
