@@ -469,7 +469,9 @@ def test_a_layer_that_is_not_there_is_answered_with_a_sentence():
     for explanation in (none, one, all_of_them):
         with pytest.raises(KeyError, match=r"no layer '7'; nearest: 0, 2"):
             explanation.layers["7"]
-    with pytest.raises(KeyError, match=r"layer '2' was not kept, nor that of any other: explain with layers=True"):
+    with pytest.raises(
+        KeyError, match=r"'2' was not kept, and neither was that of any other: explain with layers=True"
+    ):
         none.layers["2"]
     with pytest.raises(KeyError, match=r"layer '2' was not kept, only that of 0"):
         one.layers["2"]

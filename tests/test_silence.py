@@ -252,13 +252,76 @@ def test_a_model_is_looked_at_twice_once_per_shape() -> None:
 
     noting = Noting(6, 3).eval()
     plrp.explain(noting, torch.randn(5, 6))
-    assert calls == [5, 2, 2, 2]  # recorded; two of them recorded, alone, and recorded far off
+    assert calls == [2, 2, 2, 5]  # two of them recorded, alone, and recorded far off; then all recorded
     calls.clear()
     for _ in range(3):
         plrp.explain(noting, torch.randn(5, 6))
     assert calls == [5, 5, 5]
     plrp.explain(noting, torch.randn(1, 6))
     assert calls[3:] == [1, 1, 1, 1]
+
+
+def masked_mean(h: Tensor, x: Tensor) -> Tensor:
+    mask = (x.abs() > 0.5).float()
+    return h * (mask.sum(1, keepdim=True) / 6)
+
+
+GATES: dict[str, Step] = {
+    "a leaky relu by hand": lambda h, x: h * torch.where(h > 0, 1.0, 0.1),
+    "another": lambda h, x: (h > 0) * h + 0.01 * (h <= 0) * h,
+    "a masked mean": masked_mean,
+    "a table": lambda h, x: h * torch.linspace(1, 2, 6)[x.argmax(1)][:, None],
+}
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_factors_from_comparisons_are_gates(name: str) -> None:
+    """They take no relevance; and nearby they do not change."""
+    found, x = model(GATES[name], skip=False)
+    assert plrp.check(found, x)
+    assert plrp.explain(found, x, composite="epsilon").closing().max() < 1e-6
+
+
+class Fussy(nn.Module):
+    """Keeps what it saw, and takes one-hot input of three samples only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.seen = nn.Linear(6, 3), torch.empty(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) != 3 or not bool(((x == 0) | (x == 1)).all()):
+            raise KeyError("three one-hot samples")
+        self.seen = x.detach()
+        return self.layer(x)
+
+
+def test_what_a_model_says_to_other_inputs_is_its_own_affair() -> None:
+    fussy, x = Fussy().eval(), torch.eye(6)[:3]
+    assert plrp.explain(fussy, x).closing().max() < 1e-6
+    assert torch.equal(fussy.seen, x)  # the last pass is of the user's input
+
+
+@pytest.mark.parametrize("step", [lambda h: h.flip(0), lambda h: h.roll(1, 0)])
+def test_samples_in_another_order_are_refused(step: Callable[[Tensor], Tensor]) -> None:
+    layer = nn.Linear(6, 3).eval()
+    with pytest.raises(ValueError, match="another order"):
+        plrp.explain(lambda x: step(layer(x)), torch.randn(3, 6))
+
+
+def test_a_maximum_against_a_wider_constant_books_what_the_constant_wins() -> None:
+    layer = nn.Linear(6, 3).eval()
+    found = plrp.explain(lambda x: torch.maximum(layer(x)[:, None], torch.randn(4, 3)).sum(1), torch.randn(2, 6))
+    assert found.closing().max() < 1e-6
+
+
+def test_an_empty_batch_closes_and_half_precision_is_recomputed() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GELU(), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 2)]
+    net = nn.Sequential(*layers).eval()
+    assert plrp.explain(net, torch.randn(0, 3, 8, 8)).closing().shape == (0,)
+    half = plrp.explain(net.bfloat16(), torch.randn(2, 3, 8, 8).bfloat16())
+    assert bool(half.relevance.isfinite().all())
 
 
 # --- samples that mix -------------------------------------------------------------------------------------------------

@@ -37,6 +37,39 @@ assert "plrp.fast.walk" in sys.modules
     assert done.returncode == 0, done.stderr
 
 
+class Noted(Exception):
+    """Fast code ran."""
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise Noted
+
+
+def test_what_is_begun_with_the_plain_walk_is_finished_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger of an explanation, and the rest of a sweep, are of the same walk, wherever they are read."""
+    torch.manual_seed(0)
+    model, x = (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).eval(),
+        torch.randn(2, 3, 8, 8),
+    )
+    trace = plrp.trace(model, x)
+    fast = trace.explain(pruning=plrp.Pruning(0.2)).relevance  # leaves its denominators in the trace
+    for key in [key for key in trace.memory or () if key[0] == "fast"]:
+        held = (trace.memory or {})[key]
+        (trace.memory or {})[key] = (held[0], held[1] * 2 if isinstance(held[1], Tensor) else held[1])
+    with plrp.reference():
+        alone = plrp.explain(model, x, pruning=plrp.Pruning(0.2))
+        traced = trace.explain(pruning=plrp.Pruning(0.2))
+        sweep = trace.sweep([plrp.Pruning(0.2), plrp.Pruning(0.4)])
+    torch.testing.assert_close(traced.relevance, fast, rtol=1e-4, atol=1e-6)
+    monkeypatch.setattr("plrp.fast.walk.FastWalk.__init__", _refuse)
+    assert alone.closing().max() < 1e-6
+    assert traced.survivors("3")
+    assert len(list(sweep)) == 2
+    with pytest.raises(Noted):
+        plrp.explain(model, x)
+
+
 # What makes the host wait for a device: a value read, or a shape that depends on values.
 ASKS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "equal", "_to_copy", "item")
 

@@ -5,8 +5,8 @@ This is the one place that imports `plrp.fast`; with that folder gone everything
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from importlib import import_module
 from typing import Any
@@ -27,6 +27,21 @@ def reference() -> Iterator[None]:
         yield
     finally:
         _PLAIN.reset(token)
+
+
+def choice() -> Callable[[], AbstractContextManager[None]]:
+    """The choice of the walk as it is now, to be made once more later: the ledger is of the walk of its explanation."""
+    plain = _PLAIN.get()
+
+    @contextmanager
+    def chosen() -> Iterator[None]:
+        token = _PLAIN.set(plain)
+        try:
+            yield
+        finally:
+            _PLAIN.reset(token)
+
+    return chosen
 
 
 def choose_walk(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .composites import Composite, resolve
-from .engine import choose_walk, stacked_walk, walked_together
+from .engine import choice, choose_walk, stacked_walk, walked_together
 from .errors import TraceError, UnsupportedOperation
 from .ledger import Ledger, conservation
 from .pieces import joined_structure, pieces
@@ -49,7 +49,7 @@ class LayerRelevance(dict[str, Tensor]):
             raise KeyError(f"The model has no layer {name!r}{nearest(str(name), self.names)}.")
         if name in self.wanted:
             raise KeyError(f"No relevance reaches layer {name!r} from this target.")
-        kept = f"only that of {', '.join(self)}" if self else "nor that of any other"
+        kept = f"only that of {', '.join(self)}" if self else "and neither was that of any other"
         raise KeyError(
             f"The relevance of layer {name!r} was not kept, {kept}: explain with layers=True, or layers=[{name!r}]."
         )
@@ -199,13 +199,16 @@ def explain(
     parts = [(inputs, target)] if micro_batch is None else pieces(inputs, target, micro_batch)
 
     def explain_piece(given: Any, target: Any, layers: bool | Sequence[str], ledger: bool) -> Explanation:
-        found = supported(record(model, given, frugal=not resolve(composite).needs_outputs))
         verify(model, given)
+        found = supported(record(model, given, frugal=not resolve(composite).needs_outputs))
         found.forget_after_use()
         return explain_trace(found, target=target, composite=composite, pruning=pruning, layers=layers, ledger=ledger)
 
+    same_walk = choice()
+
     def run(layers: bool | Sequence[str], ledger: bool) -> Explanation:
-        found = [explain_piece(*part, layers, ledger) for part in parts]
+        with same_walk():
+            found = [explain_piece(*part, layers, ledger) for part in parts]
         return joined(found, recompute=lambda layers: run(layers, ledger=True))
 
     return run(layers, ledger=False)
@@ -278,22 +281,33 @@ def sweep_trace(
             pruning.plan(trace)  # refuses unknown layers
     if not callable(target):
         start(trace, target, torch.float32)
-    return _sweep(trace, prunings, target=target, composite=chosen, layers=layers)
+    groups = list(walked_together(trace, prunings))
+    return _sweep(trace, groups, choice(), target=target, composite=chosen, layers=layers)
 
 
 def _sweep(
-    trace: Trace, prunings: Sequence[Pruning | None], *, target: Any, composite: Composite, layers: bool | Sequence[str]
+    trace: Trace,
+    groups: Sequence[Sequence[Pruning | None]],
+    same_walk: Callable[[], Any],
+    *,
+    target: Any,
+    composite: Composite,
+    layers: bool | Sequence[str],
 ) -> Iterator[Explanation]:
-    for group in walked_together(trace, prunings):
+    for group in groups:
         if len(group) == 1:
-            yield explain_trace(trace, pruning=group[0], target=target, composite=composite, layers=layers)
+            with same_walk():
+                alone = explain_trace(trace, pruning=group[0], target=target, composite=composite, layers=layers)
+            yield alone
             continue
         walk = stacked_walk(trace, target, composite, group, wanted_layers(trace, layers))
         with torch.inference_mode(False), torch.no_grad():
             stacked = walk.run()
         for number, pruning in enumerate(group):
             relevance, by_layer = walk.of_pruning(number, stacked)
-            yield described(walk, relevance, by_layer, pruning, target)
+            with same_walk():
+                found = described(walk, relevance, by_layer, pruning, target)
+            yield found
 
 
 def check_pruning(pruning: Any) -> None:
@@ -310,7 +324,7 @@ def wanted_layers(found: Trace, layers: bool | Sequence[str]) -> set[str]:
         layers = [layers]
     if not isinstance(layers, bool | Sequence | set):
         raise TypeError(f"layers is True or a list of layers' names, got {type(layers).__name__}.")
-    wanted = set(names) if layers is True else set(layers or ())
+    wanted = set(names) if layers is True else set(map(str, layers or ()))
     for name in wanted - set(names):
         if any(op.name == name for op in found.ops):
             raise ValueError(
@@ -326,8 +340,12 @@ def described(
     """What a walk found, for the user."""
     found, composite = walk.trace, walk.composite
 
+    same_walk = choice()
+
     def recompute(layers: Sequence[str]) -> Explanation:
-        return explain_trace(found, target=target, composite=composite, pruning=pruning, layers=layers, ledger=True)
+        options: dict[str, Any] = {"target": target, "composite": composite, "pruning": pruning, "layers": layers}
+        with same_walk():
+            return explain_trace(found, **options, ledger=True)
 
     return Explanation(
         relevance=relevance[0] if found.single else tuple(relevance),
@@ -386,5 +404,5 @@ def check(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor]) -> Check
         try:
             verify(model, inputs, always=True)
         except (TraceError, UnsupportedOperation) as error:
-            problems.append(("a second look", "", str(error)))
+            problems.append(("the whole model", "", str(error)))
     return Check(problems, len(found.layers), len(found.ops))

@@ -46,11 +46,11 @@ def conservation(score: Tensor, inputs: Sequence[Tensor], ledger: Ledger) -> Ten
 
     |score − Σ R_input − Σ absorbed − Σ dropped + Σ created|, summed in float64.
     """
-    batch = ledger.batch
     missing = score.double().cpu()
     largest = torch.maximum(ledger.largest_mass().cpu(), missing.abs())
     for relevance in inputs:
-        missing = missing - relevance.reshape(batch, -1).sum(1, dtype=torch.float64).cpu()
+        rows = relevance.flatten(1) if relevance.dim() > 1 else relevance[:, None]
+        missing = missing - rows.sum(1, dtype=torch.float64).cpu()
     for name, sign in (("absorbed_bias", -1), ("absorbed_epsilon", -1), ("dropped", -1), ("created", 1)):
         for column in ledger.column(name):
             missing = missing + sign * column.cpu()
@@ -86,8 +86,8 @@ class Ledger(Sequence[dict[str, Any]]):
         names = ("entry", "layer", "op", "rule")
         if len({tuple(tuple(row[n] for n in names) for row in part._rows) for part in parts}) > 1:
             raise ValueError(
-                "The model took other operations for other pieces of the batch, so their ledgers cannot be joined: "
-                "explain without micro_batch, or piece by piece."
+                "The model ran different operations for different pieces of the batch, so their ledgers cannot be "
+                "joined: explain without micro_batch, or piece by piece."
             )
         for rows in zip(*(part._rows for part in parts), strict=True):
             whole._rows.append({name: _joined([row[name] for row in rows], parts) for name in rows[0]})

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from .errors import TraceError
 from .ledger import Booking
-from .rules import EPSILON, EPSILON_HALF, Branch, quotient, stabilise
+from .rules import EPSILON, EPSILON_HALF, Branch, quotient
 from .tape.norms import batch_norm_affine
 from .tape.operations import Family
-from .tape.samples import Samples
 from .tape.values import HALF, Op, Value, replaced, tensors_in
 
 Relevances = list[Tensor | None]
+Total = Callable[[Tensor], Tensor]  # the sum per sample
 
 _RESHAPES = frozenset("view reshape flatten unflatten squeeze unsqueeze ravel view_as reshape_as".split())
 _WITH_CONSTANTS = frozenset(
@@ -134,7 +134,7 @@ def _split(op: Op, relevance: Relevances, book: Booking) -> Relevances:
         return _split_sum(op, given, epsilon, book)
     z = _output(op, given.dtype)
     s = quotient(given, z, epsilon)
-    book_epsilon(book, s, z, epsilon, op.output.samples)
+    book_epsilon(book, s, z, epsilon, op.output.samples.sum)
     back = transposed(op, [s], given.dtype, op.inputs)
     return [v.data.to(given.dtype) * b for v, b in zip(op.inputs, back, strict=True)]
 
@@ -144,7 +144,7 @@ def _split_sum(op: Op, given: Tensor, epsilon: float, book: Booking) -> Relevanc
     signs = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[op.kind]
     z = _output(op, given.dtype)
     s = quotient(given, z, epsilon, all(v.nonnegative for v in op.inputs) and min(signs) > 0)
-    book_epsilon(book, s, z, epsilon, op.output.samples)
+    book_epsilon(book, s, z, epsilon, op.output.samples.sum)
     handed: list[Tensor | None] = [None] * len(op.inputs)
     for operand, sign in zip(_operands(op), signs, strict=True):
         for position, value in enumerate(op.inputs):
@@ -167,30 +167,52 @@ def _output(op: Op, dtype: torch.dtype) -> Tensor:
     return next(tensors_in(op.call([v.data.to(dtype) for v in op.inputs])))
 
 
-def book_epsilon(book: Booking, s: Tensor, d: Tensor, epsilon: float, samples: Samples, one_sign: bool = False) -> None:
+def book_epsilon(book: Booking, s: Tensor, d: Tensor, epsilon: float, total: Total, one_sign: bool = False) -> None:
     """What ε took: Σ_k s_k · ε sign d_k."""
     if not book.active or not epsilon:
         return
     signed = s if one_sign else s * torch.copysign(torch.ones_like(d), d)
-    book.epsilon = book.epsilon + epsilon * samples.sum(signed)
+    book.epsilon = book.epsilon + epsilon * total(signed)
 
 
 def book_branch(
-    book: Booking, branch: Branch, part: Tensor, s: Tensor, d: Tensor, epsilon: float, samples: Samples
+    book: Booking,
+    branch: Branch,
+    part: Tensor,
+    s: Tensor,
+    d: Tensor,
+    epsilon: float,
+    total: Total,
+    bias: Tensor | None,
 ) -> None:
-    """What the bias and ε took of a layer's relevance in one branch, and what an empty negative branch created."""
+    """What the bias and ε took of a layer's relevance in one branch, and what an empty negative branch created.
+
+    `total` is the sum per sample, `bias` the branch's at each k: over whole tensors, or over some neurons.
+    """
     if not book.active:
         return
-    if branch.bias is not None:
-        book.bias = book.bias + samples.sum(s * branch.bias)
+    if bias is not None:
+        book.bias = book.bias + total(s * bias)
     if epsilon == 0:
-        book.epsilon = book.epsilon + samples.sum(part * (d == 0))
+        book.epsilon = book.epsilon + total(part * (d == 0))
     elif isinstance(branch.share, float) and branch.share < 0:
         empty = d == 0
-        book.created = book.created - samples.sum(part * empty)
-        book_epsilon(book, s * ~empty, d, epsilon, samples)
+        book.created = book.created - total(part * empty)
+        book_epsilon(book, s * ~empty, d, epsilon, total)
     else:
-        book_epsilon(book, s, d, epsilon, samples, branch.one_sign)
+        book_epsilon(book, s, d, epsilon, total, branch.one_sign)
+
+
+def book_unshared(book: Booking, branches: Sequence[Branch], unshared_mass: Callable[[Tensor], Tensor]) -> None:
+    """Book the share of R_k that no branch hands down: γ hands nothing down where z = 0.
+
+    `unshared_mass` turns that share, a number per k, into mass per sample.
+    """
+    unshared: Any = 1.0
+    for branch in branches:
+        unshared = unshared - branch.share
+    if isinstance(unshared, Tensor) and book.active:
+        book.epsilon = book.epsilon + unshared_mass(unshared)
 
 
 def _winner(op: Op, relevance: Relevances, book: Booking) -> Relevances:
@@ -199,11 +221,10 @@ def _winner(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     if (pool := op.kind.removesuffix("_with_indices")) in ("max_pool1d", "max_pool2d", "max_pool3d"):
         return [_to_winners(op, getattr(torch.nn.functional, pool), first, book)]
     if op.kind in ("maximum", "minimum") and len(op.inputs) == 1:  # against a constant, which keeps what it wins
-        won = transposed(op, [torch.ones_like(first)], first.dtype, op.inputs)[0]
-        if won.shape == first.shape:
-            if book.active:
-                book.bias = book.bias + op.output.samples.sum(first * (1 - won))
-            return [first * won]
+        (won,) = transposed(op, [first], first.dtype, op.inputs)
+        if book.active:
+            book.bias = book.bias + op.output.samples.sum(first) - op.inputs[0].samples.sum(won)
+        return [won]
     return list(transposed(op, relevance, first.dtype, op.inputs))
 
 
@@ -236,7 +257,7 @@ def _affine(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     s = quotient(given, z, epsilon)
     if book.active:
         book.bias = book.bias + op.output.samples.sum(s * shift)
-    book_epsilon(book, s, z, epsilon, op.output.samples)
+    book_epsilon(book, s, z, epsilon, op.output.samples.sum)
     return [x * scale * s]
 
 
@@ -276,8 +297,8 @@ def _group_scale_and_shift(op: Op, x: Tensor, channels: tuple[int, ...]) -> tupl
         weight, bias = op.argument(2, "weight"), op.argument(3, "bias")
         own_statistics, epsilon, groups = True, op.argument(4, "eps", 1e-5), op.argument(1, "num_groups")
     if own_statistics:
-        grouped = x.reshape(x.shape[0], groups, -1)
         per_group = x.shape[1] // groups
+        grouped = x.reshape(x.shape[0], groups, per_group * x.shape[2:].numel())
         mean = grouped.mean(2).repeat_interleave(per_group, 1).view(x.shape[0], -1, *(1,) * (x.dim() - 2))
         variance = grouped.var(2, unbiased=False).repeat_interleave(per_group, 1).view_as(mean)
     else:
@@ -299,8 +320,8 @@ def _gate(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     else:
         epsilon = epsilon_for(op.output, signal)
         z = _output(op, given.dtype)
-        s = given / stabilise(z, epsilon)
-        book_epsilon(book, s, z, epsilon, op.output.samples)
+        s = quotient(given, z, epsilon)
+        book_epsilon(book, s, z, epsilon, op.output.samples.sum)
         received = signal.data.to(given.dtype) * transposed(op, [s], given.dtype, [signal])[0]
     return [received if v is signal else None for v in op.inputs]
 

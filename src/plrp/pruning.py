@@ -185,7 +185,7 @@ class Cut:
 
     @property
     def scales(self) -> Mass:
-        """λ of PLRP-λ per sign: ‖r̃‖₁ / ‖survivors‖₁; 1 where nothing was pruned or nothing is left to scale."""
+        """λ per sign, as after equation (3): ‖r̃‖₁ / ‖survivors‖₁; 1 where nothing was pruned or is left to scale."""
         positive, negative = (ratio(b, a, self.pruned) for b, a in zip(self.before, self.after, strict=True))
         return positive, negative
 

@@ -52,11 +52,22 @@ def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
         )
     value = trace.value_of(output)
     assert value is not None
+    _check_order(value)
     index, chosen = _index(output, target)
     relevance = torch.zeros_like(value.data, dtype=dtype)
     score = value.data[index].to(dtype)
     relevance[index] = score
     return Start(value, relevance, score, chosen, trace.ops)
+
+
+def _check_order(value: Value) -> None:
+    """Refuse an output that does not hold the samples in the order in which they were given."""
+    layout = value.samples
+    if layout.batch > 1 and layout.ids is not None and layout.axis == 0 and len(layout.ids) == layout.batch:
+        raise ValueError(
+            "The model returns the samples of the batch in another order than it was given them, so a score would be "
+            "told for another sample: explain one at a time, or put them back in order."
+        )
 
 
 def check_target(output: Any, target: Any) -> None:
@@ -89,6 +100,8 @@ def _index(output: Tensor, target: Any) -> tuple[tuple[Any, ...], Any]:
     elif isinstance(target, int):
         chosen = torch.full((batch,), target, dtype=torch.long, device=output.device)
     elif isinstance(target, Tensor | np.ndarray) or (isinstance(target, Sequence) and not isinstance(target, str)):
+        if isinstance(target, Sequence) and any(not hasattr(one, "__index__") for one in target):
+            raise TypeError(f"target={target!r}: one class per sample is a list of integers.")
         empty = not isinstance(target, Tensor) and len(target) == 0
         chosen = torch.as_tensor(rows if empty else target, device=output.device)
         if chosen.dim() == 0:
@@ -141,6 +154,7 @@ def _from_callable(trace: Trace, target: Callable[[Any], Any], dtype: torch.dtyp
         raise TypeError("The target callable must return a tensor computed from the output, one score per sample.")
     value = trace.value_of(score)
     assert value is not None
+    _check_order(value)
     if tuple(score.shape) not in ((trace.batch,), (trace.batch, 1)):
         raise ValueError(
             f"The target callable returned shape {tuple(score.shape)} for a batch of {trace.batch}: reduce it to one "

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .composites import Composite
 from .ledger import Booking, Ledger, Mass, signed_mass
-from .passing import book_branch, epsilon_for, pass_on
+from .passing import book_branch, book_unshared, epsilon_for, pass_on
 from .pruning import Arrived, Pruning, Site, prune
 from .rules import Branch, FirstPass, Pass, Rule, quotient
 from .tape.maps import LinearMap
@@ -34,6 +34,8 @@ class Walk:
     - `pass_operation`: the same for any other operation;
     - `add_up`: sum what several readers of a tensor handed to it.
     """
+
+    kind = "plain"  # walks of one kind share what they leave in the trace's memory
 
     def __init__(
         self,
@@ -205,10 +207,10 @@ class Walk:
             s = self.quotient(part, d, epsilon, branch.one_sign)
             term = branch.hand(s, x)
             received = term if received is None else received + term
-            book_branch(book, branch, part, s, d, epsilon, samples)
+            book_branch(book, branch, part, s, d, epsilon, samples.sum, branch.bias)
             if self.redistributes and id(op.inputs[0]) in self.sites:
                 passes.append(FirstPass(branch, part, s, d, epsilon))
-        book_unshared(book, samples, branches, relevance)
+        book_unshared(book, branches, lambda share: samples.sum(relevance * share))
         assert received is not None
         return received, passes
 
@@ -216,7 +218,7 @@ class Walk:
         """d_k = Σ_j n_jk + bias_k: on the tape, known from an earlier explanation of the trace, or computed."""
         if branch.denominator is not None:
             return branch.denominator
-        memory, key = self.trace.memory, (id(op), rule.key, number)
+        memory, key = self.trace.memory, (self.kind, id(op), rule.key, number)
         if memory is None:
             return branch.contributions(bias=branch.bias)
         if key not in memory:  # holds the rule and the operation, so that their ids stay their own
@@ -264,15 +266,6 @@ class Walk:
             book=book,
         )
         return out
-
-
-def book_unshared(book: Booking, samples: Samples, branches: Sequence[Branch], relevance: Tensor) -> None:
-    """Book the share of R_k that no branch hands down: γ hands nothing down where z = 0."""
-    unshared: Any = 1.0
-    for branch in branches:
-        unshared = unshared - branch.share
-    if isinstance(unshared, Tensor) and book.active:
-        book.epsilon = book.epsilon + samples.sum(relevance * unshared)
 
 
 def _total(masses: Sequence[Mass]) -> Mass:

@@ -134,7 +134,7 @@ def checked_step_by_step(unit: float) -> Iterator[None]:
             d = branch.contributions(bias=branch.bias) if branch.denominator is None else branch.denominator
             s = quotient(part, d, epsilon, branch.one_sign)
             expected += branch.hand(s, expected)
-            book_branch(plain, branch, part, s, d, epsilon, samples)
+            book_branch(plain, branch, part, s, d, epsilon, samples.sum, branch.bias)
             # Where a denominator is the difference of large contributions, its rounding is what counts.
             ones = torch.ones_like(found)
             large = branch.magnitudes(ones) + (0 if branch.bias is None else branch.bias.abs())

@@ -179,3 +179,30 @@ def test_loops_that_do_not_load_say_why_and_are_not_used(
     anew = loaded_anew(monkeypatch, load)
     assert not anew.available()
     assert anew.status() == f"compiled loops not in use: {said}"
+
+
+def test_comments_in_c_point_to_statements_that_exist() -> None:
+    """A compiled twin names the statement in Python that it must equal."""
+    named = 0
+    for file in sorted(SOURCES.glob("*.[ch]")):
+        for module, name in re.findall(r"`([a-z_]+)\.([A-Za-z_.]+)`", file.read_text(encoding="utf-8")):
+            found = [
+                importlib.import_module(f"plrp.{place}{module}")
+                for place in ("", "tape.", "fast.")
+                if _exists(f"plrp.{place}{module}")
+            ]
+            assert any(_has(one, name) for one in found), f"{file.name}: `{module}.{name}`"
+            named += 1
+    assert named > 5
+
+
+def _exists(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _has(owner: object, path: str) -> bool:
+    for name in path.split("."):
+        if not hasattr(owner, name):
+            return False
+        owner = getattr(owner, name)
+    return True

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from plrp.ledger import Booking
-from plrp.passing import epsilon_for
+from plrp.passing import book_branch, book_epsilon, book_unshared, epsilon_for
 from plrp.pruning import second_quotient
 from plrp.rules import Branch, FirstPass, Part, quotient
 from plrp.tape.maps import Weight
@@ -155,10 +155,11 @@ def through_layer(
             for part, row in zip(branch.parts, rows, strict=True):
                 term = layers.hand(found, neurons, s, part.weight, None if part.unit else row)
                 received = term if received is None else received.add_(term)
-        book_neurons(book, branch, neurons, held, s, d, epsilon)
+        if book.active:
+            at_each = None if bias is None else bias[neurons.channels.long()]
+            book_branch(book, branch, held, s, d, epsilon, neurons.sum, at_each)
         passes.append(SparsePass(branch, found, neurons, held, s, d, epsilon))
-    if book.active:
-        book_unshared(book, branches, neurons)
+    book_unshared(book, branches, lambda share: neurons.sum(neurons.values * neurons.at(share)))
     assert received is not None
     return Rows(geometry.inputs, found.positions, received), passes
 
@@ -265,37 +266,5 @@ def _split_sum(op: Op, relevance: Neurons, book: Booking) -> list[Relevance | No
     epsilon = epsilon_for(op.output, first, second)
     z = relevance.at(op.output.data)
     s = quotient(relevance.values, z, epsilon, first.nonnegative and second.nonnegative)
-    if book.active:
-        book.epsilon = book.epsilon + epsilon * relevance.sum(s * torch.copysign(torch.ones_like(z), z))
+    book_epsilon(book, s, z, epsilon, relevance.sum)
     return [relevance.holding(s * relevance.at(value.data)) for value in (first, second)]
-
-
-# --- the ledger -------------------------------------------------------------------------------------------------------
-
-
-def book_neurons(
-    book: Booking, branch: Branch, neurons: Neurons, given: Tensor, s: Tensor, d: Tensor, epsilon: float
-) -> None:
-    """What the bias and ε took in one branch, and what an empty negative branch created; see `passing.book_branch`."""
-    if not book.active:
-        return
-    if branch.bias is not None:
-        book.bias = book.bias + neurons.sum(s * branch.bias.flatten()[neurons.channels.long()])
-    signs = torch.copysign(torch.ones_like(d), d)
-    if epsilon == 0:
-        book.epsilon = book.epsilon + neurons.sum(given * (d == 0))
-    elif isinstance(branch.share, float) and branch.share < 0:
-        empty = d == 0
-        book.created = book.created - neurons.sum(given * empty)
-        book.epsilon = book.epsilon + epsilon * neurons.sum(s * ~empty * signs)
-    else:
-        book.epsilon = book.epsilon + epsilon * neurons.sum(s * signs)
-
-
-def book_unshared(book: Booking, branches: Sequence[Branch], neurons: Neurons) -> None:
-    """The share of R_k that no branch hands down; see `walk.book_unshared`."""
-    unshared: Any = 1.0
-    for branch in branches:
-        unshared = unshared - branch.share
-    if isinstance(unshared, Tensor):
-        book.epsilon = book.epsilon + neurons.sum(neurons.values * neurons.at(unshared))

@@ -85,7 +85,7 @@ def prune_neurons(
     assert arrived is not None
     new = surviving.holding(_redistribute(surviving, stats, arrived, columns))
     if book.active:
-        flipped = new.values * surviving.values < 0
+        flipped = new.values.sign() * surviving.values.sign() < 0
         columns["flipped"] = new.sum(flipped).long()
         columns["flipped_mass"] = new.sum(new.values.abs() * flipped)
         columns["neurons_after"] = new.sum(new.values != 0).long()

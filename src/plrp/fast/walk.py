@@ -32,6 +32,7 @@ from .selection import cut
 class FastWalk(Walk):
     """A walk on which relevance is a tensor or, where few neurons hold any, `Neurons` or `Rows` of it."""
 
+    kind = "fast"
     copies = 1  # how often the batch is stacked up in the relevance
 
     def __init__(self, *arguments: Any) -> None:

@@ -18,8 +18,8 @@ def trace(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor]) -> Trace
     `inputs` is a tensor with the batch on its first axis, or a tuple of such tensors for a model with several inputs.
     The model is not touched. An operation without a rule raises `UnsupportedOperation`.
     """
-    found = supported(record(model, inputs))
     verify(model, inputs)
+    found = supported(record(model, inputs))
     found.remember_state()
     return found
 

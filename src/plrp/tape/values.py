@@ -110,7 +110,8 @@ class Op:
     def recompute(self) -> list[Tensor]:
         """The outputs, from the inputs."""
         if self.map is not None:
-            return [self.map.apply(self.inputs[0].data, self.map.weight, self.map.bias)]
+            x = self.inputs[0].data.to(self.map.dtype)  # a folded BatchNorm may be wider than what the layer read
+            return [self.map.apply(x, self.map.weight, self.map.bias).to(self.output.dtype)]
         return [t for t in tensors_in(self.call([v.data for v in self.inputs])) if t.is_floating_point()]
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:

@@ -42,7 +42,7 @@ def verify(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], *, alwa
     if given[0].shape[0]:
         try:
             first = record(model, tuple(few))
-        except (RuntimeError, ValueError, TypeError):  # a model made for one size of batch
+        except Exception:  # a model made for one size of batch, or one that fails on any
             few, first = given, record(model, tuple(given))
         _look_twice(model, few, first)
     known.add(shapes)
@@ -53,28 +53,37 @@ def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace
         for op in first.unsupported:  # found with two samples though not with many: an axis as long as the batch
             raise unsupported(op, first.ops)
     _compare_output(model, given, first)
-    for distance in (1.0, 1e-3):  # a far input; a near one where the model takes another way far off
-        moved = _moved(given, distance)
-        try:
-            second = record(model, tuple(moved))
-        except (TraceError, UnsupportedOperation, ValueError, RuntimeError):  # it cannot take such an input
-            continue
-        if _same_operations(first, second):
-            _compare(first, second)
-            return
+    near: list[Trace | None] = []
+
+    def nearby() -> Trace | None:
+        if not near:
+            near.append(_record_moved(model, given, first, far=False))
+        return near[0]
+
+    second = _record_moved(model, given, first, far=True) or nearby()  # far off the model may go another way
+    if second is not None:
+        _compare(first, second, nearby)
 
 
-def _moved(given: Sequence[Tensor], distance: float) -> list[Tensor]:
-    """The inputs with the first sample moved: its own entries in another order, and noise of their size."""
+def _record_moved(model: Callable[..., Any], given: Sequence[Tensor], first: Trace, far: bool) -> Trace | None:
+    """The pass of inputs of which the first sample was moved; None where the model goes another way, or cannot."""
+    try:
+        second = record(model, tuple(_moved(given, far)))
+    except Exception:  # whatever the model says to such an input
+        return None
+    return second if _same_operations(first, second) else None
+
+
+def _moved(given: Sequence[Tensor], far: bool) -> list[Tensor]:
+    """The inputs with the first sample moved: its own entries in another order and noise of their size, or a little."""
     generator = torch.Generator().manual_seed(0)
     moved = []
     for x in given:
         sample = x[0].detach().flatten()
         order = torch.randperm(sample.numel(), generator=generator).to(x.device)
         noise = torch.randn(sample.numel(), generator=generator).to(x) * (sample.float().std(correction=0).to(x) + 1e-2)
-        far = sample[order] + 0.5 * noise if distance == 1.0 else sample + distance * noise
         changed = x.detach().clone()
-        changed[0] = far.view_as(x[0])
+        changed[0] = (sample[order] + 0.5 * noise if far else sample + 1e-3 * noise * (sample != 0)).view_as(x[0])
         moved.append(changed)
     return moved
 
@@ -87,8 +96,8 @@ def _compare_output(model: Callable[..., Any], given: Sequence[Tensor], first: T
     if len(alone) == len(recorded) and all(_close(a, b) for a, b in zip(alone, recorded, strict=True)):
         return
     raise TraceError(
-        "The model gives another output while it is recorded than by itself: it writes into memory in a way that plrp "
-        "does not see, keeps state between calls, or is random. Write the in-place steps out of place."
+        "The model gives a different output while being recorded than by itself: it writes into memory in a way that "
+        "plrp does not see, keeps state between calls, or is random. Write the in-place steps out of place."
     )
 
 
@@ -99,18 +108,29 @@ def _same_operations(first: Trace, second: Trace) -> bool:
     return form(first) == form(second)
 
 
-def _compare(first: Trace, second: Trace) -> None:
-    """What differs between two passes of the same operations must be on the tape, and the first sample's."""
+def _compare(first: Trace, second: Trace, nearby: Callable[[], Trace | None]) -> None:
+    """What differs between two passes of the same operations must be on the tape, and the first sample's.
+
+    A factor may differ far off: as a gate it takes no relevance, if it stays the same nearby.
+    """
     partner = {id(a): b for a, b in zip(first.ops, second.ops, strict=True)}
+
+    def gates(op: Op) -> bool:
+        near = nearby() if op.kind in ("mul", "div") else None
+        if near is None:
+            return False
+        same = near.ops[[id(one) for one in first.ops].index(id(op))]
+        return all(map(_unchanged, _constants(op), _constants(same)))
+
     for op in reversed(first.reached()):  # in order of execution, those that relevance comes to
         other = partner[id(op)]
         for a, b in zip(_constants(op), _constants(other), strict=False):
-            if not _unchanged(a, b):
+            if not _unchanged(a, b) and not gates(op):
                 raise UnsupportedOperation(
                     f"`{spelled(op.function)}` ('{op.name}') reads a number that depends on the input but is not on "
-                    "the tape, so its relevance would be lost: it comes from a function that hides what it does "
-                    "(scripted, compiled, numpy, integers, another thread). Compute it with torch functions on "
-                    "floating-point tensors."
+                    "the tape, so its relevance would be lost: it comes from comparisons or integers, or from a "
+                    "function that hides what it does (scripted, compiled, numpy, another thread). Compute it with "
+                    "torch functions on floating-point tensors."
                 )
         for a, b in zip(op.outputs, other.outputs, strict=True) if isinstance(first.output, Tensor) else ():
             if not _others_unchanged(a, b):

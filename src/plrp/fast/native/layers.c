@@ -4,7 +4,7 @@
 
 /* --- weights ---------------------------------------------------------------------------------------------------- */
 
-/* Weights as the loops below read them, as `neurons.Weight` states them: (outputs, taps, inputs of the group), from
+/* Weights as the loops below read them, as `maps.Weight` states them: (outputs, taps, inputs of the group), from
    (outputs, inputs, taps); per channel scaled, and cut to a sign: part 0 all, 1 positive, −1 negative. Only the channels that are wanted and not yet there.
 
    Rows that are kept from one call to the next have a mark each: a fingerprint of the raw row and its scale, or UNMADE,
@@ -348,7 +348,7 @@ static int taps_outside(const int32_t *taps, int64_t size, int64_t rows) {
 static const char *const NO_ROW = "a tap reads a row that is not there";
 
 /* One layer over the neurons that hold relevance, in any of three ways (`what`): 1 contributions Σ_j n_jk into d
-   (`neurons.contributions`), 2 Σ_k w_jk s_k into taken, times the rows if they are given (`neurons.handed`), 3 both at once
+   (`layers.contributions`), 2 Σ_k w_jk s_k into taken, times the rows if they are given (`layers.hand`), 3 both at once
    with the quotient between (`rules.quotient`).
    layer(what, places, positions, begins, channels, taps, kernel, inputs, outputs, groups, weight, rows, d, s, taken,
    read, samples, axis, inner, reach, given, bias, epsilon, one_sign, threads) */

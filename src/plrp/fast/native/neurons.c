@@ -30,7 +30,7 @@ const char *fault_of(array positions, array begins, array channels, int64_t widt
 /* --- lists of neurons ------------------------------------------------------------------------------------------- */
 
 /* Single neurons in any order, brought into the order of positions; what lands on one neuron is added up; as
-   `neurons.regrouped` states it. regroup(at, channels, values, neurons, places, width, out_positions, out_begins,
+   `neurons.regroup` states it. regroup(at, channels, values, neurons, places, width, out_positions, out_begins,
    out_channels, out_values) → number of positions. `at` are positions < places, or negative: such a neuron goes nowhere.
    `width` is the number of channels. */
 ENTRY(regroup) {
@@ -173,7 +173,7 @@ ENTRY(flat) {
 
 /* --- where a layer's outputs read ------------------------------------------------------------------------------- */
 
-/* As `neurons.plan` states it. plan(out_positions, places, map, in_positions, taps, geometry …) → number of input positions.
+/* As `layers.plan` states it. plan(out_positions, places, map, in_positions, taps, geometry …) → number of input positions.
    map (samples × input plane) is scratch; taps[q · kernel + t] becomes the row of the input position that tap t of output
    position q reads, −1 in the padding. */
 ENTRY(plan) {
@@ -332,7 +332,7 @@ ENTRY(spread) {
     return between("spread", spread_some, 1 << 15, given, count);
 }
 
-/* Add relevance to rows, as `neurons.added` states it. add(total, width, where, count, values, begins, channels): row
+/* Add relevance to rows, as `neurons.add` states it. add(total, width, where, count, values, begins, channels): row
    where[q] takes values[q], or with `begins`, the neurons begins[q] … begins[q + 1] at their channels */
 ENTRY(add) {
     (void)self;

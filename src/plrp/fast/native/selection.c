@@ -4,7 +4,7 @@
 
 /* --- selection of θ --------------------------------------------------------------------------------------------- */
 
-/* As `selection.statistics` and `selection.ascending` state it. C(v) is the sum of all entries ≤ v: sums per binary exponent, added in ascending order in float64. Sums within an
+/* As `selection.statistics` and `pruning.ascending` state it. C(v) is the sum of all entries ≤ v: sums per binary exponent, added in ascending order in float64. Sums within an
    exponent are exact, so they may be taken in any order. θ is found digit by digit: sums over 2048 bins of the upper
    eleven bits (exponent and three bits of the mantissa) tell in which bin C passes the limit, then eleven more bits
    within it, then the last nine, where a bin is one value. */
@@ -346,7 +346,7 @@ static void thin_some(void *context, int64_t item) {
     }
 }
 
-/* The survivors in place, times λ, as `neurons.thinned` states it. thin(values, rows, each, stats, out, threads) */
+/* The survivors in place, times λ, as `neurons.thin` states it. thin(values, rows, each, stats, out, threads) */
 ENTRY(thin) {
     (void)self;
     array values, stats, out;
