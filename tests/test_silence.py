@@ -310,8 +310,8 @@ def test_samples_in_another_order_are_refused(step: Callable[[Tensor], Tensor]) 
 
 
 def test_a_maximum_against_a_wider_constant_books_what_the_constant_wins() -> None:
-    layer = nn.Linear(6, 3).eval()
-    found = plrp.explain(lambda x: torch.maximum(layer(x)[:, None], torch.randn(4, 3)).sum(1), torch.randn(2, 6))
+    layer, constant = nn.Linear(6, 3).eval(), torch.randn(4, 3)
+    found = plrp.explain(lambda x: torch.maximum(layer(x)[:, None], constant).sum(1), torch.randn(2, 6))
     assert found.closing().max() < 1e-6
 
 

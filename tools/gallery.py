@@ -1,4 +1,4 @@
-"""Make the pictures of the README and of docs/how-to/photographs.md: `python tools/gallery.py` (about two minutes of one core).
+"""Make the pictures of README and docs/how-to/photographs.md: `python tools/gallery.py` (two minutes of one core).
 
 The photographs ship with scikit-image and may be published: cat and coffee cup (CC0), astronaut and space shuttle
 (NASA, public domain), rocket (SpaceX, public domain), Hubble deep field (NASA, public domain), brick, grass and gravel

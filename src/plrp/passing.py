@@ -299,7 +299,7 @@ def _group_scale_and_shift(op: Op, x: Tensor, channels: tuple[int, ...]) -> tupl
     if own_statistics:
         per_group = x.shape[1] // groups
         grouped = x.reshape(x.shape[0], groups, per_group * x.shape[2:].numel())
-        mean = grouped.mean(2).repeat_interleave(per_group, 1).view(x.shape[0], -1, *(1,) * (x.dim() - 2))
+        mean = grouped.mean(2).repeat_interleave(per_group, 1).view(*x.shape[:2], *(1,) * (x.dim() - 2))
         variance = grouped.var(2, unbiased=False).repeat_interleave(per_group, 1).view_as(mean)
     else:
         mean, variance = mean.to(x.dtype).view(channels), variance.to(x.dtype).view(channels)

@@ -25,7 +25,8 @@ from .values import Op, Value, tensors_in
 
 CLOSE = 1e-4  # relative to the largest entry: the same arithmetic, in another order at most
 
-_verified: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
+# By the id of a model, while it lives. (Not a WeakKeyDictionary: a Ctrl-C in one of its callbacks would be lost.)
+_verified: dict[int, tuple[weakref.ref[Any], set[Any]]] = {}
 
 
 def verify(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], *, always: bool = False) -> None:
@@ -33,10 +34,7 @@ def verify(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], *, alwa
     given = check_inputs(inputs)
     few = [x[:2] for x in given]  # what depends on the others shows in two samples as in many
     shapes = tuple((tuple(x.shape), x.dtype, x.device) for x in few)
-    try:
-        known = _verified.setdefault(model, set())
-    except TypeError:  # cannot be referred to weakly, or has no hash
-        known = set()
+    known = _shapes_of(model)
     if shapes in known and not always:
         return
     if given[0].shape[0]:
@@ -46,6 +44,21 @@ def verify(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], *, alwa
             few, first = given, record(model, tuple(given))
         _look_twice(model, few, first)
     known.add(shapes)
+
+
+def _shapes_of(model: Any) -> set[Any]:
+    """The shapes for which a model has been verified, to be added to."""
+    entry = _verified.get(id(model))
+    if entry is not None and entry[0]() is model:
+        return entry[1]
+    try:
+        alive, shapes = weakref.ref(model), set[Any]()
+    except TypeError:  # what cannot be referred to is looked at every time
+        return set()
+    for key in [key for key, (other, _) in list(_verified.items()) if other() is None]:
+        _verified.pop(key, None)
+    _verified[id(model)] = alive, shapes
+    return shapes
 
 
 def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace) -> None:
