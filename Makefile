@@ -32,6 +32,7 @@ CORE := $(FORMULAS) $(patsubst %, tests/test_%.py, \
 	errors invariance interop networks own_rules pieces pruning_edges theta trace walk zennit) tests/metrics
 
 test-all: test sanitize ## the same, whole networks at full size, sanitizers, and the core without its fast code
+	@$(PYTHON) tools/setup.py test-all
 	$(BIN)/python -m pytest -q -n 2 -m slow
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" --reference $(CORE) tests/fast
 	PLRP_NATIVE=0 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(CORE) tests/fast

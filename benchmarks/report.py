@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from timing import ratio
 
-PARTS = ("engine", "growth", "lambda_sweep", "memory", "threshold", "sequences", "metrics", "logos")
+PARTS = ("engine", "growth", "lambda_sweep", "memory", "threshold", "sequences", "checks", "metrics", "logos")
 Parts = Mapping[str, Mapping[str, Any]]  # what the parts wrote, by part
 
 FORWARD = "forward"
@@ -177,6 +177,30 @@ def many(parts: Parts) -> Table:
     return Table("Many explanations", header, found, notes)
 
 
+def over_hundred(rounds: Sequence[Mapping[str, float]]) -> list[float]:
+    """The cost of 100 explanations of one model and shape over what it would be without their checks, by round."""
+    whole = [r["first"] + 99 * r["later"] for r in rounds]
+    spent = [r["first in checks"] + 99 * r["later in checks"] for r in rounds]
+    return [w / (w - s) for w, s in zip(whole, spent, strict=True)]
+
+
+def checks(parts: Parts) -> Table:
+    """What the checks of every model and input cost."""
+    found = []
+    for r in rows(parts, "checks"):
+        rounds = r["seconds"]
+        first = ratio(rounds, "first in checks", FORWARD)
+        each = statistics.median(s["later in checks"] / (s["later"] - s["later in checks"]) for s in rounds)
+        total = statistics.median(over_hundred(rounds)) - 1
+        found.append([r["model"], number(first), f"{each:.1%}", f"{total:.1%}"])
+    note = (
+        "Checks of the first explanation (the second look at the model among them) in forward passes, of a later one, "
+        "and over 100 explanations of one model and shape, relative to the explanations without them."
+    )
+    header = ["model", "first, forward passes", "later", "over 100"]
+    return Table("Checks of model and input", header, found, [note] if found else [])
+
+
 def metrics(parts: Parts) -> Table:
     """plrp.metrics beside Quantus."""
     found = []
@@ -230,7 +254,7 @@ def tables(parts: Parts) -> Iterator[Table]:
     """All tables that have rows, the one first and the goals last."""
     from goals import judged
 
-    for make in (many, selection, metrics, logos, memory, cost, growth, judged):
+    for make in (many, selection, checks, metrics, logos, memory, cost, growth, judged):
         found = make(parts)
         if found.rows:
             yield found

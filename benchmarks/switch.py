@@ -1,12 +1,12 @@
-"""Where following single neurons pays: explanations of one trace with the switch at several shares, and in stacks.
+"""Where sparse propagation pays: explanations of one trace with the switch at several shares, and in stacks.
 
     python benchmarks/switch.py --model resnet50
 
-`limits.NEURONS_BELOW` is the share of a layer's outputs up to which neurons are followed instead of convolving; the
-columns are trial values of it. Below, twenty values of p in stacks of so many samples (`limits.STACKED_SAMPLES`; 1: one
-by one), batches in which every sample goes its own way, or all go the way of the fullest, and W⁺ remembered or made
-anew. Everything as multiples of the forward pass, medians of interleaved rounds. Not part of `make bench`: it is how
-the constants were chosen.
+`limits.NEURONS_BELOW` is the share of a layer's outputs up to which neurons are propagated one by one instead of
+convolving; the columns are trial values of it. Below, twenty values of p in stacks of so many samples
+(`limits.STACKED_SAMPLES`; 1: one by one), batches in which every sample goes its own way, or all go the way of the
+fullest, and W⁺ remembered or made anew. Everything as multiples of the forward pass, medians of interleaved rounds.
+Not part of `make bench`: it is how the constants were chosen.
 """
 
 from __future__ import annotations

@@ -261,6 +261,7 @@ class Cut:
     sparsity_gain: float | None = None
     measure: str = "zeros"
     layers: dict[str, float] = field(default_factory=dict)
+    groups: dict[str, list[int]] = field(default_factory=dict)  # by tensor: the group of each entry
 
     def thresholds(self, r: Tensor, p: float | None = None) -> tuple[float, float]:
         p_positive = self.p if p is None else p
@@ -302,15 +303,37 @@ def rescale_survivors(r: Tensor, mask: Tensor) -> Tensor:
     return out
 
 
-def prune(r: Tensor, readers: list[tuple[list[Branch], Tensor]], skip: Tensor, cut: Cut, p: float | None) -> Pruned:
+def surviving_groups(r: Tensor, groups: list[int], cut: Cut, p: float | None) -> tuple[Tensor, tuple[float, float]]:
+    """The mask of whole groups, each weighed by its mass of either sign; and θ over these masses."""
+    names = sorted(set(groups))
+    ups, downs = (
+        r.new_tensor([sum(max(sign * float(v), 0.0) for v, g in zip(r, groups, strict=True) if g == n) for n in names])
+        for sign in (1, -1)
+    )
+    theta = cut.thresholds(ups, p)[0], cut.thresholds(-downs, p)[1]
+    stays = {n for n, up, down in zip(names, ups, downs, strict=True) if up > theta[0] or down > theta[1]}
+    return torch.tensor([float(g in stays) for g in groups], dtype=r.dtype), theta
+
+
+def prune(
+    r: Tensor,
+    readers: list[tuple[list[Branch], Tensor]],
+    skip: Tensor,
+    cut: Cut,
+    p: float | None,
+    groups: list[int] | None = None,
+) -> Pruned:
     """Cut the total relevance r of one tensor, and redistribute.
 
     readers: the rule's branches and the output relevance R_k of every conv/linear that reads the tensor.
     skip: relevance that came over all other readers; r = Σ handed down + skip.
     """
-    theta_positive, theta_negative = cut.thresholds(r, p)
-    mask = ((r > theta_positive) | (-r > theta_negative)).to(r.dtype)
-    result = Pruned(r, mask, (theta_positive, theta_negative))
+    if groups is None:
+        theta = cut.thresholds(r, p)
+        mask = ((r > theta[0]) | (-r > theta[1])).to(r.dtype)
+    else:
+        mask, theta = surviving_groups(r, groups, cut, p)
+    result = Pruned(r, mask, theta)
     if bool(((mask == 0) & (r != 0)).any()):
         if cut.redistribution == "lambda":
             result.relevance = rescale_survivors(r, mask) if cut.conserve else r * mask
@@ -322,9 +345,9 @@ def prune(r: Tensor, readers: list[tuple[list[Branch], Tensor]], skip: Tensor, c
                 masked = [Branch(mask[:, None] * q.n, q.bias, q.factor, q.epsilon) for q in parts]
                 again = again + hand_down(masked, upper).relevance
             result.relevance = again + mask * skip
-    turned = (result.relevance * r < 0) & (mask == 1)
-    result.flipped = int(turned.sum())
-    result.flipped_mass = float(result.relevance[turned].abs().sum())
+    flipped = (result.relevance * r < 0) & (mask == 1)
+    result.flipped = int(flipped.sum())
+    result.flipped_mass = float(result.relevance[flipped].abs().sum())
     return result
 
 
@@ -484,7 +507,9 @@ def walk(
         names = [step.name for step, _, _ in readers if step.name not in first]
         if cut is not None and names:
             p = next((cut.layers[n] for n in names if n in cut.layers), None)
-            result.pruned[name] = prune(r, [(parts, upper) for _, parts, upper in readers], skip, cut, p)
+            result.pruned[name] = prune(
+                r, [(parts, upper) for _, parts, upper in readers], skip, cut, p, cut.groups.get(name)
+            )
             r = result.pruned[name].relevance
         result.relevance[name] = r
         return r
@@ -586,8 +611,9 @@ def mass(row: dict[str, Any], side: str) -> float:
 
 
 def lost(row: dict[str, Any]) -> float:
-    """What a ledger row says did not go down: absorbed by bias and ε, dropped, less what was created."""
-    return row["absorbed_bias"] + row["absorbed_epsilon"] + (row.get("dropped") or 0.0) - row["created"]
+    """What a ledger row says did not go down: absorbed, taken by a softmax, dropped, less what was created."""
+    taken = row["absorbed_bias"] + row["absorbed_constant"] + row["absorbed_epsilon"] + row["softmax"] + row["dropped"]
+    return taken - row["created"]
 
 
 def ledger_gaps(explanation: Any, scores: Tensor) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""The walls of the house: who may import whom (DESIGN, section 7), read from the source and not from what runs.
+"""The walls of the house: who may import whom, read from the source and not from what runs.
 
 `tools/architecture.py` reads the imports and holds the order of the storeys; what is forbidden stands here.
 """
@@ -29,6 +29,7 @@ finally:
 CHOOSES_THE_WALK = "engine.py"  # the one file that may import plrp.fast
 # Methods that reach upward, each within a function and through the table of contents: `import plrp; plrp.explain`.
 UPWARD = {("tape/trace.py", f"Trace.{method}") for method in ("explain", "sweep", "rows")}
+UPWARD |= {("explanation.py", "Explanation.save")}
 NEVER = {"zennit", "captum", "quantus", "lxt"}  # oracles and peers: tests and benchmarks only
 IMPORTS_FAST = re.compile(r"^(from|import) plrp\.fast\b|^from plrp import .*\bfast\b", re.MULTILINE)
 WITHOUT_FAST = [f"tests/test_{name}.py" for name in ("gain_oracle", "ledger", "trace")]

@@ -81,6 +81,16 @@ def parts() -> dict[str, dict[str, Any]]:
             "batches": {"plrp LRP": 128, "Zennit": 256},
             "seconds": [{"plrp LRP": 2.0, "Zennit": 6.0, "forward": 1.0}],
         },
+        "checks": {
+            "rows": [
+                {
+                    "model": "ResNet-50, batch 1",
+                    "seconds": [
+                        {"first": 8.0, "first in checks": 3.0, "later": 5.05, "later in checks": 0.05, "forward": 1.0}
+                    ],
+                }
+            ]
+        },
         "metrics": {
             "rows": [
                 {
@@ -110,6 +120,15 @@ def test_a_ratio_is_the_median_of_quotients_within_rounds() -> None:
     rounds.append({"a": 8.0, "b": 2.0})
     assert timing.ratio(rounds, "a", "b") == 2.5
     assert timing.ratio(rounds, "a", "missing") is None
+
+
+def test_the_cost_of_checks_is_that_of_100_explanations_of_which_one_is_the_first(
+    parts: dict[str, dict[str, Any]],
+) -> None:
+    assert report.checks(parts).rows == [["ResNet-50, batch 1", "3.00", "1.0%", "1.6%"]]  # (3 + 99 · 0.05) / (100 · 5)
+    (record,) = [r for r in goals.verdicts(parts) if "checks" in r["what"]]
+    assert record["measured"]["ResNet-50, batch 1"] == pytest.approx(1 + 7.95 / 500)
+    assert record["verdict"] == "met"
 
 
 def test_every_method_runs_once_in_every_round() -> None:

@@ -61,6 +61,8 @@ print(code, *{"torch", "numpy"} & set(sys.modules), file=sys.stderr)
         ("explain photo.jpg -p 2", 2),
         ("sweep", 2),
         ("sweep --set p=[0] --limit 0", 2),
+        ("explain photo.jpg --composite epsilon-minus", 2),
+        ("genomics explain x.fa --model m.pt --out out --composite epsilon-minus", 2),
     ],
 )
 def test_help_and_wrong_usage_wait_for_no_torch(words: str, code: int) -> None:
@@ -82,9 +84,13 @@ def test_an_interruption_while_torch_is_imported_shows_no_traceback(tmp_path: Pa
 )
 def test_the_version_says_which_code_explains(native: str, said: str) -> None:
     environment = {**os.environ, "PLRP_NATIVE": native}
-    command = [sys.executable, "-m", "plrp.cli", "--version"]
+    command = [sys.executable, "-m", "plrp" if native == "0" else "plrp.cli", "--version"]
     found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
     assert found.startswith(f"plrp {plrp.__version__}, torch {torch.__version__}; {said}")
+
+
+def test_commands_know_the_composites_without_torch() -> None:
+    assert set(cli.arguments.COMPOSITES) == {"auto", *plrp.composites.names()}
 
 
 def test_functions_named_as_their_modules_stay_functions() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from pages import PAGES, ROOT, Block, blocks, three_lines
 from plrp.cli import build_parser
-from plrp.tape import operations
+from plrp.tape import own_rules
 
 LANGUAGES = {"python", "bash", "text", "toml"}
 
@@ -35,7 +35,7 @@ def execute(block: Block, namespace: dict[str, object]) -> str:
 
 @pytest.fixture(autouse=True)
 def _rules_of_a_page_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "_REGISTERED", dict(operations._REGISTERED))
+    monkeypatch.setattr(own_rules, "_REGISTERED", dict(own_rules._REGISTERED))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

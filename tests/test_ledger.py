@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -15,7 +16,8 @@ from plrp import rules
 
 EVERY_ROW = {
     "sample", "entry", "layer", "op", "rule", "mass_in_positive", "mass_in_negative", "mass_out_positive",
-    "mass_out_negative", "absorbed_bias", "absorbed_epsilon", "created",
+    "mass_out_negative", "absorbed_bias", "absorbed_constant", "absorbed_epsilon", "softmax", "created",
+    "cancellation", "amplification",
 }  # fmt: skip
 PRUNED_ROW = {
     "neurons_before", "neurons_after", "theta_positive", "theta_negative", "p_positive", "p_negative",
@@ -210,6 +212,15 @@ def test_printing_an_explanation_shows_a_readable_table(pruning):
         assert name in text
     assert max(map(len, text.splitlines())) <= 200
     assert "<table" in explanation._repr_html_()
+
+
+def test_names_in_a_printed_explanation_are_escaped():
+    model, x = mixed(torch.float32)
+    composite = copy.copy(plrp.explain(model, x).composite)
+    composite.name, composite.reason = "<b>mine", "a < b & c"
+    shown = plrp.explain(model, x, composite=composite)._repr_html_()
+    assert "<b>" not in shown
+    assert "&lt;b&gt;mine (a &lt; b &amp; c)" in shown
 
 
 def test_survivors_are_the_neurons_left_in_a_layers_input_strongest_first():

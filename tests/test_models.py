@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import http.server
+import importlib
 import io
 import os
 import pickle
@@ -23,6 +24,7 @@ from plrp import models
 from plrp.models.checkpoints import CheckpointError, load_weights, read_state_dict
 from plrp.models.downloads import DownloadError, fetch
 from plrp.models.loading import ModelError, load
+from plrp.models.sources import source_files
 
 SMALL = """
 import torch
@@ -150,6 +152,40 @@ def test_a_file_that_does_not_import_says_why(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("import nonexistent_package\n")
     with pytest.raises(ModelError, match=r"could not be imported: ModuleNotFoundError: .*nonexistent_package"):
         load(f"{tmp_path / 'bad.py'}:build")
+
+
+def test_a_file_beside_a_model_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "version2.py").write_text("width = 5\n")
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "linked_layers.py").symlink_to("../shared/version2.py")
+    net = tmp_path / "net" / "net.py"
+    net.write_text("import linked_layers\nfrom torch import nn\nmodel = nn.Linear(linked_layers.width, 1)\n")
+    assert list(source_files(net)) == ["net.py", "linked_layers.py"]
+    assert load(f"{net}:model").module.in_features == 5
+
+
+def test_modules_of_the_program_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program's own `host_layers` is out of the way while a model of the same import is built, and no longer."""
+    for name, width in (("program", 1), ("net", 5)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "host_layers.py").write_text(f"width = {width}\n")
+    net = tmp_path / "net" / "net.py"
+    net.write_text(
+        "import host_layers\nfrom torch import nn\n"
+        "def build():\n    import host_layers as late\n    return nn.Linear(host_layers.width, late.width)\n"
+        "def broken():\n    raise RuntimeError\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "program")
+    own = importlib.import_module("host_layers")
+    for _ in range(2):
+        module = load(f"{net}:build").module
+        assert (module.in_features, module.out_features) == (5, 5)
+        assert sys.modules["host_layers"] is own
+    with pytest.raises(ModelError):
+        load(f"{net}:broken")
+    assert sys.modules["host_layers"] is own
+    monkeypatch.delitem(sys.modules, "host_layers")
 
 
 def test_what_a_file_does_not_take(file: Path) -> None:

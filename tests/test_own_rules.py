@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from torch import Tensor, nn
 
 import plrp
 from plrp import rules
+from plrp.errors import UnsupportedOperation
 from plrp.tape.maps import LinearMap, Weight
 
 
@@ -148,3 +152,228 @@ def test_steps_without_a_choice_of_rule_are_told_from_unknown_names() -> None:
         plrp.explain(model, x, layers=["relu"])
     with pytest.raises(ValueError, match="no layer 'rulu'"):
         plrp.explain(model, x, layers=["rulu"])
+
+
+# --- rules for operations ---------------------------------------------------------------------------------------------
+
+
+class Step(nn.Module):
+    """A step between two layers."""
+
+    def __init__(self, step: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.below, self.above, self.step = nn.Linear(4, 6), nn.Linear(6, 3), step
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.above(self.step(self.below(x)))
+
+
+X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def _no_rule_outlives_its_test() -> Iterator[None]:
+    before = plrp.registered_rules()
+    yield
+    assert plrp.registered_rules() == before
+
+
+def half(relevance: Tensor, output: Tensor, x: Tensor) -> Tensor:
+    return relevance / 2
+
+
+def test_a_rule_is_in_force_within_its_context_alone() -> None:
+    model = Step(torch.sinc).eval()
+    with plrp.rules_for({torch.sinc: "pass"}):
+        whole = plrp.explain(model, X)
+        with plrp.rules_for({torch.sinc: half}):
+            inner = plrp.explain(model, X)
+        assert torch.equal(plrp.explain(model, X).relevance, whole.relevance)
+    torch.testing.assert_close(inner.relevance, whole.relevance / 2)
+    assert inner.closing().max() > 0.1  # the ledger, written now, is of the rule of then: half is lost
+    assert whole.closing().max() < 1e-6
+    with pytest.raises(UnsupportedOperation, match="sinc"):
+        plrp.explain(model, X)
+    assert plrp.registered_rules() == {}
+
+
+def test_a_rule_given_to_a_call_goes_before_others() -> None:
+    model = Step(torch.sinc).eval()
+    with plrp.rules_for({torch.sinc: half}):
+        whole = plrp.explain(model, X, rules={torch.sinc: "pass"})
+        traced = plrp.trace(model, X)
+    assert whole.closing().max() < 1e-6
+    torch.testing.assert_close(traced.explain().relevance, whole.relevance / 2)  # a trace keeps its rules
+    assert plrp.check(model, X, rules={torch.sinc: "pass"})
+    assert not plrp.check(model, X)
+
+
+def test_the_context_of_one_thread_is_not_anothers() -> None:
+    model, found = Step(torch.sinc).eval(), list[Any]()
+
+    def elsewhere() -> None:
+        try:
+            found.append(plrp.explain(model, X))
+        except UnsupportedOperation as error:
+            found.append(error)
+
+    with plrp.rules_for({torch.sinc: "pass"}):
+        worker = threading.Thread(target=elsewhere)
+        worker.start()
+        worker.join()
+        assert plrp.explain(model, X).closing().max() < 1e-6
+    assert isinstance(found[0], UnsupportedOperation)
+
+
+def shares(relevance: Tensor, output: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    return relevance / 4, relevance * 3 / 4
+
+
+def test_one_entry_of_the_tape_can_have_a_rule_of_its_own() -> None:
+    """The other products of the model, gates and constant factors, keep plrp's."""
+
+    def step(h: Tensor) -> Tensor:
+        gated = h * torch.sigmoid(h.flip(1))
+        return 2 * gated * (gated.flip(1) + 1)
+
+    model = Step(step).eval()
+    with pytest.raises(UnsupportedOperation, match=r"\('mul#3'\).*rules=\{'mul#3': rule\}"):
+        plrp.explain(model, X)
+    found = plrp.explain(model, X, rules={"mul#3": shares})
+    assert found.closing().max() < 1e-6
+    assert {row["rule"] for row in found.ledger if row["layer"] == "mul#3"} == {"shares"}
+    with pytest.raises(TypeError, match="names an entry of one model's tape"):
+        plrp.register_rule("mul#3", shares)
+
+
+@pytest.mark.parametrize("spelling", [torch.mul, torch.Tensor.mul, torch.multiply, torch.Tensor.__mul__])
+@pytest.mark.parametrize("step", [lambda h: h * h.flip(1), lambda h: torch.multiply(h, h.flip(1))])
+def test_a_rule_holds_however_the_model_spells_the_function(spelling: Any, step: Any) -> None:
+    assert plrp.explain(Step(step).eval(), X, rules={spelling: shares}).closing().max() < 1e-6
+
+
+def test_an_in_place_call_stays_one_under_a_rule() -> None:
+    model = Step(lambda h: h.mul_(1.5).relu_()).eval()
+    found = plrp.explain(model, X, rules={torch.relu: half})
+    expected = plrp.explain(Step(lambda h: torch.relu(1.5 * h)).eval(), X)
+    torch.testing.assert_close(found.relevance, expected.relevance / 2)
+    torch.testing.assert_close(found.logits, expected.logits)
+
+
+class Squash(nn.Module):
+    """A module with a step that plrp has no rule for."""
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        return torch.special.erfcx(x.relu()).cumprod(1) * scale
+
+
+class Wider(Squash):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Squash, Wider])
+def test_a_module_with_a_rule_is_one_entry(kind: type[nn.Module]) -> None:
+    module = kind()
+    model = Step(lambda h: module(h, scale=2.0)).eval()
+    model.module = module  # type: ignore[assignment]
+    with pytest.raises(UnsupportedOperation):
+        plrp.explain(model, X)
+    trace = plrp.trace(model, X, rules={Squash: "pass"})
+    assert [op.name for op in trace.ops] == ["below", "module", "above"]
+    torch.testing.assert_close(trace.output, model(X))
+    assert trace.explain().closing().max() < 1e-6
+    hooks = torch.nn.modules.module
+    assert not hooks._global_forward_hooks
+    assert not hooks._global_forward_pre_hooks
+    assert not module._forward_hooks
+
+
+def test_a_module_that_fails_leaves_nothing_behind() -> None:
+    class Fails(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("no")
+
+    fails = Fails()
+
+    def step(h: Tensor) -> Tensor:
+        try:
+            return fails(h)
+        except RuntimeError:
+            return 2 * h
+
+    assert plrp.explain(Step(step).eval(), X, rules={Fails: "pass"}).closing().max() < 1e-6
+    assert not torch.nn.modules.module._global_forward_hooks
+
+
+def test_a_declared_constant_is_one() -> None:
+    model = Step(lambda h: h / (h.std(1, keepdim=True) + 0.1)).eval()
+    found = plrp.explain(model, X, rules={torch.std: "constant"})
+    assert found.closing().max() < 1e-6
+    scaled = Step(lambda h: h * (1 + h.abs().amax().item())).eval()
+    assert plrp.explain(scaled, X[:1], rules={torch.Tensor.item: "constant"}).closing().max() < 1e-6
+    hidden = Step(lambda h: h + (100 * h).long().float()).eval()  # what nobody declared is still noticed
+    with pytest.raises(UnsupportedOperation, match="not on the tape"):
+        plrp.explain(hidden, X, rules={torch.std: "constant"})
+
+
+def test_registered_rules_are_listed_and_taken_back() -> None:
+    model = Step(torch.sinc).eval()
+    plrp.register_rule(torch.sinc, "pass")
+    assert plrp.registered_rules() == {torch.sinc: "pass"}
+    assert plrp.explain(model, X).closing().max() < 1e-6
+    plrp.unregister_rule(torch.sinc)
+    assert plrp.registered_rules() == {}
+    with pytest.raises(UnsupportedOperation):
+        plrp.explain(model, X)
+
+
+def test_a_registered_rule_that_replaces_plrps_own_says_so() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plrp.register_rule(torch.sinc, "pass")
+    try:
+        with pytest.warns(UserWarning, match=r"`torch\.mul` replaces plrp's own rule for `mul` in every model"):
+            plrp.register_rule(torch.mul, shares)
+        with pytest.warns(UserWarning, match="replaces plrp's own rule for `relu`"):
+            plrp.register_rule(torch.Tensor.relu_)(half)
+    finally:
+        for function in (torch.sinc, torch.mul, torch.Tensor.relu_):
+            plrp.unregister_rule(function)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # within a context nothing else is touched, and nothing is said
+        with plrp.rules_for({torch.mul: shares}):
+            pass
+
+
+def test_what_is_no_rule_is_refused() -> None:
+    with pytest.raises(ValueError, match="choose one of pass, proportional"):
+        plrp.explain(Step(torch.sinc), X, rules={torch.sinc: "pas"})
+    with pytest.raises(TypeError, match="mapping"), plrp.rules_for([torch.sinc]):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(TypeError, match="class of modules"):
+        plrp.explain(Step(torch.sinc), X, rules={nn.ReLU(): "pass"})
+
+
+def test_a_named_rule_in_place_of_plrps_own_is_taken_by_the_fast_walk_too() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(36, 3)).eval()
+    x = torch.rand(2, 3, 8, 8)
+    for given in ({torch.nn.functional.avg_pool2d: "proportional"}, {torch.relu: "proportional"}):
+        found, expected = _both(model, x, rules=given)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    maxima = nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)).eval()
+    winners = plrp.explain(maxima, x).relevance
+    found, expected = _both(maxima, x, rules={torch.nn.functional.max_pool2d: lambda r, y, h: torch.zeros_like(h)})
+    assert not found.any()
+    assert torch.equal(found, expected)
+    found, expected = _both(maxima, x, rules={torch.nn.functional.max_pool2d: "proportional"})
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found, winners, rtol=1e-3, atol=1e-5)  # a maximum is linear in its winner
+
+
+def test_pass_for_a_call_with_several_inputs_is_refused() -> None:
+    with pytest.raises(UnsupportedOperation, match="'pass' is for one input"):
+        plrp.explain(Step(lambda h: h * h.flip(1)).eval(), X, rules={torch.mul: "pass"})
+    with pytest.raises(UnsupportedOperation, match="'pass' is for one input"):
+        plrp.explain(Step(lambda h: torch.atan2(h, h.flip(1))).eval(), X, rules={"atan2": "pass"})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
+import weakref
 from collections import Counter
 
 import pytest
@@ -124,3 +126,30 @@ def test_causes_of_failures_are_told_once_each_in_the_order_they_came() -> None:
     assert by_cause(failures[:3]) == "2 parts (0, 2): ValueError; part 1: no light"
     many = by_cause([Failure(k, "ValueError", f"cause {k}") for k in range(NAMED + 1)])
     assert many.endswith(f"part {NAMED - 1}: cause {NAMED - 1} …")
+
+
+def test_a_ctrl_c_that_a_callback_swallowed_stops_the_work_at_its_next_step() -> None:
+    """Python drops what is raised inside the callback of a weak reference; there the interrupt arrives."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with display.keep_interrupts(), display.progress("explaining", 3, False) as step:
+            step(1)
+            thing = type("Thing", (), {})()
+            _ref = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+            del thing
+            with pytest.raises(KeyboardInterrupt):
+                step(1)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        with display.progress("explaining", 3, False) as step:
+            step(1)  # forgotten
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with display.keep_interrupts():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -26,6 +26,7 @@ COMPOSITES = ["epsilon-plus-flat", "epsilon-alpha2-beta1", "epsilon"]
 def _warnings_are_errors():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", plrp.UnhealthyExplanation)  # at the edges they are
         yield
 
 
@@ -71,6 +72,21 @@ def test_p_zero_is_lrp_to_the_last_bit(network, composite, redistribution):
     assert torch.equal(plain.relevance, pruned.relevance)
     for name, relevance in plain.layers.items():
         assert torch.equal(relevance, pruned.layers[name]), name
+
+
+@BOTH
+@pytest.mark.parametrize("measure", ["zeros", "gini"])
+@pytest.mark.parametrize("network", [small, resnet])
+def test_p_zero_with_a_gain_is_lrp_to_the_last_bit(network, measure, redistribution):
+    """However much sparsity each entry would buy: a share of zero is nothing."""
+    pruning = plrp.Pruning(p=0.0, redistribution=redistribution, sparsity_gain=0.01, measure=measure)
+    trace = plrp.trace(*network())
+    for composite in COMPOSITES:
+        plain = trace.explain(composite=composite, layers=True)
+        pruned = trace.explain(composite=composite, pruning=pruning, layers=True)
+        assert torch.equal(plain.relevance, pruned.relevance)
+        for name, relevance in plain.layers.items():
+            assert torch.equal(relevance, pruned.layers[name]), name
 
 
 @settings(max_examples=30, deadline=None)

@@ -253,6 +253,24 @@ def test_zbox_takes_bounds_per_element(shape):
     assert oracles.relative_difference(explanation.relevance, expected) < 1e-9
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_inputs_on_the_edge_of_their_box_receive_exactly_nothing(seed):
+    """n_jk = 0 for x at `low` under w⁺ and at `high` under w⁻: rounding neither makes these live nor moves what is."""
+    low, high = -2.1179, 2.64  # a normalised black and white
+    torch.manual_seed(seed)
+    first = nn.Linear(200, 1)
+    x = torch.where(first.weight > 0, torch.tensor(low), torch.tensor(high)).detach()
+    x[:, :3] *= 1 - 1e-6
+    model = nn.Sequential(first, nn.Linear(1, 2)).eval()
+    composite = plrp.Composite([(plrp.composites.is_any, rules.Epsilon())], first=rules.ZBox(low, high))
+    found = plrp.explain(model, x, target=0, composite=composite, layers=True)
+    w, xs, edges = first.weight[0].detach().double(), x[0].double(), torch.tensor([low, high]).double()
+    n = (xs - edges[0]) * w.clamp(min=0) + (xs - edges[1]) * w.clamp(max=0)
+    expected = n / (n.sum() + rules.EPSILON) * found.layers["1"][0].double()
+    assert not found.relevance[0, 3:].any()
+    assert oracles.relative_difference(found.relevance[0].double(), expected) < 1e-4
+
+
 @pytest.mark.parametrize("rule_name", ["zplus", "alpha2-beta1", "gamma", "epsilon", "flat", "wsquare"])
 @pytest.mark.parametrize("rectified", [False, True], ids=["mixed-sign", "after-relu"])
 def test_rules_in_float32_stay_near_their_float64_formula(rule_name, rectified):
@@ -583,8 +601,11 @@ NORMS = {
 
 
 @pytest.mark.parametrize("name", NORMS)
-def test_norm_layers_are_the_epsilon_rule_on_the_affine_map_left_when_statistics_are_held(name):
-    """(x − μ)/σ · w + b with μ and σ held is y = s·x + t: R_x = s·x·R_y/(y + ε); t absorbs the rest."""
+def test_norm_layers_are_the_epsilon_rule_on_the_affine_map_left_when_their_spread_is_held(name):
+    """(x − μ)/σ · w + b with σ held is y = Ax + t: R_j = x_j Σ_k A_kj R_k/(y_k + ε); t absorbs the rest.
+
+    The mean of a sample is part of A; that of a BatchNorm is a constant, part of t. The 0.1 takes its share.
+    """
     module, shape = NORMS[name]
     torch.manual_seed(0)
     module = copy.deepcopy(module).double().eval()
@@ -626,7 +647,31 @@ def test_norm_layers_are_the_epsilon_rule_on_the_affine_map_left_when_statistics
             weight = module.weight.reshape(4, *[1] * (len(shape) - 1))
         slope = weight / torch.sqrt(variance + module.eps)
         upper = explanation.layers["head"].reshape(x.shape)
-        at_h = slope * h * upper / oracles.stabilise(y)
+        at_h = torch.zeros_like(h)
+        for sample in range(2):  # A column by column: the norm of each unit vector, less the norm of nothing
+            for j in range(h[sample].numel()):
+                unit = torch.zeros_like(h[sample]).flatten()
+                unit[j] = h[sample].flatten()[j]
+                moved = unit.reshape(shape)
+                if axes is not None:
+                    moved = moved - moved.mean(axes, keepdim=True)
+                elif name == "group_norm":
+                    moved = moved - moved.reshape(2, -1).mean(-1).repeat_interleave(2)[:, None]
+                elif name.startswith("instance"):
+                    moved = moved - moved.mean(tuple(range(1, len(shape))), keepdim=True)
+                own = slope[sample] if slope.dim() == h.dim() and len(slope) == 2 else slope
+                share = (own * moved) * upper[sample] / oracles.stabilise(y[sample])
+                at_h[sample].view(-1)[j] = share.sum()
+        absorbed = (explanation.layers["head"].sum(1) - at_h.flatten(1).sum(1)).tolist()
+        rows = [
+            row
+            for row in explanation.ledger
+            if row["op"] in ("layer_norm", "group_norm", "instance_norm", "batch_norm")
+        ]
+        assert [oracles.lost(row) for row in rows] == pytest.approx(absorbed, rel=1e-8)
+        constants = [row["absorbed_constant"] for row in explanation.ledger if row["op"] == "add"]
+        assert constants == pytest.approx((0.1 * at_h / oracles.stabilise(h)).flatten(1).sum(1).tolist(), rel=1e-8)
+        at_h = F.relu(pre) * at_h / oracles.stabilise(h)
         conv = model.first.weight.reshape(4, *[1] * (len(shape) - 1)) * x
         expected = conv * at_h / (pre)  # the 0-rule of the depthwise 1×1 conv, bias included in z
     assert oracles.relative_difference(explanation.relevance, expected) < 1e-8

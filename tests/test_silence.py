@@ -117,8 +117,6 @@ IN_PLACE: dict[str, Step] = {
     "lerp_": method("lerp_", torch.zeros(6), 0.5),
     "index_put_": method("index_put_", (torch.tensor([0]),), torch.tensor(1.0)),
     "set_": method("set_", torch.ones(3, 6)),
-    "index_add_": index_add,
-    "scatter_add_": scatter_add,
     ".data =": new_data,
     "_foreach_mul_": foreach,
     "aten.mul_": aten,
@@ -144,7 +142,9 @@ def assigned(h: Tensor, x: Tensor) -> Tensor:
     return h
 
 
-@pytest.mark.parametrize("step", [double, assigned, method("square_"), method("neg_"), method("relu_")])
+@pytest.mark.parametrize(
+    "step", [double, assigned, method("square_"), method("neg_"), method("relu_"), index_add, scatter_add]
+)
 def test_known_writes_are_recorded(step: Step) -> None:
     explanation = plrp.explain(*model(step, skip=False), composite="epsilon")
     assert explanation.closing().max() < 1e-6
@@ -334,6 +334,9 @@ MIXING: dict[str, Step] = {
     "softmax": inner(lambda h: h * torch.softmax(h, 0)),
     "sort": inner(lambda h: h.sort(0).values),
     "flip": inner(lambda h: h.flip(0)),
+    "attention over the batch": inner(lambda h: torch.softmax(h @ h.T, -1) @ h),
+    "attention of torch": inner(lambda h: F.scaled_dot_product_attention(h[None], h[None], h[None])[0]),
+    "nodes first": inner(lambda h: torch.relu(torch.eye(len(h)).roll(1, 0) @ h)),
 }
 
 
@@ -344,6 +347,93 @@ def test_samples_that_mix_are_refused(name: str, batch: int) -> None:
     with pytest.raises(REFUSED, match="samples of the batch"):
         plrp.explain(found, torch.randn(batch, 6), composite="epsilon")
     assert plrp.explain(found, torch.randn(1, 6), composite="epsilon").closing().max() < 1e-5 or name == "sort"
+
+
+# --- models without a batch axis --------------------------------------------------------------------------------------
+
+
+class Graph(nn.Module):
+    """Two rounds of messages between nodes: (nodes, features) to (nodes, classes)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        edges = (torch.rand(7, 7) > 0.5).float() + torch.eye(7)
+        self.register_buffer("edges", edges / edges.sum(1, keepdim=True))
+        self.first, self.second, self.last = nn.Linear(5, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.first(self.edges @ x))
+        return self.last(torch.relu(self.second(self.edges @ h)))
+
+
+PRUNINGS = [
+    None,
+    plrp.Pruning(0.2),
+    plrp.Pruning(0.3, redistribution="M"),
+    plrp.Pruning(0.3, redistribution="M-sign"),
+    plrp.Pruning(p=None, sparsity_gain=1.0),
+]
+
+
+@pytest.mark.parametrize("composite", ["epsilon", "epsilon-plus-flat"])
+@pytest.mark.parametrize("pruning", PRUNINGS, ids=str)
+def test_a_model_without_a_batch_axis_is_one_sample_of_a_model_with_one(
+    composite: str, pruning: plrp.Pruning | None
+) -> None:
+    graph, x = Graph().eval(), torch.randn(7, 5, generator=torch.Generator().manual_seed(1))
+    options: dict[str, Any] = {"composite": composite, "pruning": pruning, "target": (2, 1), "layers": True}
+    found = plrp.explain(graph, x, samples=None, **options)
+    batched = plrp.explain(lambda x: graph(x[0])[None], x[None], **options)
+    torch.testing.assert_close(found.relevance, batched.relevance[0])
+    assert found.score.shape == (1,)
+    assert found.closing().max() < 1e-6
+    with plrp.reference():
+        torch.testing.assert_close(plrp.explain(graph, x, samples=None, **options).relevance, found.relevance)
+    assert found.survivors("second")[0].index.shape[1] == 2  # node and feature
+    assert "no batch axis" in str(found)
+    traced = plrp.trace(graph, x, samples=None)
+    assert torch.equal(traced.explain(**options).relevance, found.relevance)
+
+
+def test_a_graph_taken_for_a_batch_is_told_how_to_say_so() -> None:
+    graph, x = Graph().eval(), torch.randn(7, 5)
+    with pytest.raises(UnsupportedOperation, match=r"mixes the samples.*samples=None"):
+        plrp.explain(graph, x, target=1)
+    assert plrp.check(graph, x, samples=None)
+    assert not plrp.check(graph, x)
+
+
+def test_targets_without_a_batch_axis() -> None:
+    graph, x = Graph().eval(), torch.randn(7, 5)
+    mean = plrp.explain(graph, x, samples=None, target=lambda scores: scores[:, 1].mean())
+    torch.testing.assert_close(mean.score, graph(x)[:, 1].mean()[None])
+    net, vector = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3)).eval(), torch.randn(5)
+    found = plrp.explain(net, vector, samples=None)  # a vector of scores has a winner
+    assert found.target == (int(net(vector).argmax()),)
+    torch.testing.assert_close(found.relevance, plrp.explain(net, vector[None]).relevance[0])
+    number = plrp.explain(lambda v: net(v).sum(), vector, samples=None)
+    torch.testing.assert_close(number.score, net(vector).sum()[None])
+    wrong: tuple[tuple[Any, str], ...] = (
+        (None, "which score"),
+        (1, "which score"),
+        ((1,), "2 whole numbers"),
+        ((7, 0), "out of range"),
+        (lambda scores: scores[:, 0], r"reduce it to one score"),
+    )
+    for target, said in wrong:
+        with pytest.raises(ValueError, match=said):
+            plrp.explain(graph, x, samples=None, target=target)
+    with pytest.raises(ValueError, match="samples is 0"):
+        plrp.explain(graph, x, samples=1)
+    with pytest.raises(ValueError, match="micro_batch"):
+        plrp.explain(graph, x, samples=None, micro_batch=2)
+
+
+def test_what_the_tape_misses_is_noticed_without_a_batch_axis_too() -> None:
+    graph, x = Graph().eval(), torch.randn(7, 5)
+    with pytest.raises(REFUSED, match=r"tape|by itself"):
+        plrp.explain(lambda x: graph(x) + (100 * graph(x)).long().float(), x, samples=None, target=(0, 0))
 
 
 # --- a trace is of one model ------------------------------------------------------------------------------------------
@@ -560,3 +650,40 @@ def test_a_hundred_models_in_disguise_are_right_or_refused() -> None:
 def test_two_thousand_models_in_disguise_are_right_or_refused() -> None:
     for seed in range(100, 2100):
         right_or_refused(seed)
+
+
+@pytest.mark.parametrize("mask", ["float", "count", "integer"])
+def test_what_a_comparison_adds_is_refused(mask: str) -> None:
+    """0 and 1 as factors steer; as summands they are numbers that depend on the input."""
+
+    class Adding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 200), nn.Linear(200, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.a(x)
+            above = h > 0.1
+            return self.b(
+                h + {"float": above.float(), "count": above.sum(1, keepdim=True), "integer": above.int()}[mask]
+            )
+
+    torch.manual_seed(0)
+    with pytest.raises(plrp.UnsupportedOperation, match="depends on the input but is not on the tape"):
+        plrp.explain(Adding().eval(), torch.rand(2, 6), target=0, composite="epsilon")
+
+
+@pytest.mark.parametrize("over", ["norm", "std", "sum"])
+def test_a_divisor_over_the_batch_is_refused(over: str) -> None:
+    class Dividing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.a(x).relu()
+            return self.b(h / getattr(h, over)())
+
+    torch.manual_seed(0)
+    with pytest.raises(plrp.UnsupportedOperation, match="mixes the samples"):
+        plrp.explain(Dividing().eval(), torch.rand(2, 6), target=0, composite="epsilon")

@@ -181,7 +181,7 @@ def test_relevance_of_windows_wholly_in_padding_is_booked(name: str, pruning: pl
     torch.testing.assert_close(found.relevance, expected.relevance, rtol=1e-4, atol=1e-6)
     pooled = [row for row in expected.ledger if row["op"].startswith("max_pool")]
     assert pooled
-    assert all(row["absorbed_bias"] != 0 for row in pooled)
+    assert all(row["absorbed_constant"] != 0 for row in pooled)
 
 
 def test_other_devices_take_the_plain_walk() -> None:

@@ -25,7 +25,7 @@ SOURCE = ROOT / "src" / "plrp"
 PICTURE = ROOT / "docs" / "assets" / "architecture.svg"
 
 # The storeys of the house from the bottom up: a room imports rooms of its own storey or of lower ones. A room without
-# imports that is not listed stands on the ground. Some rooms are only planned (DESIGN, sections 7 to 11).
+# imports that is not listed stands on the ground. Some rooms are only planned.
 GROUND = ("errors", "lazy", "tables", "files", "spelling")
 STOREYS: tuple[tuple[str, ...], ...] = (
     GROUND,
@@ -35,7 +35,7 @@ STOREYS: tuple[tuple[str, ...], ...] = (
     ("walk",),
     ("fast",),
     ("engine",),
-    ("pieces",),
+    ("pieces", "health"),
     ("explanation",),
     ("conditions", "circuits", "choosing"),
     ("metrics", "models", "interop"),
@@ -44,6 +44,7 @@ STOREYS: tuple[tuple[str, ...], ...] = (
     ("experiments",),
     ("view",),
     ("cli",),
+    ("__main__",),
 )
 CORE = frozenset(room for storey in STOREYS[1:10] for room in storey) - {"fast"}  # and what they import
 TABLE = "plrp"  # the room of `__init__.py`, the table of contents
@@ -220,7 +221,7 @@ def cycle(edges: dict[str, set[str]]) -> list[str]:
 
 # --- the picture ------------------------------------------------------------------------------------------------------
 
-WIDTH, MARGIN = 1080, 22
+WIDTH, MARGIN = 1280, 22
 NAME, TEXT = 14, 11.5  # font sizes
 LETTER = 0.56 * TEXT  # mean width of a letter, on the safe side
 GAP, ROW = 16, 28  # between boxes of a row; between rows

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from . import composites, rules
     from .composites import Composite, composite
     from .engine import reference
-    from .errors import TraceError, UnsupportedOperation
+    from .errors import TraceError, UnhealthyExplanation, UnsupportedOperation
     from .explanation import Explanation, check, explain
     from .pruning import Pruning
-    from .tape.operations import register_rule
+    from .tape.own_rules import register_rule, registered_rules, rules_for, unregister_rule
     from .tape.trace import Trace
     from .tape.tracing import trace
 
@@ -29,6 +29,7 @@ __all__ = [
     "Pruning",
     "Trace",
     "TraceError",
+    "UnhealthyExplanation",
     "UnsupportedOperation",
     "check",
     "composite",
@@ -36,8 +37,11 @@ __all__ = [
     "explain",
     "reference",
     "register_rule",
+    "registered_rules",
     "rules",
+    "rules_for",
     "trace",
+    "unregister_rule",
 ]
 
 # Modules (`plrp.metrics`, `plrp.vision`, …) too are loaded when they are first used.
@@ -46,9 +50,9 @@ __getattr__, __dir__ = lazily(
     {
         "composites": ("Composite", "composite"),
         "engine": ("reference",),
-        "errors": ("TraceError", "UnsupportedOperation"),
+        "errors": ("TraceError", "UnhealthyExplanation", "UnsupportedOperation"),
         "explanation": ("Explanation", "check", "explain"),
-        "tape.operations": ("register_rule",),
+        "tape.own_rules": ("register_rule", "registered_rules", "rules_for", "unregister_rule"),
         "pruning": ("Pruning",),
         "tape.trace": ("Trace",),
         "tape.tracing": ("trace",),

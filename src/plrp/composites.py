@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
-from .rules import AlphaBeta, Epsilon, Flat, Gamma, Rule, ZBox, ZPlus
+from torch import Tensor
+
+from .rules import AlphaBeta, Centred, Epsilon, Flat, Gamma, Rule, ZBox, ZPlus, nonnegative
 from .spelling import nearest
 from .tables import render_table
 from .tape.operations import Family
+from .tape.recognition import is_residual
 from .tape.trace import Trace
-from .tape.values import Op
+from .tape.values import PRODUCTS, Op
 
 Predicate = Callable[[Op], bool]
 
@@ -35,7 +39,14 @@ class Composite:
 
     A layer takes the rule under its own name in `layers`, else `first` if it is a first layer (no conv or linear below
     it) and `first` is given, else that of the first pair (predicate, rule) whose predicate holds. All other operations
-    have one rule each, stated in the documentation.
+    have one rule each, stated in the documentation, with three choices:
+
+    - `products`: how a product of two signals divides: `"half"` to each; all to the one that is neither a gate nor an
+      activation (`"gated"`); None refuses such products, and the softmax of an attention with them;
+    - `residual_gamma`: γ of sums a + b, which favours the summand of the sum's own sign; None: in proportion;
+    - `epsilon`: ε of all these operations; None: 1e-6, larger in half precision.
+
+    `reason` says why `"auto"` has chosen it.
     """
 
     def __init__(
@@ -45,6 +56,10 @@ class Composite:
         first: Rule | None = None,
         layers: Mapping[str, Rule] | None = None,
         name: str = "custom",
+        products: str | None = None,
+        residual_gamma: float | None = None,
+        epsilon: float | None = None,
+        reason: str | None = None,
     ) -> None:
         for pair in rules:
             if not (isinstance(pair, tuple) and len(pair) == 2 and callable(pair[0]) and isinstance(pair[1], Rule)):
@@ -53,10 +68,18 @@ class Composite:
         self.first = first
         self.layers = dict(layers or {})
         self.name = name
+        self.reason = reason
+        if products not in PRODUCTS:
+            raise ValueError(f"products is 'half', 'gated' or None, got {products!r}.")
+        self.products = products
+        self.residual_gamma = nonnegative("residual_gamma", residual_gamma)
+        self.epsilon = nonnegative("epsilon", epsilon)
 
     def with_layers(self, layers: Mapping[str, Rule]) -> Composite:
         """The same composite with these layers' rules overridden by name."""
-        return Composite(self.rules, first=self.first, layers={**self.layers, **layers}, name=self.name)
+        found = copy(self)
+        found.layers = {**self.layers, **layers}
+        return found
 
     def rule(self, op: Op) -> Rule:
         """The rule of a conv or linear layer."""
@@ -90,8 +113,12 @@ class Composite:
             return getattr(op.rule, "__name__", "registered")
         if op.is_layer:
             return self.rule(op).name
-        if op.family is Family.UNSUPPORTED:
+        if not op.supported(self.products):
             return f"none: {op.reason}" if op.reason else "none"
+        if op.family is Family.GATE and len(op.receivers(self.products)) > 1:
+            return Family.PRODUCT.value
+        if self.residual_gamma and op.kind in ("add", "sub", "rsub") and is_residual(op):
+            return f"γ-weighted ({self.residual_gamma:g})"
         return op.family.value
 
     def table(self, trace: Trace) -> str:
@@ -112,6 +139,8 @@ class Composite:
         rows = [(f"layer '{name}'", repr(rule)) for name, rule in self.layers.items()]
         rows += [("first layers", repr(self.first))] if self.first is not None else []
         rows += [(getattr(holds, "__name__", "custom"), repr(rule)) for holds, rule in self.rules]
+        rows += [("products of two signals", self.products)] if self.products is not None else []
+        rows += [("sums", f"γ = {self.residual_gamma:g}")] if self.residual_gamma else []
         return f"{self.name}\n" + render_table(("layers", "rule"), rows)
 
 
@@ -123,33 +152,99 @@ _NAMED: dict[str, Callable[..., Composite]] = {
     "epsilon-gamma-box": lambda low=None, high=None, gamma=0.25: Composite(
         [(is_conv, Gamma(gamma)), (is_any, Epsilon())], first=ZBox(low, high)
     ),
+    "epsilon-gamma": lambda gamma=0.05: Composite([(is_conv, Gamma(gamma)), (is_any, Epsilon())]),
+    "epsilon-gamma-centred": lambda gamma=0.05: Composite(
+        [(is_conv, Gamma(gamma)), (is_any, Epsilon())], first=Centred()
+    ),
     "epsilon": lambda: Composite([(is_any, Epsilon())]),
+    "attnlrp": lambda gamma=None, epsilon=None: _for_attention("half", gamma, epsilon),
+    "cp-lrp": lambda gamma=None, epsilon=None: _for_attention("gated", gamma, epsilon),
 }
+AUTO = "auto"
+
+
+def _for_attention(products: str, gamma: float | None, epsilon: float | None) -> Composite:
+    """ε for every layer, or γ where it is given."""
+    rule = Gamma(gamma, epsilon) if gamma else Epsilon(epsilon)
+    return Composite([(is_any, rule)], products=products, epsilon=epsilon)
 
 
 def composite(name: str, **options: Any) -> Composite:
-    """A composite by name; `epsilon-gamma-box` takes `low`, `high` (the box of the input) and `gamma`.
+    """A composite by name. Every one takes `residual_gamma`, the γ of sums a + b, for networks with skips;
+    `epsilon-gamma-box` also `low`, `high` (the box of the input) and `gamma`; `attnlrp` and `cp-lrp` a `gamma` for
+    their layers, and `epsilon`.
 
-    - `epsilon-plus-flat` (the default): z⁺ for convolutions, ε for linear layers, ♭ for first layers;
-    - `epsilon-plus`: the same without ♭, for one-hot inputs, where ♭ would credit absent letters;
+    - `epsilon-plus-flat`, the paper's for images: z⁺ for convolutions, ε for linear layers, ♭ for first layers;
+    - `epsilon-plus`, the paper's for DNA: the same without ♭, which would credit absent letters;
     - `epsilon-alpha2-beta1-flat`, `epsilon-alpha2-beta1`: α = 2, β = 1 in place of z⁺;
     - `epsilon-gamma-box`: γ for convolutions, ε for linear layers, the box rule for first layers;
-    - `epsilon`: ε everywhere.
+    - `epsilon-gamma`, for one-hot inputs: a small γ for convolutions (`gamma`, 0.05), ε for linear layers;
+    - `epsilon-gamma-centred`: the same with first layers relative to the mean letter (`rules.Centred`);
+    - `epsilon`: ε everywhere;
+    - `attnlrp`: ε everywhere; products of two signals, attention among them, give half to each (Achtibat et al. 2024);
+    - `cp-lrp`: ε everywhere; attention weights and activations that gate are held constant (Ali et al. 2022).
+
+    `"auto"`, the default of `plrp.explain`, is not one of them: see `automatic`.
     """
     if name not in _NAMED:
-        raise ValueError(f"No composite named '{name}'; choose one of {', '.join(_NAMED)}.")
+        raise ValueError(f"No composite named '{name}'; choose 'auto' or one of {', '.join(_NAMED)}.")
+    residual_gamma = nonnegative("residual_gamma", options.pop("residual_gamma", None))
     try:
         chosen = _NAMED[name](**options)
     except TypeError as error:
         raise TypeError(f"The composite '{name}' does not take {', '.join(options)}.") from error
-    chosen.name = name
+    chosen.name, chosen.residual_gamma = name, residual_gamma
     return chosen
 
 
-def resolve(chosen: str | Composite) -> Composite:
-    """A composite from its name, or itself."""
+def automatic(inputs: Iterable[Tensor], trace: Trace | None = None) -> Composite:
+    """What `"auto"` chooses for these inputs: the composite that agreed best with the truth on networks of their kind.
+
+    One-hot sequences (batch, letters, length) get `epsilon-gamma`, everything else `epsilon-plus-flat`; the
+    page on which explanation tells the truth has the tables. A model whose tape holds products of two signals, such as
+    attention, gets `attnlrp`. The chosen composite carries the reason.
+    """
+    given = list(inputs)
+    if trace is not None and any(_divides(op) for op in trace.ops):
+        chosen = composite("attnlrp")
+        chosen.reason = "auto: products of two signals"
+    elif given and all(is_one_hot(x) for x in given):
+        chosen = composite("epsilon-gamma")
+        chosen.reason = "auto: one-hot input"
+    else:
+        chosen = composite("epsilon-plus-flat")
+        chosen.reason = "auto"
+    return chosen
+
+
+def _divides(op: Op) -> bool:
+    """Whether an operation is a product of two signals that `attnlrp` divides, and others refuse or give to one."""
+    if op.family not in (Family.PRODUCT, Family.GATE):
+        return False
+    return op.supported("half") and (not op.supported(None) or len(op.receivers("half")) > len(op.receivers(None)))
+
+
+def is_one_hot(x: Tensor) -> bool:
+    """Whether x is (batch, letters, length) with one letter at most positions, and none or parts of some at others."""
+    if x.ndim != 3 or not x.is_floating_point() or not 2 <= x.shape[1] <= 32 or x.numel() == 0:
+        return False
+    single = ((x == 0) | (x == 1)).all(1) & (x.sum(1) == 1)
+    total = x.sum(1)
+    shared = (x >= 0).all(1) & ((total == 0) | ((total - 1).abs() < 1e-5))  # N, or an ambiguous letter in parts
+    return bool((single | shared).all()) and bool(2 * single.sum() >= (total != 0).sum() > 0)
+
+
+def names() -> list[str]:
+    """The names that `composite` knows."""
+    return list(_NAMED)
+
+
+def resolve(chosen: str | Composite, inputs: Iterable[Tensor] = (), trace: Trace | None = None) -> Composite:
+    """A composite from its name, or itself; `"auto"` looks at the inputs and at the tape, where it is known."""
     if isinstance(chosen, Composite):
         return chosen
+    if chosen == AUTO:
+        return automatic(inputs, trace)
     if isinstance(chosen, str):
         return composite(chosen)
     raise TypeError(f"composite is a name or a plrp.Composite, got {type(chosen).__name__}.")

@@ -1,4 +1,4 @@
-"""What plrp refuses, each with its reason and the remedy."""
+"""What plrp refuses or warns of, each with its reason and the remedy."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from contextlib import contextmanager
 class UnsupportedOperation(RuntimeError):
     """An operation on the way of the relevance for which no rule is known.
 
-    The message names the operation, the nearest named layer before it, and how to register a rule for it
-    with `plrp.register_rule`.
+    The message names the operation, its entry on the tape, the nearest named layer before it, and the remedy: mostly a
+    rule of your own, see `plrp.rules_for`.
     """
 
 
 class TraceError(RuntimeError):
     """A forward pass that cannot be recorded faithfully; the message says why and what to do."""
+
+
+class UnhealthyExplanation(UserWarning):
+    """An explanation that should not be believed as it is: its relevance has exploded or vanished, or is not finite.
+
+    The message says which and what to do; `Explanation.health` has the figures and the layer where it happened.
+    """
 
 
 class UsageError(ValueError):
@@ -25,6 +32,10 @@ class UsageError(ValueError):
     """
 
     exit_code = 2
+
+
+class NotWritable(UsageError, PermissionError):
+    """A place for results that cannot be written to; the message names it."""
 
 
 @contextmanager

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from .composites import Composite, resolve
+from .composites import Composite, names, resolve
 from .engine import choice, choose_walk, stacked_walk, walked_together
 from .errors import TraceError, UnsupportedOperation
+from .health import Health, Problem, Scale, alarm, bound_for, examine, mass_of, verdicts
 from .ledger import Ledger, conservation
 from .pieces import joined_structure, pieces
 from .pruning import Pruning
 from .spelling import nearest
 from .tables import render_html, render_table
-from .tape.refusals import unsupported_reason
+from .tape.own_rules import alone, rules_for, rules_in_force
+from .tape.refusals import check_samples
 from .tape.trace import Trace, record
 from .tape.tracing import supported
-from .tape.values import replaced, tensors_in
+from .tape.values import replaced, tensors_in, version
 from .tape.verification import verify
 from .targets import snapshot, start
 from .walk import Walk
+
+CHANGED = "The model or its input has changed since this explanation was made; explain again."
 
 
 @dataclass
@@ -46,7 +52,11 @@ class LayerRelevance(dict[str, Tensor]):
 
     def __missing__(self, name: str) -> Tensor:
         if name not in self.names:
-            raise KeyError(f"The model has no layer {name!r}{nearest(str(name), self.names)}.")
+            shown = ", ".join(self.names[:12]) + (" …" if len(self.names) > 12 else "")
+            close = nearest(str(name), self.names) if len(self.names) > 12 else ""
+            raise KeyError(
+                f"There is no conv or linear layer {name!r} (relevance is kept at the inputs of these): {shown}{close}."
+            )
         if name in self.wanted:
             raise KeyError(f"No relevance reaches layer {name!r} from this target.")
         kept = f"only that of {', '.join(self)}" if self else "and neither was that of any other"
@@ -71,7 +81,8 @@ class Explanation:
     - `target`: the classes that were explained, or the index tuple or callable that was given;
     - `score`: the explained score per sample, the relevance that was handed down;
     - `layers`: the (pruned) relevance at the input of each conv and linear layer by name, if it was asked for;
-    - `ledger`: where the mass went, one record per entry of the tape and sample.
+    - `ledger`: where the mass went, one record per entry of the tape and sample;
+    - `health`: whether to believe it: how far relevance grew on the way, how much of the score arrived.
     """
 
     relevance: Any
@@ -84,7 +95,10 @@ class Explanation:
     pruning: Pruning | None
     _ledger: Ledger | None = field(default=None, repr=False)
     _recompute: Callable[[Sequence[str]], Explanation] | None = field(default=None, repr=False)
+    _trace_sample: Callable[[int], tuple[Trace, int]] | None = field(default=None, repr=False)
     _scattered: frozenset[str] = field(default=frozenset(), repr=False)  # layers whose samples do not lie side by side
+    _scale: Scale = field(default=Scale(), repr=False)  # what growth is measured against
+    _whole: bool = field(default=False, repr=False)  # whether there is no batch axis
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
@@ -106,16 +120,15 @@ class Explanation:
         """The same explanation, computed once more with its ledger and these layers."""
         if self._recompute is None:
             raise ValueError("This explanation was stored without its model: read what you need before storing it.")
-        changed = "The model or its input has changed since this explanation was made; explain again."
         try:
             found = self._recompute(layers)
         except ValueError:  # no such layer
             raise
         except Exception as error:
-            raise RuntimeError(changed) from error
+            raise RuntimeError(CHANGED) from error
         before, now = (list(tensors_in(e.logits)) for e in (self, found))
         if len(before) != len(now) or not all(map(torch.equal, before, now)):
-            raise RuntimeError(changed)
+            raise RuntimeError(CHANGED)
         return found
 
     def survivors(self, layer: str) -> list[Survivors]:
@@ -129,7 +142,9 @@ class Explanation:
             raise ValueError(
                 f"The input of layer '{layer}' does not hold one sample after the other: explain one sample at a time."
             )
-        if len(relevance) != batch:  # (batch · time, …): a sample's own axes are (time, …)
+        if self._whole:
+            relevance = relevance[None]
+        elif len(relevance) != batch:  # (batch · time, …): a sample's own axes are (time, …)
             relevance = relevance.unflatten(0, (batch, -1))
         found = []
         for sample in relevance:
@@ -139,20 +154,60 @@ class Explanation:
             found.append(Survivors(index[order], values[order]))
         return found
 
+    def trace_sample(self, sample: int = 0) -> tuple[Trace, int]:
+        """A trace that holds this sample, to explain it further, and the sample's number in it."""
+        if self._trace_sample is None:
+            raise ValueError("This explanation was stored without its model: read what you need before storing it.")
+        if not 0 <= sample < len(self.score):
+            raise IndexError(f"There is no sample {sample}: this explanation has {len(self.score)}, from 0.")
+        return self._trace_sample(sample)
+
+    def save(self, path: str | Path, **options: Any) -> None:
+        """Write a page of one sample: one `.html` file in which p, method and target can be moved, without a network.
+
+        It explains the sample anew for every p of its slider, which takes up to some minutes for a large network.
+        `options` are those of `plrp.view.explanation_bundle`: `sample`, `picture`, `mask`, `categories`, `title`, …
+        """
+        import plrp
+
+        plrp.view.Page(plrp.view.explanation_bundle(self, **options)).save(path)
+
+    @property
+    def _inputs(self) -> tuple[Tensor, ...]:
+        """The relevance of each of the model's inputs, samples along the first axis."""
+        parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
+        return tuple(part[None] for part in parts) if self._whole else parts
+
     def closing(self) -> Tensor:
         """How far the ledger is from closing, per sample, relative to the largest ‖R‖₁ on the way."""
-        parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
-        return conservation(self.score, parts, self.booked)
+        return conservation(self.score, self._inputs, self.booked)
+
+    @property
+    def health(self) -> Health:
+        """Whether to believe this explanation, in figures per sample; printed, it is a sentence. Reads the ledger."""
+        return examine(self.score, self._scale, self._inputs, self.booked, self.pruning)
+
+    def verdicts(self) -> list[Problem | None]:
+        """What is wrong with each sample, None where nothing is, as seen at the input: needs no ledger."""
+        return verdicts(self.score, self._scale, mass_of(self._inputs))
+
+    def warned(self) -> Explanation:
+        """This explanation, with a `plrp.UnhealthyExplanation` warning if anything is wrong with it."""
+        alarm(self.score, self._scale, self._inputs, self.pruning)
+        return self
 
     def _title(self) -> str:
         batch = len(self.score)
         how = "LRP" if self.pruning is None else f"{self.pruning.label}, {self.pruning}"
-        lines = [f"{how}, {self.composite.name}, {batch} sample{'s' * (batch != 1)}"]
+        of = "no batch axis" if self._whole else f"{batch} sample{'s' * (batch != 1)}"
+        why = "" if self.composite.reason is None else f" ({self.composite.reason})"
+        lines = [f"{how}, {self.composite.name}{why}, {of}"]
         if isinstance(self.target, Tensor) and batch:
             shown = [f"{int(c)} ({float(s):.4g})" for c, s in zip(self.target[:8], self.score[:8], strict=True)]
             lines.append("target (score): " + ", ".join(shown) + (" …" if batch > 8 else ""))
         if self.head:
             lines.append(f"relevance starts before the model's final {self.head}")
+        lines.append(repr(self.health))
         if batch > 1:
             lines.append("the ledger shows means over the samples")
         return "\n".join(lines)
@@ -161,10 +216,10 @@ class Explanation:
         return f"{self._title()}\n\n{self.booked!r}"
 
     def _repr_html_(self) -> str:
-        return f"<p>{self._title().replace(chr(10), '<br>')}</p>{self.booked._repr_html_()}"
+        return f"<p>{escape(self._title()).replace(chr(10), '<br>')}</p>{self.booked._repr_html_()}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_recompute": None, "_ledger": self.booked}
+        return {**self.__dict__, "_recompute": None, "_trace_sample": None, "_ledger": self.booked}
 
 
 def explain(
@@ -172,22 +227,29 @@ def explain(
     inputs: Tensor | Sequence[Tensor],
     *,
     target: Any = None,
-    composite: str | Composite = "epsilon-plus-flat",
+    composite: str | Composite = "auto",
     pruning: Pruning | None = None,
     layers: bool | Sequence[str] = False,
     micro_batch: int | None = None,
+    samples: int | None = 0,
+    rules: Mapping[Any, Any] | None = None,
 ) -> Explanation:
     """Explain a model's prediction: how much each input feature contributed to a score.
 
-    - `inputs`: a tensor (batch, …), or a tuple of them for a model with several inputs;
+    - `inputs`: a tensor (batch, …), or a tuple of them for a model with several inputs. Of token ids (batch, tokens)
+      that the model looks up in an embedding, the relevance of a token is the sum over its channels;
     - `target`: the score to explain. None is each sample's winning class; a class, one class per sample (list or
       tensor), an index tuple into the output (`(2, 141)` of (batch, 3, length)), or a callable from the output to one
       score per sample;
-    - `composite`: which layer gets which rule, by name or as a `plrp.Composite`;
+    - `composite`: which layer gets which rule, by name or as a `plrp.Composite`; `"auto"` chooses by the input, and
+      printing the explanation says what;
     - `pruning`: a `plrp.Pruning`; None is plain LRP;
     - `layers`: keep the relevance at every layer's input (True), or at some (their names);
     - `micro_batch`: walk the batch in pieces of so many samples, so that memory is bounded by a piece. The numbers are
-      the same: no sample's explanation depends on the others.
+      the same: no sample's explanation depends on the others;
+    - `samples`: None for a model without a batch axis (a graph of nodes, say): one explanation of the whole, of a score
+      that `target` gives by an index into the output or a callable;
+    - `rules`: your own rules for operations, by function, class of modules or entry of the tape, see `plrp.rules_for`.
 
     >>> import torch, plrp
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
@@ -195,23 +257,47 @@ def explain(
     torch.Size([2, 4])
     """
 
-    target = snapshot(target)
+    target, chosen = snapshot(target), resolve(composite, tensors_in(inputs))
+    check_samples(samples)
+    if samples is None and micro_batch is not None:
+        raise ValueError("micro_batch cuts a batch into pieces; with samples=None there is no batch: leave it out.")
     parts = [(inputs, target)] if micro_batch is None else pieces(inputs, target, micro_batch)
 
     def explain_piece(given: Any, target: Any, layers: bool | Sequence[str], ledger: bool) -> Explanation:
-        verify(model, given)
-        found = supported(record(model, given, frugal=not resolve(composite).needs_outputs))
+        verify(model, given, samples=samples)
+        recorded = record(model, given, frugal=not chosen.needs_outputs, samples=samples)
+        by_tape = resolve(composite, tensors_in(inputs), recorded)
+        found = supported(recorded, by_tape.products)
         found.forget_after_use()
-        return explain_trace(found, target=target, composite=composite, pruning=pruning, layers=layers, ledger=ledger)
+        return explain_trace(found, target=target, composite=by_tape, pruning=pruning, layers=layers, ledger=ledger)
 
     same_walk = choice()
+    with rules_for(rules or {}):
+        same_rules = rules_in_force()
+
+    def state() -> list[tuple[int, int | None]]:
+        weights = model.parameters() if isinstance(model, nn.Module) else ()
+        return [(id(tensor), version(tensor)) for tensor in (*tensors_in(inputs), *weights)]
+
+    def trace_sample(sample: int) -> tuple[Trace, int]:
+        if state() != explained:
+            raise RuntimeError(CHANGED)
+        rows = slice(sample, sample + 1) if samples is not None else slice(None)
+        given = inputs[rows] if isinstance(inputs, Tensor) else [x[rows] for x in inputs]
+        with same_walk(), alone(same_rules):
+            recorded = record(model, given, samples=samples)
+            return supported(recorded, resolve(composite, tensors_in(inputs), recorded).products), 0
 
     def run(layers: bool | Sequence[str], ledger: bool) -> Explanation:
-        with same_walk():
+        with same_walk(), alone(same_rules):
             found = [explain_piece(*part, layers, ledger) for part in parts]
-        return joined(found, recompute=lambda layers: run(layers, ledger=True))
+        whole = joined(found, recompute=lambda layers: run(layers, ledger=True))
+        whole._trace_sample = trace_sample
+        return whole
 
-    return run(layers, ledger=False)
+    found = run(layers, ledger=False)
+    explained = state()
+    return found.warned()
 
 
 def joined(found: Sequence[Explanation], recompute: Callable[[Sequence[str]], Explanation]) -> Explanation:
@@ -227,6 +313,7 @@ def joined(found: Sequence[Explanation], recompute: Callable[[Sequence[str]], Ex
         )
     layers = first.layers.like({name: torch.cat([e.layers[name] for e in found]) for name in first.layers})
     ledgers = [e._ledger for e in found if e._ledger is not None]
+    firsts = [e._scale.first for e in found if e._scale.first is not None]
     return Explanation(
         relevance=joined_structure([e.relevance for e in found]),
         logits=joined_structure([e.logits for e in found]),
@@ -236,6 +323,7 @@ def joined(found: Sequence[Explanation], recompute: Callable[[Sequence[str]], Ex
         head=first.head,
         composite=first.composite,
         pruning=first.pruning,
+        _scale=Scale(torch.cat(firsts) if len(firsts) == len(found) else None, first._scale.bound),
         _ledger=Ledger.joined(ledgers) if ledgers else None,
         _recompute=recompute,
     )
@@ -251,7 +339,7 @@ def explain_trace(
     ledger: bool = False,
 ) -> Explanation:
     """Explain a recorded forward pass."""
-    chosen, target = resolve(composite), snapshot(target)
+    chosen, target = resolve(composite, (value.data for value in trace.inputs), trace), snapshot(target)
     chosen.check(trace)
     check_pruning(pruning)
     trace.check_unchanged()
@@ -272,7 +360,8 @@ def sweep_trace(
     """One explanation per pruning, in their order; the arguments are checked now, not when the first is asked for."""
     if prunings is None or isinstance(prunings, Pruning | int | float | str):
         raise TypeError(f"prunings is a list of plrp.Pruning, got one {type(prunings).__name__}: write sweep([…]).")
-    prunings, chosen, target = list(prunings), resolve(composite), snapshot(target)
+    prunings, target = list(prunings), snapshot(target)
+    chosen = resolve(composite, (value.data for value in trace.inputs), trace)
     chosen.check(trace)
     wanted_layers(trace, layers)
     for pruning in prunings:
@@ -298,7 +387,7 @@ def _sweep(
         if len(group) == 1:
             with same_walk():
                 alone = explain_trace(trace, pruning=group[0], target=target, composite=composite, layers=layers)
-            yield alone
+            yield alone.warned()
             continue
         walk = stacked_walk(trace, target, composite, group, wanted_layers(trace, layers))
         with torch.inference_mode(False), torch.no_grad():
@@ -307,7 +396,7 @@ def _sweep(
             relevance, by_layer = walk.of_pruning(number, stacked)
             with same_walk():
                 found = described(walk, relevance, by_layer, pruning, target)
-            yield found
+            yield found.warned()
 
 
 def check_pruning(pruning: Any) -> None:
@@ -362,47 +451,73 @@ def described(
         pruning=pruning,
         _ledger=walk.ledger,
         _recompute=recompute,
+        _trace_sample=lambda sample: (found, sample),
         _scattered=frozenset(walk.scattered),
+        _scale=Scale(walk.first_mass, bound_for(walk.epsilon_layers)),
+        _whole=found.samples is None,
     )
 
 
 class Check(NamedTuple):
-    """What `plrp.check` found: the operations without a rule. True where there are none."""
+    """What `plrp.check` found: what cannot be explained. True where there is nothing of the kind."""
 
     problems: list[tuple[str, str, str]]  # operation, nearest layer before it, reason
     layers: int
     operations: int
+    composites: tuple[str, ...] = ()  # the named composites that have a rule for all of them
 
     def __bool__(self) -> bool:
         return not self.problems
 
     def __repr__(self) -> str:
-        seen = f"{self.operations} operations, {self.layers} conv and linear layers"
+        seen = f"{_counted(self.operations, 'operation')}, {_counted(self.layers, 'conv or linear layer')}"
+        if not self.problems and len(self.composites) < len(names()):
+            return f"Supported under {' and '.join(self.composites)}: {seen}."
         if not self.problems:
             return f"Supported: {seen}."
         table = render_table(("operation", "after layer", "why"), self.problems)
-        return f"No rule for {len(self.problems)} operations (of {seen}):\n{table}"
+        advice = "`plrp.explain` says what to do about the last of them; `plrp.rules_for` gives operations a rule."
+        return f"Not supported: {_counted(len(self.problems), 'problem')} (in {seen}):\n{table}\n{advice}"
 
     def _repr_html_(self) -> str:
-        return render_html(("operation", "after layer", "why"), self.problems) if self.problems else repr(self)
+        return render_html(("operation", "after layer", "why"), self.problems) if self.problems else escape(repr(self))
 
 
-def check(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor]) -> Check:
-    """List every operation of a model that plrp has no rule for, and whether the tape sees all that it does.
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def check(
+    model: Callable[..., Any],
+    inputs: Tensor | Sequence[Tensor],
+    *,
+    samples: int | None = 0,
+    rules: Mapping[Any, Any] | None = None,
+) -> Check:
+    """List everything in a model that plrp cannot explain, and find out whether the tape sees all that it does.
+
+    `samples` and `rules` are those of `plrp.explain`.
 
     >>> import torch, plrp
     >>> plrp.check(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()), torch.randn(1, 4))
-    Supported: 2 operations, 1 conv and linear layers.
+    Supported: 2 operations, 1 conv or linear layer.
     """
-    found = record(model, inputs)
-    problems = []
-    for op in reversed(found.unsupported):
-        reason = unsupported_reason(op, found.ops)
-        after = reason.split("after layer '")[1].split("'")[0] if "after layer '" in reason else ""
-        problems.append((op.kind, after, op.reason or "unknown function"))
-    if not problems:
+    problems: list[tuple[str, str, str]] = []
+    layers = operations = 0
+    with rules_for(rules or {}):
         try:
-            verify(model, inputs, always=True)
+            found = record(model, inputs, samples=samples, refused=problems)
+            layers, operations = len(found.layers), len(found.ops)
+            for op in reversed(found.unsupported):
+                before = found.ops[: found.ops.index(op)]
+                after = next((o.name for o in reversed(before) if o.is_layer), "")
+                problems.append((op.kind, after, op.reason or "unknown function"))
+            if not problems:
+                verify(model, inputs, samples=samples, always=True)
         except (TraceError, UnsupportedOperation) as error:
-            problems.append(("the whole model", "", str(error)))
-    return Check(problems, len(found.layers), len(found.ops))
+            if not problems:  # else it may be no more than their consequence
+                problems.append(("the whole model", "", str(error)))
+    if problems:
+        return Check(problems, layers, operations)
+    fitting = tuple(name for name in names() if not found.unsupported_under(resolve(name).products))
+    return Check(problems, layers, operations, fitting)

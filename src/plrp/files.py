@@ -5,7 +5,9 @@ An interrupted run leaves finished results finished, and no halves under their n
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,11 +15,34 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plrp.errors import NotWritable
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 UNFINISHED = ".part"
 """How a file ends that is being written; its name also starts with a dot."""
+
+_UNFINISHED_NAME = re.compile(r"\.(?P<stem>.+)\.[a-z0-9_]{8}\.part(?P<suffix>\.[^.]+)?")
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def unfinished(name: str) -> str | None:
+    """The name of the file that was being written under `name`; None for a name that is not of our making."""
+    match = _UNFINISHED_NAME.fullmatch(name)
+    return None if match is None else match["stem"] + (match["suffix"] or "")
+
+
+@contextmanager
+def writable(path: str | Path) -> Iterator[None]:
+    """Names the place that could not be written to in the error."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NOT_WRITABLE:
+            reason = os.strerror(error.errno).lower()
+            raise NotWritable(f"{path} cannot be written ({reason}): name another place for the results.") from None
+        raise
 
 
 @contextmanager
@@ -27,8 +52,9 @@ def new_file(path: str | Path, *, durable: bool = False) -> Iterator[Path]:
     Its suffix is that of `path`. `durable` waits until the content is on the disk: for what must survive a power cut.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=f"{UNFINISHED}{path.suffix}", dir=path.parent)
+    with writable(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=f"{UNFINISHED}{path.suffix}", dir=path.parent)
     os.close(handle)
     part = Path(name)
     try:
@@ -47,8 +73,9 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(f"{path} is there already and not empty: choose another folder, or remove it.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    with writable(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield part
         part.chmod(0o777 & ~_umask())

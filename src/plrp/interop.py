@@ -26,7 +26,7 @@ def explain_func(
     inputs: Any,
     targets: Any = None,
     *,
-    composite: str | Composite = "epsilon-plus-flat",
+    composite: str | Composite = "auto",
     pruning: Pruning | None = None,
     channels: Pooling | None = None,
     device: str | torch.device | None = None,
@@ -59,7 +59,7 @@ class CaptumLRP:
         self,
         model: nn.Module,
         *,
-        composite: str | Composite = "epsilon-plus-flat",
+        composite: str | Composite = "auto",
         pruning: Pruning | None = None,
     ) -> None:
         self.model = model

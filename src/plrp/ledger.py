@@ -11,10 +11,19 @@ from torch import Tensor
 from .tables import render_html, render_table
 
 MASSES = ("mass_in_positive", "mass_in_negative", "mass_out_positive", "mass_out_negative")
-BOOKED = ("absorbed_bias", "absorbed_epsilon", "created", "dropped")
+# Where mass went beside the inputs, and its sign in the closing sum.
+BOOKED = {
+    "absorbed_bias": -1,
+    "absorbed_constant": -1,
+    "absorbed_epsilon": -1,
+    "softmax": -1,
+    "created": 1,
+    "dropped": -1,
+}
+SUMS = ("cancellation", "amplification")
 PRUNED = (
     *("neurons_before", "neurons_after", "theta_positive", "theta_negative", "p_positive", "p_negative"),
-    *("lambda_positive", "lambda_negative", "orphaned", "flipped", "flipped_mass"),
+    *("lambda_positive", "lambda_negative", "orphaned", "flipped", "flipped_mass", "tied"),
 )
 
 Mass = tuple[Tensor, Tensor]  # positive and negative part per sample, both ≥ 0
@@ -31,27 +40,36 @@ class Booking:
     def __init__(self, active: bool = True) -> None:
         self.active = active
         self.bias: Any = 0.0
+        self.constant: Any = 0.0  # class tokens, position embeddings, padding: what does not depend on the input
         self.epsilon: Any = 0.0
+        self.softmax: Any = 0.0  # what the softmax rule takes, or gives where it is negative
         self.created: Any = 0.0
         self.dropped: Any = 0.0
+        self.cancellation: Any = None  # at a sum a + b: Σ(|a| + |b|) / Σ|a + b|
+        self.amplification: Any = None  # and Σ(|R_a| + |R_b|) / Σ|R|
+
+    @property
+    def booked(self) -> tuple[Any, ...]:
+        """The columns of `BOOKED`."""
+        return self.bias, self.constant, self.epsilon, self.softmax, self.created, self.dropped
 
     @property
     def touched(self) -> bool:
         """Whether anything was booked."""
-        return any(not isinstance(v, float) for v in (self.bias, self.epsilon, self.created, self.dropped))
+        return any(not isinstance(v, float) for v in self.booked)
 
 
 def conservation(score: Tensor, inputs: Sequence[Tensor], ledger: Ledger) -> Tensor:
     """How far mass is from being conserved, per sample, relative to the largest ‖R‖₁ on the way.
 
-    |score − Σ R_input − Σ absorbed − Σ dropped + Σ created|, summed in float64.
+    |score − Σ R_input − Σ absorbed − Σ softmax − Σ dropped + Σ created|, summed in float64.
     """
     missing = score.double().cpu()
     largest = torch.maximum(ledger.largest_mass().cpu(), missing.abs())
     for relevance in inputs:
         rows = relevance.flatten(1) if relevance.dim() > 1 else relevance[:, None]
         missing = missing - rows.sum(1, dtype=torch.float64).cpu()
-    for name, sign in (("absorbed_bias", -1), ("absorbed_epsilon", -1), ("dropped", -1), ("created", 1)):
+    for name, sign in BOOKED.items():
         for column in ledger.column(name):
             missing = missing + sign * column.cpu()
     return missing.abs() / largest.clamp(min=torch.finfo(torch.float64).tiny)
@@ -60,8 +78,9 @@ def conservation(score: Tensor, inputs: Sequence[Tensor], ledger: Ledger) -> Ten
 class Ledger(Sequence[dict[str, Any]]):
     """One record per entry of the tape that moves mass and per sample, made when it is read.
 
-    In every record: mass in = mass out + absorbed_bias + absorbed_epsilon + dropped − created, where mass is positive
-    minus negative part. Over all records of a sample: score = Σ input relevance + Σ absorbed + Σ dropped − Σ created.
+    In every record: mass in = mass out + absorbed_bias + absorbed_constant + absorbed_epsilon + softmax + dropped −
+    created, where mass is positive minus negative part. Over all records of a sample: score = Σ input relevance +
+    Σ absorbed + Σ softmax + Σ dropped − Σ created. `cancellation` and `amplification` are those of sums.
     """
 
     def __init__(self, batch: int) -> None:
@@ -75,7 +94,8 @@ class Ledger(Sequence[dict[str, Any]]):
         values = (*mass_in, *mass_out)
         row: dict[str, Any] = {"entry": len(self._rows), "layer": layer, "op": op, "rule": rule}
         row.update(zip(MASSES, values, strict=True))
-        row.update(zip(BOOKED, (book.bias, book.epsilon, book.created, book.dropped), strict=True))
+        row.update(zip(BOOKED, book.booked, strict=True))
+        row.update(zip(SUMS, (book.cancellation, book.amplification), strict=True))
         row.update({name: pruned.get(name) for name in PRUNED})
         self._rows.append(row)
 
@@ -106,10 +126,52 @@ class Ledger(Sequence[dict[str, Any]]):
         """One booked column of all entries, each (batch,)."""
         return [torch.as_tensor(row[name], dtype=torch.float64).expand(self.batch) for row in self._rows]
 
+    def total(self, name: str) -> Tensor:
+        """One booked column summed over all entries, (batch,)."""
+        return sum((column.cpu() for column in self.column(name)), torch.zeros(self.batch, dtype=torch.float64))
+
     def largest_mass(self) -> Tensor:
         """The largest ‖R‖₁ on the way, per sample: what closing is measured against."""
         sizes = [torch.as_tensor(a + b, dtype=torch.float64) for row in self._rows for a, b in _pairs(row)]
         return torch.stack(sizes).amax(0) if sizes else torch.zeros(self.batch, dtype=torch.float64)
+
+    def largest_growth(self, start: Tensor, end: Tensor) -> tuple[Tensor, list[str]]:
+        """The largest ‖R‖₁ on the way from the last layer to the input, whose own are `start` and `end` (batch,), and
+        the entry at which the largest so far grew by the largest factor. What is not a number counts as ∞.
+        """
+        steps = [(_where(row), a + b) for row in self._rows for a, b in _pairs(row)]
+        largest, most, names = (
+            start.double(),
+            torch.ones_like(start, dtype=torch.float64),
+            ["the last layer"] * self.batch,
+        )
+        for name, mass in [*steps, ("the input", end)]:
+            size = torch.as_tensor(mass, dtype=torch.float64).cpu().expand(self.batch).nan_to_num(nan=torch.inf)
+            factor = torch.where(size > largest, size / largest, 0.0)
+            for sample in (factor > most).nonzero()[:, 0].tolist():
+                names[sample] = name
+            most, largest = torch.maximum(most, factor), torch.maximum(largest, size)
+        return largest, names
+
+    def pruned(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the pruned tensors, (batch,) each: the share in which anything was cut, the largest tie at the cut, the
+        largest share of a tensor's ‖R‖₁ that has flipped its sign; NaN where there are none.
+        """
+
+        rows = [row for row in self._rows if row["op"] == "prune"]
+        nothing = torch.full((self.batch,), torch.nan, dtype=torch.float64)
+        if not rows:
+            return nothing, nothing, nothing
+
+        def column(name: str) -> Tensor:  # (entries, batch); older ledgers have no ties
+            found = [nothing if row.get(name) is None else torch.as_tensor(row[name]).double().cpu() for row in rows]
+            return torch.stack([one.expand(self.batch) for one in found])
+
+        positive, negative = column("p_positive"), column("p_negative")
+        tied, flipped = column("tied"), column("flipped_mass")
+        above, below = column("mass_out_positive"), column("mass_out_negative")
+        share = torch.where(flipped > 0, flipped / (above + below), 0.0)
+        return ((positive > 0) | (negative > 0)).double().mean(0), tied.amax(0), share.amax(0)
 
     def __getitem__(self, index: Any) -> Any:
         return self.records()[index]
@@ -124,18 +186,29 @@ class Ledger(Sequence[dict[str, Any]]):
             numbers = {k: _mean(v) for k, v in row.items() if k not in ("entry", "layer", "op", "rule")}
             net_in = numbers["mass_in_positive"] - numbers["mass_in_negative"]
             net_out = numbers["mass_out_positive"] - numbers["mass_out_negative"]
-            lost = numbers["absorbed_epsilon"] + numbers["dropped"] - numbers["created"]
+            lost = numbers["absorbed_epsilon"] + numbers["softmax"] + numbers["dropped"] - numbers["created"]
             cut = ("", "")
             if row["neurons_before"] is not None:
                 cut = (
                     f"{numbers['neurons_before']:.0f} → {numbers['neurons_after']:.0f}",
                     f"{numbers['p_positive']:.3f} / {numbers['p_negative']:.3f}",
                 )
-            shown = [f"{v:.4g}" for v in (net_in, net_out, numbers["absorbed_bias"], lost)]
+            to_parameters = numbers["absorbed_bias"] + numbers["absorbed_constant"]
+            shown = [f"{v:.4g}" for v in (net_in, net_out, to_parameters, lost)]
             rows.append((row["layer"], row["op"], row["rule"], *shown, *cut))
         return rows
 
-    HEADER = ("layer", "op", "rule", "in", "out", "to bias", "to ε, dropped", "neurons", "pruned + / −")
+    HEADER = (
+        "layer",
+        "op",
+        "rule",
+        "in",
+        "out",
+        "to bias, constants",
+        "to ε, softmax, dropped",
+        "neurons",
+        "pruned + / −",
+    )
 
     def __repr__(self) -> str:
         return render_table(self.HEADER, self.table())
@@ -153,6 +226,13 @@ def _joined(values: Sequence[Any], parts: Sequence[Ledger]) -> Any:
 
 def _pairs(row: dict[str, Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     return (row[MASSES[0]], row[MASSES[1]]), (row[MASSES[2]], row[MASSES[3]])
+
+
+def _where(row: dict[str, Any]) -> str:
+    """An entry in words."""
+    if row["op"] == "prune":
+        return f"the pruned input of '{row['layer']}'"
+    return f"'{row['layer']}'" if row["layer"] else row["op"]
 
 
 def _mean(value: Any) -> float:

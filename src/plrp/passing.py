@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .composites import Composite
 from .errors import TraceError
 from .ledger import Booking
 from .rules import EPSILON, EPSILON_HALF, Branch, quotient
-from .tape.norms import batch_norm_affine
+from .tape.norms import norm_of
 from .tape.operations import Family
+from .tape.recognition import MASKED, is_residual, softmax_axis
 from .tape.values import HALF, Op, Value, replaced, tensors_in
 
 Relevances = list[Tensor | None]
@@ -25,16 +27,28 @@ _WITH_CONSTANTS = frozenset(
 )
 
 
-def pass_on(op: Op, relevance: Relevances, book: Booking) -> Relevances:
+def pass_on(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
     """The relevance of an operation's inputs, given that of its outputs."""
     if op.rule is not None:
         return _by_registered_rule(op, relevance)
-    return _FAMILIES[op.family](op, relevance, book)
+    return _FAMILIES[op.family](op, relevance, book, composite)
 
 
-def epsilon_for(*values: Value) -> float:
-    """The stabiliser of proportional splits, larger for activations in half precision."""
+def epsilon_for(*values: Value, composite: Composite | None = None) -> float:
+    """The stabiliser of proportional splits: the composite's, or 1e-6, larger for activations in half precision."""
+    if composite is not None and composite.epsilon is not None:
+        return composite.epsilon
     return EPSILON_HALF if any(v.dtype in HALF for v in values) else EPSILON
+
+
+def _divided(op: Op, given: Tensor, d: Tensor, epsilon: float, book: Booking, one_sign: bool = False) -> Tensor:
+    """s = R / (d + ε sign d); what ε takes is booked."""
+    s = quotient(given, d, epsilon, one_sign)
+    if epsilon:
+        book_epsilon(book, s, d, epsilon, op.output.samples.sum)
+    elif book.active:
+        book.epsilon = book.epsilon + op.output.samples.sum(given * (d == 0))
+    return s
 
 
 def sum_to(relevance: Tensor, shape: torch.Size) -> Tensor:
@@ -77,12 +91,12 @@ def _by_registered_rule(op: Op, relevance: Relevances) -> Relevances:
     return parts
 
 
-def _pass(op: Op, relevance: Relevances, book: Booking) -> Relevances:
+def _pass(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
     assert relevance[0] is not None
     return [sum_to(relevance[0], op.inputs[0].shape)]
 
 
-def _rearrange(op: Op, relevance: Relevances, book: Booking) -> Relevances:
+def _rearrange(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
     """Relevance follows the elements; what lands on constants (padding, a constant in a cat) is booked to them."""
     first = next(r for r in relevance if r is not None)
     if op.kind in _RESHAPES:
@@ -114,7 +128,7 @@ def _book_constants(op: Op, relevance: Tensor, book: Booking) -> None:
         kwargs = {k: 0.0 if k in ("value", "other") and isinstance(v, int | float) else v for k, v in kwargs.items()}
     blank.args, blank.kwargs = args, kwargs
     from_input = blank.call(ones)
-    book.bias = book.bias + op.output.samples.sum(relevance * (1 - from_input))
+    book.constant = book.constant + op.output.samples.sum(relevance * (1 - from_input))
 
 
 def _is_axis(op: Op, position: int) -> bool:
@@ -125,39 +139,77 @@ def _zeroed(tensor: Tensor) -> Tensor:
     return torch.zeros_like(tensor) if tensor.is_floating_point() else tensor
 
 
-def _split(op: Op, relevance: Relevances, book: Booking) -> Relevances:
+def _split(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
     """In proportion to the contributions: R_i = n_i R / (z + ε sign z)."""
     (given,) = relevance
     assert given is not None
-    epsilon = epsilon_for(op.output, *op.inputs)
+    epsilon = epsilon_for(op.output, *op.inputs, composite=composite)
     if op.kind in ("add", "sub", "rsub"):
-        return _split_sum(op, given, epsilon, book)
+        return _split_sum(op, given, epsilon, book, composite.residual_gamma)
     z = _output(op, given.dtype)
-    s = quotient(given, z, epsilon)
-    book_epsilon(book, s, z, epsilon, op.output.samples.sum)
+    s = _divided(op, given, z, epsilon, book)
+    if op.kind in ("index_add", "scatter_add") and book.active:  # what they add to, or what they add, may be a constant
+        zeros = [torch.zeros(v.shape, dtype=given.dtype, device=given.device) for v in op.inputs]
+        book.constant = book.constant + op.output.samples.sum(s * op.call(zeros))
     back = transposed(op, [s], given.dtype, op.inputs)
     return [v.data.to(given.dtype) * b for v, b in zip(op.inputs, back, strict=True)]
 
 
-def _split_sum(op: Op, given: Tensor, epsilon: float, book: Booking) -> Relevances:
+def _split_sum(op: Op, given: Tensor, epsilon: float, book: Booking, gamma: float | None) -> Relevances:
+    """a + b, a − b; a constant's share is booked to it, but what is masked out stays with the value.
+
+    With γ, in proportion to w(a) a and w(b) b, where w(u) = 1 + γ if u has the sign of the sum, else 1.
+    """
     alpha = op.kwargs.get("alpha", 1)
     signs = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[op.kind]
     z = _output(op, given.dtype)
-    s = quotient(given, z, epsilon, all(v.nonnegative for v in op.inputs) and min(signs) > 0)
-    book_epsilon(book, s, z, epsilon, op.output.samples.sum)
+    terms = [_term(operand, sign, given) for operand, sign in zip(op.terms, signs, strict=True)]
+    constant = next((n for n, operand in enumerate(op.terms) if not isinstance(operand, Value)), None)
+    if constant is not None:
+        masked = terms[constant] <= MASKED
+        z = torch.where(masked, terms[1 - constant], z)
+        terms[constant] = terms[constant].masked_fill(masked, 0.0)
+    if gamma and is_residual(op):
+        weighted = [torch.where(term * z > 0, (1 + gamma) * term, term) for term in terms]
+        s = _divided(op, given, torch.where(z == 0, z, weighted[0] + weighted[1]), 0.0, book)
+        parts = [s * term for term in weighted]
+    else:
+        one_sign = constant is None and all(v.nonnegative for v in op.inputs) and min(signs) > 0
+        s = _divided(op, given, z, epsilon, book, one_sign)
+        parts = [s * term for term in terms]
+    if book.active:
+        total = op.output.samples.sum
+        if constant is not None:
+            book.constant = book.constant + total(parts[constant])
+        book.cancellation = cancellation(terms, z, total)
+        book.amplification = ratio(sum(total(part.abs()) for part in parts), total(given.abs()))
     handed: list[Tensor | None] = [None] * len(op.inputs)
-    for operand, sign in zip(_operands(op), signs, strict=True):
+    for operand, part in zip(op.terms, parts, strict=True):
         for position, value in enumerate(op.inputs):
             if operand is value:
-                part = s * value.data.to(given.dtype)
-                part = sum_to(part if sign == 1 else part * sign, value.shape)
+                arrived = sum_to(part, value.shape)
                 before = handed[position]
-                handed[position] = part if before is None else before + part
+                handed[position] = arrived if before is None else before + arrived
     return handed
 
 
-def _operands(op: Op) -> tuple[Any, Any]:
-    return op.argument(0, "input"), op.argument(1, "other")
+def _term(operand: Any, sign: float, given: Tensor) -> Tensor:
+    """A summand, with its sign, in the precision of the walk."""
+    if isinstance(operand, Value):
+        operand = operand.data
+    term = torch.as_tensor(operand, dtype=given.dtype, device=given.device)
+    return term if sign == 1 else term * sign
+
+
+def cancellation(terms: Sequence[Tensor], z: Tensor, total: Total) -> Tensor:
+    """Σ(|a| + |b|) / Σ|a + b| of a sum, per sample."""
+    return ratio(sum(total(term.abs().expand_as(z)) for term in terms), total(z.abs()))
+
+
+def ratio(above: Any, below: Tensor) -> Tensor:
+    """One where there is nothing to compare."""
+    empty = below == 0
+    return torch.where(empty, torch.ones_like(below), above / torch.where(empty, torch.ones_like(below), below))
 
 
 def _output(op: Op, dtype: torch.dtype) -> Tensor:
@@ -215,7 +267,7 @@ def book_unshared(book: Booking, branches: Sequence[Branch], unshared_mass: Call
         book.epsilon = book.epsilon + unshared_mass(unshared)
 
 
-def _winner(op: Op, relevance: Relevances, book: Booking) -> Relevances:
+def _winner(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
     """All to the winner. What a constant wins, padding among them, is booked to it."""
     first = next(r for r in relevance if r is not None)
     if (pool := op.kind.removesuffix("_with_indices")) in ("max_pool1d", "max_pool2d", "max_pool3d"):
@@ -223,7 +275,7 @@ def _winner(op: Op, relevance: Relevances, book: Booking) -> Relevances:
     if op.kind in ("maximum", "minimum") and len(op.inputs) == 1:  # against a constant, which keeps what it wins
         (won,) = transposed(op, [first], first.dtype, op.inputs)
         if book.active:
-            book.bias = book.bias + op.output.samples.sum(first) - op.inputs[0].samples.sum(won)
+            book.constant = book.constant + op.output.samples.sum(first) - op.inputs[0].samples.sum(won)
         return [won]
     return list(transposed(op, relevance, first.dtype, op.inputs))
 
@@ -240,97 +292,86 @@ def _to_winners(op: Op, pool: Callable[..., Any], relevance: Tensor, book: Booki
     axes = int(pool.__name__[-2])
     empty = op.output.data == -torch.inf
     if book.active:
-        book.bias = book.bias + op.output.samples.sum(relevance * empty)
+        book.constant = book.constant + op.output.samples.sum(relevance * empty)
     won, winners = relevance.masked_fill(empty, 0.0), winners.masked_fill(empty, 0)
     handed = relevance.new_zeros(x.shape).flatten(-axes)
     return handed.scatter_add_(-1, winners.flatten(-axes), won.flatten(-axes)).view(x.shape)
 
 
-def _affine(op: Op, relevance: Relevances, book: Booking) -> Relevances:
-    """ε-rule on y = scale · x + shift, the statistics held constant: the shift is bias."""
+def _affine(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
+    """ε-rule on y = Ax + shift, the affine map of a norm whose spread is held constant: the shift is bias."""
     (given,) = relevance
     assert given is not None
     x = op.inputs[0].data.to(given.dtype)
-    scale, shift = _scale_and_shift(op, x)
-    epsilon = epsilon_for(op.output)
-    z = op.output.data if op.output.dtype == given.dtype else x * scale + shift
-    s = quotient(given, z, epsilon)
+    norm = norm_of(op, x)
+    z = op.output.data if op.output.dtype == given.dtype else norm.apply(x)
+    s = _divided(op, given, z, epsilon_for(op.output, composite=composite), book)
     if book.active:
-        book.bias = book.bias + op.output.samples.sum(s * shift)
-    book_epsilon(book, s, z, epsilon, op.output.samples.sum)
-    return [x * scale * s]
+        book.bias = book.bias + op.output.samples.sum(s * norm.shift)
+    return [x * norm.transpose(s)]
 
 
-def _scale_and_shift(op: Op, x: Tensor) -> tuple[Tensor, Tensor]:
-    channels = (1, -1, *(1,) * (x.dim() - 2))
-    if op.kind == "batch_norm":
-        scale, shift = batch_norm_affine(op)
-        return scale.to(x.dtype).view(channels), shift.to(x.dtype).view(channels)
-    if op.kind in ("layer_norm", "rms_norm"):
-        shape = op.argument(1, "normalized_shape")
-        axes = tuple(range(-len(shape), 0))
-        weight, bias = op.argument(2, "weight"), op.argument(3, "bias") if op.kind == "layer_norm" else None
-        epsilon = op.argument(4, "eps", 1e-5) if op.kind == "layer_norm" else op.argument(3, "eps")
-        if op.kind == "rms_norm":
-            epsilon = torch.finfo(x.dtype).eps if epsilon is None else epsilon
-            mean, spread = x.new_zeros(()), x.square().mean(axes, keepdim=True)
-        else:
-            mean, spread = x.mean(axes, keepdim=True), x.var(axes, keepdim=True, unbiased=False)
-        scale = (spread + epsilon).rsqrt()
-        scale = scale if weight is None else scale * weight.to(x.dtype)
-        shift = -mean * scale
-        return scale, shift if bias is None else shift + bias.to(x.dtype)
-    return _group_scale_and_shift(op, x, channels)
-
-
-def _group_scale_and_shift(op: Op, x: Tensor, channels: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """GroupNorm, and InstanceNorm as one group per channel."""
-    if op.kind == "instance_norm":
-        mean, variance = op.argument(1, "running_mean"), op.argument(2, "running_var")
-        weight, bias = op.argument(3, "weight"), op.argument(4, "bias")
-        own_statistics, epsilon, groups = (
-            op.argument(5, "use_input_stats", True),
-            op.argument(7, "eps", 1e-5),
-            x.shape[1],
-        )
-    else:
-        weight, bias = op.argument(2, "weight"), op.argument(3, "bias")
-        own_statistics, epsilon, groups = True, op.argument(4, "eps", 1e-5), op.argument(1, "num_groups")
-    if own_statistics:
-        per_group = x.shape[1] // groups
-        grouped = x.reshape(x.shape[0], groups, per_group * x.shape[2:].numel())
-        mean = grouped.mean(2).repeat_interleave(per_group, 1).view(*x.shape[:2], *(1,) * (x.dim() - 2))
-        variance = grouped.var(2, unbiased=False).repeat_interleave(per_group, 1).view_as(mean)
-    else:
-        mean, variance = mean.to(x.dtype).view(channels), variance.to(x.dtype).view(channels)
-    scale = (variance + epsilon).rsqrt()
-    scale = scale if weight is None else scale * weight.to(x.dtype).view(channels)
-    shift = -mean * scale
-    return scale, shift if bias is None else shift + bias.to(x.dtype).view(channels)
-
-
-def _gate(op: Op, relevance: Relevances, book: Booking) -> Relevances:
+def _gate(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
     """The signal takes all; in a matrix product by the ε-rule, with the gate held constant."""
     (given,) = relevance
-    signal = op.signal
     assert given is not None
-    assert signal is not None
     if op.kind in ("mul", "div"):
-        received = sum_to(given, signal.shape)
-    else:
-        epsilon = epsilon_for(op.output, signal)
-        z = _output(op, given.dtype)
-        s = quotient(given, z, epsilon)
-        book_epsilon(book, s, z, epsilon, op.output.samples.sum)
-        received = signal.data.to(given.dtype) * transposed(op, [s], given.dtype, [signal])[0]
-    return [received if v is signal else None for v in op.inputs]
+        return [sum_to(given, v.shape) if v is op.signal else None for v in op.inputs]
+    return _product(op, relevance, book, composite)
 
 
-_FAMILIES: dict[Family, Callable[[Op, Relevances, Booking], Relevances]] = {
+def _product(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
+    """O = A·B, n factors of which receive relevance, mostly both: s = R / (nO + ε sign O), R_A = A ⊙ (s·Bᵀ).
+
+    An element-wise product gives each of them R / n.
+    """
+    (given,) = relevance
+    assert given is not None
+    receivers = op.receivers(composite.products)
+    n = sum(any(operand is v for v in receivers) for operand in op.operands)
+    handed: list[Tensor | None] = [None] * len(op.inputs)
+    places = [next(k for k, v in enumerate(op.inputs) if v is receiver) for receiver in receivers]
+    if op.kind == "mul":
+        for place, value in zip(places, receivers, strict=True):
+            handed[place] = sum_to(given, value.shape) / n
+        return handed
+    s = _divided(op, given, n * _output(op, given.dtype), epsilon_for(op.output, *receivers, composite=composite), book)
+    back = transposed(op, [s], given.dtype, receivers)
+    for place, value, b in zip(places, receivers, back, strict=True):
+        handed[place] = value.data.to(given.dtype) * b
+    return handed
+
+
+def _softmax(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
+    """R_i = x_i (R_i − s_i Σ_j R_j) for s = softmax(x), the Taylor expansion of Achtibat et al. (2024).
+
+    Masked entries, s_i = 0, receive nothing. It does not conserve: what it takes or gives is booked.
+    """
+    (given,) = relevance
+    assert given is not None
+    dim = softmax_axis(op)
+    s = _output(op, given.dtype)
+    x = op.inputs[0].data.to(given.dtype).masked_fill(s == 0, 0.0)
+    if book.active:
+        book.softmax = book.softmax + op.output.samples.sum(given * (1 - x + (s * x).sum(dim, keepdim=True)))
+    return [x * (given - s * given.sum(dim, keepdim=True))]
+
+
+def _embedding(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
+    """A token's relevance is the sum over the channels of its row."""
+    (given,) = relevance
+    assert given is not None
+    return [given.flatten(len(op.inputs[0].shape)).sum(-1)]
+
+
+_FAMILIES: dict[Family, Callable[[Op, Relevances, Booking, Composite], Relevances]] = {
     Family.PASS: _pass,
     Family.REARRANGE: _rearrange,
     Family.SPLIT: _split,
     Family.WINNER: _winner,
     Family.AFFINE: _affine,
     Family.GATE: _gate,
+    Family.PRODUCT: _product,
+    Family.EMBEDDING: _embedding,
+    Family.SOFTMAX: _softmax,
 }

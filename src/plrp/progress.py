@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +26,47 @@ class Step(Protocol):
         """What is not given stays as it is."""
 
 
+_interrupts: list[int] = []
+"""Ctrl-C's since `keep_interrupts` began."""
+
+
+@contextmanager
+def keep_interrupts() -> Iterator[None]:
+    """Inside, no Ctrl-C is lost.
+
+    Python prints and drops exceptions that are raised inside a weak reference's callback or a finalizer, and a
+    KeyboardInterrupt with them; the next step of any display raises it again, and an error after a Ctrl-C counts as
+    one. Where Ctrl-C is ignored (nohup), or is somebody else's to handle, nothing changes.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        _interrupts.append(number)
+        raise KeyboardInterrupt
+
+    def report(unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+            hook(unraisable)
+
+    hook, sys.unraisablehook = sys.unraisablehook, report
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception as error:
+        if _interrupts:  # compiled code may answer with an error of its own
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        sys.unraisablehook = hook
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _interrupts.clear()
+
+
 @contextmanager
 def progress(
     label: str,
@@ -42,6 +85,27 @@ def progress(
     Without rich there are plain lines instead of a bar. `total` None: not known yet. `announce` adds lines at the
     start and at the end; a `transient` bar disappears at the end.
     """
+    with _display(label, total, show, unit, done, note, announce, transient) as display:
+
+        def step(advance: float = 0, note: str | None = None, *, total: float | None = None) -> None:
+            if _interrupts:
+                raise KeyboardInterrupt
+            display(advance, note, total=total)
+
+        yield step
+
+
+@contextmanager
+def _display(
+    label: str,
+    total: float | None,
+    show: bool | None,
+    unit: Unit,
+    done: float,
+    note: str,
+    announce: bool,
+    transient: bool,
+) -> Iterator[Step]:
     if show is False:
         yield lambda advance=0, note=None, *, total=None: None
     elif (show or sys.stderr.isatty()) and (bar := _bar(unit, transient)) is not None:

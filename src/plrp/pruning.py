@@ -1,7 +1,7 @@
 """What is cut in a layer, and where its mass goes: section 3.2 of the paper.
 
-θ is equation (2), the sparsity gain (3), PLRP-λ the pair of formulas after it, PLRP-M equations (4) to (6). DESIGN
-settles what the paper leaves open: ties, signs, biases, neurons that find nobody to hand their relevance to.
+θ is equation (2), the sparsity gain (3), PLRP-λ the pair of formulas after it, PLRP-M equations (4) to (6).
+What the paper leaves open is decided in docs/decisions.md: ties, signs, biases, neurons with nobody to hand to.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from .tape.samples import Samples
 from .tape.trace import Trace
 from .tape.values import Op, Value
 
+DEFAULT_P = 0.05  # docs/truth.md: what it prunes costs no agreement with the truth on photographs, and little on DNA
+
 
 @dataclass(frozen=True)
 class Pruning:
@@ -35,16 +37,19 @@ class Pruning:
     - `conserve=False`: the ablations; λ = 1, or M re-applied naively, so that pruned mass is lost.
     - `sparsity_gain`: prune an entry only while it buys at least this much sparsity per share of mass; `measure` is the
       sparsity: the share of `"zeros"`, or the `"gini"` index.
+    - `unit`: what stays or goes as a whole: single neurons (`"neuron"`), all channels of a place of a map, a base or a
+      token (`"position"`), all places of a channel (`"channel"`).
     - `layers`: p for single layers, by name.
     """
 
-    p: float | None = 0.15
+    p: float | None = DEFAULT_P
     p_negative: float | None = None
     redistribution: str = "lambda"
     conserve: bool = True
     sparsity_gain: float | None = None
     measure: str = "zeros"
     layers: Mapping[str, float] | None = field(default=None, hash=False)
+    unit: str = "neuron"
 
     def __post_init__(self) -> None:
         given = {"p": self.p, "p_negative": self.p_negative}
@@ -58,6 +63,8 @@ class Pruning:
             raise ValueError(f"redistribution is 'lambda', 'M' or 'M-sign', got {self.redistribution!r}.")
         if self.measure not in ("zeros", "gini"):
             raise ValueError(f"measure is 'zeros' or 'gini', got {self.measure!r}.")
+        if self.unit not in ("neuron", "position", "channel"):
+            raise ValueError(f"unit is 'neuron', 'position' or 'channel', got {self.unit!r}.")
         gain = self.sparsity_gain
         if gain is not None and not (isinstance(gain, int | float) and gain > 0 and math.isfinite(gain)):
             raise ValueError(f"sparsity_gain is a number > 0 (1 is a natural choice), got {gain!r}.")
@@ -77,8 +84,9 @@ class Pruning:
 
     @property
     def label(self) -> str:
-        """How tables call it: PLRP-λ, PLRP-M or PLRP-M±."""
+        """How tables call it: PLRP-λ, PLRP-M or PLRP-M±, and by what unit."""
         name = {"lambda": "PLRP-λ", "M": "PLRP-M", "M-sign": "PLRP-M±"}[self.redistribution]
+        name = name if self.unit == "neuron" else f"{name} by {self.unit}"
         return name if self.conserve else f"{name} (not conserving)"
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,6 +109,9 @@ class Pruning:
         for op in trace.layers:
             if not op.first:
                 sites.setdefault(id(op.inputs[0]), Site(op.inputs[0], [], self.p, self.p_negative)).readers.append(op)
+        for site in sites.values():
+            axes = {op.map.channel_axis(len(site.value.shape)) for op in site.readers if op.map is not None}
+            site.channel_axis = axes.pop() if len(axes) == 1 else None
         self._apply_layers(trace, sites)
         return sites
 
@@ -134,6 +145,7 @@ class Site:
     readers: list[Op]
     p: float | None
     p_negative: float | None
+    channel_axis: int | None = None  # the one that all readers contract
 
     @property
     def cuts(self) -> bool:
@@ -145,6 +157,23 @@ class Site:
         """p of the positive and of the negative part."""
         assert self.p is not None
         return self.p, self.p if self.p_negative is None else self.p_negative
+
+    def groups(self, shape: torch.Size, unit: str) -> Tensor | None:
+        """The group of each entry of a sample, (n,), numbered from 0; None where each neuron is its own.
+
+        Where readers disagree about the axis of the channels, or a tensor has none (or has no positions beside it),
+        single neurons are pruned.
+        """
+        samples, axis = self.value.samples, self.channel_axis
+        if unit == "neuron" or axis is None or axis == samples.axis or samples.batch == 0:
+            return None
+        along = torch.Size(size if (n == axis) == (unit == "channel") else 1 for n, size in enumerate(shape))
+        numbers = torch.arange(along.numel()).view(along).expand(shape)
+        groups = samples.rows(numbers)[0]
+        if not samples.ordinary:  # a sample's positions need not have the first numbers
+            groups = groups.unique(return_inverse=True)[1]
+        number = len(groups) and int(groups.max()) + 1
+        return groups if 1 < number < len(groups) else None
 
     @property
     def name(self) -> str:
@@ -196,9 +225,42 @@ class Cut:
 
 
 def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | None) -> Cut:
-    """Decide what goes of each row (batch, n): θ per sign by share of mass, by sparsity gain, or by both."""
+    """Decide what goes of each row (batch, n)."""
+    theta = _thetas((rows.clamp(min=0), rows.clamp(max=0).neg()), pruning, p, p_negative)
+    surviving = survivors(rows, theta)
+    counts = rows.count_nonzero(1), surviving.count_nonzero(1)
+    return Cut(theta, signed_mass(rows), signed_mass(surviving), counts)
+
+
+def cut_groups(
+    rows: Tensor, groups: Tensor, pruning: Pruning, p: float | None, p_negative: float | None
+) -> tuple[Cut, Tensor]:
+    """Decide which groups of the entries of each row go; returns the cut, and what stays (batch, n).
+
+    Per sign a_g = Σ_{j∈g} |r_j| takes the place of an entry; a group stays if it survives for either sign.
+    """
+    groups = groups.to(rows.device)
+    sums = group_sums(rows, groups)
+    theta = _thetas(sums, pruning, p, p_negative)
+    stays = ((sums[0] > theta[0][:, None]) | (sums[1] > theta[1][:, None]))[:, groups]
+    surviving = torch.where(stays, rows, torch.zeros_like(rows[:, :1]))
+    counts = rows.count_nonzero(1), surviving.count_nonzero(1)
+    return Cut(theta, signed_mass(rows), signed_mass(surviving), counts), stays
+
+
+def group_sums(rows: Tensor, groups: Tensor) -> Mass:
+    """a_g = Σ_{j∈g} |r_j| of the entries of each row (batch, n), per sign: (batch, groups) in float64."""
+    groups, number = groups.to(rows.device), int(groups.max()) + 1
+    positive, negative = (
+        part.new_zeros(len(rows), number, dtype=torch.float64).index_add_(1, groups, part.double())
+        for part in (rows.clamp(min=0), rows.clamp(max=0).neg())
+    )
+    return positive, negative
+
+
+def _thetas(parts: Mass, pruning: Pruning, p: float | None, p_negative: float | None) -> Mass:
+    """θ per sign (batch,) by share of mass, by sparsity gain, or by both; `parts` are ≥ 0, (batch, n)."""
     p_negative = p if p_negative is None else p_negative
-    parts = rows.clamp(min=0), rows.clamp(max=0).neg()
     positive, negative = (threshold(part, share or 0.0) for part, share in zip(parts, (p, p_negative), strict=True))
     if pruning.sparsity_gain is not None:
         measure = _zeros_gain if pruning.measure == "zeros" else _gini_gain
@@ -207,15 +269,36 @@ def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | Non
             gain if share is None else torch.minimum(mass, gain)
             for mass, gain, share in zip((positive, negative), by_gain, (p, p_negative), strict=True)
         )
-    surviving = survivors(rows, (positive, negative))
-    counts = rows.count_nonzero(1), surviving.count_nonzero(1)
-    return Cut((positive, negative), signed_mass(rows), signed_mass(surviving), counts)
+    return positive, negative
 
 
 def survivors(rows: Tensor, theta: Mass) -> Tensor:
     """The entries above θ of their sign, zero elsewhere: 1{r̃ > θ} ⊙ r̃."""
     up, down = (t.to(rows.dtype)[:, None] for t in theta)
     return torch.where((rows > up) | (rows < -down), rows, torch.zeros_like(rows[:, :1]))
+
+
+def tied(surviving: Tensor) -> Tensor:
+    """How much of the survivors' mass (batch, n) several equal ones at the cut hold: the larger share of the two signs.
+
+    Such neurons stay or go together, so that less than p may have been cut.
+    """
+    return _tied((surviving.clamp(min=0), surviving.clamp(max=0).neg()))
+
+
+def tied_groups(sums: Mass, theta: Mass) -> Tensor:
+    """`tied` of whole groups, by their `group_sums`: those above θ of a sign are its survivors."""
+    above = (torch.where(s > t[:, None], s, torch.zeros_like(s)) for s, t in zip(sums, theta, strict=True))
+    return _tied((next(above), next(above)))
+
+
+def _tied(parts: Mass) -> Tensor:
+    shares = []
+    for part in parts:
+        least = torch.where(part > 0, part, torch.inf).amin(1, keepdim=True) if part.shape[1] else part
+        count, mass = (part == least).sum(1), part.sum(1)
+        shares.append(torch.where((count > 1) & (mass > 0), least.sum(1) * count / mass, torch.zeros_like(mass)))
+    return torch.maximum(*shares)
 
 
 def threshold(values: Tensor, p: float | Tensor) -> Tensor:
@@ -319,14 +402,23 @@ def prune(
     """Prune the relevance of one tensor. Returns the new relevance and the ledger's columns; books what was lost."""
     samples = site.value.samples
     rows = samples.rows(relevance)
-    decided = cut(rows, pruning, site.p, site.p_negative)
-    surviving = survivors(rows, decided.theta)
-    columns = decided.columns() if book.active else {}
+    groups = site.groups(relevance.shape, pruning.unit)
+    if groups is None:
+        decided = cut(rows, pruning, site.p, site.p_negative)
+        surviving = survivors(rows, decided.theta)
+        stays = surviving != 0
+    else:
+        decided, stays = cut_groups(rows, groups, pruning, site.p, site.p_negative)
+        surviving = torch.where(stays, rows, torch.zeros_like(rows[:, :1]))
+    columns: dict[str, Any] = {}
+    if book.active:
+        equal = tied(surviving) if groups is None else tied_groups(group_sums(rows, groups), decided.theta)
+        columns = {**decided.columns(), "tied": equal}
     if pruning.redistribution == "lambda":
         new = _rescale(rows, surviving, decided, pruning, book, columns)
     else:
         assert arrived is not None
-        mask = samples.unrows(surviving != 0, relevance.shape).to(relevance.dtype)
+        mask = samples.unrows(stays, relevance.shape).to(relevance.dtype)
         if pruning.conserve:
             by_sign = pruning.redistribution == "M-sign"
             new = _redistribute(relevance, surviving, mask, decided, samples, arrived, columns, by_sign)
@@ -392,7 +484,7 @@ def _redistribute(
     columns["orphaned"] = unplaced[0] + unplaced[1]
     if arrived.other is not None:
         other = samples.rows(arrived.other)
-        left = other * (surviving != 0)
+        left = other * samples.rows(mask)
         before, after = signed_mass(other), signed_mass(left)
         up, down = (
             ratio(b, a, decided.pruned).to(surviving.dtype)[:, None] for b, a in zip(before, after, strict=True)

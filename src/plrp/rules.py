@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .tape.maps import LinearMap, Weight
+from .tape.maps import Convolution, LinearMap, Weight
 
 EPSILON = 1e-6
 ORPHANED = 1e-6  # a neuron is orphaned if its contributions cancel to this share of their magnitudes
@@ -65,14 +65,16 @@ class Branch:
 
     def by_sign(self) -> tuple[Branch, Branch]:
         """The positive contributions and the negative ones, each as a branch of its own, without the bias."""
+        sides = [
+            (part.weight, side, one_side)
+            for part in self.parts
+            for side, one_side in ((1, part.input.clamp(min=0)), (-1, part.input.clamp(max=0)))
+            if one_side.any() or (side > 0 and part is self.parts[0])  # a side without inputs contributes nothing
+        ]
         found = []
         for sign in (1, -1):
-            parts = [
-                Part(part.input.clamp(min=0) if side > 0 else part.input.clamp(max=0), part.weight.cut(sign * side))
-                for part in self.parts
-                for side in (1, -1)
-            ]
-            found.append(Branch(self.map, tuple(parts)))
+            parts = tuple(Part(one_side, weight.cut(sign * side)) for weight, side, one_side in sides)
+            found.append(Branch(self.map, parts))
         return found[0], found[1]
 
     def part_of(self, relevance: Tensor) -> Tensor:
@@ -150,7 +152,7 @@ class Epsilon(Rule):
     needs_output = True
 
     def __init__(self, epsilon: float | None = None) -> None:
-        self.epsilon = _nonnegative("epsilon", epsilon)
+        self.epsilon = nonnegative("epsilon", epsilon)
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch; its denominator is the layer's output."""
@@ -171,7 +173,7 @@ class ZPlus(Rule):
     """LRP-z⁺: positive contributions only, n = (xw)⁺, bias b⁺ (Montavon et al. 2017)."""
 
     def __init__(self, epsilon: float | None = None) -> None:
-        self.epsilon = _nonnegative("epsilon", epsilon)
+        self.epsilon = nonnegative("epsilon", epsilon)
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch of positive contributions."""
@@ -185,7 +187,7 @@ class AlphaBeta(Rule):
         if alpha < 0 or beta < 0 or abs(alpha - beta - 1) > 1e-9:
             raise ValueError(f"AlphaBeta needs alpha − beta = 1 and both ≥ 0, got {alpha} and {beta}.")
         self.alpha, self.beta = float(alpha), float(beta)
-        self.epsilon = _nonnegative("epsilon", epsilon)
+        self.epsilon = nonnegative("epsilon", epsilon)
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """A branch of positive and one of negative contributions."""
@@ -212,7 +214,7 @@ class Gamma(Rule):
         if not gamma >= 0:
             raise ValueError(f"Gamma needs gamma ≥ 0, got {gamma}.")
         self.gamma = float(gamma)
-        self.epsilon = _nonnegative("epsilon", epsilon)
+        self.epsilon = nonnegative("epsilon", epsilon)
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """A branch for outputs above zero and one for those below."""
@@ -232,11 +234,30 @@ class Gamma(Rule):
         return found
 
 
+class Centred(Epsilon):
+    """LRP-ε for one-hot inputs, relative to the mean letter: n = x(w − w̄), w̄ the mean of w over the letters.
+
+    Where a position holds one letter, a number added to the weights of all letters is a bias and nothing else. So how
+    much ε gives to a letter is arbitrary; its difference to the mean letter is not, and agrees with what an exchange of
+    the letter does (Majdandzic et al. 2023 correct gradients so). The mean letter's share, Σ xw̄, is booked with the
+    bias. Letters are axis 1 of a convolution's input; in any other layer this is LRP-ε.
+    """
+
+    def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
+        """One branch; its denominator is the layer's output."""
+        assert z is not None
+        letters = isinstance(map, Convolution) and not map.transposed and map.groups == 1 and x.shape[1] > 1
+        if not letters:
+            return super().branches(map, x, z, nonnegative)
+        centred = Weight(map.weight - map.weight.mean(1, keepdim=True))
+        return [Branch(map, (Part(x, centred),), z - map.apply(x, centred.full), denominator=z)]
+
+
 class ZBox(Rule):
-    """LRP-z^B for inputs in a box: n = xw − low·w⁺ − high·w⁻ (Montavon et al. 2017).
+    """LRP-z^B for inputs in a box: n = (x − low)w⁺ + (x − high)w⁻ (Montavon et al. 2017).
 
     `low` and `high` are numbers or tensors that broadcast against the input; left out, they are each sample's own
-    smallest and largest value.
+    smallest and largest value. An input one rounding outside the box lies on its edge.
     """
 
     def __init__(
@@ -246,43 +267,43 @@ class ZBox(Rule):
         epsilon: float | None = None,
     ) -> None:
         self.low, self.high = low, high
-        self.epsilon = _nonnegative("epsilon", epsilon)
+        self.epsilon = nonnegative("epsilon", epsilon)
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
-        """One branch of three parts."""
+        """One branch of two parts, both ≥ 0 and exactly zero at their edge of the box."""
         low = _bound(self.low, x, torch.amin)
         high = _bound(self.high, x, torch.amax)
-        if (x < low).any() or (x > high).any():
+        rounding = torch.finfo(x.dtype).eps * torch.maximum(low.abs(), high.abs())
+        if (x < low - rounding).any() or (x > high + rounding).any():
             raise ValueError(
                 f"ZBox: the input leaves the box [{_short(self.low)}, {_short(self.high)}] "
                 f"(it spans {x.min():.4g} to {x.max():.4g}); give the bounds of your data."
             )
-        parts = (Part(x, map.whole), Part(-low, map.positive), Part(-high, map.negative))
-        return [Branch(map, parts, one_sign=True)]
+        above, below = (x - low).clamp(min=0), (x - high).clamp(max=0)
+        return [Branch(map, (Part(above, map.positive), Part(below, map.negative)), one_sign=True)]
 
 
 class WSquare(Rule):
     """LRP-w²: n = w², whatever the input; b² in the denominator (Montavon et al. 2017, as Zennit has it)."""
 
     def __init__(self, epsilon: float | None = None) -> None:
-        self.epsilon = _nonnegative("epsilon", epsilon)
+        self.epsilon = nonnegative("epsilon", epsilon)
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch that looks at the weights alone."""
         bias = None if map.bias is None else map.bias**2
-        return [Branch(map, (Part(torch.ones_like(x[:1]), Weight(map.weight**2), unit=True),), bias, one_sign=True)]
+        return [Branch(map, (Part(map.ones(x).contiguous(), Weight(map.weight**2), unit=True),), bias, one_sign=True)]
 
 
 class Flat(Rule):
     """LRP-♭: every input of a neuron receives the same, n = 1 (Lapuschkin et al. 2019)."""
 
     def __init__(self, epsilon: float | None = None) -> None:
-        self.epsilon = _nonnegative("epsilon", epsilon)
+        self.epsilon = nonnegative("epsilon", epsilon)
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch with all weights one."""
-        ones = x.new_ones(()).expand(1, *x.shape[1:])
-        return [Branch(map.flat, (Part(ones, map.flat.whole, unit=True),), one_sign=True)]
+        return [Branch(map.flat, (Part(map.ones(x), map.flat.whole, unit=True),), one_sign=True)]
 
 
 class Pass(Rule):
@@ -308,7 +329,8 @@ def _bound(bound: float | Tensor | None, x: Tensor, extreme: Any) -> Tensor:
     return torch.as_tensor(bound, dtype=x.dtype, device=x.device).expand_as(x)
 
 
-def _nonnegative(name: str, value: float | None) -> float | None:
+def nonnegative(name: str, value: float | None) -> float | None:
+    """A setting as a float ≥ 0, or None; refused otherwise."""
     if isinstance(value, str):
         raise TypeError(f"{name} is a number ≥ 0, got {value!r}.")
     if value is not None and not value >= 0:

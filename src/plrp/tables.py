@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from typing import Any
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -30,3 +31,18 @@ def render_html(header: Sequence[str], rows: Sequence[Sequence[str]], *, markup:
     head = "".join(f'<th scope="col"{left}>{html.escape(column)}</th>' for column in header)
     body = "\n".join(f"<tr>{''.join(map(cell, header, row))}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
+
+
+def csv_cell(value: Any) -> Any:
+    """A cell of a CSV file: text that a spreadsheet would take for a formula begins with an apostrophe.
+
+    >>> [csv_cell(cell) for cell in ("=1+1", "-0.5", -0.5, "name")]
+    ["'=1+1", '-0.5', -0.5, 'name']
+    """
+    if not isinstance(value, str) or not value.lstrip().startswith(("=", "+", "-", "@")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value

@@ -45,19 +45,37 @@ def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
         return _from_callable(trace, target, dtype)
     output = trace.output
     if not isinstance(output, Tensor):
-        kind = type(output).__name__
         raise ValueError(
-            f"The model returns a {kind}, not a tensor: spell the score out with a callable, for example "
-            "target=lambda output: output['logits'][:, 3]."
+            f"The model returns a {type(output).__name__}, not a tensor: spell the score out with a callable, for "
+            f"example target=lambda output: {_example(output)}."
         )
     value = trace.value_of(output)
     assert value is not None
     _check_order(value)
-    index, chosen = _index(output, target)
+    index, chosen = _index(output, target) if trace.samples is not None else _index_of_whole(output, target)
     relevance = torch.zeros_like(value.data, dtype=dtype)
     score = value.data[index].to(dtype)
     relevance[index] = score
-    return Start(value, relevance, score, chosen, trace.ops)
+    return Start(value, relevance, score.reshape(trace.batch), chosen, trace.ops)
+
+
+def _example(output: Any) -> str:
+    """A score out of an output that is no tensor, as one would write it."""
+    if isinstance(output, list | tuple) and not hasattr(output, "_fields"):
+        return "output[0][:, 3]"
+    if hasattr(output, "__dataclass_fields__") or hasattr(output, "_fields"):
+        names = list(getattr(output, "__dataclass_fields__", ())) or list(getattr(output, "_fields", ()))
+        return f"output.{'logits' if 'logits' in names or not names else names[0]}[:, 3]"
+    names = list(output) if isinstance(output, dict) else []
+    return f"output[{'logits' if 'logits' in names or not names else names[0]!r}][:, 3]"
+
+
+def _names(output: Any) -> str:
+    """What an output that is no tensor holds, in words."""
+    if isinstance(output, dict):
+        return ", ".join(map(str, output))
+    names = getattr(output, "__dataclass_fields__", None) or getattr(output, "_fields", None)
+    return ", ".join(names) if names else f"{len(output)} items" if hasattr(output, "__len__") else "no fields"
 
 
 def _check_order(value: Value) -> None:
@@ -74,6 +92,37 @@ def check_target(output: Any, target: Any) -> None:
     """Refuse a class or index tuple that an output (batch, …) does not have, before anything is explained."""
     if isinstance(output, Tensor) and output.dim() and (target is None or isinstance(target, int | tuple)):
         _index(output, target)
+
+
+def _index_of_whole(output: Tensor, target: Any) -> tuple[tuple[int, ...], Any]:
+    """The index of the one score of an output without a batch axis, in full; the winner of a vector of scores."""
+    shape = tuple(output.shape)
+    if isinstance(target, Tensor | np.ndarray) and target.ndim == 0:
+        target = target.item()
+    if target is None and output.numel() == 1:
+        places: tuple[Any, ...] = (0,) * output.dim()
+    elif target is None and output.dim() == 1 and shape[0]:
+        places = (int(output.argmax()),)
+    elif isinstance(target, tuple):
+        places = target
+    elif hasattr(target, "__index__") and output.dim() == 1:
+        places = (target,)
+    else:
+        ranges = ", ".join(f"0…{n - 1}" for n in shape)
+        raise ValueError(
+            f"The output has shape {shape} and no batch axis (samples=None): say which score to explain, by an index "
+            f"tuple ({ranges}) or a callable such as target=lambda output: output.mean()."
+        )
+    if len(places) != output.dim() or not all(hasattr(i, "__index__") for i in places):
+        raise ValueError(
+            f"The index tuple {places} does not fit the output of shape {shape}: it needs {output.dim()} whole "
+            "numbers, one for each axis (there is no batch axis)."
+        )
+    for place, size in zip(places, shape, strict=True):
+        if not -size <= place < size:
+            raise ValueError(f"target {target} is out of range for an output of shape {shape}.")
+    index = tuple(int(i) % n for i, n in zip(places, shape, strict=True))
+    return index, index
 
 
 def _index(output: Tensor, target: Any) -> tuple[tuple[Any, ...], Any]:
@@ -149,13 +198,27 @@ def _index_tuple(output: Tensor, target: tuple[Any, ...], rows: Tensor) -> tuple
 def _from_callable(trace: Trace, target: Callable[[Any], Any], dtype: torch.dtype) -> Start:
     """Record the callable as if it were the end of the model: relevance then passes it like any operation."""
     with trace.continued() as ops, torch.no_grad():
-        score = target(trace.output)
+        try:
+            score = target(trace.output)
+        except (AttributeError, KeyError, IndexError, TypeError) as error:
+            if isinstance(trace.output, Tensor):
+                raise
+            given = f"a {type(trace.output).__name__} ({_names(trace.output)})"
+            raise ValueError(
+                f"The target callable failed on the model's output, {given}: {type(error).__name__}: {error}. Write, "
+                f"for example, target=lambda output: {_example(trace.output)}."
+            ) from error
     if not isinstance(score, Tensor) or trace.value_of(score) is None:
         raise TypeError("The target callable must return a tensor computed from the output, one score per sample.")
     value = trace.value_of(score)
     assert value is not None
     _check_order(value)
-    if tuple(score.shape) not in ((trace.batch,), (trace.batch, 1)):
+    if trace.samples is None and score.numel() != 1:
+        raise ValueError(
+            f"The target callable returned shape {tuple(score.shape)}: without a batch axis (samples=None) reduce it "
+            "to one score, for example with .sum()."
+        )
+    if trace.samples is not None and tuple(score.shape) not in ((trace.batch,), (trace.batch, 1)):
         raise ValueError(
             f"The target callable returned shape {tuple(score.shape)} for a batch of {trace.batch}: reduce it to one "
             "score per sample, for example with .sum(-1)."

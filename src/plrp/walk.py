@@ -16,7 +16,7 @@ from .composites import Composite
 from .ledger import Booking, Ledger, Mass, signed_mass
 from .passing import book_branch, book_unshared, epsilon_for, pass_on
 from .pruning import Arrived, Pruning, Site, prune
-from .rules import Branch, FirstPass, Pass, Rule, quotient
+from .rules import AlphaBeta, Branch, FirstPass, Flat, Gamma, Pass, Rule, WSquare, ZBox, ZPlus, quotient
 from .tape.maps import LinearMap
 from .tape.operations import Family
 from .tape.refusals import unsupported
@@ -24,6 +24,9 @@ from .tape.samples import Samples
 from .tape.trace import Trace
 from .tape.values import Op, Value, reached, tensors_in
 from .targets import start
+
+GROW_LITTLE = (AlphaBeta, Flat, Gamma, Pass, WSquare, ZBox, ZPlus)
+"""Rules under which ‖R‖₁ grows little from layer to layer."""
 
 
 class Walk:
@@ -50,7 +53,7 @@ class Walk:
         self.dtype = torch.float64 if _dtype(trace.output) == torch.float64 else torch.float32
         self.start = start(trace, target, self.dtype)
         self.sites = self._sites(pruning)
-        if pruning is not None and pruning.sparsity_gain is None and not ledger:  # nothing cut, nothing to write down
+        if not ledger:  # nothing cut, nothing to write down
             self.sites = {key: site for key, site in self.sites.items() if site.cuts}
         self.names = [op.name for op in trace.layers]  # read now: a tape that is used once is gone after the walk
         self.wanted: dict[int, list[str]] = {}  # layers whose relevance the user wants, by the value they read
@@ -62,6 +65,8 @@ class Walk:
         self.ledger = Ledger(trace.batch) if ledger else None
         self.relevance: dict[int, Any] = {id(self.start.value): self.start.relevance}
         self.masses: dict[int, Mass] = {}
+        self.first_mass: Tensor | None = None  # ‖R‖₁ that the first layer on the way handed down, (batch,)
+        self.epsilon_layers = 0  # layers on the way under the ε-rule, or a rule of the user's
         self.arrived: dict[int, Arrived] = {}
         self.redistributes = pruning is not None and pruning.redistribution != "lambda"
 
@@ -69,7 +74,7 @@ class Walk:
         """The tensors to prune: those with a reader that the score depends on."""
         if pruning is None:
             return {}
-        live = {id(op) for op in reached(self.start.ops, [self.start.value])}
+        live = {id(op) for op in reached(self.start.ops, [self.start.value], self.composite.products)}
         sites = pruning.plan(self.trace).items()
         return {key: site for key, site in sites if any(id(op) in live for op in site.readers)}
 
@@ -123,7 +128,10 @@ class Walk:
         if op.is_layer:
             received, branches = self.through_layer(op, given[0], book)
             handed = [received]
-        elif op.family is Family.UNSUPPORTED:
+            self.epsilon_layers += not isinstance(self.composite.rule(op), GROW_LITTLE)
+            if self.first_mass is None:
+                self.first_mass = self.size(received, op.inputs[0].samples)
+        elif not op.supported(self.composite.products):
             raise unsupported(op, self.start.ops)
         else:
             handed = self.pass_operation(op, given, book)
@@ -167,7 +175,7 @@ class Walk:
 
     def pass_operation(self, op: Op, given: Sequence[Any], book: Booking) -> Sequence[Any]:
         """Any other operation, by its family."""
-        return pass_on(op, list(given), book)
+        return pass_on(op, list(given), book, self.composite)
 
     def add_up(self, a: Any, b: Any) -> Any:
         """The sum of what two readers of a tensor handed to it."""
@@ -240,6 +248,10 @@ class Walk:
         """The mass of the positive and of the negative part, per sample."""
         return signed_mass(samples.rows(relevance))
 
+    def size(self, relevance: Any, samples: Samples) -> Tensor:
+        """‖R‖₁ per sample."""
+        return torch.linalg.vector_norm(samples.rows(relevance), 1, 1)
+
     def _mass(self, value: Value, relevance: Any) -> Mass:
         """The mass of a tensor's relevance, computed once."""
         known = self.masses.get(id(value))
@@ -251,7 +263,9 @@ class Walk:
         """Enter an operation into the ledger if it moves mass; returns the mass that each input received."""
         if self.ledger is None:
             return [None] * len(op.inputs)
-        moves = op.family not in (Family.PASS, Family.REARRANGE) or op.rule is not None or book.touched
+        moves = (
+            op.family not in (Family.PASS, Family.REARRANGE, Family.EMBEDDING) or op.rule is not None or book.touched
+        )
         if not moves:
             alone = len(op.inputs) == len(op.outputs) == 1
             return [self.masses.pop(id(v), None) if alone else None for v in op.outputs[:1]] * len(op.inputs)

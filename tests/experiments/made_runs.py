@@ -19,7 +19,8 @@ Score = Callable[[int, str, float, str], float]
 def usual(sample: int, variant: str, p: float, metric: str) -> float:
     """Scores as the paper describes them: λ ahead of M, sparsity up, mass up and down again, AUC a bit worse for λ."""
     own = 0.01 * np.sin(7 * sample + 1)  # samples differ
-    speed = {"LRP": 0.0, "lambda": 6.0, "lambda+gain": 5.0, "M": 3.5, "M+gain": 2.5}[variant]
+    speeds = {"LRP": 0.0, "lambda": 6.0, "lambda+gain": 5.0, "M": 3.5, "M+gain": 2.5, "M-sign": 3.2, "M-sign+gain": 2.2}
+    speed = speeds[variant]
     grown = 1 - np.exp(-speed * p)
     noise = 0.002 * np.sin(13 * sample + 5 * len(variant) + 31 * p)
     if metric == "gini":
@@ -58,11 +59,13 @@ def made_run(
     maps: bool = True,
     shape: Sequence[int] = (3, 16, 16),
     names: Callable[[int], str] = "sample{}".format,
+    unhealthy: Callable[[int, str, float], bool] | None = None,
     **changes: Any,
 ) -> Path:
     """A run in `folder`, as a sweep would have left it; `parts` leaves the others missing.
 
-    `shape` is that of a sample of kind `arrays`, (channel, *space).
+    `shape` is that of a sample of kind `arrays`, (channel, *space). `unhealthy` judges explanations; without it the run
+    is one of a version that did not.
     """
     data: dict[str, Any] = {"kind": kind, "count": samples, "digest": "made"}
     if kind != "simulated-dna":
@@ -80,15 +83,24 @@ def made_run(
     store = Store(folder)
     config = store.begin(config, {"plrp": "0", "packages": {"torch": "2"}, "seed": 0})
     for index in range(config.parts) if parts is None else parts:
-        store.put(config, index, _part(config, index, score, names, shape))
+        store.put(config, index, _part(config, index, score, names, shape, unhealthy))
     return folder
 
 
-def _part(config: Config, index: int, score: Score, names: Callable[[int], str], shape: Sequence[int]) -> PartContent:
+def _part(
+    config: Config,
+    index: int,
+    score: Score,
+    names: Callable[[int], str],
+    shape: Sequence[int],
+    unhealthy: Callable[[int, str, float], bool] | None,
+) -> PartContent:
     rows = ScoreRows()
     for sample in config.part(index):
         rows.facts[sample] = SampleFacts(sample, names(sample), sample % 3, sample % 3, 2.0)
         for variant, p in config.cells:
+            if unhealthy is not None:
+                rows.add(sample, variant, p, "unhealthy", float(unhealthy(sample, variant, p)))
             for metric in config.metrics:
                 if not metric.covers(sample, p):
                     continue

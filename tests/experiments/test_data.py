@@ -130,7 +130,8 @@ def test_scores_of_sequences_are_those_of_single_explanations(tmp_path: Path) ->
     assert samples["label"].tolist() == data.labels.tolist()
     table = scores.set_index(["metric", "variant", "p", "sample"])["value"].sort_index()
     for variant, p in config.cells:
-        base = explain_sequences(network, data.onehot(), pruning=config.pruning(variant, p)).per_base().astype(float)
+        how = {"composite": config.composite, "pruning": config.pruning(variant, p)}
+        base = explain_sequences(network, data.onehot(), **how).per_base().astype(float)
         positive = np.maximum(base, 0)
         mass = np.sort(np.abs(base), 1)
         n = mass.shape[1]

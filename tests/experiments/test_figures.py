@@ -98,7 +98,7 @@ def test_every_line_is_named_in_its_own_colour_and_names_do_not_overlap() -> Non
             if not named:  # where all flipping curves meet
                 assert "left, p" in ax.get_title("left")
                 continue
-            assert {text.get_text() for text in named} == {"LRP", "λ", "λ gain", "M", "M gain"}
+            assert {text.get_text() for text in named} == {"LRP", "λ", "λ gain", "M", "M gain", "M±", "M± gain"}
             colours = {figures.short(v): style.text for v, style in STYLES.items()}
             assert all(to_hex(text.get_color()) == colours[text.get_text()] for text in named)
             boxes = sorted((text.get_window_extent() for text in named), key=lambda box: box.y0)

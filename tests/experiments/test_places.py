@@ -16,6 +16,7 @@ from test_sweep import plain_world, same
 
 from plrp import cli
 from plrp.experiments import Bucket, DiskFull, Folder, Results, RunError, Store, sweep
+from plrp.experiments.sweeps import OWN_NAMES
 from plrp.runs.places import place_at
 
 
@@ -109,7 +110,7 @@ def test_a_writer_cut_off_leaves_the_old_content_and_is_tidied_up(
     assert place.read("config.toml") == b"old content"
     assert place.names() == ["config.toml"]
     assert len(list((tmp_path / "run").iterdir())) == 2
-    place.tidy()
+    place.tidy(OWN_NAMES)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.toml"]
 
 

@@ -347,6 +347,7 @@ def test_a_command_that_is_ended_takes_its_ray_and_its_workers_with_it(tmp_path:
         text=True,
         start_new_session=True,
         env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # under nohup it would be ignored
     )
     place = Folder(tmp_path / "run")
     while len(place.names("parts")) < 3:
@@ -522,7 +523,7 @@ def test_a_node_with_other_data_or_weights_is_refused(tmp_path: Path, monkeypatc
     begin("cpu").do(0, lambda *_: None)
     with (tmp_path / "world" / "net.py").open("a") as stream:
         stream.write("# changed\n")
-    with pytest.raises(RunError, match="has other weights than where the sweep was started"):
+    with pytest.raises(RunError, match="has other code of the model than where the sweep was started"):
         begin("cpu")
     plain_world(tmp_path / "world", 3)
     poison(tmp_path / "world", 1)
@@ -539,7 +540,7 @@ def test_a_node_with_other_sequences_is_refused(tmp_path: Path, monkeypatch: pyt
     assert not outcome.complete
     sent[0].begin("cpu").do(0)
     (tmp_path / "seqs.fa").write_text((tmp_path / "seqs.fa").read_text().replace("A", "C"))
-    with pytest.raises(RunError, match="has other sequences or weights than where the command was started"):
+    with pytest.raises(RunError, match="has other sequences, weights or code than where the command was started"):
         sent[0].begin("cpu")
     with pytest.raises(ValueError, match="the model is named"):
         jobs.explain_file("seqs.fa", torch.nn.Linear(1, 1), "run", engine=RayCluster())

@@ -220,6 +220,18 @@ def test_best_p_and_extremes(tmp_path) -> None:
     assert "No relevance maps were kept" in text
 
 
+def test_only_variants_that_were_measured_are_named(written, tmp_path) -> None:
+    assert "M±" not in words(written.read_text())
+    run = made_run(tmp_path / "signs", p=(0.0, 0.15), variants=("LRP", "M", "M-sign"), **{"maps.limit": 1})
+    page = report.write([run], formats=("svg",)).read_text()
+    found = words(page)
+    assert "Gini index of M± not worse than M's" in found
+    assert "metric LRP PLRP-M PLRP-M±" in found
+    drawn = [alt for alt in Page(page).alts if "heatmaps of" in alt]
+    assert drawn
+    assert all("PLRP-M, PLRP-M± at p" in alt for alt in drawn)
+
+
 def test_a_partial_run_says_what_is_missing(tmp_path) -> None:
     folder = made_run(tmp_path / "run", parts=[1], metrics=("gini", "pixel_flipping"), maps=False)
     text = words(report.write([folder], formats=()).read_text())
@@ -227,6 +239,21 @@ def test_a_partial_run_says_what_is_missing(tmp_path) -> None:
     assert "2 parts missing" in text
     assert "Mass in mask of λ rises steeply below p = 0.2: not measured" in text
     assert "needs relevance_mass_accuracy" in text
+
+
+def test_unhealthy_explanations_are_counted(tmp_path) -> None:
+    bad = made_run(
+        tmp_path / "bad",
+        metrics=("gini",),
+        maps=False,
+        unhealthy=lambda sample, variant, p: variant == "M" and p >= 0.6 and sample < 3,
+    )
+    text = words(report.write([bad], formats=()).read_text())
+    assert "6 of 126 explanations are unhealthy (relevance exploded or vanished)" in text
+    assert "M p = 0.6: 3 of 6; M p = 0.9: 3 of 6." in text
+    for name, judge in (("good", lambda *cell: False), ("older", None)):
+        run = made_run(tmp_path / name, metrics=("gini",), maps=False, unhealthy=judge)
+        assert "should not be believed" not in report.write([run], formats=()).read_text(), name
 
 
 def test_a_run_with_nothing_in_it_yet(tmp_path) -> None:
@@ -270,7 +297,7 @@ def test_maps_that_cannot_be_drawn_are_told(tmp_path) -> None:
     assert "Relevance maps of 6 samples were kept, but they have 3 axes" in text
     plain = made_run(tmp_path / "plain", variants=("LRP",), **small)
     text = words(report.write([plain], formats=("svg",)).read_text())
-    assert "Relevance maps of 6 samples were kept, but of neither PLRP-λ nor PLRP-M" in text
+    assert "Relevance maps of 6 samples were kept, but of none of PLRP-λ, PLRP-M and PLRP-M±" in text
 
 
 def test_an_array_is_a_picture_from_its_least_value_to_its_greatest() -> None:

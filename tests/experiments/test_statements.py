@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plrp.experiments import statements
-from plrp.experiments.measured import LRP, VARIANTS, Flipping, Measured, Method, from_arrays
+from plrp.experiments.measured import LRP, PAPER, VARIANTS, Flipping, Measured, Method, from_arrays
 from plrp.experiments.statements import AUC, ENTROPY, GINI, LIPSCHITZ, MASS
 
 SHARES = (0.05, 0.15, 0.3, 0.6, 0.9)
@@ -17,7 +17,7 @@ NOISE = np.array([0.001, -0.001, 0.0, 0.001, -0.001])
 
 
 def measured(
-    metric: str, curve: Callable[[str, float], float], variants=VARIANTS, shares=SHARES, noise: float = 1
+    metric: str, curve: Callable[[str, float], float], variants=PAPER, shares=SHARES, noise: float = 1
 ) -> Measured:
     """A run with one metric whose means are `curve(variant, p)`; p = 0 is LRP."""
     values = {"LRP": {0.0: 1 + OWN + curve("LRP", 0.0)}}
@@ -139,7 +139,7 @@ def test_a_small_price() -> None:
 
 def flips(lrp: list[float], own: list[float], share=(0, 0.005, 0.012, 0.1, 0.5, 1)) -> dict[Method, Flipping]:
     def of(curve: list[float]) -> Flipping:
-        whole = np.array([curve, curve])
+        whole = np.array([curve] * 5)
         return Flipping(np.array(share, float), np.vstack([whole, np.full(len(share), np.nan)]))
 
     return {LRP: of(lrp), Method("lambda", 0.1): of([0.0] * len(share)), Method("lambda", 0.15): of(own)}
@@ -154,6 +154,43 @@ def test_first_flips() -> None:
     found = statements.first_flips_as_steep(flips(lrp, [1, 0.9, 1, 1, 1, 1], coarse), "lambda")
     assert found.holds  # only the first point counts where none comes early enough
     assert "10.00%" in found.numbers[0]
+
+
+def test_first_flips_where_the_score_rises_at_first() -> None:
+    """Drops are negative then: what is the same as LRP's, or rises less, is as steep."""
+    lrp = [1, 1.1, 1.2, 0.4, 0.2, 0]
+    assert statements.first_flips_as_steep(flips(lrp, lrp), "lambda").holds
+    assert statements.first_flips_as_steep(flips(lrp, [1, 1.05, 1.1, 0.4, 0.2, 0]), "lambda").holds
+    assert statements.first_flips_as_steep(flips(lrp, [1, 1.1, 1.219, 0.4, 0.2, 0]), "lambda").holds
+    assert statements.first_flips_as_steep(flips(lrp, [1, 1.1, 1.23, 0.4, 0.2, 0]), "lambda").holds is False
+
+
+def few(m: Measured, count: int) -> Measured:
+    values = {key: {p: column[:count] for p, column in by_p.items()} for key, by_p in m.values.items()}
+    return Measured("net", m.samples[:count], values)
+
+
+@pytest.mark.parametrize("rises", [True, False])
+def test_too_few_samples_decide_nothing(rises: bool) -> None:
+    sign = 1 if rises else -1
+    curves = {name: measured(name, lambda v, p: sign * 0.2 * p) for name in (GINI, MASS, AUC, LIPSCHITZ)}
+    curves[ENTROPY] = measured(ENTROPY, lambda v, p: -sign * 0.2 * p)
+    whole = joined(*curves.values())
+    assert any(s.holds is rises for s in statements.of_images(whole))
+    for count in (1, 2, 4):
+        said = [*statements.of_images(few(whole, count)), *statements.of_sequences(few(whole, count))]
+        assert {s.holds for s in said} == {None}
+        judged = [s for s in said if s.samples is not None]
+        assert len(judged) >= 15
+        for s in judged:
+            assert s.verdict == "too few samples"
+            assert s.numbers[-1] == f"{count} sample{'s' * (count > 1)}; a verdict needs 5"
+    curve = [1, 0.9, 0.8, 0.4, 0.2, 0]
+    two = {method: Flipping(f.share, f.score[:2]) for method, f in flips(curve, curve).items()}
+    assert statements.first_flips_as_steep(two, "lambda").verdict == "too few samples"
+    assert statements.driven_by_late_flips(two).verdict == "too few samples"
+    assert statements.not_a_threshold(0, 4).verdict == "too few samples"
+    assert statements.not_a_threshold(1, 4).holds  # one case is enough for 'there is one'
 
 
 def test_late_flips() -> None:
@@ -217,6 +254,30 @@ def test_everything_is_said_once_whatever_was_measured() -> None:
             assert (s.holds is None) == bool(s.missing)
             assert (s.holds is None) == (not s.numbers)
             assert s.verdict in ("holds", "does not hold", "not measured")
+
+
+def test_two_samples_decide_nothing_about_signs_kept_apart() -> None:
+    values = {v: {p: np.array([1.0, 1.1]) + p for p in SHARES} for v in VARIANTS}
+    few = from_arrays("net", {GINI: {"LRP": {0.0: np.array([1.0, 1.1])}, **values}}, 2)
+    (said,) = statements.signs_kept_apart(few, {GINI: ""})
+    assert (said.holds, said.verdict, said.samples) == (None, "too few samples", 2)
+
+
+def test_signs_kept_apart_are_compared_with_m_and_decide_no_statement_of_the_paper() -> None:
+    def worse(variant: str, p: float) -> float:
+        return -0.1 if variant.startswith("M-sign") else 0.3 * p
+
+    both = joined(measured(GINI, worse, VARIANTS), measured(MASS, worse, VARIANTS), measured(AUC, worse, VARIANTS))
+    said = {s.claim: s for s in statements.of_images(both)}
+    assert said["Gini index above LRP's, for all variants"].holds
+    gini, mass = said["Gini index of M± not worse than M's"], said["mass in mask of M± not worse than M's"]
+    assert (gini.section, gini.holds, gini.sure) == ("sparsity", False, True)
+    assert (mass.section, mass.holds, mass.sure) == ("localization", False, True)
+    auc = said["AUC of M± not worse than M's"]  # lower is better
+    assert (auc.section, auc.holds, auc.sure) == ("faithfulness", True, True)
+    alike = statements.of_sequences(measured(GINI, lambda v, p: 0.3 * p, VARIANTS))
+    assert [s.holds for s in alike if "M±" in s.claim] == [True]
+    assert not [s for s in statements.of_images(measured(GINI, saturating(5))) if "M±" in s.claim]
 
 
 def test_scores_that_are_not_numbers_are_left_out() -> None:

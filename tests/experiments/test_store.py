@@ -17,6 +17,7 @@ from worlds import world
 from plrp.experiments import Config, DiskFull, Folder, Results, RunError, Store
 from plrp.experiments.part_files import SampleFacts, ScoreRows, StoredMaps
 from plrp.experiments.store import PartContent
+from plrp.experiments.sweeps import OWN_NAMES
 
 FORK = multiprocessing.get_context("fork")
 
@@ -115,12 +116,15 @@ def test_scores_without_their_maps_are_not_done(tmp_path: Path) -> None:
 def test_strange_files_are_left_alone(tmp_path: Path) -> None:
     store, config = filled(tmp_path)
     (tmp_path / "run" / "parts" / "notes.txt").write_text("mine")
-    (tmp_path / "run" / "parts" / ".000000-abc.part.parquet").write_bytes(b"half")
+    (tmp_path / "run" / "parts" / ".notes.part.parquet").write_bytes(b"mine")
+    (tmp_path / "run" / "parts" / f".{'000000-' + 'a' * 16 + '-' + 'b' * 16}.abcd_123.part.parquet").write_bytes(
+        b"half"
+    )
     assert store.verify(config) == ({0, 1, 2}, [])
-    store.place.tidy()
+    store.place.tidy(OWN_NAMES)
     names = {path.name for path in (tmp_path / "run" / "parts").iterdir()}
     assert "notes.txt" in names
-    assert not any(name.startswith(".") for name in names)
+    assert {name for name in names if name.startswith(".")} == {".notes.part.parquet"}
 
 
 def test_another_config_is_refused_and_a_larger_limit_is_not(tmp_path: Path) -> None:

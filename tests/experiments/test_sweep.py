@@ -137,7 +137,7 @@ def test_cut_off_at_every_step_of_every_write(tmp_path: Path, monkeypatch: pytes
                 break
         same(whole, sweep(config, tmp_path / "cut", workers=1))
         shutil.rmtree(tmp_path / "cut")
-    assert moment == 4 * (2 + 3 + 3)  # config and manifest, three parts, and their maps
+    assert moment == 4 * (3 + 3 + 3)  # config, manifest and digests, three parts, and their maps
 
 
 @pytest.mark.slow
@@ -245,7 +245,7 @@ def test_a_real_limit_of_the_kernel_ends_the_command_with_1(tmp_path: Path, capf
     assert sweep(config, tmp_path / "run", workers=1).complete
 
 
-def test_ctrl_c_exits_with_130_and_keeps_what_is_done(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_exits_with_130_and_keeps_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The signal comes while the model looks at the fourth of six samples, the first time it does so."""
     config = plain_world(tmp_path / "world", 6)
     (tmp_path / "run.toml").write_text(config.to_toml())
@@ -263,14 +263,13 @@ def test_ctrl_c_exits_with_130_and_keeps_what_is_done(tmp_path: Path, capfd: pyt
         "def build():\n    return Interrupted()\n"
     )
 
-    def command() -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-        os._exit(cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--workers", "1"]))
-
-    process = child(command)
-    process.join()
-    assert process.exitcode == 130
-    said = capfd.readouterr().err.splitlines()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # under nohup it is ignored
+    try:
+        words = ["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--workers", "1"]
+        assert cli.main(words) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    said = capsys.readouterr().err.splitlines()
     assert said[-1] == "plrp: interrupted"
     assert "parts were stored; start again to resume" in said[-2]
     kept = set(Folder(tmp_path / "run").names("parts"))
@@ -411,7 +410,7 @@ def test_a_changed_config_is_refused_with_what_differs(tmp_path: Path, capsys: p
     network = tmp_path / "world" / "net.py"
     network.write_text(network.read_text().replace("3, 6, 3", "3, 7, 3").replace("6, 8, 3", "7, 8, 3"))
     assert cli.main([*command, "name=other"]) == 2
-    assert "model.digest was" in capsys.readouterr().err
+    assert "the code in net.py changed (model.code.net.py was" in capsys.readouterr().err
     arrays = {"inputs": np.zeros((2, 3, 12, 12)), "masks": np.ones((2, 12, 12), bool)}
     np.savez(tmp_path / "world" / "data.npz", **arrays)
     assert cli.main([*command, "name=other"]) == 2
@@ -438,7 +437,7 @@ def test_the_command_says_what_it_will_do_and_is_quiet_when_piped(
     (tmp_path / "run.toml").write_text(config.to_toml())
     assert cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--limit", "2"]) == 0
     out, err = capfd.readouterr()
-    assert out == f"{tmp_path / 'run'}: 2 samples, {2 * 5 * 4} scores\n"
+    assert out == f"{tmp_path / 'run'}: 2 samples, {2 * 5 * 6} scores\n"
     first, second = err.splitlines()
     assert first == "tiny: 2 samples × 5 maps (5 variants) × 3 metrics; 2 of 2 parts to do"
     assert re.fullmatch(r"about \d+ \w+ more on 1 worker; memory up to [\d.]+ [MG]B, however many samples", second)
@@ -527,3 +526,74 @@ def test_a_genomics_preset_trains_once_and_resumes(tmp_path: Path) -> None:
     retrained = sweep(config, tmp_path / "run", workers=1)  # the same seed, the same network
     assert (tmp_path / "run" / "network.pt").read_bytes() == network
     assert retrained.complete
+
+
+STACK = """\
+import torch
+
+class Stack(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 16, 3)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(60))
+        self.head = torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        x = torch.relu(self.first(x)).mean((2, 3))
+        for layer in self.layers:
+            x = x + torch.relu(layer(x))
+        return self.head(x)
+
+def build():
+    torch.manual_seed(0)
+    return Stack()
+"""
+
+
+@pytest.mark.filterwarnings("error::plrp.UnhealthyExplanation")
+def test_unhealthy_explanations_are_counted_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = {**world(tmp_path, 3).to_dict(), "metrics": {"gini": {}}, "variants": ["LRP", "M"], "p": [0.2]}
+    del table["maps"]
+    (tmp_path / "net.py").write_text(STACK)
+    (tmp_path / "run.toml").write_text(Config.from_dict({**table, "composite": "epsilon"}).to_toml())
+    assert cli.main(["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--workers", "1"]) == 0
+    found = Results.load(tmp_path / "run").unhealthy
+    assert found["variant"].tolist() == ["M"]
+    count = int(found["unhealthy"].sum())
+    assert f"plrp: {count} of 6 explanations are unhealthy" in capsys.readouterr().err
+
+
+LARGER = """
+import torch
+def build():
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 48, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(48, 48, 3, padding=1), torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(192, 4))
+"""
+MEASURED = """
+import re, resource, sys
+import torch
+from plrp.experiments import Config, sweep
+
+torch.set_num_threads(1)
+said = []
+sweep(Config.read(sys.argv[1]), sys.argv[2], workers=1, say=said.append)
+stated = re.search("memory up to ([0-9.]+) (MB|GB)", said[1])
+print(float(stated[1]) * {"MB": 1e6, "GB": 1e9}[stated[2]], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_the_memory_that_a_sweep_states_is_the_peak_of_the_whole_of_it(tmp_path: Path) -> None:
+    """In a process of its own: flipping and moved inputs come after the first batch, from which the figure is made."""
+    metrics = {"gini": {}, "local_lipschitz": {"samples": 2}, "pixel_flipping": {"region": 32, "steps": 4}}
+    table = {**world(tmp_path / "world", 3).to_dict(), "metrics": metrics, "p": [0.0, 0.1, 0.5], "batch_size": 3}
+    (tmp_path / "world" / "net.py").write_text(LARGER)
+    inputs = np.random.default_rng(0).normal(size=(3, 3, 128, 128)).astype(np.float32)
+    np.savez(tmp_path / "world" / "data.npz", inputs=inputs)
+    (tmp_path / "run.toml").write_text(Config.from_dict(table).to_toml())
+    words = [sys.executable, "-c", MEASURED, str(tmp_path / "run.toml"), str(tmp_path / "run")]
+    outcome = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    stated, peak = map(float, outcome.stdout.split())
+    assert 0.95 * peak <= stated <= 1.5 * peak  # GB are printed with one digit after the point

@@ -72,7 +72,7 @@ def near(found: Any, expected: Any, magnitude: Any, unit: float) -> None:
     assert bool(((found - expected).abs() <= unit * magnitude + 1e-30).all()), (found, expected)
 
 
-BOOKED = ("bias", "epsilon", "created", "dropped")
+BOOKED = ("bias", "constant", "epsilon", "softmax", "created", "dropped")
 
 
 @contextmanager
@@ -233,7 +233,7 @@ def cuts(explanation: Any, sample: int) -> list[dict[str, Any]]:
     return [row for row in explanation.ledger if row["op"] == "prune" and row["sample"] == sample]
 
 
-def turned(cut: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
+def cut_elsewhere(cut: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
     """Whether another neuron survived somewhere: two sums lay on either side of p·C, by rounding alone."""
     return any(
         row["neurons_after"] != plain["neurons_after"]
@@ -267,7 +267,7 @@ def test_compiled_explanations_are_those_of_the_reference(kind: str, axes: int, 
                 for n in (relative(found.relevance, expected.relevance) > 5e-5).nonzero().flatten().tolist():
                     with plrp.reference():
                         assert expected.ledger
-                    assert turned(cuts(found, n), cuts(expected, n)), (composite, pruning)
+                    assert cut_elsewhere(cuts(found, n), cuts(expected, n)), (composite, pruning)
                     excused += 1
     assert excused <= 0.05 * compared
     concatenates = kind in ("Growing", "Branching")  # which hands dense tensors down
@@ -293,7 +293,7 @@ def test_a_sample_alone_is_the_sample_among_others(
             if dtype == torch.float64:
                 assert off <= 1e-9
             else:
-                assert off <= (5e-4 if pruning.redistribution != "lambda" else 5e-5) or turned(
+                assert off <= (5e-4 if pruning.redistribution != "lambda" else 5e-5) or cut_elsewhere(
                     cuts(alone, 0), cuts(together, n)
                 )
 

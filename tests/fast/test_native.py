@@ -153,10 +153,11 @@ def test_the_status_says_that_they_are_in_use_or_why_not(monkeypatch: pytest.Mon
     if native.available():
         threads = torch.get_num_threads()
         assert native.status() == f"compiled loops in use ({threads} thread{'s' if threads > 1 else ''})"
-    monkeypatch.setenv("PLRP_NATIVE", "0")
-    anew = loaded_anew(monkeypatch, importlib.import_module)
-    assert not anew.available()
-    assert anew.status() == "compiled loops not in use: PLRP_NATIVE=0"
+    for word in ("0", "no", "False", "OFF"):
+        monkeypatch.setenv("PLRP_NATIVE", word)
+        anew = loaded_anew(monkeypatch, importlib.import_module)
+        assert not anew.available()
+        assert anew.status() == f"compiled loops not in use: PLRP_NATIVE={word}"
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def check(model: nn.Module, x: Tensor, explicit: nn.Module, unit: float, **optio
         torch.testing.assert_close(found.relevance, expected.relevance, rtol=unit, atol=unit * scale)
         scale = max(1.0, float(expected.score.abs().max()))
         torch.testing.assert_close(
-            booked(found, "absorbed_bias"), booked(expected, "absorbed_bias"), rtol=unit, atol=unit * scale
+            booked(found, "absorbed_constant"), booked(expected, "absorbed_constant"), rtol=unit, atol=unit * scale
         )
         oracles.assert_ledger_closes(found, found.score, unit)
 

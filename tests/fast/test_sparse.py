@@ -167,8 +167,8 @@ def test_a_tensor_is_read_at_the_neurons(name: str, held: Tensor, seed: int) -> 
         expected = tensor.reshape(-1)[few.flat]
         for kind in (torch.float32, torch.float64, torch.int64):
             assert torch.equal(few.at(tensor.to(kind)), expected.to(kind))
-        turned = tensor.transpose(0, -1).contiguous().transpose(0, -1)
-        assert torch.equal(few.at(turned), expected)
+        strided = tensor.transpose(0, -1).contiguous().transpose(0, -1)
+        assert torch.equal(few.at(strided), expected)
         assert torch.equal(few.at(tensor[:, :1]), tensor[:, :1].expand_as(tensor).reshape(-1)[few.flat])
         assert torch.equal(few.holding(few.values.double()).at(tensor).float(), expected)
 

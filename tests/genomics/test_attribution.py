@@ -46,7 +46,7 @@ def test_batches_do_not_change_the_result(network: SequenceCNN, pruning: plrp.Pr
     onehot = encode(letters(7, 40))
     whole = explain_sequences(network, onehot, pruning=pruning)
     parts = explain_sequences(network, onehot, pruning=pruning, batch_size=3)
-    direct = plrp.explain(network, torch.from_numpy(onehot), composite="epsilon-plus", pruning=pruning)
+    direct = plrp.explain(network, torch.from_numpy(onehot), composite="epsilon-gamma", pruning=pruning)
     np.testing.assert_allclose(parts.relevance, whole.relevance, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(direct.relevance.numpy(), whole.relevance, rtol=1e-4, atol=1e-6)
     assert whole.target.tolist() == direct.target.tolist()
@@ -131,7 +131,9 @@ def test_targets_one_per_sequence(network: SequenceCNN) -> None:
         explain_sequences(network, onehot, target=[0, 1])
 
 
-@pytest.mark.parametrize("composite", ["epsilon-plus", "epsilon", "epsilon-alpha2-beta1"])
+@pytest.mark.parametrize(
+    "composite", ["epsilon-plus", "epsilon", "epsilon-alpha2-beta1", "epsilon-gamma", "epsilon-gamma-centred"]
+)
 def test_hypothetical_scores_are_the_coefficients_of_the_letters(composite: str) -> None:
     """On a single linear layer: c_bi = Σ_k w_bik R_k / d_k restated with explicit loops, and x · c is the
     relevance."""
@@ -172,3 +174,48 @@ def test_wrong_axes_are_told(network: SequenceCNN) -> None:
 
 def test_no_sequences_no_relevance(network: SequenceCNN) -> None:
     assert explain_sequences(network, np.zeros((0, 4, 40), np.float32)).per_base().shape == (0, 40)
+
+
+class Gated(nn.Module):
+    """A product of two signals, which `attnlrp` divides and `epsilon-gamma` refuses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value, self.other = nn.Conv1d(4, 6, 5), nn.Conv1d(4, 6, 5)
+        self.output = nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.output((self.value(x) * self.other(x)).mean(2))
+
+
+@pytest.mark.filterwarnings("ignore::plrp.errors.UnhealthyExplanation")  # of N alone
+def test_auto_is_resolved_for_letters_and_by_the_tape(network: SequenceCNN) -> None:
+    torch.manual_seed(0)
+    letters = ["N" * 40, "ACGTTGCA" * 5]  # the first one alone does not look one-hot
+    for model, name in ((network, "epsilon-gamma"), (Gated().eval(), "attnlrp")):
+        for hypothetical in (False, True):
+            options = {"hypothetical": hypothetical, "batch_size": 1}
+            auto = explain_sequences(model, letters, composite="auto", **options)
+            np.testing.assert_array_equal(
+                auto.relevance, explain_sequences(model, letters, composite=name, **options).relevance
+            )
+            mine = plrp.genomics.drop_in.attribute(
+                model, torch.from_numpy(encode(letters)), 0, hypothetical=hypothetical, composite="auto", device="cpu"
+            )
+            other = explain_sequences(model, letters, composite=name, target=0, hypothetical=hypothetical)
+            torch.testing.assert_close(mine, torch.from_numpy(other.relevance))
+
+
+def test_hypothetical_scores_change_first_layers_only() -> None:
+    from plrp.composites import Composite, is_any
+    from plrp.genomics.attribution import hypothetical_composite
+    from plrp.rules import Epsilon
+
+    given = Composite([(is_any, Epsilon())], products="half", residual_gamma=0.5, epsilon=1e-3, reason="mine")
+    found = hypothetical_composite(given)
+    assert (found.products, found.residual_gamma, found.epsilon, found.reason) == ("half", 0.5, 1e-3, "mine")
+    torch.manual_seed(0)
+    model, onehot = Gated().eval(), encode(["ACGTTGCA" * 3])
+    present = explain_sequences(model, onehot, composite=given, target=0)
+    absent_too = explain_sequences(model, onehot, composite=given, target=0, hypothetical=True)
+    np.testing.assert_allclose(absent_too.relevance * onehot, present.relevance, rtol=1e-4, atol=1e-6)

@@ -49,8 +49,8 @@ def test_seqlets_as_bed_of_the_sequences(tmp_path: Path) -> None:
     write_seqlets(tmp_path / "s.bed", seqlets((0, 5, 10, 2.0), (1, 0, 8, -1.0)), sequences, [match, match])
     rows = [line.split("\t") for line in (tmp_path / "s.bed").read_text().splitlines()]
     assert rows == [
-        ["a", "0", "8", "CTCF", "500", "-", "-1", "1.5e-07"],
-        ["b", "5", "10", "CTCF", "1000", "-", "2", "1.5e-07"],
+        ["a", "0", "8", "CTCF", "500", "-", "-1", "1.5e-07", "a"],
+        ["b", "5", "10", "CTCF", "1000", "-", "2", "1.5e-07", "b"],
     ]
 
 
@@ -63,18 +63,19 @@ def test_seqlets_on_the_genome_turn_back_on_the_minus_strand(tmp_path: Path) -> 
     assert rows == [["chr1", "105", "110", "CTCF", "1000", "+"], ["chr1", "220", "225", "CTCF", "1000", "-"]]
 
 
-def test_bedgraph_restated_base_by_base(tmp_path: Path) -> None:
+@pytest.mark.parametrize("overlap", ["mean", "sum", "strongest"])
+def test_bedgraph_restated_base_by_base(tmp_path: Path, overlap: str) -> None:
     intervals = [Interval("chr2", 10, 20), Interval("chr2", 15, 25, strand="-"), Interval("chr1", 0, 5)]
     values = [np.round(RNG.normal(size=i.end - i.start), 3) * (RNG.random(i.end - i.start) > 0.3) for i in intervals]
-    write_bedgraph(tmp_path / "r.bedgraph", intervals, values)
+    write_bedgraph(tmp_path / "r.bedgraph", intervals, values, overlap=overlap)
     sums: dict[tuple[str, int], list[float]] = {}
     for interval, array in zip(intervals, values, strict=True):
         for k, value in enumerate(array):
             place = interval.end - 1 - k if interval.strand == "-" else interval.start + k
             sums.setdefault((interval.chrom, place), []).append(value)
-    expected = {key: np.mean(v) for key, v in sums.items() if np.mean(v) != 0}
-    header, *lines = (tmp_path / "r.bedgraph").read_text().splitlines()
-    assert header.startswith("track type=bedGraph")
+    join = {"mean": np.mean, "sum": np.sum, "strongest": lambda v: max(v, key=abs)}[overlap]
+    expected = {key: join(v) for key, v in sums.items() if join(v) != 0}
+    lines = (tmp_path / "r.bedgraph").read_text().splitlines()
     found: dict[tuple[str, int], float] = {}
     last = ("", 0)
     for line in lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -70,7 +71,8 @@ def test_the_users_own_model_from_the_command_line(work: Path, capsys: pytest.Ca
     assert not (work / "out" / "attributions.npz").exists()  # two lengths make no array
     run = json.loads((work / "out" / "run.json").read_text())
     assert run["model"] == "mymodel.py:build"
-    assert "0.25" in run["pruning"]
+    assert run["pruning"] == plrp.Pruning(p=0.25).to_dict()
+    assert run["command"] == "genomics explain"
 
 
 def test_a_log_of_both_streams_has_the_last_line_once(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,15 +104,15 @@ def test_it_is_said_before_motifs_are_compared_that_this_may_take_a_while(
 
 def test_a_killed_run_goes_on_where_it_stopped(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     explained: list[int] = []
-    real = jobs_module.explain_sequences
+    real = jobs_module.attribute_by
 
-    def counting(model, onehot, **options):
+    def counting(method, model, onehot, **options):
         explained.append(len(onehot))
         if sum(explained) > 12 and not (work / "resumed").exists():
             raise KeyboardInterrupt
-        return real(model, onehot, **options)
+        return real(method, model, onehot, **options)
 
-    monkeypatch.setattr(jobs_module, "explain_sequences", counting)
+    monkeypatch.setattr(jobs_module, "attribute_by", counting)
     with pytest.raises(KeyboardInterrupt):
         explain_file("seqs.fa", network(), "out", part_size=4, match=False)
     done = {path.name: path.stat().st_mtime_ns for path in (work / "out" / "parts").iterdir()}
@@ -211,7 +213,9 @@ def test_simulate_train_explain_and_logo_in_a_row(
     assert main("genomics train sim --filters 4 --epochs 2 --out cnn.pt".split()) == 0
     assert "test accuracy" in capsys.readouterr().out
     for p in ("0", "0.25"):
-        words = f"genomics explain sim/sequences.fa.gz --model cnn.pt -p {p} --no-match --out p{p}"
+        words = (
+            f"genomics explain sim/sequences.fa.gz --model cnn.pt -p {p} --redistribution M-sign --no-match --out p{p}"
+        )
         assert main(words.split()) == 0
     assert np.load("p0.25/attributions.npz")["arr_0"].shape == (60, 4, 60)
     words = "genomics logo p0 p0.25 --names sim1 sim2 --truth sim/motifs.bed --window 5-40 --out logo.svg"
@@ -279,3 +283,77 @@ def test_seqlets_are_named_part_by_part_and_shards_agree(work: Path, monkeypatch
     assert len(rows) == asked[0] + asked[1]
     assert {(row[3], row[5], row[7]) for row in rows} == {("CTCF", "-", "0.001")}
     assert (work / "one" / "seqlets.bed").read_bytes() == (work / "two" / "seqlets.bed").read_bytes()
+
+
+def test_another_target_function_is_noticed_and_named(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option, role in (("--target", "target"), ("--reverse-complement --reverse-target", "reverse target")):
+        Path("mine.py").write_text("from weight import W\n\ndef score(output):\n    return output[:, 0] * W\n")
+        Path("weight.py").write_text("W = 1.0\n")
+        words = [*EXPLAIN.split(), *option.split(), "mine.py:score", "--out", f"out-{role[:3]}"]
+        assert main(words) == 0
+        assert main([*words[:-3], str(Path("mine.py").resolve()) + ":score", *words[-2:]]) == 0  # the same file
+        capsys.readouterr()
+        Path("weight.py").write_text("W = 2.0\n")
+        assert main(words) == 2
+        assert f"the code in weight.py ({role}) changed" in capsys.readouterr().err
+
+
+def test_workers_find_target_functions_and_write_the_same_parts(work: Path) -> None:
+    Path("mine.py").write_text("def score(output):\n    return output[:, 0]\n")
+    here = jobs_module.Explaining(
+        "seqs.fa",
+        "mymodel.py:build",
+        "out",
+        weights="w.pt",
+        genome=None,
+        width=None,
+        pruning=plrp.Pruning(p=0.1, layers=None),
+        target="mine.py:score",
+        reverse_target="mine.py:score",
+        part_size=4,
+        device=None,
+    )
+    data = json.loads(json.dumps(here.as_data()))
+    assert data["target"] == data["reverse_target"] == f"{work.resolve() / 'mine.py'}:score"
+    (work / "elsewhere").mkdir()
+    os.chdir(work / "elsewhere")
+    assert jobs_module.Explaining(**data).key == here.key
+    os.chdir(work)
+    inside = here.as_data(str(work))
+    assert inside["target"] == inside["reverse_target"] == "mine.py:score"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "-p 0.1",
+        "--sparsity-gain 1",
+        "--unit position",
+        "--redistribution M",
+        "--composite epsilon",
+        "--reverse-target 1",
+    ],
+)
+def test_options_of_lrp_are_refused_with_other_methods(
+    work: Path, options: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "genomics explain seqs.fa --model mymodel.py:build --weights w.pt --method ism --no-match --out out"
+    assert main([*words.split(), *options.split()]) == 2
+    assert options.split()[0] in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_a_sparsity_gain_prunes_without_p(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "genomics explain seqs.fa --model mymodel.py:build --weights w.pt --no-match --sparsity-gain 1 --out out"
+    assert main(words.split()) == 0
+    table = pytest.importorskip("pyarrow.parquet").read_table("out/relevance.parquet").to_pandas()
+    rows = table[table["name"] == "s3"]
+    letters = ["".join(rows["base"])]
+    pruned, plain = (
+        explain_sequences(network(), letters, pruning=pruning).per_base()[0]
+        for pruning in (plrp.Pruning(p=None, sparsity_gain=1.0), None)
+    )
+    np.testing.assert_allclose(rows["relevance"], pruned, rtol=1e-4, atol=1e-6)
+    assert np.abs(pruned - plain).max() > 1e-3 * np.abs(plain).max()
+    assert main([*words.split(), "-p", "0"]) == 2
+    assert "leave -p out" in capsys.readouterr().err

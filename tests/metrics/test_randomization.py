@@ -10,7 +10,17 @@ import torch
 from torch import nn
 
 import plrp
-from plrp.metrics import Explainer, cosine, model_randomization, pearson, spearman
+from plrp.metrics import (
+    Explainer,
+    cosine,
+    efficient_randomization,
+    model_randomization,
+    pearson,
+    smooth_randomization,
+    spearman,
+)
+from plrp.metrics.randomization import _randomise
+from plrp.metrics.seeded import draw
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -154,3 +164,46 @@ def test_unknown_names_are_refused(net, inputs) -> None:
         model_randomization(net, inputs, measures=("ssim",))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="nothing to randomise"):
         model_randomization(net, inputs, layers=[])
+
+
+def test_efficient_randomization_against_quantus_entropy(net) -> None:
+    """The relative rise of the histogram's entropy, by Quantus' own function, on a model randomised by hand."""
+    complexity = pytest.importorskip("quantus.functions.complexity_func")
+    x = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    explainer = Explainer(net, composite="epsilon")
+    rise = efficient_randomization(net, x, explainer, bins=20)
+    target = net(x).argmax(1)
+    before = explainer(x, target)
+    steps = model_randomization(net, x, explainer)  # the same seeds: its last step has every layer randomised
+    noise = copy.deepcopy(net)
+    modules = dict(noise.named_modules())
+    for step, name in enumerate(steps.layers):
+        _randomise(modules[name], 0, step)
+    after = Explainer(noise, composite="epsilon")(x, target)
+    for i in range(3):
+        a, b = (complexity.discrete_entropy(m[i].numpy(), m[i].numpy(), n_bins=20) for m in (before, after))
+        assert rise[i].item() == pytest.approx((b - a) / a, rel=1e-6)
+    constant = efficient_randomization(net, x, lambda model, inputs, target: torch.ones_like(inputs))
+    assert constant.isnan().all()
+
+
+def test_smooth_randomization_averages_noisy_explanations(net) -> None:
+    x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    explainer = Explainer(net, composite="epsilon")
+    plain = model_randomization(net, x, explainer)
+    alone = smooth_randomization(net, x, explainer, samples=1)
+    silent = smooth_randomization(net, x, explainer, samples=3, noise=0.0)
+    for other in (alone, silent):
+        assert torch.allclose(other.similarity["spearman"], plain.similarity["spearman"], atol=1e-6)
+
+    def by_hand(model: nn.Module, inputs: torch.Tensor, target: object) -> torch.Tensor:
+        maps = [plrp.explain(model, inputs, target=target, composite="epsilon").relevance]
+        for index in (1, 2):
+            shift = draw(inputs.shape[1:], noise="gaussian", radius=1.0, seed=5, index=index, like=inputs)
+            noisy = torch.stack([one + 0.2 * (one.max() - one.min()) * shift for one in inputs])
+            maps.append(plrp.explain(model, noisy, target=target, composite="epsilon").relevance)
+        return torch.stack(maps).mean(0)
+
+    expected = model_randomization(net, x, by_hand, seed=5)
+    found = smooth_randomization(net, x, explainer, samples=3, noise=0.2, seed=5)
+    assert torch.allclose(found.similarity["cosine"], expected.similarity["cosine"], atol=1e-6)

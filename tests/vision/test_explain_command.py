@@ -104,22 +104,25 @@ def test_no_photograph_at_all_loads_no_model(photos: Path, capsys: pytest.Captur
 def test_the_grid_of_variants_and_proportions(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("cat.jpg", "--compare", "0.05,0.15, 0.3", "-o", "grid.svg") == 0
     drawn = (photos / "grid.svg").read_text()
-    for method in ("PLRP-λ", "PLRP-M"):
+    for method in ("PLRP-λ", "PLRP-M±"):
         for p in ("0.05", "0.15", "0.3"):
             assert f"{method}, p = {p}</text>" in drawn
     assert "LRP</text>" in drawn
     assert run("cat.jpg", "--compare", "0.1", "--sparsity-gain", "1", "-o", "gain.svg") == 0
-    assert "PLRP-M, gain 1, p = 0.1</text>" in (photos / "gain.svg").read_text()
+    assert "PLRP-M±, gain 1, p = 0.1</text>" in (photos / "gain.svg").read_text()
+    assert run("cat.jpg", "--compare", "0.1", "--method", "M-paper", "--layers", "-o", "paper.svg") == 0
+    assert "PLRP-M, p = 0.1</text>" in (photos / "paper.svg").read_text()
 
 
 @pytest.mark.parametrize(
     ("options", "variant"),
     [
-        (["--method", "M"], "PLRP-M, p = 0.15"),
+        (["--method", "M"], "PLRP-M±, p = 0.05"),
+        (["--method", "M-paper"], "PLRP-M, p = 0.05"),
         (["-p", "0.4"], "PLRP-λ, p = 0.4"),
         (["--sparsity-gain", "1"], "PLRP-λ, gain 1"),
         (["--sparsity-gain", "2", "-p", "0.3"], "PLRP-λ, gain 2, p = 0.3"),
-        (["--composite", "epsilon-gamma-box"], "PLRP-λ, p = 0.15"),
+        (["--composite", "epsilon-gamma-box"], "PLRP-λ, p = 0.05"),
     ],
 )
 def test_settings_reach_the_explanation(photos: Path, options: list[str], variant: str) -> None:
@@ -128,7 +131,7 @@ def test_settings_reach_the_explanation(photos: Path, options: list[str], varian
         assert saved["variants"].tolist() == ["LRP", variant]
         settings = json.loads(str(saved["settings"]))
     pruning = plrp.Pruning.from_dict(settings["prunings"][variant])
-    assert pruning.redistribution == ("M" if "M" in options else "lambda")
+    assert pruning.redistribution == {"M": "M-sign", "M-paper": "M"}.get(options[1], "lambda")
     assert settings["composite"] == (options[1] if "--composite" in options else "epsilon-plus-flat")
 
 
@@ -141,7 +144,7 @@ def test_saved_relevance_is_that_of_the_library(photos: Path) -> None:
     with np.load(photos / "r.npz", allow_pickle=False) as saved:
         assert int(saved["target"]) == 1
         assert np.array_equal(saved["input"], x[0].numpy())
-        for row, pruning in zip(saved["relevance"], (None, plrp.Pruning(p=0.15)), strict=True):
+        for row, pruning in zip(saved["relevance"], (None, plrp.Pruning(p=0.05)), strict=True):
             wanted = plrp.explain(model.module, x, target=1, pruning=pruning)
             assert np.allclose(row, wanted.relevance[0].numpy(), atol=1e-7)
             assert np.allclose(saved["logits"], wanted.logits[0].numpy(), atol=1e-6)
@@ -152,7 +155,7 @@ def test_layers_and_flow_are_drawn(photos: Path) -> None:
     names = sorted(path.name for path in (photos / "out").iterdir())
     assert names == [f"{photo}{part}.png" for photo in ("cat", "fish") for part in ("-flow", "-layers", "")]
     assert run("cat.jpg", "--layers", "--compare", "0.1,0.2", "--method", "M", "-o", "c.svg", "-q") == 0
-    assert "PLRP-M, p = 0.1</text>" in (photos / "c-layers.svg").read_text()
+    assert "PLRP-M±, p = 0.1</text>" in (photos / "c-layers.svg").read_text()
 
 
 def test_the_target_by_name_number_or_nearly(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,6 +253,23 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
     assert reason in printed
     assert printed.count("\n") == 1
     assert (photos / "cat.jpg").read_bytes() == before
+
+
+def test_a_class_that_a_published_model_does_not_have_is_said_before_it_is_loaded(
+    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("plrp.models.load", load)
+    (photos / "names.txt").write_text("cat\ndog\n")
+    for options, reason in (
+        (["--model", "resnet50", "--target", "goldn retriver"], "no class is called 'goldn retriver'"),
+        (["--model", "resnet18", "--weights", "IMAGENET1K_V1", "--target", "1000"], "the model has 0 to 999"),
+        (["--classes", "names.txt", "--target", "mouse"], "no class is called 'mouse'"),
+    ):
+        assert main(["explain", "cat.jpg", *options]) == 2
+        assert reason in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -371,6 +391,7 @@ def test_interrupting_leaves_finished_pictures_whole(photos: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, "explain", *names, "--model", "network.py:build", "-o", "out/", "--save", "out/", "--dpi", "80"],
         cwd=photos, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # under nohup it would be ignored
     )  # fmt: skip
     deadline = time.monotonic() + 120
     while not (photos / "out" / "photo01.png").exists() and time.monotonic() < deadline:

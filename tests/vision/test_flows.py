@@ -113,7 +113,7 @@ def test_without_pruning_nothing_is_faded() -> None:
 
 def test_no_level_lies_inside_a_residual_block() -> None:
     trace = traced(Residual())
-    names = [next(op.name for op in value.readers if op.is_layer) for value in passages(trace)]
+    names = [next(op.name for op in value.readers if op.is_layer) for value in passages(trace, None)]
     assert names == ["fc", "third", "first", "stem"]
     with pytest.raises(ValueError, match="'second' is no layer that all relevance passes; nearest: "):
         flow(trace, layers=["second"])

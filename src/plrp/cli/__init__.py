@@ -14,9 +14,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from plrp.progress import keep_interrupts
+
 from .arguments import EXIT_CODES, RAW
 
-COMMANDS = ("demo", "explain", "genomics", "sweep", "report")
+COMMANDS = ("demo", "explain", "view", "genomics", "text", "sweep", "report")
 
 DESCRIPTION = """\
 Explains predictions of PyTorch models by layer-wise relevance propagation (LRP), and prunes the relevance on
@@ -69,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not hasattr(parsed, "run"):
             parser.print_help()
             return 2
-        return int(parsed.run(parsed))
+        with keep_interrupts():
+            return int(parsed.run(parsed))
     except KeyboardInterrupt:
         print("plrp: interrupted", file=sys.stderr)
         return 130

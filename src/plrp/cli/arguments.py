@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,25 @@ exit codes: 0 done; 1 failed while working; 2 wrong usage: an option, or what it
 """
 
 
+COMPOSITES = (
+    "auto",
+    "epsilon-plus-flat",
+    "epsilon-plus",
+    "epsilon-alpha2-beta1-flat",
+    "epsilon-alpha2-beta1",
+    "epsilon-gamma-box",
+    "epsilon-gamma",
+    "epsilon-gamma-centred",
+    "epsilon",
+    "attnlrp",
+    "cp-lrp",
+)
+"""`"auto"`, and the names that `plrp.composite` knows, for commands that are to answer before torch is imported."""
+
+LARGEST_INPUT = 4_000_000_000
+"""`plrp.runs.inputs.LARGEST`, which is imported with numpy."""
+
+
 def count(text: str) -> int:
     """A whole number from 1."""
     if not text.isdecimal() or int(text) < 1:
@@ -32,6 +52,12 @@ def proportion(text: str) -> float:
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"p is a share of mass, 0 ≤ p < 1, not {text}")
     return value
+
+
+def check_composite(name: str) -> None:
+    """Refuse the name of a composite that there is not."""
+    if name not in COMPOSITES:
+        raise UsageError(f"No composite named '{name}'; choose one of {', '.join(COMPOSITES)}.")
 
 
 def gain(text: str) -> float:
@@ -51,6 +77,14 @@ def shard(text: str) -> tuple[int, int]:
     if not 1 <= index <= number:
         raise argparse.ArgumentTypeError(f"{text!r}: i runs from 1 to n")
     return index, number
+
+
+def amount(text: str) -> int:
+    """Bytes: `8000000000`, `8GB`, `500 MB`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: write bytes such as 8GB")
+    return int(float(match[1]) * 1000 ** (" kMGT".index(match[2] or " ")))
 
 
 def location(text: str) -> str | Path:

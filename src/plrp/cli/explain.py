@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plrp.errors import UsageError, usage
 
-from .arguments import count, gain, proportion
+from .arguments import check_composite, count, gain, proportion
 
 if TYPE_CHECKING:
     from plrp.models.loading import LoadedModel
@@ -21,17 +22,21 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 examples:
-  plrp explain photo.jpg --model resnet50 -p 0.15 -o out.png
+  plrp explain photo.jpg --model resnet50 -p 0.1 -o out.png
   plrp explain *.jpg --model vgg16 --compare 0.05,0.15,0.3 -o grids/
   plrp explain photo.jpg --model networks.py:build --weights best.pt --target dog --layers -o out.pdf
   plrp explain photo.jpg --model timm:convnext_tiny --save relevance.npz
+  plrp explain photo.jpg --mask object.png -o page.html     to slide p in a browser
 
 With several photographs, or a folder of them, -o and --save name a folder, or a file whose name goes before each
 photograph's.
 exit codes: 0 all done; 1 failed while working, or some photographs could not be read (the others are done);
 2 wrong usage: an option, or what it names, cannot be used, or none of the photographs is there; 130 interrupted
 """
-FORMATS = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
+PAGE = ".html"
+FORMATS = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", PAGE)
+METHODS = {"lambda": "lambda", "M": "M-sign", "M-paper": "M"}
+"""What --method says, as `Pruning` calls it: M keeps the signs apart (PLRP-M±), M-paper is the paper's."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,37 +49,29 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("photographs", nargs="+", metavar="PHOTO", help="JPEG, PNG, TIFF, WebP, …, or a folder of them")
-    model = parser.add_argument_group("model")
-    model.add_argument(
-        "--model",
-        default="resnet50",
-        metavar="NAME",
-        help="torchvision:NAME or just NAME, timm:NAME, or file.py:factory (default: resnet50)",
-    )
-    model.add_argument(
-        "--weights",
-        metavar="FILE",
-        help="state dict (.pth, .pt, .safetensors), a published name such as IMAGENET1K_V1, or random; "
-        "default: the published weights, downloaded once",
-    )
-    model.add_argument("--num-classes", type=count, metavar="N", help="outputs of a model with your own weights")
-    model.add_argument("--classes", metavar="FILE", help="names of the classes, one per line")
-    model.add_argument("--resize", type=count, metavar="N", help="shorter side before the crop (default: the model's)")
-    model.add_argument("--crop", type=count, metavar="N", help="side of the central crop (default: the model's)")
-    model.add_argument("--device", default="cpu", help="cpu, cuda, mps (default: cpu)")
+    add_model(parser)
     how = parser.add_argument_group("explanation")
     how.add_argument(
         "-p",
         type=proportion,
         default=None,
         metavar="P",
-        help="share of relevance to prune per layer, 0 ≤ p < 1 (default: 0.15)",
+        help="share of relevance to prune per layer, 0 ≤ p < 1 (default: 0.05)",
     )
     how.add_argument(
         "--method",
-        choices=("lambda", "M"),
+        choices=tuple(METHODS),
         default="lambda",
-        help="where pruned relevance goes: survivors are scaled, or the layer's rule redistributes it",
+        help="where pruned relevance goes: lambda scales the survivors; M redistributes it by the layer's rule, "
+        "positive and negative contributions apart (PLRP-M±); M-paper does not part them, as in the paper: its signs "
+        "may flip, and under ε and γ it may explode",
+    )
+    how.add_argument(
+        "--unit",
+        choices=("neuron", "position", "channel"),
+        default="neuron",
+        help="what is pruned as a whole: single neurons (default), positions of a map with all their channels (tokens "
+        "in a transformer), or channels with all their positions",
     )
     how.add_argument(
         "--sparsity-gain",
@@ -87,16 +84,20 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--composite",
         default="epsilon-plus-flat",
         metavar="NAME",
-        help="epsilon-plus-flat (default), epsilon-plus, epsilon-alpha2-beta1[-flat], epsilon-gamma-box, epsilon",
+        help="epsilon-plus-flat (default), epsilon-plus, epsilon-alpha2-beta1[-flat], epsilon-gamma-box, epsilon, "
+        "attnlrp, cp-lrp",
     )
     out = parser.add_argument_group("output")
     out.add_argument(
         "-o",
         "--out",
         metavar="PATH",
-        help="picture (.png, .svg, .pdf, .jpg, .webp) or folder (default: PHOTO-plrp.png here)",
+        help="picture (.png, .svg, .pdf, .jpg, .webp), page (.html) or folder (default: PHOTO-plrp.png here)",
     )
-    out.add_argument("--compare", type=_proportions, metavar="P,P,…", help="the grid of λ and M for these p instead")
+    out.add_argument(
+        "--mask", metavar="FILE", help="where the object is, white on black: the page shows the relevance inside"
+    )
+    out.add_argument("--compare", type=_proportions, metavar="P,P,…", help="the grid of λ and M± for these p instead")
     out.add_argument(
         "--layers",
         action="store_true",
@@ -121,8 +122,32 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.set_defaults(run=run)
 
 
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The options that say which model sees photographs, and how."""
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "--model",
+        default="resnet50",
+        metavar="NAME",
+        help="torchvision:NAME or just NAME, timm:NAME, or file.py:factory (default: resnet50)",
+    )
+    model.add_argument(
+        "--weights",
+        metavar="FILE",
+        help="state dict (.pth, .pt, .safetensors), a published name such as IMAGENET1K_V1, or random; "
+        "default: the published weights, downloaded once",
+    )
+    model.add_argument("--num-classes", type=count, metavar="N", help="outputs of a model with your own weights")
+    model.add_argument("--classes", metavar="FILE", help="names of the classes, one per line")
+    model.add_argument("--resize", type=count, metavar="N", help="shorter side before the crop (default: the model's)")
+    model.add_argument("--crop", type=count, metavar="N", help="side of the central crop (default: the model's)")
+    model.add_argument("--device", default="cpu", help="cpu, cuda, mps (default: cpu)")
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Explains every photograph; a bad one is reported and skipped."""
+    check_composite(arguments.composite)
+    from plrp.health import unwarned
     from plrp.progress import progress
     from plrp.vision.photographs import BadImage, read_photograph
 
@@ -135,6 +160,10 @@ def run(arguments: argparse.Namespace) -> int:
     for path in archives or ():
         if path.suffix.lower() != ".npz":
             raise UsageError(f"{path} should end in .npz.")
+    if arguments.mask and (len(photographs) > 1 or outputs[0].suffix.lower() != PAGE):
+        raise UsageError("--mask goes with one photograph and a page: -o page.html.")
+    if arguments.layers and any(path.suffix.lower() == PAGE for path in outputs):
+        raise UsageError("--layers draws pictures, and a page has its layers already: leave it out.")
     overwritten = {path.resolve() for path in photographs} & {path.resolve() for path in outputs}
     if overwritten:
         raise UsageError(f"{overwritten.pop()} is a photograph; name another output with -o.")
@@ -142,7 +171,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{photographs[0]} does not exist.")
     with usage():
         model, prunings = prepared(arguments)
-    done, skipped = 0, 0
+    done, skipped, unhealthy = 0, 0, 0
     try:
         with progress("explaining", len(photographs), False if arguments.quiet else None, transient=True) as step:
             for number, path in enumerate(photographs):
@@ -150,18 +179,23 @@ def run(arguments: argparse.Namespace) -> int:
                 try:
                     photograph = read_photograph(path)
                     outputs[number].parent.mkdir(parents=True, exist_ok=True)
-                    explained = explain_one(photograph, model, prunings, arguments)
+                    with unwarned():  # it is printed below
+                        explained = explain_one(photograph, model, prunings, arguments)
                 except BadImage as error:
                     print(f"plrp: skipped: {error}", file=sys.stderr)
                     skipped += 1
                     continue
-                written = write(explained, outputs[number], archives[number] if archives else None, arguments)
+                note = partial(step, 0)
+                written = write(explained, outputs[number], archives[number] if archives else None, arguments, note)
                 if not arguments.quiet:
                     print("\n".join(report(explained, written, width_of_terminal())), flush=True)
                 done += 1
+                unhealthy += bool(explained.unhealthy)
     except KeyboardInterrupt:
         print(f"plrp: interrupted; {done} of {len(photographs)} photographs are done", file=sys.stderr)
         return 130
+    if unhealthy and (done > 1 or arguments.quiet):
+        print(f"plrp: {unhealthy} of {done} photographs have unhealthy explanations", file=sys.stderr)
     if skipped:
         print(f"plrp: {done} of {len(photographs)} photographs explained, {skipped} skipped", file=sys.stderr)
     return 1 if skipped else 0
@@ -184,37 +218,37 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     """The model and the prunings that the arguments ask for."""
     from dataclasses import replace
 
-    import plrp
     from plrp import models
-    from plrp.pruning import Pruning
+    from plrp.pruning import DEFAULT_P, Pruning
     from plrp.tape.refusals import check_device
     from plrp.vision.explained import class_number
     from plrp.vision.heatmaps import colour_table
 
-    plrp.composite(arguments.composite)  # what is wrong is said before anything is loaded
-    colour_table(arguments.colours)
+    colour_table(arguments.colours)  # what is wrong is said before anything is loaded
     device = check_device(arguments.device)
+    categories = class_names(arguments.classes) or models.published_categories(
+        arguments.model, weights=arguments.weights, num_classes=arguments.num_classes
+    )
+    if arguments.target is not None and categories is not None:
+        class_number(arguments.target, categories)
     gain = arguments.sparsity_gain
     if arguments.compare:
         gains = [None] if gain is None else [None, gain]
+        beside = METHODS["M" if arguments.method == "lambda" else arguments.method]
         prunings = [
-            Pruning(p=p, redistribution=method, sparsity_gain=g)
+            Pruning(p=p, redistribution=method, sparsity_gain=g, unit=arguments.unit)
             for g in gains
-            for method in ("lambda", "M")
+            for method in ("lambda", beside)
             for p in arguments.compare
         ]
     else:
-        p = 0.15 if arguments.p is None and gain is None else arguments.p
-        prunings = [Pruning(p=p, redistribution=arguments.method, sparsity_gain=gain)]
+        p = DEFAULT_P if arguments.p is None and gain is None else arguments.p
+        prunings = [Pruning(p=p, redistribution=METHODS[arguments.method], sparsity_gain=gain, unit=arguments.unit)]
     model = models.load(
         arguments.model, weights=arguments.weights, num_classes=arguments.num_classes, quiet=arguments.quiet
     )
     if arguments.classes:
-        try:
-            names = Path(arguments.classes).read_text("utf-8").splitlines()
-        except OSError as error:
-            raise UsageError(f"the class names {arguments.classes} cannot be read ({error.strerror}).") from None
-        model = replace(model, categories=tuple(name.strip() for name in names if name.strip()))
+        model = replace(model, categories=categories)
     preprocessing = model.preprocessing or models.Preprocessing()
     model = replace(
         model,
@@ -228,6 +262,17 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     if arguments.target is not None and model.categories is not None:
         class_number(arguments.target, model.categories)
     return model, prunings
+
+
+def class_names(file: str | None) -> tuple[str, ...] | None:
+    """The names of the classes in a file, one per line; None where none was given."""
+    if file is None:
+        return None
+    try:
+        names = Path(file).read_text("utf-8").splitlines()
+    except OSError as error:
+        raise UsageError(f"the class names {file} cannot be read ({error.strerror}).") from None
+    return tuple(name.strip() for name in names if name.strip())
 
 
 def explain_one(
@@ -247,10 +292,14 @@ def explain_one(
 
 
 def write(
-    explained: ExplainedPhotograph, picture: Path, archive: Path | None, arguments: argparse.Namespace
+    explained: ExplainedPhotograph,
+    picture: Path,
+    archive: Path | None,
+    arguments: argparse.Namespace,
+    note: Callable[[str], None],
 ) -> list[Path]:
-    """All files of one photograph, each whole or not there; the picture last, so that it stands for a
-    finished one.
+    """All files of one photograph, each whole or not there; the picture or page last, so that it stands for a
+    finished one. `note` shows how far a page is.
     """
     from plrp.files import save_figure
 
@@ -259,6 +308,9 @@ def write(
         archive.parent.mkdir(parents=True, exist_ok=True)
         explained.save(archive)
         written.append(archive)
+    if picture.suffix.lower() == PAGE:
+        write_page(explained, picture, arguments, note)
+        return [picture, *written]
     if arguments.layers:
         for name, figure in explained.layer_figures(variant_for_layers(explained, arguments)).items():
             path = picture.with_name(f"{picture.stem}-{name}{picture.suffix}")
@@ -269,20 +321,42 @@ def write(
     return [picture, *written]
 
 
+def write_page(
+    explained: ExplainedPhotograph, path: Path, arguments: argparse.Namespace, note: Callable[[str], None]
+) -> None:
+    """The page of one photograph, for every p of its slider."""
+    from plrp.view.page import Page
+    from plrp.view.pictures import photograph_bundle
+    from plrp.vision.photographs import read_mask
+    from plrp.vision.preprocessing import DEFAULT, network_mask
+
+    mask = None
+    if arguments.mask:
+        mask = network_mask(*read_mask(arguments.mask), explained.model.preprocessing or DEFAULT)
+
+    def report(done: int, total: int) -> None:
+        note(f"{explained.photograph.path.name}: {done} of {total} maps")
+
+    variant = variant_for_layers(explained, arguments)
+    Page(photograph_bundle(explained, variant=variant, mask=mask, report=report)).save(path)
+
+
 def variant_for_layers(explained: ExplainedPhotograph, arguments: argparse.Namespace) -> str:
-    """The variant whose layers are drawn: of the method asked for, with p nearest to the one asked for."""
-    wanted = 0.15 if arguments.p is None else arguments.p
+    """What a page starts with, or whose layers are drawn: the method asked for, with p nearest to that asked for."""
+    from plrp.pruning import DEFAULT_P
+
+    wanted = DEFAULT_P if arguments.p is None else arguments.p
     distance = {
         name: abs((0.0 if pruning.p is None else pruning.p) - wanted)
         for name, pruning in explained.prunings.items()
-        if pruning is not None and pruning.redistribution == arguments.method
+        if pruning is not None and pruning.redistribution == METHODS[arguments.method]
     }
     return min(distance, key=lambda name: distance[name])
 
 
 def report(explained: ExplainedPhotograph, written: Sequence[Path], width: int) -> list[str]:
-    """What is printed for one photograph: where it went, the classes, how sparse it is. No line exceeds
-    `width`.
+    """What is printed for one photograph: where it went, the classes, how sparse it is, and what is unhealthy. No line
+    but those of the last kind exceeds `width`.
     """
     from plrp.vision.figures import percent, shortened
 
@@ -296,7 +370,8 @@ def report(explained: ExplainedPhotograph, written: Sequence[Path], width: int) 
         mark = "◂" if name == explained.target_name else ""
         lines.append(f"  {shortened(name, room):<{room}}  {score:8.2f}  {percent(probability):>6} {mark}".rstrip())
     lines += [f"  {name}: {percent(share)} of pixels" for name, share in explained.pixels().items()]
-    return [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
+    lines = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
+    return lines + [f"  {name} is {health}" for name, health in explained.unhealthy.items()]
 
 
 def output_paths(given: str | None, photographs: Sequence[Path], suffix: str, tail: str) -> list[Path]:

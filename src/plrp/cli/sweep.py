@@ -18,12 +18,14 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "sweep",
         help="measure LRP and PLRP over many samples, variants and p; stop and resume at will",
-        description="Explains every sample of a data set with LRP, PLRP-λ and PLRP-M, with and without sparsity gain, "
-        "over many p, and measures every map. Results are stored part by part: a sweep that was stopped, killed or ran "
-        "out of disk resumes where it was when it is started again. `plrp report` draws the figures.",
+        description="Explains every sample of a data set with LRP, PLRP-λ and PLRP-M (or PLRP-M±, by --set variants), "
+        "with and without sparsity gain, over many p, and measures every map. Results are stored part by part: a sweep "
+        "that was stopped, killed or ran out of disk resumes where it was when it is started again. `plrp report` "
+        "draws the figures.",
         epilog="examples:\n"
         "  plrp sweep --preset genomics-4 --out run\n"
         "  plrp sweep --preset ecssd-resnet50 --root ECSSD --limit 30 --set 'p=[0, 0.1, 0.2]' --out run\n"
+        '  plrp sweep --preset genomics-4 --set \'variants=["LRP", "M", "M-sign"]\' --out run\n'
         "  plrp sweep run.toml --out run                     your own config\n"
         "  plrp sweep run                                    resume a run\n"
         "  plrp sweep run.toml --out run --shard 2/8         the second of eight processes\n"
@@ -62,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if (arguments.config is None) == (arguments.preset is None):
         raise UsageError("name a config file (plrp sweep run.toml), or a preset (--preset genomics-4).")
+    from plrp.experiments.results import unhealthy_sentence
     from plrp.experiments.sweeps import sweep
 
     with usage():
@@ -88,6 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     missing = f", {len(results.missing)} parts missing" if results.missing else ""
     print(f"{out}: {len(results.samples)} samples, {len(results.scores):,} scores{missing}")
+    if len(results.unhealthy):
+        print(f"plrp: {unhealthy_sentence(results)}; `plrp report` lists them", file=sys.stderr)
     return 0
 
 

@@ -22,7 +22,9 @@ from plrp.errors import UsageError
 from plrp.pruning import Pruning
 from plrp.spelling import nearest
 
-VARIANTS = ("LRP", "lambda", "M", "lambda+gain", "M+gain")
+PAPER = ("LRP", "lambda", "M", "lambda+gain", "M+gain")
+"""The paper's variants, those of a sweep that names none."""
+VARIANTS = (*PAPER, "M-sign", "M-sign+gain")
 SHARES: tuple[float, ...] = tuple(round(0.05 * k, 2) for k in range(20))
 """The paper's shares p: 0 to 0.95 in steps of 0.05."""
 
@@ -45,6 +47,9 @@ score_kept = Σ relevance of the whole input / the explained score (the winning 
 and ε take the rest, or give some of it: it may be above 1, or negative.
 """
 
+HEALTH = ("mass_at_input", "unhealthy")
+"""What is measured of every explanation: Σ|R| of the input over |score|, and 1 where plrp would warn of it, else 0."""
+
 LOCALIZATION = ("relevance_mass_accuracy", "relevance_rank_accuracy", "pointing_game")
 ROBUSTNESS = ("local_lipschitz", "max_sensitivity")
 
@@ -52,9 +57,9 @@ DATA_OPTIONS: dict[str, tuple[str, ...]] = {
     "ecssd": (),
     "imagenet": ("class_index", "labels", "boxes", "sample"),
     "photographs": ("masks",),
-    "arrays": (),
+    "arrays": ("largest",),
     "dna": ("part",),
-    "simulated-dna": ("sequences", "motifs", "task", "length", "number", "part"),
+    "simulated-dna": ("sequences", "motifs", "task", "length", "number", "part", "largest"),
 }
 """The kinds of data sets, and the options each has beside `root` and `limit`."""
 
@@ -73,11 +78,27 @@ def _known(names: Mapping[str, Any], known: Sequence[str], where: str) -> None:
             raise ConfigError(f"{where} has no entry {name!r}{nearest(name, list(known))}.")
 
 
-def _whole(value: Any, name: str, none: bool = False) -> None:
+MANY = 10**7
+"""Samples, draws, filters and the like beyond which a count is a mistake."""
+ENDLESS = 10**15
+"""A limit above the number of samples is none, and does no harm."""
+MOST_SHARES = 1000
+LARGEST_SEED = 2**63 - 1
+
+
+def _whole(value: Any, name: str, none: bool = False, least: int = 1, most: int = MANY) -> None:
     if value is None and none:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name} is a whole number from 1, not {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} is a whole number from {least}, not {_shown(value)}.")
+    if value > most:
+        raise ConfigError(f"{name} is at most {most:,}, not {_shown(value)}: check the number of digits.")
+
+
+def _counts(options: Mapping[str, Any], where: str, names: Sequence[str], least: int = 1, most: int = MANY) -> None:
+    """Check those of some options that are there."""
+    for name in names:
+        _whole(options.get(name), f"{where}.{name}", none=True, least=least, most=most)
 
 
 def _shares(value: Any, name: str, none: bool = False) -> None:
@@ -85,6 +106,8 @@ def _shares(value: Any, name: str, none: bool = False) -> None:
         return
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise ConfigError(f"{name} is a list of shares, such as [0, 0.1, 0.2], not {value!r}.")
+    if len(value) > MOST_SHARES:
+        raise ConfigError(f"{name} has {len(value):,} shares; at most {MOST_SHARES:,} are measured in one sweep.")
     for p in value:
         if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p < 1:
             raise ConfigError(f"{name} are shares of the mass, 0 ≤ p < 1, not {p!r}.")
@@ -95,7 +118,7 @@ class Data:
     """Which samples are explained.
 
     `kind` is a key of `DATA_OPTIONS`; `root` the folder or file they are in; `limit` takes the first so many. `options`
-    are those of the kind. `count` (samples there are, whatever the limit) and `digest` (of their names and sizes) are
+    are those of the kind. `count` (samples there are, whatever the limit) and `digest` (of all they hold) are
     filled in when a sweep starts.
     """
 
@@ -111,26 +134,30 @@ class Data:
             raise ConfigError(f"data.kind is one of {', '.join(DATA_OPTIONS)}, not {self.kind!r}.")
         if self.root is None and self.kind != "simulated-dna":
             raise ConfigError(f"data of kind {self.kind!r} needs `root`, the folder or file the samples are in.")
-        _whole(self.limit, "data.limit", none=True)
+        _whole(self.limit, "data.limit", none=True, most=ENDLESS)
         _known(self.options, DATA_OPTIONS[self.kind], f"data of kind {self.kind!r}")
-        _whole(self.options.get("sample"), "data.sample", none=True)
+        _counts(self.options, "data", ("sample", "sequences", "length"))
+        _counts(self.options, "data", ("largest",), most=10**15)
 
 
 @dataclass(frozen=True)
 class Model:
     """Which network is explained: a name as `plrp.models.load` takes it, or `sequence-cnn`, which is trained.
 
-    `weights` is a file, the name of published weights, or `random`. `digest` (of the weights) is filled in when a sweep
-    starts.
+    `weights` is a file, the name of published weights, or `random`. `digest` (of the weights) and `code` (digests of
+    the model's file, and of those of yours that it imports) are filled in when a sweep starts.
     """
 
     name: str
     weights: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     digest: str | None = None
+    code: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         _known(self.options, MODEL_OPTIONS, "model")
+        _counts(self.options, "model", ("num_classes", "filters", "epochs", "patience"), most=10**6)
+        _counts(self.options, "model", ("hidden",), least=0, most=10**6)
 
 
 @dataclass(frozen=True)
@@ -152,7 +179,10 @@ class Metric:
             object.__setattr__(self, "p", tuple(float(p) for p in self.p))
         if self.function not in METRICS:
             raise ConfigError(f"unknown metric {self.name!r}: choose from {', '.join(METRICS)}.")
-        _whole(self.limit, f"metrics.{self.name}.limit", none=True)
+        _whole(self.limit, f"metrics.{self.name}.limit", none=True, most=ENDLESS)
+        _counts(self.options, f"metrics.{self.name}", ("samples",), most=10**5)
+        if isinstance(self.options.get("steps"), int):
+            _counts(self.options, f"metrics.{self.name}", ("steps",), most=10**5)
 
     @property
     def function(self) -> str:
@@ -177,7 +207,7 @@ class Maps:
     p: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        _whole(self.limit, "maps.limit", none=True)
+        _whole(self.limit, "maps.limit", none=True, most=ENDLESS)
         _shares(self.p, "maps.p", none=True)
 
     def covers(self, sample: int, p: float) -> bool:
@@ -187,7 +217,7 @@ class Maps:
 
 @dataclass(frozen=True)
 class Config:
-    """A sweep. `sparsity_gain` and `measure` are those of the variants with gain.
+    """A sweep. `sparsity_gain` and `measure` are those of the variants with gain, `unit` that of all (`plrp.Pruning`).
 
     Samples are taken `part_size` at a time; a part is what is stored, and lost if the sweep is killed. Within a part
     one trace serves `batch_size` samples. `seed` decides everything random: which samples, perturbations, the order of
@@ -198,10 +228,11 @@ class Config:
     model: Model
     name: str = "sweep"
     composite: str = "epsilon-plus-flat"
-    variants: tuple[str, ...] = VARIANTS
+    variants: tuple[str, ...] = PAPER
     p: tuple[float, ...] = SHARES
     sparsity_gain: float = 1.0
     measure: str = "zeros"
+    unit: str = "neuron"
     metrics: tuple[Metric, ...] = (Metric("gini"), Metric("entropy"), Metric("nonzero"))
     maps: Maps | None = None
     seed: int = 0
@@ -230,11 +261,12 @@ class Config:
             for p in metric.p or ():
                 if p not in self.p:
                     raise ConfigError(f"metrics.{metric.name}.p has {p}, which is not among the sweep's p.")
-        Pruning(p=None, sparsity_gain=self.sparsity_gain, measure=self.measure)  # refuses what makes no sense
+        Pruning(
+            p=None, sparsity_gain=self.sparsity_gain, measure=self.measure, unit=self.unit
+        )  # refuses what makes no sense
         _whole(self.part_size, "part_size")
         _whole(self.batch_size, "batch_size")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise ConfigError(f"seed is a whole number from 0, not {self.seed!r}.")
+        _whole(self.seed, "seed", least=0, most=LARGEST_SEED)
 
     # -- what is computed
 
@@ -251,7 +283,7 @@ class Config:
             return None
         redistribution, _, gain = variant.partition("+")
         options: dict[str, Any] = {"sparsity_gain": self.sparsity_gain, "measure": self.measure} if gain else {}
-        return Pruning(p=p, redistribution=redistribution, **options)
+        return Pruning(p=p, redistribution=redistribution, unit=self.unit, **options)
 
     @property
     def samples(self) -> int:
@@ -366,7 +398,7 @@ def identity(config: Config) -> dict[str, Any]:
     """All that decides the results: not names, not folders, not how many samples are asked for."""
     table = config.to_dict()
     del table["name"], table["part_size"]
-    for section, entries in (("data", ("root", "limit", *PATHS)), ("model", ("name", "weights"))):
+    for section, entries in (("data", ("root", "limit", "largest", *PATHS)), ("model", ("name", "weights"))):
         for entry in entries:
             table[section].pop(entry, None)
     # A model is identified by its weights and its name; a file by its name, whatever its folder.

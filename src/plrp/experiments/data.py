@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +15,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from plrp.runs.digests import Digests
+from plrp.runs.inputs import LARGEST, TooLarge, read_arrays
+
 from .config import Config, ConfigError
 
 if TYPE_CHECKING:
     from plrp.genomics.simulation import Simulated
     from plrp.models import Preprocessing
     from plrp.vision.datasets import ImageNet, Photographs
+
+BYTES_PER_BASE = 24
+"""Of simulated sequences: letters, mask, codes, and one-hot letters in single precision."""
 
 SPLIT = {"train": 0, "validation": 1, "test": 2}
 """The parts of a set of sequences: 70%, 15% and 15%, drawn with the seed."""
@@ -48,8 +54,16 @@ class Dataset(ABC):
     def __getitem__(self, index: int) -> Sample: ...
 
     @abstractmethod
-    def digest(self) -> str:
-        """A short hash that identifies the samples, whatever their folder."""
+    def digest(self, digests: Digests | None = None, step: Callable[[float], None] = lambda advance: None) -> str:
+        """A short hash that identifies the samples by what they hold, whatever their folder.
+
+        `digests` knows files that were read before; `step` hears of each file.
+        """
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that `digest` reads."""
+        return []
 
 
 def open_samples(config: Config, preprocessing: Preprocessing | None = None) -> Dataset:
@@ -59,7 +73,7 @@ def open_samples(config: Config, preprocessing: Preprocessing | None = None) -> 
         return DNA(simulated(config), data.options.get("part", "test"), config.seed)
     root = Path(str(data.root))
     if data.kind == "arrays":
-        return Arrays(root)
+        return Arrays(root, data.options.get("largest", LARGEST))
     if data.kind == "dna":
         return DNA(sequences_in(root), data.options.get("part", "test"), config.seed)
     from plrp import vision
@@ -114,11 +128,24 @@ class Pictures(Dataset):
             np.array(network_picture(photograph, preprocessing)),
         )
 
-    def digest(self) -> str:
-        """Of names, sizes of the files and labels, in order."""
+    @property
+    def files(self) -> list[Path]:
+        """The photographs, then their masks or boxes."""
         paths = [self.photographs.paths[at] for at in self.chosen]
+        masks, boxes = getattr(self.photographs, "masks", None), getattr(self.photographs, "boxes", None)
+        truth = [masks[at] for at in self.chosen] if masks else [boxes[path.stem] for path in paths] if boxes else []
+        return paths + truth
+
+    def digest(self, digests: Digests | None = None, step: Callable[[float], None] = lambda advance: None) -> str:
+        """Of names and labels in order, and of all that the photographs and their masks or boxes hold."""
+        read = (digests or Digests()).of_all(self.files, step)
         labels = [None if self.labels is None else self.labels[at] for at in self.chosen]
-        return _hash(f"{path.name} {path.stat().st_size} {label}" for path, label in zip(paths, labels, strict=True))
+        names = [path.name for path in self.files[: self.count]]
+        truth = read[self.count :] or [""] * self.count
+        return _hash(
+            f"{name} {content} {mask} {label}"
+            for name, content, mask, label in zip(names, read[: self.count], truth, labels, strict=True)
+        )
 
 
 class DNA(Dataset):
@@ -154,7 +181,7 @@ class DNA(Dataset):
             onehot.astype(np.uint8),
         )
 
-    def digest(self) -> str:
+    def digest(self, digests: Digests | None = None, step: Callable[[float], None] = lambda advance: None) -> str:
         """Of letters, labels and masks."""
         masks = np.packbits(self.chosen.mask, axis=1)
         return _hash(
@@ -168,10 +195,11 @@ class Arrays(Dataset):
     *space) and `labels` (sample,).
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, largest: int = LARGEST) -> None:
         try:
-            with np.load(path, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in ("inputs", "masks", "labels") if name in stored}
+            arrays = read_arrays(path, ("inputs", "masks", "labels"), largest=largest)
+        except TooLarge:
+            raise
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} cannot be read as an .npz of arrays ({error}).") from None
         if "inputs" not in arrays:
@@ -193,7 +221,7 @@ class Arrays(Dataset):
             self.inputs[index].numpy(),
         )
 
-    def digest(self) -> str:
+    def digest(self, digests: Digests | None = None, step: Callable[[float], None] = lambda advance: None) -> str:
         """Of all that is in the file."""
         parts = [self.inputs.numpy(), *([] if self.masks is None else [self.masks.numpy()])]
         parts += [] if self.labels is None else [self.labels]
@@ -207,10 +235,17 @@ def simulated(config: Config) -> Simulated:
     """The simulated sequences of a config; the same seed gives the same ones everywhere."""
     from plrp.genomics import simulate
 
-    options = {name: value for name, value in config.data.options.items() if name not in ("sequences", "part")}
+    given = config.data.options
+    options = {name: value for name, value in given.items() if name not in ("sequences", "part", "largest")}
     if isinstance(options.get("number"), list):
         options["number"] = tuple(options["number"])
-    return simulate(config.data.options.get("sequences", 1000), seed=config.seed, **options)
+    count, length = given.get("sequences", 1000), given.get("length", 250)
+    if count * length * BYTES_PER_BASE > given.get("largest", LARGEST):
+        raise ConfigError(
+            f"data.sequences × data.length is {count:,} × {length:,} bases, which take "
+            f"{count * length * BYTES_PER_BASE / 1e9:,.0f} GB: ask for fewer, or allow more with data.largest (bytes)."
+        )
+    return simulate(count, seed=config.seed, **options)
 
 
 def sequences_in(root: Path) -> Simulated:

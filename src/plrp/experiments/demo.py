@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +24,16 @@ import torch
 import plrp
 from plrp.files import new_file
 from plrp.genomics.attribution import COMPOSITE
+from plrp.genomics.baselines import ism
 from plrp.genomics.export import write_seqlets
 from plrp.genomics.seqlets import Match, Pattern, find_patterns, find_seqlets, match_motifs, match_seqlets
 from plrp.genomics.simulation import Simulated
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.runs.places import Folder, refuse_strangers
+from plrp.tables import csv_cell
 
-from .demo_page import render
+from .demo_page import drawn_sequences, render
 from .findings import MOTIF_P, NotAThreshold, find_not_a_threshold, findings
 from .measured import LABELS, LRP, Measured, Method
 from .pages import write_page
@@ -50,7 +52,7 @@ class Study:
 
     `trainings`: how each network was trained, and how well. `sweeps`: its scores on `shown`, the sequences that the
     larger network labels correctly among the first `explained` of `test`. `lrp`, `plrp`, `plrp_m`: the larger network's
-    relevance of them (sequence, position).
+    relevance of them (sequence, position); `ism`: in-silico mutagenesis of those that are drawn, (position,).
     """
 
     data: Simulated
@@ -62,6 +64,7 @@ class Study:
     lrp: npt.NDArray[np.float32]
     plrp: npt.NDArray[np.float32]
     plrp_m: npt.NDArray[np.float32]
+    ism: dict[int, npt.NDArray[np.float32]]
     example: NotAThreshold | None
     ledger: list[dict[str, Any]]
     patterns: list[Pattern]
@@ -102,10 +105,10 @@ def run(
         compiling.kill()
         compiling.wait()
 
-    folder = out / "data"
-    if (folder / "simulation.json").exists():  # of an earlier run of the demo
-        shutil.rmtree(folder)
-    study.data.save(folder)
+    with tempfile.TemporaryDirectory(prefix=".data.", dir=out) as fresh:  # over those of an earlier run of the demo
+        (out / "data").mkdir(exist_ok=True)
+        for path in study.data.save(Path(fresh) / "data").iterdir():
+            path.replace(out / "data" / path.name)
     for size in FILTERS:
         with new_file(out / f"cnn{size}.pt") as part:
             part.write_bytes((out / f"genomics-{size}" / "network.pt").read_bytes())
@@ -123,10 +126,7 @@ def run(
 def summary(study: Study) -> str:
     """The outcome in a few lines for the terminal: accuracies, findings, motifs."""
     lines = [f"test accuracy, {name}: {trained['test_accuracy']:.3f}" for name, trained in study.trainings.items()]
-    lines += [
-        f"{'holds' if finding.holds else 'does not hold'}: {finding.claim}"
-        for finding in findings(study.sweeps, study.example)
-    ]
+    lines += [f"{finding.verdict}: {finding.claim}" for finding in findings(study.sweeps, study.example)]
     for pattern, matches in zip(study.patterns, study.matches, strict=True):
         best = matches[0]
         lines.append(
@@ -147,7 +147,10 @@ def compile_in_background() -> subprocess.Popen[bytes]:
 
     The first use in an environment costs a minute or two of compiling; later ones a few seconds.
     """
-    work = "from plrp.genomics import jaspar, match_motifs; match_motifs([jaspar('CTCF')])"
+    work = (
+        "import sys; sys.path[:] = filter(None, sys.path); "  # not from the current folder
+        "from plrp.genomics import jaspar, match_motifs; match_motifs([jaspar('CTCF')])"
+    )
     return subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -188,6 +191,8 @@ def examine(
     with threads_set(1):
         booked = plrp.explain(network, torch.from_numpy(onehot[:1]), composite=COMPOSITE, pruning=Pruning(p=LOGO_P))
         ledger = booked.ledger
+        drawn = drawn_sequences(shown.labels)
+        mutated = ism(network, onehot[drawn]).per_base()
 
     with progress("finding motifs", 2, show_progress) as step:
         seqlets = find_seqlets(sparse)
@@ -207,6 +212,7 @@ def examine(
         lrp=lrp,
         plrp=pruned,
         plrp_m=maps("M", LOGO_P),
+        ism=dict(zip(drawn, mutated, strict=True)),
         example=find_not_a_threshold(lrp, pruned, shown.mask),
         ledger=ledger,
         patterns=patterns,
@@ -217,11 +223,16 @@ def examine(
 def results_of(config: Config, folder: Path, show_progress: bool | None = None) -> Results:
     """The results of a sweep; those of an earlier demo with other settings are replaced."""
     from . import ConfigChanged, sweep
+    from .store import PART_NAME
 
     try:
         return sweep(config, folder, show_progress=show_progress)
     except ConfigChanged:
-        shutil.rmtree(folder)
+        for name in ("parts", "maps"):  # without parts a run may be begun anew; other files are not ours to remove
+            if not (folder / name).is_symlink():
+                for path in (folder / name).glob("*"):
+                    if PART_NAME.fullmatch(path.name):
+                        path.unlink()
         return sweep(config, folder, show_progress=show_progress)
 
 
@@ -234,4 +245,4 @@ def write_sweeps(path: Path, sweeps: Mapping[str, Measured]) -> None:
             methods = [LRP, *(Method(v, p) for v in one.variants(METRICS[0]) for p in one.shares(METRICS[0], v))]
             for method in methods:
                 means = [f"{one.mean(metric, method):.6f}" for metric in METRICS]
-                writer.writerow([name, LABELS[method.variant], method.p, *means])
+                writer.writerow([csv_cell(name), LABELS[method.variant], method.p, *means])

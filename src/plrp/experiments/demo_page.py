@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from plrp.genomics.attribution import COMPOSITE
 from plrp.genomics.logo import COLOURS, around_strongest, draw_logo, logo_page
+from plrp.ledger import BOOKED
 
 from . import figures
 from .findings import MOTIF_P, NotAThreshold, findings
@@ -30,15 +31,16 @@ if TYPE_CHECKING:
 def render(study: Study, *, seed: int, title: str = "Pruned relevance on DNA", origin: str = "") -> str:
     """The report as one HTML document; `origin` says where the sequences come from, if they were not simulated here."""
     found = findings(study.sweeps, study.example)
+    judged = [finding.holds for finding in found if finding.holds is not None]
     accuracies = {
-        f"test accuracy, {name}": f"{trained['test_accuracy']:.1%}" for name, trained in study.trainings.items()
+        f"test accuracy, {escape(name)}": f"{trained['test_accuracy']:.1%}" for name, trained in study.trainings.items()
     }
     one, example = next(iter(study.sweeps.values())), Method("lambda", LOGO_P)
     rises = {name: f"{one.mean(m):.2f} → {one.mean(m, example):.2f}" for name, m in (("RMA", MASS), ("Gini", GINI))}
     headline = {
         **accuracies,
         **{f"{name}, LRP → PLRP-λ, p&nbsp;=&nbsp;{LOGO_P}": text for name, text in rises.items()},
-        "of the paper's findings hold": f"{sum(bool(f.holds) for f in found)} of {len(found)}",
+        "of the paper's findings hold": f"{sum(judged)} of {len(judged)}",
     }
     body = cards(headline)
     body += _what_was_done(study, seed, origin)
@@ -50,7 +52,9 @@ def render(study: Study, *, seed: int, title: str = "Pruned relevance on DNA", o
         "Sparsity and localization over p",
         f"<p>Means over {len(study.shown)} held-out sequences, as in the paper's appendix B: the upper panels show "
         "the whole range, the lower ones what the curves cover. “Gain” stops pruning where a neuron's sparsity gain "
-        "falls below 1, so p is only an upper limit there.</p>",
+        "falls below 1, so p is only an upper limit there. RMA, relevance mass accuracy, is the share of positive "
+        "relevance that lies on planted bases. Gini's coefficient is 0 where all bases have the same relevance, and 1 "
+        "where one base has it all.</p>",
         _curves(study.sweeps),
     )
     body += section(
@@ -65,11 +69,11 @@ def render(study: Study, *, seed: int, title: str = "Pruned relevance on DNA", o
         f"<p>Contiguous surviving regions (PLRP-λ, p = {MOTIF_P}) that speak for the class and look alike were "
         "aligned into patterns, and those compared with the vertebrate CORE motifs of JASPAR by TOMTOM. Planted "
         f"were {escape(', '.join(str(m) for m in study.data.motifs))}.</p>",
-        _motifs(study.patterns, study.matches)
+        motif_table(study.patterns, study.matches)
         if study.patterns
         else "<p>No group of ten seqlets or more looked alike.</p>",
     )
-    body += _next_steps()
+    body += _next_steps(study.data.length)
     lead = (
         "LRP traces a network's score back to the bases of a sequence. PLRP prunes the relevance in every layer on "
         "its way, so that what arrives is sparser. Here the truth is known: the motifs were planted."
@@ -86,7 +90,7 @@ def _what_was_done(study: Study, seed: int, origin: str) -> str:
     )
     rows = [
         [
-            name,
+            escape(name),
             f"{trained['weights']:,}",
             f"{trained['epochs']}",
             f"{trained['validation_accuracy']:.3f}",
@@ -108,6 +112,7 @@ def _what_was_done(study: Study, seed: int, origin: str) -> str:
 def _rows(study: Study, k: int) -> dict[str, npt.NDArray[Any]]:
     return {
         "truth": study.shown.mask[k],
+        **({"ISM": study.ism[k]} if k in study.ism else {}),
         "LRP": study.lrp[k],
         f"PLRP-λ\np={LOGO_P}": study.plrp[k],
         f"PLRP-M\np={LOGO_P}": study.plrp_m[k],
@@ -132,19 +137,26 @@ def _logo_pictures(study: Study, k: int, title: str, caption: str = "") -> str:
     return picture(data_uri(wide, "png", 120), f"logos of {title}", caption, data_uri(narrow, "png", 170), plate=True)
 
 
-def _logos(study: Study) -> str:
-    """One sequence of each class, and the next two."""
-    labels = study.shown.labels
+def drawn_sequences(labels: npt.NDArray[np.int64]) -> list[int]:
+    """The sequences that are drawn: one of each class, and the next ones up to six."""
     chosen = [int(np.flatnonzero(labels == label)[0]) for label in np.unique(labels)]
-    chosen += [k for k in range(len(labels)) if k not in chosen][: max(0, 6 - len(chosen))]
+    return chosen + [k for k in range(len(labels)) if k not in chosen][: max(0, 6 - len(chosen))]
+
+
+def _logos(study: Study) -> str:
+    labels = study.shown.labels
     pictures = [
-        _logo_pictures(study, k, f"{study.shown.names[k]} ({study.shown.class_names[int(labels[k])]})") for k in chosen
+        _logo_pictures(study, k, f"{study.shown.names[k]} ({study.shown.class_names[int(labels[k])]})")
+        for k in drawn_sequences(labels)
     ]
     return section(
-        "Logos: truth, LRP, PLRP",
+        "Logos: truth, ISM, LRP, PLRP",
         "<p>Letters as tall as the relevance of their base, planted motifs shaded, one sequence per block; network "
-        f"with {next(iter(study.sweeps))}. On a narrow screen only the stretch around the strongest motif is "
+        f"with {escape(next(iter(study.sweeps)))}. On a narrow screen only the stretch around the strongest motif is "
         "drawn.</p>",
+        "<p>ISM is in-silico mutagenesis: what the score loses when a base is replaced, the mean over the three other "
+        "letters. A planted copy may be invisible to all methods: the network keeps the best place of each filter "
+        "only, so one good copy is enough for it; and a copy drawn from a matrix may be a weak one.</p>",
         *pictures,
     )
 
@@ -201,7 +213,7 @@ def _close_ups(low: int, high: int, length: int, span: int = 44) -> list[tuple[i
     return [(begin, min(begin + span, length)) for begin in begins]
 
 
-def _next_steps() -> str:
+def _next_steps(length: int) -> str:
     commands = (
         "plrp genomics explain demo/data/sequences.fa.gz --model demo/cnn32.pt -p 0.25 --out explained\n"
         "plrp genomics logo explained --truth demo/data/motifs.bed --out logos.png\n"
@@ -213,9 +225,10 @@ def _next_steps() -> str:
         "<ul><li>Your own network and sequences: the third line; FASTA, BED with a genome, or one-hot "
         "arrays.</li><li>A harder task: <code>plrp genomics simulate --task xor --motifs GATA1 TAL1::TCF3 --out "
         "xor</code>, then <code>train --hidden 32</code> and <code>explain</code>.</li><li>TF-MoDISco on the result: "
-        "<code>modisco motifs -s explained/onehot.npz -a explained/attributions.npz -n 2000 -o "
-        "modisco.h5</code>.</li><li>The numbers behind the curves: <code>sweep.csv</code>, and more of them: "
-        "<code>plrp report demo/genomics-32</code>; the surviving regions: <code>seqlets.bed</code>.</li></ul>",
+        "<code>modisco motifs -s explained/onehot.npz -a explained/attributions.npz -n 2000 "
+        f"-w {length} -o modisco.h5</code>.</li><li>The numbers behind the curves: <code>sweep.csv</code>, and more "
+        "of them: <code>plrp report demo/genomics-32</code>; the surviving regions: "
+        "<code>seqlets.bed</code>.</li></ul>",
     )
 
 
@@ -223,10 +236,11 @@ def _next_steps() -> str:
 
 
 def _findings(found: Sequence[Statement]) -> str:
-    """The paper's statements with 'holds' or 'does not hold' and the numbers behind."""
+    """The paper's statements with their verdicts and the numbers behind."""
     parts = []
     for one in found:
-        verdict = '<span class="holds">holds</span>' if one.holds else '<span class="fails">does not hold</span>'
+        kind = "unknown" if one.holds is None else "holds" if one.holds else "fails"
+        verdict = f'<span class="{kind}">{one.verdict}</span>'
         numbers = "".join(f"<li>{escape(n)}</li>" for n in one.numbers)
         parts.append(f'<div class="finding"><p>{escape(one.claim)}: {verdict}</p><ul>{numbers}</ul></div>')
     return "".join(parts)
@@ -238,7 +252,7 @@ def _curves(sweeps: Mapping[str, Measured]) -> str:
     metrics = figures.versions(rows, ("gini", "entropy", "relevance_mass_accuracy"))
     wide, narrow = (figures.over_p(rows, metrics, narrow=narrow) for narrow in (False, True))
     alt = ". ".join(f"{m.name}: {figures.describe(m, metric)}" for m in rows for metric in metrics)
-    return figures.legend() + picture(
+    return figures.legend(rows) + picture(
         data_uri(wide, dark=figures.DARK),
         alt,
         f"Bands: {escape(METHOD)}.",
@@ -255,7 +269,7 @@ def _ledger(records: Sequence[Mapping[str, Any]], sample: int = 0) -> str:
             continue
         net_in = record["mass_in_positive"] - record["mass_in_negative"]
         net_out = record["mass_out_positive"] - record["mass_out_negative"]
-        absorbed = record["absorbed_bias"] + record["absorbed_epsilon"]
+        absorbed = -sum(sign * record[name] for name, sign in BOOKED.items())  # what is in, but not out
         neurons = "–"
         if record["op"] == "prune":
             neurons = f"{record['neurons_before']:.0f} → {record['neurons_after']:.0f}"
@@ -266,7 +280,7 @@ def _ledger(records: Sequence[Mapping[str, Any]], sample: int = 0) -> str:
     return table(["layer", "rule", "mass in", "mass out", "absorbed", "neurons kept"], rows)
 
 
-def _motif_logo(values: Any) -> str:
+def motif_logo(values: Any) -> str:
     """A small logo of a matrix (4, width)."""
     from matplotlib.figure import Figure
 
@@ -278,7 +292,7 @@ def _motif_logo(values: Any) -> str:
     return data_uri(figure)
 
 
-def _motifs(patterns: Sequence[Pattern], matches: Sequence[Sequence[Match]]) -> str:
+def motif_table(patterns: Sequence[Pattern], matches: Sequence[Sequence[Match]]) -> str:
     """Patterns of surviving seqlets beside the JASPAR motifs they resemble most."""
     rows = []
     for pattern, found in zip(patterns, matches, strict=True):
@@ -288,7 +302,7 @@ def _motifs(patterns: Sequence[Pattern], matches: Sequence[Sequence[Match]]) -> 
         others = ", ".join(f"{m.motif.name} ({m.p:.0e})" for m in found[1:3])
         rows.append(
             [
-                f'<img src="{_motif_logo(bits)}" alt="{escape(pattern.motif.consensus)}" style="{size}">',
+                f'<img src="{motif_logo(bits)}" alt="{escape(pattern.motif.consensus)}" style="{size}">',
                 f"{pattern.count}",
                 f"<span><b>{escape(best.motif.name)}</b> {escape(best.motif.id)}</span>",
                 f"{best.p:.1e}",

@@ -42,12 +42,15 @@ STYLES = {
     "lambda+gain": Style("#56b4e9", "#1f7fb8", (0, (3, 1.2)), "o", True, 2.1),
     "M": Style("#d55e00", "#c45600", "-", "s", width=1.1),
     "M+gain": Style("#e69f00", "#a06d00", (0, (5, 2)), "s", True, 1.1),
+    "M-sign": Style("#009e73", "#007d5b", (0, (1.5, 1)), "^", width=1.1),  # M shows in its gaps where they are the same
+    "M-sign+gain": Style("#cc79a7", "#a8527f", (0, (5, 1.2, 1.2, 1.2)), "^", True, 1.1),
 }
 DARK = {
     INK: "#e6ebf1", FAINT: "#9fabb9", GRID: "#323d4b", "#ffffff": "#171d25",
     "#4a5260": "#c3ccd6", "#4a5261": "#c3ccd6", "#0072b2": "#3d9be0", "#0072b3": "#66b2ec",
     "#56b4e9": "#9ad4ff", "#1f7fb8": "#9ad4ff", "#d55e00": "#f0772b", "#c45600": "#f58d4c",
-    "#e69f00": "#f5c04d", "#a06d00": "#f5c04d",
+    "#e69f00": "#f5c04d", "#a06d00": "#f5c04d", "#009e73": "#2fc79a", "#007d5b": "#4fd9b0",
+    "#cc79a7": "#e59cc4", "#a8527f": "#f0b6d6",
 }  # fmt: skip
 """The same colours for a dark page."""
 
@@ -85,6 +88,8 @@ METRICS = {
     "pixel_flipping_auc": MetricStyle("Pixel-flipping AUC", -1),
     "symmetric_relevance_gain": MetricStyle("Symmetric relevance gain", 1),
     "score_kept": MetricStyle("Share of the score kept", 0),
+    "mass_at_input": MetricStyle("Σ|R| of the input over the score", 0),
+    "unhealthy": MetricStyle("Share of unhealthy explanations", 0),
 }
 SUFFIXES = {"max": "maps over max", "mass": "maps over mass", "norm": "maps over norm"}
 """What the suffixes of the presets stand for."""
@@ -142,7 +147,7 @@ def _sheet(rows: Sequence[_Row], *, width: float, height: float, left: float = 0
     for row, used in zip(rows, heights, strict=True):
         if row.title:
             figure.text(0.06 / (columns * cell), (y - 0.2) / total, row.title, fontsize=11, fontweight="bold",
-                        color=INK, va="center")  # fmt: skip
+                        color=INK, va="center", parse_math=False)  # fmt: skip
         bottom = y - used + row.foot
         for column, draw in enumerate(row.panels):
             if draw is None:
@@ -166,9 +171,11 @@ def _dress(ax: Axes) -> None:
 
 
 def _title(ax: Axes, text: str, faint: str = "") -> None:
-    ax.set_title(text, fontsize=9.5, color=INK, loc="left", pad=6, y=1.0)
+    ax.set_title(
+        text, fontsize=9.5, color=INK, loc="left", pad=6, y=1.0, parse_math=False
+    )  # `$` in names is no formula
     if faint:
-        ax.set_title(faint, fontsize=8, color=FAINT, loc="right", pad=6, y=1.0)
+        ax.set_title(faint, fontsize=8, color=FAINT, loc="right", pad=6, y=1.0, parse_math=False)
 
 
 def _empty(heading: str) -> Draw:
@@ -602,10 +609,10 @@ def describe_differences(m: Measured, name: str) -> str:
     return f"{metric(name).title} minus LRP's: {'; '.join(said) or 'not measured'}"
 
 
-def legend() -> str:
-    """The lines and their names, as HTML for the page that shows the figures."""
+def legend(rows: Sequence[Measured]) -> str:
+    """The lines of what was measured and their names, as HTML for the page that shows the figures."""
     shown = []
-    for variant in (BASELINE, *VARIANTS):
+    for variant in (BASELINE, *(v for v in VARIANTS if any(m.has(v) for m in rows))):
         style = STYLES[variant]
         dash = "dotted" if variant == BASELINE else "solid" if style.line == "-" else "dashed"
         shown.append(

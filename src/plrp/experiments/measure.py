@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,17 +21,20 @@ from torch import Tensor, nn
 import plrp
 from plrp import metrics
 from plrp.engine import sweep_batch
+from plrp.health import unwarned
 from plrp.metrics.robustness import scaled
 from plrp.metrics.scores import predict
 from plrp.metrics.seeded import draw
+from plrp.runs.memory import out_of_memory, smaller_batch
 from plrp.runs.parts import Tick
 
-from .config import LOCALIZATION, ROBUSTNESS, Config, ConfigError, Metric
+from .config import HEALTH, LOCALIZATION, ROBUSTNESS, Config, ConfigError, Metric
 from .data import Dataset, Sample, open_samples
 from .networks import load_network
 from .part_files import SampleFacts, ScoreRows, StoredMaps
 from .store import PartContent, Store
 
+T = TypeVar("T")
 Cell = tuple[str, float]
 """A variant at a share p."""
 
@@ -67,23 +70,48 @@ class Bench:
         self.model: nn.Module = module.to(self.device).eval()
         self.samples: Dataset = open_samples(config, preprocessing)
         check_masks(config, self.samples)
+        self.batch_size = config.batch_size  # smaller where memory is not enough: that changes no result
 
     def part(self, index: int, tick: Tick = lambda kind, count: None) -> PartContent:
         """The results of one part."""
         rows = ScoreRows()
         kept: list[StoredMaps] = []
-        indices = self.config.part(index)
-        for begin in range(0, len(indices), self.config.batch_size):
-            chosen = indices[begin : begin + self.config.batch_size]
-            maps = _Batch(self, chosen, rows, tick).measure()
-            if maps is not None:
-                kept.append(maps)
+        left = self.config.part(index)
+        while left:
+            chosen = left[: self.batch_size]
+            found = self.in_memory(lambda chosen=chosen: self._measured(chosen, tick), len(chosen))  # type: ignore[misc]
+            if found is None:
+                continue
+            rows.extend(found[0])
+            kept += [] if found[1] is None else [found[1]]
+            left = left[len(chosen) :]
         about = {"sweep": self.config.name, "part": index, "plrp": plrp.__version__, "torch": torch.__version__}
         return PartContent(rows.to_parquet(about), _joined(kept).to_hdf5() if kept else None)
 
+    def _measured(self, chosen: Sequence[int], tick: Tick) -> tuple[ScoreRows, StoredMaps | None]:
+        rows = ScoreRows()
+        return rows, _Batch(self, chosen, rows, tick).measure()
+
+    def in_memory(self, work: Callable[[], T], size: int) -> T | None:
+        """What a piece of work on `size` samples returns; None where memory was not enough, and batches are halved."""
+        try:
+            with unwarned():  # unhealthy explanations are counted
+                return work()
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+        self.batch_size = smaller_batch(size, "--set batch_size=")
+        return None
+
     def rehearse(self, index: int = 0, clock: Callable[[], float] = time.perf_counter) -> Rehearsal:
         """Do each kind of work once, on the first batch of a part, and time it."""
-        chosen = self.config.part(index)[: self.config.batch_size]
+        while True:
+            chosen = self.config.part(index)[: self.batch_size]
+            cost = self.in_memory(lambda chosen=chosen: self._rehearsed(chosen, clock), len(chosen))  # type: ignore[misc]
+            if cost is not None:
+                return cost
+
+    def _rehearsed(self, chosen: Sequence[int], clock: Callable[[], float]) -> Rehearsal:
         batch = _Batch(self, chosen, ScoreRows(), lambda kind, count: None)
         seconds: dict[str, float] = {}
 
@@ -118,7 +146,7 @@ class Bench:
         result is the same by definition, and is computed once.
         """
         config, rest = self.config, list(cells)
-        for variant in ("lambda+gain", "M+gain"):
+        for variant in dict.fromkeys(name for name, _ in cells if name.endswith("+gain")):
             if sum(name == variant for name, _ in cells) > 3:
                 free = trace.explain(target=target, composite=config.composite, pruning=config.pruning(variant, None))
                 pruned = [row for row in free.ledger if row["op"] == "prune"]
@@ -180,6 +208,7 @@ class _Batch:
         for cells, explanation in bench.explained(trace, target, config.cells):
             relevance = bench.pooled(explanation.relevance, self.inputs)
             self.measure_maps(cells, relevance, explanation.relevance.flatten(1).sum(1, dtype=torch.float64) / score)
+            self.measure_health(cells, explanation)
             for variant, p in cells:
                 self.tick(variant, len(self.indices))
                 if config.maps is not None and any(config.maps.covers(index, p) for index in self.indices):
@@ -213,6 +242,15 @@ class _Batch:
             elif metric.function == "score_kept":
                 self.record(metric, cells, kept_score)
 
+    def measure_health(self, cells: list[Cell], explanation: plrp.Explanation) -> None:
+        """Whether to believe an explanation, as far as its input's relevance says."""
+        mass = explanation.relevance.flatten(1).abs().sum(1, dtype=torch.float64) / explanation.score.double().abs()
+        unhealthy = [float(problem is not None) for problem in explanation.verdicts()]
+        for name, values in zip(HEALTH, (mass.tolist(), unhealthy), strict=True):
+            for row, index in enumerate(self.indices):
+                for variant, p in cells:
+                    self.rows.add(index, variant, p, name, values[row])
+
     def measure_flips(self, cells: list[Cell], relevance: Tensor, target: Tensor) -> None:
         """Pixel flipping; versions that differ only in how the score is read share the model's passes."""
         for group in flipping_groups(self.config):
@@ -232,7 +270,7 @@ class _Batch:
                     self.inputs[rows],
                     relevance[rows],
                     target=target[rows],
-                    batch_size=self.config.batch_size,
+                    batch_size=self.bench.batch_size,
                     **_flipping_options(self.config, metric),
                 )
                 self.enter_curves(metric, cells, rows, curve)

@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 Values = npt.NDArray[np.float64]
 
 BASELINE = "LRP"
-VARIANTS = ("lambda", "lambda+gain", "M", "M+gain")
+PAPER = ("lambda", "lambda+gain", "M", "M+gain")
+"""The paper's variants, which its statements are about."""
+VARIANTS = (*PAPER, "M-sign", "M-sign+gain")
 LABELS = {
     "LRP": "LRP",
     "lambda": "PLRP-λ",
     "lambda+gain": "PLRP-λ, gain",
     "M": "PLRP-M",
     "M+gain": "PLRP-M, gain",
+    "M-sign": "PLRP-M±",
+    "M-sign+gain": "PLRP-M±, gain",
 }
 """How variants are called wherever a reader meets them."""
 
@@ -148,6 +152,10 @@ class Measured:
     def variants(self, metric: str, among: Iterable[str] = VARIANTS) -> tuple[str, ...]:
         """The pruned variants with this metric at some p above 0."""
         return tuple(v for v in among if self.shares(metric, v))
+
+    def has(self, variant: str) -> bool:
+        """Whether anything was measured of a variant at some p above 0."""
+        return any(self.shares(metric, variant) for metric in self.metrics)
 
     def at(self, metric: str, method: Method) -> Values:
         """Scores (n,) of a method; p = 0 of every variant is LRP."""

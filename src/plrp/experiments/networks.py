@@ -8,13 +8,17 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from .config import Config, ConfigError
+from plrp.runs.digests import Digests, text_digest
+from plrp.runs.places import RunError
+
+from .config import Config, ConfigError, Model
 from .data import DNA, Dataset, open_samples
 from .store import Store
 
@@ -40,28 +44,73 @@ def load_network(config: Config, store: Store) -> tuple[nn.Module, Preprocessing
     return loaded.module, loaded.preprocessing
 
 
-def network_digest(config: Config, store: Store, show_progress: bool | None = None) -> str:
-    """A short hash that identifies the weights; trains the sequence CNN if that was not done yet."""
+def resolved_model(
+    config: Config, store: Store, digests: Digests | None = None, show_progress: bool | None = None
+) -> Model:
+    """The config's model with digests of its weights and of its code.
+
+    Trains the sequence CNN, if that was not done yet with these settings.
+    """
+    digests = digests or Digests()
+    return replace(
+        config.model,
+        code=code_digests(config.model, digests),
+        digest=_weights_digest(config, store, digests, show_progress),
+    )
+
+
+def code_digests(model: Model, digests: Digests) -> dict[str, str] | None:
+    """Of the file a model comes from and the user's files that it imports, by name; None where it comes from none."""
+    file = model.name.rpartition(":")[0]
+    if not file.endswith(".py"):
+        return None
+    if not Path(file).is_file():
+        raise ConfigError(f"the model {model.name} is in a file that does not exist.")
+    from plrp.models.sources import source_files
+
+    return {name: digests.of(path) for name, path in source_files(file).items()}
+
+
+def _weights_digest(config: Config, store: Store, digests: Digests, show_progress: bool | None) -> str:
     model = config.model
     if model.name == SEQUENCE_CNN and model.weights is None:
-        if not store.place.exists(NETWORK):
+        if not store.place.exists(NETWORK) or not _trained_for(config, store):
             _train(config, store, show_progress)
         return _short(store.place.read(NETWORK))
     if model.weights is not None and Path(model.weights).is_file():
-        return _short(Path(model.weights).read_bytes())
+        return digests.of(model.weights)
     if model.weights is not None and Path(model.weights).suffix in WEIGHTS:
         raise ConfigError(f"the weights {model.weights} do not exist.")
-    file = model.name.rpartition(":")[0]
-    if file.endswith(".py"):  # a factory that makes its own weights, always the same: its source decides
-        if not Path(file).is_file():
-            raise ConfigError(f"the model {model.name} is in a file that does not exist.")
-        return f"{_short(Path(file).read_bytes())} {model.weights or 'own weights'}"
-    return model.weights or "published"
+    if ".py:" in model.name:  # a factory that makes its own weights, always the same: its code decides
+        return model.weights or "own weights"
+    if model.weights == "random" or model.name.startswith("timm:"):
+        return model.weights or "published"
+    from plrp.models.loading import published_file
+
+    return published_file(model.name, model.weights)
 
 
 def training(store: Store) -> dict[str, Any] | None:
     """How the sequence CNN of a run was trained, and how well; None where none was."""
-    return json.loads(store.place.read(TRAINING)) if store.place.exists(TRAINING) else None
+    if not store.place.exists(TRAINING):
+        return None
+    try:
+        return dict(json.loads(store.place.read(TRAINING)))
+    except (ValueError, TypeError) as error:
+        raise RunError(f"{store}/{TRAINING} is damaged ({error}): remove it and {NETWORK}, and start again.") from None
+
+
+def _trained_for(config: Config, store: Store) -> bool:
+    """Whether the network in a run was trained on what the config asks for; where it does not say so, it counts."""
+    about = training(store) or {}
+    return about.get("trained_on") in (None, _training_digest(config))
+
+
+def _training_digest(config: Config) -> str:
+    """Of all that decides the weights: sequences, settings, seed."""
+    samples = open_samples(config)
+    whole = DNA(samples.whole, "all", config.seed).digest() if isinstance(samples, DNA) else samples.digest()
+    return text_digest(json.dumps([whole, dict(config.model.options), config.seed], sort_keys=True))
 
 
 def _sequence_cnn(config: Config, store: Store) -> nn.Module:
@@ -109,6 +158,7 @@ def _train(config: Config, store: Store, show_progress: bool | None) -> None:
         "test_accuracy": accuracy,
         "sequences": {"train": len(train), "validation": len(validation), "test": len(test)},
         "class_names": samples.whole.class_names,
+        "trained_on": _training_digest(config),
     }
     store.place.write(TRAINING, json.dumps(about, indent=1).encode())
     buffer = io.BytesIO()

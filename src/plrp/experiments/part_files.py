@@ -74,6 +74,12 @@ class ScoreRows:
         ):
             column.append(entry)  # type: ignore[attr-defined]
 
+    def extend(self, other: ScoreRows) -> None:
+        """Add the rows of another batch."""
+        self.facts.update(other.facts)
+        for name in ("sample", "variant", "p", "metric", "value", "share", "most", "least"):
+            getattr(self, name).extend(getattr(other, name))
+
     def table(self, metadata: dict[str, Any]) -> pa.Table:
         """The rows in order of sample, then as they were added."""
         import pyarrow as pa

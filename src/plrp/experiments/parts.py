@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plrp.runs.crew import make_here
+from plrp.runs.digests import Digests
 from plrp.runs.local import LocalCrew
 from plrp.runs.parts import Failure, Tick, Work
 from plrp.runs.places import Folder, Place, RunError, WrongPlace
@@ -16,7 +17,7 @@ from plrp.runs.ray import RayCluster, inside, spread
 
 from .config import Config
 from .measure import Bench
-from .networks import network_digest, threads_set
+from .networks import resolved_model, threads_set
 from .store import Store
 from .watch import SweepWatch
 
@@ -27,7 +28,7 @@ CHECKED = 100_000
 class Parts:
     """Makes parts on a worker. Model and data are loaded once, from where the config says.
 
-    A worker on a machine with other weights or samples refuses: its parts would bear the name of other results.
+    A worker on a machine with other weights, code or samples refuses: its parts would bear the name of other results.
     """
 
     def __init__(
@@ -35,12 +36,19 @@ class Parts:
     ) -> None:
         self.store = Store(store)
         config = config if isinstance(config, Config) else Config.from_dict(config).at(Path.cwd())
-        if verify and config.model.digest not in (None, network_digest(config, self.store)):
-            raise _other("weights")
+        digests = Digests(self.store.place)
+        if verify and config.model.digest is not None:
+            here = resolved_model(config, self.store, digests)
+            if here.digest != config.model.digest:
+                raise _other("weights")
+            if dict(here.code or {}) != dict(config.model.code or {}):
+                raise _other("code of the model")
         self.bench = Bench(config, self.store, device)
         samples, wanted = self.bench.samples, config.data
         if verify and wanted.digest is not None:
-            same = samples.count == wanted.count and (samples.count > CHECKED or samples.digest() == wanted.digest)
+            same = samples.count == wanted.count and (
+                samples.count > CHECKED or samples.digest(digests) == wanted.digest
+            )
             if not same:
                 raise _other("samples")
 

@@ -30,6 +30,7 @@ class Results:
     - `scores`: sample, variant, p, metric, value; plain LRP stands at p = 0, which all variants are there;
     - `curves`: pixel flipping: sample, variant, p, metric, order ("most" or "least" relevant first), step, share of the
       regions overwritten, score over the unperturbed one;
+    - `unhealthy`: variant, p, how many explanations are unhealthy, of how many;
     - `missing`: indices of the parts that are not there.
     """
 
@@ -84,6 +85,16 @@ class Results:
     def scores(self) -> pd.DataFrame:
         """One row per sample, variant, p and metric."""
         return self._tables[1]
+
+    @cached_property
+    def unhealthy(self) -> pd.DataFrame:
+        """Explanations that should not be believed as they are: variant, p, unhealthy (how many), explanations (of how
+        many that were judged; runs of older versions judged none). One row per variant and p that has any.
+        """
+        judged = self.scores[self.scores["metric"] == "unhealthy"]
+        counts = judged.groupby(["variant", "p"], sort=False)["value"].agg(unhealthy="sum", explanations="count")
+        counts = counts[counts["unhealthy"] > 0].astype(int)
+        return counts.reset_index()
 
     @property
     def curves(self) -> pd.DataFrame:
@@ -168,3 +179,14 @@ class Results:
     def __repr__(self) -> str:
         done = self.settings.parts - len(self.missing)
         return f"Results({self.name}: {done} of {self.settings.parts} parts, {len(self.samples)} samples)"
+
+
+def unhealthy_sentence(results: Results) -> str:
+    """How many explanations of a run are unhealthy; an empty text where none is."""
+    found = results.unhealthy
+    if not len(found):
+        return ""
+    judged = int((results.scores["metric"] == "unhealthy").sum())
+    return (
+        f"{int(found['unhealthy'].sum()):,} of {judged:,} explanations are unhealthy (relevance exploded or vanished)"
+    )

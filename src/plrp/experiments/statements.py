@@ -2,7 +2,7 @@
 
 A verdict is about the sign of a mean (or, where a statement says 'steep', 'few', 'little', about a size named in its
 rule); the paired differences that decide come with their intervals, and a verdict is *sure* when those lie on its side
-of zero. Nothing is judged that was not measured. The sweep's report, the genomics demo and
+of zero. Nothing is judged that was not measured, or on too few samples. The sweep's report, the genomics demo and
 `benchmarks/paper_claims.py` all judge here.
 """
 
@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from .measured import LABELS, LRP, VARIANTS, Difference, Flipping, Measured, Method, plain, signed
+from .measured import LABELS, LRP, PAPER, Difference, Flipping, Measured, Method, plain, signed
 
 Section = Literal["sparsity", "localization", "robustness", "faithfulness", "logos", "data sets"]
 
@@ -47,13 +47,17 @@ LITTLE = 0.05
 """Mean absolute difference up to which λ and M count as differing little."""
 LOGO_P = 0.25
 """The pruned share of the paper's logo plots."""
+ENOUGH = 5
+"""Samples that a verdict needs: that all of them agree by chance has then, for the first time, a probability below 5%
+(2⁻⁵ = 3%)."""
 
 
 @dataclass(frozen=True)
 class Statement:
     """A statement of the paper, whether it holds here, by which rule, and the numbers that decide.
 
-    holds: None where it was not measured; `missing` then says what it would need.
+    holds: None where it was not measured, or on fewer than `ENOUGH` samples; `missing` then says what it would need.
+    samples: how many decide, where it was measured.
     sure: whether the intervals of the deciding differences all speak for the verdict; None where none decides.
     """
 
@@ -64,11 +68,14 @@ class Statement:
     numbers: tuple[str, ...] = ()
     sure: bool | None = None
     missing: str = ""
+    samples: int | None = None
 
     @property
     def verdict(self) -> str:
         """In words."""
-        return "not measured" if self.holds is None else "holds" if self.holds else "does not hold"
+        if self.holds is None:
+            return "not measured" if self.samples is None else "too few samples"
+        return "holds" if self.holds else "does not hold"
 
 
 # -- images, section 4.2.1
@@ -104,7 +111,7 @@ def of_images(
         said += [slightly_less_faithful(m, metric, kind), m_no_less_faithful(m, metric, kind)]
         said += [first_flips_as_steep(flips, variant, kind) for variant in ("lambda", "M")]
         said += [driven_by_late_flips(flips, kind), m_sticks_closer(m, metric, kind), small_price(m, metric, kind)]
-    return said
+    return said + signs_kept_apart(m, {GINI: "", MASS: "", **faithfulness})
 
 
 def versions_of(m: Measured, metric: str) -> dict[str, str]:
@@ -117,7 +124,7 @@ def above_lrp(m: Measured) -> Statement:
     """'The Gini index increases drastically for all our approaches compared to the LRP baseline.'"""
     claim = "Gini index above LRP's, for all variants"
     rule = "the mean difference to LRP is above 0 for every variant at every p"
-    variants = m.variants(GINI)
+    variants = m.variants(GINI, PAPER)
     if not variants or not m.count(GINI):
         return _unmeasured("sparsity", claim, rule, GINI)
     apart = {v: [m.difference(GINI, Method(v, p), LRP) for p in m.shares(GINI, v)] for v in variants}
@@ -145,7 +152,7 @@ def rises_steeply(m: Measured, metric: str, variant: str) -> Statement:
     part = f", {early / rise:.0%} of the highest rise" if rise > 0 else ", no rise"
     numbers = (f"LRP {plain(start)}; {along}", f"by p = {shares[last]:g}: {first}{part}")
     holds = early > 0 and steep
-    return Statement(section, claim, rule, holds, numbers, first.sign == 1 if holds else None)
+    return _judged(first.count, section, claim, rule, holds, numbers, first.sign == 1 if holds else None)
 
 
 def ahead_of_m(m: Measured, metric: str, gain: bool = False) -> Statement:
@@ -167,7 +174,7 @@ def entropy_mirrors_gini(m: Measured) -> Statement:
     rule = "the mean difference to LRP has the opposite sign for every variant at every p"
     pairs = [
         (m.difference(GINI, Method(v, p), LRP), m.difference(ENTROPY, Method(v, p), LRP), Method(v, p))
-        for v in VARIANTS
+        for v in PAPER
         for p in m.shares(ENTROPY, v)
         if p in m.shares(GINI, v)
     ]
@@ -179,7 +186,8 @@ def entropy_mirrors_gini(m: Measured) -> Statement:
     numbers = [f"{len(pairs) - len(against)} of {len(pairs)} parameterizations"]
     if against:
         numbers.append("same sign: " + ", ".join(str(method) for method in against))
-    return Statement("sparsity", claim, rule, not against, tuple(numbers), sure)
+    count = max(min(g.count, e.count) for g, e, _ in pairs)
+    return _judged(count, "sparsity", claim, rule, not against, tuple(numbers), sure)
 
 
 def falls_again(m: Measured, variant: str) -> Statement:
@@ -194,7 +202,7 @@ def falls_again(m: Measured, variant: str) -> Statement:
     down = m.difference(MASS, Method(variant, shares[-1]), Method(variant, shares[top]))
     holds = down.mean < 0
     numbers = (f"highest {plain(curve[top])} at p = {shares[top]:g}; p = {shares[-1]:g}: {plain(curve[-1])} ({down})",)
-    return Statement("localization", claim, rule, holds, numbers, down.sign == -1 if holds else None)
+    return _judged(down.count, "localization", claim, rule, holds, numbers, down.sign == -1 if holds else None)
 
 
 def more_robust(m: Measured, metric: str, variant: str, scale: str = "") -> Statement:
@@ -218,7 +226,7 @@ def more_robust(m: Measured, metric: str, variant: str, scale: str = "") -> Stat
         f"{worse} of {len(tried)} above LRP",
     )
     sure = maybe_worse <= allowed if holds else surely_worse > allowed
-    return Statement("robustness", claim, rule, holds, numbers, sure)
+    return _judged(_most(apart), "robustness", claim, rule, holds, numbers, sure)
 
 
 def slightly_less_faithful(m: Measured, metric: str = AUC, kind: str = "") -> Statement:
@@ -242,21 +250,22 @@ def m_no_less_faithful(m: Measured, metric: str = AUC, kind: str = "") -> Statem
         return _unmeasured("faithfulness", claim, rule, metric, f"some p below {FAITHFUL_P:g}")
     holds = all(d.mean <= (d.error if d.count > 1 else 0) for d in apart)
     sure = all(d.sign <= 0 for d in apart) if holds else any(d.sign == 1 for d in apart)
-    return Statement("faithfulness", claim, rule, holds, (_against_lrp(m, metric, tried, apart),), sure)
+    said = (_against_lrp(m, metric, tried, apart),)
+    return _judged(_most(apart), "faithfulness", claim, rule, holds, said, sure)
 
 
 def first_flips_as_steep(flips: Mapping[Method, Flipping], variant: str, kind: str = "") -> Statement:
     """'For the features with the highest relevance, the prediction score drops similarly steeply.'"""
     symbol = _symbol(variant)
     rule = (
-        f"the mean score drops by at least {AS_STEEP:.0%} of LRP's drop at every point of the curve up to "
-        f"{FIRST_FLIPS:.1%} of the regions (at its first point, if that comes later)"
+        f"at every point of the curve up to {FIRST_FLIPS:.1%} of the regions (at its first point, if that comes later) "
+        f"the drop of the mean score falls short of LRP's by at most {1 - AS_STEEP:.0%} of it"
     )
     chosen = _at_example(flips, variant)
     claim = f"the first flips of {symbol}, p = {chosen.p if chosen else EXAMPLE_P:g}, as steep as LRP's{_of(kind)}"
     if chosen is None or LRP not in flips:
         return _unmeasured("faithfulness", claim, rule, "flipping curves of LRP and " + symbol)
-    share, base, curve = _mean_curves(flips, chosen)
+    count, share, base, curve = _mean_curves(flips, chosen)
     points = [k for k in range(1, len(share)) if share[k] <= FIRST_FLIPS * 1.001] or [1]
     if not np.isfinite(base[points]).all() or not np.isfinite(curve[points]).all():
         return _unmeasured("faithfulness", claim, rule, "samples with a positive score to begin with")
@@ -265,7 +274,8 @@ def first_flips_as_steep(flips: Mapping[Method, Flipping], variant: str, kind: s
         "drop after " + ", ".join(f"{share[k]:.2%}" for k in points) + " of the regions: "
         f"LRP {', '.join(plain(a) for a, _ in drops)}; {symbol} {', '.join(plain(b) for _, b in drops)}",
     )
-    return Statement("faithfulness", claim, rule, all(b >= AS_STEEP * a for a, b in drops), numbers)
+    holds = all(b >= a - (1 - AS_STEEP) * abs(a) for a, b in drops)  # a drop may be negative: then the score rose
+    return _judged(count, "faithfulness", claim, rule, holds, numbers)
 
 
 def driven_by_late_flips(flips: Mapping[Method, Flipping], kind: str = "") -> Statement:
@@ -275,7 +285,7 @@ def driven_by_late_flips(flips: Mapping[Method, Flipping], kind: str = "") -> St
     rule = f"the mean gap to LRP's curve is wider after {LATE:.0%} of the regions than before"
     if chosen is None or LRP not in flips:
         return _unmeasured("faithfulness", claim, rule, "flipping curves of LRP and λ")
-    share, base, curve = _mean_curves(flips, chosen)
+    count, share, base, curve = _mean_curves(flips, chosen)
     gap = curve - base
     if not np.isfinite(gap).all() or share[-1] <= LATE:
         return _unmeasured("faithfulness", claim, rule, "samples with a positive score to begin with")
@@ -287,7 +297,7 @@ def driven_by_late_flips(flips: Mapping[Method, Flipping], kind: str = "") -> St
     numbers = [f"mean gap λ − LRP {signed(early)} before, {signed(late)} after; area {signed(area)}"]
     if area <= 0:
         numbers.append("λ's area is not the larger one, so there is nothing to drive")
-    return Statement("faithfulness", claim, rule, bool(area > 0 and late > early), tuple(numbers))
+    return _judged(count, "faithfulness", claim, rule, bool(area > 0 and late > early), tuple(numbers))
 
 
 def m_sticks_closer(m: Measured, metric: str = AUC, kind: str = "") -> Statement:
@@ -302,7 +312,8 @@ def m_sticks_closer(m: Measured, metric: str = AUC, kind: str = "") -> Statement
     numbers = (
         f"mean over p = {', '.join(f'{p:g}' for p in shares)}: λ {plain(means['lambda'])}, M {plain(means['M'])}",
     )
-    return Statement("faithfulness", claim, rule, means["M"] < means["lambda"], numbers)
+    count = max(m.count(metric, Method(v, p)) for v in ("lambda", "M") for p in shares)
+    return _judged(count, "faithfulness", claim, rule, means["M"] < means["lambda"], numbers)
 
 
 def small_price(m: Measured, metric: str = AUC, kind: str = "") -> Statement:
@@ -322,7 +333,30 @@ def small_price(m: Measured, metric: str = AUC, kind: str = "") -> Statement:
         ratios = [m.mean(name, Method("lambda", p)) / m.mean(name) - 1 for name in (metric, GINI, MASS)]
         fine.append(ratios[0] < min(ratios[1:]))
         numbers.append(f"p = {p:g}: AUC {ratios[0]:+.0%}, Gini {ratios[1]:+.0%}, mass in mask {ratios[2]:+.0%}")
-    return Statement("faithfulness", claim, rule, all(fine), tuple(numbers))
+    count = min(max(m.count(name, Method("lambda", p)) for p in shares) for name in (metric, GINI, MASS))
+    return _judged(count, "faithfulness", claim, rule, all(fine), tuple(numbers))
+
+
+def signs_kept_apart(m: Measured, metrics: Mapping[str, str]) -> list[Statement]:
+    """Beyond the paper, which asks whether M's flips can be reduced: what M± costs, where it was measured beside M.
+
+    metrics: by name, each with its kind ("logit").
+    """
+    return [no_worse_than_m(m, name, kind) for name, kind in metrics.items() if m.shares(name, "M-sign", "M")]
+
+
+def no_worse_than_m(m: Measured, metric: str, kind: str = "") -> Statement:
+    """M± against M, in one metric."""
+    base = metric.partition(".")[0]
+    section: Section = {GINI: "sparsity", MASS: "localization"}.get(base, "faithfulness")  # type: ignore[assignment]
+    better = -1 if section == "faithfulness" else 1
+    claim = f"{NAMES.get(base, 'AUC')} of M± not worse than M's{_of(kind)}"
+    rule = f"the mean is not {'below' if better > 0 else 'above'} M's by more than a standard error, at every p"
+    shares = m.shares(metric, "M-sign", "M")
+    apart = [m.difference(metric, Method("M-sign", p), Method("M", p)) for p in shares]
+    holds = all(better * d.mean >= (-d.error if d.count > 1 else 0) for d in apart)
+    sure = all(better * d.sign >= 0 for d in apart) if holds else any(better * d.sign == -1 for d in apart)
+    return _judged(_most(apart), section, claim, rule, holds, ("M± − M: " + _listed(shares, apart),), sure)
 
 
 def analogous(first: Sequence[Statement], second: Sequence[Statement]) -> Statement:
@@ -344,14 +378,14 @@ def analogous(first: Sequence[Statement], second: Sequence[Statement]) -> Statem
 
 def of_sequences(m: Measured) -> list[Statement]:
     """The paper's statements about DNA that scores can decide, judged on one network."""
-    return [gini_rises(m), mass_rises(m), variants_alike(m)]
+    return [gini_rises(m), mass_rises(m), variants_alike(m), *signs_kept_apart(m, {GINI: "", MASS: ""})]
 
 
 def gini_rises(m: Measured) -> Statement:
     """'Sparsity rises … as indicated by an increasing Gini Index', for both variants, with and without gain."""
     claim = "Gini rises with p, for all variants"
     rule = f"for every variant: above LRP at every p, and no fall above {FALL:g} from one p to the next"
-    variants = m.variants(GINI)
+    variants = m.variants(GINI, PAPER)
     if not variants or not m.count(GINI):
         return _unmeasured("sparsity", claim, rule, GINI)
     holds, deciding, numbers = True, [], []
@@ -368,7 +402,7 @@ def gini_rises(m: Measured) -> Statement:
             f"largest fall of a step {fall:.4f}"
         )
     sure = all(d.sign == 1 for d in deciding) if holds else None
-    return Statement("sparsity", claim, rule, holds, tuple(numbers), sure)
+    return _judged(_most(deciding), "sparsity", claim, rule, holds, tuple(numbers), sure)
 
 
 def mass_rises(m: Measured) -> Statement:
@@ -394,7 +428,7 @@ def variants_alike(m: Measured) -> Statement:
     """'The results of PLRP-λ and PLRP-M only differ slightly.'"""
     claim = f"λ and M differ little on these shallow networks (mean difference up to {LITTLE})"
     rule = f"the mean over p of |mean λ − mean M| is at most {LITTLE}, for Gini and RMA, with and without gain"
-    fine, numbers = [], []
+    fine, numbers, count = [], [], 0
     for metric, name in ((GINI, "Gini"), (MASS, "RMA")):
         for end, word in (("", ""), ("+gain", ", gain")):
             shares = m.shares(metric, f"lambda{end}", f"M{end}")
@@ -402,11 +436,12 @@ def variants_alike(m: Measured) -> Statement:
                 continue
             lam, own = (np.array([m.mean(metric), *m.means(metric, v + end, shares)]) for v in ("lambda", "M"))
             apart = np.abs(lam - own)[np.isfinite(lam - own)]
+            count = max(count, *(m.count(metric, Method(f"lambda{end}", p)) for p in shares))
             fine.append(bool(apart.mean() <= LITTLE))
             numbers.append(f"{name}{word}: mean |λ − M| {apart.mean():.3f}, largest {apart.max():.3f}")
     if not fine:
         return _unmeasured("sparsity", claim, rule, f"{GINI} or {MASS}", "λ and M at the same p")
-    return Statement("sparsity", claim, rule, all(fine), tuple(numbers))
+    return _judged(count, "sparsity", claim, rule, all(fine), tuple(numbers))
 
 
 def not_a_threshold(cases: int, sequences: int, clearest: str = "") -> Statement:
@@ -419,8 +454,9 @@ def not_a_threshold(cases: int, sequences: int, clearest: str = "") -> Statement
     if not sequences:
         return _unmeasured("logos", claim, rule, "relevance maps of LRP and λ with their masks")
     if not cases:
-        return Statement("logos", claim, rule, False, (f"no such case among {sequences} sequences",))
-    return Statement("logos", claim, rule, True, (f"such a pair in {cases} of {sequences} sequences", clearest))
+        return _judged(sequences, "logos", claim, rule, False, (f"no such case among {sequences} sequences",))
+    said = (f"such a pair in {cases} of {sequences} sequences", clearest)
+    return Statement("logos", claim, rule, True, said, samples=sequences)  # one case is enough
 
 
 def together(by_network: Mapping[str, Statement]) -> Statement:
@@ -441,11 +477,34 @@ def together(by_network: Mapping[str, Statement]) -> Statement:
 def _by_sign(
     section: Section, claim: str, rule: str, apart: Sequence[Difference], numbers: tuple[str, ...]
 ) -> Statement:
-    """Holds where every mean difference is above 0."""
-    known = [d for d in apart if d.count]
+    """Holds where every mean difference is above 0; those of too few samples decide nothing."""
+    known = [d for d in apart if d.count >= ENOUGH]
     holds = bool(known) and all(d.mean > 0 for d in known)
     sure = all(d.sign == 1 for d in known) if holds else any(d.sign == -1 for d in known)
-    return Statement(section, claim, rule, holds, numbers, sure)
+    return _judged(_most(apart), section, claim, rule, holds, numbers, sure)
+
+
+def _judged(
+    samples: int,
+    section: Section,
+    claim: str,
+    rule: str,
+    holds: bool,
+    numbers: tuple[str, ...],
+    sure: bool | None = None,
+) -> Statement:
+    """A verdict, if enough samples are behind it."""
+    if samples >= ENOUGH:
+        return Statement(section, claim, rule, holds, numbers, sure, samples=samples)
+    counted = f"{samples} sample{'s' * (samples != 1)}; a verdict needs {ENOUGH}"
+    return Statement(
+        section, claim, rule, None, (*numbers, counted), missing=f"needs {ENOUGH} samples", samples=samples
+    )
+
+
+def _most(apart: Sequence[Difference]) -> int:
+    """The samples of the fullest comparison."""
+    return max((d.count for d in apart), default=0)
 
 
 def _unmeasured(section: Section, claim: str, rule: str, *needs: str) -> Statement:
@@ -480,13 +539,13 @@ def _area(heights: Sequence[float] | np.ndarray, places: Sequence[float] | np.nd
     return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum())
 
 
-def _mean_curves(flips: Mapping[Method, Flipping], method: Method) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Shares, LRP's and the method's mean curve, over the samples that have both."""
+def _mean_curves(flips: Mapping[Method, Flipping], method: Method) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+    """How many samples have both curves, the shares, and LRP's and the method's mean curve over these samples."""
     base, own = flips[LRP], flips[method]
     if base.score.shape != own.score.shape:
         raise ValueError(f"The flipping curves of LRP and {method} have different samples or points.")
     both = np.isfinite(base.score).all(1) & np.isfinite(own.score).all(1)
     if not both.any():
         nothing = np.full(len(base.share), np.nan)
-        return base.share, nothing, nothing
-    return base.share, base.score[both].mean(0), own.score[both].mean(0)
+        return 0, base.share, nothing, nothing
+    return int(both.sum()), base.share, base.score[both].mean(0), own.score[both].mean(0)

@@ -16,11 +16,11 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from plrp.runs.places import Place, RunError, WrongPlace, place_at
 
@@ -30,7 +30,7 @@ READERS = 16
 """Parts that are read at once: a bucket answers many as quickly as one."""
 
 CONFIG, MANIFEST = "config.toml", "run.json"
-_NAME = re.compile(r"(?P<index>\d{6,})-(?P<key>[0-9a-f]{16})-(?P<checksum>[0-9a-f]{16})\.(?:parquet|h5)")
+PART_NAME = re.compile(r"(?P<index>\d{6,})-(?P<key>[0-9a-f]{16})-(?P<checksum>[0-9a-f]{16})\.(?:parquet|h5)")
 
 
 class PartsMissing(RunError):
@@ -76,6 +76,8 @@ class Store:
             return Config.from_dict(read_toml(self.place.read(CONFIG).decode()))
         except FileNotFoundError:
             raise WrongPlace(f"{self} is not a run: it has no {CONFIG}.") from None
+        except (ValueError, TypeError) as error:
+            raise WrongPlace(f"{self}/{CONFIG} cannot be read: {error} {self._damaged(CONFIG)}") from None
 
     def manifest(self) -> dict[str, Any]:
         """Versions, git commit, seeds, and every start of the sweep."""
@@ -83,23 +85,39 @@ class Store:
             return dict(json.loads(self.place.read(MANIFEST)))
         except FileNotFoundError:
             return {}
+        except (ValueError, TypeError) as error:
+            raise WrongPlace(f"{self}/{MANIFEST} cannot be read: {error}. {self._damaged(MANIFEST)}") from None
+
+    @staticmethod
+    def _damaged(name: str) -> str:
+        return f"Restore {name} from a copy, or remove it and start the sweep again: its parts stay."
+
+    def begun(self) -> bool:
+        """Whether there are results to be mixed with: a config, and at least one part."""
+        return self.place.exists(CONFIG) and any(
+            PART_NAME.fullmatch(name.rpartition("/")[2]) for name in self.place.names("parts")
+        )
+
+    def refuse(self, known: Config, config: Config, files: Sequence[str] = ()) -> NoReturn:
+        """Say what differs from the run's config; `files` are samples whose content changed."""
+        raise ConfigChanged(
+            f"{self} holds results of another config: {'; '.join(map(_in_words, differences(known, config)))}"
+            f"{_named(files)}. Choose another folder, or undo the change."
+        )
 
     def begin(self, config: Config, facts: dict[str, Any] | None = None) -> Config:
         """Begin a run, or resume it: a config that would give other results is refused with what differs.
 
-        More samples may be asked for than before. Returns the config that is valid from now on.
+        More samples may be asked for than before. A run without a single part, because it failed at its first sample,
+        may be begun again with another config. Returns the config that is valid from now on.
         """
-        if self.place.exists(CONFIG):
+        if self.begun():
             known = self.config()
-            differing = differences(known, config)
-            if differing:
-                raise ConfigChanged(
-                    f"{self} holds results of another config: {'; '.join(differing)}. Choose another folder, or undo "
-                    "the change."
-                )
+            if differences(known, config):
+                self.refuse(known, config)
             if known.samples > config.samples:  # a first look at what is there already
                 config = config.changed(**{"data.limit": known.samples})
-        if not self.place.exists(CONFIG) or self.config() != config:
+        if not self._holds(config):
             self.place.write(CONFIG, config.to_toml().encode())
         if facts is not None:
             starts = self.manifest().get("starts", [])
@@ -107,6 +125,15 @@ class Store:
             manifest = {**facts, "starts": [*starts, started]}
             self.place.write(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).encode())
         return config
+
+    def _holds(self, config: Config) -> bool:
+        """Whether the config is there as it is; a damaged one of a run without parts is written over."""
+        try:
+            return self.place.exists(CONFIG) and self.config() == config
+        except WrongPlace:
+            if self.begun():
+                raise
+            return False
 
     # -- parts
 
@@ -124,7 +151,7 @@ class Store:
         maps: dict[int, str] = {}
         for folder, found in (("parts", scores), ("maps", maps)):
             for name in self.place.names(folder):
-                if (match := _NAME.fullmatch(name.rpartition("/")[2])) is not None:
+                if (match := PART_NAME.fullmatch(name.rpartition("/")[2])) is not None:
                     index = keys.get((int(match["index"]), match["key"]))
                     if index is not None:
                         found[index] = name
@@ -162,7 +189,7 @@ class Store:
         return None if found.maps is None else self._read(found.maps)
 
     def _read(self, name: str) -> bytes | None:
-        match = _NAME.fullmatch(name.rpartition("/")[2])
+        match = PART_NAME.fullmatch(name.rpartition("/")[2])
         assert match is not None
         try:
             content = self.place.read(name)
@@ -174,6 +201,20 @@ class Store:
     def _name(config: Config, index: int, folder: str, content: bytes) -> str:
         suffix = "parquet" if folder == "parts" else "h5"
         return f"{folder}/{index:06d}-{config.key(index)}-{_checksum(content)}.{suffix}"
+
+
+def _in_words(difference: str) -> str:
+    """A difference between digests, with what they are of."""
+    name = difference.partition(" was ")[0]
+    of = {"data.digest": "the samples", "model.digest": "the weights"}.get(name)
+    if name.startswith("model.code."):
+        of = f"the code in {name.removeprefix('model.code.')}"
+    return difference if of is None else f"{of} changed ({difference})"
+
+
+def _named(files: Sequence[str]) -> str:
+    """The first of the files that changed."""
+    return f"; other contents: {', '.join(files[:3])}{', …' if len(files) > 3 else ''}" if files else ""
 
 
 def _checksum(content: bytes) -> str:

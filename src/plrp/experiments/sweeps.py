@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from plrp.progress import progress
+from plrp.runs.digests import CACHE, Digests
 from plrp.runs.local import cores
 from plrp.runs.parts import Failure, by_cause
 from plrp.runs.places import DiskFull, Place, refuse_strangers
@@ -18,15 +20,22 @@ from plrp.tape.refusals import check_device
 from .config import Config, differences
 from .data import open_samples
 from .measure import check_masks, check_metrics, work
-from .networks import NETWORK, TRAINING, network_digest
+from .networks import NETWORK, TRAINING, code_digests, resolved_model
 from .parts import make
 from .provenance import facts
 from .results import Results
-from .store import CONFIG, MANIFEST, PartsMissing, Store
+from .store import CONFIG, MANIFEST, PART_NAME, PartsMissing, Store
 from .watch import SweepWatch
 
-OWN_FILES = (CONFIG, "parts", "maps", MANIFEST, NETWORK, TRAINING)
+OWN_FILES = (CONFIG, "parts", "maps", MANIFEST, NETWORK, TRAINING, CACHE)
 """What other shards may write while this one begins, or what a sweep that was killed early has left."""
+
+OWN_NAMES = re.compile(
+    "|".join(
+        [*(re.escape(n) for n in (CONFIG, MANIFEST, NETWORK, TRAINING, CACHE)), f"(?:parts|maps)/{PART_NAME.pattern}"]
+    )
+)
+"""The files a sweep writes: their unfinished versions may be removed."""
 
 
 def sweep(
@@ -82,16 +91,19 @@ def sweep(
         refuse_strangers(store.place, OWN_FILES)
     samples = open_samples(config)  # refuses missing data before anything is written
     check_masks(config, samples)
-    counted = replace(config, data=replace(config.data, count=samples.count, digest=samples.digest()))
-    del samples
+    digests = Digests(store.place)
+    with progress("reading the samples", len(samples.files), show_progress, transient=True) as step:
+        digest = samples.digest(digests, step)
+    counted = replace(config, data=replace(config.data, count=samples.count, digest=digest))
     with store.place.lock(shard):
         if shard == (1, 1):
-            store.place.tidy()
-        _refuse_changes(store, counted)
-        digest = network_digest(counted, store, show_progress)
-        resolved = replace(counted, model=replace(counted.model, digest=digest))
+            store.place.tidy(OWN_NAMES)
+        _refuse_changes(store, counted, digests, samples.files)
+        resolved = replace(counted, model=resolved_model(counted, store, digests, show_progress))
         where = device or ("cpu" if engine is None else "as the nodes have it")
         resolved = store.begin(resolved, facts(resolved, where, threads if engine is None else engine.threads))
+        digests.keep()
+        del samples
         if resolved.samples > counted.samples:
             first = f"they stay, and the first {counted.samples} are worked on"
             say(f"{store} was begun with {resolved.samples} samples: {first}. For these alone, name another folder")
@@ -135,13 +147,15 @@ def check_extras() -> None:
             raise ImportError(f"sweeps need {package}: pip install 'plrp[experiments]'")
 
 
-def _refuse_changes(store: Store, config: Config) -> None:
+def _refuse_changes(store: Store, config: Config, digests: Digests, files: Sequence[Path]) -> None:
     """Compare everything but the weights with what the run began with, before a network is trained for nothing."""
-    if store.place.exists(CONFIG):
+    if store.begun():
         known = store.config()
-        same_weights = replace(config, model=replace(config.model, digest=known.model.digest))
+        model = replace(config.model, code=code_digests(config.model, digests), digest=known.model.digest)
+        same_weights = replace(config, model=model)
         if differences(known, same_weights):
-            store.begin(same_weights)  # raises, with what differs
+            others = digests.changed(files) if known.data.digest != config.data.digest else []
+            store.refuse(known, same_weights, [Path(name).name for name in others])
 
 
 def _measure(

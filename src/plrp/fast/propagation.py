@@ -13,8 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from plrp.composites import Composite
 from plrp.ledger import Booking
-from plrp.passing import book_branch, book_epsilon, book_unshared, epsilon_for
+from plrp.passing import book_branch, book_epsilon, book_unshared, cancellation, epsilon_for, ratio
 from plrp.pruning import second_quotient
 from plrp.rules import Branch, FirstPass, Part, quotient
 from plrp.tape.maps import Weight
@@ -225,7 +226,9 @@ def redistribute(one: SparsePass, surviving: Neurons) -> tuple[Tensor, Tensor]:
 # --- operations other than layers -------------------------------------------------------------------------------------
 
 
-def pass_on(op: Op, given: Sequence[Relevance | None], book: Booking) -> list[Relevance | None] | None:
+def pass_on(
+    op: Op, given: Sequence[Relevance | None], book: Booking, composite: Composite
+) -> list[Relevance | None] | None:
     """The relevance of an operation's inputs, given that of few of its output's neurons; None: not in this form."""
     if op.rule is not None or len(given) != 1 or not isinstance(given[0], Neurons | Rows):
         return None
@@ -237,9 +240,15 @@ def pass_on(op: Op, given: Sequence[Relevance | None], book: Booking) -> list[Re
     if op.family is Family.WINNER:
         winners = _winners(op, relevance)
         return None if winners is None else [_to_winners(op, relevance, winners)]
-    if op.kind == "add" and len(op.inputs) == 2 and op.kwargs.get("alpha", 1) == 1:
+    if adds_in_proportion(op, composite):
         return _split_sum(op, relevance, book)
     return None
+
+
+def adds_in_proportion(op: Op, composite: Composite) -> bool:
+    """Whether an operation is a plain sum of two values that splits in proportion, with the usual ε."""
+    plain = op.kind == "add" and len(op.inputs) == 2 and op.kwargs.get("alpha", 1) == 1
+    return plain and not composite.residual_gamma and composite.epsilon is None
 
 
 def _winners(op: Op, relevance: Neurons) -> Tensor | None:
@@ -267,4 +276,11 @@ def _split_sum(op: Op, relevance: Neurons, book: Booking) -> list[Relevance | No
     z = relevance.at(op.output.data)
     s = quotient(relevance.values, z, epsilon, first.nonnegative and second.nonnegative)
     book_epsilon(book, s, z, epsilon, relevance.sum)
-    return [relevance.holding(s * relevance.at(value.data)) for value in (first, second)]
+    parts = [s * relevance.at(value.data) for value in (first, second)]
+    if book.active:
+        total = op.output.samples.sum
+        book.cancellation = cancellation([first.data, second.data], op.output.data, total)
+        book.amplification = ratio(
+            sum(relevance.sum(part.abs()) for part in parts), relevance.sum(relevance.values.abs())
+        )
+    return [relevance.holding(part) for part in parts]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from plrp.ledger import Booking
-from plrp.pruning import Arrived, Pruning, Site, lambda_columns, placing, ratio
+from plrp.pruning import Arrived, Pruning, Site, lambda_columns, placing, ratio, tied
 from plrp.rules import Branch, FirstPass
 from plrp.tape.maps import Dense, Weight
 from plrp.tape.samples import Samples
@@ -27,7 +27,8 @@ from .selection import cut_of, statistics
 def by_neurons(relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None) -> bool:
     """Whether to keep the survivors as single neurons: tensors (samples, channels, *plane) cut by a share of mass."""
     return (
-        pruning.sparsity_gain is None
+        pruning.unit == "neuron"
+        and pruning.sparsity_gain is None
         and pruning.conserve
         and site.value.samples.leads(site.value.shape)
         and len(relevance.shape) > 2
@@ -78,8 +79,15 @@ def prune_neurons(
     if book.active:
         columns = cut_of(stats).columns() | (lambda_columns(cut_of(stats).scales) if rescale else {})
     if isinstance(relevance, Tensor) and bool((stats[:, 7] > limits.NEURONS_BELOW * relevance.shape[1:].numel()).all()):
-        return (thin(relevance, stats), columns) if rescale else None
+        if not rescale:
+            return None
+        thinned = thin(relevance, stats)
+        if book.active:
+            columns["tied"] = tied(thinned.flatten(1))
+        return thinned, columns
     surviving = survivors(relevance, stats, rescale=rescale)
+    if book.active:
+        columns["tied"] = _tied(surviving)
     if rescale:
         return surviving, columns
     assert arrived is not None
@@ -90,6 +98,17 @@ def prune_neurons(
         columns["flipped_mass"] = new.sum(new.values.abs() * flipped)
         columns["neurons_after"] = new.sum(new.values != 0).long()
     return new, columns
+
+
+def _tied(surviving: Neurons) -> Tensor:
+    """`pruning.tied` of single neurons."""
+    shares = []
+    for part in (surviving.values.clamp(min=0), surviving.values.clamp(max=0).neg()):
+        held = torch.where(part > 0, part, torch.inf)
+        least = part.new_full((surviving.shape[0],), torch.inf).scatter_reduce_(0, surviving.sample, held, "amin")
+        count, mass = surviving.sum((part == least[surviving.sample]) & (part > 0)), surviving.sum(part)
+        shares.append(torch.where((count > 1) & (mass > 0), least * count / mass, 0.0))
+    return torch.maximum(*shares)
 
 
 def _redistribute(surviving: Neurons, stats: Tensor, arrived: Arrived, columns: dict[str, Any]) -> Tensor:
@@ -135,10 +154,18 @@ def _each(per_sample: Tensor, neurons: Neurons) -> Tensor:
 def dense_arrived(arrived: Arrived) -> Arrived:
     """What arrived as ordinary tensors, for PLRP-M on whole tensors."""
     layers: list[tuple[Samples, Sequence[Any]]] = [
-        (samples, [_narrowed(one.dense() if isinstance(one, SparsePass) else one, samples) for one in branches])
+        (
+            samples,
+            [_narrowed(one.dense() if isinstance(one, SparsePass) else one, samples) for one in _handing(branches)],
+        )
         for samples, branches in arrived.layers
     ]
     return Arrived(layers, None if arrived.other is None else dense(arrived.other))
+
+
+def _handing(branches: Sequence[FirstPass | SparsePass]) -> list[FirstPass]:
+    """As ordinary tensors, without those that hand nothing down: γ's branch of negative outputs, after a ReLU."""
+    return [one.dense() if isinstance(one, SparsePass) else one for one in branches if one.given.any()]
 
 
 def _narrowed(one: FirstPass, above: Samples) -> FirstPass:

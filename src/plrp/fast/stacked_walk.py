@@ -19,6 +19,7 @@ from plrp.ledger import Booking
 from plrp.pruning import Arrived, Pruning, Site
 from plrp.rules import Branch, Rule
 from plrp.tape.operations import Family
+from plrp.tape.samples import Samples
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op, Value
 
@@ -31,7 +32,7 @@ from .walk import FastWalk
 
 def stackable(how: Pruning | None) -> bool:
     """Whether a pruning leaves few neurons everywhere, and needs nothing of a layer's first pass afterwards."""
-    if how is None or how.p is None or how.sparsity_gain is not None:
+    if how is None or how.p is None or how.sparsity_gain is not None or how.unit != "neuron":
         return False
     smallest = min(p for p in (how.p, how.p_negative, *(how.layers or {}).values()) if p is not None)
     return how.redistribution == "lambda" and how.conserve and smallest >= limits.STACKED_FROM
@@ -79,6 +80,10 @@ class StackedWalk(FastWalk):
             samples = torch.arange(relevance.shape[0], device=relevance.positions.device)
             return [relevance.only(part) for part in samples.split(batch)]
         return dense(relevance).chunk(self.copies)
+
+    def size(self, relevance: Relevance, samples: Samples) -> Tensor:
+        """As in `Walk`, of the first copy: above the first pruned tensor all copies are the same."""
+        return super().size(self._copies(relevance)[0], samples)
 
     def input_relevance(self, value: Value) -> Tensor:
         """As in `Walk`, of all copies."""

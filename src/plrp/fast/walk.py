@@ -37,8 +37,7 @@ class FastWalk(Walk):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        gains = self.pruning is not None and self.pruning.sparsity_gain is not None
-        cuts = gains or any(site.cuts for site in self.sites.values())
+        cuts = any(site.cuts for site in self.sites.values())
         self.may_use_channels_last = not cuts  # pruned relevance keeps its layout
         self.may_begin = True  # a chain of layers that work with channels last
         self.last_inputs: dict[int, Tensor] = {}  # what layers read, with channels last
@@ -98,7 +97,7 @@ class FastWalk(Walk):
 
     def pass_operation(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> Sequence[Relevance | None]:
         """Neurons as neurons, sums and max pools in one pass over the memory; else ordinary tensors."""
-        found: Sequence[Relevance | None] | None = propagation.pass_on(op, given, book)
+        found: Sequence[Relevance | None] | None = propagation.pass_on(op, given, book, self.composite)
         if found is None and op.rule is None:
             found = self._whole_tensors(op, given, book)
         return self.pass_tensors(op, given, book) if found is None else found
@@ -128,6 +127,13 @@ class FastWalk(Walk):
     def mass(self, relevance: Relevance, samples: Samples) -> Mass:
         """The mass of the positive and of the negative part, per sample."""
         return mass_of(relevance, samples)
+
+    def size(self, relevance: Relevance, samples: Samples) -> Tensor:
+        """‖R‖₁ per sample."""
+        if isinstance(relevance, Tensor):
+            return super().size(relevance, samples)
+        positive, negative = mass_of(relevance, samples)
+        return positive + negative
 
     def _few(self, op: Op, rule: Rule, given: Relevance) -> Few | None:
         """The neurons to follow through a layer, if they are few enough in enough samples."""
@@ -207,7 +213,7 @@ class FastWalk(Walk):
         if len(given) != 1 or given[0] is None or book.active:
             return None
         relevance = dense(given[0])
-        if op.kind == "add" and len(op.inputs) == 2 and op.kwargs.get("alpha", 1) == 1:
+        if propagation.adds_in_proportion(op, self.composite):
             a, b = op.inputs
             if a.dtype == b.dtype == op.output.dtype == relevance.dtype:
                 one_sign = a.nonnegative and b.nonnegative

@@ -3,6 +3,7 @@
 They live as long as the memory of the weights they were derived from, and are never taken on trust: each row has a
 fingerprint of what it was derived from, which is compared before an explanation reads it. A step of an optimiser,
 `load_state_dict`, a write through `.data`, which torch itself does not notice: whatever changes a weight is seen.
+Fingerprints are keyed at random, once per process, so that nobody can make weights that share one.
 Reading the weights once is a fraction of what it costs to make others from them in fresh memory.
 """
 

@@ -4,10 +4,13 @@
 - motifs: `motif`, `jaspar`, `jaspar_motifs`, `read_motifs`, `write_meme`
 - data with known ground truth: `simulate`, `load_simulated`, `read_simdata`
 - networks: `SequenceCNN`
-- relevance per base: `explain_sequences`, `explain_batches`, `pool`; files of thousands: `explain_file`
+- relevance per base: `explain_sequences`, `explain_batches`, `pool`; files of thousands: `explain_file`; behind
+  tangermeme's interface: `attribute`
+- variants: `variant_effects`, `explain_variants`, `read_vcf`
+- other methods, and how far to trust each: `ism`, `gradient_input`, `deeplift`, `compare_methods`
 - pictures: `draw_logo`, `plot_logos`, `logo_page`
 - from relevance to motifs: `find_seqlets`, `find_patterns`, `match_motifs`, `match_seqlets`
-- files for other tools: `save_modisco`, `write_seqlets`, `write_bedgraph`, `write_parquet`
+- files for other tools: `save_modisco`, `write_seqlets`, `write_bedgraph`, `write_parquet`, `export_run`
 
 matplotlib, pyjaspar, memelite and pyarrow are imported by the functions that need them: `pip install
 'plrp[genomics]'`.
@@ -21,11 +24,15 @@ from plrp.lazy import lazily
 
 if TYPE_CHECKING:
     from .attribution import Attribution, Hypothetical, explain_batches, explain_sequences, pool
-    from .export import base_table, save_modisco, write_bedgraph, write_parquet, write_seqlets
+    from .baselines import Mutations, deeplift, gradient_input, ism
+    from .comparison import Comparison, compare_methods
+    from .drop_in import attribute
+    from .export import base_table, save_modisco, write_parquet, write_seqlets
     from .jobs import explain_file
     from .logo import draw_logo, logo_page, plot_logos
-    from .motifs import Motif, jaspar, jaspar_motifs, motif, read_motifs, write_meme
+    from .motifs import Motif, jaspar, jaspar_motifs, motif, read_motifs, write_jaspar, write_meme
     from .network import History, SequenceCNN
+    from .outputs import OutputScore
     from .seqlets import Seqlets, find_patterns, find_seqlets, match_motifs, match_seqlets
     from .sequences import (
         Genome,
@@ -42,30 +49,47 @@ if TYPE_CHECKING:
         reverse_complement,
         write_fasta,
     )
+    from .shuffling import dinucleotide_shuffle
     from .simulation import Simulated, load_simulated, read_labels, read_simdata, simulate
+    from .tracks import export_run, write_bedgraph, write_modisco_h5
+    from .variants import Variant, VariantEffect, VariantEffects, explain_variants, read_vcf, variant_effects
 
 __all__ = [
     "Attribution",
+    "Comparison",
     "Genome",
     "History",
     "Hypothetical",
     "Interval",
     "Motif",
+    "Mutations",
+    "OutputScore",
     "Seqlets",
     "SequenceCNN",
     "SequenceError",
     "Sequences",
     "Simulated",
+    "Variant",
+    "VariantEffect",
+    "VariantEffects",
+    "attribute",
     "base_table",
+    "compare_methods",
     "decode",
+    "deeplift",
+    "dinucleotide_shuffle",
     "draw_logo",
     "encode",
     "explain_batches",
     "explain_file",
     "explain_sequences",
+    "explain_variants",
+    "export_run",
     "find_patterns",
     "find_seqlets",
     "from_onehot",
+    "gradient_input",
+    "ism",
     "jaspar",
     "jaspar_motifs",
     "load_simulated",
@@ -82,12 +106,16 @@ __all__ = [
     "read_motifs",
     "read_npz",
     "read_simdata",
+    "read_vcf",
     "reverse_complement",
     "save_modisco",
     "simulate",
+    "variant_effects",
     "write_bedgraph",
     "write_fasta",
+    "write_jaspar",
     "write_meme",
+    "write_modisco_h5",
     "write_parquet",
     "write_seqlets",
 ]
@@ -96,12 +124,19 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "attribution": ("Attribution", "Hypothetical", "explain_batches", "explain_sequences", "pool"),
-        "export": ("base_table", "save_modisco", "write_bedgraph", "write_parquet", "write_seqlets"),
+        "export": ("base_table", "save_modisco", "write_parquet", "write_seqlets"),
         "jobs": ("explain_file",),
         "logo": ("draw_logo", "logo_page", "plot_logos"),
-        "motifs": ("Motif", "jaspar", "jaspar_motifs", "motif", "read_motifs", "write_meme"),
+        "motifs": ("Motif", "jaspar", "jaspar_motifs", "motif", "read_motifs", "write_jaspar", "write_meme"),
         "network": ("History", "SequenceCNN"),
         "seqlets": ("Seqlets", "find_patterns", "find_seqlets", "match_motifs", "match_seqlets"),
+        "baselines": ("Mutations", "deeplift", "gradient_input", "ism"),
+        "comparison": ("Comparison", "compare_methods"),
+        "drop_in": ("attribute",),
+        "outputs": ("OutputScore",),
+        "shuffling": ("dinucleotide_shuffle",),
+        "tracks": ("export_run", "write_bedgraph", "write_modisco_h5"),
+        "variants": ("Variant", "VariantEffect", "VariantEffects", "explain_variants", "read_vcf", "variant_effects"),
         "sequences": (
             "Genome",
             "Interval",

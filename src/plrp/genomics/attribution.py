@@ -1,14 +1,14 @@
 """Relevance per base, for any number of sequences.
 
-The default composite for one-hot input is `epsilon-plus`: the ε-rule on linear layers, z⁺ on convolutions, including
-the first. The vision default (`epsilon-plus-flat`) would give the same relevance to the three letters that are *not*
-there.
+The default composite for one-hot input is `epsilon-gamma`: a small γ on convolutions, the ε-rule on linear layers; of
+our composites it agrees best with in-silico mutagenesis (docs/truth.md). The paper's is `epsilon-plus`.
+`epsilon-plus-flat`, for images, would give the same relevance to the three letters that are *not* there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -16,19 +16,37 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from plrp.composites import Composite
+from plrp.composites import AUTO, Composite, automatic, is_any, is_conv
 from plrp.composites import composite as named_composite
 from plrp.explanation import check_pruning, explain
+from plrp.health import Problem
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.rules import AlphaBeta, Branch, Epsilon, Gamma, Part, Rule, ZPlus
+from plrp.runs.memory import out_of_memory, smaller_batch
 from plrp.tape.maps import LinearMap
 from plrp.tape.refusals import check_model
+from plrp.tape.trace import Trace, record
 
+from .outputs import target_from_text
 from .sequences import OneHot, SequenceError, Sequences, encode
 
 Pooling = Literal["present", "sum"]
-COMPOSITE = "epsilon-plus"
+COMPOSITE = "epsilon-gamma"
+PROBLEM = np.dtype("U16")  # a word of `Problem`
+BATCH = 128
+"""Sequences that are explained at once, at most."""
+BASES = 2**18
+"""Bases that are explained at once, at most: of longer sequences fewer at a time."""
+
+
+def batch_size_for(length: int) -> int:
+    """How many sequences of a length are explained at once, where nobody says.
+
+    >>> batch_size_for(250), batch_size_for(2114), batch_size_for(196_608)
+    (128, 124, 1)
+    """
+    return max(1, min(BATCH, BASES // max(1, length)))
 
 
 @dataclass(frozen=True)
@@ -36,13 +54,15 @@ class Attribution:
     """Relevance of sequences of one length.
 
     `relevance` (sequence, letter, position); `onehot`, the input, likewise; `score` (sequence,), the explained output;
-    `target` (sequence,), the explained class, −1 where the target is not a class.
+    `target` (sequence,), the explained class, −1 where the target is not a class; `problems` (sequence,), what is wrong
+    with an explanation (a value of `plrp.health.Problem`), empty where nothing is.
     """
 
     relevance: npt.NDArray[np.float32]
     onehot: OneHot
     score: npt.NDArray[np.float32]
     target: npt.NDArray[np.int64]
+    problems: npt.NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, PROBLEM))
 
     def __len__(self) -> int:
         return len(self.relevance)
@@ -78,15 +98,16 @@ def explain_sequences(
     reverse_complement: bool = False,
     reverse_target: Any = None,
     hypothetical: bool = False,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     device: str | torch.device | None = None,
     show_progress: bool | None = False,
 ) -> Attribution:
-    """Relevance of every base of many sequences of one length, `batch_size` at a time.
+    """Relevance of every base of many sequences of one length, `batch_size` at a time (None: by their length).
 
     `sequences`: one-hot (sequence, 4, position), letters, or what a reader returned. `target` as in `plrp.explain`; a
     list or tensor of classes has one per sequence; an index tuple `(track, position)` picks one value of a dense
-    output.
+    output; a text such as `"outputs[1][:, 0]"` picks from several (`plrp.genomics.outputs`). `composite`: a name, a
+    name with a setting such as `"gamma:0.25"`, or a `Composite`.
 
     `reverse_complement` explains both strands, for the class that wins on the given one, and averages them position by
     position. If the target is not a class, the reverse strand needs a `reverse_target` (position p of the given strand
@@ -122,6 +143,7 @@ def explain_sequences(
         onehot,
         np.concatenate([part.score for part in parts]),
         np.concatenate([part.target for part in parts]),
+        np.concatenate([part.problems for part in parts]),
     )
 
 
@@ -135,57 +157,121 @@ def explain_batches(
     reverse_complement: bool = False,
     reverse_target: Any = None,
     hypothetical: bool = False,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     device: str | torch.device | None = None,
     show_progress: bool | None = False,
 ) -> Iterator[Attribution]:
     """`explain_sequences` one batch after another: only one is in memory at a time. `onehot` may be a memory map.
 
-    Wrong arguments are refused at once, not when the first batch is requested.
+    Where a batch does not fit into memory, a warning says so and it is halved. Wrong arguments are refused at once, not
+    when the first batch is requested.
     """
+    if batch_size is None:
+        batch_size = batch_size_for(onehot.shape[-1])
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}: at least one sequence a batch.")
     check_model(model)
     check_pruning(pruning)
+    target, reverse_target = (target_from_text(t) if isinstance(t, str) else t for t in (target, reverse_target))
     if reverse_complement and reverse_target is None and not _is_classes(target):
         raise ValueError(
             "Averaging over strands with a target that is not a class: give `reverse_target`, the target on the "
             "reverse complement (position p of the given strand is L − 1 − p there)."
         )
-    chosen = named_composite(composite) if isinstance(composite, str) else composite
+    where = _device(model, device)
+    trace = None
+    if composite == AUTO and len(onehot):
+        trace = record(model, torch.from_numpy(np.ascontiguousarray(onehot[:1], np.float32)).to(where))
+    chosen = composite_from_text(composite, trace) if isinstance(composite, str) else composite
     if hypothetical:
         chosen = hypothetical_composite(chosen)
     for one in (target, reverse_target):
         _rows(one, slice(0), len(onehot))  # refuses a wrong number of targets
-    where = _device(model, device)
 
-    def batches() -> Iterator[Attribution]:
+    def explained(rows: slice) -> Attribution:
+        part = np.ascontiguousarray(onehot[rows], np.float32)
+        x = torch.from_numpy(part).to(where)
+        relevance, score, classes, found = _explain(model, x, _rows(target, rows, len(onehot)), chosen, pruning)
+        if reverse_complement:
+            other = classes if reverse_target is None else _rows(reverse_target, rows, len(onehot))
+            flipped, _, _, there = _explain(model, x.flip(1, 2), other, chosen, pruning)
+            relevance = (relevance + flipped.flip(1, 2)) / 2
+            found = [here or opposite for here, opposite in zip(found, there, strict=True)]
+        numbers = (
+            classes.cpu().numpy().astype(np.int64) if isinstance(classes, Tensor) else np.full(len(part), -1, np.int64)
+        )
+        problems = np.array(["" if problem is None else problem.value for problem in found], PROBLEM)
+        scores = score.cpu().numpy().astype(np.float32)
+        return Attribution(relevance.cpu().numpy(), part, scores, numbers, problems)
+
+    def batches(size: int) -> Iterator[Attribution]:
+        begin = 0
         with progress("explaining", len(onehot), show_progress) as step:
-            for begin in range(0, len(onehot), batch_size):
-                rows = slice(begin, begin + batch_size)
-                part = np.ascontiguousarray(onehot[rows], np.float32)
-                x = torch.from_numpy(part).to(where)
-                relevance, score, classes = _explain(model, x, _rows(target, rows, len(onehot)), chosen, pruning)
-                if reverse_complement:
-                    other = classes if reverse_target is None else _rows(reverse_target, rows, len(onehot))
-                    flipped, *_ = _explain(model, x.flip(1, 2), other, chosen, pruning)
-                    relevance = (relevance + flipped.flip(1, 2)) / 2
-                numbers = (
-                    classes.cpu().numpy().astype(np.int64)
-                    if isinstance(classes, Tensor)
-                    else np.full(len(part), -1, np.int64)
-                )
-                yield Attribution(relevance.cpu().numpy(), part, score.cpu().numpy().astype(np.float32), numbers)
+            while begin < len(onehot):
+                part = None
+                try:
+                    part = explained(slice(begin, begin + size))
+                except Exception as error:
+                    if not out_of_memory(error):
+                        raise
+                if part is None:  # outside the handler: its traceback holds what filled the memory
+                    size = smaller_batch(min(size, len(onehot) - begin), "--batch-size ")
+                    continue
+                yield part
+                begin += len(part)
                 step(len(part))
 
-    return batches()
+    return batches(batch_size)
+
+
+_CONV_RULES: dict[str, Callable[[float], Rule]] = {
+    "gamma": lambda gamma: Gamma(gamma),
+    "alpha-beta": lambda alpha: AlphaBeta(alpha, alpha - 1),
+}
+
+
+def composite_from_text(text: str, trace: Trace | None = None) -> Composite:
+    """A composite by name, or one with a setting, for one-hot input; `auto` looks at the trace, where it is known.
+
+    `gamma:0.25` is the γ-rule with γ = 0.25, `alpha-beta:2` the αβ-rule with α = 2, β = 1, both for convolutions and
+    with ε for linear layers; `epsilon:0.01` is the ε-rule with ε = 0.01 everywhere.
+
+    >>> [rule for _, rule in composite_from_text("alpha-beta:2").rules]
+    [AlphaBeta(alpha=2, beta=1), Epsilon()]
+    """
+    if text == AUTO:
+        return automatic([torch.eye(4)[None]], trace)
+    name, colon, setting = text.partition(":")
+    if not colon:
+        return named_composite(text)
+    if name not in (*_CONV_RULES, "epsilon"):
+        raise ValueError(f"composite {text!r}: settings go with gamma:0.25, alpha-beta:2 and epsilon:0.01.")
+    try:
+        value = float(setting)
+    except ValueError:
+        raise ValueError(f"composite {text!r}: {setting!r} is not a number; write {name}:0.25, say.") from None
+    rules = (
+        [(is_any, Epsilon(value))] if name == "epsilon" else [(is_conv, _CONV_RULES[name](value)), (is_any, Epsilon())]
+    )
+    return Composite(rules, name=text)
+
+
+def pruning_title(pruning: Pruning) -> str:
+    """How tables call a pruning with its strength.
+
+    >>> pruning_title(Pruning(p=0.1)), pruning_title(Pruning(p=None, sparsity_gain=2))
+    ('PLRP-λ p=0.1', 'PLRP-λ gain=2')
+    """
+    p = "" if pruning.p is None else f" p={pruning.p:g}"
+    gain = "" if pruning.sparsity_gain is None else f" gain={pruning.sparsity_gain:g}"
+    return f"{pruning.label}{p}{gain}"
 
 
 def _explain(
     model: Any, x: Tensor, target: Any, composite: Composite, pruning: Pruning | None
-) -> tuple[Tensor, Tensor, Any]:
-    explanation = explain(model, x, target=target, composite=composite, pruning=pruning)
-    return explanation.relevance.float(), explanation.score, explanation.target
+) -> tuple[Tensor, Tensor, Any, list[Problem | None]]:
+    found = explain(model, x, target=target, composite=composite, pruning=pruning)
+    return found.relevance.float(), found.score, found.target, found.verdicts()
 
 
 def _onehot(sequences: Any) -> OneHot:
@@ -238,7 +324,7 @@ class Hypothetical(Rule):
         if not isinstance(rule, (Epsilon, ZPlus, AlphaBeta, Gamma)):
             raise ValueError(
                 "Hypothetical scores need a first-layer rule proportional to the input (Epsilon, ZPlus, AlphaBeta, "
-                f"Gamma), not {rule!r}: use composite='epsilon-plus'."
+                f"Gamma), not {rule!r}: use composite='epsilon-gamma'."
             )
         self.rule = rule
         self.epsilon = rule.epsilon
@@ -264,11 +350,22 @@ class Hypothetical(Rule):
 
 
 def hypothetical_composite(composite: Composite) -> Composite:
-    """The composite with the rules of first layers replaced by their `Hypothetical`."""
-    return _HypotheticalComposite(composite.rules, first=composite.first, layers=composite.layers, name=composite.name)
+    """The composite with the rules of first layers replaced by their `Hypothetical`; all else stays."""
+    return _HypotheticalComposite(composite)
 
 
 class _HypotheticalComposite(Composite):
+    def __init__(self, composite: Composite) -> None:
+        vars(self).update(vars(composite))
+        self.composite = composite
+
+    def with_layers(self, layers: Mapping[str, Rule]) -> Composite:
+        return hypothetical_composite(self.composite.with_layers(layers))
+
     def rule(self, op: Any) -> Rule:
-        rule = super().rule(op)
+        rule = self.composite.rule(op)
         return Hypothetical(rule) if op.first else rule
+
+    @property
+    def needs_outputs(self) -> bool:
+        return self.composite.needs_outputs

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,24 @@ import numpy.typing as npt
 from plrp.files import new_file
 
 from .seqlets import Match, Seqlets
-from .sequences import Interval, Sequences
+from .sequences import Sequences, tab_line
 
 
 def write_npz(path: str | Path, **arrays: npt.NDArray[Any]) -> None:
     """Write an NPZ file, whole or not at all, without time stamps; memory maps are copied in pieces."""
-    with new_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
+    with new_file(path) as part:
+        _archive(part, arrays)
+
+
+def npz_bytes(**arrays: npt.NDArray[Any]) -> bytes:
+    """The same as bytes."""
+    sink = io.BytesIO()
+    _archive(sink, arrays)
+    return sink.getvalue()
+
+
+def _archive(sink: Path | io.BytesIO, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
         for name, array in arrays.items():
             entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
@@ -48,12 +61,12 @@ def save_modisco(folder: str | Path, onehot: npt.NDArray[Any], relevance: npt.ND
 def write_seqlets(
     path: str | Path, seqlets: Seqlets, sequences: Sequences, matches: Sequence[Match] | None = None
 ) -> None:
-    """Write seqlets as BED6+2: chrom, start, end, name, score, strand, relevance, p-value, sorted.
+    """Write seqlets as BED6+3: chrom, start, end, name, score, strand, relevance, p-value, sequence; sorted.
 
     Coordinates are genomic where they are known (those of minus-strand intervals are converted to the plus strand);
     otherwise the sequence's name stands for the chromosome. The name is the best JASPAR match, or else `seqlet`; the
     score is the relevance relative to the strongest, 0 to 1000, as browsers expect; the seventh column holds the
-    relevance itself, the eighth the match's p-value.
+    relevance itself, the eighth the match's p-value, the ninth the name of the sequence or interval.
     """
     strongest = float(np.abs(seqlets.score).max(initial=0)) or 1.0
     rows = []
@@ -73,41 +86,10 @@ def write_seqlets(
         relevance = float(seqlets.score[k])
         name, p = (match.motif.name, f"{match.p:.3g}") if match is not None else ("seqlet", ".")
         score = round(1000 * abs(relevance) / strongest)
-        rows.append((chrom, start, end, name, score, strand, f"{relevance:.6g}", p))
+        rows.append((chrom, start, end, name, score, strand, f"{relevance:.6g}", p, sequences.names[row]))
     rows.sort(key=lambda r: (r[0], r[1], r[2]))
     with new_file(path) as part:
-        part.write_text("".join("\t".join(str(cell) for cell in row) + "\n" for row in rows))
-
-
-def write_bedgraph(
-    path: str | Path, intervals: Sequence[Interval], per_base: Iterable[npt.ArrayLike], name: str = "plrp"
-) -> None:
-    """Write relevance along the genome as bedGraph: sorted, zeros left out, the mean where intervals overlap.
-
-    `per_base` has one array (position,) per interval, in the direction of its strand.
-    """
-    places: dict[str, list[npt.NDArray[np.int64]]] = {}
-    values: dict[str, list[npt.NDArray[np.float64]]] = {}
-    for interval, relevance in zip(intervals, per_base, strict=True):
-        array = np.asarray(relevance, np.float64)
-        if len(array) != interval.end - interval.start:
-            raise ValueError(
-                f"{interval.chrom}:{interval.start}-{interval.end} has {interval.end - interval.start} bases, its "
-                f"relevance {len(array)}."
-            )
-        places.setdefault(interval.chrom, []).append(np.arange(interval.start, interval.end))
-        values.setdefault(interval.chrom, []).append(array[::-1] if interval.strand == "-" else array)
-    with new_file(path) as part, part.open("w") as stream:
-        stream.write(f'track type=bedGraph name="{name}" description="relevance per base"\n')
-        for chrom in sorted(places):
-            place, where = np.unique(np.concatenate(places[chrom]), return_inverse=True)
-            total = np.bincount(where, np.concatenate(values[chrom]))
-            mean = total / np.bincount(where)
-            starts = np.flatnonzero(np.r_[True, (np.diff(place) != 1) | (np.diff(mean) != 0)])
-            ends = np.r_[starts[1:], len(place)] - 1
-            for a, b in zip(starts, ends, strict=True):
-                if mean[a] != 0:
-                    stream.write(f"{chrom}\t{place[a]}\t{place[b] + 1}\t{mean[a]:.6g}\n")
+        part.write_text("".join(tab_line(*row) for row in rows))
 
 
 def base_table(sequences: Sequences, per_base: Sequence[npt.NDArray[Any]]) -> Any:

@@ -1,8 +1,9 @@
 """Explaining files of thousands of sequences: in parts, restartable, spread over a job array.
 
-A run is a folder, or a URL that fsspec opens. `run.json` says what is being done; `parts/NNNNN.npz` are finished parts,
-each written whole or not at all; a run that was killed resumes where it stopped, and `--shard i/n` lets n processes
-share one folder. When the last part is there, the results are gathered into the files other tools read.
+A run is a folder, or a URL that fsspec opens. `run.json` says what is being done; `parts/NNNNN-KEY-CHECKSUM.npz` are
+finished parts, each written whole or not at all; KEY is a hash of all that decides them. A run that was killed resumes
+where it stopped, a part that was damaged is made again, and `--shard i/n` lets n processes share one folder. When the
+last part is there, the results are gathered into the files other tools read.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import re
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +28,48 @@ import torch
 from torch import nn
 
 from plrp.errors import UsageError, usage
-from plrp.files import new_file
+from plrp.files import UNFINISHED
+from plrp.health import Problem, summary, unwarned
+from plrp.models.sources import source_files, source_of_module
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.runs.crew import Watch
+from plrp.runs.digests import content_digest, text_digest
+from plrp.runs.inputs import LARGEST
 from plrp.runs.parts import Failure, Tick, Work
 from plrp.runs.places import Folder, Place, RunError, WrongPlace, place_at, refuse_strangers
 from plrp.runs.ray import RayCluster, inside, spread
 from plrp.tape.refusals import check_device
 from plrp.targets import check_target
 
-from .attribution import COMPOSITE, Pooling, explain_sequences, pool
-from .export import write_bedgraph, write_npz, write_parquet, write_seqlets
+from .attribution import COMPOSITE, Pooling, pool
+from .baselines import METHODS, attribute_by
+from .export import npz_bytes, write_npz, write_parquet, write_seqlets
 from .motifs import jaspar_motifs
+from .outputs import OutputScore, score_file, target_from_text
 from .seqlets import Match, Seqlets, find_seqlets, match_seqlets
-from .sequences import Ambiguous, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz
+from .sequences import Ambiguous, Ends, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz
+from .tracks import write_bedgraph
 
 RUN = "run.json"
+COMMAND = "genomics explain"
+"""What has written a folder, as its `run.json` says."""
+READERS = 16
+"""Parts that are read at once: a bucket answers many as quickly as one."""
+PART_NAME = re.compile(r"parts/(?P<index>\d{5,})-(?P<key>[0-9a-f]{16})-(?P<checksum>[0-9a-f]{16})\.npz")
+OWN_NAMES = re.compile(
+    rf"run\.json|relevance\.(?:parquet|bedgraph)|seqlets\.bed|(?:attributions|onehot)\.npz|parts/gathered\.npy|"
+    rf"{PART_NAME.pattern}"
+)
+"""The files a run writes: their unfinished versions may be removed."""
 
 MATCHING = (
     "seqlets are compared with known motifs (TOMTOM); the first time on a machine this compiles for a minute or two"
 )
 """Said before the first part, because nothing moves while it compiles."""
+
+MATCHED = 2000
+"""Sequences up to which seqlets are compared with known motifs where nobody says: it takes longer than explaining."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +81,7 @@ class Outcome:
     parts: int
     sequences: int
     failures: tuple[Failure, ...] = ()
+    unhealthy: str | None = None  # how many explanations are, and what to do; known when the run is complete
 
     @property
     def complete(self) -> bool:
@@ -63,17 +89,27 @@ class Outcome:
         return self.done == self.parts
 
 
-def read_sequences(path: str | Path, genome: str | Path | None = None, width: int | None = None) -> Sequences:
-    """Sequences by the file's kind: `.bed` (with `genome`), `.npz` or `.npy` one-hot, else FASTA; `.gz` as well."""
+def read_sequences(
+    path: str | Path,
+    genome: str | Path | None = None,
+    width: int | None = None,
+    *,
+    ends: Ends = "refuse",
+    largest: int = LARGEST,
+) -> Sequences:
+    """Sequences by the file's kind: `.bed` (with `genome`), `.npz` or `.npy` one-hot, else FASTA; `.gz` as well.
+
+    Files that unpack to more than `largest` bytes are refused.
+    """
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if ".bed" in suffixes:
         if genome is None:
             raise SequenceError(f"{path}: intervals need a genome; give its FASTA file (--genome).")
-        return read_intervals(path, genome, width=width)
+        return read_intervals(path, genome, width=width, ends=ends, largest=largest)
     if suffixes and suffixes[-1] in (".npz", ".npy"):
-        return read_npz(path)
-    return read_fasta(path)
+        return read_npz(path, largest=largest)
+    return read_fasta(path, largest=largest)
 
 
 def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
@@ -97,17 +133,21 @@ def explain_file(
     weights: str | Path | None = None,
     genome: str | Path | None = None,
     width: int | None = None,
+    ends: Ends = "refuse",
+    method: str = "lrp",
     target: Any = None,
     composite: str = COMPOSITE,
     pruning: Pruning | None = None,
     pooling: Pooling = "present",
     reverse_complement: bool = False,
+    reverse_target: Any = None,
     hypothetical: bool = False,
     ambiguous: Ambiguous = "zero",
     part_size: int = 512,
-    batch_size: int = 128,
+    batch_size: int | None = None,
+    largest: int = LARGEST,
     shard: tuple[int, int] = (1, 1),
-    match: bool = True,
+    match: bool | None = True,
     device: str | None = None,
     engine: RayCluster | None = None,
     show_progress: bool | None = None,
@@ -119,8 +159,13 @@ def explain_file(
     `model` is a module, or the name of one as `load_model` takes it, with `weights`. All of the input is read and
     checked first, so that a bad line stops the run before anything is written. Sequences are taken in parts of
     `part_size` with one length each; memory holds one part of relevance at a time. With `shard=(i, n)` this process
-    takes every n-th part from the i-th on; the process that finds all parts finished gathers them. `about` is written
-    to `run.json` and must be the same when a run is resumed (the model's name and weights, say).
+    takes every n-th part from the i-th on; the process that finds all parts finished gathers them. `batch_size` is how
+    many are explained at once (None: by their length); where they do not fit into memory, it is halved. Files that
+    unpack to more than `largest` bytes are refused. `about` is written to `run.json` and must be the same when a run is
+    resumed (the model's name, say); sequences, weights and the model's code are compared by what they hold.
+
+    `method` is one of `baselines.METHODS`: LRP (with or without pruning), ISM, gradient × input or DeepLIFT.
+    `match` None compares seqlets with known motifs in runs of up to `MATCHED` sequences.
 
     A `plrp.runs.ray.RayCluster` as `engine` makes the parts on its nodes, which find the same files under the same
     names, or in the folder that its runtime environment brings; the model has to be named then. Parts that could not be
@@ -129,6 +174,10 @@ def explain_file(
     Written: `onehot.npz` and `attributions.npz` for TF-MoDISco (where all sequences have one length), `seqlets.bed`,
     `relevance.parquet`, and `relevance.bedgraph` where genomic coordinates are known.
     """
+    if method not in METHODS:
+        raise ValueError(f"method={method!r}: choose one of {', '.join(METHODS)}.")
+    if method != "lrp" and (pruning is not None or reverse_complement or hypothetical):
+        raise ValueError(f"method={method!r} takes no pruning, hypothetical scores or mean over strands.")
     index, count = shard
     if not 1 <= index <= count:
         raise ValueError(f"shard {index}/{count}: write i/n with i from 1 to n.")
@@ -146,53 +195,78 @@ def explain_file(
         weights=weights,
         genome=genome,
         width=width,
+        ends=ends,
+        method=None if method == "lrp" else method,
         target=target,
         composite=composite,
         pruning=pruning,
         pooling=pooling,
         reverse_complement=reverse_complement,
+        reverse_target=reverse_target,
         hypothetical=hypothetical,
         ambiguous=ambiguous,
         part_size=part_size,
         batch_size=batch_size,
         match=match,
         device=device,
+        largest=largest,
     )
     plan = explaining.plan
-    _try_lengths(explaining.model, explaining.sequences, plan, ambiguous, device, target)
-    _begin(place, {**explaining.settings(), **(about or {})})
-    mine = [k for k in range(len(plan)) if k % count == index - 1]
-    there = set(place.names("parts"))
-    missing = [k for k in mine if _part(k) not in there]
-    if match and missing:
-        say(MATCHING)
-    with progress("explaining", sum(len(plan[k]) for k in mine), show_progress) as step:
-        step(sum(len(plan[k]) for k in set(mine).difference(missing)))
-        watch = _Parts(lambda k: step(len(plan[k])), say)
-        failures: list[Failure] = []
-        try:
-            if engine is None:
-                for k in missing:
-                    explaining.do(k)
-                    watch.done(k)
-            else:
-                data = explaining.as_data(engine.runtime_env.get("working_dir"))
-                failures = spread(engine, Work("plrp.genomics.jobs:Explaining", data), missing, watch)
-        except KeyboardInterrupt:
-            say(f"stopped: {watch.stored} of {len(missing)} parts were stored; start again to resume")
-            raise
-    there = set(place.names("parts"))
-    done = sum(_part(k) in there for k in range(len(plan)))
-    outcome = Outcome(watch.stored, done, len(plan), len(explaining.sequences), tuple(failures))
-    if outcome.complete:
-        _gather(place, explaining.sequences, plan, pooling, ambiguous)
+    if explaining.sequences.source != str(path):  # a file of several arrays
+        say(f"sequences are read from {explaining.sequences.source}")
+    if left_out := explaining.sequences.skipped:
+        say(f"{left_out} interval{'s' * (left_out != 1)} past the end of a chromosome left out")
+    if match is None and not explaining.options["match"]:
+        say(f"more than {MATCHED} sequences: seqlets are not compared with known motifs unless asked for")
+    _try_lengths(explaining.model, explaining.sequences, plan, ambiguous, device, explaining.target)
+    if not place.exists(RUN):
+        refuse_strangers(place, (RUN, "parts"))  # other shards may have begun
+    with place.lock(shard):
+        if shard == (1, 1):
+            place.tidy(OWN_NAMES)
+        _begin(place, {"command": COMMAND, **explaining.settings(), **(about or {})})
+        mine = [k for k in range(len(plan)) if k % count == index - 1]
+        there = _whole_parts(place, explaining.key, mine, say)
+        missing = [k for k in mine if k not in there]
+        if explaining.options["match"] and missing:
+            say(MATCHING)
+        with progress("explaining", sum(len(plan[k]) for k in mine), show_progress) as step:
+            step(sum(len(plan[k]) for k in there))
+            watch = _Parts(lambda k: step(len(plan[k])), say)
+            failures: list[Failure] = []
+            try:
+                failures = _make(explaining, engine, missing, watch)
+                if len(_find(place, explaining.key)) == len(plan):  # parts of other shards may have been damaged since
+                    others = [k for k in range(len(plan)) if k not in mine]
+                    whole = _whole_parts(place, explaining.key, others, say)
+                    failures += _make(explaining, engine, [k for k in others if k not in whole], watch)
+            except KeyboardInterrupt:
+                say(f"stopped: {watch.stored} of {len(missing)} parts were stored; start again to resume")
+                raise
+        found = _find(place, explaining.key)
+        outcome = Outcome(watch.stored, len(found), len(plan), len(explaining.sequences), tuple(failures))
+        if outcome.complete:
+            names = [found[k] for k in range(len(plan))]
+            _gather(place, explaining.sequences, plan, names, pooling, ambiguous)
+            outcome = replace(outcome, unhealthy=_unhealthy(place, names, pruning))
     return outcome
+
+
+def _make(explaining: Explaining, engine: RayCluster | None, indices: Sequence[int], watch: Watch) -> list[Failure]:
+    """Make parts here, one after the other, or on a cluster; returns those that were given up."""
+    if engine is not None:
+        data = explaining.as_data(engine.runtime_env.get("working_dir"))
+        return spread(engine, Work("plrp.genomics.jobs:Explaining", data), indices, watch)
+    for k in indices:
+        explaining.do(k)
+        watch.done(k)
+    return []
 
 
 class Explaining:
     """One file's sequences, a model, and how to explain them part by part; on this machine or on a worker of a cluster.
 
-    The arguments are those of `explain_file`; `expected` are digests of the sequences and weights, where known.
+    The arguments are those of `explain_file`; `expected` are digests of sequences, weights and code, where known.
     """
 
     def __init__(
@@ -208,39 +282,47 @@ class Explaining:
         target: Any,
         part_size: int,
         device: str | None,
-        expected: Sequence[str] | None = None,
+        largest: int = LARGEST,
+        expected: Sequence[Any] | None = None,
         **options: Any,
     ) -> None:
         self.place = out if isinstance(out, Place) else place_at(out)
         self.path, self.genome, self.width = Path(path), genome, width
         self.name, self.weights, self.device = model, weights, device
-        self.target = tuple(target) if isinstance(target, list) else target
+        # before files are imported: what runs is what was read
+        code = _code_digests(model, {"target": target, "reverse target": options.get("reverse_target")})
+        self.target = read_target(target)
+        self.reverse_target = read_target(options.get("reverse_target"))
         self.pruning = Pruning(**pruning) if isinstance(pruning, Mapping) else pruning
         self.part_size, self.options = part_size, options
-        self.sequences = read_sequences(path, genome, width)
+        self.largest = largest
+        self.sequences = read_sequences(path, genome, width, ends=options.get("ends", "refuse"), largest=largest)
+        if options.get("match") is None:
+            options["match"] = len(self.sequences) <= MATCHED
         self.plan = _plan(self.sequences, part_size)
         self.model = (load_model(model, weights) if isinstance(model, str) else model).eval()
+        self.digests = (_digest(self.sequences), _weights_digest(self.model), code)
         if expected is not None and list(self.digests) != list(expected):
-            raise RunError(f"{socket.gethostname()} has other sequences or weights than where the command was started.")
+            raise RunError(
+                f"{socket.gethostname()} has other sequences, weights or code than where the command was started."
+            )
         if device is not None:
             self.model.to(device)
-
-    @property
-    def digests(self) -> tuple[str, str]:
-        """Short hashes by which the same sequences and weights are recognised."""
-        return _digest(self.sequences), _weights_digest(self.model)
+        self.key = text_digest(json.dumps(self.settings(), sort_keys=True))
 
     def settings(self) -> dict[str, Any]:
         """What decides the results, for `run.json`."""
-        digest, weights_digest = self.digests
+        digest, weights_digest, code = self.digests
         return {
             "input": self.path.name,
             "digest": digest,
             "weights_digest": weights_digest,
-            "target": list(self.target) if isinstance(self.target, tuple) else self.target,
-            "pruning": repr(self.pruning),
+            "code": code,
+            "pruning": None if self.pruning is None else self.pruning.to_dict(),
             "part_size": self.part_size,
-            **{name: value for name, value in self.options.items() if name != "batch_size"},
+            **{name: value for name, value in self.options.items() if value is not None and name != "batch_size"},
+            "target": target_entry(self.target),
+            **({} if self.reverse_target is None else {"reverse_target": target_entry(self.reverse_target)}),
         }
 
     def as_data(self, working_dir: str | None = None) -> dict[str, Any]:
@@ -251,6 +333,10 @@ class Explaining:
         def there(path: str | Path | None) -> str | None:
             return None if path is None else inside(str(Path(path).resolve()), working_dir)
 
+        def target_there(target: Any) -> Any:
+            named = score_file(target)
+            return _target_data(target) if named is None else f"{there(named[0])}:{named[1]}"
+
         return {
             "path": there(self.path),
             "model": f"{there(file)}{colon}{factory}",
@@ -259,32 +345,56 @@ class Explaining:
             "genome": there(self.genome),
             "expected": list(self.digests),
             "width": self.width,
-            "target": list(self.target) if isinstance(self.target, tuple) else self.target,
-            "pruning": None if self.pruning is None else asdict(self.pruning),
+            "target": target_there(self.target),
+            "pruning": None if self.pruning is None else self.pruning.to_dict(),
             "part_size": self.part_size,
             "device": self.device,
+            "largest": self.largest,
             **self.options,
+            "reverse_target": target_there(self.reverse_target),
         }
 
     def do(self, k: int, tick: Tick = lambda kind, count: None) -> None:
         """Explain the sequences of a part, find their seqlets, and write both."""
         chosen = self.sequences[self.plan[k]]
         onehot = encode(chosen, self.options["ambiguous"])
-        found = explain_sequences(
-            self.model,
-            onehot,
-            target=self.target,
-            composite=self.options["composite"],
-            pruning=self.pruning,
-            reverse_complement=self.options["reverse_complement"],
-            hypothetical=self.options["hypothetical"],
-            batch_size=self.options["batch_size"],
-            device=self.device,
-        )
+        with unwarned():  # the unhealthy ones are counted
+            found = attribute_by(
+                self.options.get("method"),
+                self.model,
+                onehot,
+                target=self.target,
+                composite=self.options["composite"],
+                pruning=self.pruning,
+                reverse_complement=self.options["reverse_complement"],
+                reverse_target=self.reverse_target,
+                hypothetical=self.options["hypothetical"],
+                batch_size=self.options["batch_size"],
+                device=self.device,
+            )
         per_base = pool(found.relevance, onehot, self.options["pooling"])
         named = _named_seqlets(per_base, chosen, self.options["match"])
-        with self.place.new_file(_part(k)) as path:
-            write_npz(path, relevance=found.relevance, score=found.score, target=found.target, **named)
+        named["problems"] = found.problems
+        content = npz_bytes(relevance=found.relevance, score=found.score, target=found.target, **named)
+        self.place.write(f"parts/{k:05d}-{self.key}-{_checksum(content)}.npz", content)
+
+
+def read_target(target: Any) -> Any:
+    """A target from what `run.json` holds of it: a text, or a list for an index tuple."""
+    if isinstance(target, str):
+        with usage():
+            return target_from_text(target)
+    return tuple(target) if isinstance(target, list) else target
+
+
+def _target_data(target: Any) -> Any:
+    return list(target) if isinstance(target, tuple) else getattr(target, "text", target)
+
+
+def target_entry(target: Any) -> Any:
+    """A target as `run.json` holds it: of a function's file its name alone, since its content is compared."""
+    named = score_file(target)
+    return _target_data(target) if named is None else f"{named[0].name}:{named[1]}"
 
 
 class _Parts(Watch):
@@ -300,8 +410,37 @@ class _Parts(Watch):
         self.step(index)
 
 
-def _part(number: int) -> str:
-    return f"parts/{number:05d}.npz"
+def _find(place: Place, key: str) -> dict[int, str]:
+    """The parts of a run that are there: index to name; whether they are whole shows when they are read."""
+    matches = filter(None, map(PART_NAME.fullmatch, place.names("parts")))
+    return {int(match["index"]): match[0] for match in matches if match["key"] == key}
+
+
+def _whole_parts(place: Place, key: str, wanted: Sequence[int], say: Callable[[str], None]) -> set[int]:
+    """Those of the wanted parts that are there and whole; damaged ones are named and removed."""
+    found = {k: name for k, name in _find(place, key).items() if k in set(wanted)}
+    with ThreadPoolExecutor(READERS) as readers:
+        contents = readers.map(lambda name: _read_part(place, name) is not None, found.values())
+        damaged = {k for k, whole in zip(found, contents, strict=True) if not whole}
+    for k in sorted(damaged):
+        say(f"{found[k]} was damaged and will be made again")
+        place.remove(found[k])
+    return set(found) - damaged
+
+
+def _read_part(place: Place, name: str) -> bytes | None:
+    """The bytes of a part; None where they are not those that were written."""
+    match = PART_NAME.fullmatch(name)
+    assert match is not None
+    try:
+        content = place.read(name)
+    except FileNotFoundError:
+        return None
+    return content if _checksum(content) == match["checksum"] else None
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _plan(sequences: Sequences, part_size: int) -> list[list[int]]:
@@ -345,13 +484,39 @@ def _try_lengths(
             ) from None
         with usage():
             check_target(output, target)
+            if isinstance(target, OutputScore):
+                target(output)
 
 
 def _digest(sequences: Sequences) -> str:
     state = hashlib.sha256()
     for name, letters in zip(sequences.names, sequences.letters, strict=True):
         state.update(f"{name}\t{letters}\n".encode())
+    for i in sequences.intervals or ():
+        state.update(f"{i.chrom}\t{i.start}\t{i.end}\t{i.strand}\n".encode())
     return state.hexdigest()[:16]
+
+
+def _code_digests(model: nn.Module | str, targets: Mapping[str, Any]) -> dict[str, str] | None:
+    """Of the files of a model and of targets, and of the user's files that these import, by name.
+
+    Of a module, of what it is made of; None for a checkpoint with targets that are not functions of files.
+    """
+    found: dict[str, str] = {}
+    if not isinstance(model, str):
+        found[type(model).__name__] = text_digest(source_of_module(model))
+    elif ".py:" in model:
+        found.update(_file_digests(Path(model.rpartition(":")[0])))
+    for role, target in targets.items():
+        if (named := score_file(target)) is not None:
+            found.update({f"{name} ({role})": digest for name, digest in _file_digests(named[0]).items()})
+    return found or None
+
+
+def _file_digests(file: Path) -> dict[str, str]:
+    if not file.is_file():  # loading it will say what is wrong
+        return {}
+    return {name: content_digest(path) for name, path in source_files(file).items()}
 
 
 def _weights_digest(model: nn.Module) -> str:
@@ -363,25 +528,51 @@ def _weights_digest(model: nn.Module) -> str:
 
 
 def _begin(place: Place, settings: dict[str, Any]) -> None:
-    """Write `run.json`, or make sure that the run found there is this one."""
+    """Write `run.json`, or make sure that the run found there is this one.
+
+    A run without a single part, because it failed at its first sequence, may be begun again with other settings.
+    """
     wanted = json.loads(json.dumps(settings))
-    if place.exists(RUN):
-        there = json.loads(place.read(RUN))
+    if place.exists(RUN) and any(map(PART_NAME.fullmatch, place.names("parts"))):
+        try:
+            there = dict(json.loads(place.read(RUN)))
+        except (ValueError, TypeError) as error:
+            raise WrongPlace(
+                f"{place}/{RUN} cannot be read ({error}). Restore it from a copy, or remove it and start again: "
+                "finished parts stay."
+            ) from None
         changed = sorted(k for k in wanted.keys() | there.keys() if wanted.get(k) != there.get(k))
         if changed:
             raise WrongPlace(
                 f"{place}/{RUN}: this folder holds another run; "
-                f"{', '.join(f'{k} was {there.get(k)!r}' for k in changed[:3])}. Choose another --out, or remove the "
-                "folder."
+                f"{', '.join(_difference(k, there.get(k), wanted.get(k)) for k in changed[:3])}. Choose another --out, "
+                "or undo the change."
             )
         return
-    refuse_strangers(place, (RUN, "parts"))  # other shards may have begun
     place.write(RUN, (json.dumps(wanted, indent=1) + "\n").encode())
 
 
-def _load_part(place: Place, number: int, names: Sequence[str]) -> list[npt.NDArray[Any]]:
-    with np.load(io.BytesIO(place.read(_part(number)))) as stored:
-        return [stored[name] for name in names]
+def _difference(name: str, before: Any, now: Any) -> str:
+    """An entry of `run.json` that is another one now, with what changed."""
+    if name == "code" and isinstance(before, dict) and isinstance(now, dict):
+        files = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
+        return f"the code in {', '.join(files)} changed"
+    of = {"digest": "the sequences changed: ", "weights_digest": "the weights changed: "}.get(name, "")
+    return f"{of}{name} was {before!r}"
+
+
+def _load_part(place: Place, name: str, arrays: Sequence[str]) -> list[npt.NDArray[Any]]:
+    content = _read_part(place, name)
+    if content is None:
+        raise RunError(f"{place}/{name} was damaged while the results were gathered: start again, and it is made anew.")
+    with np.load(io.BytesIO(content)) as stored:
+        return [stored[array] for array in arrays]
+
+
+def _unhealthy(place: Place, parts: Sequence[str], pruning: Pruning | None) -> str | None:
+    """How many explanations of a run are unhealthy, and what to do."""
+    words = [word for part in parts for word in _load_part(place, part, ["problems"])[0].tolist()]
+    return summary([Problem(word) if word else None for word in words], pruning, "sequences")
 
 
 SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet", "motif", "p", "strand")
@@ -413,13 +604,35 @@ def _matches(columns: dict[str, npt.NDArray[Any]]) -> list[Match] | None:
     ]
 
 
-def _gather(place: Place, sequences: Sequences, plan: list[list[int]], pooling: Pooling, ambiguous: Ambiguous) -> None:
+@contextmanager
+def _scratch(place: Place) -> Iterator[Path]:
+    """A private file for a while: in the run's folder, which has room, or where temporary files go."""
+    if not isinstance(place, Folder):
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder) / "gathered.npy"
+        return
+    handle, name = tempfile.mkstemp(prefix=".gathered.", suffix=f"{UNFINISHED}.npy", dir=place.path / "parts")
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _gather(
+    place: Place,
+    sequences: Sequences,
+    plan: list[list[int]],
+    names: Sequence[str],
+    pooling: Pooling,
+    ambiguous: Ambiguous,
+) -> None:
     """Results of all parts in the files that other tools read; harmless if two processes do it at once."""
 
     def parts() -> Iterator[tuple[Sequences, npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
-        for k, rows in enumerate(plan):
+        for stored, rows in zip(names, plan, strict=True):
             chosen = sequences[rows]
-            (relevance,) = _load_part(place, k, ["relevance"])
+            (relevance,) = _load_part(place, stored, ["relevance"])
             yield chosen, relevance, pool(relevance, encode(chosen, ambiguous), pooling)
 
     with place.new_file("relevance.parquet") as path:
@@ -431,8 +644,8 @@ def _gather(place: Place, sequences: Sequences, plan: list[list[int]], pooling: 
             write_bedgraph(path, intervals, (row for _, _, values in parts() for row in values))
 
     columns: dict[str, list[npt.NDArray[Any]]] = {}
-    for k, rows in enumerate(plan):
-        for name, column in zip(SEQLET_COLUMNS, _load_part(place, k, SEQLET_COLUMNS), strict=True):
+    for stored, rows in zip(names, plan, strict=True):
+        for name, column in zip(SEQLET_COLUMNS, _load_part(place, stored, SEQLET_COLUMNS), strict=True):
             columns.setdefault(name, []).append(column)
         columns["sequence"][-1] = np.array(rows, np.int64)[columns["sequence"][-1]]
     whole_columns = {name: np.concatenate(arrays) for name, arrays in columns.items()}
@@ -443,13 +656,11 @@ def _gather(place: Place, sequences: Sequences, plan: list[list[int]], pooling: 
     lengths = set(sequences.lengths.tolist())
     if len(lengths) == 1:
         shape = (len(sequences), 4, lengths.pop())
-        scratch = Path(place.path / "parts" if isinstance(place, Folder) else tempfile.gettempdir()) / "gathered.npy"
-        with place.new_file("attributions.npz") as path, new_file(scratch) as part:
-            whole = np.lib.format.open_memmap(part, "w+", np.float32, shape)
-            for k, rows in enumerate(plan):
-                (whole[rows],) = _load_part(place, k, ["relevance"])
+        with place.new_file("attributions.npz") as path, _scratch(place) as scratch:
+            whole = np.lib.format.open_memmap(scratch, "w+", np.float32, shape)
+            for stored, rows in zip(names, plan, strict=True):
+                (whole[rows],) = _load_part(place, stored, ["relevance"])
             write_npz(path, arr_0=whole)
             del whole
-        scratch.unlink(missing_ok=True)
         with place.new_file("onehot.npz") as path:
             write_npz(path, arr_0=encode(sequences, ambiguous).astype(np.int8))

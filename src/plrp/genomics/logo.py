@@ -122,17 +122,18 @@ def plot_logos(
     width: float | None = None,
     row_height: float = 1.0,
     same_scale: bool = False,
+    first_base: int = 0,
     dpi: int = 150,
 ) -> Figure:
     """Logos of one sequence, one below the other, as in the paper: ground truth, LRP, PLRP, ...
 
     `rows` maps a row's label to its values, (position,) or (4, position); boolean rows (a mask) are drawn with
     letters of height 1. `sites` are motifs (start, end, name), shaded and named above the first row. `window` (start,
-    end) zooms. `same_scale` gives all rows the same y-axis. `path` is written as PNG, SVG or PDF by its ending; the
-    same data give the same bytes.
+    end) zooms. `same_scale` gives all rows the same y-axis. `first_base` is the number under the first base. `path` is
+    written as PNG, SVG or PDF by its ending; the same data give the same bytes.
     """
     return logo_page([(title or "", rows, letters, sites)], window=window, path=path, width=width,
-                     row_height=row_height, same_scale=same_scale, dpi=dpi)  # fmt: skip
+                     row_height=row_height, same_scale=same_scale, first_base=first_base, dpi=dpi)  # fmt: skip
 
 
 def logo_page(
@@ -143,6 +144,7 @@ def logo_page(
     width: float | None = None,
     row_height: float = 1.0,
     same_scale: bool = False,
+    first_base: int = 0,
     dpi: int = 150,
 ) -> Figure:
     """A page of many sequences, each an entry (title, rows, letters, sites) as in `plot_logos`."""
@@ -157,7 +159,8 @@ def logo_page(
     begin, end = window or (0, max(len(letters) for _, _, letters, _ in sequences))
     if not 0 <= begin < end:
         raise ValueError(f"window={window}: the start must be 0 or more and before the end.")
-    width = width or min(20.0, max(4.0, 1.2 + (end - begin) * 0.075))
+    margin = max(0.95, *(_label_width(label) + 0.62 for _, rows, _, _ in sequences for label in rows))
+    width = width or min(20.0, max(4.0, margin + 0.25 + (end - begin) * 0.075))
     heights: list[float] = []
     for position, (title, rows, _, _) in enumerate(sequences):
         heights.append(
@@ -168,14 +171,16 @@ def logo_page(
     total = sum(heights) + foot
     figure = Figure(figsize=(width, total))
     FigureCanvasAgg(figure)
-    left, right = 0.95 / width, 1 - 0.16 / width
+    left, right = margin / width, 1 - 0.16 / width
     y, line = total, 0
     for title, rows, letters, sites in sequences:
         head = heights[line]
         line += 1
         y -= head
         if title:
-            figure.text(0.06 / width, (y + 0.24) / total, title, fontsize=9, fontweight="bold", va="bottom")
+            figure.text(
+                0.06 / width, (y + 0.24) / total, title, fontsize=9, fontweight="bold", va="bottom", parse_math=False
+            )
         stop = min(end, len(letters))
         cut = {label: _cut(values, begin, stop) for label, values in rows.items()}
         limits = _limits(cut) if same_scale else None
@@ -186,7 +191,7 @@ def logo_page(
             ax.set_xlim(begin - 0.5, end - 0.5)
             if limits is not None:
                 ax.set_ylim(*limits)
-            _style(ax, label, sites, begin, end, names=number == 0, last=number == len(cut) - 1)
+            _style(ax, label, sites, begin, end, names=number == 0, last=number == len(cut) - 1, first_base=first_base)
             line += 1
     if path is not None:
         save_figure(figure, path, dpi=dpi)
@@ -202,6 +207,18 @@ def around_strongest(relevance: npt.NDArray[Any], sites: Sequence[tuple[int, int
         middle = int(np.abs(relevance).argmax())
     begin = int(np.clip(middle - width // 2, 0, max(0, len(relevance) - width)))
     return begin, min(begin + width, len(relevance))
+
+
+def _label_width(label: str) -> float:
+    """Inches that a row's label takes at its size of 8 points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    font = FontProperties(family="DejaVu Sans")
+    return (
+        max(float(TextPath((0, 0), line or " ", size=8, prop=font).get_extents().width) for line in label.split("\n"))
+        / 72
+    )
 
 
 def _cut(values: npt.ArrayLike, begin: int, end: int) -> npt.NDArray[np.float64]:
@@ -224,11 +241,12 @@ def _style(
     *,
     names: bool,
     last: bool,
+    first_base: int,
 ) -> None:
     """Label, shaded motifs, and no more ticks than a reader needs."""
     from matplotlib.ticker import MaxNLocator
 
-    ax.set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center", labelpad=6)
+    ax.set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center", labelpad=6, parse_math=False)
     for side in ("top", "right", "bottom"):
         ax.spines[side].set_visible(False)
     ax.spines["left"].set_linewidth(0.6)
@@ -236,6 +254,8 @@ def _style(
     ax.yaxis.set_major_locator(MaxNLocator(2, steps=[1, 2, 5, 10]))
     if last:
         ax.xaxis.set_major_locator(MaxNLocator(min(12, math.ceil((end - begin) / 5)), integer=True))
+        if first_base:
+            ax.xaxis.set_major_formatter(lambda place, _: f"{place + first_base:.0f}")
     else:
         ax.set_xticks([])
     for a, b, name in sites:
@@ -245,4 +265,5 @@ def _style(
         ax.axvspan(low, high, color="#000", alpha=0.07, linewidth=0, zorder=0)
         if names and name:
             above = ax.get_xaxis_transform()
-            ax.text((low + high) / 2, 1.02, name, transform=above, ha="center", va="bottom", fontsize=6.5)
+            middle = (low + high) / 2
+            ax.text(middle, 1.02, name, transform=above, ha="center", va="bottom", fontsize=6.5, parse_math=False)

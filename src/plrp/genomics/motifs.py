@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .sequences import LETTERS, SequenceError, open_text
+from .sequences import LETTERS, SequenceError, one_line, open_text
 
 if TYPE_CHECKING:
     MotifLike = "Motif | str | Path | npt.ArrayLike"
@@ -240,11 +240,21 @@ def _motif_of(rows: list[list[float]], words: list[str]) -> Motif:
     return replace(motif(rows, words[min(1, len(words) - 1)]), id=words[0] if len(words) > 1 else "")
 
 
+def write_jaspar(path: str | Path, several: Iterable[Motif], sites: int = 100) -> None:
+    """Write motifs in JASPAR's format; probabilities become counts of `sites`, as the format asks for."""
+    parts = []
+    for one in several:
+        parts.append(f">{one.id or one.name.replace(' ', '_')}\t{one.name.replace(' ', '_')}\n")
+        for letter, row in zip(LETTERS, one.probabilities, strict=True):
+            parts.append(f"{letter}  [ {' '.join(f'{p * sites:6.1f}' for p in row)} ]\n")
+    Path(path).write_text("".join(parts))
+
+
 def write_meme(path: str | Path, several: Iterable[Motif]) -> None:
     """Write motifs as a minimal MEME file, which the MEME suite, TF-MoDISco and tangermeme read."""
     parts = ["MEME version 4\n\nALPHABET= ACGT\n\nstrands: + -\n"]
     for one in several:
-        parts.append(f"\nMOTIF {one.id or one.name} {one.name}\n")
+        parts.append(f"\nMOTIF {one_line(one.id or one.name)} {one_line(one.name)}\n")
         parts.append(f"letter-probability matrix: alength= 4 w= {one.width} nsites= 20 E= 0\n")
         parts.extend(" ".join(f"{p:.6f}" for p in column) + "\n" for column in one.probabilities.T)
     Path(path).write_text("".join(parts))

@@ -16,12 +16,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, overload
+from typing import IO, Literal, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from plrp.errors import UsageError
+from plrp.runs.inputs import LARGEST, TooLarge, Unpacked, read_arrays
 
 LETTERS = "ACGT"
 
@@ -35,6 +36,7 @@ SUFFIXES = (".fa", ".fasta", ".fna", ".fas")
 """The usual endings of FASTA files, with or without `.gz`; other names are read as well."""
 
 Ambiguous = Literal["zero", "share", "error"]
+Ends = Literal["refuse", "skip", "pad"]
 OneHot = npt.NDArray[np.float32]
 
 _COMPLEMENT = bytes.maketrans(b"ACGTUYRSWKMBDHVNacgtuyrswkmbdhvn", b"TGCAARYSWMKVHDBNtgcaaryswmkvhdbn")
@@ -77,7 +79,7 @@ class Sequences:
 
     `letters` are upper-case IUPAC codes with T for U. `source` and `lines` record where each sequence came from, so
     that a later error (too short for the model, say) still names file and line. `intervals` are the genomic
-    coordinates, where known.
+    coordinates, where known; `skipped` counts intervals that were left out.
     """
 
     names: list[str]
@@ -85,6 +87,7 @@ class Sequences:
     source: str = "array"
     lines: list[int] = field(default_factory=list)
     intervals: list[Interval] | None = None
+    skipped: int = 0
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.letters):
@@ -195,11 +198,26 @@ def reverse_complement(sequence: str | npt.NDArray[np.float32]) -> str | npt.NDA
 # -- files
 
 
+def one_line(text: object) -> str:
+    """A name without tabs, line ends and control characters, which would begin another column or line.
+
+    >>> one_line("chr1\\t5\\n")
+    'chr1_5_'
+    """
+    return "".join(letter if letter.isprintable() else "_" for letter in str(text))
+
+
+def tab_line(*cells: object) -> str:
+    """A line of a BED file or another table: cells with tabs between."""
+    return "\t".join(map(one_line, cells)) + "\n"
+
+
 @contextmanager
-def open_text(path: str | Path) -> Iterator[Iterator[tuple[int, str]]]:
+def open_text(path: str | Path, *, largest: int = LARGEST) -> Iterator[Iterator[tuple[int, str]]]:
     """Numbered lines of a text file with any of the usual line ends; gzip is detected by content, not by name.
 
-    A damaged or truncated gzip stream becomes a `SequenceError` that names the last line that could be read.
+    A damaged or truncated gzip stream becomes a `SequenceError` that names the last line that could be read; one that
+    unpacks to more than `largest` bytes is refused.
     """
     path = Path(path)
     try:
@@ -209,7 +227,10 @@ def open_text(path: str | Path) -> Iterator[Iterator[tuple[int, str]]]:
     with raw:
         gzipped = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        binary = gzip.GzipFile(fileobj=raw) if gzipped else raw
+        binary: IO[bytes] = raw
+        if gzipped:
+            unpacked = Unpacked(cast("IO[bytes]", gzip.GzipFile(fileobj=raw)), path, largest)
+            binary = cast("IO[bytes]", io.BufferedReader(unpacked, 1 << 16))
         stream = io.TextIOWrapper(binary, encoding="utf-8", errors="replace")  # any of \n, \r\n, \r ends a line
         yield _numbered_lines(path, stream)
 
@@ -239,8 +260,8 @@ def _numbered_lines(path: Path, stream: io.TextIOWrapper) -> Iterator[tuple[int,
         ) from None
 
 
-def read_fasta(path: str | Path) -> Sequences:
-    """All records of a FASTA file (plain or gzipped), in order.
+def read_fasta(path: str | Path, *, largest: int = LARGEST) -> Sequences:
+    """All records of a FASTA file (plain or gzipped, unpacked `largest` bytes at most), in order.
 
     The name is the header's first word. Windows line ends are accepted. Refused, with file and line: an empty file,
     text before the first header, a record without bases, a repeated name, letters that are not nucleotides.
@@ -251,7 +272,7 @@ def read_fasta(path: str | Path) -> Sequences:
     lines: list[int] = []
     pieces: list[list[str]] = []
     first_seen: dict[str, int] = {}
-    with open_text(path) as numbered:
+    with open_text(path, largest=largest) as numbered:
         for number, line in numbered:
             line = line.strip()
             if not line:
@@ -303,7 +324,7 @@ def checked_bases(text: str, where: str, name: str) -> str:
 
 def write_fasta(path: str | Path, names: Sequence[str], letters: Sequence[str]) -> None:
     """Write sequences as FASTA, one line each; gzipped, without a time stamp, if the name ends in `.gz`."""
-    text = "".join(f">{name}\n{bases}\n" for name, bases in zip(names, letters, strict=True)).encode()
+    text = "".join(f">{one_line(name)}\n{bases}\n" for name, bases in zip(names, letters, strict=True)).encode()
     Path(path).write_bytes(gzip.compress(text, mtime=0) if str(path).endswith(".gz") else text)
 
 
@@ -312,9 +333,9 @@ def read_bed(path: str | Path) -> list[Interval]:
     intervals: list[Interval] = []
     with open_text(path) as numbered:
         for number, line in numbered:
-            if not line.strip() or line.startswith(("#", "track", "browser")):
-                continue
             fields = line.rstrip().split("\t") if "\t" in line else line.split()
+            if not line.strip() or line.startswith("#") or _is_header(line):
+                continue
             try:
                 chrom, start, end = fields[0], int(fields[1]), int(fields[2])
             except (IndexError, ValueError):
@@ -336,27 +357,41 @@ def read_bed(path: str | Path) -> list[Interval]:
     return intervals
 
 
-def read_intervals(bed: str | Path, genome: str | Path, *, width: int | None = None) -> Sequences:
+def _is_header(line: str) -> bool:
+    """Whether a line of a BED file is for a browser, and not a place on a sequence that is called so."""
+    words = line.split()
+    return words[0] in ("track", "browser") and not (len(words) > 2 and words[1].isdigit() and words[2].isdigit())
+
+
+def read_intervals(
+    bed: str | Path, genome: str | Path, *, width: int | None = None, ends: Ends = "refuse", largest: int = LARGEST
+) -> Sequences:
     """The genome's sequence at every interval of a BED file; the minus strand comes reverse-complemented.
 
     `width` widens or narrows every interval around its centre to that many bases, for models that read one length.
-    Intervals past the end of their chromosome, or on a chromosome the genome does not have, are refused with the BED
-    file's line.
+    Intervals on a chromosome that the genome does not have are refused with the BED file's line; those that reach past
+    the end of theirs are, by `ends`, refused too, left out, or padded with N.
     """
     intervals = read_bed(bed)
     if width is not None:
         intervals = [_recentred(interval, width) for interval in intervals]
-    reference = Genome(genome)
+    reference = Genome(genome, largest=largest)
     for interval in intervals:
         place = f"{bed}, line {interval.line}: {interval.chrom}:{interval.start}-{interval.end}"
         if interval.chrom not in reference.lengths:
             known = ", ".join(list(reference.lengths)[:4])
             raise SequenceError(f"{place} is not on a chromosome of {genome}, which has {known} ...")
-        if interval.end > reference.lengths[interval.chrom] or interval.start < 0:
+        if ends == "refuse" and not _inside(interval, reference):
             raise SequenceError(
                 f"{place} reaches past the chromosome, which has {reference.lengths[interval.chrom]} bases; cut the "
-                "interval, or use the genome it was made for."
+                "interval, leave such intervals out or pad them (ends='skip' or 'pad'), or use the genome they were "
+                "made for."
             )
+    asked = len(intervals)
+    if ends == "skip":
+        intervals = [interval for interval in intervals if _inside(interval, reference)]
+        if not intervals:
+            raise SequenceError(f"{bed}: all {asked} intervals reach past the ends of their chromosomes.")
     names = [f"{i.chrom}:{i.start}-{i.end}({i.strand})" if i.name in (".", "") else i.name for i in intervals]
     if len(set(names)) < len(names):  # BED names need not be unique; coordinates make them so
         names = [f"{name}@{i.chrom}:{i.start}-{i.end}({i.strand})" for name, i in zip(names, intervals, strict=True)]
@@ -367,9 +402,13 @@ def read_intervals(bed: str | Path, genome: str | Path, *, width: int | None = N
             seen[name] = interval.line
     letters = []
     for interval in intervals:
-        bases = reference.fetch(interval.chrom, interval.start, interval.end)
+        bases = reference.padded(interval.chrom, interval.start, interval.end)
         letters.append(reverse_complement(bases) if interval.strand == "-" else bases)
-    return Sequences(names, letters, str(bed), [i.line for i in intervals], intervals)
+    return Sequences(names, letters, str(bed), [i.line for i in intervals], intervals, asked - len(intervals))
+
+
+def _inside(interval: Interval, genome: Genome) -> bool:
+    return interval.start >= 0 and interval.end <= genome.lengths[interval.chrom]
 
 
 def _recentred(interval: Interval, width: int) -> Interval:
@@ -381,10 +420,11 @@ class Genome:
     """A reference FASTA with random access: `lengths` of its chromosomes and `fetch(chrom, start, end)`.
 
     A plain file is scanned once for line offsets (or its `.fai` index is used, if there is one that is newer) and only
-    the bases asked for are read. A gzipped file has no random access and is held in memory.
+    the bases asked for are read. A gzipped file has no random access and is held in memory, `largest`
+    bytes at most.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, largest: int = LARGEST) -> None:
         self.path = Path(path)
         self._whole: dict[str, str] | None = None
         self._index: dict[str, tuple[int, int, int, int]] = {}  # length, offset, bases per line, bytes per line
@@ -394,7 +434,7 @@ class Genome:
         except OSError as error:
             raise SequenceError(f"{path}: cannot be read ({error.strerror}); check the path.") from None
         if gzipped:
-            records = read_fasta(self.path)
+            records = read_fasta(self.path, largest=largest)
             self._whole = dict(zip(records.names, records.letters, strict=True))
             self.lengths = {name: len(letters) for name, letters in self._whole.items()}
             return
@@ -453,26 +493,34 @@ class Genome:
         letters = text.replace(b"\r", b"").replace(b"\n", b"").decode("latin-1")
         return checked_bases(letters, f"{self.path}, {chrom}:{start}-{end}", chrom)
 
+    def padded(self, chrom: str, start: int, end: int) -> str:
+        """As `fetch`, with N beyond the ends of the chromosome."""
+        length = self.lengths[chrom]
+        inside = self.fetch(chrom, max(0, start), min(end, length)) if start < length and end > 0 else ""
+        return ("N" * max(0, min(-start, end - start)) + inside).ljust(end - start, "N")
 
-def read_npz(path: str | Path, key: str | None = None) -> Sequences:
+
+def read_npz(path: str | Path, key: str | None = None, *, largest: int = LARGEST) -> Sequences:
     """Sequences from a one-hot array in an NPZ or NPY file, (sequence, 4, position) or (sequence, position, 4).
 
     Without `key`, the array called `onehot`, `sequences`, `x` or `arr_0` is read, or else the first one; an array
-    `names` holds their names.
+    `names` holds their names. A file that unpacks to more than `largest` bytes is refused.
     """
     path = Path(path)
     try:
-        loaded = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, zlib.error) as error:
+        arrays = read_arrays(path, largest=largest)
+    except TooLarge:
+        raise
+    except (OSError, ValueError) as error:
         raise SequenceError(f"{path}: not a readable NPZ or NPY file ({error}).") from None
-    arrays = {"arr_0": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
     names = [str(name) for name in arrays.pop("names")] if "names" in arrays else None
     if key is None:
         known = [name for name in ("onehot", "sequences", "x", "arr_0") if name in arrays]
         key = known[0] if known else next(iter(arrays), "")
     if key not in arrays:
         raise SequenceError(f"{path}: no array {key!r}; it holds {', '.join(arrays) or 'nothing'}.")
-    return from_onehot(arrays[key], names, source=str(path))
+    several = len(arrays) > 1
+    return from_onehot(arrays[key], names, source=f"{path}, array {key!r}" if several else str(path))
 
 
 def from_onehot(onehot: npt.ArrayLike, names: Sequence[str] | None = None, source: str = "array") -> Sequences:

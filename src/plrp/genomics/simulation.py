@@ -22,7 +22,7 @@ from plrp.files import new_folder
 
 from .motifs import Motif, read_motifs, write_meme
 from .motifs import motifs as as_motifs
-from .sequences import OneHot, SequenceError, Sequences, encode, open_text, read_bed, read_fasta, write_fasta
+from .sequences import OneHot, SequenceError, Sequences, encode, open_text, read_bed, read_fasta, tab_line, write_fasta
 
 Task = Literal["classes", "presence", "and", "or", "xor"]
 TASKS: tuple[Task, ...] = ("classes", "presence", "and", "or", "xor")
@@ -68,7 +68,7 @@ class Plantings:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Simulated:
     """Sequences with labels and ground truth.
 
@@ -87,6 +87,15 @@ class Simulated:
 
     def __len__(self) -> int:
         return len(self.letters)
+
+    def __repr__(self) -> str:
+        counts = np.bincount(self.labels, minlength=len(self.class_names))
+        classes = ", ".join(f"{name} ({n})" for name, n in zip(self.class_names, counts, strict=True))
+        sites = len(self.plantings)
+        return (
+            f"Simulated: {len(self)} sequences of {self.length} bases, {sites} planted site{'s' * (sites != 1)}; "
+            f"labels {classes}"
+        )
 
     @property
     def length(self) -> int:
@@ -135,12 +144,12 @@ class Simulated:
             strands = np.where(sites.strand < 0, "-", "+")
             (part / "motifs.bed").write_text(
                 "".join(
-                    f"{self.names[s]}\t{a}\t{b}\t{self.motifs[m].name}\t0\t{d}\n"
+                    tab_line(self.names[s], a, b, self.motifs[m].name, 0, d)
                     for s, a, b, m, d in zip(sites.sequence, sites.start, sites.end, sites.motif, strands, strict=True)
                 )
             )
             (part / "labels.tsv").write_text(
-                "name\tlabel\n" + "".join(f"{n}\t{v}\n" for n, v in zip(self.names, self.labels, strict=True))
+                "name\tlabel\n" + "".join(tab_line(n, v) for n, v in zip(self.names, self.labels, strict=True))
             )
             write_meme(part / "motifs.meme", self.motifs)
             about = {"settings": self.settings, "class_names": self.class_names}

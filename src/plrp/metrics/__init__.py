@@ -1,43 +1,64 @@
 """How good is an explanation? Torch, batched, on any device; every score depends on its own sample only.
 
-- sparsity: `gini`, `entropy`, `hoyer`, `nonzero`
+- sparsity: `gini`, `entropy`, `hoyer`, `nonzero`; `spanning_tree_compactness`
 - localization: `relevance_mass_accuracy`, `relevance_rank_accuracy`, `pointing_game`, `top_k_intersection`
 - robustness: `local_lipschitz`, `max_sensitivity`, of an `Explainer` or any function from inputs to relevance
-- faithfulness: `pixel_flipping` (a `FlippingCurve`), with the preset `INNVESTIGATE`
-- randomization: `model_randomization` (a `Randomization`), compared by `spearman`, `pearson`, `cosine`
+- faithfulness: `pixel_flipping` (a `FlippingCurve`), with the preset `INNVESTIGATE`; `deletion`, `insertion`, `road`,
+  `symmetric_relevance_gain`, `infidelity`
+- the truth: `occlusion`, `mutagenesis`, and the `agreement` of relevance with either
+- randomization: `model_randomization` (a `Randomization`), `efficient_randomization` (eMPRT),
+  `smooth_randomization` (sMPRT), compared by `spearman`, `pearson`, `cosine`
 - all of it in one table: `evaluate`
 """
 
+from .compactness import spanning_tree_compactness
+from .effects import EffectAgreement, agreement, infidelity, mutagenesis, occlusion
 from .evaluation import evaluate
 from .explainer import Explainer
 from .faithfulness import INNVESTIGATE, FlippingCurve, pixel_flipping
+from .imputation import impute, linear_imputation
 from .localization import pointing_game, relevance_mass_accuracy, relevance_rank_accuracy, top_k_intersection
 from .maps import pool_channels
-from .randomization import Randomization, model_randomization
+from .randomization import Randomization, efficient_randomization, model_randomization, smooth_randomization
+from .removal import deletion, insertion, road, symmetric_relevance_gain
 from .robustness import local_lipschitz, max_sensitivity
 from .similarity import cosine, pearson, spearman
 from .sparsity import entropy, gini, hoyer, nonzero
 
 __all__ = [
     "INNVESTIGATE",
+    "EffectAgreement",
     "Explainer",
     "FlippingCurve",
     "Randomization",
+    "agreement",
     "cosine",
+    "deletion",
+    "efficient_randomization",
     "entropy",
     "evaluate",
     "gini",
     "hoyer",
+    "impute",
+    "infidelity",
+    "insertion",
+    "linear_imputation",
     "local_lipschitz",
     "max_sensitivity",
     "model_randomization",
+    "mutagenesis",
     "nonzero",
+    "occlusion",
     "pearson",
     "pixel_flipping",
     "pointing_game",
     "pool_channels",
     "relevance_mass_accuracy",
     "relevance_rank_accuracy",
+    "road",
+    "smooth_randomization",
+    "spanning_tree_compactness",
     "spearman",
+    "symmetric_relevance_gain",
     "top_k_intersection",
 ]

@@ -26,7 +26,7 @@ class Explainer:
     """
 
     model: nn.Module
-    composite: str | Composite = "epsilon-plus-flat"
+    composite: str | Composite = "auto"
     pruning: Pruning | None = None
 
     def __call__(self, inputs: Tensor, target: Target = None) -> Tensor:

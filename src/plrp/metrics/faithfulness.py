@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .maps import Pooling, as_map, check_finite, pool_channels, wide_dtype
-from .regions import Layout
+from .maps import Pooling, wide_dtype
+from .regions import Layout, relevance_of_regions
 from .replacements import Perturbation, Replacement
 from .scores import Model, Target, chunks, fix_target, for_rows, predict, score
 from .seeded import permutation
@@ -145,7 +145,7 @@ def pixel_flipping(
         raise ValueError(f"batch_size must be positive; got {batch_size}.")
     inputs = inputs.detach()
     layout = Layout(inputs, region, channels, edges)
-    ranking = _ranking(_relevance_of_regions(layout, relevance, aggregate, len(inputs)), ties, seed)
+    ranks = ranking(relevance_of_regions(layout, relevance, aggregate, len(inputs)), ties, seed)
     replacement = Replacement(perturbation, noise_std, blur_sigma, flip_channels, seed)
     replacement.check(layout, inputs)
     counts = _step_counts(layout.regions.count, steps, spacing, until)
@@ -157,7 +157,7 @@ def pixel_flipping(
         here = inputs[rows]
         baseline = replacement.of(here, layout, rows, len(inputs))
         for which in orders:
-            rank = layout.regions.spread(ranking[which][rows, None])
+            rank = layout.regions.spread(ranks[which][rows, None])
             curves[which][rows] = _scores(
                 model, layout, here, baseline, rank, counts, for_rows(target, rows), score_as, batch_size
             )
@@ -166,52 +166,19 @@ def pixel_flipping(
 
     flipped = torch.tensor(counts, device=inputs.device, dtype=wide_dtype(inputs)) / layout.regions.count
     curve, least = curves[orders[0]], curves.get("least") if order == "both" else None
-    auc = _mean_height(curve, flipped)
+    auc = mean_height(curve, flipped)
     return FlippingCurve(
         flipped=flipped,
         curve=curve,
         auc=auc,
         aopc=(curve[:, :1] - curve).mean(1),
-        tied=ranking["tied"],
+        tied=ranks["tied"],
         least_first=least,
-        symmetric_relevance_gain=None if least is None else _mean_height(least, flipped) - auc,
+        symmetric_relevance_gain=None if least is None else mean_height(least, flipped) - auc,
     )
 
 
-def _relevance_of_regions(layout: Layout, relevance: Any, aggregate: str, batch: int) -> Tensor:
-    """One number per region, (batch, regions), in the wide dtype."""
-    values = as_map(relevance, None)
-    values = values.to(layout.regions.number.device, wide_dtype(values))
-    if len(values) != batch:
-        raise ValueError(f"{len(values)} relevance maps for {batch} inputs: pass one per sample.")
-    if tuple(values.shape[1:]) == layout.shape:
-        if layout.has_channels and layout.channels is not None:
-            values = pool_channels(values, layout.channels)[:, None]
-        else:
-            values = layout.fold(values)
-    elif layout.channels is not None and tuple(values.shape[1:]) in (
-        layout.folded[1:],
-        (1, *layout.folded[1:]),
-    ):
-        values = values.reshape(len(values), 1, *layout.folded[1:])
-    else:
-        raise ValueError(
-            f"relevance of shape {tuple(values.shape)} does not fit samples of shape {layout.shape}: "
-            "it needs the inputs' shape, or (batch, *space) with channels pooled."
-        )
-    check_finite(values.flatten(1).sum(1))
-    if aggregate == "sum":
-        return layout.regions.sums(values)[:, 0]
-    if aggregate == "mean":
-        return layout.regions.means(values)[:, 0]
-    if aggregate == "max":
-        flat = layout.regions.to_positions(values)[:, 0]
-        lowest = flat.new_full((len(flat), layout.regions.count), -torch.inf)
-        return lowest.scatter_reduce_(1, layout.regions.number.flatten().expand_as(flat), flat, "amax")
-    raise ValueError(f"unknown aggregate {aggregate!r}: choose 'sum', 'mean' or 'max'.")
-
-
-def _ranking(per_region: Tensor, ties: Literal["stable", "random"], seed: int) -> dict[str, Tensor]:
+def ranking(per_region: Tensor, ties: Literal["stable", "random"], seed: int) -> dict[str, Tensor]:
     """For each order, every region's place in it (batch, regions); and `tied`, the share of ties (batch,)."""
     if ties == "stable":
         shuffle = torch.arange(per_region.shape[1], device=per_region.device)
@@ -276,6 +243,6 @@ def _step_counts(
     return sorted({0, *np.rint(places).astype(int).tolist()})
 
 
-def _mean_height(curve: Tensor, flipped: Tensor) -> Tensor:
+def mean_height(curve: Tensor, flipped: Tensor) -> Tensor:
     """Area under the curve by the trapezoidal rule, over the width of the flipped share."""
     return torch.trapezoid(curve, flipped, dim=1) / (flipped[-1] - flipped[0])

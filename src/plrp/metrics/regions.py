@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .maps import Pooling
+from .maps import Pooling, as_map, check_finite, pool_channels, wide_dtype
 
 
 @dataclass(frozen=True)
@@ -111,3 +111,36 @@ class Layout:
     def fold(self, inputs: Tensor) -> Tensor:
         """The inputs (batch, ...) as (batch, channel, *space)."""
         return inputs.reshape(len(inputs), *self.folded)
+
+
+def relevance_of_regions(layout: Layout, relevance: Any, aggregate: str, batch: int) -> Tensor:
+    """One number per region, (batch, regions), in the wide dtype."""
+    values = as_map(relevance, None)
+    values = values.to(layout.regions.number.device, wide_dtype(values))
+    if len(values) != batch:
+        raise ValueError(f"{len(values)} relevance maps for {batch} inputs: pass one per sample.")
+    if tuple(values.shape[1:]) == layout.shape:
+        if layout.has_channels and layout.channels is not None:
+            values = pool_channels(values, layout.channels)[:, None]
+        else:
+            values = layout.fold(values)
+    elif layout.channels is not None and tuple(values.shape[1:]) in (
+        layout.folded[1:],
+        (1, *layout.folded[1:]),
+    ):
+        values = values.reshape(len(values), 1, *layout.folded[1:])
+    else:
+        raise ValueError(
+            f"relevance of shape {tuple(values.shape)} does not fit samples of shape {layout.shape}: "
+            "it needs the inputs' shape, or (batch, *space) with channels pooled."
+        )
+    check_finite(values.flatten(1).sum(1))
+    if aggregate == "sum":
+        return layout.regions.sums(values)[:, 0]
+    if aggregate == "mean":
+        return layout.regions.means(values)[:, 0]
+    if aggregate == "max":
+        flat = layout.regions.to_positions(values)[:, 0]
+        lowest = flat.new_full((len(flat), layout.regions.count), -torch.inf)
+        return lowest.scatter_reduce_(1, layout.regions.number.flatten().expand_as(flat), flat, "amax")
+    raise ValueError(f"unknown aggregate {aggregate!r}: choose 'sum', 'mean' or 'max'.")

@@ -1,6 +1,6 @@
 """A user's model by name, file or checkpoint, and what it needs: weights, class names, preprocessing.
 
-- a model by name: `load` (a `LoadedModel`), `imagenet_categories`
+- a model by name: `load` (a `LoadedModel`), `imagenet_categories`, `published_categories`
 - weights from a file: `load_weights`, `read_state_dict`
 - how it wants photographs: `Preprocessing`
 """
@@ -14,7 +14,7 @@ from plrp.lazy import lazily
 if TYPE_CHECKING:
     from .checkpoints import CheckpointError, load_weights, read_state_dict
     from .downloads import DownloadError
-    from .loading import LoadedModel, ModelError, imagenet_categories, load
+    from .loading import LoadedModel, ModelError, imagenet_categories, load, published_categories
     from .preprocessing import Preprocessing
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "imagenet_categories",
     "load",
     "load_weights",
+    "published_categories",
     "read_state_dict",
 ]
 
@@ -34,7 +35,7 @@ __getattr__, __dir__ = lazily(
     {
         "checkpoints": ("CheckpointError", "load_weights", "read_state_dict"),
         "downloads": ("DownloadError",),
-        "loading": ("LoadedModel", "ModelError", "imagenet_categories", "load"),
+        "loading": ("LoadedModel", "ModelError", "imagenet_categories", "load", "published_categories"),
         "preprocessing": ("Preprocessing",),
     },
 )

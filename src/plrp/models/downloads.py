@@ -10,12 +10,15 @@ import urllib.error
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from plrp.progress import progress
 
 ATTEMPTS = 3  # a broken connection is resumed where it broke off
 TIMEOUT = 30  # seconds without a byte
+INSECURE = "PLRP_MIRROR_INSECURE"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CHUNK = 1 << 18
 _HASH_IN_NAME = re.compile(r"-([0-9a-f]{8,64})\.\w+$")  # resnet50-11ad3fa6.pth: the first digits of the SHA-256
 
@@ -27,8 +30,9 @@ class DownloadError(OSError):
 def fetch(url: str, folder: str | Path, *, mirror: str | None = None, quiet: bool = False) -> Path:
     """The file of a URL in `folder`, downloaded if it is not there yet.
 
-    Where the file's name carries its SHA-256, as torchvision's do, the content is checked against it.
-    `mirror` (or the environment variable PLRP_MIRROR) is a base address that has files of the same names.
+    Where the file's name carries its SHA-256, as torchvision's do, the content is checked against its first digits.
+    `mirror` (or the environment variable PLRP_MIRROR) is a base address that has files of the same names: `https:`, or
+    this machine's own. PLRP_MIRROR_INSECURE=1 takes `http:` and `file:` as well.
     """
     name = Path(urlsplit(url).path).name
     target = Path(folder) / name
@@ -40,6 +44,7 @@ def fetch(url: str, folder: str | Path, *, mirror: str | None = None, quiet: boo
     mirror = mirror or os.environ.get("PLRP_MIRROR")
     if mirror:
         url = f"{mirror.rstrip('/')}/{name}"
+    _check_address(url)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, part = tempfile.mkstemp(prefix=f".{name}.", suffix=".part", dir=target.parent)
     os.close(handle)
@@ -54,6 +59,28 @@ def fetch(url: str, folder: str | Path, *, mirror: str | None = None, quiet: boo
     return target
 
 
+def _check_address(url: str) -> None:
+    """Refuse what others can change on its way, or what is no download at all, unless that was asked for."""
+    parts = urlsplit(url)
+    here = parts.scheme == "http" and parts.hostname in LOOPBACK
+    if parts.scheme == "https" or here:
+        return
+    if parts.scheme in ("http", "file") and os.environ.get(INSECURE) == "1":
+        return
+    raise DownloadError(
+        f"{url} is not downloaded from: weights come by https. {INSECURE}=1 in the environment allows http: and file: "
+        "addresses of a mirror that you trust."
+    )
+
+
+class _NoDowngrade(urllib.request.HTTPRedirectHandler):
+    """Follows a server to another address only where that would have been taken in the first place."""
+
+    def redirect_request(self, request: Any, answer: Any, code: int, message: str, headers: Any, url: str) -> Any:
+        _check_address(url)
+        return super().redirect_request(request, answer, code, message, headers, url)
+
+
 def _download(url: str, part: Path, quiet: bool) -> None:
     for attempt in range(1, ATTEMPTS + 1):
         have = part.stat().st_size
@@ -61,7 +88,7 @@ def _download(url: str, part: Path, quiet: bool) -> None:
             request = urllib.request.Request(url, headers={"User-Agent": "plrp"})
             if have:
                 request.add_header("Range", f"bytes={have}-")
-            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            with urllib.request.build_opener(_NoDowngrade).open(request, timeout=TIMEOUT) as answer:
                 if have and answer.status != 206:  # the server starts over
                     have = 0
                 length = answer.headers.get("Content-Length")
@@ -89,6 +116,8 @@ def _download(url: str, part: Path, quiet: bool) -> None:
             raise DownloadError(
                 f"{url} could not be downloaded: the server answered {error.code} {error.reason}."
             ) from error
+        except DownloadError:
+            raise
         except (OSError, HTTPException) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
         if attempt == ATTEMPTS:

@@ -9,13 +9,17 @@ load("networks.py:build", weights="best.pt")      what the function `build` in y
 from __future__ import annotations
 
 import importlib.util
+import os
+import pickle
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 from torch import nn
@@ -26,6 +30,7 @@ from plrp.spelling import close_names
 from .checkpoints import load_weights, read_state_dict
 from .downloads import fetch
 from .preprocessing import Preprocessing
+from .sources import imported_modules, installed
 
 _FILE = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 
@@ -81,13 +86,47 @@ def imagenet_categories() -> tuple[str, ...]:
     return tuple(torchvision.models.ResNet50_Weights.DEFAULT.meta["categories"])
 
 
-def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | None, quiet: bool) -> LoadedModel:
+def published_categories(
+    name: str, *, weights: str | Path | None = None, num_classes: int | None = None
+) -> tuple[str, ...] | None:
+    """The class names that `load` would give a torchvision model with published weights, without loading it."""
+    if _FILE.match(name) or (":" in name and not name.startswith("torchvision:")):
+        return None
+    try:
+        published, default = _published(name.removeprefix("torchvision:"))
+    except ModelError:
+        return None
+    if weights is not None and str(weights) not in published:
+        return None
+    entry = default if weights is None else published[str(weights)]
+    categories = tuple(entry.meta["categories"])
+    return categories if num_classes in (None, len(categories)) else None
+
+
+def published_file(name: str, weights: str | None = None) -> str:
+    """The file of a torchvision model's published weights: which they are may change with torchvision's version.
+
+    Its name holds the first digits of its checksum.
+    """
+    published, default = _published(name.removeprefix("torchvision:"))
+    if weights is not None and weights not in published:
+        raise ModelError(f"the weights {weights} are neither a file nor published ({', '.join(published)}, random).")
+    return Path(urlsplit((published[weights] if weights else default).url).path).name
+
+
+def _published(name: str) -> tuple[dict[str, Any], Any]:
+    """The published weights of a torchvision model by name, and which of them is the default."""
     torchvision = _torchvision()
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
         raise ModelError(f"torchvision has no model {name!r}{_did_you_mean(name, known)}.")
-    published = {entry.name: entry for entry in torchvision.models.get_model_weights(name)}
-    default = torchvision.models.get_model_weights(name).DEFAULT
+    entries = torchvision.models.get_model_weights(name)
+    return {entry.name: entry for entry in entries}, entries.DEFAULT
+
+
+def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | None, quiet: bool) -> LoadedModel:
+    torchvision = _torchvision()
+    published, default = _published(name)
     options = {} if num_classes is None else {"num_classes": num_classes}
     spec = f"torchvision:{name}"
     if weights is None or str(weights) in published:
@@ -99,7 +138,14 @@ def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | 
             )
         # In torchvision's own cache its builder finds the file, and does the rest.
         fetch(entry.url, Path(torch.hub.get_dir()) / "checkpoints", quiet=quiet)
-        module = torchvision.models.get_model(name, weights=entry)
+        with _tensors_only():
+            try:
+                module = torchvision.models.get_model(name, weights=entry)
+            except pickle.UnpicklingError as error:
+                raise ModelError(
+                    f"{Path(urlsplit(entry.url).path).name} in torch's cache is refused: it would run code on loading. "
+                    "Delete it, and it will be downloaded again."
+                ) from error
         return LoadedModel(module, spec, entry.name, *_facts(entry, len(entry.meta["categories"])))
     if str(weights) == "random":
         module = _with_fixed_seed(lambda: torchvision.models.get_model(name, weights=None, **options))
@@ -150,7 +196,8 @@ def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -
         raise ModelError(f"timm has no model {name!r}{_did_you_mean(name, known)}.")
     options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
     try:
-        module = _with_fixed_seed(lambda: timm.create_model(name, pretrained=weights is None, **options))
+        with _tensors_only():
+            module = _with_fixed_seed(lambda: timm.create_model(name, pretrained=weights is None, **options))
     except Exception as error:  # timm and the hub raise many kinds: no connection, no published weights, bad name
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"timm could not build {name}: {reason}") from error
@@ -173,10 +220,15 @@ def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -
 
 
 def _from_file(file: Path, name: str, weights: str | Path | None) -> LoadedModel:
-    source = _import_file(file)
+    with imported_file(file) as source:
+        return _from_module(source, file, name, weights)
+
+
+def _from_module(source: ModuleType, file: Path, name: str, weights: str | Path | None) -> LoadedModel:
     factory = getattr(source, name, None)
     if factory is None:
-        raise ModelError(f"{file} has no {name!r}{_did_you_mean(name, [n for n in vars(source) if n[0] != '_'])}.")
+        own = [n for n, value in vars(source).items() if getattr(value, "__module__", None) == source.__name__]
+        raise ModelError(f"{file} has no {name!r}{_did_you_mean(name, own)}.")
     if weights is not None and str(weights) != "random" and not Path(weights).is_file():
         raise ModelError(f"the weights {weights} do not exist.")
     try:
@@ -197,23 +249,85 @@ def _from_file(file: Path, name: str, weights: str | Path | None) -> LoadedModel
     )
 
 
-def _import_file(file: Path) -> ModuleType:
-    """The module of a Python file, which may import the files beside it."""
+@contextmanager
+def imported_file(file: Path) -> Iterator[ModuleType]:
+    """The module of a Python file, which may import the files beside it.
+
+    Modules of the program that bear the names of such files are out of the way meanwhile, and back afterwards.
+    """
     if not file.is_file():
         raise ModelError(f"{file} does not exist.")
     spec = importlib.util.spec_from_file_location(f"plrp_user_{file.stem}", file)
     assert spec is not None
-    assert spec.loader is not None
     source = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = source  # dataclasses and pickle look a module up by its name
-    sys.path.insert(0, str(file.resolve().parent))
+    displaced = _forget_others(file)
     try:
-        spec.loader.exec_module(source)
+        _execute(file, source)
+        yield source
+    finally:
+        _ours.update({name: sys.modules[name] for name in imported_modules(file) if name in sys.modules})
+        sys.modules.update(displaced)
+
+
+def _execute(file: Path, source: ModuleType) -> None:
+    folder, bytecode = str(file.resolve().parent), sys.dont_write_bytecode
+    sys.path.insert(0, folder)
+    # Compiled here, and nothing compiled is stored: Python takes a stored version for current by its second and size.
+    sys.dont_write_bytecode = True
+    try:
+        exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), vars(source))
     except Exception as error:
         raise ModelError(f"{file} could not be imported: {type(error).__name__}: {error}") from error
     finally:
-        sys.path.remove(str(file.resolve().parent))
-    return source
+        sys.dont_write_bytecode = bytecode
+        sys.path.remove(folder)
+
+
+_imported: dict[str, tuple[Path, bytes]] = {}
+"""What a file beside a model held when a model last imported it, by the module's name."""
+
+_ours: dict[str, ModuleType] = {}
+"""The modules that models imported last, by name; others of these names are the program's own."""
+
+
+def _forget_others(file: Path) -> dict[str, ModuleType]:
+    """Have modules beside a model imported anew where another model's, or older ones, bear their names.
+
+    Returns the modules of the program itself that this displaced.
+    """
+    modules = {name: (path, path.read_bytes()) for name, (_, path) in imported_modules(file).items()}
+
+    def stale(name: str) -> bool:
+        there = getattr(sys.modules.get(name), "__file__", None)
+        if there is None or installed(Path(there)):
+            return False
+        return Path(there).resolve() != modules[name][0] or _imported.get(name, modules[name]) != modules[name]
+
+    displaced = {}
+    if any(map(stale, modules)):  # all of them: each may hold something of another
+        for name in modules:
+            there = sys.modules.pop(name, None)
+            if there is not None and there is not _ours.get(name):
+                displaced[name] = there
+    _imported.update(modules)
+    importlib.invalidate_caches()
+    return displaced
+
+
+@contextmanager
+def _tensors_only() -> Iterator[None]:
+    """Have torch load nothing but tensors, also where a library asks it to load anything a pickle holds."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _with_fixed_seed(build: Callable[[], nn.Module]) -> nn.Module:

@@ -20,19 +20,22 @@ from typing import Any
 from .crew import Crew, Hand, Watch
 from .parts import WORKER_DIED, Failure, Work
 
+BEGIN = "import sys; sys.path[:] = filter(None, sys.path); from plrp.runs.worker import main; main()"
+"""A worker's program. `python -m` would import whatever lies in the current folder in place of an installed module."""
+
 TRIES = 2
 """Attempts at a part whose process died. One that raised an error would raise it again, and is given up at once."""
 
 
 class _Process(Hand):
-    """A process of `plrp.runs.worker`."""
+    """A process of `plrp.runs.worker`, which imports nothing from the current folder."""
 
     node = "this machine"
 
     def __init__(self, work: Work, threads: int, heard: queue.SimpleQueue[Any]) -> None:
         count = str(threads)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "plrp.runs.worker"],
+            [sys.executable, "-c", BEGIN],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -122,4 +125,5 @@ def cores() -> int:
 def _python_path() -> str:
     """Where this process found plrp, so that a worker finds the same."""
     root = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join(filter(None, [root, *folders]))  # an empty entry is the current folder

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
+import stat
 import tempfile
 import uuid
 from abc import ABC, abstractmethod
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from plrp.errors import UsageError
-from plrp.files import UNFINISHED, new_file
+from plrp.files import UNFINISHED, new_file, unfinished, writable
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "r2", "memory"})
@@ -71,8 +73,11 @@ class Place(ABC):
         """Keep other processes from doing the same work at the same time, where the place can."""
         return nullcontext()
 
-    def tidy(self) -> None:
-        """Remove what killed writers left behind, where they leave anything. Only while nobody else writes."""
+    def tidy(self, own: re.Pattern[str]) -> None:
+        """Remove what killed writers left of the files that `own` names. Only while nobody else writes.
+
+        Other files stay, whatever they are called, and what lies behind symbolic links stays too.
+        """
         return None
 
     @property
@@ -127,8 +132,13 @@ class Folder(Place):
         return (self.path / name).is_file()
 
     def remove(self, name: str) -> None:
-        """Delete a file."""
-        (self.path / name).unlink(missing_ok=True)
+        """Delete a file; one behind a symbolic link stays, and is written over."""
+        if not self._linked((self.path / name).parent):
+            (self.path / name).unlink(missing_ok=True)
+
+    def _linked(self, folder: Path) -> bool:
+        """Whether a folder of the run is a symbolic link to elsewhere."""
+        return folder != self.path and folder.is_symlink()
 
     @contextmanager
     def lock(self, shard: tuple[int, int] = (1, 1)) -> Iterator[None]:
@@ -138,21 +148,20 @@ class Folder(Place):
         except ImportError:  # on Windows: parts are whole whoever writes them, but work may be done twice
             yield
             return
-        self.path.mkdir(parents=True, exist_ok=True)
+        with writable(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
         index, count = shard
         wanted = [(".lock", fcntl.LOCK_EX if count == 1 else fcntl.LOCK_SH)]
         if count > 1:
             wanted.append((f".lock-{index}-of-{count}", fcntl.LOCK_EX))
-        held = []
+        held: list[int] = []
         try:
             for name, kind in wanted:
-                stream = (self.path / name).open("a+")
-                held.append(stream)
+                held.append(_open_lock(self.path / name))
                 try:
-                    fcntl.flock(stream, kind | fcntl.LOCK_NB)
+                    fcntl.flock(held[-1], kind | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    stream.seek(0)
-                    owner = stream.read()
+                    owner = _owner(held[-1])
                     raise RunError(
                         f"another process works on {self.path}{f' ({owner})' if owner else ''}: wait for it, or share "
                         "the work between processes with --shard 1/2, --shard 2/2."
@@ -162,20 +171,55 @@ class Folder(Place):
                         raise
             # Tells the process that is refused whom to look for; a full disk is no reason to stop here.
             with suppress(OSError):
-                held[-1].truncate(0)
-                held[-1].write(f"process {os.getpid()} on {socket.gethostname()}")
-                held[-1].flush()
+                _sign(held[-1])
             yield
         finally:
-            for stream in held:
+            for handle in held:
                 with suppress(OSError):  # what could not be written to a full disk
-                    stream.close()
+                    os.close(handle)
 
-    def tidy(self) -> None:
+    def tidy(self, own: re.Pattern[str]) -> None:
         """Remove unfinished files of writers that were killed."""
-        for folder in (self.path, self.path / "parts", self.path / "maps"):
-            for path in folder.glob(f".*{UNFINISHED}*"):
-                path.unlink(missing_ok=True)
+        for folder in ("", "parts", "maps"):
+            if not self._linked(self.path / folder) and (self.path / folder).is_dir():
+                for path in (self.path / folder).iterdir():
+                    name = unfinished(path.name)
+                    if name is not None and own.fullmatch(f"{folder}/{name}" if folder else name):
+                        path.unlink(missing_ok=True)
+
+
+def _open_lock(path: Path) -> int:
+    """A handle on a lock file, which is made if it is not there: a file of its own, not a link to another."""
+    try:
+        with writable(path):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise WrongPlace(f"{path} is a link, a folder or a device, not a lock of ours: remove it.") from None
+        raise
+    about = os.fstat(handle)
+    if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+        os.close(handle)
+        raise WrongPlace(f"{path} is a link, a folder or a device, not a lock of ours: remove it.")
+    return handle
+
+
+_OWNER = re.compile(r"process \d+ on [^\n]{1,255}")
+
+
+def _owner(handle: int) -> str:
+    """Who holds a lock, by what stands in it; nothing where that is not of our writing."""
+    with suppress(OSError):
+        text = os.pread(handle, 300, 0).decode("utf-8", "replace")
+        return text if _OWNER.fullmatch(text) else ""
+    return ""
+
+
+def _sign(handle: int) -> None:
+    """Write who holds a lock, into an empty file or over an earlier holder: anything else is left as it is."""
+    if os.fstat(handle).st_size == 0 or _owner(handle):
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
 
 class Bucket(Place):
@@ -224,7 +268,11 @@ class Bucket(Place):
         """Send content to its name directly, or under another name and move it."""
         path = self._path(name)
         if self.protocol in OBJECT_STORES:
-            send(path)
+            try:
+                with self._reached():
+                    send(path)
+            except FileNotFoundError as error:
+                raise WrongPlace(f"{self.url} cannot be written ({_sentence(error)}): make the bucket first.") from None
             return
         folder, _, last = path.rpartition("/")
         self.files.makedirs(folder, exist_ok=True)
@@ -255,28 +303,44 @@ class Bucket(Place):
     def _entries(self, folder: str) -> list[dict[str, Any]]:
         self.files.invalidate_cache()  # others write there too
         try:
-            return list(self.files.ls(self._path(folder), detail=True))
+            with self._reached():
+                return list(self.files.ls(self._path(folder), detail=True))
         except FileNotFoundError:
             return []
 
     def exists(self, name: str) -> bool:
         """Whether there is a file or an object of that name."""
         self.files.invalidate_cache()
-        return bool(self.files.isfile(self._path(name)))
+        with self._reached():
+            return bool(self.files.isfile(self._path(name)))
 
     def remove(self, name: str) -> None:
         """Delete a file or an object."""
         with suppress(FileNotFoundError):
             self.files.rm_file(self._path(name))
 
-    def tidy(self) -> None:
+    def tidy(self, own: re.Pattern[str]) -> None:
         """Remove unfinished files of writers that were killed."""
         for folder in ("", "parts", "maps"):
-            with suppress(FileNotFoundError):
-                for entry in self.files.ls(self._path(folder), detail=True):
-                    last = entry["name"].rpartition("/")[2]
-                    if last.startswith(".") and last.endswith(UNFINISHED):
+            for entry in self._entries(folder):
+                name = unfinished(_last(entry))
+                if entry["type"] == "file" and name and own.fullmatch(f"{folder}/{name}" if folder else name):
+                    with suppress(FileNotFoundError):
                         self.files.rm_file(entry["name"])
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Says that the place cannot be used where its library raises what is neither a missing file nor a full disk:
+        no credentials, no permission, no such host; each library has its own kinds.
+        """
+        try:
+            yield
+        except (FileNotFoundError, UsageError, MemoryError):
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise
+            raise WrongPlace(f"{self.url} cannot be used ({_sentence(error)}).") from error
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else str(self.root)
@@ -299,6 +363,11 @@ def refuse_strangers(place: Place, allowed: Collection[str] = ()) -> None:
             f"{place} holds other files ({', '.join(others[:3])}{more}), with which results would be mixed: name a "
             "new or an empty folder."
         )
+
+
+def _sentence(error: Exception) -> str:
+    """What an error says, in a line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _last(entry: dict[str, Any]) -> str:

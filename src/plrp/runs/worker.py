@@ -1,4 +1,4 @@
-"""Makes parts, one after the other: as a process (`python -m plrp.runs.worker`), or as an actor of Ray's.
+"""Makes parts, one after the other: as a process (`local.py` starts it), or as an actor of Ray's.
 
 A process reads JSON lines from standard input, first its work, then one part per line, and answers with JSON lines on
 standard output. What the work needs it loads itself, once. When its input ends, because the process that started it
@@ -97,7 +97,3 @@ def _read(source: TextIO, parts: queue.SimpleQueue[int]) -> None:
     for line in source:
         parts.put(json.loads(line))
     os._exit(0)  # at once: nobody waits for the part under way
-
-
-if __name__ == "__main__":
-    main()

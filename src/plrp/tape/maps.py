@@ -65,6 +65,10 @@ class LinearMap(ABC):
         """x · Wᵀs: what the inputs, in the shape of `like`, receive."""
         return self.transpose(s, weight, like) * x
 
+    def ones(self, x: Tensor) -> Tensor:
+        """Ones in place of x, for rules that ignore it: one position of its first axis, the batch, stands for all."""
+        return x.new_ones(()).expand((1, *x.shape[1:]) if x.dim() > 1 else x.shape)
+
     def to(self, dtype: torch.dtype) -> LinearMap:
         """The same map in another precision (itself where nothing changes)."""
         if self.dtype == dtype and (self.bias is None or self.bias.dtype == dtype):
@@ -74,6 +78,10 @@ class LinearMap(ABC):
     @abstractmethod
     def with_parameters(self, weight: Tensor, bias: Tensor | None) -> LinearMap:
         """The same kind of map with other parameters."""
+
+    def channel_axis(self, dims: int) -> int | None:
+        """The axis of its input, of so many, that it contracts: the channels; None where there is no such axis."""
+        return None
 
     def scaled(self, scale: Tensor, shift: Tensor) -> LinearMap | None:
         """The map followed by `scale · y + shift` per output channel; None where it has no output channels."""
@@ -111,6 +119,10 @@ class LinearMap(ABC):
 
 class Dense(LinearMap):
     """`F.linear`: (..., in) ↦ (..., out) with a weight (out, in)."""
+
+    def channel_axis(self, dims: int) -> int | None:
+        """The last."""
+        return dims - 1
 
     def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Wx + b."""
@@ -152,6 +164,10 @@ class Convolution(LinearMap):
         self.transposed = transposed
         self.output_padding = output_padding or (0,) * len(stride)
         self.extra = extra  # cells that 'same' pads on the far side only (even kernels), last axis first, as F.pad
+
+    def channel_axis(self, dims: int) -> int | None:
+        """The one before the plane."""
+        return dims - len(self.stride) - 1
 
     def apply(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """The convolution of x with the weight."""
@@ -236,6 +252,10 @@ class Replayed(LinearMap):
             leaf = torch.zeros_like(like).requires_grad_()
             output = self.call(leaf, weight)
         return torch.autograd.grad(output, leaf, s)[0]
+
+    def ones(self, x: Tensor) -> Tensor:
+        """Ones in the shape of x: its first axis need not be the batch."""
+        return x.new_ones(()).expand(x.shape)
 
     def with_parameters(self, weight: Tensor, bias: Tensor | None) -> Replayed:
         """The same function with another constant."""

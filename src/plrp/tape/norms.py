@@ -1,9 +1,9 @@
-"""BatchNorms in evaluation mode as what they are: a scale and a shift per channel."""
+"""Norms as what they are to a relevance: affine maps. Of the statistics of a sample only the spread is constant."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,9 +11,75 @@ from torch import Tensor
 from .values import HALF, Op
 
 
-def batch_norm_affine(op: Op) -> tuple[Tensor, Tensor]:
-    """Scale and shift per channel of a BatchNorm in evaluation mode."""
-    return batch_norm_affines([op])[0]
+class Norm(NamedTuple):
+    """y = scale · (x − mean(x)) + shift, where `mean` averages over the numbers that a norm centres together.
+
+    `mean` None: nothing is centred, or by a mean that is a constant and part of the shift.
+    """
+
+    scale: Tensor
+    shift: Tensor
+    mean: Callable[[Tensor], Tensor] | None = None
+
+    def apply(self, x: Tensor) -> Tensor:
+        """The norm at x, with the spread it was made with."""
+        return self.scale * (x if self.mean is None else x - self.mean(x)) + self.shift
+
+    def transpose(self, s: Tensor) -> Tensor:
+        """Aᵀs of the linear map A = diag(scale) · (1 − mean)."""
+        scaled = self.scale * s
+        return scaled if self.mean is None else scaled - self.mean(scaled)
+
+
+def norm_of(op: Op, x: Tensor) -> Norm:
+    """The affine map of a norm that read x."""
+    channels = (1, -1, *(1,) * (x.dim() - 2))
+    if op.kind == "batch_norm":
+        scale, shift = batch_norm_affines([op])[0]
+        return Norm(scale.to(x.dtype).view(channels), shift.to(x.dtype).view(channels))
+    if op.kind in ("layer_norm", "rms_norm"):
+        return _last_axes(op, x)
+    if op.kind == "instance_norm":
+        weight, bias, epsilon = op.argument(3, "weight"), op.argument(4, "bias"), op.argument(7, "eps", 1e-5)
+        if not op.argument(5, "use_input_stats", True):
+            centre, variance = (op.argument(i, n).to(x.dtype) for i, n in ((1, "running_mean"), (2, "running_var")))
+            scale, shift = _with_parameters(variance, epsilon, weight, bias, channels=(-1,))
+            return Norm(scale.view(channels), (shift - centre * scale).view(channels))
+        groups = x.shape[1]
+    else:
+        weight, bias, epsilon = op.argument(2, "weight"), op.argument(3, "bias"), op.argument(4, "eps", 1e-5)
+        groups = op.argument(1, "num_groups")
+
+    def mean(t: Tensor) -> Tensor:
+        grouped = t.reshape(len(t), groups, t.shape[1:].numel() // groups)
+        return grouped.mean(2, keepdim=True).expand_as(grouped).reshape(t.shape)
+
+    scale, shift = _with_parameters(mean((x - mean(x)).square()), epsilon, weight, bias, channels)
+    return Norm(scale, shift, mean)
+
+
+def _last_axes(op: Op, x: Tensor) -> Norm:
+    """LayerNorm and RMSNorm, over the last axes."""
+    shape = op.argument(1, "normalized_shape")
+    axes = tuple(range(-len(shape), 0))
+    weight = op.argument(2, "weight")
+    if op.kind == "rms_norm":
+        epsilon = op.argument(3, "eps")
+        epsilon = torch.finfo(op.inputs[0].dtype).eps if epsilon is None else epsilon
+        return Norm(*_with_parameters(x.square().mean(axes, keepdim=True), epsilon, weight, None, tuple(shape)))
+    bias, epsilon = op.argument(3, "bias"), op.argument(4, "eps", 1e-5)
+    variance = x.var(axes, keepdim=True, unbiased=False)
+    scale, shift = _with_parameters(variance, epsilon, weight, bias, tuple(shape))
+    return Norm(scale, shift, lambda t: t.mean(axes, keepdim=True))
+
+
+def _with_parameters(
+    variance: Tensor, epsilon: float, weight: Tensor | None, bias: Tensor | None, channels: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
+    """Scale and shift of a norm, its parameters in a shape that broadcasts."""
+    scale = (variance + epsilon).rsqrt()
+    scale = scale if weight is None else scale * weight.to(scale.dtype).view(channels)
+    return scale, scale.new_zeros(()) if bias is None else bias.to(scale.dtype).view(channels)
 
 
 def batch_norm_affines(ops: Sequence[Op]) -> list[tuple[Tensor, Tensor]]:

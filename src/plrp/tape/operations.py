@@ -25,7 +25,10 @@ class Family(Enum):
     REARRANGE = "rearrange"  # views, slices, concatenations: relevance follows the elements
     AFFINE = "affine"  # norms with their statistics held constant: ε-rule on scale and shift
     GATE = "gate"  # products: the signal takes all
-    HEAD = "head"  # softmax and log-softmax: fine at the very end and inside gates, else without a rule
+    PRODUCT = "product"  # products of two signals: the composite says how they divide
+    SOFTMAX = "softmax"  # fine at the very end and inside gates; else the composite has a rule for it, or not
+    HEAD = "head"  # log-softmax: fine at the very end, else without a rule
+    EMBEDDING = "embedding"  # a row per token: what all channels of a row hold goes to its token
     CONSTANT = "constant"  # the result does not depend on the values of the input
     UNSUPPORTED = "unsupported"
 
@@ -37,8 +40,8 @@ class Operation(NamedTuple):
     family: Family
     replay: Callable[..., Any]  # the same operation, out of place
     inplace: bool = False
-    rule: Callable[..., Any] | None = None  # a user's own rule, see `register_rule`
-    registered: bool = False
+    rule: Callable[..., Any] | None = None  # a user's own function, see `own_rules.py`
+    registered: bool = False  # whether the rule is a user's own
 
 
 _KINDS: dict[Family, str] = {
@@ -50,7 +53,7 @@ _KINDS: dict[Family, str] = {
         normalize local_response_norm detach clone contiguous to float double half bfloat16 type type_as cpu cuda
         requires_grad_ alias positive nan_to_num""",
     Family.SPLIT: """add sub subtract rsub mean sum avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
-        adaptive_avg_pool2d adaptive_avg_pool3d cumsum fold col2im""",
+        adaptive_avg_pool2d adaptive_avg_pool3d cumsum fold col2im index_add scatter_add""",
     Family.WINNER: """max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices
         max_pool3d_with_indices adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
         adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices
@@ -64,9 +67,10 @@ _KINDS: dict[Family, str] = {
         masked_select masked_fill where tril triu diagonal diag sort topk index_fill copy index_copy scatter
         masked_scatter real resolve_conj as_strided data upsample_nearest atleast_1d atleast_2d atleast_3d glu""",
     Family.AFFINE: """batch_norm layer_norm group_norm instance_norm rms_norm""",
-    Family.GATE: """mul multiply div divide true_divide matmul mm bmm mv addmm baddbmm einsum tensordot
-        scaled_dot_product_attention""",
-    Family.HEAD: """softmax log_softmax softmin""",
+    Family.GATE: """mul multiply div divide true_divide matmul mm bmm mv addmm baddbmm einsum tensordot""",
+    Family.SOFTMAX: """softmax _safe_softmax""",
+    Family.HEAD: """log_softmax softmin""",
+    Family.EMBEDDING: """embedding""",
     Family.CONSTANT: """zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones
         new_empty new_full new_tensor zero fill bernoulli""",
 }
@@ -95,6 +99,7 @@ _SPELLINGS: dict[str, str] = {
     "negative": "neg",
     "absolute": "abs",
     "expit": "sigmoid",
+    "_safe_softmax": "softmax",
 }
 
 _NAMESPACES: tuple[Any, ...] = (torch, torch.Tensor, F, torch._C._nn, torch.special)
@@ -193,14 +198,10 @@ def _dictionary() -> tuple[dict[Any, Operation], dict[str, Operation]]:
 
 
 _BY_FUNCTION, _BY_NAME = _dictionary()
-_REGISTERED: dict[Any, Operation] = {}
 
 
-def lookup(function: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> Operation | None:
+def known_operation(function: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> Operation | None:
     """The operation that a torch function is, or None where plrp knows no rule for it."""
-    registered = _REGISTERED.get(function)
-    if registered is not None:
-        return registered
     known = _BY_FUNCTION.get(function)
     if known is None and isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         packet = function.overloadpacket if isinstance(function, torch._ops.OpOverload) else function
@@ -248,44 +249,6 @@ def _out_of_place(operation: Operation) -> Callable[..., Any]:
     position = _WITH_INPLACE_FLAG[operation.kind]
     plain = _without_inplace(operation.replay)
     return lambda *args, **kwargs: plain(*args[:position], **kwargs)
-
-
-def register_rule(function: Any, rule: Any = None) -> Any:
-    """Teach plrp how relevance passes a function that it does not know.
-
-    `function` is the torch function as the error message names it (`torch.cumprod`, `torch.ops.mylib.op`).
-    `rule` is the name of a known way to pass relevance on:
-
-    - `"pass"`: element by element, relevance stays where it is (activations);
-    - `"proportional"`: in proportion to each input's contribution (functions linear in their inputs);
-    - `"rearrange"`: relevance follows the elements (views, slices, permutations);
-    - `"winner-take-all"`: all to the elements that were selected (maxima);
-    - `"constant"`: the result counts as a constant, no relevance passes;
-
-    or a function `rule(relevance, output, *inputs)` that returns the relevance of each tensor argument that depends on
-    the model's input, in their order, each of its argument's shape. Also usable as a decorator:
-
-    >>> import torch, plrp
-    >>> @plrp.register_rule(torch.sinc)
-    ... def sinc(relevance, output, x):
-    ...     return relevance
-    """
-    if rule is None:
-        return lambda chosen: (register_rule(function, chosen), chosen)[1]
-    name = getattr(function, "__name__", None) or str(function)
-    if callable(rule):
-        _REGISTERED[function] = Operation(name, Family.PASS, function, rule=rule, registered=True)
-        return rule
-    families = {f.value: f for f in (Family.PASS, Family.SPLIT, Family.REARRANGE, Family.WINNER, Family.CONSTANT)}
-    if rule not in families:
-        raise ValueError(f"No rule named {rule!r}: choose one of {', '.join(families)}, or give a function.")
-    _REGISTERED[function] = Operation(name, families[rule], function, registered=True)
-    return rule
-
-
-def unregister_rule(function: Any) -> None:
-    """Forget a rule given to `register_rule`."""
-    _REGISTERED.pop(function, None)
 
 
 def spelled(function: Any) -> str:

@@ -10,21 +10,40 @@ from torch import Tensor
 
 from .maps import Convolution, Dense, Replayed, convolution
 from .operations import Family
-from .values import Op, Value
+from .values import Op, Value, gathered
+
+_INNER_SOFTMAX = "a softmax that is neither the model's last step nor a gate"
+MASKED = -100.0  # a constant summand this negative leaves nothing of what it is added to: causal and padding masks
 
 
 def recognise(op: Op) -> None:
     """Settle what depends on which operands come from the input: layers, shifts and scales, gates."""
+    _recognise_family(op)
+    if op.family is not Family.UNSUPPORTED and _is_complex(op):
+        _refuse(op, "complex numbers, of which relevance knows no imaginary part")
+        op.map = op.signal = None
+
+
+def _is_complex(op: Op) -> bool:
+    """Whether an operation returns complex numbers, or real ones by way of a complex constant."""
+    return any(value.dtype.is_complex for value in op.outputs) or any(
+        constant.is_complex() for constant in gathered(op.args, op.kwargs)
+    )
+
+
+def _recognise_family(op: Op) -> None:
     if op.kind in ("max", "min") and isinstance(op.argument(1, "other"), Tensor | Value):
         op.kind += "imum"  # of two tensors, element by element
-    if op.kind in ("interpolate", "upsample") and str(op.argument(3, "mode", "nearest")).startswith("nearest"):
+    if op.kind == "scatter" and "reduce" in op.kwargs:
+        _refuse(op, "`reduce=` adds or multiplies values that land on one place, which is not a move of elements")
+    elif op.kind in ("interpolate", "upsample") and str(op.argument(3, "mode", "nearest")).startswith("nearest"):
         op.family = Family.REARRANGE
     elif op.family is Family.LAYER:
         _recognise_layer(op)
-    elif op.kind in ("add", "sub", "rsub") and len(op.inputs) == 1:
-        both = [a for a in op.args[:2] if isinstance(a, Value)]
-        if len(both) < 2:
-            op.family = Family.PASS  # a constant shift
+    elif shifts(op):
+        constant = next((a for a in op.terms if not isinstance(a, Value)), None)
+        if not op.inputs[0].above_layer or is_mask(constant):
+            op.family = Family.PASS  # normalisation of the input, or a mask; any other constant takes its share
     elif op.kind in ("mul", "div") and len(op.inputs) == 1 and not _twice(op):
         if op.kind == "div" and not isinstance(op.args[0], Value):
             _refuse(op, "a constant divided by a value that depends on the input")
@@ -34,15 +53,28 @@ def recognise(op: Op) -> None:
         _recognise_matmul(op)
     elif op.family is Family.GATE:
         _recognise_gate(op)
+    elif op.family is Family.SOFTMAX:
+        op.reason = _INNER_SOFTMAX
     elif op.family is Family.HEAD:
-        op.family = Family.UNSUPPORTED
-        op.reason = "a softmax that is neither the model's last step nor a gate"
+        _refuse(op, _INNER_SOFTMAX)
     elif op.kind == "pow" and not (op.args and isinstance(op.args[0], Value)):
         _refuse(op, "a constant raised to a power that depends on the input")
     elif op.family is Family.PASS and len(op.inputs) > 1 and op.rule is None and op.kind not in ("prelu",):
         _refuse(op, "several operands that depend on the input")
     elif op.family is Family.AFFINE and len(op.inputs) > 1:
         _refuse(op, "scale or shift that depend on the input")
+
+
+def shifts(op: Op) -> bool:
+    """Whether an operation adds a constant to the one value that it reads, or subtracts one from the other."""
+    return op.kind in ("add", "sub", "rsub") and len(op.inputs) == 1 and not _twice(op)
+
+
+def is_mask(constant: Any) -> bool:
+    """Whether adding a constant only masks: every number of it is zero, or so negative that nothing is left."""
+    if not isinstance(constant, Tensor):
+        return _number(constant) == 0
+    return not constant.is_complex() and bool(((constant == 0) | (constant <= MASKED)).all())
 
 
 def foldable(op: Op) -> bool:
@@ -77,7 +109,7 @@ def _refuse(op: Op, reason: str) -> None:
 
 
 def _twice(op: Op) -> bool:
-    return sum(isinstance(a, Value) for a in op.args[:2]) == 2
+    return sum(isinstance(a, Value) for a in op.terms) == 2
 
 
 def _recognise_layer(op: Op) -> None:
@@ -87,7 +119,7 @@ def _recognise_layer(op: Op) -> None:
         _refuse(op, "weights that depend on the input")
         return
     if op.kind == "linear":
-        if len(x.shape) < 2:
+        if len(x.shape) < 2 and not x.samples.whole:
             raise _no_batch_axis(x, op.kind)
         op.map = Dense(weight, bias)
         return
@@ -116,18 +148,20 @@ def _recognise_matmul(op: Op) -> None:
     else:
         bias = None
     operands = operands[:2] if op.kind != "einsum" else operands
+    dependent = [isinstance(o, Value) for o in operands]
+    if sum(dependent) > 1:
+        gates = [_from_gate(v) for v in op.inputs]
+        if sum(dependent) == len(gates) == 2 and gates[0] != gates[1]:
+            op.signal = op.inputs[gates.index(False)]
+        else:
+            op.family = Family.PRODUCT
+            op.reason = "a matrix product of two values that depend on the input, neither a softmax or sigmoid"
+        return
+    if op.kind == "einsum" and len(operands) == 1:
+        op.family = Family.REARRANGE if _keeps_elements(op.args[0]) else Family.SPLIT
+        return
     if len(operands) != 2:
         _refuse(op, "more than two operands")
-        return
-    dependent = [isinstance(o, Value) for o in operands]
-    if dependent == [True, True]:
-        if len(op.inputs) == 2:
-            gates = [_from_gate(o) for o in operands]
-            if gates in ([True, False], [False, True]):
-                op.family = Family.GATE
-                op.signal = operands[gates.index(False)]
-                return
-        _refuse(op, "a matrix product of two values that depend on the input, neither a softmax or sigmoid")
         return
     value, weight = (operands[0], operands[1]) if dependent[0] else (operands[1], operands[0])
     first = dependent[0]
@@ -151,60 +185,114 @@ def _recognise_matmul(op: Op) -> None:
         op.map = Replayed(weight, bias, call)
     op.kind = "linear"
     op.family = Family.LAYER
-    if len(value.shape) < 2:
+    if len(value.shape) < 2 and not value.samples.whole:
         raise _no_batch_axis(value, op.kind)
 
 
+def _keeps_elements(equation: str) -> bool:
+    """Whether an einsum of one operand only moves elements: no index is summed or taken twice."""
+    given, arrow, returned = equation.replace(" ", "").partition("->")
+    letters = given.replace("...", "")
+    return len(set(letters)) == len(letters) and (not arrow or set(letters) == set(returned.replace("...", "")))
+
+
 _GATES = ("sigmoid", "hardsigmoid", "softmax", "logsigmoid")
+
+
+_TRANSPARENT = frozenset(
+    """dropout clone contiguous to float double half bfloat16 type type_as detach alias add sub rsub mul div""".split()
+)
 
 
 def _from_gate(value: Value) -> bool:
     """Whether a value is the output of a sigmoid, hardsigmoid or softmax, seen through views, scales and dropout."""
     op = value.producer
     while op is not None and op.kind not in _GATES:
-        transparent = op.family is Family.REARRANGE or op.kind in (
-            "dropout",
-            "clone",
-            "contiguous",
-            "to",
-            "float",
-            "detach",
-            "alias",
-            "add",
-            "sub",
-            "rsub",
-            "mul",
-            "div",
-        )
-        if (
-            not transparent
-            or len(op.inputs) != 1
-            or (op.kind in ("mul", "div", "add") and op.family is not Family.PASS)
-        ):
+        if op.kind == "div" and op.signal is not None:  # weights divided by their own sum
+            op = op.signal.producer
+            continue
+        if op.family is not Family.REARRANGE and op.kind not in _TRANSPARENT:
+            return False
+        if len(op.inputs) != 1 or (op.kind in ("mul", "div", "add", "sub", "rsub") and _twice(op)):
             return False
         op = op.inputs[0].producer
     return op is not None
 
 
+def _sources(value: Value) -> list[Value]:
+    """The values of which `value` is an element-wise function, itself first."""
+    op = value.producer
+    if op is None or any(v.shape != value.shape for v in op.inputs):
+        return [value]
+    if len(op.inputs) == 1 and (op.family is Family.PASS or shifts(op)):
+        return [value, *_sources(op.inputs[0])]
+    if op.kind in ("add", "sub", "mul") and op.rule is None:
+        first, *others = map(_sources, op.inputs)
+        return [value, *(v for v in first if all(any(v is w for w in other) for other in others))]
+    return [value]
+
+
 def _function_of(value: Value, source: Value) -> bool:
     """Whether `value` is an element-wise function of `source`."""
-    while value is not source:
-        op = value.producer
-        if op is None or op.family is not Family.PASS or len(op.inputs) != 1:
+    return any(v is source for v in _sources(value))
+
+
+def _common_source(a: Value, b: Value) -> bool:
+    """Whether both are element-wise functions of one value."""
+    others = _sources(b)
+    return any(v is w for v in _sources(a) for w in others)
+
+
+_ACTIVATIONS = frozenset(
+    """relu relu6 leaky_relu prelu rrelu elu selu celu gelu silu mish hardswish hardtanh tanh softplus softsign square
+    pow threshold sigmoid hardsigmoid""".split()
+)
+
+
+def _from_activation(value: Value) -> bool:
+    """Whether a value comes straight from an activation function, also one written out: x · σ(x), x · (1 + tanh x)."""
+    op = value.producer
+    while op is not None and op.rule is None:
+        if op.kind in _ACTIVATIONS:
+            return True
+        if op.kind == "mul" and op.signal is not None and len(op.inputs) == 2:
+            return _common_source(*op.inputs)
+        if len(op.inputs) != 1 or not (op.family is Family.REARRANGE or op.kind in _TRANSPARENT) or _twice(op):
             return False
-        value = op.inputs[0]
-    return True
+        op = op.inputs[0].producer
+    return False
+
+
+def softmax_axis(op: Op) -> int:
+    """The axis along which a softmax sums to one; where it was left out, torch's choice."""
+    dim = op.argument(1, "dim")
+    if dim is None:
+        dim = 0 if len(op.output.shape) in (0, 1, 3) else 1
+    return int(dim)
+
+
+def is_residual(op: Op) -> bool:
+    """Whether a sum adds two signals of one shape, not two parts of a linear map of one value (rotary positions)."""
+    a, b = op.terms
+    if not isinstance(a, Value) or not isinstance(b, Value) or a.shape != b.shape:
+        return False
+    return _linear_source(a) is not _linear_source(b)
+
+
+def _linear_source(value: Value) -> Value:
+    """The value that this one is a rearrangement and scaling of."""
+    op = value.producer
+    if op is None or op.rule is not None:
+        return value
+    scales = op.family is Family.PASS and op.kind in ("mul", "div", "neg", "to", "clone", "contiguous")
+    if not scales and op.family is not Family.REARRANGE:
+        return value
+    first, *others = map(_linear_source, op.inputs)
+    return first if all(other is first for other in others) else value
 
 
 def _recognise_gate(op: Op) -> None:
     """A product of two values that both depend on the input: which of them is the signal."""
-    if op.kind == "scaled_dot_product_attention":
-        signal = op.argument(2, "value")
-        if isinstance(signal, Value):
-            op.signal = signal
-        else:
-            _refuse(op, "attention over constant values")
-        return
     operands = [a for a in op.args[:2] if isinstance(a, Value)]
     if len(operands) < 2 or len(op.args) < 2:
         operands = [a for a in (*op.args, *op.kwargs.values()) if isinstance(a, Value)]
@@ -229,8 +317,14 @@ def _recognise_gate(op: Op) -> None:
         op.signal = a
     elif _function_of(a, b):
         op.signal = b
+    elif _common_source(a, b):
+        op.signal = a  # f(x) · g(x): one activation function, written out
     else:
-        _refuse(op, "a product of two values that depend on the input, neither of which is a gate")
+        op.family = Family.PRODUCT
+        op.reason = "a product of two values that depend on the input, neither of which is a gate"
+        activations = [_from_activation(a), _from_activation(b)]
+        if activations[0] != activations[1]:
+            op.gated = b if activations[0] else a
 
 
 _ALWAYS_NONNEGATIVE = frozenset("relu relu6 sigmoid hardsigmoid softmax exp exp2 square abs sqrt".split())
@@ -281,7 +375,7 @@ def is_nonnegative(op: Op) -> bool:
 
 
 def _number(value: Any) -> float:
-    """A number of any type; NaN, of which nothing is claimed, for what is none."""
+    """The value as a float; NaN, about which nothing is claimed, if it is not a number."""
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):

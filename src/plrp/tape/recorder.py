@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from plrp.errors import TraceError, UnsupportedOperation
 
-from .operations import LEAVES, LOOKS, Family, Operation, lookup, spelled
+from .operations import LEAVES, LOOKS, Family, Operation, known_operation, spelled
+from .own_rules import OwnRules, apply_rule, refuse_misfit, rules_in_force
 from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
 from .refusals import RANDOM, refuse_active
-from .samples import Samples
+from .samples import Samples, mixing_reason
 from .values import Op, Value, gathered, replaced, tensors_in, version
+from .written_out import written_out
 
 
 class Recorder(TorchFunctionMode):
     """Appends one `Op` per torch function that touches a tensor depending on the input.
 
     `frugal`: the outputs of convolutions and sums are not kept where an activation function has been read off them; a
-    rule that wants them has them recomputed.
+    rule that wants them has them recomputed. `refused`: a list for what would be refused (operation, layer before it,
+    sentence), so that the recording goes on; None: the first refusal is raised.
     """
 
-    def __init__(self, model: Any, frugal: bool = False) -> None:
+    def __init__(self, model: Any, frugal: bool = False, refused: list[tuple[str, str, str]] | None = None) -> None:
         super().__init__()
         self.frugal = frugal
+        self.refused = refused
+        self.own = OwnRules(rules_in_force())
         self.ops: list[Op] = []
         self._known: dict[int, tuple[weakref.ref[Tensor], Value, Any]] = {}  # and the state in which it was recorded
         self._names: dict[int, tuple[weakref.ref[Tensor], str]] = {}
@@ -39,6 +48,9 @@ class Recorder(TorchFunctionMode):
         self._calls: dict[str, int] = {}
         self._model = model
         self._keep: list[Any] = []
+        self._declared: dict[int, weakref.ref[Tensor]] = {}  # constants because a user's rule says so
+        self._numbers_declared = False  # whether such a constant was taken out as a Python number
+        self._modules = ModuleCalls(self)
         self.lock = threading.Lock()
         if isinstance(model, nn.Module):
             for prefix, module in model.named_modules():
@@ -46,6 +58,26 @@ class Recorder(TorchFunctionMode):
                     if tensor is not None and id(tensor) not in self._names:
                         path = f"{prefix}.{name}" if prefix else name
                         self._names[id(tensor)] = (weakref.ref(tensor), _layer_path(path))
+
+    def __enter__(self) -> Recorder:
+        rules = rules_in_force()
+        if rules != self.own.given:  # of a target, computed later
+            self.own = OwnRules({**self.own.given, **rules})
+        self._modules.watch()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._modules.unwatch()
+        super().__exit__(*exception)
+
+    def refuse(self, error: Exception, kind: str) -> None:
+        """Raise, or write down where all refusals are wanted."""
+        if self.refused is None:
+            raise error
+        found = (kind, self.layer_before() or "", str(error))
+        if found not in self.refused:
+            self.refused.append(found)
 
     @cached_property
     def _own(self) -> set[int]:
@@ -62,13 +94,18 @@ class Recorder(TorchFunctionMode):
         assert isinstance(tensor, Tensor)
         value = entry[1]
         if _state(tensor) != entry[2]:
-            raise TraceError(
+            error = TraceError(
                 f"A tensor of shape {tuple(tensor.shape)}{self._after()} was changed in place in a way that plrp does "
                 "not see (an in-place function without a rule, `.data = …`, `out=`); write its out-of-place form there."
             )
+            self.refuse(error, "in-place change")
+            self.know(tensor, value)
         if value.forgotten:
             value.data = _snapshot(tensor)  # somebody reads it after all
         return value
+
+    def _depends(self, tensor: Any) -> bool:
+        return isinstance(tensor, Tensor) and self.value_of(tensor) is not None
 
     def know(self, tensor: Tensor, value: Value) -> None:
         """From now on, `tensor` holds `value`."""
@@ -91,7 +128,7 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Run the function as the user wrote it, and write it down."""
         kwargs = kwargs or {}
-        if function in LOOKS:
+        if function in LOOKS or self._modules.inside is not None:
             return function(*args, **kwargs)
         tensors = gathered(args, kwargs)
         values: list[Value] = []
@@ -103,18 +140,27 @@ class Recorder(TorchFunctionMode):
         if not values:
             result = function(*args, **kwargs)
             self._inherit_names(tensors, result)
+            if self._declared and any(map(self._is_declared, tensors)):
+                self._declare(gathered(result))
             return result
-        if function in LEAVES and not _registered_constant(function, args, kwargs):
-            if values[0].dtype.is_floating_point:
-                raise UnsupportedOperation(
-                    f"`{spelled(function)}`{self._after()} takes a value that depends on the input out of the tape, so "
-                    f"its relevance would be lost; keep it a tensor, or call "
-                    f"`plrp.register_rule({spelled(function)}, 'constant')` if it only steers the program."
-                )
+        operation = self.own.lookup(function, kwargs, args)
+        if function in LEAVES:
+            if operation is not None and operation.family is Family.CONSTANT:
+                self._numbers_declared = True
+            elif values[0].dtype.is_floating_point:
+                self.refuse(self._leaves(function), spelled(function))
             return function(*args, **kwargs)
-        operation = lookup(function, kwargs, args)
+        steps = None
+        if operation is None or not operation.registered:
+            steps = written_out(function, args, kwargs, self._depends)
+        if steps is not None:
+            with self:
+                return steps(*args, **kwargs)
         if kwargs.get("out") is not None:
-            raise TraceError(f"`{spelled(function)}` writes into `out=`{self._after()}; use its result instead.")
+            error: Exception = TraceError(
+                f"`{spelled(function)}` writes into `out=`{self._after()}; use its result instead."
+            )
+            self.refuse(error, spelled(function))
         if operation is not None and operation.kind in RANDOM:
             refuse_active(operation.kind, args, kwargs, self._after)
         if operation is not None and operation.inplace:
@@ -124,16 +170,34 @@ class Recorder(TorchFunctionMode):
             result, winners = F.max_pool2d(*args, **{**kwargs, "return_indices": True})  # torch finds them anyway
         else:
             result = function(*args, **kwargs)
-        outputs = [t for t in gathered(result) if _carries(t)]
+        moves = operation is not None and operation.family is Family.REARRANGE
+        tokens = [v for v in values if not v.dtype.is_floating_point and not v.dtype.is_complex]
+        outputs = [
+            t for t in gathered(result) if _carries(t) or (moves and len(tokens) == len(values) and _holds_ids(t))
+        ]
+        if moves and tokens and any(map(_carries, outputs)):
+            if _looks_up(operation, args, self):  # weight[ids]
+                operation = known_operation(torch.embedding, {}, ())
+            else:  # ids that say where to read are not what is read
+                values = [v for v in values if v not in tokens]
+                if not values:
+                    self._note(outputs)
+                    return result
         if operation is None and any(t is a for t in outputs for a in tensors):
-            raise TraceError(
+            error = TraceError(
                 f"`{spelled(function)}`{self._after()} changes a tensor in place, and plrp has no rule for it; write "
                 "its out-of-place form there."
             )
+            self.refuse(error, spelled(function))
+            for tensor in tensors:
+                if id(tensor) in self._known:
+                    self.know(tensor, self._known[id(tensor)][1])
         if operation is None and not outputs:
             return result  # a shape, a comparison, an index: nothing that relevance could flow through
         if operation is not None and (operation.family is Family.CONSTANT or _reads_shape_only(operation, args, self)):
             self._note(outputs)
+            if operation.registered:
+                self._declare(outputs)
             return result
         outputs = [t for t in outputs if not any(t is a for a in tensors)]
         if not outputs:
@@ -159,14 +223,17 @@ class Recorder(TorchFunctionMode):
         if "dropout" in operation.kind:  # inactive, or it would have been refused: nothing happens
             return target
         if self.value_of(target) is None and _storage(target) in self._own:
-            raise TraceError(
+            error = TraceError(
                 f"`{spelled(function)}`{self._after()} writes into a parameter or buffer of the model; use a copy."
             )
+            self.refuse(error, spelled(function))
+            return target
         if self._shared(target):
-            raise TraceError(
+            error = TraceError(
                 f"`{spelled(function)}`{self._after()} changes a tensor in place while another view of the same "
                 "memory is in use; use the out-of-place form there."
             )
+            self.refuse(error, spelled(function))
         if self.frugal and self._overwrites(operation, target, values):
             function(*args, **kwargs)
             self.know(target, values[0])
@@ -220,16 +287,24 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         family = Family.UNSUPPORTED if operation is None else operation.family
         kind = spelled(function).rsplit(".", 1)[-1] if operation is None else operation.kind
+        declared = "all" if self._declared and any(map(self._is_declared, tensors)) else ""
+
+        def lift(tensor: Tensor) -> Any:
+            """A value for a tensor that is read, an alias for a constant, which may get other data later."""
+            value = self.value_of(tensor) if id(tensor) in self._known else None
+            return value if value is not None and any(value is v for v in inputs) else tensor.detach()
+
         op = Op(
             kind=kind,
             family=family,
             function=function,
-            replay=function if operation is None else operation.replay,
-            args=replaced(args, self._lift, of=Tensor),
-            kwargs=replaced(kwargs, self._lift, of=Tensor) if kwargs else {},
+            replay=function if operation is None or operation.family is Family.EMBEDDING else operation.replay,
+            args=replaced(args, lift, of=Tensor),
+            kwargs=replaced(kwargs, lift, of=Tensor) if kwargs else {},
             inputs=inputs,
             outputs=[],
             rule=None if operation is None else operation.rule,
+            declared=declared or ("numbers" if self._numbers_declared else ""),
         )
         for tensor in outputs:
             value = Value(_snapshot(tensor), inputs[0].samples, op)
@@ -237,25 +312,27 @@ class Recorder(TorchFunctionMode):
             self.know(tensor, value)
         if operation is None or not operation.registered:
             recognise(op)
+        op.name = self._name(op, tensors)
+        if op.name in self.own.names:
+            apply_rule(op, self.own.names[op.name])
+        if op.name in self.own.names or (operation is not None and operation.registered):
+            refuse_misfit(op)
         for value, layout in zip(op.outputs, Samples.through(op, outputs), strict=True):
             value.samples = layout
-            if layout.mixed and not any(v.samples.mixed for v in inputs):
-                op.family, op.reason = Family.UNSUPPORTED, "it mixes the samples of the batch; explain one at a time"
+            mixes = layout.mixed and not any(v.samples.mixed for v in inputs)
+            if mixes and op.family is not Family.UNSUPPORTED:  # else nothing is known of where its samples are
+                op.family, op.reason, op.mixes = Family.UNSUPPORTED, mixing_reason(op), True
                 op.map = op.rule = None
-        op.name = self._name(op, tensors)
         for value in inputs:
             value.readers.append(op)
+        below = op.is_layer or op.family is Family.EMBEDDING
+        above_layer = below or any(value.above_layer for value in inputs)
         for value in op.outputs:
             value.nonnegative = is_nonnegative(op)
+            value.above_layer = above_layer
         self.ops.append(op)
         if foldable(op) or (self.frugal and dispensable(op)):
             op.inputs[0].forget()  # needed by nobody else, unless `value_of` is asked for it later
-
-    def _lift(self, tensor: Tensor) -> Any:
-        """A value for a tensor that depends on the input, an alias for a constant, which may get other data later."""
-        if id(tensor) in self._known and (value := self.value_of(tensor)) is not None:
-            return value
-        return tensor.detach()
 
     def _name(self, op: Op, tensors: Sequence[Tensor]) -> str:
         """The path of the parameter the operation uses, `#2` for its second call; else the operation's kind."""
@@ -276,13 +353,14 @@ class Recorder(TorchFunctionMode):
 
     def check_unwritten(self) -> None:
         """Refuse a pass in which something that was recorded has been written over since."""
-        for op in self.ops:
+        for op in self.ops if not self.refused else ():  # what was refused is said already
             for value in op.outputs:
                 if value.overwritten:
-                    raise TraceError(
+                    error = TraceError(
                         f"What `{op.kind}` ('{op.name}') returned was changed in place later on, in a way that plrp "
                         "does not see; write the out-of-place form there."
                     )
+                    self.refuse(error, op.kind)
 
     def _inherit_names(self, tensors: list[Tensor], result: Any) -> None:
         """What is computed from parameters alone carries their layer's name (weight norm, masks, tied transposes)."""
@@ -294,10 +372,139 @@ class Recorder(TorchFunctionMode):
             elif (entry := self._names.get(id(tensor))) is not None and entry[0]() is not tensor:
                 del self._names[id(tensor)]
 
+    def _declare(self, tensors: list[Tensor]) -> None:
+        """These tensors are constants because a user's rule says so, whatever they depend on."""
+        for tensor in tensors:
+            self._declared[id(tensor)] = weakref.ref(tensor)
+
+    def _is_declared(self, tensor: Tensor) -> bool:
+        alive = self._declared.get(id(tensor))
+        return alive is not None and alive() is tensor
+
+    def _leaves(self, function: Any) -> UnsupportedOperation:
+        """The refusal of a function that returns a Python number or array."""
+        return UnsupportedOperation(
+            f"`{spelled(function)}`{self._after()} takes a value that depends on the input out of the tape, so its "
+            f"relevance would be lost; keep it a tensor, or, if it only steers the program, explain with "
+            f"`rules={{{spelled(function)}: 'constant'}}`."
+        )
+
+    def layer_before(self) -> str | None:
+        """The name of the last layer on the tape."""
+        return next((op.name for op in reversed(self.ops) if op.name and op.is_layer), None)
+
     def _after(self) -> str:
-        """' after layer …': where on the tape we are."""
-        named = next((op.name for op in reversed(self.ops) if op.name and op.is_layer), None)
-        return f" after layer '{named}'" if named else " before the first layer"
+        """' after layer … (net.py, line 12, in forward)': where on the tape, and in the model's code, we are."""
+        named = self.layer_before()
+        return (f" after layer '{named}'" if named else " before the first layer") + _in_code()
+
+    # --- calls of whole modules ---------------------------------------------------------------------------------------
+
+    def depends(self, structure: Any) -> list[Value]:
+        """The values in nested arguments, each once."""
+        found: list[Value] = []
+        with torch._C.DisableTorchFunction():
+            for tensor in gathered(structure):
+                value = self.value_of(tensor)
+                if value is not None and value not in found:
+                    found.append(value)
+        return found
+
+    def write_module(self, module: nn.Module, operation: Operation, args: Any, kwargs: Any, result: Any) -> None:
+        """Write the call of a module with a rule of its own as one entry."""
+        values, outputs = self.depends((args, kwargs)), [t for t in gathered(result) if _carries(t)]
+        if not values or not outputs:
+            return
+        if operation.family is Family.CONSTANT:
+            self._note(outputs)
+            self._declare(outputs)
+            return
+        self._write(type(module), operation, args, kwargs, gathered(args, kwargs), values, outputs)
+        path = self.path_of(module)
+        if path and path not in self.own.names:
+            self.ops[-1].name = path
+
+    def path_of(self, module: nn.Module) -> str:
+        """Where in the model a module is."""
+        if not isinstance(self._model, nn.Module):
+            return ""
+        return next((name for name, one in self._model.named_modules() if one is module), "")
+
+
+class ModuleCalls:
+    """Sees the calls of modules while a recorder is at work: of classes with a rule, and of TorchScript's.
+
+    By torch's hooks for all modules, which only act for the thread that records, and are set only where such a module
+    may be called: nothing is attached to the model.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = weakref.ref(recorder)
+        self._handles: list[Any] = []
+        self._thread = 0
+        self._writing = False
+        self.inside: nn.Module | None = None  # a module whose call is one entry of the tape
+
+    def watch(self) -> None:
+        """Begin."""
+        recorder = self._recorder()
+        assert recorder is not None
+        self._thread, self.inside = threading.get_ident(), None
+        model = recorder._model
+        scripted = isinstance(model, nn.Module) and any(
+            isinstance(module, torch.jit.ScriptModule) for module in model.modules()
+        )
+        if scripted or recorder.own.modules:
+            self._handles = [
+                register_module_forward_pre_hook(self._before),
+                register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
+            ]
+
+    def unwatch(self) -> None:
+        """End."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self.inside = [], None
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        recorder = self._recorder()
+        if recorder is None or threading.get_ident() != self._thread or self.inside is not None:
+            return
+        if recorder.own.of_module(module) is not None:
+            self.inside = module
+        elif isinstance(module, torch.jit.ScriptModule) and recorder.depends(args):
+            error = TraceError(
+                f"'{recorder.path_of(module)}' is a TorchScript module, which hides its operations; give the Python "
+                f"module it was made from, or a rule for the whole of it: "
+                f"`rules={{torch.jit.ScriptModule: rule}}`."
+            )
+            recorder.refuse(error, type(module).__name__)
+
+    def _after(self, module: nn.Module, args: tuple[Any, ...], *more: Any) -> None:
+        recorder = self._recorder()
+        elsewhere = threading.get_ident() != self._thread or self.inside is not module or self._writing
+        if recorder is None or elsewhere:
+            return
+        try:
+            self._writing = True
+            operation = recorder.own.of_module(module)
+            if operation is not None and len(more) == 2:  # (keywords, result); where the module failed there is neither
+                with torch._C.DisableTorchFunction():
+                    recorder.write_module(module, operation, args, *more)
+        finally:
+            self.inside, self._writing = None, False
+
+
+def _in_code() -> str:
+    """' (net.py, line 12, in forward)': the line that is running, of the innermost code that is not torch's or ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        room = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if room not in ("torch", "plrp"):
+            code = frame.f_code
+            return f" ({Path(code.co_filename).name}, line {frame.f_lineno}, in {code.co_name})"
+        frame = frame.f_back
+    return ""
 
 
 def _layer_path(parameter: str) -> str:
@@ -321,6 +528,17 @@ def _carries(tensor: Tensor) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
+def _holds_ids(tensor: Tensor) -> bool:
+    """Whether a tensor may hold token ids."""
+    return tensor.dtype in (torch.int64, torch.int32)
+
+
+def _looks_up(operation: Operation | None, args: tuple[Any, ...], recorder: Recorder) -> bool:
+    """Whether rows of a constant are read at ids that depend on the input: `weight[ids]`."""
+    plain = operation is not None and operation.kind == "getitem" and isinstance(args[1], Tensor)
+    return plain and recorder.value_of(args[0]) is None
+
+
 def _snapshot(tensor: Tensor) -> Tensor:
     """The tensor for the tape: an alias, or a copy of one made in inference mode, which autograd would not take."""
     if tensor.is_inference():
@@ -339,8 +557,3 @@ def _state(tensor: Tensor) -> tuple[int, int | None]:
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def _registered_constant(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    operation = lookup(function, kwargs, args)
-    return operation is not None and operation.family is Family.CONSTANT

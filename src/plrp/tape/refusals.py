@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,14 +14,26 @@ from torch import Tensor, nn
 from plrp.errors import TraceError, UnsupportedOperation, UsageError
 
 from .operations import Family, spelled
-from .values import Op, tensors_in
+from .values import Op, Value, tensors_in
 
 if TYPE_CHECKING:
     from .trace import Trace
 
 
-def check_inputs(inputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
-    """The inputs as a list of tensors (batch, ...), refused where relevance would have no meaning."""
+def check_samples(samples: Any) -> None:
+    """Refuse what does not say where the samples lie."""
+    if samples is not None and (isinstance(samples, bool) or samples != 0):
+        raise ValueError(
+            f"samples is 0, the axis of the batch, or None for a model without one, not {samples!r}: put it first."
+        )
+
+
+def check_inputs(inputs: Tensor | Sequence[Tensor], samples: int | None = 0) -> list[Tensor]:
+    """The inputs as a list of tensors (batch, ...), refused where relevance would have no meaning.
+
+    With `samples=None` they are of any shape.
+    """
+    check_samples(samples)
     given: list[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
     if not given:
         raise ValueError("No inputs: give a tensor, or a tuple of tensors.")
@@ -28,25 +41,36 @@ def check_inputs(inputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
         which = "The input" if len(given) == 1 else f"Input {number}"
         if not isinstance(x, Tensor):
             raise TypeError(f"{which} is {_no_tensor(x)}")
-        if not x.is_floating_point():
-            raise TypeError(
-                f"{which} is {x.dtype}: relevance is defined for real numbers. Convert it with `.float()` (one-hot or "
-                "embedded if it holds indices), or bind it: `lambda x: model(x, indices)`."
+        if not x.is_floating_point() and x.dtype not in (torch.int64, torch.int32):  # token ids
+            raise not_real(which, x)
+        if samples is not None and (x.dim() == 0 or (x.dim() == 1 and len(given) == 1)):
+            raise ValueError(
+                f"{which} has no batch axis (shape {tuple(x.shape)}). Add one with `x[None]`, or say `samples=None` if "
+                "the model takes none."
             )
-        if x.dim() == 0 or (x.dim() == 1 and len(given) == 1):
-            raise ValueError(f"{which} has no batch axis (shape {tuple(x.shape)}). Add one with `x[None]`.")
-        if x.shape[0] != given[0].shape[0]:
+        if samples is not None and x.shape[0] != given[0].shape[0]:
             raise ValueError(
                 f"{which} holds {x.shape[0]} samples, the first input {given[0].shape[0]}: the first axis of every "
                 "input is the batch."
             )
-        if not torch.isfinite(x).all():
+        if not math.isfinite(float(x.detach().sum())) and not torch.isfinite(x).all():  # the sum shows it at less cost
             bad = "NaN" if torch.isnan(x).any() else "infinite values"
+            if samples is None:
+                raise ValueError(f"{which} holds {bad}: relevance would be NaN. Clean it.")
             sample = int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0]) if x.dim() > 1 else 0
             raise ValueError(
                 f"{which} holds {bad} (sample {sample}): relevance would be NaN. Clean or drop the sample."
             )
     return given
+
+
+def not_real(which: str, x: Tensor) -> TypeError:
+    """The refusal of an input that holds no real numbers, nor token ids that the model looks up."""
+    return TypeError(
+        f"{which} is {x.dtype}: relevance is defined for real numbers, and for token ids that the model looks up in an "
+        "embedding. Convert it with `.float()` (one-hot if it holds indices), or bind "
+        "it: `lambda x: model(x, indices)`."
+    )
 
 
 def _no_tensor(x: Any) -> str:
@@ -83,10 +107,12 @@ def check_model(model: Any) -> None:
     for name, module in model.named_modules():
         where = f"'{name}'" if name else "The model"
         if isinstance(module, torch.jit.ScriptModule):
+            if name:  # inside a model it matters when it is called
+                continue
             raise TraceError(
                 f"{where} is a TorchScript module, which hides its operations; give the Python model it was made from."
             )
-        if type(module).__name__ == "OptimizedModule" or hasattr(module, "_orig_mod"):
+        if type(module).__name__ == "OptimizedModule" or "_orig_mod" in module._modules:
             raise TraceError(
                 f"{where} was made by torch.compile, which hides its operations; give `model._orig_mod` instead."
             )
@@ -120,13 +146,18 @@ def check_device(name: str | torch.device) -> torch.device:
 
 
 @contextmanager
-def explain_misfit(model: Any, given: Sequence[Tensor]) -> Iterator[None]:
-    """Where a forward pass fails, and the input has another dtype or device than every weight, say that."""
+def explain_misfit(model: Any, given: Sequence[Tensor], embeds: Callable[[], bool]) -> Iterator[None]:
+    """Where a forward pass fails, and the input has another dtype or device than every weight, say that.
+
+    `embeds`: whether the model has looked up token ids.
+    """
     try:
         yield
     except (TraceError, UnsupportedOperation):
         raise
     except (RuntimeError, TypeError) as error:
+        if not any(x.is_floating_point() for x in given) and not embeds():
+            raise not_real("The input", given[0]) from error
         weights = list(model.parameters()) if isinstance(model, nn.Module) else []
         for x in given:
             for what, of_x, of_weights in (
@@ -168,16 +199,42 @@ def check_output(found: Trace, output: Any) -> None:
     tensors = list(tensors_in(found.output))
     if not tensors:
         raise TraceError(f"The model returned {type(output).__name__} with no tensor in it.")
-    if all(found.value_of(t) is None for t in tensors):
+    if not any(t.is_floating_point() or t.is_complex() for t in tensors):
+        kinds = ", ".join(sorted({str(t.dtype) for t in tensors}))
         raise TraceError(
-            "The output does not depend on the input by any operation that torch shows: a scripted or compiled model, "
-            "numpy, or a detour through Python numbers hides it. Give the plain Python model."
+            f"The model returns {kinds} values, decisions or indices, which no relevance can start from: let it return "
+            "the scores that they are taken from (the logits, not their argmax)."
         )
-    if isinstance(found.output, Tensor) and (found.output.dim() == 0 or found.output.shape[0] != found.batch):
+    if all(found.value_of(t) is None for t in tensors):
+        raise TraceError(_independent(found, tensors))
+    if found.samples is None or not isinstance(found.output, Tensor):
+        return
+    if found.output.dim() == 0 or found.output.shape[0] != found.batch:
         raise ValueError(
             f"The model returned shape {tuple(found.output.shape)} for a batch of {found.batch}: the first axis of the "
-            "output must be the batch. Is the batch axis missing (`x[None]`), or does the model average over it?"
+            "output must be the batch. Is the batch axis missing (`x[None]`), does the model average over it, or has "
+            "it none (`samples=None`)?"
         )
+
+
+def _independent(found: Trace, tensors: Sequence[Tensor]) -> str:
+    """Why no output depends on the input, as far as one can see."""
+    if not any(t.numel() for t in tensors):
+        return (
+            "The model returned empty tensors only: it found nothing in this input (no boxes, say), so there is no "
+            "score to explain. Give an input in which it finds something, or explain the scores before the selection."
+        )
+    if found.ops:
+        last = found.ops[-1]
+        return (
+            "The output does not depend on the input by any operation that torch shows; the last one that does is "
+            f"`{spelled(last.function)}` ('{last.name}'). What follows hides it (a scripted or compiled function, "
+            "numpy, Python numbers, another thread) or returns constants: explain the model up to there."
+        )
+    return (
+        "The output does not depend on the input by any operation that torch shows: a scripted or compiled model, "
+        "numpy, or a detour through Python numbers hides it. Give the plain Python model."
+    )
 
 
 # Operations that cannot hide a NaN or +∞ of their input from the output they give (−∞ hides below a ReLU or a maximum,
@@ -197,19 +254,33 @@ def check_finite(found: Trace) -> None:
     suspects = list(tensors_in(found.output))
     for op in found.ops:
         if (op.family not in _OPEN_FAMILIES and op.kind not in _OPEN_KINDS) or op.kind in _CLOSED_KINDS:
-            suspects += [value.data for value in op.inputs]
-    sums = [t.sum().abs() for t in suspects if t.is_floating_point() or t.is_complex()]  # if finite, so are all values
-    if not sums or bool(torch.isfinite(torch.stack([s.double() for s in sums])).all()):
+            suspects += [_unmasked(value, op) for value in op.inputs]
+    total: Any = 0.0  # if the sum is finite, so are all values
+    for t in suspects:
+        if t.is_floating_point() or t.is_complex():
+            part = t.sum()
+            part = part.abs() if part.is_complex() else part
+            total = part + (total.to(part.device) if isinstance(total, Tensor) else total)
+    if math.isfinite(float(total)):
         return
     for position, op in enumerate(found.ops):
         for value in op.outputs:
-            if not torch.isfinite(value.data).all():
+            if not torch.isfinite(_unmasked(value)).all():
                 bad = "NaN" if torch.isnan(value.data).any() else "infinite values"
                 named = op if op.is_layer else next((o for o in found.ops[position::-1] if o.is_layer), op)
                 where = f"layer '{op.name}'" if op is named else f"'{op.name}' after layer '{named.name}'"
                 raise ValueError(
                     f"The activations of {where} hold {bad}: check the weights and the range of the input."
                 )
+
+
+def _unmasked(value: Value, reader: Op | None = None) -> Tensor:
+    """A tensor without the −∞ of an attention's mask, which a softmax takes out."""
+    reads = value.readers if reader is None else [reader]
+    masked = value.producer is not None and value.producer.kind in ("add", "masked_fill", "where")
+    if masked or any(op.family is Family.SOFTMAX for op in reads):
+        return value.data.masked_fill(value.data == -torch.inf, 0.0)
+    return value.data
 
 
 def unsupported(op: Op, ops: Sequence[Op]) -> UnsupportedOperation:
@@ -223,12 +294,34 @@ def unsupported_reason(op: Op, ops: Sequence[Op]) -> str:
     named = next((o.name for o in reversed(before) if o.is_layer), None)
     where = f"after layer '{named}'" if named else "before the first layer"
     why = f": {op.reason}" if op.reason else ""
-    return f"No rule for `{spelled(op.function)}` {where}{why}."
+    return f"No rule for `{spelled(op.function)}` ('{op.name}') {where}{why}."
 
 
 def remedy(op: Op) -> str:
-    """How to register a rule for an operation."""
-    return (
-        f"Register one with `plrp.register_rule({spelled(op.function)}, rule)`, where rule is 'pass', 'proportional', "
-        "'rearrange', 'winner-take-all', 'constant' or a function (relevance, output, *inputs) -> relevance."
-    )
+    """What to do about an operation without a rule: how to give it one, and which could be right."""
+    if op.mixes and "out of the batch" in op.reason:
+        return "Write this step for the whole batch at once, or explain one sample at a time."
+    if op.mixes:
+        return (
+            "Explain one sample at a time; if the model has no batch axis (a graph of nodes, say), explain it with "
+            "`samples=None`."
+        )
+    if "complex" in op.reason:
+        return "Write it with real tensors: the real and the imaginary part by themselves."
+    # A function that plrp knows may have its rule in other calls: then this call alone needs another.
+    key, what = (f"'{op.name}'", "this call") if op.reason else (spelled(op.function), "it")
+    give = f"Give {what} a rule with `plrp.explain(…, rules={{{key}: rule}})`, or `with plrp.rules_for(…)`; the rule is"
+    if op.family in (Family.PRODUCT, Family.SOFTMAX):
+        give = f"Explain it with composite='attnlrp' or 'cp-lrp'. {give}"
+    if len(op.inputs) > 1 or len(op.outputs) > 1:
+        names = ", ".join("abcdefgh"[: len(op.inputs)]) if len(op.inputs) <= 8 else "*inputs"
+        several = "; relevance and output are tuples, one of each output" if len(op.outputs) > 1 else ""
+        return f"{give} a function (relevance, output, {names}) -> the relevance of each input{several}."
+    if op.inputs and op.outputs and op.inputs[0].shape == op.output.shape:
+        which = "'pass' if it acts on each element by itself, 'proportional' if it is linear in its input"
+    else:
+        which = (
+            "'proportional' if it is linear in its input, 'rearrange' if it moves elements, 'winner-take-all' if it "
+            "selects some"
+        )
+    return f"{give} {which}, or a function (relevance, output, input) -> relevance of the input."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .values import Op
 
 
+NOBODY = -1.0  # the number of a sample where a constant stands
+
+
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Samples lie along `axis`; position i is sample `ids[i]` (sample i where `ids` is None)."""
@@ -28,12 +31,19 @@ class Samples:
     axis: int = 0
     ids: Tensor | None = None
     mixed: bool = False  # an operation has mixed the samples: relevance must not pass it
+    whole: bool = False  # there is no batch axis: every tensor is of the one sample
 
     @staticmethod
     @lru_cache(maxsize=64)
     def first_axis(batch: int) -> Samples:
         """The ordinary case: one sample per position of the first axis."""
         return Samples(batch)
+
+    @staticmethod
+    def of_whole(tensor: Tensor) -> Samples:
+        """The layout of a tensor of a model that has no batch axis."""
+        length = tensor.shape[0] if tensor.dim() else 1
+        return Samples(1, 0, torch.zeros(length, dtype=torch.long, device=tensor.device), whole=True)
 
     @property
     def ordinary(self) -> bool:
@@ -47,30 +57,58 @@ class Samples:
     @property
     def in_order(self) -> bool:
         """Whether one sample follows the other along the first axis, so that batches may be joined there."""
-        return self.axis == 0 and (self.ids is None or bool((self.ids.diff() >= 0).all()))
+        if self.axis != 0:
+            return False
+        return self.ids is None or (self._places is None and bool((self.ids.diff() >= 0).all()))
+
+    @cached_property
+    def _places(self) -> tuple[Tensor, Tensor] | None:
+        """Where samples have more positions or fewer (packed sequences): each position's sample and its number there.
+
+        Positions are taken sample by sample. None where all samples have as many.
+        """
+        if self.ids is None:
+            return None
+        counts = self.ids.bincount(minlength=self.batch)
+        if bool((counts == counts[0]).all()):
+            return None
+        starts = counts.cumsum(0) - counts
+        numbers = torch.arange(len(self.ids), device=self.ids.device) - starts.repeat_interleave(counts)
+        return self.ids.sort(stable=True).values, numbers
 
     def rows(self, tensor: Tensor) -> Tensor:
-        """The tensor as (batch, everything else of that sample)."""
+        """The tensor as (batch, everything else of that sample), zeros after what is shorter than the longest."""
+        if self.whole:
+            return tensor.reshape(1, -1)
         if self.batch == 0:
             return tensor.reshape(0, max(1, _product(tensor.shape[1:])))
         if not self.ordinary:
             tensor = tensor.movedim(self.axis, 0)
             if self.ids is not None:
                 tensor = tensor[self.ids.argsort(stable=True)]
+            if self._places is not None:
+                whole = tensor.new_zeros(self.batch, int(self._places[1].max()) + 1, *tensor.shape[1:])
+                whole[self._places] = tensor
+                tensor = whole
         return tensor.reshape(self.batch, -1)
 
     def unrows(self, rows: Tensor, shape: torch.Size) -> Tensor:
         """The inverse of `rows`."""
-        if self.ordinary:
+        if self.ordinary or self.whole:
             return rows.reshape(shape)
         moved = [shape[self.axis], *(n for a, n in enumerate(shape) if a != self.axis)]
-        tensor = rows.reshape(moved)
+        if self._places is not None:
+            tensor = rows.reshape(self.batch, -1, *moved[1:])[self._places]
+        else:
+            tensor = rows.reshape(moved)
         if self.ids is not None:
             tensor = tensor[self.ids.argsort(stable=True).argsort()]
         return tensor.movedim(0, self.axis)
 
     def spread(self, per_sample: Tensor, dims: int) -> Tensor:
         """One number per sample (batch,), in a shape that broadcasts against a tensor of this layout."""
+        if self.whole:
+            return per_sample.view((1,) * dims)
         if self.batch <= 1 and self.ids is None:
             return per_sample.view(per_sample.shape[0], *(1,) * (dims - 1))
         chosen = per_sample if self.ids is None else per_sample[self.ids]
@@ -85,10 +123,14 @@ class Samples:
         """Where the samples lie in an operation's outputs."""
         layout = op.inputs[0].samples
         batch = layout.batch
+        if layout.whole:
+            return [Samples.of_whole(t) for t in outputs]
         if any(v.samples.mixed for v in op.inputs):
             return [Samples(batch, mixed=True)] * len(outputs)
         if batch <= 1:
             return [_of_one(batch, t) for t in outputs]
+        if op.family is Family.EMBEDDING:  # new axes come last
+            return [layout] * len(outputs)
         ordinary = all(v.samples.ordinary for v in op.inputs)
         if ordinary and not _moves_first_axis(op) and all(t.shape[:1] == (batch,) for t in outputs):
             return [layout] * len(outputs)
@@ -101,6 +143,19 @@ class Samples:
         else:
             found = [_unmoved(op, t) for t in outputs]
         return [Samples(batch, mixed=True) if f is None else f for f in found]
+
+
+_TAKES_APART = frozenset(
+    """getitem select unbind narrow index_select split split_with_sizes chunk tensor_split vsplit take masked_select
+    gather take_along_dim topk""".split()
+)
+
+
+def mixing_reason(op: Op) -> str:
+    """Why relevance cannot pass an operation after which samples do not lie side by side."""
+    if op.kind in _TAKES_APART:
+        return "it takes some samples out of the batch, whose relevance could not be told apart"
+    return "it mixes the samples of the batch"
 
 
 def _of_one(batch: int, tensor: Tensor) -> Samples:
@@ -161,6 +216,9 @@ def _probed(op: Op, outputs: Sequence[Tensor]) -> list[Tensor]:
     found = run(numbers)
     if op.family is Family.SPLIT:  # sums of numbers: divide by how many were summed
         found = [total / count for total, count in zip(found, run(ones), strict=True)]
+    elif op.family is Family.REARRANGE:  # a constant among them is nobody's: it does not change with the numbers
+        others = run([n + 1 for n in numbers])
+        found = [torch.where(a == b, NOBODY, a) for a, b in zip(found, others, strict=True)]
     return found[: len(outputs)]
 
 
@@ -168,13 +226,13 @@ def _locate(ids: Tensor, batch: int) -> Samples | None:
     """The axis along which sample numbers change, if there is exactly one."""
     for axis in range(ids.dim()):
         line = ids.movedim(axis, 0).reshape(ids.shape[axis], -1)
-        numbers = line[:, 0]
-        if not torch.equal(line, numbers[:, None].expand_as(line)):
+        if not line.numel():
+            return None
+        numbers = line.amax(1)
+        if not bool(((line == numbers[:, None]) | (line == NOBODY)).all()) or bool((numbers == NOBODY).any()):
             continue
         whole = numbers.round().long()
-        if not torch.allclose(whole.double(), numbers) or not torch.equal(
-            whole.bincount(minlength=batch), torch.full((batch,), len(whole) // batch, device=ids.device)
-        ):
+        if not torch.allclose(whole.double(), numbers) or not bool((whole.bincount(minlength=batch) > 0).all()):
             return None
         plain = torch.equal(whole, torch.arange(batch, device=ids.device))
         return Samples(batch, axis, None if plain else whole)

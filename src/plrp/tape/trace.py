@@ -20,9 +20,9 @@ from .norms import batch_norm_affines
 from .operations import Family
 from .recognition import foldable
 from .recorder import Recorder
-from .refusals import check_finite, check_inputs, check_model, check_output, explain_misfit
+from .refusals import check_finite, check_inputs, check_model, check_output, explain_misfit, not_real
 from .samples import Samples
-from .values import Op, Value, gathered, reached, replaced, tensors_in, version
+from .values import PRODUCTS, Op, Value, gathered, reached, replaced, tensors_in, version
 
 if TYPE_CHECKING:
     import plrp
@@ -35,11 +35,12 @@ class Trace:
     softmax or sigmoid at the very end, which `head` then names).
     """
 
-    def __init__(self, recorder: Recorder, inputs: list[Value], single: bool) -> None:
+    def __init__(self, recorder: Recorder, inputs: list[Value], single: bool, samples: int | None = 0) -> None:
         self.ops = recorder.ops
         self.inputs = inputs
         self.single = single  # whether the model was given one tensor, not a tuple
-        self.batch = inputs[0].shape[0]
+        self.samples = samples  # the axis of the batch; None: there is none
+        self.batch = inputs[0].samples.batch
         self.output: Any = None
         self.returned: Any = None  # what the model returned, its last softmax or sigmoid included
         self.head: str | None = None
@@ -55,13 +56,17 @@ class Trace:
 
     @property
     def unsupported(self) -> list[Op]:
-        """Operations without a rule that relevance from the output would reach, top down."""
-        return [op for op in self.reached() if op.family is Family.UNSUPPORTED]
+        """Operations without a rule under any composite that relevance from the output would reach, top down."""
+        return min((self.unsupported_under(products) for products in PRODUCTS), key=len)
 
-    def reached(self) -> list[Op]:
+    def unsupported_under(self, products: str | None) -> list[Op]:
+        """The same where products of two signals divide in this way (`PRODUCTS`)."""
+        return [op for op in self.reached(products) if not op.supported(products)]
+
+    def reached(self, products: str | None = None) -> list[Op]:
         """The operations that relevance passes on its way from the output, top down."""
         leaves = [v for t in tensors_in(self.output) if (v := self.value_of(t)) is not None]
-        return reached(self.ops, leaves)
+        return reached(self.ops, leaves, products)
 
     def forget_after_use(self) -> None:
         """Explain this trace once only: what the walk has passed is freed."""
@@ -108,21 +113,22 @@ class Trace:
         self,
         *,
         target: Any = None,
-        composite: str | plrp.Composite = "epsilon-plus-flat",
+        composite: str | plrp.Composite = "auto",
         pruning: plrp.Pruning | None = None,
         layers: bool | Sequence[str] = False,
     ) -> plrp.Explanation:
         """Explain this forward pass; see `plrp.explain`. May be called any number of times."""
         import plrp
 
-        return plrp.explanation.explain_trace(self, target=target, composite=composite, pruning=pruning, layers=layers)
+        options: dict[str, Any] = {"target": target, "composite": composite, "pruning": pruning, "layers": layers}
+        return plrp.explanation.explain_trace(self, **options).warned()
 
     def sweep(
         self,
         prunings: Sequence[plrp.Pruning | None],
         *,
         target: Any = None,
-        composite: str | plrp.Composite = "epsilon-plus-flat",
+        composite: str | plrp.Composite = "auto",
         layers: bool | Sequence[str] = False,
     ) -> Iterator[plrp.Explanation]:
         """Explain with one pruning after the other; what does not depend on relevance is computed once.
@@ -134,11 +140,11 @@ class Trace:
 
         return plrp.explanation.sweep_trace(self, prunings, target=target, composite=composite, layers=layers)
 
-    def rows(self, composite: str | plrp.Composite = "epsilon-plus-flat") -> list[tuple[str, str, str, str]]:
+    def rows(self, composite: str | plrp.Composite = "auto") -> list[tuple[str, str, str, str]]:
         """The tape as a table: layer, operation, output shape, rule."""
         import plrp
 
-        chosen = plrp.composites.resolve(composite)
+        chosen = plrp.composites.resolve(composite, (value.data for value in self.inputs))
         return [(op.name, op.kind, _shape(op.output), chosen.rule_name(op)) for op in self.ops if op.outputs]
 
     def __repr__(self) -> str:
@@ -148,23 +154,33 @@ class Trace:
         return render_html(("layer", "op", "output", "rule"), self.rows())
 
 
-def record(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], frugal: bool = False) -> Trace:
-    """Record one forward pass, operations without a rule included; `frugal`: see `Recorder`."""
-    given = check_inputs(inputs)
+def record(
+    model: Callable[..., Any],
+    inputs: Tensor | Sequence[Tensor],
+    frugal: bool = False,
+    samples: int | None = 0,
+    refused: list[tuple[str, str, str]] | None = None,
+) -> Trace:
+    """Record one forward pass, operations without a rule included; `frugal`, `refused`: see `Recorder`."""
+    given = check_inputs(inputs, samples)
     check_model(model)
-    recorder = Recorder(model, frugal)
-    batch = given[0].shape[0]
+    recorder = Recorder(model, frugal, refused)
     aliases = [
         x.clone() if x.is_inference() else x.detach() for x in given
     ]  # in-place operations on the input never reach the user's tensor
-    values = [Value(alias.detach(), Samples.first_axis(batch)) for alias in aliases]
+    values = [
+        Value(x.detach(), Samples.of_whole(x) if samples is None else Samples.first_axis(given[0].shape[0]))
+        for x in aliases
+    ]
     for alias, value in zip(aliases, values, strict=True):
-        value.nonnegative = bool(batch) and bool((value.data >= 0).all())
+        value.nonnegative = bool(value.samples.batch) and bool((value.data >= 0).all())
         recorder.know(alias, value)
     with torch.inference_mode(False), torch.no_grad(), recorder:
-        with explain_misfit(model, given):
+        with explain_misfit(model, given, lambda: _embeds(recorder)):
             output = model(*aliases)
-        found = Trace(recorder, values, isinstance(inputs, Tensor))
+        if not any(x.is_floating_point() for x in given) and not _embeds(recorder):
+            raise not_real("The input", given[0])
+        found = Trace(recorder, values, isinstance(inputs, Tensor), samples)
         found.returned = output
         found.output = _without_head(output, found)
     check_output(found, output)
@@ -174,6 +190,13 @@ def record(model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], frugal:
     _mark_first_layers(found.ops)
     check_finite(found)
     return found
+
+
+def _embeds(recorder: Recorder) -> bool:
+    """Whether token ids were looked up, or used as numbers."""
+    return any(
+        not v.dtype.is_floating_point for op in recorder.ops for v in op.inputs if op.output.dtype.is_floating_point
+    )
 
 
 def _without_head(output: Any, found: Trace) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,9 @@ from .operations import Family
 from .samples import Samples
 
 HALF = (torch.float16, torch.bfloat16)
+
+# How a product of two signals divides: not at all; half to each; or all to the one that is not a gate or an activation.
+PRODUCTS = (None, "half", "gated")
 
 
 def version(tensor: Tensor) -> int | None:
@@ -32,6 +36,7 @@ class Value:
         self.producer = producer
         self.readers: list[Op] = []
         self.nonnegative = False
+        self.above_layer = False  # whether a conv or linear layer, or an embedding, lies below
 
     @property
     def data(self) -> Tensor:
@@ -77,8 +82,11 @@ class Op:
     map: LinearMap | None = None  # of a conv or linear layer
     first: bool = False  # a conv or linear layer with none below it
     signal: Value | None = None  # the operand of a product that takes all relevance
-    rule: Callable[..., Any] | None = None  # a user's own, see `register_rule`
+    gated: Value | None = None  # the operand of a product of two signals that is no activation: u of act(g) · u
+    rule: Callable[..., Any] | None = None  # a user's own, see `own_rules.py`
     reason: str = ""  # why no rule is known
+    mixes: bool = False  # whether the reason is that samples of the batch are mixed or taken apart
+    declared: str = ""  # which arguments a user's rule calls constants: 'all', 'numbers' or none
     winners: Tensor | None = None  # of a max_pool2d: the flat position of each output's winner
     folded: list[str] = field(default_factory=list)  # names of BatchNorms folded into this layer
 
@@ -92,13 +100,38 @@ class Op:
         """The first (mostly the only) output."""
         return self.outputs[0]
 
+    @property
+    def terms(self) -> tuple[Any, Any]:
+        """The two operands of a sum or product, values or constants."""
+        return self.argument(0, "input"), self.argument(1, "other")
+
+    @property
+    def operands(self) -> list[Value]:
+        """The values among the arguments, as often as they occur."""
+        found: list[Value] = []
+        replaced((self.args, self.kwargs), found.append)
+        return found
+
+    def supported(self, products: str | None) -> bool:
+        """Whether there is a rule, where products of two signals divide in this way (`PRODUCTS`)."""
+        if self.rule is not None or self.family not in (Family.PRODUCT, Family.SOFTMAX):
+            return self.family is not Family.UNSUPPORTED
+        return products is not None
+
+    def receivers(self, products: str | None) -> list[Value]:
+        """The inputs that relevance is handed to, where products of two signals divide in this way (`PRODUCTS`)."""
+        if self.signal is not None:
+            between_matrices = self.family is Family.GATE and self.kind not in ("mul", "div")
+            return self.inputs if products == "half" and between_matrices else [self.signal]
+        return [self.gated] if products == "gated" and self.gated is not None else self.inputs
+
     def release(self) -> None:
         """Let go of all tensors, and of the circle of values and operations, which would outlive its use."""
         for value in self.outputs:
             value.producer = None
             value.readers.clear()
         self.args, self.kwargs, self.inputs, self.outputs = (), {}, [], []
-        self.map = self.signal = self.winners = None
+        self.map = self.signal = self.gated = self.winners = None
 
     def call(self, tensors: Sequence[Tensor]) -> Any:
         """Call the operation with these tensors in place of its inputs."""
@@ -118,6 +151,8 @@ class Op:
         """An argument by position or keyword."""
         if len(self.args) > position:
             return self.args[position]
+        if name == "dim" and "axis" in self.kwargs:  # as numpy calls it, and torch takes it
+            return self.kwargs["axis"]
         return self.kwargs.get(name, default)
 
 
@@ -170,21 +205,38 @@ def replaced(structure: Any, change: Callable[[Any], Any], of: type = Value) -> 
     if isinstance(structure, of):
         return change(structure)
     if isinstance(structure, dict):
-        return {key: replaced(item, change, of) for key, item in structure.items()}
+        changed = {key: replaced(item, change, of) for key, item in structure.items()}
+        return changed if kind is dict else _like(structure, changed)
     if isinstance(structure, list):
         return [replaced(item, change, of) for item in structure]
     if isinstance(structure, tuple):
         items = [replaced(item, change, of) for item in structure]
         return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
+    if hasattr(structure, "__dataclass_fields__") and not isinstance(structure, type | Op | Value):
+        fresh = copy.copy(structure)
+        for name in structure.__dataclass_fields__:
+            object.__setattr__(fresh, name, replaced(getattr(structure, name), change, of))
+        return fresh
     return structure
 
 
-def reached(ops: Sequence[Op], start: Sequence[Value]) -> list[Op]:
-    """The operations that relevance passes on its way from these values, top down."""
+def _like(structure: dict[Any, Any], items: dict[Any, Any]) -> Any:
+    """The same kind of dict with other items: its attributes, such as those of an output of transformers, are kept."""
+    try:
+        fresh = copy.copy(structure)
+        for key, item in items.items():
+            fresh[key] = item
+    except Exception:  # a dict that will not be copied or written into
+        return items
+    return fresh
+
+
+def reached(ops: Sequence[Op], start: Sequence[Value], products: str | None = None) -> list[Op]:
+    """The operations that relevance passes on its way from these values, top down; `products`: see `PRODUCTS`."""
     live = {id(v) for v in start}
     found = []
     for op in reversed(ops):
         if any(id(v) in live for v in op.outputs):
             found.append(op)
-            live.update(id(v) for v in ([op.signal] if op.signal is not None else op.inputs))
+            live.update(id(v) for v in op.receivers(products))
     return found

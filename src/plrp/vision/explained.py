@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from plrp import __version__
-from plrp.composites import Composite
+from plrp.composites import Composite, resolve
 from plrp.composites import composite as composite_by_name
 from plrp.errors import UsageError
 from plrp.files import new_file
+from plrp.health import Health
 from plrp.models.loading import LoadedModel, imagenet_categories, load
 from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
@@ -48,6 +49,7 @@ class ExplainedPhotograph:
 
     relevance: of the class `target`, by variant, "LRP" first; each (3, height, width).
     prunings: how each variant was pruned; None for LRP.
+    unhealthy: what is wrong with a variant's explanation, for those that should not be believed as they are.
     """
 
     photograph: Photograph
@@ -60,6 +62,7 @@ class ExplainedPhotograph:
     relevance: Mapping[str, Tensor]
     prunings: Mapping[str, Pruning | None]
     trace: Trace
+    unhealthy: Mapping[str, Health] = field(default_factory=dict)
 
     @property
     def probabilities(self) -> Tensor:
@@ -149,7 +152,7 @@ def explain_photograph(
     model: LoadedModel | nn.Module | str,
     *,
     target: int | str | None = None,
-    prunings: Sequence[Pruning] = (Pruning(p=0.15),),
+    prunings: Sequence[Pruning] = (Pruning(),),
     composite: str = "epsilon-plus-flat",
     device: str | torch.device = "cpu",
 ) -> ExplainedPhotograph:
@@ -176,19 +179,23 @@ def explain_photograph(
     variants: dict[str, Pruning | None] = {LRP: None, **{variant_name(pruning): pruning for pruning in prunings}}
     rules = composite_for(composite, preprocessing)
     found = trace.sweep(list(variants.values()), target=chosen, composite=rules)
-    relevance = {name: e.relevance[0].float().cpu() for name, e in zip(variants, found, strict=True)}
+    relevance, unhealthy = {}, {}
+    for name, explanation in zip(variants, found, strict=True):
+        relevance[name] = explanation.relevance[0].float().cpu()
+        if any(explanation.verdicts()):
+            unhealthy[name] = explanation.health
     picture = network_picture(photograph, preprocessing)
     return ExplainedPhotograph(
-        photograph, picture, model, rules, logits, chosen, categories, relevance, variants, trace
+        photograph, picture, model, rules, logits, chosen, categories, relevance, variants, trace, unhealthy
     )
 
 
 def composite_for(name: str, preprocessing: Preprocessing) -> Composite:
     """A composite by name; the box of `epsilon-gamma-box` goes from a normalised black to a normalised white pixel."""
     if name != "epsilon-gamma-box":
-        return composite_by_name(name)
+        return resolve(name)
     black, white = (preprocessing.normalise(torch.full((3, 1, 1), value)) for value in (0.0, 1.0))
-    return composite_by_name(name, low=black - 1e-4, high=white + 1e-4)  # a hair wider: pixels are rounded on their way
+    return composite_by_name(name, low=black, high=white)
 
 
 def variant_name(pruning: Pruning) -> str:

@@ -69,7 +69,7 @@ def explanation_figure(
     set_title(below[1], f"{last_name}, overlay")
     show_outline(below[2], picture, last, f"{last_name}, outline")
     if title:
-        figure.suptitle(title, fontsize=10, color=INK)
+        figure.suptitle(title, fontsize=10, color=INK, parse_math=False)
     return figure
 
 
@@ -102,7 +102,7 @@ def comparison_figure(
         for ax in line:
             ax.set_axis_off()
     if title:
-        figure.suptitle(title, fontsize=10, color=INK)
+        figure.suptitle(title, fontsize=10, color=INK, parse_math=False)
     return figure
 
 
@@ -145,7 +145,7 @@ def show_classes(ax: Axes, classes: Sequence[tuple[str, float]], target: str = "
     colours = ["#d42a20" if name == target else "#9aa5b1" for name, _ in classes]
     ax.barh(places, [probability for _, probability in classes], color=colours, height=0.34)
     for place, (name, probability) in zip(places, classes, strict=True):
-        ax.text(0, place + 0.24, shortened(name), fontsize=7.5, va="bottom", color=INK)
+        ax.text(0, place + 0.24, shortened(name), fontsize=7.5, va="bottom", color=INK, parse_math=False)
         ax.text(1, place + 0.24, percent(probability), fontsize=7, va="bottom", ha="right", color=FAINT)
     ax.set_xlim(0, 1)
     ax.set_ylim(-0.4, len(classes) - 0.2)
@@ -156,7 +156,7 @@ def show_classes(ax: Axes, classes: Sequence[tuple[str, float]], target: str = "
 
 def set_title(ax: Axes, title: str) -> None:
     """Put a title over a panel."""
-    ax.set_title(title, fontsize=8.5, pad=4, color=INK)
+    ax.set_title(title, fontsize=8.5, pad=4, color=INK, parse_math=False)  # `$` in names is no formula
 
 
 def percent(share: float) -> str:

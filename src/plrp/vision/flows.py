@@ -94,7 +94,7 @@ class Flow:
 
 def thinning(trace: Trace, explanation: Explanation, sample: int = 0) -> list[Thinning]:
     """One entry per conv and linear layer of an explanation with `layers=True`, from the output to the input."""
-    through = {id(value) for value in passages(trace)}
+    through = {id(value) for value in passages(trace, explanation.composite.products)}
     rows, seen = [], set()
     for op in trace.layers:  # a tensor read twice, by a block and its skip, is one level: named by its first reader
         if op.name in explanation.layers and id(op.inputs[0]) not in seen:
@@ -104,7 +104,7 @@ def thinning(trace: Trace, explanation: Explanation, sample: int = 0) -> list[Th
     return rows[::-1]
 
 
-def passages(trace: Trace) -> list[Value]:
+def passages(trace: Trace, products: str | None) -> list[Value]:
     """The inputs of layers that all relevance passes, from the output down: inside a residual block there is
     none.
     """
@@ -120,7 +120,7 @@ def passages(trace: Trace) -> list[Value]:
         if any(id(value) in pending for value in op.outputs):
             for value in op.outputs:
                 arrive(value)
-            pending.update(id(value) for value in ([op.signal] if op.signal is not None else op.inputs))
+            pending.update(id(value) for value in op.receivers(products))
     for value in trace.inputs:
         arrive(value)
     return found
@@ -145,7 +145,7 @@ def flow(
     trace: Trace,
     *,
     target: Any = None,
-    composite: str | Composite = "epsilon-plus-flat",
+    composite: str | Composite = "auto",
     pruning: Pruning | None = None,
     layers: Sequence[str] | None = None,
     levels: int = 7,
@@ -161,13 +161,13 @@ def flow(
     """
     if trace.batch != 1:
         raise ValueError(f"flow follows one sample; the trace holds {trace.batch}.")
-    composite = resolve(composite)
+    composite = resolve(composite, (value.data for value in trace.inputs), trace)
     explained = _RecordingWalk(trace, target, composite, pruning)
     explained.run()
     plain = explained if pruning is None else _RecordingWalk(trace, target, composite, None)
     if plain is not explained:
         plain.run()
-    chosen = _chosen_passages(trace, layers, levels)
+    chosen = _chosen_passages(trace, composite.products, layers, levels)
     made = [_level(value, explained, plain, nodes, pruned) for value in chosen]
     edges, faded = [], []
     for (upper, above), lower in zip(zip(chosen, made, strict=True), chosen[1:], strict=False):
@@ -224,9 +224,9 @@ class _ReplayingWalk(Walk):
         return relevance * torch.where(before == 0, torch.zeros_like(before), after / before.where(before != 0, 1.0))
 
 
-def _chosen_passages(trace: Trace, layers: Sequence[str] | None, count: int) -> list[Value]:
+def _chosen_passages(trace: Trace, products: str | None, layers: Sequence[str] | None, count: int) -> list[Value]:
     """The levels to draw, from the output down."""
-    through = passages(trace)
+    through = passages(trace, products)
     if layers is not None:
         names = {op.name: value for value in through for op in value.readers if op.is_layer}
         for layer in layers:

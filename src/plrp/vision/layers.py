@@ -68,7 +68,7 @@ def thinning_figure(
             if column == 0:
                 ax.set_ylabel(label, fontsize=8, color=INK)
     if title:
-        figure.suptitle(title, fontsize=10, color=INK)
+        figure.suptitle(title, fontsize=10, color=INK, parse_math=False)
     return figure
 
 
@@ -106,7 +106,7 @@ def flow_figure(flow: Flow, *, target: str = "", title: str = "", picture: Image
         _caption(ax, level, column, rows)
     _output_node(ax, start, target, flow.score, rows)
     if title:
-        figure.suptitle(title, fontsize=10, color=INK, y=0.985)
+        figure.suptitle(title, fontsize=10, color=INK, y=0.985, parse_math=False)
     figure.text(
         0.012,
         0.012,
@@ -195,7 +195,16 @@ def _curve(
 
 def _caption(ax: Axes, level: Level, column: float, rows: int) -> None:
     shape = "×".join(str(side) for side in level.relevance.shape)
-    ax.text(column, rows + 0.36, shortened(level.layer, 16), fontsize=7.3, ha="center", va="top", color=INK)
+    ax.text(
+        column,
+        rows + 0.36,
+        shortened(level.layer, 16),
+        fontsize=7.3,
+        ha="center",
+        va="top",
+        color=INK,
+        parse_math=False,
+    )
     ax.text(column, rows + 0.13, shape, fontsize=6.3, ha="center", va="top", color=FAINT)
     lines = f"{level.surviving} of {len(level.relevance)} survive\nshown: {percent(level.coverage)} of mass"
     ax.text(column, -0.2, lines, fontsize=6.3, ha="center", va="top", color=FAINT, linespacing=1.3)
@@ -204,7 +213,16 @@ def _caption(ax: Axes, level: Level, column: float, rows: int) -> None:
 def _output_node(ax: Axes, centre: tuple[float, float], target: str, score: float, rows: int) -> None:
     ax.scatter([centre[0]], [centre[1]], s=420, color=INK, zorder=5)
     ax.text(*centre, f"{score:.3g}", fontsize=6.6, color="white", ha="center", va="center", zorder=6)
-    ax.text(centre[0], centre[1] - 0.5, shortened(target, 16), fontsize=7.3, ha="center", va="top", color=INK)
+    ax.text(
+        centre[0],
+        centre[1] - 0.5,
+        shortened(target, 16),
+        fontsize=7.3,
+        ha="center",
+        va="top",
+        color=INK,
+        parse_math=False,
+    )
     ax.text(centre[0], rows + 0.36, "score", fontsize=7.3, ha="center", va="top", color=INK)
 
 

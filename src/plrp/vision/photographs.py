@@ -6,6 +6,7 @@ and half-finished downloads. Here all that can be read becomes upright 8-bit RGB
 
 from __future__ import annotations
 
+import io
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,12 @@ def read_photograph(path: str | Path) -> Photograph:
     return Photograph(_rgb(image, Path(path)), size, Path(path))
 
 
+def decode_photograph(content: bytes, name: str) -> Photograph:
+    """A photograph that is in memory, such as an upload; `name` stands for its path, and nothing is read from there."""
+    image, size = _decode(Path(name), content=content)
+    return Photograph(_rgb(image, Path(name)), size, Path(name))
+
+
 def read_mask(path: str | Path) -> tuple[Image, tuple[int, int]]:
     """Read a mask as an 8-bit picture of 0 and 255, and its (width, height) in the file.
 
@@ -75,7 +82,7 @@ def read_mask(path: str | Path) -> tuple[Image, tuple[int, int]]:
     return pil.fromarray(inside.astype(np.uint8) * 255), size
 
 
-def _decode(path: Path, rotate: bool = True) -> tuple[Image, tuple[int, int]]:
+def _decode(path: Path, rotate: bool = True, content: bytes | None = None) -> tuple[Image, tuple[int, int]]:
     try:
         from PIL import Image as pil
         from PIL import UnidentifiedImageError
@@ -86,7 +93,7 @@ def _decode(path: Path, rotate: bool = True) -> tuple[Image, tuple[int, int]]:
         with warnings.catch_warnings():
             # The error below states our own limit; Pillow's warning for 89 to 179 megapixels would be noise.
             warnings.simplefilter("ignore", pil.DecompressionBombWarning)
-            opened = pil.open(path)
+            opened = pil.open(path if content is None else io.BytesIO(content))
         with opened:
             width, height = opened.size
             if width * height > LARGEST:

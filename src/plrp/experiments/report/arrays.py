@@ -49,7 +49,7 @@ def strips(
         ax.stairs(relevance.clip(min=0), edges, fill=True, color=FOR)
         ax.stairs(relevance.clip(max=0), edges, fill=True, color=AGAINST)
         ax.axhline(0, color="#bbbbbb", linewidth=0.5)
-        ax.set_ylabel(name, fontsize=7)
+        ax.set_ylabel(name, fontsize=7, parse_math=False)
     for ax in axes:
         ax.tick_params(labelsize=6)
         ax.spines[["top", "right"]].set_visible(False)

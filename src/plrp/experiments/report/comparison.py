@@ -176,5 +176,5 @@ def _statements(first: Run, second: Run, sheets: Sheets) -> str:
 
 
 def _line(claim: str, a: str, b: str, verdicts: tuple[str, str]) -> list[str]:
-    changed = verdicts[0] != verdicts[1] and "not measured" not in verdicts
+    changed = verdicts[0] != verdicts[1] and not {"not measured", "too few samples"} & set(verdicts)
     return [escape(claim), f"<span>{a}</span>", f"<span>{b}</span>", "<b>changed</b>" if changed else ""]

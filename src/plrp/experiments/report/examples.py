@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SHOWN_P = (0.05, 0.15, 0.3, 0.6, 0.9)
 """The columns of the heatmap grid, where maps of them were kept."""
+DRAWN = ("lambda", "M", "M-sign")
+"""The variants that are drawn beside LRP, where maps of them were kept."""
 GRIDS = 2
 EXTREMES = 3
 
@@ -53,7 +55,7 @@ def _grids(run: Run, sheets: Sheets) -> str:
 
     r = run.results
     shares = _mapped_shares(run)
-    variants = [v for v in ("lambda", "M") if any(variant == v for variant, _ in r.map_cells)]
+    variants = [v for v in DRAWN if any(variant == v for variant, _ in r.map_cells)]
     if not shares or not variants:
         return ""
     what = "photograph" if run.kind == "image" else "input"
@@ -80,8 +82,8 @@ def _grids(run: Run, sheets: Sheets) -> str:
 
 
 def _mapped_shares(run: Run) -> list[float]:
-    """Of the proportions whose maps of λ were kept, those nearest to `SHOWN_P`."""
-    kept = sorted({p for variant, p in run.results.map_cells if variant == "lambda" and p > 0})
+    """Of the proportions whose maps were kept, those nearest to `SHOWN_P`."""
+    kept = sorted({p for variant, p in run.results.map_cells if variant in DRAWN and p > 0})
     nearest = [run.measured.nearest(p, kept) for p in SHOWN_P]
     return sorted({p for p in nearest if p is not None})
 
@@ -129,7 +131,7 @@ def _axes(run: Run) -> int:
 def _strips(run: Run, sheets: Sheets, sample: int) -> str:
     r = run.results
     maps = {}
-    for variant in ("LRP", "lambda", "M"):
+    for variant in ("LRP", *DRAWN):
         p = run.measured.nearest(run.example_p, [q for v, q in r.map_cells if v == variant])
         if p is not None:
             maps[LABELS[variant] if variant == "LRP" else f"{LABELS[variant]},\np = {p:g}"] = r.maps(sample, variant, p)
@@ -154,7 +156,7 @@ def _undrawn(run: Run) -> str:
     if run.kind == "array" and axes not in (1, 2):
         why = f"they have {axes} axes, and maps with one or two axes are drawn"
     else:
-        why = "of neither PLRP-λ nor PLRP-M, which are drawn beside LRP"
+        why = "of none of PLRP-λ, PLRP-M and PLRP-M±, which are drawn beside LRP"
     return f"{kept}, but {why}. Results.load({run.path!r}).maps(…) reads them."
 
 
@@ -181,7 +183,7 @@ def logo(run: Run, sheets: Sheets, sample: int, name: str, note: str = "") -> st
     if mask is not None:
         rows["truth"] = mask
     rows["LRP"] = lrp
-    for variant in ("lambda", "M"):
+    for variant in DRAWN:
         p = run.measured.nearest(run.example_p, [q for v, q in r.map_cells if v == variant])
         if p is not None:
             rows[f"{LABELS[variant]}\np = {p:g}"] = r.maps(sample, variant, p)

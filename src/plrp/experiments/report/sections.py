@@ -15,6 +15,7 @@ from plrp.experiments.config import without_folders, write_toml
 from plrp.experiments.intervals import METHOD
 from plrp.experiments.measured import BASELINE, LABELS, LRP, VARIANTS, Measured, Method, plain
 from plrp.experiments.pages import cards, contents, escape, folded, page, section, table
+from plrp.experiments.results import unhealthy_sentence
 from plrp.experiments.statements import Statement
 from plrp.progress import progress
 
@@ -66,7 +67,7 @@ def render(runs: Sequence[Run], sheets: Sheets) -> str:
         "Layer-wise relevance propagation (LRP) and its pruned versions (PLRP-λ, PLRP-M, each with and without "
         f"sparsity gain), measured by <code>plrp sweep</code>. Bands and brackets are {escape(METHOD)}."
     )
-    body = contents({name: SECTIONS[name] for name in built}) + missing_note(runs) + _cards(runs)
+    body = contents({name: SECTIONS[name] for name in built}) + missing_note(runs) + unhealthy_note(runs) + _cards(runs)
     return page(title, lead, body + "".join(built.values()))
 
 
@@ -82,18 +83,38 @@ def missing_note(runs: Sequence[Run]) -> str:
         gone = run.results.missing
         if gone:
             lines.append(
-                f"{run.title}: {len(run.results.samples)} of {run.planned} samples are measured; {len(gone)} of "
-                f"{run.results.settings.parts} parts are missing ({spans(gone)}). Start <code>plrp sweep</code> on it "
-                "again to fill them in."
+                f"{escape(run.title)}: {len(run.results.samples)} of {run.planned} samples are measured; {len(gone)} "
+                f"of {run.results.settings.parts} parts are missing ({spans(gone)}). Start <code>plrp sweep</code> on "
+                "it again to fill them in."
             )
         wanted = [name.replace("pixel_flipping", "pixel_flipping_auc", 1) for name in run.results.config["metrics"]]
         empty = [name for name in wanted if not any(run.measured.count(name, m) for m in _methods(run.measured, name))]
         if empty and len(run.results.samples):
-            lines.append(f"{run.title}: no sample has a score of {joined([_code(name) for name in empty])}.")
+            lines.append(f"{escape(run.title)}: no sample has a score of {joined([_code(name) for name in empty])}.")
     if not lines:
         return ""
     items = "".join(f"<li>{line}</li>" for line in lines)
     return f'<div class="note" role="note"><p><b>Not everything is there.</b></p><ul>{items}</ul></div>'
+
+
+def unhealthy_note(runs: Sequence[Run]) -> str:
+    """Explanations that should not be believed as they are, counted by variant and p."""
+    lines = []
+    for run in runs:
+        found = run.results.unhealthy
+        if not len(found):
+            continue
+        rows = zip(*(found[name].tolist() for name in ("variant", "p", "unhealthy", "explanations")), strict=True)
+        each = [f"{Method(variant, p)}: {count} of {of}" for variant, p, count, of in rows]
+        listed = "; ".join(each[:12]) + ("; …" if len(each) > 12 else "")
+        lines.append(f"{escape(run.title)}: {escape(unhealthy_sentence(run.results))}: {escape(listed)}.")
+    if not lines:
+        return ""
+    items = "".join(f"<li>{line}</li>" for line in lines)
+    return (
+        '<div class="note" role="note"><p><b>Some explanations should not be believed as they are.</b> '
+        f"Their scores are part of all means below.</p><ul>{items}</ul></div>"
+    )
 
 
 def _methods(m: Measured, name: str) -> list[Method]:
@@ -126,7 +147,7 @@ def _cards(runs: Sequence[Run]) -> str:
         if run.gain_metric and run.example:
             m = run.measured
             values = f"{m.mean(run.gain_metric):.2f} → {m.mean(run.gain_metric, run.example):.2f}"
-            about = figures.metric(run.gain_metric).title
+            about = escape(figures.metric(run.gain_metric).title)
             entries[f"{about}, LRP → PLRP-λ, p&nbsp;=&nbsp;{run.example.p:g}<br>{escape(run.title)}"] = values
     return cards(entries)
 
@@ -135,9 +156,11 @@ def _cards(runs: Sequence[Run]) -> str:
 
 
 def verdict(statement: Statement | None) -> str:
-    """'holds', 'does not hold' or 'not measured', coloured; with a word where the intervals do not decide it."""
+    """'holds', 'does not hold', 'not measured' or 'too few samples', coloured; with a word where the intervals do not
+    decide it.
+    """
     if statement is None or statement.holds is None:
-        return '<span class="unknown">not measured</span>'
+        return f'<span class="unknown">{"not measured" if statement is None else statement.verdict}</span>'
     kind = "holds" if statement.holds else "fails"
     unsure = ' <span class="unsure">within the error</span>' if statement.sure is False else ""
     return f'<span class="{kind}">{statement.verdict}</span>{unsure}'
@@ -194,7 +217,7 @@ def _capital(text: str) -> str:
 
 
 def _figures(runs: Sequence[Run], sheets: Sheets) -> str:
-    parts = [figures.legend()]
+    parts = [figures.legend([run.measured for run in runs])]
     for dataset in dict.fromkeys(run.dataset for run in runs):
         group = [run for run in runs if run.dataset == dataset]
         rows = [run.measured for run in group]
@@ -313,6 +336,7 @@ def _best(runs: Sequence[Run], sheets: Sheets) -> str:
     parts, rows = [], []
     for run in runs:
         m = run.measured
+        known = [v for v in VARIANTS if m.has(v)]
         lines = []
         names = [n for n in figures.versions([m], tuple(figures.METRICS)) if figures.metric(n).better]
         for name in names:
@@ -326,7 +350,7 @@ def _best(runs: Sequence[Run], sheets: Sheets) -> str:
                 continue
             top = max(better * value for _, value in found.values())
             cells = [escape(figures.metric(name).heading), f"<span class=number>{plain(m.mean(name))}</span>"]
-            for variant in VARIANTS:
+            for variant in known:
                 if variant not in found:
                     cells.append("")
                     continue
@@ -340,7 +364,7 @@ def _best(runs: Sequence[Run], sheets: Sheets) -> str:
         if lines:
             if len(runs) > 1:
                 parts.append(f"<h3>{escape(run.title)}</h3>")
-            parts.append(table(["metric", "LRP", *(LABELS[v] for v in VARIANTS)], lines))
+            parts.append(table(["metric", "LRP", *(LABELS[v] for v in known)], lines))
     if not parts:
         return ""
     head = ["run", "metric", "variant", "p", "mean", "difference_to_lrp", "low", "high", "samples"]

@@ -12,6 +12,7 @@ from plrp.experiments import pages
 from plrp.experiments.figures import DARK, PIXELS
 from plrp.files import new_file, save_figure
 from plrp.runs.places import Folder, refuse_strangers
+from plrp.tables import csv_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,8 +26,8 @@ FOLDERS = ("figures", "tables")
 class Sheets:
     """The folder of a report: `index.html`, `figures/`, `tables/`, and `files.json`, the list of what is in them.
 
-    Files of an earlier report in the same folder that this one does not write are removed; other files stay. A
-    folder of other files that holds no report is refused.
+    Files of an earlier report in the same folder that this one does not write are removed; other files stay, and so do
+    those behind symbolic links. A folder of other files that holds no report is refused.
     """
 
     def __init__(self, out: Path, formats: Sequence[str], show_progress: bool | None = None) -> None:
@@ -81,15 +82,15 @@ class Sheets:
         return name
 
     def _where(self, name: str) -> str:
-        return f" <code>figures/{name}.{self.formats[0]}</code>" if self.formats else ""
+        return f" <code>figures/{pages.escape(name)}.{self.formats[0]}</code>" if self.formats else ""
 
     def table(self, name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Numbers as CSV."""
         name = self._free("tables", name)
         with new_file(self._file("tables", f"{name}.csv")) as part, part.open("w", newline="") as stream:
             writer = csv.writer(stream)
-            writer.writerow(head)
-            writer.writerows(rows)
+            writer.writerow(map(csv_cell, head))
+            writer.writerows(map(csv_cell, row) for row in rows)
 
     def json(self, name: str, content: Any) -> None:
         """Plain data as JSON."""
@@ -101,7 +102,8 @@ class Sheets:
         path = self.out / PAGE
         pages.write_page(path, document)
         for name in self.earlier - self.written:
-            (self.out / name).unlink(missing_ok=True)
+            if not (self.out / name).parent.is_symlink():  # a folder elsewhere is not ours to clean
+                (self.out / name).unlink(missing_ok=True)
         self._list(self.written)
         return path
 

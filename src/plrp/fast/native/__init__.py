@@ -1,7 +1,7 @@
 """The compiled inner loops, where they could be compiled: the C files here, called with the tensors they work on.
 
-`available()` is False without a compiler at installation, and with `PLRP_NATIVE=0` in the environment; then the
-twins in Python run. `status()` says which, and why. `signatures.py` has what each loop takes.
+`available()` is False without a compiler at installation, and with `PLRP_NATIVE=0` (or no, off, false) in the
+environment; then the twins in Python run. `status()` says which, and why. `signatures.py` has what each loop takes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .signatures import SIGNATURES, checked, format_of
 
 _native: Any = None
 _absent = ""  # why the loops are not in use
-if os.environ.get("PLRP_NATIVE") == "0":
-    _absent = "PLRP_NATIVE=0"
+if os.environ.get("PLRP_NATIVE", "").strip().lower() in ("0", "no", "off", "false"):
+    _absent = f"PLRP_NATIVE={os.environ['PLRP_NATIVE']}"
 else:
     try:
         _native = import_module(f"{__name__}._native")

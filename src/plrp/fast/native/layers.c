@@ -30,20 +30,32 @@ INLINE uint64_t mixed(uint64_t a, uint64_t b) {
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* 64 bits of n floats and one more: four chains of products, so that where a number stands matters too, and two rows
-   have the same fingerprint by chance alone, one in 2⁶⁴. */
+/* 64 bits of n floats and one more: four chains of products, so that where a number stands matters too. The keys are
+   drawn once per process: rows have the same fingerprint by chance alone, one in 2⁶⁴, whoever chose their numbers. */
 enum { CHAINS = 4, PIECE = 4 * CHAINS };
-static const uint64_t KEYS[CHAINS] = {0x9e3779b97f4a7c15, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9, 0xd6e8feb86659fd93};
+static uint64_t keys[CHAINS];
+
+int draw_keys(void) {
+    PyObject *os = PyImport_ImportModule("os");
+    PyObject *drawn = os ? PyObject_CallMethod(os, "urandom", "n", (Py_ssize_t)sizeof keys) : NULL;
+    if (drawn && PyBytes_Check(drawn) && PyBytes_GET_SIZE(drawn) == (Py_ssize_t)sizeof keys)
+        memcpy(keys, PyBytes_AS_STRING(drawn), sizeof keys);
+    else if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_ImportError, "os.urandom gave no keys.");
+    Py_XDECREF(drawn);
+    Py_XDECREF(os);
+    return !PyErr_Occurred();
+}
 
 INLINE void chain(uint64_t *chains, const float *piece) {
     uint64_t words[2 * CHAINS];
     memcpy(words, piece, sizeof words);
-    for (int c = 0; c < CHAINS; c++) chains[c] = mixed(words[2 * c] ^ KEYS[c], words[2 * c + 1] ^ chains[c]);
+    for (int c = 0; c < CHAINS; c++) chains[c] = mixed(words[2 * c] ^ keys[c], words[2 * c + 1] ^ chains[c]);
 }
 
 FOR_THIS_MACHINE
 static uint64_t fingerprint(const float *v, int64_t n, float scale) {
-    uint64_t chains[CHAINS] = {KEYS[3], KEYS[2], KEYS[1], KEYS[0]};
+    uint64_t chains[CHAINS] = {keys[3], keys[2], keys[1], keys[0]};
     int64_t i = 0;
     for (; i + PIECE <= n; i += PIECE) chain(chains, v + i);
     if (i < n) {
@@ -51,8 +63,8 @@ static uint64_t fingerprint(const float *v, int64_t n, float scale) {
         memcpy(rest, v + i, (size_t)(n - i) * sizeof *v);
         chain(chains, rest);
     }
-    uint64_t all = mixed(KEYS[0] ^ (uint64_t)n, KEYS[1] ^ bits_of(scale));
-    for (int c = 0; c < CHAINS; c++) all = mixed(all ^ KEYS[c], chains[c] ^ KEYS[CHAINS - 1 - c]);
+    uint64_t all = mixed(keys[0] ^ (uint64_t)n, keys[1] ^ bits_of(scale));
+    for (int c = 0; c < CHAINS; c++) all = mixed(all ^ keys[c], chains[c] ^ keys[CHAINS - 1 - c]);
     return all < FIRST_MARK ? FIRST_MARK : all;
 }
 

@@ -66,6 +66,9 @@ int read_arguments(const char *entry, PyObject *const *given, Py_ssize_t count, 
 /* Raises with the name of the entry point; always NULL. */
 PyObject *refuse(PyObject *type, const char *entry, const char *fault);
 
+/* Draws the keys of the fingerprints of weights (layers.c); 0 with an exception if there are none. */
+int draw_keys(void);
+
 /* --- threads (threads.c) ---------------------------------------------------------------------------------------- */
 
 typedef void (*task)(void *context, int64_t item);

@@ -107,6 +107,7 @@ static PyObject *all_formats(void) {
 
 PyMODINIT_FUNC PyInit__native(void) {
     prepare_threads();
+    if (!draw_keys()) return NULL;
     PyObject *module = PyModule_Create(&definition), *formats = all_formats();
     if (!module || !formats || PyModule_AddObjectRef(module, "formats", formats) < 0) Py_CLEAR(module);
     Py_XDECREF(formats);

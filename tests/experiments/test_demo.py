@@ -15,7 +15,7 @@ import pytest
 from plrp.experiments import Results, RunError, preset
 from plrp.experiments import demo as demo_module
 from plrp.experiments.findings import NotAThreshold, find_not_a_threshold, findings
-from plrp.experiments.measured import VARIANTS, Measured, from_arrays
+from plrp.experiments.measured import PAPER, Measured, from_arrays
 from plrp.genomics import jaspar
 from plrp.genomics.seqlets import Match
 
@@ -52,14 +52,14 @@ def test_a_threshold_is_never_mistaken_for_pruning() -> None:
 
 def made_sweep(gini: list[float], rma_lambda: list[float], rma_m: list[float]) -> Measured:
     def columns(values: list[float]) -> dict[float, np.ndarray]:
-        return {p: np.repeat(value, 3) for p, value in zip((0.0, 0.25, 0.5), values, strict=True)}
+        return {p: np.repeat(value, 5) for p, value in zip((0.0, 0.25, 0.5), values, strict=True)}
 
     values = {
-        "gini": {v: columns(gini) for v in VARIANTS},
-        "entropy": {v: columns(gini) for v in VARIANTS},
-        "relevance_mass_accuracy": {v: columns(rma_lambda if "lambda" in v else rma_m) for v in VARIANTS},
+        "gini": {v: columns(gini) for v in PAPER},
+        "entropy": {v: columns(gini) for v in PAPER},
+        "relevance_mass_accuracy": {v: columns(rma_lambda if "lambda" in v else rma_m) for v in PAPER},
     }
-    return from_arrays("net", values, 3)
+    return from_arrays("net", values, 5)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def made_sweep(gini: list[float], rma_lambda: list[float], rma_m: list[float]) -
 def test_findings_can_fail(sweep_values, verdicts) -> None:
     found = findings({"net": made_sweep(*sweep_values)}, None)
     assert [f.holds for f in found] == [*verdicts, False]
-    assert findings({"net": made_sweep(*sweep_values)}, NotAThreshold(0, 1, 2, 0.1, 0.2, 1, 3))[-1].holds
+    assert findings({"net": made_sweep(*sweep_values)}, NotAThreshold(0, 1, 2, 0.1, 0.2, 1, 5))[-1].holds
 
 
 class Page(HTMLParser):

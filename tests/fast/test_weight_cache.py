@@ -104,6 +104,27 @@ def test_whatever_changes_a_weight_is_seen(
     assert torch.equal(after, relevance(copy.deepcopy(net), pruning))
 
 
+FORMER_KEYS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
+
+
+@needs_compiled_loops
+@pytest.mark.parametrize("chain", range(4))
+def test_no_weights_can_be_made_to_share_a_fingerprint(chain: int) -> None:
+    """While the keys were constants, a weight equal to one of them hid whatever stood beside it."""
+    linear = nn.Linear(16, 1, bias=False)
+    words = linear.weight.data.view(torch.int64)
+    words[0, 2 * chain] = FORMER_KEYS[chain] - (1 << 64 if FORMER_KEYS[chain] >> 63 else 0)
+    fingerprints = []
+    for value in (0.5, 0.75):
+        linear.weight.data[0, 4 * chain + 2] = value
+        found = kept.derived_once(linear.weight.data, last=False)
+        native.call(
+            *("weights", linear.weight.data, None, 1, 16, 1, 1, None, 1, None, found.rows, found.fingerprints, 1)
+        )
+        fingerprints.append(int(found.fingerprints))
+    assert fingerprints[0] != fingerprints[1]
+
+
 @needs_compiled_loops
 def test_what_has_not_changed_is_not_made_again() -> None:
     net = small_net()

@@ -1,0 +1,181 @@
+"""The methods of the bench of truth. A composite, a pruning or a peer more is a line in its table."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+import plrp
+from plrp.composites import is_any, is_conv
+from plrp.rules import Centred, Epsilon, Flat, Gamma, Rule
+from truth_networks import Case
+
+MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])  # ImageNet's colours
+BOXES = {
+    "images": (((0 - MEAN) / STD).reshape(1, 3, 1, 1), ((1 - MEAN) / STD).reshape(1, 3, 1, 1)),
+    "sequences": (torch.tensor(0.0), torch.tensor(1.0)),
+}
+
+
+def gamma(value: float, *, first: Rule | None = None) -> plrp.Composite:
+    """γ for convolutions (0: ε), ε for linear layers, and a rule of their own for first layers or not."""
+    rule = Gamma(value) if value else Epsilon()
+    return plrp.Composite([(is_conv, rule), (is_any, Epsilon())], first=first, name=f"gamma {value:g}")
+
+
+def box(kind: str) -> plrp.Composite:
+    low, high = BOXES[kind]
+    return plrp.composites.composite("epsilon-gamma-box", low=low, high=high)
+
+
+IMAGES, SEQUENCES = ("images",), ("sequences",)
+BOTH = IMAGES + SEQUENCES
+COMPOSITES: dict[str, tuple[tuple[str, ...], Callable[[str], str | plrp.Composite]]] = {
+    "epsilon-plus-flat": (BOTH, lambda kind: "epsilon-plus-flat"),
+    "epsilon-plus": (BOTH, lambda kind: "epsilon-plus"),
+    "epsilon-alpha2-beta1-flat": (IMAGES, lambda kind: "epsilon-alpha2-beta1-flat"),
+    "epsilon-alpha2-beta1": (BOTH, lambda kind: "epsilon-alpha2-beta1"),
+    "epsilon-gamma-box": (BOTH, box),
+    "epsilon": (BOTH, lambda kind: "epsilon"),
+    "gamma 0.25": (BOTH, lambda kind: gamma(0.25)),
+    "gamma 1": (BOTH, lambda kind: gamma(1.0)),
+    "gamma 0.25, flat": (IMAGES, lambda kind: gamma(0.25, first=Flat())),
+    "gamma 1, flat": (IMAGES, lambda kind: gamma(1.0, first=Flat())),
+    "epsilon-gamma": (SEQUENCES, lambda kind: "epsilon-gamma"),
+    "epsilon, centred": (SEQUENCES, lambda kind: gamma(0.0, first=Centred())),
+    "epsilon-gamma-centred": (SEQUENCES, lambda kind: "epsilon-gamma-centred"),
+    "gamma 0.1, centred": (SEQUENCES, lambda kind: gamma(0.1, first=Centred())),
+    "gamma 0.25, centred": (SEQUENCES, lambda kind: gamma(0.25, first=Centred())),
+    "gamma 1, centred": (SEQUENCES, lambda kind: gamma(1.0, first=Centred())),
+}
+"""Which composites there are, and the kinds of network each is tried on."""
+ALL_PRUNINGS = {
+    "images": ("epsilon-plus-flat",),
+    "sequences": ("epsilon-plus", "epsilon-gamma", "epsilon, centred", "epsilon-gamma-centred", "gamma 0.25, centred"),
+}  # composites that every pruning is tried on; the others only get FEW
+PRUNINGS: dict[str, plrp.Pruning | None] = {
+    "LRP": None,
+    **{f"λ {p}": plrp.Pruning(p) for p in (0.01, 0.02, 0.05, 0.1, 0.15, 0.3, 0.5)},
+    **{f"M {p}": plrp.Pruning(p, redistribution="M") for p in (0.05, 0.15)},
+    **{f"M± {p}": plrp.Pruning(p, redistribution="M-sign") for p in (0.05, 0.15)},
+    "λ gain 1": plrp.Pruning(None, sparsity_gain=1.0),
+}
+FEW = ("LRP", "λ 0.05")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A composite with a pruning, or a peer (`pruning` is None)."""
+
+    name: str
+    pruning: str | None = None
+
+    @property
+    def label(self) -> str:
+        return self.name if self.pruning is None else f"{self.name} | {self.pruning}"
+
+
+def methods(kind: str) -> list[Method]:
+    """All methods for a kind of network."""
+    found = [
+        Method(composite, pruning)
+        for composite, (kinds, _) in COMPOSITES.items()
+        for pruning in PRUNINGS
+        if kind in kinds
+        if composite in ALL_PRUNINGS[kind] or pruning in FEW
+    ]
+    return [*found, *(Method(peer) for peer in PEERS)]
+
+
+# --- peers, through Captum --------------------------------------------------------------------------------------------
+
+
+def baseline(case: Case, count: int = 1) -> Tensor:
+    """The mean colour for images (0 after normalisation), a quarter of every letter for sequences."""
+    return torch.full_like(case.input, 0.25 if case.one_hot else 0.0).expand(count, *case.input.shape[1:])
+
+
+def gradient_times_input(model: nn.Module, case: Case) -> Tensor:
+    from captum.attr import InputXGradient
+
+    return InputXGradient(model).attribute(case.input.clone().requires_grad_(), target=case.target)
+
+
+def integrated_gradients(model: nn.Module, case: Case) -> Tensor:
+    """32 steps from the baseline."""
+    from captum.attr import IntegratedGradients
+
+    how = {"n_steps": 32, "internal_batch_size": 8}
+    return IntegratedGradients(model).attribute(case.input, baseline(case), target=case.target, **how)
+
+
+def smooth_grad(model: nn.Module, case: Case) -> Tensor:
+    """Gradient × input, averaged over 16 inputs with noise of 15% of the input's range."""
+    from captum.attr import InputXGradient, NoiseTunnel
+
+    torch.manual_seed(0)
+    spread = 0.15 * float(case.input.max() - case.input.min())
+    how = {"nt_type": "smoothgrad", "nt_samples": 16, "nt_samples_batch_size": 4, "stdevs": spread}
+    return NoiseTunnel(InputXGradient(model)).attribute(case.input.clone(), target=case.target, **how)
+
+
+def deep_lift(model: nn.Module, case: Case) -> Tensor:
+    """Rescale rule; for images from the mean colour, for sequences the mean over ten of their own shuffles."""
+    from captum.attr import DeepLift
+
+    method = DeepLift(with_modules(model))
+    if not case.one_hot:
+        return method.attribute(case.input.clone(), baseline(case), target=case.target)
+    generator = torch.Generator().manual_seed(0)
+    total = torch.zeros_like(case.input)
+    for _ in range(10):
+        order = torch.randperm(case.input.shape[2], generator=generator)
+        total += method.attribute(case.input.clone(), case.input[:, :, order], target=case.target).detach()
+    return total / 10
+
+
+_WITH_MODULES: dict[int, tuple[nn.Module, nn.Module]] = {}
+
+
+def with_modules(model: nn.Module) -> nn.Module:
+    """A copy in which every ReLU is a module of its own: DeepLIFT's hooks see modules only, each once."""
+    if id(model) not in _WITH_MODULES:
+        try:
+            graph = fx.symbolic_trace(copy.deepcopy(model))
+        except Exception:  # control flow that depends on the input
+            graph = None
+        if graph is not None:
+            named = dict(graph.named_modules())
+            for number, node in enumerate(list(graph.graph.nodes)):
+                function = node.op == "call_function" and node.target in (torch.relu, nn.functional.relu)
+                if function or (node.op == "call_module" and isinstance(named[node.target], nn.ReLU)):
+                    graph.add_submodule(f"own_relu_{number}", nn.ReLU())
+                    with graph.graph.inserting_before(node):
+                        fresh = graph.graph.call_module(f"own_relu_{number}", (node.args[0],))
+                    node.replace_all_uses_with(fresh)
+                    graph.graph.erase_node(node)
+            graph.recompile()
+        _WITH_MODULES[id(model)] = (model, model if graph is None else graph.eval())
+    return _WITH_MODULES[id(model)][1]
+
+
+PEERS: dict[str, Callable[[nn.Module, Case], Tensor]] = {
+    "gradient × input": gradient_times_input,
+    "integrated gradients": integrated_gradients,
+    "SmoothGrad × input": smooth_grad,
+    "DeepLIFT": deep_lift,
+    "random": lambda model, case: torch.randn(case.input.shape, generator=torch.Generator().manual_seed(0)),
+}
+
+
+def explained(trace: plrp.Trace, model: nn.Module, case: Case, kind: str, method: Method) -> Any:
+    """The relevance of a case by a method, in the input's shape."""
+    if method.pruning is None:
+        return PEERS[method.name](model, case).detach()
+    composite = COMPOSITES[method.name][1](kind)
+    return trace.explain(target=case.target, composite=composite, pruning=PRUNINGS[method.pruning]).relevance

@@ -1,0 +1,340 @@
+"""The networks of the bench of truth, and what of each is explained. A network more is a line in NETWORKS."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paper_claims import load as load_photograph_network
+from plrp import metrics
+from plrp.genomics import SequenceCNN, encode, read_fasta, read_simdata
+from plrp.metrics.regions import Layout, relevance_of_regions
+from plrp.vision import ECSSD
+
+TILE = 16  # pixels of an occluded tile's side
+BLUR = 8.0  # pixels of the blur that is written over it
+AROUND, FAR = 50, 10  # bases on each side of a splice site, and of another site within reach
+
+
+@dataclass
+class Case:
+    """One prediction: its input (1, …), the explained score, and where the truth is asked for.
+
+    `positions` are the bases that are mutated (None: all), `far` ranges among them that lie at other sites; `mask` is
+    what a map ought to show, where that is known.
+    """
+
+    name: str
+    input: Tensor
+    target: Any
+    mask: Tensor | None = None
+    positions: Sequence[int] | None = None
+    far: dict[str, slice] = field(default_factory=dict)
+
+    @property
+    def one_hot(self) -> bool:
+        return self.input.ndim == 3
+
+    def truth(self, model: nn.Module) -> Tensor:
+        """What the model does, (1, features): occlusion by blurred tiles, or mutagenesis (mean over other letters)."""
+        if not self.one_hot:
+            return metrics.occlusion(
+                model, self.input, target=self.target, region=TILE, perturbation="blur", blur_sigma=BLUR, batch_size=14
+            )
+        drops = metrics.mutagenesis(model, self.input, target=self.target, positions=self.positions, batch_size=32)
+        return drops.sum(1) / (drops.shape[1] - 1)
+
+    def features(self, relevance: Tensor) -> Tensor:
+        """Relevance of the parts that the truth replaces, (1, features)."""
+        if not self.one_hot:
+            return relevance_of_regions(Layout(self.input, TILE, "sum", "partial"), relevance, "sum", 1)
+        per_base = relevance.sum(1)
+        return per_base if self.positions is None else per_base[:, list(self.positions)]
+
+    def flipping(self, model: nn.Module, relevance: Tensor) -> metrics.FlippingCurve:
+        """Tiles blurred, or bases made N (a quarter of each letter), most and least relevant first; in logits."""
+        how: dict[str, Any] = {"region": TILE, "perturbation": "blur", "blur_sigma": BLUR, "steps": 8}
+        if self.one_hot:
+            how = {"region": 1, "perturbation": torch.full((1, 4, 1), 0.25), "steps": 12, "spacing": "logarithmic"}
+        return metrics.pixel_flipping(
+            model, self.input, relevance, target=self.target, order="both", ties="random", normalise=False,
+            batch_size=16, **how,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Network:
+    """A trained network and its cases; `load(data, cache)` gives both, and may take long the first time."""
+
+    title: str
+    kind: Literal["images", "sequences"]
+    load: Callable[[Path, Path], tuple[nn.Module, Sequence[Case]]]
+    screened: int  # cases that every method explains
+
+
+class Lazily(Sequence[Case]):
+    """Cases that are made when they are asked for."""
+
+    def __init__(self, count: int, make: Callable[[int], Case]) -> None:
+        self.count, self.make = count, make
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.make(index)
+
+
+# --- photographs ------------------------------------------------------------------------------------------------------
+
+
+def photographs(name: str, data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]]:
+    """ECSSD photographs with their masks; the winning class is explained."""
+    model = load_photograph_network(name, data)
+    photos = ECSSD(data / "ecssd")
+
+    def case(index: int) -> Case:
+        image, mask = photos[index]
+        with torch.no_grad():
+            winner = int(model(image[None]).argmax())
+        return Case(photos.names[index], image[None], winner, mask[None])
+
+    return model, Lazily(len(photos), case)
+
+
+# --- TAL1 and GATA ----------------------------------------------------------------------------------------------------
+
+
+def trained(path: Path, model: nn.Module, fit: Callable[[], None]) -> nn.Module:
+    """The model with the weights at `path`, which are made first where there are none."""
+    if not path.exists():
+        fit()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(model.state_dict(), path)
+    model.load_state_dict(torch.load(path, weights_only=True))
+    return model.eval()
+
+
+def motif_classes(filters: int, data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]]:
+    """plrp's own sequence CNN, which tells the sets of planted motifs apart; its own class is explained."""
+    train, validation, test = read_simdata(data / "tal_gata").split(0.7, 0.15, 0.15)
+    model = SequenceCNN(filters, classes=4)
+
+    def fit() -> None:
+        model.fit(train.onehot(), train.labels, validation=(validation.onehot(), validation.labels), epochs=20)
+
+    trained(cache / f"tal_gata-{filters}.pth", model, fit)
+    chosen = test.chosen(np.flatnonzero(test.labels > 0))
+    return model, [
+        Case(name, torch.from_numpy(x)[None], int(label), torch.from_numpy(mask)[None])
+        for name, x, label, mask in zip(chosen.names, chosen.onehot(), chosen.labels, chosen.mask, strict=True)
+    ]
+
+
+class DilatedProfile(nn.Module):
+    """A dilated residual network with a profile: (batch, 4, length) to logits (batch, motifs, length).
+
+    A wide convolution, eight residual ones of dilation 1 to 128, and a read-out per base: the make of profile networks.
+    """
+
+    def __init__(self, width: int = 24, motifs: int = 2) -> None:
+        super().__init__()
+        self.stem = nn.Conv1d(4, width, 21, padding=10)
+        self.blocks = nn.ModuleList(nn.Conv1d(width, width, 3, padding=2**k, dilation=2**k) for k in range(8))
+        self.rectified = nn.ModuleList(nn.ReLU() for _ in range(9))
+        self.head = nn.Conv1d(width, motifs, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.rectified[8](self.stem(x))
+        for block, rectified in zip(self.blocks, self.rectified[:8], strict=True):
+            x = x + rectified(block(x))
+        return self.head(x)
+
+
+def motif_profile(data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]]:
+    """Which bases belong to a planted GATA or TAL1 site; the logit in the middle of a site is explained."""
+    train, _, test = read_simdata(data / "tal_gata").split(0.4, 0.3, 0.15)
+    torch.manual_seed(0)
+    model = DilatedProfile()
+
+    def fit() -> None:
+        x, y = torch.from_numpy(train.onehot()), torch.zeros(len(train), 2, train.length)
+        for row, motif, start, end in zip(
+            train.plantings.sequence, train.plantings.motif, train.plantings.start, train.plantings.end, strict=True
+        ):
+            y[row, motif, start:end] = 1
+        optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+        for epoch in range(4):
+            total = 0.0
+            for rows in torch.randperm(len(x)).split(64):
+                optimizer.zero_grad(set_to_none=True)
+                loss = nn.functional.binary_cross_entropy_with_logits(model(x[rows]), y[rows])
+                loss.backward()
+                optimizer.step()
+                total += loss.item() * len(rows)
+            print(f"dilated profile network, epoch {epoch + 1}: loss {total / len(x):.4f}", flush=True)
+
+    trained(cache / "tal_gata-profile.pth", model, fit)
+    cases = []
+    for index, (name, x) in enumerate(zip(test.names, test.onehot(), strict=True)):
+        sites = test.plantings.of(index)
+        if sites:
+            start, end, motif, _ = sites[0]
+            mask = torch.zeros(1, test.length, dtype=torch.bool)
+            mask[0, start:end] = True
+            cases.append(Case(name, torch.from_numpy(x)[None], (motif, (start + end) // 2), mask))
+    return model, cases
+
+
+# --- splice sites -----------------------------------------------------------------------------------------------------
+
+REACH = 1000
+ACCEPTOR, DONOR = 1, 2
+SITES = {141: DONOR, 272: ACCEPTOR, 494: DONOR, 1345: ACCEPTOR}  # of HBB; see the data's README
+
+
+class Unit(nn.Module):
+    """x + conv2(f(bn2(conv1(f(bn1(x)))))), with f = LeakyReLU(0.1)."""
+
+    def __init__(self, width: int, kernel: int, dilation: int) -> None:
+        super().__init__()
+        padding = dilation * (kernel - 1) // 2
+        self.batchnorm1, self.batchnorm2 = nn.BatchNorm1d(width), nn.BatchNorm1d(width)
+        self.conv1 = nn.Conv1d(width, width, kernel, dilation=dilation, padding=padding)
+        self.conv2 = nn.Conv1d(width, width, kernel, dilation=dilation, padding=padding)
+        self.rectified1, self.rectified2 = nn.LeakyReLU(0.1), nn.LeakyReLU(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.conv1(self.rectified1(self.batchnorm1(x)))
+        return x + self.conv2(self.rectified2(self.batchnorm2(inner)))
+
+
+class SkipConv(nn.Module):
+    """A 1 × 1 convolution to the sum of skips."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(width, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x)
+
+
+class Splice(nn.Module):
+    """OpenSpliceAI's network for 2,000 bases of context, up to its logits (batch, 3, length − 2,000)."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.initial_conv, self.initial_skip = nn.Conv1d(4, width, 1), SkipConv(width)
+        units: list[nn.Module] = []
+        for kernel, dilation in ((11, 1), (11, 4), (21, 10)):
+            units += [*(Unit(width, kernel, dilation) for _ in range(4)), SkipConv(width)]
+        self.residual_units = nn.ModuleList(units)
+        self.final_conv = nn.Conv1d(width, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.initial_conv(x)
+        total = self.initial_skip(x)
+        for unit in self.residual_units:
+            if isinstance(unit, SkipConv):
+                total = total + unit(x)
+            else:
+                x = unit(x)
+        return self.final_conv(total[:, :, REACH:-REACH])
+
+
+def splice_sites(data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]]:
+    """The four splice sites of HBB, each in the 2,001 bases that its logit depends on.
+
+    Mutated are ±50 bases of the site and ±10 of every other site within reach.
+    """
+    model = Splice()
+    model.load_state_dict(
+        torch.load(data / "splice" / "openspliceai_2000nt.pth", map_location="cpu", weights_only=True)
+    )
+    gene = torch.from_numpy(encode(read_fasta(data / "splice" / "hbb.fa").letters))
+    length = gene.shape[-1]
+    padded = nn.functional.pad(gene, (REACH, REACH))
+    cases = []
+    for site, kind in SITES.items():
+        near = range(max(0, site - AROUND), min(length, site + AROUND + 1))
+        positions, far = [p - site + REACH for p in near], {}
+        for other in SITES:
+            if AROUND + FAR < abs(other - site) <= REACH - FAR:
+                begin = len(positions)
+                positions += [p - site + REACH for p in range(max(0, other - FAR), min(length, other + FAR + 1))]
+                far[str(other)] = slice(begin, len(positions))
+        name = f"{'acceptor' if kind == ACCEPTOR else 'donor'} {site}"
+        window = padded[:, :, site : site + 2 * REACH + 1].contiguous()
+        cases.append(Case(name, window, (kind, 0), positions=positions, far=far))
+    return model.eval(), cases
+
+
+# --- DeePaC -----------------------------------------------------------------------------------------------------------
+
+
+class DeePaC(nn.Module):
+    """DeePaC's rapid CNN: reads of 250 bases, (batch, 4, 250), to the logit of 'from a pathogen', (batch, 1).
+
+    Every convolution reads both strands with the same weights; a read and its reverse complement have the same logit.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv1d(4, 512, 15, padding=7), nn.Conv1d(1024, 512, 15, padding=7)
+        self.dense1, self.dense2, self.dense3 = nn.Linear(512, 256), nn.Linear(256, 256), nn.Linear(256, 1)
+        self.rectified = nn.ModuleList(nn.ReLU() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, conv in enumerate((self.conv1, self.conv2)):
+            x = torch.cat([conv(x), conv(x.flip((1, 2))).flip((1, 2))], 1)
+            x = self.rectified[number](x)
+            x = nn.functional.avg_pool1d(x, 2) if number == 0 else x.mean(2)
+        x = self.rectified[2](self.dense1(x[:, :512]) + self.dense1(x[:, 512:].flip(1)))
+        return self.dense3(self.rectified[3](self.dense2(x)))
+
+
+def pathogenic_reads(data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]]:
+    """Reads of 250 bases from HBB, 60 bases apart. The package is downloaded (without what it needs) into the cache."""
+    import h5py
+
+    file = cache / "nn-img-rapid-cnn.h5"
+    if not file.exists():
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(cache), "deepac==0.14.1"]
+        subprocess.run(command, check=True)
+        (wheel,) = cache.glob("deepac-*.whl")
+        with zipfile.ZipFile(wheel) as package:
+            file.write_bytes(package.read(f"deepac/builtin/weights/{file.name}"))
+        wheel.unlink()
+    model = DeePaC()
+    with h5py.File(file) as stored:
+        for name, layer in (("conv1d_1", model.conv1), ("conv1d_2", model.conv2)):
+            layer.weight.data = torch.from_numpy(stored[name][name]["kernel:0"][()]).permute(2, 1, 0).contiguous()
+            layer.bias.data = torch.from_numpy(stored[name][name]["bias:0"][()])
+        for name, dense in (("dense_1", model.dense1), ("dense_2", model.dense2), ("dense_3", model.dense3)):
+            dense.weight.data = torch.from_numpy(stored[name][name]["kernel:0"][()]).T.contiguous()
+            dense.bias.data = torch.from_numpy(stored[name][name]["bias:0"][()])
+    gene = torch.from_numpy(encode(read_fasta(data / "splice" / "hbb.fa").letters))
+    starts: Iterable[int] = range(0, gene.shape[-1] - 250, 60)
+    return model.eval(), [Case(f"read at {s}", gene[:, :, s : s + 250].contiguous(), 0) for s in starts]
+
+
+NETWORKS: dict[str, Network] = {
+    "resnet50": Network("ResNet-50", "images", partial(photographs, "resnet50"), 8),
+    "vgg16": Network("VGG-16", "images", partial(photographs, "vgg16_gap"), 4),
+    "splice": Network("splice sites (OpenSpliceAI on HBB)", "sequences", splice_sites, 4),
+    "profile": Network("dilated residual profile (TAL1, GATA)", "sequences", motif_profile, 10),
+    "motifs-32": Network("sequence CNN, 32 filters (TAL1, GATA)", "sequences", partial(motif_classes, 32), 12),
+    "motifs-4": Network("sequence CNN, 4 filters (TAL1, GATA)", "sequences", partial(motif_classes, 4), 12),
+    "deepac": Network("DeePaC, rapid CNN", "sequences", pathogenic_reads, 5),
+}

@@ -1,0 +1,49 @@
+"""`plrp genomics export`: a run as bigWig, bedGraph or HDF5, for other tools."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from plrp.cli.arguments import EXIT_CODES, RAW
+from plrp.errors import UsageError, usage
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "export",
+        help="bigWig, bedGraph and HDF5 of an explained file",
+        formatter_class=RAW,
+        description="Writes more files of a finished folder of `plrp genomics explain`: tracks for genome browsers\n"
+        "(of intervals, with coordinates), and the HDF5 file that TF-MoDISco reads with -i.",
+        epilog="example:\n"
+        "  plrp genomics export explained --genome hg38.fa --bigwig relevance.bw --overlap sum\n\n" + EXIT_CODES,
+    )
+    parser.add_argument("folder", metavar="DIR", help="folder of `plrp genomics explain`")
+    parser.add_argument("--bigwig", metavar="FILE", help="needs --genome, and pyBigWig")
+    parser.add_argument("--bedgraph", metavar="FILE", help="sorted and without a header, as UCSC's tools take it")
+    parser.add_argument("--h5", metavar="FILE", help="for TF-MoDISco; sequences of one length")
+    parser.add_argument("--genome", metavar="FASTA", help="for the lengths of chromosomes")
+    parser.add_argument(
+        "--overlap",
+        choices=["mean", "sum", "strongest"],
+        default="mean",
+        help="what a base has that lies in several intervals (default: mean)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Export a folder."""
+    from plrp.genomics.tracks import export_run
+
+    files = {name: getattr(arguments, name) for name in ("bigwig", "bedgraph", "h5")}
+    if not any(files.values()):
+        raise UsageError("Nothing to write: give --bigwig, --bedgraph or --h5.")
+    with usage():
+        written = export_run(arguments.folder, genome=arguments.genome, overlap=arguments.overlap, **files)
+    for path in written:
+        track = path.suffix not in (".h5", ".hdf5")
+        print(f"{path}" + (f": {arguments.overlap} where intervals overlap" if track else ""))
+    return 0

@@ -1,0 +1,96 @@
+"""`plrp genomics logo`: relevance as sequence logos."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from plrp.cli.arguments import RAW
+from plrp.errors import UsageError
+
+
+def window(text: str) -> tuple[int, int]:
+    """`60-110`: bases 60 to 109."""
+    try:
+        start, end = (int(part) for part in text.replace(":", "-").split("-"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write start-end such as 60-110") from None
+    if not 0 <= start < end:
+        raise argparse.ArgumentTypeError(f"{text!r}: start before end")
+    return start, end
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "logo",
+        help="draw relevance as sequence logos",
+        formatter_class=RAW,
+        description="Draws sequences of one or more folders of `plrp genomics explain` under each other, on one axis.",
+        epilog="example:\n"
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt --out lrp\n"
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.25 --out plrp25\n"
+        "  plrp genomics logo lrp plrp25 --names sim0 sim1 --truth sim/motifs.bed --out logo.png",
+    )
+    parser.add_argument("folders", nargs="+", metavar="DIR", help="folders of `plrp genomics explain`, one row each")
+    parser.add_argument("--out", required=True, metavar="FILE", help=".png, .svg or .pdf")
+    parser.add_argument("--names", nargs="+", metavar="NAME", help="sequences to draw (default: the first three)")
+    parser.add_argument("--window", type=window, metavar="START-END", help="draw these bases only")
+    parser.add_argument("--truth", metavar="BED", help="where motifs are: shaded, named, and drawn as a first row")
+    parser.add_argument("--same-scale", action="store_true", help="one y-axis for all rows of a sequence")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Draw sequences of folders."""
+    import numpy as np
+
+    from plrp.genomics.logo import logo_page
+    from plrp.genomics.sequences import read_bed
+
+    try:
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise ImportError("Reading relevance needs pyarrow: pip install 'plrp[genomics]'") from None
+    tables = {}
+    for folder in arguments.folders:
+        file = Path(folder) / "relevance.parquet"
+        if not file.is_file():
+            raise UsageError(f"{file} is not there: finish `plrp genomics explain ... --out {folder}` first.")
+        tables[Path(folder).name] = file
+    names = arguments.names or _first_names(next(iter(tables.values())))
+    sites = read_bed(arguments.truth) if arguments.truth else []
+    page = []
+    for name in names:
+        rows: dict[str, Any] = {}
+        letters = ""
+        for label, file in tables.items():
+            table = pq.read_table(file, filters=[("name", "=", name)], columns=["base", "relevance"])
+            if not table.num_rows:
+                raise UsageError(f"{file} has no sequence {name!r}.")
+            letters = "".join(table["base"].to_pylist())
+            rows[label] = np.asarray(table["relevance"])
+        here = [(site.start, site.end, site.name) for site in sites if site.chrom == name]
+        if arguments.truth:
+            mask = np.zeros(len(letters), bool)
+            for start, end, _ in here:
+                mask[start:end] = True
+            rows = {"truth": mask, **rows}
+        page.append((name, rows, letters, here))
+    logo_page(page, window=arguments.window, path=arguments.out, same_scale=arguments.same_scale)
+    print(f"{arguments.out}: {len(page)} sequence{'s' * (len(page) != 1)}")
+    return 0
+
+
+def _first_names(file: Any, count: int = 3) -> list[str]:
+    import pyarrow.parquet as pq
+
+    names: list[str] = []
+    for batch in pq.ParquetFile(file).iter_batches(columns=["name"]):
+        for name in batch.column(0).unique().to_pylist():
+            if name not in names:
+                names.append(name)
+        if len(names) >= count:
+            break
+    return names[:count]

@@ -1,0 +1,121 @@
+"""`plrp genomics motifs`: patterns, matrices, seqlets and matching motifs of a run, as a page and as files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from plrp.cli.arguments import EXIT_CODES, RAW, count, proportion
+from plrp.errors import UsageError, usage
+
+from .options import target
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "motifs",
+        help="patterns, matrices and matching motifs of an explained file, as a page",
+        formatter_class=RAW,
+        description="Finds what surviving stretches (seqlets) of a folder of `plrp genomics explain` have in common.\n"
+        "With --model, sequences with shuffled dinucleotides are explained too, and only seqlets that are stronger\n"
+        "than theirs are believed. Written into --out: index.html, patterns.meme, patterns.jaspar,\n"
+        "patterns.tsv and seqlets.bed.",
+        epilog="example:\n"
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.25 --out explained\n"
+        "  plrp genomics motifs explained --model cnn.pt --truth sim/motifs.bed --out motifs\n\n" + EXIT_CODES,
+    )
+    parser.add_argument("folder", metavar="DIR", help="folder of `plrp genomics explain`")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder to write")
+    parser.add_argument("--model", help="the model of the run, for the null: file.py:factory, or a checkpoint")
+    parser.add_argument("--weights", metavar="FILE", help="state dict for file.py:factory")
+    parser.add_argument(
+        "--target", type=target, metavar="TARGET", help="the run's target once more, needed if it is net.py:score"
+    )
+    parser.add_argument("--reverse-target", type=target, metavar="TARGET", help="likewise")
+    parser.add_argument("--truth", metavar="BED", help="where motifs are, for precision and recall")
+    parser.add_argument(
+        "--fdr", type=proportion, default=0.05, metavar="F", help="limit of the false discovery rate (default: 0.05)"
+    )
+    parser.add_argument("--sample", type=count, default=1000, metavar="N", help="shuffled sequences (default: 1000)")
+    parser.add_argument("--patterns", type=count, default=10, metavar="N", help="patterns at most (default: 10)")
+    parser.add_argument("--no-match", dest="match", action="store_false", help="do not match patterns to JASPAR")
+    parser.add_argument("--seed", type=int, default=0, help="of the shuffling")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search a folder for motifs."""
+    from plrp.experiments.motif_page import render_motifs
+    from plrp.experiments.pages import write_page
+    from plrp.genomics.jobs import MATCHING, load_model
+    from plrp.genomics.motif_search import Truth, find_motifs, run_settings
+    from plrp.genomics.motifs import write_jaspar, write_meme
+    from plrp.genomics.sequences import read_bed
+
+    out = Path(arguments.out)
+    with usage():
+        if not (Path(arguments.folder) / "run.json").is_file():
+            raise UsageError(f"{arguments.folder} is no folder of `plrp genomics explain`: it has no run.json.")
+        if out.is_file():
+            raise UsageError(f"{out} is a file: name a folder.")
+        if (out / "run.json").exists():  # also the folder that is read
+            raise UsageError(f"{out} holds a run, whose files would be replaced: name another folder.")
+        if arguments.model is None and (arguments.target or arguments.reverse_target):
+            raise UsageError("--target and --reverse-target go with --model, which explains the null.")
+        if arguments.model:  # what is wrong is said before anything is loaded
+            run_settings(arguments.folder, target=arguments.target, reverse_target=arguments.reverse_target)
+        truth = Truth(read_bed(arguments.truth)) if arguments.truth else None
+        model = load_model(arguments.model, arguments.weights).eval() if arguments.model else None
+    if arguments.match:
+        print(MATCHING.replace("seqlets", "patterns"), flush=True)
+    search = find_motifs(
+        arguments.folder,
+        model=model,
+        target=arguments.target,
+        reverse_target=arguments.reverse_target,
+        truth=truth,
+        limit=arguments.fdr,
+        sample=arguments.sample,
+        match=arguments.match,
+        max_patterns=arguments.patterns,
+        seed=arguments.seed,
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    write_meme(out / "patterns.meme", [p.motif for p in search.patterns])
+    write_jaspar(out / "patterns.jaspar", [p.motif for p in search.patterns])
+    _write_table(out / "patterns.tsv", search)
+    _write_seqlets(out / "seqlets.bed", search)
+    write_page(out / "index.html", render_motifs(search, arguments.folder, arguments.fdr))
+    for number, pattern in enumerate(search.patterns):
+        best = f": {search.matches[number][0].motif}" if search.matches else ""
+        print(f"{pattern.motif.name}: {pattern.motif.consensus} ({pattern.count} seqlets){best}")
+    found = len(search.patterns)
+    for one in search.agreements:
+        print(f"{one.name}: precision {one.precision:.2f}, recall {one.recall:.2f}, {one.seqlets} seqlets")
+    print(f"{search.believed} of {search.found} seqlets, {found} pattern{'s' * (found != 1)}; {out / 'index.html'}")
+    return 0
+
+
+def _write_table(path: Path, search: Any) -> None:
+    """A pattern per row, with its best match."""
+    lines = ["pattern\tconsensus\tseqlets\tmatch\tid\tp\te\n"]
+    for number, pattern in enumerate(search.patterns):
+        best = search.matches[number][0] if search.matches else None
+        found = (best.motif.name, best.motif.id, f"{best.p:.3g}", f"{best.e:.3g}") if best else (".", ".", ".", ".")
+        lines.append("\t".join((pattern.motif.name, pattern.motif.consensus, str(pattern.count), *found)) + "\n")
+    path.write_text("".join(lines))
+
+
+def _write_seqlets(path: Path, search: Any) -> None:
+    """Believed seqlets as BED: sequence, start, end, `for` or `against`, strength of 1000, strand, relevance."""
+    from plrp.genomics.sequences import tab_line
+
+    strongest = max((abs(s.score).max(initial=0) for s, _ in search.seqlets), default=0) or 1.0
+    with path.open("w") as stream:
+        for seqlets, names in search.seqlets:
+            rows = zip(seqlets.sequence, seqlets.start, seqlets.end, seqlets.score, strict=True)
+            for row, start, end, score in rows:
+                kind, strength = "for" if score > 0 else "against", round(1000 * abs(score) / strongest)
+                stream.write(tab_line(names[row], start, end, kind, strength, ".", f"{score:.6g}"))

@@ -1,0 +1,83 @@
+"""`plrp genomics train`: a small CNN for simulated or labelled sequences."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from plrp.cli.arguments import RAW, count
+from plrp.errors import UsageError, usage
+
+from .options import add_largest
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "train",
+        help="train a small CNN on simulated or labelled sequences",
+        formatter_class=RAW,
+        description="Trains a SequenceCNN with early stopping and writes a checkpoint that is safe to load. DATA is a\n"
+        "folder of `simulate`, a folder of simdata files, or a FASTA file with --labels.",
+        epilog="example:\n"
+        "  plrp genomics simulate --motifs TAL1::TCF3 CTCF --count 2000 --number 1-3 --out sim\n"
+        "  plrp genomics train sim --filters 32 --out cnn.pt",
+    )
+    parser.add_argument("data", metavar="DATA")
+    parser.add_argument("--out", required=True, metavar="FILE", help="checkpoint to write")
+    parser.add_argument("--labels", metavar="TSV", help="table name<TAB>label, for a FASTA file")
+    parser.add_argument("--column", help="column of the labels (default: the second)")
+    parser.add_argument("--filters", type=count, default=32, help="convolution filters; the paper has 4 and 32")
+    parser.add_argument("--hidden", type=int, default=0, help="neurons of a hidden layer; xor needs one, such as 32")
+    parser.add_argument("--epochs", type=count, default=30)
+    parser.add_argument("--patience", type=count, default=6)
+    add_largest(parser)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train and write a checkpoint."""
+    import numpy as np
+
+    from plrp.genomics.network import SequenceCNN
+
+    with usage():
+        onehot, labels = _labelled(Path(arguments.data), arguments.labels, arguments.column, arguments.largest_input)
+        network = SequenceCNN(arguments.filters, classes=int(labels.max()) + 1, hidden=arguments.hidden)
+    order = np.random.default_rng(arguments.seed).permutation(len(labels))
+    train, validation, test = np.split(order, [int(0.7 * len(order)), int(0.85 * len(order))])
+    history = network.fit(
+        onehot[train],
+        labels[train],
+        validation=(onehot[validation], labels[validation]),
+        epochs=arguments.epochs,
+        patience=arguments.patience,
+        seed=arguments.seed,
+    )
+    network.save(arguments.out)
+    print(
+        f"{arguments.out}: {arguments.filters} filters, {len(history.train_loss)} epochs, validation accuracy "
+        f"{history.accuracy:.3f}, test accuracy {network.accuracy(onehot[test], labels[test]):.3f}"
+    )
+    return 0
+
+
+def _labelled(data: Path, table: str | None, column: str | None, largest: int) -> tuple[Any, Any]:
+    """One-hot sequences and their classes."""
+    from plrp.genomics.sequences import read_fasta
+    from plrp.genomics.simulation import load_simulated, read_labels, read_simdata
+
+    if data.is_dir():
+        simulated = load_simulated(data) if (data / "simulation.json").exists() else read_simdata(data)
+        return simulated.onehot(), simulated.labels
+    if not data.exists():
+        raise UsageError(f"{data} does not exist; give a FASTA file, or a folder that `simulate` wrote.")
+    if table is None:
+        raise UsageError(f"{data}: sequences of a FASTA file need labels; give --labels labels.tsv.")
+    sequences = read_fasta(data, largest=largest)
+    labels = read_labels(table, sequences, column)
+    if labels.min() < 0:
+        raise UsageError(f"{table}: labels are classes 0, 1, 2, ...; found {labels.min()}.")
+    return sequences.onehot(), labels

@@ -1,0 +1,307 @@
+"""What other methods say about the same score: in-silico mutagenesis, gradient × input, DeepLIFT.
+
+ISM is the bench of truth: it asks the network itself what it would have said to another letter, one at a time. Where an
+explanation disagrees with it on your network, believe ISM. Its blind spot: evidence that stands twice in a sequence
+hardly matters to either copy alone.
+
+All methods take the score that `explain_sequences` explains: a softmax or sigmoid at the very end is left out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from plrp.errors import UsageError
+from plrp.progress import progress
+from plrp.tape.trace import record
+from plrp.tape.values import tensors_in
+
+from .attribution import Attribution, _device, _onehot, _rows, batch_size_for, explain_sequences
+from .outputs import target_from_text
+from .sequences import OneHot
+
+
+class _WithoutHead(TorchFunctionMode):
+    """Runs a model without its final softmax or sigmoid: the `last` call of that name hands its input on."""
+
+    def __init__(self, kind: str, last: int) -> None:
+        super().__init__()
+        self.names = {kind, "expit"} if kind == "sigmoid" else {kind}
+        self.last, self.calls = last, 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") in self.names:
+            self.calls += 1
+            if self.calls == self.last:
+                given = args[0] if args else kwargs["input"]
+                return given.clone()
+        return function(*args, **(kwargs or {}))
+
+
+class ScoreModel(nn.Module):
+    """The score that is explained, as a model with a graph: (batch, 4, length), and classes (batch,), to (batch, 1).
+
+    `example` is one input, from which a softmax or sigmoid at the end is recognised. `target` is a class, an index
+    tuple or a callable; None takes the classes that are given with each batch.
+    """
+
+    def __init__(self, model: nn.Module | Callable[..., Any], target: Any, example: Tensor) -> None:
+        super().__init__()
+        self.model, self.target = model, target
+        self.training = bool(getattr(model, "training", False))
+        trace = record(model, example)
+        self.head, self.last = trace.head, sum(op.kind == trace.head for op in trace.ops)
+        if self.head is not None:
+            with torch.no_grad():
+                mine = list(tensors_in(self.outputs(example)))
+            if not all(torch.allclose(a, b, atol=1e-5) for a, b in zip(mine, tensors_in(trace.output), strict=True)):
+                raise UsageError(
+                    f"The model's final {self.head} cannot be left out for this method: give a model that returns the "
+                    "scores before it."
+                )
+
+    def outputs(self, x: Tensor) -> Any:
+        """What the model returns, before a final softmax or sigmoid."""
+        if self.head is None:
+            return self.model(x)
+        with _WithoutHead(self.head, self.last):
+            return self.model(x)
+
+    def winners(self, x: Tensor) -> Tensor:
+        """The winning class of every sample."""
+        with torch.no_grad():
+            output = self.outputs(x)
+        if not isinstance(output, Tensor) or output.dim() > 2:
+            raise UsageError("The output has no winning class: name a target.")
+        return output.argmax(1) if output.dim() == 2 else torch.zeros(len(x), dtype=torch.long, device=x.device)
+
+    def forward(self, x: Tensor, classes: Tensor | None = None) -> Tensor:
+        """The score of every sample, (batch, 1)."""
+        output, target = self.outputs(x), self.target
+        if callable(target):
+            score = target(output)
+        elif output.dim() == 1:
+            score = output
+        elif isinstance(target, tuple):
+            score = output[(slice(None), *target)]
+        elif target is not None:
+            score = output[:, target]
+        else:
+            assert classes is not None
+            score = output.gather(1, classes.long().reshape(-1, 1))
+        return score.reshape(len(x), 1)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Sequences, their score, and the classes that are explained."""
+
+    onehot: OneHot
+    score: ScoreModel
+    classes: Tensor  # (sequence,), −1 where the target is not a class
+    where: torch.device
+
+    def x(self, rows: slice) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(self.onehot[rows])).to(self.where)
+
+
+def _task(model: nn.Module | Callable[..., Any], sequences: Any, target: Any, batch_size: int, device: Any) -> _Task:
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}: at least one sequence a batch.")
+    onehot = _onehot(sequences)
+    where = _device(model, device)
+    target = target_from_text(target) if isinstance(target, str) else target
+    _rows(target, slice(0), len(onehot))  # refuses a wrong number of targets
+    per_sequence = isinstance(target, list | np.ndarray | Tensor)
+    example = torch.from_numpy(np.ascontiguousarray(onehot[:1])).to(where)
+    score = ScoreModel(model, None if per_sequence else target, example)
+    if per_sequence:
+        classes = torch.as_tensor(target).long()
+    elif target is None:
+        parts = range(0, len(onehot), batch_size)
+        tensors = (torch.from_numpy(np.ascontiguousarray(onehot[k : k + batch_size])).to(where) for k in parts)
+        classes = torch.cat([score.winners(x).cpu() for x in tensors] or [torch.zeros(0, dtype=torch.long)])
+    else:
+        classes = torch.full((len(onehot),), target if isinstance(target, int) else -1)
+    return _Task(onehot, score, classes.to(where), where)
+
+
+@dataclass(frozen=True)
+class Mutations:
+    """How the score changes when one base is replaced: `change` (sequence, letter, position), 0 for the present letter.
+
+    `onehot`, `score` (sequence,) and `target` are as in `Attribution`.
+    """
+
+    change: npt.NDArray[np.float32]
+    onehot: OneHot
+    score: npt.NDArray[np.float32]
+    target: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.change)
+
+    def per_base(self) -> npt.NDArray[np.float32]:
+        """What a base is worth: the score minus its mean over the three other letters there; 0 where there is N."""
+        known = self.onehot.sum(1) == 1
+        return np.where(known, -self.change.sum(1) / 3, 0).astype(np.float32)
+
+    def attribution(self) -> Attribution:
+        """As the other methods give it: `per_base` at the letter that is there."""
+        return Attribution(self.onehot * self.per_base()[:, None], self.onehot, self.score, self.target)
+
+
+def ism(
+    model: nn.Module | Callable[..., Any],
+    sequences: Any,
+    *,
+    target: Any = None,
+    batch_size: int = 256,
+    device: str | torch.device | None = None,
+    show_progress: bool | None = False,
+) -> Mutations:
+    """In-silico mutagenesis, exact: every base of every sequence replaced by each of the three other letters.
+
+    3 · length forward passes a sequence, `batch_size` at a time. The class is held fixed: the one that wins on the
+    sequence as it is, or `target`, as in `explain_sequences`. For files of thousands, which may be interrupted and
+    resumed: `explain_file(..., method="ism")`.
+
+    >>> from torch.nn import Conv1d, Flatten, Linear, ReLU, Sequential
+    >>> network = Sequential(Conv1d(4, 3, 5), ReLU(), Flatten(), Linear(18, 2)).eval()
+    >>> ism(network, ["ACGTACGTAC"]).change.shape
+    (1, 4, 10)
+    """
+    task = _task(model, sequences, target, batch_size, device)
+    onehot = task.onehot
+    count = len(onehot)
+    change = np.zeros(onehot.shape, np.float32)
+    score = np.zeros(count, np.float32)
+    with progress("mutating", count, show_progress) as step, torch.no_grad():
+        for k in range(count):
+            original = task.x(slice(k, k + 1))[0]
+            letters, places = np.nonzero(onehot[k] == 0)
+            base = float(task.score(original[None], task.classes[k : k + 1]))
+            score[k] = base
+            for begin in range(0, len(letters), batch_size):
+                letter = torch.from_numpy(letters[begin : begin + batch_size]).to(task.where)
+                place = torch.from_numpy(places[begin : begin + batch_size]).to(task.where)
+                number = torch.arange(len(letter), device=task.where)
+                mutants = original.repeat(len(letter), 1, 1)
+                mutants[number, :, place] = 0
+                mutants[number, letter, place] = 1
+                found = task.score(mutants, task.classes[k].expand(len(letter)))[:, 0]
+                change[k, letters[begin : begin + batch_size], places[begin : begin + batch_size]] = (
+                    (found - base).float().cpu().numpy()
+                )
+            step(1)
+    return Mutations(change, onehot, score, task.classes.cpu().numpy().astype(np.int64))
+
+
+def gradient_input(
+    model: nn.Module | Callable[..., Any],
+    sequences: Any,
+    *,
+    target: Any = None,
+    batch_size: int = 128,
+    device: str | torch.device | None = None,
+) -> Attribution:
+    """The gradient of the score, times the input."""
+    task = _task(model, sequences, target, batch_size, device)
+    parts, scores = [], []
+    for begin in range(0, len(task.onehot), batch_size):
+        rows = slice(begin, begin + batch_size)
+        x = task.x(rows).requires_grad_()
+        with torch.enable_grad():
+            score = task.score(x, task.classes[rows])
+            (gradient,) = torch.autograd.grad(score.sum(), x)
+        parts.append((gradient * x).detach().float().cpu().numpy())
+        scores.append(score.detach()[:, 0].float().cpu().numpy())
+    return _attribution(task, parts, scores)
+
+
+def deeplift(
+    model: nn.Module | Callable[..., Any],
+    sequences: Any,
+    *,
+    target: Any = None,
+    shuffles: int = 20,
+    seed: int = 0,
+    batch_size: int = 128,
+    device: str | torch.device | None = None,
+) -> Attribution:
+    """DeepLIFT with dinucleotide-shuffled references, by tangermeme, which must be installed.
+
+    tangermeme knows non-linear operations that are modules. It takes others for linear and warns; here that is an
+    error, since the numbers would mean little.
+    """
+    try:
+        from tangermeme.deep_lift_shap import deep_lift_shap
+    except ImportError:
+        raise ImportError("DeepLIFT needs tangermeme: pip install tangermeme") from None
+    task = _task(model, sequences, target, batch_size, device)
+    x = torch.from_numpy(np.ascontiguousarray(task.onehot))
+    modes = {module: module.training for module in task.score.modules()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Convergence deltas are", category=RuntimeWarning)
+        warnings.filterwarnings("ignore", message="Convergence deltas too high", category=RuntimeWarning)
+        try:
+            found = deep_lift_shap(
+                task.score, x, args=(task.classes.clamp_min(0),), target=0, batch_size=batch_size, n_shuffles=shuffles,
+                device=str(task.where), random_state=seed,
+            )  # fmt: skip
+        except RuntimeWarning as warning:
+            raise ValueError(f"tangermeme cannot explain this model: {warning}") from None
+        finally:  # it puts all modules into one mode
+            for module, mode in modes.items():
+                module.training = mode
+    with torch.no_grad():
+        scores = [
+            task.score(task.x(slice(k, k + batch_size)), task.classes[k : k + batch_size])[:, 0].float().cpu().numpy()
+            for k in range(0, len(x), batch_size)
+        ]
+    return _attribution(task, [found.float().numpy()], scores)
+
+
+def _attribution(task: _Task, parts: Sequence[Any], scores: Sequence[Any]) -> Attribution:
+    empty = np.zeros((0, *task.onehot.shape[1:]), np.float32)
+    return Attribution(
+        np.concatenate([empty, *parts]).astype(np.float32),
+        task.onehot,
+        np.concatenate([np.zeros(0, np.float32), *scores]).astype(np.float32),
+        task.classes.cpu().numpy().astype(np.int64),
+    )
+
+
+METHODS: dict[str, Callable[..., Attribution]] = {
+    "lrp": explain_sequences,
+    "ism": lambda *args, **options: ism(*args, **options).attribution(),
+    "gradient-input": gradient_input,
+    "deeplift": deeplift,
+}
+"""Attribution by method; all take a model, sequences, `target`, `batch_size` and `device`."""
+
+
+def attribute_by(
+    method: str | None,
+    model: nn.Module | Callable[..., Any],
+    onehot: OneHot,
+    *,
+    target: Any = None,
+    batch_size: int | None = None,
+    device: str | torch.device | None = None,
+    **rules: Any,
+) -> Attribution:
+    """Attribution by one of `METHODS` (None: LRP); `rules`, such as `composite` and `pruning`, are LRP's alone."""
+    if method in (None, "lrp"):
+        return explain_sequences(model, onehot, target=target, batch_size=batch_size, device=device, **rules)
+    size = batch_size or batch_size_for(onehot.shape[2])
+    return METHODS[method](model, onehot, target=target, batch_size=size, device=device)

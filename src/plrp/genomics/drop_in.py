@@ -1,0 +1,102 @@
+"""`attribute`: LRP and PLRP behind the interface of tangermeme's `deep_lift_shap`.
+
+from tangermeme.deep_lift_shap import deep_lift_shap        becomes
+from plrp.genomics import attribute as deep_lift_shap
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from plrp.composites import AUTO, Composite
+from plrp.explanation import check_pruning, explain
+from plrp.progress import progress
+from plrp.pruning import Pruning
+from plrp.tape.trace import record
+
+from .attribution import COMPOSITE, _device, composite_from_text, hypothetical_composite
+from .outputs import target_from_text
+
+
+def attribute(
+    model: nn.Module,
+    X: Tensor,
+    args: Sequence[Tensor] | None = None,
+    target: Any = 0,
+    batch_size: int = 32,
+    references: Callable[..., Any] | Tensor | None = None,
+    n_shuffles: int = 20,
+    return_references: bool = False,
+    hypothetical: bool = False,
+    warning_threshold: float = 0.001,
+    additional_nonlinear_ops: dict[Any, Any] | None = None,
+    print_convergence_deltas: bool = False,
+    raw_outputs: bool = False,
+    only_warn: bool = False,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    random_state: int | None = None,
+    verbose: bool = False,
+    *,
+    composite: str | Composite = COMPOSITE,
+    pruning: Pruning | None = None,
+) -> Tensor:
+    """Relevance of one-hot sequences (batch, 4, length), in their shape, on the CPU.
+
+    `args`: more inputs of the model, (batch, …) each. `target`: a column of the output, or anything that
+    `explain_sequences` takes. `hypothetical`: scores of absent letters too (see `Hypothetical`), for TF-MoDISco.
+    `composite` and `pruning` are plrp's own.
+
+    LRP explains the score itself, not its distance from a reference: `references`, `n_shuffles`, `random_state` and
+    the settings of DeepLIFT's convergence are taken and not used. What would have to be returned of them
+    (`return_references`, `raw_outputs`) is refused.
+
+    >>> from torch.nn import Conv1d, Flatten, Linear, ReLU, Sequential
+    >>> network = Sequential(Conv1d(4, 3, 5), ReLU(), Flatten(), Linear(18, 2)).eval()
+    >>> attribute(network, torch.eye(4)[:, torch.arange(10) % 4][None], target=1, device="cpu").shape
+    torch.Size([1, 4, 10])
+    """
+    if return_references or raw_outputs:
+        raise ValueError(
+            "LRP has no references and no multipliers to return: leave return_references and raw_outputs out."
+        )
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}: at least one sequence a batch.")
+    if X.ndim != 3 or len(X) == 0:
+        raise ValueError(f"X has axes (batch, 4, length) and at least one sequence; this one is {tuple(X.shape)}.")
+    for extra in args or ():
+        if len(extra) != len(X):
+            raise ValueError(f"args holds {len(extra)} rows for {len(X)} sequences: give one row each.")
+    check_pruning(pruning)
+    target = target_from_text(target) if isinstance(target, str) else target
+    chosen = composite_from_text(composite) if isinstance(composite, str) else composite
+    where = _device(model, device)
+    number = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    number = number or next((p.dtype for p in model.parameters()), torch.float32)
+    was_training, home = model.training, _device(model, None)
+    parts = []
+    try:
+        model.eval().to(where)
+        if composite == AUTO:
+            first = tuple(part[:1].to(where, number) for part in (X, *(args or ())))
+            chosen = composite_from_text(AUTO, record(model, first if args else first[0]))
+        if hypothetical:
+            chosen = hypothetical_composite(chosen)
+        with progress("explaining", len(X), None if verbose else False) as step:
+            for begin in range(0, len(X), batch_size):
+                rows = slice(begin, begin + batch_size)
+                inputs = tuple(part[rows].to(where, number) for part in (X, *(args or ())))
+                per_row = target[rows] if isinstance(target, list | Tensor) else target
+                found = explain(
+                    model, inputs if args else inputs[0], target=per_row, composite=chosen, pruning=pruning
+                ).relevance
+                parts.append((found[0] if args else found).float().cpu())
+                step(len(inputs[0]))
+    finally:
+        model.train(was_training).to(home)
+    relevance = torch.cat(parts)
+    return relevance if hypothetical else relevance * (X.cpu() > 0)

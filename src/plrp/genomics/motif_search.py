@@ -1,0 +1,392 @@
+"""From a folder of `plrp genomics explain` to motifs: which seqlets are more than chance, and what they have in common.
+
+A seqlet is believed if seqlets as strong are rare in the *null*: the same sequences with their dinucleotides shuffled,
+explained for the same classes. The cut-off is the least strength at which the false discovery rate (seqlets per null
+sequence over seqlets per sequence) is within a limit. Memory holds one part of the sequences at a time, and those of
+the strongest seqlets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from plrp.errors import UsageError
+from plrp.progress import progress
+from plrp.pruning import Pruning
+
+from .attribution import pool, pruning_title
+from .baselines import ScoreModel, attribute_by
+from .jobs import RUN, read_target, target_entry
+from .outputs import score_file
+from .seqlets import Match, Pattern, Seqlets, find_patterns, find_seqlets, match_motifs
+from .sequences import Interval, encode
+from .shuffling import dinucleotide_shuffle
+
+CUTS = (0.1, 0.3, 0.5, 0.7)
+"""Thresholds with which pruning is compared, as shares of a sequence's strongest base."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Some sequences of a run: names, letters and relevance per base, (sequence, position)."""
+
+    names: list[str]
+    letters: list[str]
+    per_base: npt.NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def read_explained(folder: str | Path, batch: int = 512) -> Iterator[Explained]:
+    """The sequences of a folder that `explain_file` wrote, at most `batch` of one length at a time."""
+    try:
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise ImportError("Reading relevance needs pyarrow: pip install 'plrp[genomics]'") from None
+    file = Path(folder) / "relevance.parquet"
+    if not file.is_file():
+        raise UsageError(f"{file} is not there: finish `plrp genomics explain ... --out {folder}` first.")
+    waiting: list[tuple[str, str, npt.NDArray[np.float32]]] = []
+    for name, letters, values in _records(pq.ParquetFile(file)):
+        if waiting and (len(waiting) == batch or len(waiting[0][1]) != len(letters)):
+            yield _explained(waiting)
+            waiting = []
+        waiting.append((name, letters, values))
+    if waiting:
+        yield _explained(waiting)
+
+
+def _explained(rows: Sequence[tuple[str, str, npt.NDArray[np.float32]]]) -> Explained:
+    return Explained([row[0] for row in rows], [row[1] for row in rows], np.stack([row[2] for row in rows]))
+
+
+def _records(file: Any) -> Iterator[tuple[str, str, npt.NDArray[np.float32]]]:
+    """Name, letters and relevance of each sequence: rows of one begin where `position` is 0."""
+    names: list[str] = []
+    bases: list[str] = []
+    pieces: list[npt.NDArray[np.float32]] = []
+    for batch in file.iter_batches(columns=["name", "position", "base", "relevance"], batch_size=1 << 18):
+        name, base = (batch.column(k).dictionary_decode().to_pylist() for k in (0, 2))
+        position, relevance = (batch.column(k).to_numpy() for k in (1, 3))
+        starts = np.flatnonzero(position == 0).tolist()
+        for a, b in zip([0, *starts], [*starts, len(position)], strict=True):
+            if a in starts and pieces:
+                yield names[0], "".join(bases), np.concatenate(pieces)
+                names, bases, pieces = [], [], []
+            if b > a:
+                names.append(name[a])
+                bases.extend(base[a:b])
+                pieces.append(relevance[a:b])
+    if pieces:
+        yield names[0], "".join(bases), np.concatenate(pieces)
+
+
+def run_settings(folder: str | Path, *, target: Any = None, reverse_target: Any = None) -> dict[str, Any]:
+    """How a folder was explained, from its `run.json`, as `explain_as` takes it.
+
+    A target that is a function of a file runs code, which a folder of somebody else's must not decide: it has to be
+    given once more as `target`, such as `"net.py:score"`; others may be.
+    """
+    stored = read_run(folder)
+    named = ("method", "composite", "pooling", "ambiguous", "reverse_complement", "hypothetical")
+    settings: dict[str, Any] = {name: stored[name] for name in named if name in stored}
+    settings["pruning"] = _pruning(folder, stored)
+    settings["target"] = _target(folder, "target", stored.get("target"), target)
+    settings["reverse_target"] = _target(folder, "reverse_target", stored.get("reverse_target"), reverse_target)
+    return settings
+
+
+def read_run(folder: str | Path) -> dict[str, Any]:
+    """What the `run.json` of a folder holds."""
+    file = Path(folder) / RUN
+    try:
+        return dict(json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"{file} cannot be read ({error}): name a folder of `plrp genomics explain`.") from None
+
+
+def _pruning(folder: str | Path, stored: dict[str, Any]) -> Pruning | None:
+    entry = stored.get("pruning")
+    if entry is not None and not isinstance(entry, dict):
+        raise UsageError(f"{folder} was explained by an older version of plrp: explain it again.")
+    return None if entry is None else Pruning.from_dict(entry)
+
+
+def _target(folder: str | Path, name: str, stored: Any, given: Any) -> Any:
+    """The target of a run; a file is imported only if it was given, and is the one that the run names."""
+    option = f"--{name.replace('_', '-')}"
+    if given is None:
+        if (named := score_file(stored)) is not None:
+            raise UsageError(
+                f"The {name.replace('_', ' ')} of {folder} is a function of a file, {stored}, which would be run: if "
+                f"you trust it, name it with {option} path/to/{named[0].name}:{named[1]}."
+            )
+        given = stored
+    found = score_file(given)
+    wanted = score_file(stored)
+    same = (
+        wanted is not None and (found[0].name, found[1]) == (wanted[0].name, wanted[1])
+        if found is not None
+        else target_entry(read_target(given)) == stored
+    )
+    if not same:
+        raise UsageError(f"{folder} was explained with {name}={stored!r}, not {given!r}: leave {option} out.")
+    return read_target(given)
+
+
+def explain_as(
+    model: nn.Module, letters: Sequence[str], settings: dict[str, Any], **options: Any
+) -> npt.NDArray[np.float32]:
+    """Relevance per base of sequences of one length, explained with the settings of a run, (sequence, position)."""
+    rules = dict(settings)
+    onehot = encode(letters, rules.pop("ambiguous", "zero"))
+    pooling = rules.pop("pooling", "present")
+    return pool(attribute_by(rules.pop("method", None), model, onehot, **rules, **options).relevance, onehot, pooling)
+
+
+# -- the null
+
+
+@dataclass(frozen=True)
+class CutOff:
+    """The least strength of a seqlet that is believed, and why.
+
+    `found` and `expected` are seqlets per sequence at or above it, here and in the null; `fdr` is their quotient.
+    """
+
+    strength: float
+    found: float
+    expected: float
+
+    @property
+    def fdr(self) -> float:
+        """Share of the seqlets above the cut-off that the null has too."""
+        return self.expected / self.found if self.found else float("nan")
+
+
+def cut_off(
+    scores: npt.ArrayLike, sequences: int, null_scores: npt.ArrayLike, null_sequences: int, limit: float = 0.05
+) -> CutOff:
+    """The least strength at which the false discovery rate of the seqlets as strong or stronger is within `limit`.
+
+    Strengths are absolute. As in Benjamini and Hochberg's procedure the largest such set counts, even if the rate
+    of a smaller one, in the thin tail, is higher.
+
+    >>> cut_off([1, 2, 3, 4], 1, [1, 2], 1, limit=0.25).strength
+    3.0
+    """
+    strengths = np.sort(np.abs(np.asarray(scores, np.float64)))
+    null = np.sort(np.abs(np.asarray(null_scores, np.float64)))
+    steps = np.unique(strengths)
+    found = (len(strengths) - np.searchsorted(strengths, steps)) / max(sequences, 1)
+    expected = (len(null) - np.searchsorted(null, steps)) / max(null_sequences, 1)
+    within = np.flatnonzero(expected <= limit * found)
+    if not within.size:
+        return CutOff(float("inf"), 0.0, 0.0)
+    first = within[0]
+    return CutOff(float(steps[first]), float(found[first]), float(expected[first]))
+
+
+def explain_null(
+    model: nn.Module, sample: Sequence[Explained], settings: dict[str, Any], *, seed: int = 0, **options: Any
+) -> list[npt.NDArray[np.float32]]:
+    """Relevance per base of the sample with its dinucleotides shuffled, for the classes of the originals."""
+    found = []
+    for one in sample:
+        classes = settings.get("target")
+        if classes is None:
+            x = torch.from_numpy(encode(one.letters, settings.get("ambiguous", "zero"))).to(
+                next(model.parameters()).device
+            )
+            classes = ScoreModel(model, None, x[:1]).winners(x).tolist()
+        shuffled = dinucleotide_shuffle(one.letters, seed)
+        found.append(explain_as(model, shuffled, {**settings, "target": classes}, **options))
+    return found
+
+
+# -- truth
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How seqlets agree with known sites: `precision` of seqlets, `recall` of sites, and their number."""
+
+    name: str
+    seqlets: int
+    precision: float
+    recall: float
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall."""
+        both = self.precision + self.recall
+        return 2 * self.precision * self.recall / both if both else 0.0
+
+
+class Truth:
+    """Known sites by sequence. A seqlet and a site agree if they share at least half of the shorter one."""
+
+    def __init__(self, sites: Iterable[Interval]) -> None:
+        self.sites: dict[str, list[tuple[int, int]]] = {}
+        for site in sites:
+            self.sites.setdefault(site.chrom, []).append((site.start, site.end))
+
+    def agreement(self, name: str, batches: Iterable[tuple[Seqlets, Sequence[str]]]) -> Agreement:
+        """Precision and recall of seqlets; each batch comes with the names of all its sequences."""
+        seqlets = right = sites = hit = 0
+        for found, names in batches:
+            by_row: dict[int, list[tuple[int, int]]] = {}
+            for row, start, end in zip(found.sequence, found.start, found.end, strict=True):
+                by_row.setdefault(int(row), []).append((int(start), int(end)))
+            for row, sequence in enumerate(names):
+                known, here = self.sites.get(sequence, []), by_row.get(row, [])
+                seqlets, sites = seqlets + len(here), sites + len(known)
+                right += sum(any(_agree(one, site) for site in known) for one in here)
+                hit += sum(any(_agree(one, site) for one in here) for site in known)
+        return Agreement(name, seqlets, right / seqlets if seqlets else 0.0, hit / sites if sites else 0.0)
+
+
+def _agree(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return 2 * (min(a[1], b[1]) - max(a[0], b[0])) >= min(a[1] - a[0], b[1] - b[0])
+
+
+def above(seqlets: Seqlets, strength: float) -> Seqlets:
+    """The seqlets at or above a cut-off."""
+    return seqlets.chosen(np.abs(seqlets.score) >= strength)
+
+
+def threshold_seqlets(per_base: npt.NDArray[np.float32], cut: float) -> Seqlets:
+    """Seqlets of relevance cut at a share of each sequence's strongest base: the plain alternative to pruning."""
+    strongest = np.abs(per_base).max(1, keepdims=True)
+    return find_seqlets(np.where(np.abs(per_base) > cut * strongest, per_base, 0))
+
+
+# -- the whole search
+
+
+@dataclass(frozen=True)
+class MotifSearch:
+    """What was found in a run.
+
+    `patterns` with their `matches` (none where motifs were not compared); `cut`: the cut-off, None without a null;
+    `agreements`: with known sites, those of pruning first; `seqlets` by batch with the names and letters of their
+    sequences; `sequences` and `believed` count sequences, and seqlets above the cut-off.
+    """
+
+    patterns: list[Pattern]
+    matches: list[list[Match]]
+    cut: CutOff | None
+    agreements: list[Agreement]
+    seqlets: list[tuple[Seqlets, list[str]]]
+    sequences: int
+    found: int
+    believed: int
+
+
+def find_motifs(
+    folder: str | Path,
+    *,
+    model: nn.Module | None = None,
+    target: Any = None,
+    reverse_target: Any = None,
+    truth: Truth | None = None,
+    limit: float = 0.05,
+    sample: int = 1000,
+    match: bool = True,
+    max_patterns: int = 10,
+    max_seqlets: int = 4000,
+    seed: int = 0,
+    show_progress: bool | None = None,
+    **options: Any,
+) -> MotifSearch:
+    """Seqlets, patterns and matching motifs of a folder that `explain_file` wrote.
+
+    With a `model`, `sample` of its sequences are shuffled and explained as the run was, which gives the cut-off with a
+    false discovery rate of `limit`; with `truth` too, plain LRP of the sample, cut at thresholds, is compared with
+    pruning. A run whose target is a function of a file needs its `target` (and `reverse_target`) once more, see
+    `run_settings`. `options` (batch_size, device) go to `explain_sequences`.
+    """
+    settings: dict[str, Any] = {}
+    if model is not None:
+        settings = run_settings(folder, target=target, reverse_target=reverse_target)
+    with progress("finding seqlets", None, show_progress) as step:
+        batches: list[tuple[Seqlets, list[str]]] = []
+        examples: list[Explained] = []
+        for one in read_explained(folder):
+            seqlets = find_seqlets(one.per_base)
+            batches.append((seqlets, one.names))
+            wanted = sample - sum(map(len, examples))
+            if wanted > 0:
+                examples.append(Explained(one.names[:wanted], one.letters[:wanted], one.per_base[:wanted]))
+            step(len(one))
+    sequences = sum(len(names) for _, names in batches)
+    scores = np.concatenate([seqlets.score for seqlets, _ in batches]) if batches else np.zeros(0)
+    cut = None
+    if model is not None:
+        null = [
+            find_seqlets(per_base).score for per_base in explain_null(model, examples, settings, seed=seed, **options)
+        ]
+        cut = cut_off(scores, sequences, np.concatenate([np.zeros(0), *null]), sum(map(len, examples)), limit)
+    strength = 0.0 if cut is None else cut.strength
+    believed = [(above(seqlets, strength), names) for seqlets, names in batches]
+    agreements = []
+    if truth is not None:
+        stored = read_run(folder)
+        pruning, method = _pruning(folder, stored), stored.get("method")
+        label = method or (pruning_title(pruning) if pruning else "LRP")
+        rows = {label: batches, **({f"{label}, believed": believed} if cut is not None else {})}
+        agreements = [truth.agreement(name, found) for name, found in rows.items()]
+        if model is not None:
+            plain = {**settings, "pruning": None, "method": None}
+            lrp = [explain_as(model, one.letters, plain, **options) for one in examples]
+            sources = {"LRP": lrp, **({label: [e.per_base for e in examples]} if label != "LRP" else {})}
+            for name, maps in sources.items():
+                for share in CUTS:
+                    cut_maps = [(threshold_seqlets(r, share), e.names) for r, e in zip(maps, examples, strict=True)]
+                    agreements.append(truth.agreement(f"{name}, cut at {share:g}", cut_maps))
+    patterns = _patterns(folder, believed, max_patterns, max_seqlets)
+    matches = match_motifs([pattern.motif for pattern in patterns]) if match and patterns else []
+    count = sum(len(seqlets) for seqlets, _ in believed)
+    return MotifSearch(patterns, matches, cut, agreements, believed, sequences, len(scores), count)
+
+
+def _patterns(
+    folder: str | Path, batches: Sequence[tuple[Seqlets, list[str]]], max_patterns: int, max_seqlets: int
+) -> list[Pattern]:
+    """Patterns of the strongest seqlets, those for the prediction first, then those against it."""
+    found: list[Pattern] = []
+    for sign, kind in ((1, "for"), (-1, "against")):
+        strengths = np.concatenate([np.zeros(0), *(np.maximum(sign * s.score, 0) for s, _ in batches)])
+        if not (strengths > 0).any():
+            continue
+        least = np.partition(strengths, -max_seqlets)[-max_seqlets] if len(strengths) > max_seqlets else 0.0
+        parts: dict[int, list[tuple[Seqlets, list[str], npt.NDArray[np.float32]]]] = {}
+        for (seqlets, _), one in zip(batches, read_explained(folder), strict=True):
+            chosen = seqlets.chosen((sign * seqlets.score >= least) & (sign * seqlets.score > 0))
+            rows, place = np.unique(chosen.sequence, return_inverse=True)
+            if rows.size:
+                letters = [one.letters[row] for row in rows]
+                kept = replace(chosen, sequence=place.astype(np.int64))
+                parts.setdefault(one.per_base.shape[1], []).append((kept, letters, one.per_base[rows]))
+        for same_length in parts.values():
+            offsets = np.cumsum([0, *(len(letters) for _, letters, _ in same_length)])
+            joined = Seqlets(
+                np.concatenate([s.sequence + o for (s, _, _), o in zip(same_length, offsets, strict=False)]),
+                *(np.concatenate([getattr(s, name) for s, _, _ in same_length]) for name in ("start", "end", "score")),
+            )
+            onehot = encode([text for _, letters, _ in same_length for text in letters])
+            per_base = np.concatenate([values for _, _, values in same_length])
+            for pattern in find_patterns(joined, onehot, per_base, max_patterns=max_patterns, max_seqlets=max_seqlets):
+                name = f"{kind}_{sum(p.motif.name.startswith(kind) for p in found) + 1}"
+                found.append(replace(pattern, motif=replace(pattern.motif, name=name)))
+    return found

@@ -1,0 +1,219 @@
+"""The score that is explained, written as text: for command lines, and for runs that are stored and resumed.
+
+| text | score of a sample |
+|---|---|
+| `3` | class 3 |
+| `0,141` | track 0, position 141 of an output (batch, tracks, positions) |
+| `outputs[1][:, 0]` | first column of the second output |
+| `outputs["counts"][:, 2]`, `outputs.counts[:, 2]` | by name |
+| `outputs[:, 2, 490:510].mean()` | a window; also `sum()`, which is the default, and `max()` |
+| `profile(outputs[0])` | the shape of a BPNet profile: Σᵢ softmax(z)ᵢ (zᵢ − z̄), the softmax held constant |
+| `net.py:score` | what the function `score` in your file makes of the output |
+
+The text is parsed as names, indices and slices, and never evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plrp.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LONGEST = 300
+"""Characters of a text: nobody writes longer ones, and deep nesting would exhaust the parser."""
+
+_CLASSES = re.compile(r"-?\d+(\s*,\s*-?\d+)*")
+_FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
+_REDUCTIONS = ("sum", "mean", "max")
+
+Step = tuple[str, Any]
+
+
+class TargetError(UsageError):
+    """A target that cannot be read, or does not fit the model's output."""
+
+
+class OutputScore:
+    """One score per sample from a model's output, as a text says; see the module. Two of the same text are equal.
+
+    >>> import torch
+    >>> OutputScore("outputs[1][:, 0]")((torch.zeros(2, 3), torch.tensor([[5.0, 1.0], [7.0, 2.0]]))).tolist()
+    [5.0, 7.0]
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text.strip()
+        if len(self.text) > LONGEST:
+            raise TargetError(f"The target has {len(self.text)} characters, at most {LONGEST} are read.")
+        try:
+            tree = ast.parse(self.text, mode="eval").body
+        except (SyntaxError, ValueError, RecursionError):
+            raise self._refused("it cannot be read") from None
+        self.steps = self._steps(tree)
+
+    def _refused(self, why: str) -> TargetError:
+        return TargetError(
+            f"target {self.text!r}: {why}; write a class such as 3, track,position such as 0,141, or indices such as "
+            "outputs[1][:, 0], outputs.counts[:, 2:5].mean(), profile(outputs[0])."
+        )
+
+    def _steps(self, node: ast.expr) -> tuple[Step, ...]:
+        """What is done to the output, in order: ("item", index), ("name", text), ("sum", None), …"""
+        match node:
+            case ast.Name("outputs" | "output"):
+                return ()
+            case ast.Attribute(value, name):
+                return (*self._steps(value), ("name", name))
+            case ast.Subscript(value, index):
+                return (*self._steps(value), ("item", self._index(index)))
+            case ast.Call(ast.Attribute(value, name), [], []) if name in _REDUCTIONS:
+                return (*self._steps(value), (name, None))
+            case ast.Call(ast.Name("profile"), [value], []):
+                return (*self._steps(value), ("profile", None))
+        raise self._refused(f"{ast.unparse(node)!r} is not an index or slice of 'outputs'")
+
+    def _index(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Tuple(elements):
+                return tuple(self._index(element) for element in elements)
+            case ast.Slice(lower, upper, step):
+                return slice(*(None if part is None else self._whole(part) for part in (lower, upper, step)))
+            case ast.Constant(value) if isinstance(value, str) or value is Ellipsis:
+                return value
+        return self._whole(node)
+
+    def _whole(self, node: ast.expr) -> int:
+        match node:
+            case ast.Constant(value) if type(value) is int:
+                return value
+            case ast.UnaryOp(ast.USub(), ast.Constant(value)) if type(value) is int:
+                return -value
+        raise self._refused(f"{ast.unparse(node)!r} is not a whole number, slice or name")
+
+    def __call__(self, output: Any) -> Tensor:
+        """The score of every sample, (batch,); what is left of other axes is summed."""
+        from torch import Tensor
+
+        value = output
+        for kind, argument in self.steps:
+            if kind == "item":
+                value = self._item(value, argument)
+            elif kind == "name":
+                value = self._named(value, argument)
+            elif not isinstance(value, Tensor):
+                raise self._refused(f"{kind} needs a tensor, and here is a {type(value).__name__}")
+            else:
+                value = _REDUCE[kind](value)
+        if not isinstance(value, Tensor):
+            raise self._refused(f"it names a {type(value).__name__}{_holding(value)}, not a tensor")
+        return value if value.dim() < 2 else _REDUCE["sum"](value)
+
+    def _item(self, value: Any, index: Any) -> Any:
+        from torch import Tensor
+
+        if isinstance(value, Tensor):
+            first = index[0] if isinstance(index, tuple) and index else index
+            if first != slice(None) and first is not Ellipsis:
+                raise self._refused(
+                    f"axes of a tensor {tuple(value.shape)} begin with the batch, which stays whole: begin its index "
+                    "with ':'"
+                )
+        try:
+            return value[index]
+        except (IndexError, KeyError, TypeError) as error:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}{_holding(value)}"
+            raise self._refused(f"the output {shape} has no [{index!r}] ({error})") from None
+
+    def _named(self, value: Any, name: str) -> Any:
+        from torch import Tensor
+
+        if isinstance(value, Mapping) and name in value:
+            return value[name]
+        if not isinstance(value, Tensor) and not name.startswith("_") and hasattr(value, name):
+            return getattr(value, name)
+        raise self._refused(f"the output, a {type(value).__name__}{_holding(value)}, has no {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OutputScore) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"OutputScore({self.text!r})"
+
+
+class FileScore:
+    """The function of a user's file that makes one score per sample of a model's output: `net.py:score`."""
+
+    def __init__(self, text: str) -> None:
+        from plrp.models.loading import imported_file
+
+        found = _FUNCTION.fullmatch(text)
+        assert found is not None
+        self.text = text
+        with imported_file(Path(found["file"])) as source:
+            function = getattr(source, found["name"], None)
+        if not callable(function):
+            raise TargetError(f"{found['file']} has no function {found['name']!r}, from the output to scores (batch,).")
+        self.function: Callable[[Any], Tensor] = function
+
+    def __call__(self, output: Any) -> Tensor:
+        """The score of every sample, (batch,)."""
+        return self.function(output)
+
+    def __repr__(self) -> str:
+        return f"FileScore({self.text!r})"
+
+
+def score_file(target: Any) -> tuple[Path, str] | None:
+    """File and function of a target that is one, `net.py:score`, as text or as a `FileScore`; None for others."""
+    text = target.text if isinstance(target, FileScore) else target
+    found = _FUNCTION.fullmatch(text) if isinstance(text, str) else None
+    return None if found is None else (Path(found["file"]), found["name"])
+
+
+def target_from_text(text: str) -> int | tuple[int, ...] | OutputScore | FileScore:
+    """What a text names: a class, an index tuple, indices into the output, or a function of a file.
+
+    >>> target_from_text("0,141"), target_from_text("outputs[:, 1].mean()")
+    ((0, 141), OutputScore('outputs[:, 1].mean()'))
+    """
+    if _CLASSES.fullmatch(text.strip()):
+        numbers = tuple(int(part) for part in text.split(","))
+        return numbers[0] if len(numbers) == 1 else numbers
+    return FileScore(text) if _FUNCTION.fullmatch(text) else OutputScore(text)
+
+
+def check_target_text(text: str) -> str:
+    """The text, if it can be read; files are looked at later."""
+    if not _FUNCTION.fullmatch(text):
+        target_from_text(text)
+    return text
+
+
+def _profile(logits: Tensor) -> Tensor:
+    flat = logits.flatten(1)
+    centred = flat - flat.mean(1, keepdim=True)
+    return (centred * flat.softmax(1).detach()).sum(1)
+
+
+_REDUCE: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda value: value.flatten(1).sum(1),
+    "mean": lambda value: value.flatten(1).mean(1),
+    "max": lambda value: value.flatten(1).amax(1),
+    "profile": _profile,
+}
+
+
+def _holding(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f" of {', '.join(map(repr, value))}"
+    return f" of {len(value)}" if isinstance(value, tuple | list) else ""

@@ -1,0 +1,198 @@
+"""Relevance along the genome, for browsers and command-line tools: bedGraph and bigWig; and HDF5 for TF-MoDISco.
+
+Where intervals overlap, a base has several values. `overlap` says which one is written: their `"mean"`, their `"sum"`,
+or the `"strongest"`, the one farthest from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from plrp.errors import UsageError
+from plrp.files import new_file
+
+from .sequences import Genome, Interval, tab_line
+
+Overlap: TypeAlias = Literal["mean", "sum", "strongest"]
+
+
+class Track(NamedTuple):
+    """Runs of equal, non-zero values on one chromosome, in order: 0-based `start`, `end` (half-open) and `value`."""
+
+    chrom: str
+    start: npt.NDArray[np.int64]
+    end: npt.NDArray[np.int64]
+    value: npt.NDArray[np.float64]
+
+
+Pieces: TypeAlias = Iterable[tuple[str, npt.NDArray[np.int64], npt.NDArray[Any]]]
+"""Chromosome, coordinates from 0, and a value for each."""
+
+
+def interval_pieces(intervals: Sequence[Interval], per_base: Iterable[npt.ArrayLike]) -> Pieces:
+    """Relevance of intervals; `per_base` has one array (position,) each, in the direction of the interval's strand."""
+    for interval, relevance in zip(intervals, per_base, strict=True):
+        values = np.asarray(relevance, np.float64)
+        if len(values) != interval.end - interval.start:
+            raise ValueError(
+                f"{interval.chrom}:{interval.start}-{interval.end} has {interval.end - interval.start} bases, its "
+                f"relevance {len(values)}."
+            )
+        yield (
+            interval.chrom,
+            np.arange(interval.start, interval.end),
+            values[::-1] if interval.strand == "-" else values,
+        )
+
+
+def along_genome(pieces: Pieces, overlap: Overlap = "mean") -> Iterator[Track]:
+    """The pieces as one track, a chromosome at a time, in the order of their names as the UCSC tools sort them."""
+    if overlap not in get_args(Overlap):
+        raise ValueError(f"overlap={overlap!r}: choose one of {', '.join(get_args(Overlap))}.")
+    places: dict[str, list[npt.NDArray[np.int64]]] = {}
+    values: dict[str, list[npt.NDArray[np.float64]]] = {}
+    for chrom, place, value in pieces:
+        places.setdefault(chrom, []).append(place)
+        values.setdefault(chrom, []).append(np.asarray(value, np.float64))
+    for chrom in sorted(places):
+        place, value = _joined(np.concatenate(places[chrom]), np.concatenate(values[chrom]), overlap)
+        first = np.flatnonzero(np.r_[True, (np.diff(place) != 1) | (np.diff(value) != 0)])
+        last = np.r_[first[1:], len(place)] - 1
+        shown = value[first] != 0
+        yield Track(chrom, place[first][shown], place[last][shown] + 1, value[first][shown])
+
+
+def _joined(
+    place: npt.NDArray[np.int64], value: npt.NDArray[np.float64], overlap: Overlap
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """One value per coordinate, coordinates ascending."""
+    distinct, where = np.unique(place, return_inverse=True)
+    if overlap == "strongest":
+        order = np.lexsort((np.abs(value), where))
+        last = np.r_[np.flatnonzero(np.diff(where[order])), len(order) - 1] if len(order) else order
+        return distinct, value[order][last]
+    total = np.bincount(where, value).astype(np.float64)
+    return distinct, total / np.bincount(where) if overlap == "mean" else total
+
+
+def write_bedgraph(
+    path: str | Path, intervals: Sequence[Interval], per_base: Iterable[npt.ArrayLike], *, overlap: Overlap = "mean"
+) -> None:
+    """Write relevance along the genome as bedGraph: sorted, zeros left out, without a header, as UCSC's tools take it.
+
+    `per_base` has one array (position,) per interval, in the direction of its strand.
+    """
+    bedgraph_of(path, along_genome(interval_pieces(intervals, per_base), overlap))
+
+
+def bedgraph_of(path: str | Path, tracks: Iterable[Track]) -> None:
+    """Write a track as bedGraph."""
+    with new_file(path) as part, part.open("w") as stream:
+        for chrom, start, end, value in tracks:
+            stream.writelines(tab_line(chrom, a, b, f"{v:.6g}") for a, b, v in zip(start, end, value, strict=True))
+
+
+def bigwig_of(path: str | Path, tracks: Iterable[Track], lengths: Mapping[str, int]) -> None:
+    """Write a track as bigWig; `lengths` are those of the chromosomes."""
+    try:
+        import pyBigWig
+    except ImportError:
+        raise ImportError("bigWig needs pyBigWig: pip install 'plrp[bigwig]'") from None
+    found = list(tracks)
+    for track in found:
+        if track.chrom not in lengths:
+            raise UsageError(f"The genome has no chromosome {track.chrom}: give the one that the intervals refer to.")
+        if len(track.end) and track.end[-1] > lengths[track.chrom]:
+            raise UsageError(f"{track.chrom} has {lengths[track.chrom]} bases, the relevance reaches {track.end[-1]}.")
+    with new_file(path) as part:
+        file = pyBigWig.open(str(part), "w")
+        try:
+            file.addHeader([(track.chrom, lengths[track.chrom]) for track in found] or list(lengths.items())[:1])
+            for chrom, start, end, value in found:
+                if len(start):
+                    file.addEntries([chrom] * len(start), start.tolist(), ends=end.tolist(), values=value.tolist())
+        finally:
+            file.close()
+
+
+def write_modisco_h5(path: str | Path, onehot: npt.NDArray[Any], relevance: npt.NDArray[Any]) -> None:
+    """Write what TF-MoDISco reads with `-i`: `raw/seq` and `shap/seq`, (sequence, 4, position), as ChromBPNet does.
+
+    `projected_shap/seq` has the relevance of the letters that are there.
+    """
+    try:
+        import h5py
+    except ImportError:
+        raise ImportError("HDF5 needs h5py: pip install 'plrp[experiments]'") from None
+    if onehot.shape != relevance.shape or onehot.ndim != 3 or onehot.shape[1] != 4:
+        raise ValueError(f"Two arrays (sequence, 4, position) of one shape; got {onehot.shape}, {relevance.shape}.")
+    with new_file(path) as part, h5py.File(part, "w") as file:
+        for name, kind in (("raw/seq", np.int8), ("shap/seq", np.float16), ("projected_shap/seq", np.float16)):
+            chunk = (max(1, min(len(onehot), 64)), *onehot.shape[1:])
+            file.create_dataset(name, onehot.shape, kind, chunks=chunk, compression="gzip")
+        for begin in range(0, len(onehot), 1024):
+            rows = slice(begin, begin + 1024)
+            letters, scores = np.asarray(onehot[rows]), np.asarray(relevance[rows])
+            for name, values in (
+                ("raw/seq", letters), ("shap/seq", scores), ("projected_shap/seq", scores * letters)
+            ):  # fmt: skip
+                file[name][rows] = values
+
+
+# -- of a run
+
+
+def run_pieces(folder: str | Path) -> Pieces:
+    """The relevance of a folder that `explain_file` wrote, along the genome."""
+    try:
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise ImportError("Reading relevance needs pyarrow: pip install 'plrp[genomics]'") from None
+    path = Path(folder) / "relevance.parquet"
+    if not path.is_file():
+        raise UsageError(f"{path} is not there: finish `plrp genomics explain ... --out {folder}` first.")
+    file = pq.ParquetFile(path)
+    if "coordinate" not in file.schema_arrow.names:
+        raise UsageError(f"{folder} has no coordinates: tracks need intervals (BED with --genome) as input.")
+    for batch in file.iter_batches(columns=["chrom", "coordinate", "relevance"], batch_size=1 << 20):
+        chroms = np.asarray(batch.column(0).dictionary_decode().to_pylist(), object)
+        place, value = (batch.column(k).to_numpy() for k in (1, 2))
+        for chrom in dict.fromkeys(chroms):
+            here = chroms == chrom
+            yield str(chrom), place[here].astype(np.int64), value[here]
+
+
+def export_run(
+    folder: str | Path,
+    *,
+    bedgraph: str | Path | None = None,
+    bigwig: str | Path | None = None,
+    h5: str | Path | None = None,
+    genome: str | Path | None = None,
+    overlap: Overlap = "mean",
+) -> list[Path]:
+    """Write more files of a finished run; returns their paths. bigWig needs the `genome`, for chromosomes' lengths."""
+    written = []
+    if bigwig is not None and genome is None:
+        raise UsageError("A bigWig holds the lengths of chromosomes: give the genome (--genome).")
+    if bedgraph is not None or bigwig is not None:
+        tracks = list(along_genome(run_pieces(folder), overlap))
+        if bedgraph is not None:
+            bedgraph_of(bedgraph, tracks)
+            written.append(Path(bedgraph))
+        if bigwig is not None and genome is not None:
+            bigwig_of(bigwig, tracks, Genome(genome).lengths)
+            written.append(Path(bigwig))
+    if h5 is not None:
+        arrays = [Path(folder) / name for name in ("onehot.npz", "attributions.npz")]
+        if not all(path.is_file() for path in arrays):
+            raise UsageError(f"{folder} has no attributions.npz: TF-MoDISco needs sequences of one length.")
+        onehot, relevance = (np.load(path)["arr_0"] for path in arrays)
+        write_modisco_h5(h5, onehot, relevance)
+        written.append(Path(h5))
+    return written

@@ -1,0 +1,327 @@
+"""Whether an explanation can be believed: how far relevance grew on its way, and how much of the score arrived.
+
+A ledger closes whatever the relevance looks like: +10⁹ and −10⁹ add up to a score of 5 as well as 2 and 3 do. What to
+look at is ‖R‖₁ = Σ|R| beside the score. `verdicts` needs the input's relevance alone, and judges every explanation;
+`Health` also reads the ledger, and knows where it happened. docs/decisions.md says where the bounds come from.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import UnhealthyExplanation
+from .ledger import Ledger
+from .pruning import Pruning
+
+EXPLODED = 10.0
+"""‖R‖₁ may grow to so many times the larger of |score| and the ‖R‖₁ that the network's last layer handed down."""
+
+EXPLODED_EPSILON = 1000.0
+"""The same where more than `FEW` layers follow the ε-rule, under which relevance grows without anything being wrong."""
+
+FEW = 3
+"""The linear layers at the end of a VGG."""
+
+VANISHED = 1e-3
+"""‖R‖₁ of the input is at least so much of |score|."""
+
+
+class Problem(Enum):
+    """Why an explanation should not be believed as it is, the worst first."""
+
+    NOT_FINITE = "not finite"
+    EXPLODED = "exploded"
+    VANISHED = "vanished"
+    NO_SCORE = "without a score"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What growth is measured against: `first`, the ‖R‖₁ that the network's last layer handed down, (batch,), and how
+    far it may grow: `bound` times the larger of it and |score|.
+    """
+
+    first: Tensor | None = None
+    bound: float = EXPLODED_EPSILON
+
+
+def bound_for(epsilon_layers: int) -> float:
+    """How far relevance may grow on a way with so many layers under the ε-rule, or a rule of the user's."""
+    return EXPLODED if epsilon_layers <= FEW else EXPLODED_EPSILON
+
+
+def verdicts(score: Tensor, scale: Scale, mass: Tensor) -> list[Problem | None]:
+    """What is wrong with each sample's explanation, None where nothing is.
+
+    `score` and `mass` are (batch,): the ‖R‖₁ of the input, or the largest on the way.
+    """
+    firsts = [0.0] * len(score) if scale.first is None else scale.first.tolist()
+    given = zip(score.tolist(), firsts, mass.tolist(), strict=True)
+    return [_verdict(abs(score), scale.bound * max(abs(score), first), mass) for score, first, mass in given]
+
+
+def _verdict(score: float, most: float, mass: float) -> Problem | None:
+    if not (math.isfinite(score) and math.isfinite(mass)):
+        return Problem.NOT_FINITE
+    if score == 0:
+        return Problem.NO_SCORE
+    if mass > most:
+        return Problem.EXPLODED
+    return Problem.VANISHED if mass < VANISHED * score else None
+
+
+def mass_of(inputs: Sequence[Tensor]) -> Tensor:
+    """‖R‖₁ of the relevance of all inputs, (batch,)."""
+    found = [torch.linalg.vector_norm(_rows(relevance), 1, 1) for relevance in inputs]
+    return found[0] if len(found) == 1 else torch.stack(found).sum(0)
+
+
+@dataclass(frozen=True)
+class Health:
+    """The figures by which an explanation is judged: tensors (batch,), float64, and lists of one entry per sample.
+
+    - `amplification`: the largest ‖R‖₁ on the way over |score|; `grew_at`: below the last layer, the entry at which the
+      largest ‖R‖₁ so far grew by the largest factor;
+    - `mass_at_input`: ‖R‖₁ of the input over |score|;
+    - `reached`: Σ R of the input over the score. `to_bias`, `to_constants`, `to_epsilon`, `to_softmax`, `dropped` and
+      `created` are shares of the score too: reached + to_bias + to_constants + to_epsilon + to_softmax + dropped −
+      created = 1;
+    - `zeros`: the share of the input's features that hold no relevance;
+    - `cut`: the share of the pruned tensors in which anything was cut, and `tied`: the largest share of a tensor's
+      survivors (of one sign) that equal neurons at the cut hold, which stay or go together; NaN without pruning;
+    - `flipped`: the largest share of a tensor's ‖R‖₁ on survivors whose sign PLRP-M has flipped;
+    - `problems`: what is wrong with a sample, None where nothing is.
+    """
+
+    score: Tensor
+    amplification: Tensor
+    grew_at: list[str]
+    mass_at_input: Tensor
+    reached: Tensor
+    to_bias: Tensor
+    to_constants: Tensor
+    to_epsilon: Tensor
+    to_softmax: Tensor
+    dropped: Tensor
+    created: Tensor
+    zeros: Tensor
+    cut: Tensor
+    tied: Tensor
+    flipped: Tensor
+    problems: list[Problem | None]
+    pruning: Pruning | None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong with any sample."""
+        return not any(self.problems)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One record per sample, as plain data that pandas and polars take as it is."""
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("pruning", "problems")}
+        table = {name: c.tolist() if isinstance(c, Tensor) else c for name, c in columns.items()}
+        table["problem"] = [None if problem is None else problem.value for problem in self.problems]
+        return [{"sample": n, **{name: c[n] for name, c in table.items()}} for n in range(len(self.problems))]
+
+    def __repr__(self) -> str:
+        if not self.problems:
+            return "healthy: no samples"
+        if not self.healthy:
+            return f"unhealthy: {'; '.join(map(self._sentence, _counted(self.problems)))}"
+        return f"healthy: {self._arrived()}{self._note()}"
+
+    def _sentence(self, counted: tuple[Problem, int]) -> str:
+        """What is wrong with some samples: how many, how bad it is in the worst, and what to do."""
+        problem, count = counted
+        samples = [n for n, found in enumerate(self.problems) if found is problem]
+        worst = samples[0]
+        if problem is Problem.EXPLODED:
+            worst = max(samples, key=lambda n: float(self.amplification[n]))
+        if problem is Problem.VANISHED:
+            worst = min(samples, key=lambda n: float(self.mass_at_input[n]))
+        grew = f", most at {self.grew_at[worst]}"
+        taken = f", {self._taken(worst)}"
+        fact = {
+            Problem.NOT_FINITE: f"relevance is not finite{grew}",
+            Problem.EXPLODED: f"Σ|R| grew to {float(self.amplification[worst]):.2g} times the score{grew}",
+            Problem.VANISHED: f"Σ|R| of the input is {float(self.mass_at_input[worst]):.1g} of the score{taken}",
+            Problem.NO_SCORE: "the score is 0",
+        }[problem]
+        return f"{_of(count, len(self.problems))}{fact}: {remedy(problem, self.pruning)}"
+
+    def _takers(self) -> dict[str, Tensor]:
+        """What may take a part of the score, by name."""
+        return {
+            "biases": self.to_bias,
+            "constants": self.to_constants,
+            "ε": self.to_epsilon,
+            "softmax": self.to_softmax,
+        }
+
+    def _taken(self, sample: int) -> str:
+        """What took most of a sample's score."""
+        takers = {**self._takers(), "pruning": self.dropped}
+        name = max(takers, key=lambda taker: float(takers[taker][sample]))
+        return f"{name} took {float(takers[name][sample]):.0%}"
+
+    def _arrived(self) -> str:
+        """Where the score went, on average over the samples."""
+        shares = {**self._takers(), "dropped": self.dropped}
+        rest = [
+            f"{float(v.mean()):.0%} {'to ' * (k != 'dropped')}{k}"
+            for k, v in shares.items()
+            if round(float(v.mean()), 2)
+        ]
+        if round(float(self.created.mean()), 2):
+            rest.append(f"{float(self.created.mean()):.0%} were created")
+        taken = f", {', '.join(rest)}" if rest else ""
+        reached, most = float(self.reached.mean()), float(self.amplification.max())
+        return f"{reached:.0%} of the score reached the input{taken}; Σ|R| is at most {most:.2g} times the score"
+
+    def _note(self) -> str:
+        """What is no fault, but should be known: that nothing could be pruned."""
+        stuck = int((self.cut == 0).sum())
+        if not stuck or not _prunes(self.pruning):
+            return ""
+        why = (
+            "equal neurons stay or go together" if bool((self.tied > 0).any()) else "no share of the mass is that small"
+        )
+        return f". {_of(stuck, len(self.problems))}nothing was pruned, since {why}: this is LRP"
+
+
+def examine(score: Tensor, scale: Scale, inputs: Sequence[Tensor], ledger: Ledger, pruning: Pruning | None) -> Health:
+    """The health of an explanation: `inputs` is the relevance of each of the model's inputs."""
+    score, first = score.double().cpu(), None if scale.first is None else scale.first.double().cpu()
+    rows = torch.cat([_rows(relevance).double().cpu() for relevance in inputs], 1)
+    mass = rows.abs().sum(1)
+    begun = score.abs() if first is None else torch.maximum(score.abs(), first)
+    largest, grew_at = ledger.largest_growth(begun, mass)
+    problems = [
+        at_input or on_the_way
+        for at_input, on_the_way in zip(*(verdicts(score, scale, m) for m in (mass, largest)), strict=True)
+    ]
+
+    def of_score(value: Tensor) -> Tensor:
+        return torch.where(score == 0, math.nan, value / score)
+
+    cut, tied, flipped = ledger.pruned()
+    return Health(
+        score=score,
+        amplification=of_score(largest).abs(),
+        grew_at=grew_at,
+        mass_at_input=of_score(mass).abs(),
+        reached=of_score(rows.sum(1)),
+        to_bias=of_score(ledger.total("absorbed_bias")),
+        to_constants=of_score(ledger.total("absorbed_constant")),
+        to_epsilon=of_score(ledger.total("absorbed_epsilon")),
+        to_softmax=of_score(ledger.total("softmax")),
+        dropped=of_score(ledger.total("dropped")),
+        created=of_score(ledger.total("created")),
+        zeros=(rows == 0).double().mean(1),
+        cut=cut,
+        tied=tied,
+        flipped=flipped,
+        problems=problems,
+        pruning=pruning,
+    )
+
+
+def alarm(score: Tensor, scale: Scale, inputs: Sequence[Tensor], pruning: Pruning | None) -> None:
+    """Warn of an explanation that should not be believed as it is; all that is looked at is the input's relevance."""
+    mass = mass_of(inputs)
+    problems = verdicts(score, scale, mass)
+    if not any(problems):
+        return
+    said = []
+    for problem, count in _counted(problems):
+        shares = [
+            m / abs(s) for m, s, p in zip(mass.tolist(), score.tolist(), problems, strict=True) if p is problem and s
+        ]
+        fact = {
+            Problem.NOT_FINITE: "relevance is not finite",
+            Problem.EXPLODED: f"Σ|R| of the input is over {_power_below(max(shares, default=1.0))} times the score",
+            Problem.VANISHED: f"Σ|R| of the input is below {VANISHED:g} of the score",
+            Problem.NO_SCORE: "the score is 0",
+        }[problem]
+        said.append(f"{_of(count, len(problems))}{fact}: {remedy(problem, pruning)}")
+    text = f"Unhealthy explanation: {'; '.join(said)}. explanation.health says where it happened."
+    warnings.warn(text, UnhealthyExplanation, stacklevel=_users_level())
+
+
+@contextmanager
+def unwarned() -> Iterator[None]:
+    """Within this context no explanation warns: for commands, which count the unhealthy ones and say it once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnhealthyExplanation)
+        yield
+
+
+def summary(problems: Iterable[Problem | None], pruning: Pruning | None, things: str = "explanations") -> str | None:
+    """How many of many explanations are unhealthy, and what to do, in a sentence; None where none is."""
+    judged = list(problems)
+    counted = _counted(judged)
+    if not counted:
+        return None
+    causes = ", ".join(f"{count} {problem.value}" for problem, count in counted)
+    worst = counted[0][0]
+    count = sum(count for _, count in counted)
+    return f"{count:,} of {len(judged):,} {things} are unhealthy ({causes}): {remedy(worst, pruning)}"
+
+
+def remedy(problem: Problem, pruning: Pruning | None) -> str:
+    """What to do."""
+    if problem is Problem.NO_SCORE:
+        return "there is nothing to hand down; explain another target"
+    if problem is Problem.VANISHED:
+        if pruning is not None and not pruning.conserve:
+            return "prune with conserve=True"
+        return "check that the network is trained and its BatchNorm statistics are set, or explain another target"
+    if pruning is not None and pruning.redistribution == "M":
+        return "prune with redistribution='M-sign' or 'lambda', or prune less"
+    smaller = "" if pruning is None else "prune less, or "
+    return f"{smaller}take rules whose contributions do not cancel, such as composite='epsilon-plus-flat'"
+
+
+def _counted(problems: Sequence[Problem | None]) -> list[tuple[Problem, int]]:
+    """How many samples have each problem, the worst problem first."""
+    counts = Counter(problems)
+    return [(problem, counts[problem]) for problem in Problem if counts[problem]]
+
+
+def _of(count: int, batch: int) -> str:
+    return "" if batch == 1 else f"in {count} of {batch} samples " if count < batch else f"in all {batch} samples "
+
+
+def _power_below(value: float) -> str:
+    """The power of ten below: Python shows a warning again whenever its text differs."""
+    return f"{10.0 ** math.floor(math.log10(value)):g}" if math.isfinite(value) and value > 0 else "any number"
+
+
+def _prunes(pruning: Pruning | None) -> bool:
+    """Whether anything is to be pruned at all."""
+    if pruning is None:
+        return False
+    return pruning.p is None or any((pruning.p, pruning.p_negative, *(pruning.layers or {}).values()))
+
+
+def _rows(relevance: Tensor) -> Tensor:
+    return relevance.flatten(1) if relevance.dim() > 1 else relevance[:, None]
+
+
+def _users_level() -> int:
+    """How far up the stack the code that called plrp stands."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "plrp":
+        level, frame = level + 1, frame.f_back
+    return level

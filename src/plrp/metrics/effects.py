@@ -1,0 +1,210 @@
+"""What the model does when its input changes: the truth that explanations are held against.
+
+`occlusion` overwrites one region of an image after the other, `mutagenesis` one base of a sequence after the other
+(in-silico mutagenesis, ISM). `agreement` compares relevance with either. `infidelity` asks
+whether relevance foretells the effect of small random changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .maps import Pooling, as_map, check_finite, wide_dtype
+from .regions import Layout, relevance_of_regions
+from .replacements import Perturbation, Replacement
+from .scores import Model, Target, chunks, fix_target, for_rows, predict, score
+from .seeded import Noise, draw
+from .similarity import pearson, spearman
+
+
+def occlusion(
+    model: Model,
+    inputs: Tensor,
+    *,
+    target: Target = None,
+    region: int | Sequence[int] = 16,
+    perturbation: Perturbation = "blur",
+    blur_sigma: float = 8.0,
+    noise_std: float = 0.3,
+    score_as: Literal["logit", "probability"] = "logit",
+    seed: int = 0,
+    batch_size: int = 64,
+) -> Tensor:
+    """By how much the score falls when one region alone is overwritten (Zeiler & Fergus, 2014).
+
+    drop_t = f(x) − f(x with region t overwritten). `inputs` are (batch, channel, *space) or (batch, features); the
+    options are those of `pixel_flipping`. Returns float64 (batch, regions), tiles counted row by row; positive where
+    the region speaks for the target.
+
+    >>> model = torch.nn.Linear(3, 1, bias=False)
+    >>> _ = torch.nn.init.ones_(model.weight)
+    >>> occlusion(model, torch.tensor([[4.0, -1.0, 2.0]]), region=1, perturbation="zeros")
+    tensor([[ 4., -1.,  2.]], dtype=torch.float64)
+    """
+    inputs = inputs.detach()
+    layout = Layout(inputs, region, "sum", "partial")
+    replacement = Replacement(perturbation, noise_std, blur_sigma, None, seed)
+    replacement.check(layout, inputs)
+    target = fix_target(model, inputs, target, batch_size)
+    count = layout.regions.count
+    drops = inputs.new_empty(len(inputs), count, dtype=wide_dtype(inputs))
+    for rows in chunks(len(inputs), batch_size, inputs.device):
+        here = layout.fold(inputs[rows])
+        written = layout.fold(replacement.of(inputs[rows], layout, rows, len(inputs)))
+        whole = score(predict(model, inputs[rows]), for_rows(target, rows), score_as)
+        for pairs in chunks(len(rows) * count, batch_size, inputs.device):
+            one, tile = pairs // count, pairs % count
+            covered = layout.regions.number == tile.reshape(-1, 1, *[1] * (here.ndim - 2))
+            occluded = torch.where(covered, written[one], here[one]).reshape(-1, *layout.shape)
+            drops[rows[one], tile] = whole[one] - score(predict(model, occluded), for_rows(target, rows[one]), score_as)
+    return drops
+
+
+def mutagenesis(
+    model: Model,
+    inputs: Tensor,
+    *,
+    target: Target = None,
+    positions: Sequence[int] | None = None,
+    score_as: Literal["logit", "probability"] = "logit",
+    batch_size: int = 64,
+) -> Tensor:
+    """By how much the score falls when one base is exchanged for each of the others (in-silico mutagenesis).
+
+    `inputs` are one-hot, (batch, letters, length). Returns float64 (batch, letters, positions): the fall at each of
+    `positions` (None: all) with each letter in the place of the present one, where it is 0. The effect of a base, as
+    `agreement` wants it, is its mean over the other letters: `drops.sum(1) / (letters − 1)`. A position without a
+    letter (N, all zeros) cannot be exchanged: NaN.
+    """
+    if inputs.ndim != 3 or not bool(((inputs == 0) | (inputs == 1)).all()) or bool((inputs.sum(1) > 1).any()):
+        raise ValueError(
+            f"mutagenesis exchanges letters of one-hot sequences (batch, letters, length); got {tuple(inputs.shape)} "
+            "with other entries: use occlusion."
+        )
+    inputs = inputs.detach()
+    target = fix_target(model, inputs, target, batch_size)
+    letters = inputs.shape[1]
+    where = torch.arange(inputs.shape[2]) if positions is None else torch.as_tensor(list(positions))
+    where = where.to(inputs.device)
+    drops = inputs.new_zeros(len(inputs), letters, len(where), dtype=wide_dtype(inputs))
+    for row in range(len(inputs)):
+        own = for_rows(target, torch.tensor([row], device=inputs.device))
+        whole = score(predict(model, inputs[row : row + 1]), own, score_as)
+        present = inputs[row][:, where]
+        absent = (present == 0).nonzero()  # (letter, place) of every exchange
+        for part in absent.split(batch_size):
+            changed = inputs[row].expand(len(part), -1, -1).clone()
+            number = torch.arange(len(part), device=inputs.device)
+            changed[number, :, where[part[:, 1]]] = 0
+            changed[number, part[:, 0], where[part[:, 1]]] = 1
+            same = own.expand(len(part)) if isinstance(own, Tensor) else own
+            drops[row, part[:, 0], part[:, 1]] = whole - score(predict(model, changed), same, score_as)
+        drops[row, :, present.sum(0) == 0] = torch.nan
+    return drops
+
+
+class EffectAgreement(NamedTuple):
+    """How well relevance agrees with what the model does; each is float64 (batch,), −1 to 1.
+
+    `spearman` compares ranks with their signs, `spearman_absolute` those of absolute values (what matters at all),
+    `pearson` is the correlation. NaN where either side is constant.
+    """
+
+    spearman: Tensor
+    spearman_absolute: Tensor
+    pearson: Tensor
+
+
+def agreement(
+    relevance: Any,
+    effects: Tensor,
+    *,
+    inputs: Tensor | None = None,
+    region: int | Sequence[int] = 16,
+    channels: Pooling = "sum",
+) -> EffectAgreement:
+    """Compare relevance with the effects of occlusion or mutagenesis, sample by sample.
+
+    `effects` is (batch, features). `relevance` has that shape too, or that of `inputs`, and is then summed over
+    channels and over the same tiles as `occlusion(inputs, region=region)` used (`region=1`: per base or pixel).
+
+    >>> agreement(torch.tensor([[3.0, 0.0, -1.0]]), torch.tensor([[9.0, 0.5, -8.0]])).spearman
+    tensor([1.], dtype=torch.float64)
+    """
+    values = torch.as_tensor(relevance).detach()
+    if inputs is not None:
+        layout = Layout(inputs, region, channels, "partial")
+        values = relevance_of_regions(layout, values, "sum", len(inputs))
+    if values.shape != effects.shape:
+        raise ValueError(
+            f"relevance of shape {tuple(values.shape)} and effects of shape {tuple(effects.shape)} have other "
+            "features: pass inputs= and the region that was occluded, or choose the positions that were mutated."
+        )
+    effects = effects.to(values.device)
+    return EffectAgreement(spearman(values, effects), spearman(values.abs(), effects.abs()), pearson(values, effects))
+
+
+def infidelity(
+    model: Model,
+    inputs: Tensor,
+    relevance: Any,
+    *,
+    target: Target = None,
+    samples: int = 20,
+    noise: Noise = "gaussian",
+    radius: float = 0.1,
+    multiplied: bool = True,
+    scaled: bool = False,
+    score_as: Literal["logit", "probability"] = "logit",
+    seed: int = 0,
+    batch_size: int = 64,
+) -> Tensor:
+    """Mean squared error of the change that relevance foretells (Yeh et al., 2019). Lower is better.
+
+    mean over I of (Σ_i I_i φ_i − (f(x) − f(x − I)))², with `samples` perturbations I of `noise` and `radius` (see
+    `local_lipschitz`), the same for all inputs.
+
+    Parameters
+    ----------
+    relevance
+        (batch, ...) like the inputs.
+    multiplied
+        Relevance and other 'times input' methods share out the score itself: φ_i = r_i / x_i, and r_i where x_i = 0.
+        False takes relevance as a gradient, φ = r.
+    scaled
+        Compare up to a factor: relevance is first multiplied by the number that fits best, per sample.
+
+    Returns float64 (batch,). NaN or infinite relevance is a ValueError.
+    """
+    inputs = inputs.detach()
+    if samples < 1:
+        raise ValueError(f"samples is the number of perturbations, at least 1; got {samples}.")
+    values = as_map(relevance, None).to(inputs.device)
+    if values.shape != inputs.shape:
+        raise ValueError(
+            f"relevance of shape {tuple(values.shape)} does not fit inputs of shape {tuple(inputs.shape)}: infidelity "
+            "needs one value per entry of the input."
+        )
+    wide = wide_dtype(inputs)
+    slopes = values.to(wide)
+    check_finite(slopes.flatten(1).sum(1))
+    if multiplied:
+        slopes = slopes / torch.where(inputs == 0, 1.0, inputs.to(wide))
+    target = fix_target(model, inputs, target, batch_size)
+    square, product, change = (torch.zeros(len(inputs), dtype=wide, device=inputs.device) for _ in range(3))
+    for rows in chunks(len(inputs), batch_size, inputs.device):
+        here, own = inputs[rows], for_rows(target, rows)
+        before = score(predict(model, here), own, score_as)
+        for index in range(samples):
+            shift = draw(inputs.shape[1:], noise=noise, radius=radius, seed=seed, index=index, like=inputs)
+            fall = before - score(predict(model, here - shift), own, score_as)
+            foretold = (slopes[rows] * shift.to(wide)).flatten(1).sum(1)
+            square[rows] += foretold**2
+            product[rows] += foretold * fall
+            change[rows] += fall**2
+    factor = torch.where(square > 0, product / square, 0.0) if scaled else torch.ones_like(square)
+    return (factor**2 * square - 2 * factor * product + change) / samples

@@ -1,0 +1,109 @@
+"""The Python files a model is made of: its own, and those of the user's that it imports."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import sysconfig
+from collections.abc import Iterator
+from importlib.machinery import PathFinder, SourceFileLoader
+from pathlib import Path
+
+from torch import nn
+
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def source_files(file: str | Path) -> dict[str, Path]:
+    """The file of a model and every file it imports from beside it, from folders below, or from PYTHONPATH.
+
+    By name, relative to where each is imported from, the model's own first. The imports are read, not run, in functions
+    and `if` blocks too; what is imported by a computed name is not seen. Installed packages are left out.
+    """
+    file = Path(file)
+    return {file.name: file, **dict(sorted(imported_modules(file).values()))}
+
+
+def imported_modules(file: str | Path) -> dict[str, tuple[str, Path]]:
+    """The modules of the user's that a file imports, and those that these import: name to (file's name, path)."""
+    file = Path(file).resolve()
+    paths = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    roots = [str(file.parent), *(str(Path(folder).resolve()) for folder in paths)]
+    found: dict[str, tuple[str, Path]] = {}
+    waiting: list[tuple[Path, str]] = [(file, "")]
+    while waiting:
+        path, package = waiting.pop()
+        for name in _imports(path, package):
+            for module, place, is_package in _modules_on_the_way(name, roots):
+                if module not in found and place != file:
+                    root = next((root for root in roots if place.is_relative_to(root)), None)
+                    if root is None:  # a link to elsewhere: the name it is imported by
+                        file_name = module.replace(".", "/") + ("/__init__.py" if is_package else ".py")
+                    else:
+                        file_name = place.relative_to(root).as_posix()
+                    found[module] = (file_name, place)
+                    waiting.append((place, module if is_package else module.rpartition(".")[0]))
+    return found
+
+
+def _imports(path: Path, package: str) -> Iterator[str]:
+    """Full names of what a file imports; of `from a import b` both `a` and `a.b`, since b may be a module."""
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except (OSError, SyntaxError, ValueError):
+        return  # importing it will say what is wrong
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join(filter(None, [*above, node.module or ""]))
+            yield from filter(None, [base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)])
+
+
+def _modules_on_the_way(name: str, roots: list[str]) -> Iterator[tuple[str, Path, bool]]:
+    """`a.b.c` imports `a`, `a.b` and `a.b.c`: each with its file and whether it is a package, as far as they are the
+    user's.
+    """
+    words = name.split(".")
+    where: list[str] | None = roots
+    for count in range(1, len(words) + 1):
+        module = ".".join(words[:count])
+        spec = PathFinder.find_spec(module, where)
+        if spec is None or module == "plrp":
+            return
+        if isinstance(spec.loader, SourceFileLoader):
+            path = Path(spec.loader.path).resolve()
+            if installed(path):
+                return
+            yield module, path, spec.submodule_search_locations is not None
+        if spec.submodule_search_locations is None:
+            return
+        where = list(spec.submodule_search_locations)
+
+
+def installed(path: Path) -> bool:
+    """Whether a file belongs to Python or to an installed package."""
+    library = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+    return any(part in _INSTALLED for part in path.parts) or any(path.is_relative_to(folder) for folder in library)
+
+
+def source_of_module(model: nn.Module) -> str:
+    """What a model that is there already does, as text: its layers with their settings, and the source of its classes.
+
+    Classes of installed packages, and those whose source cannot be found, are given by their names.
+    """
+    kinds = {f"{type(layer).__module__}.{type(layer).__qualname__}": type(layer) for layer in model.modules()}
+    parts = [re.sub(r" at 0x[0-9a-f]+", "", repr(model))]
+    for name, kind in sorted(kinds.items()):
+        try:
+            file = inspect.getsourcefile(kind)
+            own = (
+                file is not None and not installed(Path(file).resolve()) and kind.__module__.partition(".")[0] != "plrp"
+            )
+            parts.append(inspect.getsource(kind) if own else name)
+        except (OSError, TypeError):
+            parts.append(name)
+    return "\n".join(parts)

@@ -1,0 +1,98 @@
+"""Short hashes of what files hold, so that a run notices when code, weights or samples are others than before.
+
+Reading every photograph at each start would cost minutes. So a run keeps the hashes beside its results, in
+`digests.json`, with size, times and inode of each file; where these are the same, the file is not read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from .places import Place
+
+CACHE = "digests.json"
+RECENT = 2.0
+"""Seconds: a file that was changed so shortly before it was read may change again without another time stamp."""
+NO_FILE = [-1, 0, 0, 0]
+"""The size and times of no file: what is kept under them is read again."""
+READERS = 8
+_BLOCK = 1 << 20
+
+
+class Digests:
+    """Digests of files; with a `place`, those of an earlier start are used where a file is as it was."""
+
+    def __init__(self, place: Place | None = None) -> None:
+        self.place = place
+        self.known: dict[str, list[Any]] = _read(place)
+        self.before = {path: str(entry[-1]) for path, entry in self.known.items()}
+        self.new = False
+        self._lock = threading.Lock()
+
+    def of(self, path: str | Path) -> str:
+        """The digest of a file's content: 16 hexadecimal digits."""
+        name = os.path.abspath(path)
+        about = os.stat(name)
+        sign = [about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino]
+        known = self.known.get(name)
+        if known is not None and known[:-1] == sign:
+            return str(known[-1])
+        begun = time.time()
+        digest = content_digest(name)
+        settled = begun - max(about.st_mtime, about.st_ctime) > RECENT
+        with self._lock:
+            self.known[name] = [*(sign if settled else NO_FILE), digest]
+            self.new = True
+        return digest
+
+    def of_all(self, paths: Sequence[str | Path], step: Callable[[float], None] = lambda advance: None) -> list[str]:
+        """The digests of many files, several read at once; `step` hears of each."""
+        found = []
+        with ThreadPoolExecutor(READERS) as readers:
+            for digest in readers.map(self.of, paths):
+                found.append(digest)
+                step(1)
+        return found
+
+    def changed(self, paths: Iterable[str | Path]) -> list[str]:
+        """Those files that an earlier start knew with other contents."""
+        names = [os.path.abspath(path) for path in paths]
+        return [name for name in names if name in self.before and self.before[name] != self.of(name)]
+
+    def keep(self) -> None:
+        """Store them for the next start."""
+        if self.place is not None and self.new:
+            self.place.write(CACHE, json.dumps(self.known).encode())
+
+
+def content_digest(path: str | Path) -> str:
+    """The digest of a file, read in blocks."""
+    state = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while block := stream.read(_BLOCK):
+            state.update(block)
+    return state.hexdigest()[:16]
+
+
+def text_digest(text: str) -> str:
+    """The digest of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _read(place: Place | None) -> dict[str, list[Any]]:
+    """What an earlier start kept; nothing where that cannot be read."""
+    if place is None:
+        return {}
+    try:
+        stored = json.loads(place.read(CACHE))
+        return {str(path): list(entry) for path, entry in stored.items() if len(entry) == 5}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}

@@ -1,0 +1,201 @@
+"""Users' own rules for operations: for a block of code (`rules_for`), a call (`rules=`) or all (`register_rule`).
+
+A rule stands under what it is for: a torch function (whichever way a model spells it), a class of modules, each call of
+which then is one operation, or the name of one entry of the tape, as refusals and `print(plrp.trace(…))` give it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import nn
+
+from .operations import Family, Operation, known_operation, spelled
+
+if TYPE_CHECKING:
+    from .values import Op
+
+FAMILIES = {f.value: f for f in (Family.PASS, Family.SPLIT, Family.REARRANGE, Family.WINNER, Family.CONSTANT)}
+
+_REGISTERED: dict[Any, Any] = {}  # rules by what they are for, as users gave them
+
+
+class _Scope(NamedTuple):
+    rules: Mapping[Any, Any]
+    alone: bool = False  # whether registered rules count for nothing here
+
+
+_SCOPE: ContextVar[_Scope | None] = ContextVar("plrp_own_rules", default=None)
+
+
+def register_rule(function: Any, rule: Any = None) -> Any:
+    """Teach plrp, for the whole process, how relevance passes a function that it does not know.
+
+    To keep a rule to one block of code, use `rules_for`; to one call, `plrp.explain(…, rules={function: rule})`.
+
+    `function` is the torch function as the error message names it (`torch.cumprod`, `torch.ops.mylib.op`), or a class
+    of modules. `rule` is the name of a known way to pass relevance on:
+
+    - `"pass"`: element by element, relevance stays where it is (activations);
+    - `"proportional"`: in proportion to each input's contribution (functions linear in their inputs);
+    - `"rearrange"`: relevance follows the elements (views, slices, permutations);
+    - `"winner-take-all"`: all to the elements that were selected (maxima);
+    - `"constant"`: the result counts as a constant, no relevance passes;
+
+    or a function `rule(relevance, output, *inputs)` that returns the relevance of each tensor argument that depends on
+    the model's input, in their order, each of its argument's shape. A rule for a function that plrp knows replaces
+    plrp's own, and warns. Also usable as a decorator:
+
+    >>> import torch, plrp
+    >>> @plrp.register_rule(torch.sinc)
+    ... def sinc(relevance, output, x):
+    ...     return relevance
+    >>> plrp.unregister_rule(torch.sinc)
+    """
+    if rule is None:
+        return lambda chosen: (_register(function, chosen), chosen)[1]
+    return _register(function, rule)
+
+
+def _register(function: Any, rule: Any) -> Any:
+    _check(function, rule)
+    if isinstance(function, str):
+        raise TypeError(
+            f"{function!r} names an entry of one model's tape: give its rule to that model, "
+            f"`plrp.explain(…, rules={{{function!r}: …}})`."
+        )
+    known = None if isinstance(function, type) else known_operation(function, {}, ())
+    if known is not None:
+        warnings.warn(
+            f"The rule registered for `{spelled(function)}` replaces plrp's own rule for `{known.kind}` in every model "
+            "of this process; `plrp.rules_for` keeps it to a block of code, `plrp.unregister_rule` takes it back.",
+            stacklevel=3,
+        )
+    _REGISTERED[function] = rule
+    return rule
+
+
+def unregister_rule(function: Any) -> None:
+    """Take back a rule given to `register_rule`."""
+    _REGISTERED.pop(function, None)
+
+
+def registered_rules() -> dict[Any, Any]:
+    """The rules given to `register_rule` that are in force, by function."""
+    return dict(_REGISTERED)
+
+
+@contextmanager
+def rules_for(rules: Mapping[Any, Any]) -> Iterator[None]:
+    """Within this context, in this thread, your own rules are in force: by function, class of modules or tape entry.
+
+    The rules are those of `register_rule`. An inner context, or a call's own `rules=`, goes before an outer one.
+
+    >>> import torch, plrp
+    >>> below, above = torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)
+    >>> with plrp.rules_for({torch.sinc: "pass"}):
+    ...     relevance = plrp.explain(lambda x: above(torch.sinc(below(x))), torch.randn(2, 4)).relevance
+    """
+    if not isinstance(rules, Mapping):
+        raise TypeError(f"rules is a mapping {{function: rule}}, got {type(rules).__name__}.")
+    for function, rule in rules.items():
+        _check(function, rule)
+    before = _SCOPE.get() or _Scope({})
+    token = _SCOPE.set(before._replace(rules={**before.rules, **rules}))
+    try:
+        yield
+    finally:
+        _SCOPE.reset(token)
+
+
+@contextmanager
+def alone(rules: Mapping[Any, Any]) -> Iterator[None]:
+    """Within this context these rules are in force and no others: those of an explanation, for its ledger."""
+    token = _SCOPE.set(_Scope(rules, alone=True))
+    try:
+        yield
+    finally:
+        _SCOPE.reset(token)
+
+
+def rules_in_force() -> dict[Any, Any]:
+    """The rules in force here, by what they are for."""
+    scope = _SCOPE.get()
+    if scope is None:
+        return dict(_REGISTERED)
+    return dict(scope.rules) if scope.alone else {**_REGISTERED, **scope.rules}
+
+
+def _check(function: Any, rule: Any) -> None:
+    if not (callable(function) or isinstance(function, str)):
+        raise TypeError(
+            f"A rule is for a torch function, a class of modules or the name of an entry of the tape, got {function!r}."
+        )
+    if isinstance(function, nn.Module):
+        raise TypeError(
+            f"A rule is for a class of modules, `{type(function).__name__}`, not for one of them; for one call give "
+            "the name of its entry on the tape."
+        )
+    if not callable(rule) and rule not in FAMILIES:
+        raise ValueError(f"No rule named {rule!r}: choose one of {', '.join(FAMILIES)}, or give a function.")
+
+
+class OwnRules:
+    """The rules in force during one recording."""
+
+    def __init__(self, rules: Mapping[Any, Any]) -> None:
+        self.given = dict(rules)
+        self.names = {key: rule for key, rule in rules.items() if isinstance(key, str)}
+        self.modules = {key: rule for key, rule in rules.items() if isinstance(key, type)}
+        self._functions = {key: rule for key, rule in rules.items() if not isinstance(key, str | type)}
+        kinds = ((known_operation(function, {}, ()), rule) for function, rule in self._functions.items())
+        self._kinds = {known.kind: rule for known, rule in kinds if known is not None}
+
+    def lookup(self, function: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> Operation | None:
+        """The operation that a torch function is, by the users' rules first; None where there is no rule for it."""
+        known = known_operation(function, kwargs, args)
+        if not self._functions:
+            return known
+        rule = self._functions.get(function)
+        if rule is None and known is not None:
+            rule = self._kinds.get(known.kind)
+        if rule is None:
+            return known
+        return _with_rule(known or Operation(_name(function), Family.PASS, function), rule)
+
+    def of_module(self, module: nn.Module) -> Operation | None:
+        """The operation that a module's call is, if there is a rule for its class."""
+        for kind in type(module).__mro__ if self.modules else ():
+            if kind in self.modules:
+                return _with_rule(Operation(kind.__name__, Family.PASS, module), self.modules[kind])
+        return None
+
+
+def apply_rule(op: Op, rule: Any) -> None:
+    """Give one entry of the tape a user's rule in place of what it was."""
+    changed = _with_rule(Operation(op.kind, op.family, op.replay), rule)
+    op.kind, op.family, op.rule = changed.kind, changed.family, changed.rule
+    op.map = op.signal = op.gated = None
+    op.reason = ""
+
+
+def refuse_misfit(op: Op) -> None:
+    """Refuse a user's 'pass' for a call with several inputs: it says nothing of who gets what."""
+    if op.family is Family.PASS and op.rule is None and (len(op.inputs) > 1 or op.inputs[0].shape != op.output.shape):
+        op.family = Family.UNSUPPORTED
+        op.reason = "its rule 'pass' is for one input, of the output's shape"
+
+
+def _with_rule(operation: Operation, rule: Any) -> Operation:
+    if callable(rule):
+        return operation._replace(family=Family.PASS, rule=rule, registered=True)
+    kind = operation.kind if operation.family is FAMILIES[rule] else f"{operation.kind} as {rule}"
+    return operation._replace(kind=kind, family=FAMILIES[rule], registered=True)
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", None) or str(function)

@@ -1,0 +1,131 @@
+"""Fused functions of torch, written out as the operations that they stand for, so that relevance passes each of these.
+
+The recorder runs what stands here in place of the fused function; the result is the same to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .recurrence import STEPS, Depends
+
+
+def written_out(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], depends: Depends) -> Any:
+    """The function that does the same in small steps; None for one that need not be written out."""
+    steps = _FUSED.get(function)
+    if steps is not None:
+        return steps
+    if function in STEPS:
+        return partial(STEPS[function], depends)
+    found = _PRODUCTS.get(function)
+    if found is None:
+        return None
+    steps, factors = found
+    given = dict(enumerate(args)) | kwargs
+    if all(any(depends(given.get(key)) for key in keys) for keys in factors):
+        return steps
+    return None
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(q·kᵀ · scale + mask) · v."""
+    if dropout_p > 0:
+        raise ValueError("The dropout of an attention is active: explanations would be random. Call `model.eval()`.")
+    if enable_gqa:
+        key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
+        value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
+    scores = (query * (1 / math.sqrt(query.size(-1)) if scale is None else scale)) @ key.transpose(-2, -1)
+    if is_causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+        scores = scores + _additive(allowed, query)
+    if attn_mask is not None:
+        scores = scores + (_additive(attn_mask, query) if attn_mask.dtype == torch.bool else attn_mask)
+    return torch._safe_softmax(scores, -1) @ value
+
+
+def _additive(allowed: Tensor, like: Tensor) -> Tensor:
+    """Zero where attention is allowed, −∞ elsewhere."""
+    return torch.zeros(allowed.shape, dtype=like.dtype, device=like.device).masked_fill(~allowed, -torch.inf)
+
+
+def _opened(function: Any) -> Callable[..., Any]:
+    """A function that torch has written in Python, whose steps are seen, not the call itself."""
+
+    def never(*_: Any) -> bool:
+        return False
+
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    own = FunctionType(
+        function.__code__,
+        {**function.__globals__, **dict.fromkeys(names, never)},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    own.__kwdefaults__ = function.__kwdefaults__
+    return own
+
+
+def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
+    """What `nn.MultiheadAttention` calls: torch's own steps."""
+    return _opened(F.multi_head_attention_forward)(*args, **kwargs)
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """The dot product of two normalised vectors, their lengths held constant."""
+    return (F.normalize(x1, dim=dim, eps=eps) * F.normalize(x2, dim=dim, eps=eps)).sum(dim)
+
+
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x₁ᵀ W_o x₂ + b_o."""
+    product = torch.einsum("...i,oij,...j->...o", input1, weight, input2)
+    return product if bias is None else product + bias
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x · Wᵀ + b, where W depends on the input."""
+    product = input @ weight.transpose(-1, -2)
+    return product if bias is None else product + bias
+
+
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """β · input + α · A·B (baddbmm: batch by batch)."""
+    product = mat1 @ mat2
+    product = product if alpha == 1 else product * alpha
+    return product + (input if beta == 1 else input * beta)
+
+
+_FUSED: dict[Any, Callable[..., Any]] = {
+    F.scaled_dot_product_attention: scaled_dot_product_attention,
+    F.multi_head_attention_forward: multi_head_attention_forward,
+    F.cosine_similarity: cosine_similarity,
+    torch.cosine_similarity: cosine_similarity,
+    F.bilinear: bilinear,
+    torch.bilinear: bilinear,
+}
+
+# Written out where each of these factors (by position or name) depends on the input.
+_PRODUCTS: dict[Any, tuple[Callable[..., Any], tuple[tuple[Any, ...], ...]]] = {
+    F.linear: (linear, ((0, "input"), (1, "weight"))),
+    **dict.fromkeys(
+        (torch.addmm, Tensor.addmm, torch.baddbmm, Tensor.baddbmm),
+        (addmm, ((1, "mat1", "batch1"), (2, "mat2", "batch2"))),
+    ),
+}

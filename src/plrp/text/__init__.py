@@ -1,0 +1,43 @@
+"""Text: which tokens made a language model say what it says. Needs `pip install 'plrp[text]'`.
+
+- explaining: `explain`; `trace` for one forward pass that is explained many times
+- what comes out: `ExplainedText`, `ExplainedSpan`, both printed, shown in a notebook and saved as coloured text
+- inside: `ExplainedText.plot_layers`, `token_layers`, `head_relevance`
+- reading: `load`, a folder or a GGUF file
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plrp.lazy import lazily
+
+if TYPE_CHECKING:
+    from .attribution import TracedText, explain, trace
+    from .explained import ExplainedSpan, ExplainedText
+    from .layers import head_relevance, token_layers
+    from .loading import load
+    from .tokens import Token
+
+__all__ = [
+    "ExplainedSpan",
+    "ExplainedText",
+    "Token",
+    "TracedText",
+    "explain",
+    "head_relevance",
+    "load",
+    "token_layers",
+    "trace",
+]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "attribution": ("TracedText", "explain", "trace"),
+        "explained": ("ExplainedSpan", "ExplainedText"),
+        "layers": ("head_relevance", "token_layers"),
+        "loading": ("load",),
+        "tokens": ("Token",),
+    },
+)

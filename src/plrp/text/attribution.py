@@ -1,0 +1,184 @@
+"""From a text and what a model makes of it to the relevance of each token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import plrp
+
+from .explained import ExplainedSpan, ExplainedText
+from .heads import Forward, Kind, check_model, class_names, class_number, greedy, kind_of
+from .tokens import Token, token_id, tokenized
+
+
+@dataclass
+class TracedText:
+    """One forward pass over a text, ready to be explained any number of times.
+
+    `tokens` are those that the model read; of a span, the last of them are the span's own.
+    """
+
+    text: str
+    tokens: tuple[Token, ...]
+    kind: Kind
+    trace: plrp.Trace
+    position: int | None  # which of the output's positions answers; None for classes
+    model: Any
+    tokenizer: Any
+
+    @property
+    def scores(self) -> Tensor:
+        """What the model answers with: (classes,) or (vocabulary,), before a softmax."""
+        output: Tensor = self.trace.output[0]
+        return output if self.position is None else output[self.position]
+
+    def number(self, answer: str | int, name: str = "target") -> int:
+        """The number of a class or token."""
+        if self.kind == "class":
+            return class_number(self.model, answer, name)
+        return token_id(self.tokenizer, answer, name)
+
+    def answer(self, number: int) -> str:
+        """A class by its name, a token written out."""
+        return class_names(self.model)[number] if self.kind == "class" else str(self.tokenizer.decode([number]))
+
+    def explain(
+        self,
+        *,
+        target: str | int | None = None,
+        against: str | int | None = None,
+        composite: str | plrp.Composite = "attnlrp",
+        pruning: plrp.Pruning | None = None,
+        layers: bool | Sequence[str] = False,
+    ) -> ExplainedText:
+        """Explain this forward pass; see `plrp.text.explain`."""
+        scores = self.scores.float()
+        chosen = int(scores.argmax()) if target is None else self.number(target)
+        other = None if against is None else self.number(against, "against")
+        if chosen == other:
+            raise ValueError(f"target and against are both {self.answer(chosen)!r}: name two answers.")
+        place: tuple[Any, ...] = (slice(None),) if self.position is None else (slice(None), self.position)
+
+        def score(output: Tensor) -> Tensor:
+            if other is None:
+                return output[(*place, chosen)]
+            return output[(*place, chosen)] - output[(*place, other)]
+
+        found = self.trace.explain(target=score, composite=composite, pruning=pruning, layers=layers)
+        shares = scores.softmax(-1) if len(scores) > 1 else scores.sigmoid()
+        best = shares.topk(min(5, len(shares))).indices.tolist()
+        return ExplainedText(
+            text=self.text,
+            tokens=self.tokens,
+            relevance=found.relevance[0].detach().cpu(),
+            kind=self.kind,
+            target=self.answer(chosen),
+            against=None if other is None else self.answer(other),
+            score=float(found.score[0]),
+            probability=float(shares[chosen]),
+            answers=tuple((self.answer(i), float(shares[i])) for i in best),
+            explanation=found,
+            attention_heads=int(getattr(self.model.config, "num_attention_heads", 0) or 0),
+        )
+
+
+def trace(model: Any, tokenizer: Any, text: str) -> TracedText:
+    """Run a model once on a text, to explain it many times; see `explain` for the models."""
+    kind, tokens = kind_of(model), tokenized(tokenizer, text)
+    ids = _ids(tokens, model)
+    check_model(model, tokenizer, ids)
+    position: int | None = None
+    if kind == "next token":
+        position = 0
+    elif kind == "masked token":
+        position = _mask(tokenizer, tokens)
+    return TracedText(text, tokens, kind, plrp.trace(Forward(model, kind), ids), position, model, tokenizer)
+
+
+def explain(
+    model: Any,
+    tokenizer: Any,
+    text: str,
+    *,
+    target: str | int | None = None,
+    against: str | int | None = None,
+    span: int | str | None = None,
+    composite: str | plrp.Composite = "attnlrp",
+    pruning: plrp.Pruning | None = None,
+    layers: bool | Sequence[str] = False,
+) -> Any:
+    """Explain what a language model makes of a text: an `ExplainedText`, the relevance of each token.
+
+    - `model`, `tokenizer`: Hugging Face's, for a class of the text, its next token, or the token behind its one mask;
+    - `target`: a class by name or number; a token written out (`" Paris"`: its space belongs to it) or by its id. None
+      is the most probable;
+    - `against`: a second answer; the difference of both scores is explained;
+    - `span`: several tokens instead, as an `ExplainedSpan` with one explanation for each: a text that goes on from the
+      given one, or how many tokens the model is to write itself;
+    - `composite`, `pruning`, `layers`: see `plrp.explain`.
+    """
+    if span is None:
+        return trace(model, tokenizer, text).explain(
+            target=target, against=against, composite=composite, pruning=pruning, layers=layers
+        )
+    if target is not None or against is not None:
+        raise ValueError("span names the tokens to explain: leave out target and against.")
+    found = []
+    for one in _trace_span(model, tokenizer, text, span):
+        target = one.tokens[one.reads].id
+        found.append(one.explain(target=target, composite=composite, pruning=pruning, layers=layers))
+        found[-1] = found[-1].shortened(one.reads)
+    return ExplainedSpan(text, tuple(found), len(tokenized(tokenizer, text)))
+
+
+@dataclass
+class _SpanToken(TracedText):
+    """A token of a span, to be explained from the `reads` tokens before it."""
+
+    reads: int = 0
+
+
+def _trace_span(model: Any, tokenizer: Any, text: str, span: int | str) -> list[_SpanToken]:
+    """One forward pass over text and span. A causal model's scores at a token do not depend on later ones."""
+    kind, tokens = kind_of(model), tokenized(tokenizer, text)
+    if kind != "next token":
+        raise ValueError(f"{type(model).__name__} writes no text: span is for causal models; leave it out.")
+    ids = _ids(tokens, model)
+    check_model(model, tokenizer, ids)
+    if isinstance(span, str):
+        new = [int(i) for i in tokenizer(span, add_special_tokens=False)["input_ids"]]
+    elif isinstance(span, bool) or not isinstance(span, int) or span < 1:
+        raise ValueError(f"span is a text, or how many tokens to write, from 1, got {span!r}.")
+    else:
+        new = greedy(Forward(model, kind), ids, span, getattr(tokenizer, "eos_token_id", None))
+    if not new:
+        raise ValueError("The span has no token: write it out, or ask for another text.")
+    first = max((t.word for t in tokens if t.word is not None), default=-1) + 1
+    added = [Token(str(tokenizer.decode([i])), i, word=first + n) for n, i in enumerate(new)]
+    whole = (*tokens, *added)
+    read = whole[:-1]  # nobody reads the last token
+    ids = _ids(read, model)
+    check_model(model, tokenizer, ids)
+    passed = plrp.trace(Forward(model, kind, positions=len(new)), ids)
+    return [_SpanToken(text, whole, kind, passed, n, model, tokenizer, reads=len(tokens) + n) for n in range(len(new))]
+
+
+def _ids(tokens: Sequence[Token], model: Any) -> Tensor:
+    """Token ids (1, tokens) where the model is."""
+    device = next(model.parameters()).device
+    return torch.tensor([[token.id for token in tokens]], device=device)
+
+
+def _mask(tokenizer: Any, tokens: Sequence[Token]) -> int:
+    """Which token is masked."""
+    masks = [n for n, token in enumerate(tokens) if token.id == tokenizer.mask_token_id]
+    if len(masks) != 1:
+        raise ValueError(
+            f"The text holds {len(masks)} masked tokens: write {tokenizer.mask_token} in place of the one to explain."
+        )
+    return masks[0]

@@ -1,0 +1,232 @@
+"""Coloured text: for a terminal, a notebook or page, as SVG, and as a figure for PNG and PDF.
+
+One layout serves all of them: captions, and under each its tokens side by side on a grid of characters, wrapped.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+POSITIVE, NEGATIVE = (178, 24, 43), (33, 102, 172)
+"""The colours of the strongest relevance of either sign; zero is white."""
+
+COLUMNS = 76
+"""Characters in a line of a picture."""
+
+SIZE, LINE, MARGIN = 15.0, 26.0, 18.0
+"""Of a picture, in pixels: letters, lines, and the space around."""
+
+LETTER = 0.602 * SIZE  # the advance of a monospaced font
+
+_DIRECTION = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+class Cell(NamedTuple):
+    """A token or word with its share of the strongest relevance, −1 to 1."""
+
+    text: str
+    share: float
+    special: bool
+    note: str  # its relevance, in words
+
+
+class Sentence(NamedTuple):
+    """A caption and the coloured text under it."""
+
+    caption: str
+    cells: Sequence[Cell]
+
+
+def visible(text: str) -> str:
+    """A text in which nothing acts: control characters as pictures, direction marks and half characters as �.
+
+    >>> visible("a\\x1b[2J")
+    'a␛[2J'
+    """
+    shown = _DIRECTION.sub("�", text).replace("\n", "⏎").replace("\t", "→").replace("\r", "␍")
+    return "".join(
+        chr(0x2400 + ord(c)) if ord(c) < 32 else "�" if unicodedata.category(c) in ("Cc", "Cs", "Cn") else c
+        for c in shown
+    )
+
+
+def width(text: str) -> int:
+    """How many places of a terminal a text takes."""
+    wide = sum(2 if unicodedata.east_asian_width(c) in "WF" else not unicodedata.combining(c) for c in text)
+    return int(wide)
+
+
+def colour(share: float) -> tuple[int, int, int]:
+    """Red for positive, blue for negative, white for zero."""
+    end = POSITIVE if share > 0 else NEGATIVE
+    amount = min(1.0, abs(share))
+    red, green, blue = (round(255 + (c - 255) * amount) for c in end)
+    return red, green, blue
+
+
+def dark(share: float) -> bool:
+    """Whether white letters are read more easily on this colour."""
+    return abs(share) > 0.55
+
+
+def wrapped(cells: Sequence[Cell], columns: int) -> Iterator[list[tuple[int, str, Cell]]]:
+    """Lines of cells: column, what is shown, cell. A line break in the text ends a line."""
+    line: list[tuple[int, str, Cell]] = []
+    at = 0
+    for cell in cells:
+        shown = visible(cell.text) or "⋯"
+        if width(shown) > columns:
+            while width(shown) >= columns:
+                shown = shown[:-1]
+            shown += "…"
+        if line and at + width(shown) > columns:
+            yield line
+            line, at = [], 0
+        line.append((at, shown, cell))
+        at += width(shown)
+        if "\n" in cell.text:
+            yield line
+            line, at = [], 0
+    if line:
+        yield line
+
+
+def to_terminal(sentences: Sequence[Sentence], columns: int, colours: bool) -> str:
+    """Lines for a terminal; without colours, a table of tokens and bars."""
+    lines: list[str] = []
+    for sentence in sentences:
+        lines.append(visible(sentence.caption))
+        if not colours:
+            texts = [visible(cell.text) or "⋯" for cell in sentence.cells]
+            room = min(32, max((width(t) for t in texts), default=0))
+            for text, cell in zip(texts, sentence.cells, strict=True):
+                bar = ("█" if cell.share > 0 else "░") * round(20 * abs(cell.share))
+                lines.append(f"  {text}{' ' * (room - width(text))}  {cell.note:>10}  {bar}".rstrip())
+            continue
+        for line in wrapped(sentence.cells, max(8, columns - 2)):
+            lines.append("  " + "".join(_ansi(shown, cell) for _, shown, cell in line))
+    return "\n".join(lines)
+
+
+def _ansi(shown: str, cell: Cell) -> str:
+    ground, letters = colour(cell.share), (255, 255, 255) if dark(cell.share) else (0, 0, 0)
+    style = "3;4;" if cell.special else ""
+    codes = f"{style}48;2;{ground[0]};{ground[1]};{ground[2]};38;2;{letters[0]};{letters[1]};{letters[2]}"
+    return f"\x1b[{codes}m{shown}\x1b[0m"
+
+
+def to_html(sentences: Sequence[Sentence]) -> str:
+    """A fragment for a notebook or page, with styles of its own."""
+    parts = []
+    for sentence in sentences:
+        spans = []
+        for cell in sentence.cells:
+            style = f"background:{_hex(cell.share)};color:{'#fff' if dark(cell.share) else '#000'};"
+            style += "border-radius:3px;padding:.1em 0;" + ("font-style:italic;" if cell.special else "")
+            shown = html.escape(visible(cell.text) or "⋯")
+            ending = "<br>" if "\n" in cell.text else ""
+            spans.append(f'<span style="{style}" title="{html.escape(cell.note)}">{shown}</span>{ending}')
+        caption = html.escape(visible(sentence.caption))
+        parts.append(
+            f'<div style="margin:.6em 0"><div style="font:13px sans-serif;opacity:.75">{caption}</div>'
+            '<div style="font:15px/1.8 monospace;white-space:pre-wrap;overflow-wrap:anywhere">'
+            + "".join(spans)
+            + "</div></div>"
+        )
+    return "".join(parts)
+
+
+def to_page(sentences: Sequence[Sentence], title: str) -> str:
+    """A page that needs nothing else."""
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(visible(title))}</title>'
+        '<meta name="viewport" content="width=device-width"><body style="max-width:60em;margin:2em auto;padding:0 1em;'
+        f'background:#fff;color:#000">{to_html(sentences)}</body></html>\n'
+    )
+
+
+def placed(
+    sentences: Sequence[Sentence],
+) -> tuple[list[tuple[float, str]], list[tuple[float, float, str, Cell]], float]:
+    """The picture's layout in pixels: captions (y, text), cells (x, y, shown, cell), and the height."""
+    captions, cells, y = [], [], MARGIN
+    for sentence in sentences:
+        captions.append((y, visible(sentence.caption)))
+        y += LINE
+        for line in wrapped(sentence.cells, COLUMNS):
+            cells += [(MARGIN + at * LETTER, y, shown, cell) for at, shown, cell in line]
+            y += LINE
+        y += 0.4 * LINE
+    return captions, cells, y - 0.4 * LINE + MARGIN
+
+
+def to_svg(sentences: Sequence[Sentence], title: str) -> str:
+    """A picture in which the tokens stay text."""
+    captions, cells, height = placed(sentences)
+    wide = 2 * MARGIN + COLUMNS * LETTER
+    mono = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+    svg = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:.0f} {height:.0f}" width="{wide:.0f}" '
+        f'height="{height:.0f}" role="img"><title>{html.escape(visible(title))}</title>',
+        '<rect width="100%" height="100%" fill="#fff"/>',
+        '<g font-family="system-ui, sans-serif" font-size="13" fill="#555">',
+        *(f'<text x="{MARGIN}" y="{y + 16:.1f}">{html.escape(text)}</text>' for y, text in captions),
+        f'</g><g font-family="{mono}" font-size="{SIZE:g}" style="white-space:pre">',
+    ]
+    for x, y, shown, cell in cells:
+        room = width(shown) * LETTER
+        mark = ' font-style="italic"' if cell.special else ""
+        letters = "#fff" if dark(cell.share) else "#000"
+        svg.append(
+            f"<g><title>{html.escape(cell.note)}</title>"
+            f'<rect x="{x:.1f}" y="{y + 1:.1f}" width="{room:.1f}" height="{LINE - 4:.1f}" rx="3" '
+            f'fill="{_hex(cell.share)}"/><text x="{x:.1f}" y="{y + 17:.1f}" xml:space="preserve" '
+            f'textLength="{room:.1f}" lengthAdjust="spacingAndGlyphs" fill="{letters}"{mark}>'
+            f"{html.escape(shown)}</text></g>"
+        )
+    return "".join([*svg, "</g></svg>\n"])
+
+
+def to_figure(sentences: Sequence[Sentence]) -> Any:
+    """The same picture as a matplotlib figure."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import FancyBboxPatch
+
+    captions, cells, height = placed(sentences)
+    wide = 2 * MARGIN + COLUMNS * LETTER
+    figure = Figure(figsize=(wide / 96, height / 96), facecolor="white")
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, wide), ylim=(height, 0))
+    axes.axis("off")
+    points = 72 / 96
+    for y, text in captions:
+        axes.text(MARGIN, y + 16, _plain(text), fontsize=13 * points, color="#555", parse_math=False)
+    for x, y, shown, cell in cells:
+        box = FancyBboxPatch(
+            (x + 1, y + 2), width(shown) * LETTER - 2, LINE - 6, boxstyle="round,pad=1", lw=0, fc=_hex(cell.share)
+        )
+        axes.add_patch(box)
+        axes.text(
+            x,
+            y + 17,
+            _plain(shown),
+            fontsize=SIZE * points,
+            family=["DejaVu Sans Mono", "monospace"],
+            style="italic" if cell.special else "normal",
+            color="white" if dark(cell.share) else "black",
+            parse_math=False,
+        )
+    return figure
+
+
+def _plain(text: str) -> str:
+    """Without characters that matplotlib's font cannot draw in one piece."""
+    return text.replace("\u200d", "")
+
+
+def _hex(share: float) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*colour(share))

@@ -1,0 +1,202 @@
+"""What the user holds in the end: tokens with their relevance, printed, shown and saved as coloured text."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+import plrp
+from plrp.errors import UsageError
+from plrp.files import new_file, save_figure
+
+from . import drawing
+from .drawing import Cell, Sentence
+from .heads import Kind
+from .tokens import Token, words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from plrp.health import Health
+
+FORMATS = (".svg", ".png", ".pdf", ".html")
+"""What `save` writes, by the file's suffix."""
+
+
+def check_format(path: str | Path) -> Path:
+    """The path, refused where `save` does not know its suffix."""
+    if Path(path).suffix.lower() not in FORMATS:
+        raise UsageError(f"{path} should end in {', '.join(FORMATS)}.")
+    return Path(path)
+
+
+class _Coloured:
+    """What is shown as coloured text."""
+
+    def sentences(self, by_word: bool = False) -> list[Sentence]:
+        """Captions and coloured text."""
+        raise NotImplementedError
+
+    def show(self, by_word: bool = False, colours: bool | None = None, columns: int | None = None) -> str:
+        """The text for a terminal: coloured there (not with NO_COLOR), elsewhere a table with bars."""
+        if colours is None:
+            colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        return drawing.to_terminal(
+            self.sentences(by_word), columns or shutil.get_terminal_size((88, 24)).columns, colours
+        )
+
+    def __str__(self) -> str:
+        return self.show()
+
+    def _repr_html_(self) -> str:
+        return drawing.to_html(self.sentences())
+
+    def save(self, path: str | Path, *, by_word: bool = False) -> Path:
+        """Save as a picture (.svg, .png, .pdf) or a page (.html), by token or summed by word."""
+        path = check_format(path)
+        sentences, kind = self.sentences(by_word), path.suffix.lower()
+        if kind in (".png", ".pdf"):
+            save_figure(drawing.to_figure(sentences), path, dpi=200)
+            return path
+        title = "".join(cell.text for cell in sentences[0].cells)
+        written = drawing.to_svg(sentences, title) if kind == ".svg" else drawing.to_page(sentences, title)
+        with new_file(path) as part:
+            part.write_text(written, encoding="utf-8")
+        return path
+
+
+@dataclass(repr=False)
+class ExplainedText(_Coloured):
+    """The relevance of each token of a text for one answer of a model.
+
+    - `tokens`, `relevance`: (tokens,), each the sum over the channels of its embedding;
+    - `target`, `against`: the answers, written out; `kind`: a class, the next token, or a masked one;
+    - `score`: what was explained, the target's score before the softmax, minus that of `against`;
+    - `probability` of the target; `answers`: the five most probable, each with its probability;
+    - `explanation`: the `plrp.Explanation` with ledger and layers.
+    """
+
+    text: str
+    tokens: tuple[Token, ...]
+    relevance: Tensor
+    kind: Kind
+    target: str
+    against: str | None
+    score: float
+    probability: float
+    answers: tuple[tuple[str, float], ...]
+    explanation: plrp.Explanation = field(repr=False)
+    attention_heads: int = 0
+
+    @property
+    def health(self) -> Health:
+        """Whether to believe it: how far relevance grew, how much of the score arrived."""
+        return self.explanation.health
+
+    @property
+    def method(self) -> str:
+        """LRP or its pruned form, with the composite."""
+        pruning = self.explanation.pruning
+        return f"{'LRP' if pruning is None else pruning.label}, {self.explanation.composite.name}"
+
+    def words(self) -> list[tuple[str, float]]:
+        """Each word with the sum over its tokens."""
+        return words(self.tokens, self.relevance.tolist())
+
+    def shortened(self, count: int) -> ExplainedText:
+        """The first tokens alone: those that a causal model had read before it answered."""
+        return replace(self, tokens=self.tokens[:count], relevance=self.relevance[:count])
+
+    def caption(self) -> str:
+        """What is explained, in a line."""
+        than = f" rather than {self.against!r}" if self.against is not None else ""
+        return f"{self.kind} {self.target!r}{than}: score {self.score:.3g}, {self.probability:.1%}  ({self.method})"
+
+    def sentences(self, by_word: bool = False) -> list[Sentence]:
+        """The caption and the coloured text, by token or summed by word."""
+        if by_word:
+            entries = [(text, value, False) for text, value in self.words()]
+        else:
+            pairs = zip(self.tokens, self.relevance.tolist(), strict=True)
+            entries = [(token.text, value, token.special) for token, value in pairs]
+        most = max((abs(value) for _, value, _ in entries), default=0.0) or 1.0
+        return [Sentence(self.caption(), [Cell(t, v / most, special, f"{v:+.3g}") for t, v, special in entries])]
+
+    def plot_layers(self) -> Figure:
+        """Which tokens carry relevance at each depth, and which heads; see `plrp.text.token_layers`."""
+        from .layers import layers_figure
+
+        return layers_figure(self)
+
+    def __repr__(self) -> str:
+        return f"{self.show()}\n{self.health!r}"
+
+
+@dataclass(repr=False)
+class ExplainedSpan(_Coloured):
+    """Several tokens of a text that goes on, each explained from all tokens before it."""
+
+    text: str
+    explanations: tuple[ExplainedText, ...]
+    prompt: int  # tokens of the text itself
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """Those that were read: the text's, then the span's without its last."""
+        return self.explanations[-1].tokens
+
+    @property
+    def targets(self) -> list[str]:
+        """The explained tokens, written out."""
+        return [one.target for one in self.explanations]
+
+    @property
+    def relevance(self) -> Tensor:
+        """(explained tokens, tokens); zero for tokens that come later. The first `prompt` columns are the text's."""
+        rows = torch.zeros(len(self.explanations), len(self.tokens))
+        for row, one in zip(rows, self.explanations, strict=True):
+            row[: len(one.relevance)] = one.relevance
+        return rows
+
+    def __len__(self) -> int:
+        return len(self.explanations)
+
+    def __getitem__(self, number: int) -> ExplainedText:
+        return self.explanations[number]
+
+    def __iter__(self) -> Iterator[ExplainedText]:
+        return iter(self.explanations)
+
+    def sentences(self, by_word: bool = False) -> list[Sentence]:
+        """One caption and coloured text per token of the span."""
+        return [sentence for one in self.explanations for sentence in one.sentences(by_word)]
+
+    def plot_matrix(self) -> Figure:
+        """The relevance as a matrix: a row per explained token, a column per token that was read."""
+        from .layers import matrix_figure
+
+        return matrix_figure(self)
+
+    def __repr__(self) -> str:
+        return self.show()
+
+
+def save_together(explained: Sequence[Any], path: str | Path) -> Path:
+    """Several explained texts in one picture or page."""
+    return _Together(explained).save(path)
+
+
+class _Together(_Coloured):
+    def __init__(self, explained: Sequence[Any]) -> None:
+        self.explained = explained
+
+    def sentences(self, by_word: bool = False) -> list[Sentence]:
+        return [sentence for one in self.explained for sentence in one.sentences(by_word)]

@@ -1,0 +1,144 @@
+"""What a language model answers with, a class, the next token or a masked one, and which models are refused."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from plrp.spelling import nearest
+
+Kind = Literal["class", "next token", "masked token"]
+
+ENDINGS: dict[str, Kind] = {
+    "ForSequenceClassification": "class",
+    "ForCausalLM": "next token",
+    "LMHeadModel": "next token",
+    "ForMaskedLM": "masked token",
+}
+"""How the classes of Hugging Face's models end."""
+
+BITS = re.compile(r"[248]bit", re.IGNORECASE)
+"""Layers of bitsandbytes: Linear8bitLt, Linear4bit."""
+
+SLACK = 0.03, 64
+"""By how much, as a share and in tokens, an embedding may be longer than its vocabulary: lengths are rounded up."""
+
+
+def kind_of(model: Any) -> Kind:
+    """What a model answers with, by the name of its class or of one it derives from."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is one of Hugging Face's models, got {type(model).__name__}: load it first.")
+    for one in type(model).__mro__:
+        for ending, kind in ENDINGS.items():
+            if one.__name__.endswith(ending):
+                return kind
+    raise ValueError(
+        f"{type(model).__name__} neither classifies a text nor predicts a token: load it with one of "
+        f"{', '.join('Auto' + ('ModelFor' + e[3:]) for e in ENDINGS if e.startswith('For'))}, or call plrp.explain."
+    )
+
+
+def check_model(model: nn.Module, tokenizer: Any, ids: Tensor) -> None:
+    """Refuse layers whose weights are no real numbers, a tokenizer of another model, and texts that are too long."""
+    for name, module in model.named_modules():
+        whole = [p for p in module.parameters(recurse=False) if not p.is_floating_point()]
+        if whole or "quantized" in type(module).__module__ or BITS.search(type(module).__name__):
+            raise TypeError(
+                f"Layer '{name}' is quantised ({type(module).__name__}): relevance needs real weights, so load "
+                "the model without quantization_config, or from a GGUF file, which is converted."
+            )
+    rows, known = int(_embedding(model).num_embeddings), len(tokenizer)
+    share, few = SLACK
+    if abs(rows - known) > share * min(rows, known) + few or int(ids.max()) >= rows:
+        raise ValueError(
+            f"The tokenizer has {known} tokens and the model embeds {rows}: it is the tokenizer of another model; load "
+            "both from one place."
+        )
+    most = getattr(model.config, "max_position_embeddings", None)
+    if isinstance(most, int) and ids.shape[1] > most:
+        raise ValueError(f"The text has {ids.shape[1]} tokens, the model reads {most}: shorten it.")
+
+
+def _embedding(model: Any) -> Any:
+    found = model.get_input_embeddings()
+    if not hasattr(found, "num_embeddings"):
+        raise TypeError(f"{type(model).__name__} looks no token ids up: explain its own inputs with plrp.explain.")
+    return found
+
+
+class Forward(nn.Module):
+    """From token ids (1, tokens) to the model's scores: (1, classes), or (1, positions, vocabulary).
+
+    Whatever the model is configured to return besides, caches and attentions, is left out, and of the scores of a
+    causal model only the last `positions` are computed, if it can. Layers keep the model's own names.
+    """
+
+    def __init__(self, model: Any, kind: Kind, positions: int = 1) -> None:
+        super().__init__()
+        self.train(model.training)
+        self.model = model
+        self.positions = positions if kind == "next token" else 0
+        known = inspect.signature(model.forward).parameters
+        wanted = {"use_cache": False, "output_attentions": False, "output_hidden_states": False, "return_dict": True}
+        flexible = any(p.kind is p.VAR_KEYWORD for p in known.values())
+        self.options: dict[str, Any] = {name: value for name, value in wanted.items() if name in known or flexible}
+        if "use_cache" not in known and kind != "next token":
+            self.options.pop("use_cache", None)
+        if self.positions and "logits_to_keep" in known:
+            self.options["logits_to_keep"] = positions + 1  # a lone position would be pruned as if it were none
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """The scores."""
+        logits: Tensor = self.model(ids, **self.options).logits
+        return logits[:, -self.positions :] if self.positions else logits
+
+    def named_modules(self, memo: Any = None, prefix: str = "", remove_duplicate: bool = True) -> Iterator[Any]:
+        """Those of the model."""
+        return iter(self.model.named_modules(memo, prefix, remove_duplicate))
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Those of the model."""
+        return iter(self.model.named_parameters(*args, **kwargs))
+
+
+def class_number(model: Any, target: str | int, name: str = "target") -> int:
+    """The class that a label or number means."""
+    labels = class_names(model)
+    if isinstance(target, str):
+        if target in labels:
+            return labels.index(target)
+        folded = [label.lower() for label in labels]
+        if folded.count(target.lower()) == 1:
+            return folded.index(target.lower())
+        if not target.isdecimal():
+            raise ValueError(f"The model has no class {target!r}{nearest(target, labels)}.")
+        target = int(target)
+    if isinstance(target, bool) or not isinstance(target, int):
+        raise TypeError(f"{name} is a class, by its name or number, got {type(target).__name__}.")
+    if not 0 <= target < len(labels):
+        raise ValueError(f"{name}={target} is out of range: the model has classes 0…{len(labels) - 1}.")
+    return target
+
+
+def class_names(model: Any) -> list[str]:
+    """The model's classes by number."""
+    labels = dict(model.config.id2label)
+    return [str(labels.get(i, i)) for i in range(int(model.config.num_labels))]
+
+
+def greedy(forward: Forward, ids: Tensor, count: int, stop: int | None) -> list[int]:
+    """The tokens that the model would write, each the most probable one, up to and without `stop`."""
+    found: list[int] = []
+    with torch.no_grad():
+        for _ in range(count):
+            best = int(forward(ids)[0, -1].argmax())
+            if best == stop:
+                break
+            found.append(best)
+            ids = torch.cat([ids, torch.tensor([[best]], device=ids.device)], 1)
+    return found

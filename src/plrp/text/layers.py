@@ -1,0 +1,161 @@
+"""Inside a transformer: which tokens carry relevance at each depth, and which attention heads."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .drawing import visible
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from .explained import ExplainedSpan, ExplainedText
+
+BLOCK = re.compile(r"^(?P<stack>.*?)\.?(?P<number>\d+)\.(?P<inner>.+)$")
+OUTPUT = re.compile(
+    r"(o_proj|out_proj|out_lin|attn\.c_proj|attention\.output\.dense|attn\.proj|attention\.dense)(#\d+)?$"
+)
+"""The layer that reads the heads of an attention side by side."""
+
+
+class TokenLayers(NamedTuple):
+    """Relevance of the tokens at the depths of a transformer; (blocks, tokens), each the sum of |R| over channels.
+
+    `attention` is at the input of each block's first layer, which its attention reads; `mlp` at that of the first layer
+    after the attention. What goes past both over the skips is in neither.
+    """
+
+    names: list[str]
+    attention: Tensor
+    mlp: Tensor
+
+
+class _Block(NamedTuple):
+    name: str
+    reads: str
+    output: str
+    mlp: str | None
+
+
+def _blocks(explained: ExplainedText) -> list[_Block]:
+    """The blocks with an attention, in order of execution."""
+    inside: dict[str, list[str]] = {}
+    for name in explained.explanation.layers.names:
+        if match := BLOCK.match(name):
+            inside.setdefault(f"{match['stack']}.{match['number']}".lstrip("."), []).append(name)
+    found = []
+    for block, names in inside.items():
+        output = next((n for n, name in enumerate(names) if OUTPUT.search(name)), None)
+        if output:
+            mlp = names[output + 1] if output + 1 < len(names) else None
+            found.append(_Block(block, names[0], names[output], mlp))
+    if not found:
+        raise ValueError("No attention was found by the names of the model's layers: look at explanation.layers.")
+    return found
+
+
+def _layer(explained: ExplainedText, name: str) -> Tensor:
+    """Relevance at a layer's input, (tokens, channels)."""
+    layers = explained.explanation.layers
+    if name not in layers and name in layers.names and name in layers.wanted:  # no relevance reaches it
+        return torch.zeros(len(explained.tokens), 1)
+    if name not in layers:
+        raise ValueError("The relevance of the layers was not kept: explain with layers=True.")
+    found = layers[name].detach().float().cpu()
+    return found.reshape(-1, found.shape[-1])[: len(explained.tokens)]
+
+
+def token_layers(explained: ExplainedText) -> TokenLayers:
+    """How much relevance each token carries at each depth; needs `layers=True`."""
+    blocks = _blocks(explained)
+    zero = torch.zeros(len(explained.tokens))
+    attention = [_layer(explained, b.reads).abs().sum(-1) for b in blocks]
+    mlp = [zero if b.mlp is None else _layer(explained, b.mlp).abs().sum(-1) for b in blocks]
+    return TokenLayers([b.name for b in blocks], torch.stack(attention), torch.stack(mlp))
+
+
+def head_relevance(explained: ExplainedText) -> Tensor:
+    """The relevance of each attention head, (blocks, heads): what its outputs hold, summed over tokens and channels."""
+    blocks, heads = _blocks(explained), explained.attention_heads
+    if heads < 1:
+        raise ValueError("The model's configuration names no attention heads.")
+    rows = []
+    for block in blocks:
+        relevance = _layer(explained, block.output)
+        if relevance.shape[-1] % heads:
+            rows.append(torch.zeros(heads))
+        else:
+            rows.append(relevance.unflatten(-1, (heads, -1)).sum((0, 2)))
+    return torch.stack(rows)
+
+
+def layers_figure(explained: ExplainedText) -> Figure:
+    """Tokens by depth before attention and MLP, as shares of the block's relevance, and heads by relevance.
+
+    A grey cell holds none: pruning has cut the token there, or nothing came.
+    """
+    from matplotlib.figure import Figure
+
+    tokens, heads = token_layers(explained), head_relevance(explained)
+    count, depth = len(explained.tokens), len(tokens.names)
+    tall, each = max(2.8, 0.2 * depth + 1.6), max(2.6, 0.28 * count + 1)
+    figure = Figure(figsize=(2 * each + max(2.2, 0.22 * heads.shape[1] + 1), tall), layout="constrained")
+    axes = figure.subplots(1, 3, width_ratios=[count, count, max(heads.shape[1], 0.6 * count)])
+    labels = [visible(token.text).strip() or "␣" for token in explained.tokens]
+    numbers = [name.rpartition(".")[2] for name in tokens.names]
+    for axis, values, title in zip(
+        axes[:2], (tokens.attention, tokens.mlp), ("read by attention", "read by the MLP"), strict=True
+    ):
+        shares = values / values.sum(1, keepdim=True).clamp_min(1e-30)
+        survive = (values > 0).float().mean()
+        image = _image(axis, shares.masked_fill(values == 0, torch.nan), "Reds", 0, float(shares.max()))
+        axis.set_title(f"{title}\n{float(survive):.0%} of the tokens survive", fontsize=9)
+        axis.set_xticks(range(count), labels, rotation=90, fontsize=7, parse_math=False)
+        _depth(axis, numbers)
+    figure.colorbar(image, ax=axes[:2], shrink=0.6, pad=0.01).set_label("share of the block's Σ|R|", fontsize=7)
+    axes[0].set_ylabel("block", fontsize=8)
+    most = float(heads.abs().max()) or 1.0
+    image = _image(axes[2], heads, "RdBu_r", -most, most)
+    axes[2].set_title("heads\nrelevance of their outputs", fontsize=9)
+    axes[2].set_xticks(range(heads.shape[1]), range(heads.shape[1]), fontsize=7)
+    _depth(axes[2], numbers)
+    figure.colorbar(image, ax=axes[2], shrink=0.6, pad=0.02).ax.tick_params(labelsize=7)
+    figure.suptitle(visible(explained.caption()), fontsize=9, parse_math=False)
+    return figure
+
+
+def matrix_figure(span: ExplainedSpan) -> Figure:
+    """Explained tokens × tokens that were read, red for positive and blue for negative relevance."""
+    from matplotlib.figure import Figure
+
+    values = span.relevance
+    rows, columns = values.shape
+    later = torch.arange(columns)[None] >= torch.tensor([len(one.relevance) for one in span.explanations])[:, None]
+    figure = Figure(figsize=(max(4.0, 0.32 * columns + 2), max(2.2, 0.3 * rows + 1.5)), layout="constrained")
+    axis = figure.subplots()
+    most = float(values.abs().max()) or 1.0
+    image = _image(axis, values.masked_fill(later, torch.nan), "RdBu_r", -most, most)
+    axis.axvline(span.prompt - 0.5, color="black", lw=0.8)
+    labels = [visible(token.text).strip() or "␣" for token in span.tokens]
+    axis.set_xticks(range(columns), labels, rotation=90, fontsize=8, parse_math=False)
+    axis.set_yticks(range(rows), [visible(t).strip() or "␣" for t in span.targets], fontsize=8, parse_math=False)
+    axis.set_xlabel("token read", fontsize=8)
+    axis.set_ylabel("token explained", fontsize=8)
+    figure.colorbar(image, ax=axis, shrink=0.8).ax.tick_params(labelsize=7)
+    return figure
+
+
+def _image(axis: Any, values: Tensor, colours: str, low: float, high: float) -> Any:
+    axis.set_facecolor("#d9d9d9")
+    return axis.imshow(values.numpy(), cmap=colours, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+
+
+def _depth(axis: Any, numbers: list[str]) -> None:
+    """Blocks from the input at the bottom to the answer at the top."""
+    every = max(1, len(numbers) // 12)
+    axis.set_yticks(range(0, len(numbers), every), numbers[::every], fontsize=7)
+    axis.invert_yaxis()

@@ -1,0 +1,92 @@
+"""A model and its tokenizer from a folder or a GGUF file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from plrp.errors import UsageError
+
+
+def transformers_module() -> Any:
+    """Hugging Face's transformers, or a sentence where it is not installed."""
+    try:
+        return import_module("transformers")
+    except ImportError:
+        raise ImportError("Language models need transformers: pip install 'plrp[text]'.") from None
+
+
+def load(path: str | Path) -> tuple[Any, Any]:
+    """The model, with real weights on the CPU, and its tokenizer. Nothing is downloaded, and no code of theirs runs.
+
+    - `path`: a folder as `save_pretrained` writes it, or a GGUF file, whose quantised weights are converted.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise UsageError(f"{path} does not exist: give a folder with config.json, or a .gguf file.")
+    file = path.suffix.lower() == ".gguf"
+    if path.is_dir() and not (path / "config.json").is_file():
+        inside = sorted(path.glob("*.gguf"))
+        if len(inside) != 1:
+            raise UsageError(f"{path} holds no config.json and no single .gguf file: name another folder, or a file.")
+        path, file = inside[0], True
+    if not file and not path.is_dir():
+        raise UsageError(f"{path} is neither a folder nor a .gguf file.")
+    transformers = transformers_module()
+    import torch
+
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    if file:
+        for package in ("gguf", "accelerate"):
+            try:
+                import_module(package)
+            except ImportError:
+                raise ImportError(f"GGUF files need {package}: pip install 'plrp[text]'.") from None
+        options["gguf_file"] = path.name
+        folder, kind = path.parent, transformers.AutoModelForCausalLM
+    else:
+        folder, kind = path, _class(transformers, path)
+    with _quiet(transformers):
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **options)
+            model = kind.from_pretrained(str(folder), dtype=torch.float32, **options)
+        except (OSError, ValueError, KeyError) as error:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UsageError(f"{path} cannot be loaded: {first}") from error
+    return model.eval(), tokenizer
+
+
+def _class(transformers: Any, folder: Path) -> Any:
+    """The class that a folder's configuration names."""
+    try:
+        names = json.loads((folder / "config.json").read_text("utf-8")).get("architectures")
+    except ValueError as error:
+        raise UsageError(f"{folder / 'config.json'} is no JSON ({error}).") from None
+    found = getattr(transformers, str(names[0]), None) if names else None
+    if found is None:
+        raise UsageError(
+            f"{folder / 'config.json'} names no architecture that transformers has ({names}): save the model with "
+            "save_pretrained."
+        )
+    return found
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without transformers' progress bars and warnings."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with redirect_stderr(StringIO()):  # the bar of GGUF files asks nobody
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

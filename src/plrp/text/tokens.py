@@ -1,0 +1,104 @@
+"""A text as its model reads it: tokens, the characters each stands for, and the words they belong to."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
+"""A word, or a single sign."""
+
+
+class Token(NamedTuple):
+    """One token of a text."""
+
+    text: str  # as it stands in the text, with the white space before it; of a special token its name
+    id: int
+    special: bool = False
+    word: int | None = None  # number of its word in the text; None for special tokens and white space
+
+
+def tokenized(tokenizer: Any, text: str) -> tuple[Token, ...]:
+    """The tokens of a text, special ones that the tokenizer adds included."""
+    if not isinstance(text, str):
+        raise TypeError(
+            f"text is a string, got {type(text).__name__}: the tokenizer makes its token ids "
+            "(plrp.explain takes ids as they are)."
+        )
+    fast = bool(getattr(tokenizer, "is_fast", False))
+    encoding = tokenizer(text, return_offsets_mapping=True) if fast else tokenizer(text)
+    ids = [int(i) for i in encoding["input_ids"]]
+    special = set(tokenizer.all_special_ids)
+    if all(i in special for i in ids):
+        raise ValueError("The text is empty: there is no token that could be relevant.")
+    if fast:
+        spans = [(int(a), int(b)) for a, b in encoding["offset_mapping"]]
+    else:
+        spans = _spans(tokenizer, text, ids, special)
+    starts = [match.start() for match in WORD.finditer(text)]
+    tokens, read = [], 0
+    for i, (_, end) in zip(ids, spans, strict=True):
+        name = str(tokenizer.convert_ids_to_tokens(i))
+        if i in special:
+            tokens.append(Token(name, i, special=True))
+            read = max(read, end)
+            continue
+        piece = text[read:end]  # white space goes with the token after it, whatever the tokenizer's own offsets say
+        begin = read + len(piece) - len(piece.lstrip())
+        # the second byte of a letter stands for no character of its own: it belongs to the word before
+        word = (bisect_right(starts, begin if piece else max(0, read - 1)) - 1) if piece.strip() or not piece else None
+        tokens.append(Token(piece, i, word=None if word is None or word < 0 else word))
+        read = max(read, end)
+    return tuple(tokens)
+
+
+def _spans(tokenizer: Any, text: str, ids: Sequence[int], special: set[int]) -> list[tuple[int, int]]:
+    """Where each token stands, for tokenizers written in Python: each is looked for after the one before."""
+    spans, read = [], 0
+    for i in ids:
+        piece = "" if i in special else str(tokenizer.decode([i])).strip().removeprefix("##")
+        at = text.lower().find(piece.lower(), read) if piece else -1
+        if at >= 0:
+            spans.append((at, at + len(piece)))
+            read = at + len(piece)
+        else:
+            spans.append((read, read))
+    return spans
+
+
+def token_id(tokenizer: Any, target: str | int, name: str = "target") -> int:
+    """The one token that a target is."""
+    if isinstance(target, int) and not isinstance(target, bool):
+        if not 0 <= target < len(tokenizer):
+            raise ValueError(f"{name}={target} is no token: ids run from 0 to {len(tokenizer) - 1}.")
+        return target
+    if not isinstance(target, str):
+        raise TypeError(f"{name} is a token, written out or by its id, got {type(target).__name__}.")
+    ids = [int(i) for i in tokenizer(target, add_special_tokens=False)["input_ids"]]
+    if not ids:
+        raise ValueError(f"{name} is empty: write out one token, for example ' Paris' with its space.")
+    if len(ids) > 1:
+        pieces = [str(tokenizer.decode([i])) for i in ids]
+        raise ValueError(
+            f"{name}={target!r} is {len(ids)} tokens ({', '.join(map(repr, pieces))}): explain the first of them, or "
+            f"all with span={target!r}."
+        )
+    if ids[0] == getattr(tokenizer, "unk_token_id", None) and target != tokenizer.unk_token:
+        raise ValueError(f"{name}={target!r} is not in the tokenizer's vocabulary: choose another spelling.")
+    return ids[0]
+
+
+def words(tokens: Sequence[Token], relevance: Sequence[float]) -> list[tuple[str, float]]:
+    """Each word with the sum over its tokens; special tokens and white space stand alone."""
+    found: list[tuple[str, float]] = []
+    before: int | None = None
+    for token, value in zip(tokens, relevance, strict=True):
+        if token.word is not None and token.word == before:
+            text, sum_ = found[-1]
+            found[-1] = text + token.text, sum_ + value
+        else:
+            found.append((token.text, value))
+        before = token.word
+    return found

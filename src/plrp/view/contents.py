@@ -1,0 +1,156 @@
+"""What every page holds, whatever the input is: maps, curves, layers, channels, ledger."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from plrp import __version__
+from plrp.composites import Composite
+from plrp.explanation import Explanation
+from plrp.health import Problem
+from plrp.ledger import BOOKED
+from plrp.metrics.localization import relevance_mass_accuracy
+from plrp.tape.trace import Trace
+from plrp.vision.heatmaps import limits_of
+
+from .bundle import Bundle, quantise
+from .grid import Grid, by_channel, layer_facts, layer_inputs, strongest_channels, survivors
+
+Report = Callable[[int, int], None]
+"""How far the maps of a page are: so many, of so many."""
+
+
+def collect(
+    trace: Trace,
+    grid: Grid,
+    composite: Composite,
+    *,
+    mask: Tensor | None = None,
+    sample: int = 0,
+    report: Report | None = None,
+) -> Bundle:
+    """Explain one sample of a trace for the whole grid: input (batch, channel, *space), maps summed over channels.
+
+    `mask` (*space): the curve 'inside the mask' is the share of positive relevance in it. `report` is called after each
+    map.
+    """
+    space = tuple(trace.inputs[0].shape[2:])
+    maps = np.zeros((len(grid), *space), np.int8)
+    left = np.zeros((len(grid), len(layer_inputs(trace)), 2), np.uint32)
+    numbers: dict[str, list[float | None]] = {name: [] for name in ("largest", "limit", "holding", "kept", "inside")}
+    scores: list[float] = []
+    problems: list[str | None] = []
+    start: Explanation | None = None
+    for number, explanation in grid.explain(trace, composite):
+        relevance = explanation.relevance[sample].detach().double().cpu().sum(0)
+        problem = explanation.verdicts()[sample]
+        problems.append(None if problem is None else problem.value)
+        if problem is Problem.NOT_FINITE:
+            relevance = torch.zeros_like(relevance)  # there is nothing to draw, and the page says why
+        score = float(explanation.score[sample])
+        maps[number], largest = quantise(relevance.numpy())
+        left[number] = survivors(trace, explanation, sample)
+        numbers["largest"].append(largest)
+        numbers["limit"].append(float(limits_of(relevance.reshape(1, 1, -1).numpy())[0]))
+        numbers["holding"].append(float(relevance.ne(0).double().mean()))
+        numbers["kept"].append(finite(float(relevance.sum()) / score) if score else None)
+        if mask is not None:
+            share = relevance_mass_accuracy(relevance[None], mask[None])
+            numbers["inside"].append(finite(float(share[0])))
+        if number % len(grid.prunings) == 0:
+            scores.append(score)
+        if number == grid.number(*grid.start):
+            start = explanation
+        if report is not None:
+            report(number + 1, len(grid))
+    assert start is not None  # the grid holds what was asked for
+    channels, channel_maps = strongest(trace, start, sample)
+    facts = {
+        "plrp": __version__,
+        "composite": composite.name,
+        "head": start.head,
+        "space": list(space),
+        **grid.facts(),
+        "scores": scores,
+        "largest": {"maps": numbers["largest"]},
+        "limits": numbers["limit"],
+        "problems": problems,
+        "curves": {name: numbers[name] for name in ("holding", "kept", "inside") if numbers[name]},
+        "layers": layer_facts(trace),
+        "channels": channels,
+        "ledger": ledger_facts(start, sample),
+    }
+    arrays: dict[str, npt.NDArray[Any]] = {"maps": maps, "left": left, "channels": channel_maps}
+    if mask is not None:
+        arrays["mask"] = mask.cpu().numpy().astype(np.uint8)
+    return Bundle(facts, arrays)
+
+
+def strongest(
+    trace: Trace, explanation: Explanation, sample: int = 0
+) -> tuple[list[list[dict[str, Any]]], npt.NDArray[np.int8]]:
+    """For each layer its strongest channels, with their maps where it has places; the maps lie one after the other."""
+    rows: list[list[dict[str, Any]]] = []
+    maps, offset = [], 0
+    for op in layer_inputs(trace):
+        rows.append([])
+        if op.name not in explanation.layers:
+            continue
+        relevance = by_channel(explanation, op, sample).detach().cpu()
+        shape = list(relevance.shape[1:])
+        if len(shape) > 2:  # drawn as a picture, window below window
+            shape = [math.prod(shape[:-1]), shape[-1]]
+        channels = relevance.reshape(len(relevance), -1)
+        for channel, share in strongest_channels(channels):
+            one: dict[str, Any] = {"channel": channel, "share": share, "relevance": float(channels[channel].sum())}
+            if math.prod(shape) > 1:
+                levels, one["largest"] = quantise(channels[channel].numpy())
+                one |= {"shape": shape, "offset": offset}
+                maps.append(levels)
+                offset += levels.size
+            rows[-1].append(one)
+    return rows, np.concatenate(maps) if maps else np.zeros(0, np.int8)
+
+
+def ledger_facts(explanation: Explanation, sample: int = 0) -> list[dict[str, Any]]:
+    """Where the mass of one sample went, entry by entry from the output down."""
+    rows = []
+    for record in explanation.ledger:
+        if record["sample"] != sample:
+            continue
+        entering, leaving = (record[f"mass_{way}_positive"] - record[f"mass_{way}_negative"] for way in ("in", "out"))
+        row = {name: record[name] for name in ("layer", "op", "rule")}
+        row |= {"in": finite(entering), "out": finite(leaving)}
+        row |= {n: finite(record[n]) for n in BOOKED}
+        if record["neurons_before"] is not None:
+            mass = record["mass_in_positive"] + record["mass_in_negative"]
+            cut = sum(record[f"p_{s}"] * record[f"mass_in_{s}"] for s in ("positive", "negative"))
+            row["pruned"] = finite(cut / mass) if mass else 0.0
+        rows.append(row)
+    return rows
+
+
+def finite(value: float) -> float | None:
+    """The number itself; None where JSON has no word for it."""
+    return float(value) if math.isfinite(value) else None
+
+
+def classes(logits: Tensor, asked: int | None, count: int = 5) -> list[int]:
+    """The classes of a page: the strongest, and the one asked for, strongest first."""
+    order: list[int] = logits.topk(min(count, len(logits))).indices.tolist()
+    if asked is not None and asked not in order:
+        order[-1:] = [asked]  # in place of the weakest
+    return order
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """Softmax of the logits, or the sigmoid if there is only one."""
+    logits = logits.detach().double()
+    return logits.softmax(0) if len(logits) > 1 else torch.sigmoid(logits)

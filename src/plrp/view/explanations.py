@@ -1,0 +1,140 @@
+"""Pages of any `Explanation`: pictures, and one-hot sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from plrp.explanation import CHANGED, Explanation
+from plrp.genomics.sequences import LETTERS
+from plrp.progress import progress
+from plrp.tape.trace import Trace
+from plrp.tape.values import tensors_in
+from plrp.vision.heatmaps import COLOURS
+
+from .bundle import Bundle
+from .contents import classes, collect
+from .grid import PROPORTIONS, Grid
+from .pictures import data_address, fitting_mask, input_picture, target_facts
+
+Site = tuple[int, int, str]
+_ROUNDING = {torch.float64: 1e-10, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # of the largest output
+
+
+def explanation_bundle(
+    explanation: Explanation,
+    *,
+    sample: int = 0,
+    picture: Any = None,
+    mask: Tensor | npt.ArrayLike | None = None,
+    sites: Sequence[Site] = (),
+    categories: Sequence[str] | None = None,
+    title: str = "",
+    model: str = "",
+    proportions: Sequence[float] = PROPORTIONS,
+    targets: int = 5,
+    show_progress: bool | None = False,
+) -> Bundle:
+    """One sample of an explanation for every p, for PLRP-λ and PLRP-M±, for its strongest classes.
+
+    The input is a picture (batch, channel, height, width) or one-hot DNA (batch, 4, position).
+
+    picture: what to draw under the relevance, a Pillow picture or array (height, width, 3); by default the input.
+    mask: bool (height, width) or (position,), where the evidence should lie.
+    sites: for a sequence, (start, end, name) of what to mark.
+    categories: names of the classes. title, model: for the head of the page.
+    targets: how many classes; a target that is not a class is the only one.
+    """
+    trace, place = explanation.trace_sample(sample)
+    space = _space(trace)
+    found, facts = _targets(explanation, trace, sample, place, categories, targets)
+    grid = Grid.around(explanation.pruning, found, _asked(explanation, found, sample), proportions)
+    inside = None if mask is None else fitting_mask(mask, space)
+    with progress("explaining", len(grid), show_progress, transient=True) as step:
+        bundle = collect(
+            trace, grid, explanation.composite, mask=inside, sample=place, report=lambda done, total: step(1)
+        )
+    for number, target in enumerate(facts):
+        target["score"] = bundle.facts["scores"][number]
+    bundle.facts.update(title=title or "An explanation", model=model or "a model", targets=facts)
+    given = trace.inputs[0].data[place]
+    bundle.facts.update(_sequence(given, sites) if len(space) == 1 else _picture(given, picture, space))
+    return bundle
+
+
+def _space(trace: Trace) -> tuple[int, ...]:
+    if trace.samples is None:
+        raise ValueError("A page shows one sample of a batch; this model was explained without a batch axis.")
+    shape = tuple(trace.inputs[0].shape) if len(trace.inputs) == 1 else ()
+    if len(shape) == 4 or (len(shape) == 3 and shape[1] == len(LETTERS)):
+        return shape[2:]
+    what = f"this one is {shape}" if shape else f"this model has {len(trace.inputs)} inputs"
+    raise ValueError(
+        f"A page shows pictures (batch, channel, height, width) and one-hot DNA (batch, 4, position); {what}."
+    )
+
+
+def _targets(
+    explanation: Explanation,
+    trace: Trace,
+    sample: int,
+    place: int,
+    categories: Sequence[str] | None,
+    count: int,
+) -> tuple[list[Any], list[dict[str, Any]]]:
+    """What to explain, and what the page says about each."""
+    _check_unchanged(explanation, trace, sample, place)
+    before, target = explanation.logits, explanation.target
+    if not isinstance(target, Tensor) or not isinstance(before, Tensor) or before.dim() != 2:
+        name = f"output {target}" if isinstance(target, tuple) else "the given score"
+        single = int(target[sample]) if isinstance(target, Tensor) else target
+        return [single], [{"number": None, "name": name, "score": None, "probability": None}]
+    logits = before[sample].detach().float().cpu()
+    if categories is not None and len(categories) != len(logits):
+        raise ValueError(f"{len(categories)} names were given for {len(logits)} classes.")
+    found = classes(logits, int(target[sample]), count)
+    return list(found), target_facts(found, logits, categories)
+
+
+def _check_unchanged(explanation: Explanation, trace: Trace, sample: int, place: int) -> None:
+    """Every tensor of the output must be what it was, but for the rounding of another batch size."""
+    batches = len(explanation.score), trace.inputs[0].samples.batch
+    before, now = (list(tensors_in(output)) for output in (explanation.logits, trace.output))
+    if len(before) != len(now):
+        raise RuntimeError(CHANGED)
+    for old, new in zip(before, now, strict=True):
+        if not old.numel() or not old.dim() or (len(old), len(new)) != batches or old.shape[1:] != new.shape[1:]:
+            continue  # samples do not lie along the first axis
+        was, is_now = old[sample].double(), new[place].double()
+        largest = float(was.nan_to_num(0, 0, 0).abs().amax())
+        allowed = _ROUNDING.get(old.dtype, 1e-4) * largest
+        if not torch.allclose(was, is_now, rtol=0, atol=allowed, equal_nan=True):
+            raise RuntimeError(CHANGED)
+
+
+def _asked(explanation: Explanation, found: Sequence[Any], sample: int) -> int:
+    target = explanation.target
+    return found.index(int(target[sample])) if isinstance(target, Tensor) else 0
+
+
+def _picture(given: Tensor, picture: Any, space: tuple[int, ...]) -> dict[str, Any]:
+    pixels = input_picture(given) if picture is None else np.asarray(picture)[..., :3]
+    if pixels is not None and (pixels.shape != (*space, 3) or pixels.dtype != np.uint8):
+        raise ValueError(
+            f"the picture is {pixels.dtype} {pixels.shape}, the input {space}: pass uint8 (height, width, 3), "
+            "as the network sees it (plrp.vision.network_picture)."
+        )
+    return {"kind": "picture", "picture": None if pixels is None else data_address(pixels), "colours": COLOURS}
+
+
+def _sequence(given: Tensor, sites: Sequence[Site]) -> dict[str, Any]:
+    onehot = given.detach().cpu()
+    clear = (onehot.count_nonzero(0) == 1).tolist()
+    letters = [LETTERS[row] if one else "N" for row, one in zip(onehot.argmax(0).tolist(), clear, strict=True)]
+    tracks = [{"sites": [{"start": int(a), "end": int(b), "name": str(name)} for a, b, name in sites]}]
+    return {"kind": "sequence", "letters": "".join(letters), "tracks": tracks if sites else [], "colours": COLOURS}

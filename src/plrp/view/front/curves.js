@@ -1,0 +1,66 @@
+// The curves over p: sparsity, score that reaches the input, mass inside the mask.
+
+import { mapNumber } from "./bundle.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const THUMB = 20; // pixels, as in style.css: the slider below the curves moves within its track by half of it
+const HEIGHT = 132, TOP = 14, FOOT = 20;
+
+export const CURVES = [
+  { key: "sparsity", label: "sparsity", of: (curves, n) => 1 - curves.holding[n] },
+  { key: "kept", label: "score kept", of: (curves, n) => curves.kept[n] },
+  { key: "inside", label: "inside the mask", of: (curves, n) => (curves.inside ? curves.inside[n] : null) },
+];
+
+function shape(name, attributes, text) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+/** Draws all curves of a setting's method and class; the present p is a line, the p asked for a flag. */
+export function drawCurves(svg, bundle, setting, asked) {
+  const { facts } = bundle;
+  const width = Math.max(200, svg.clientWidth || 320);
+  const places = facts.p.length + 1;
+  const x = (place) => THUMB / 2 + (place / (places - 1)) * (width - THUMB);
+  const series = CURVES.map((curve) => ({
+    ...curve,
+    values: Array.from({ length: places }, (_, p) => curve.of(facts.curves, mapNumber(facts, { ...setting, p }))),
+  })).filter(({ values }) => values.some((value) => value !== null && isFinite(value)));
+  const all = series.flatMap(({ values }) => values.filter((value) => value !== null));
+  const low = Math.max(Math.min(0, ...all), -0.4), high = Math.min(Math.max(1, ...all), 1.6); // what goes beyond is cut
+  const y = (value) => TOP + (1 - (Math.max(low, Math.min(value, high)) - low) / (high - low)) * (HEIGHT - TOP - FOOT);
+  svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+  svg.setAttribute("height", HEIGHT);
+  svg.replaceChildren();
+  for (const tick of [0, 0.5, 1]) {
+    svg.append(shape("line", { class: "rule", x1: x(0), x2: x(places - 1), y1: y(tick), y2: y(tick) }));
+    svg.append(shape("text", { class: "tick", x: x(places - 1), y: y(tick) - 3, "text-anchor": "end" }, `${tick * 100}%`));
+  }
+  if (asked !== null) {
+    svg.append(shape("line", { class: "asked", x1: x(asked), x2: x(asked), y1: TOP, y2: HEIGHT - FOOT }));
+    const side = asked > places * 0.8 ? "end" : asked < places * 0.2 ? "start" : "middle";
+    svg.append(shape("text", { class: "tick", x: x(asked), y: 10, "text-anchor": side }, "asked for"));
+  }
+  svg.append(shape("line", { class: "present", x1: x(setting.p), x2: x(setting.p), y1: TOP, y2: HEIGHT - FOOT }));
+  for (const { key, values } of series) {
+    const points = values.map((value, p) => (value === null ? null : `${x(p)},${y(value)}`)).filter(Boolean);
+    svg.append(shape("polyline", { class: `curve ${key}`, points: points.join(" ") }));
+    const now = values[setting.p];
+    if (now !== null) svg.append(shape("circle", { class: `dot ${key}`, cx: x(setting.p), cy: y(now), r: 4 }));
+  }
+  const step = Math.ceil((places * 34) / (width - THUMB));
+  for (let place = 0; place < places; place += step) {
+    const text = place === 0 ? "0" : String(facts.p[place - 1]);
+    svg.append(shape("text", { class: "tick", x: x(place), y: HEIGHT - 5, "text-anchor": "middle" }, text));
+  }
+}
+
+/** The p whose place on the slider lies under a point of the curves. */
+export function placeUnder(svg, clientX, places) {
+  const box = svg.getBoundingClientRect();
+  const share = (clientX - box.left - THUMB / 2) / (box.width - THUMB);
+  return Math.max(0, Math.min(places - 1, Math.round(share * (places - 1))));
+}

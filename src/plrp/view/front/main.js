@@ -1,0 +1,341 @@
+// The page: what is chosen, and what is drawn for it.
+
+import { element, mapNumber, percent, readBundle, settingName, short } from "./bundle.js";
+import { colourTable } from "./colours.js";
+import { CURVES, drawCurves, placeUnder } from "./curves.js";
+import { buildStrip, drawLayer, drawLedger, drawStrip } from "./inside.js";
+import { LogoStage } from "./logo.js";
+import { PictureStage } from "./picture.js";
+import { Sender } from "./served.js";
+
+const STAGES = { picture: PictureStage, sequence: LogoStage };
+const STEP = 260; // milliseconds from one p to the next while playing
+const PROBLEMS = { // of plrp.health
+  "not finite": "Do not believe this map: its relevance is not finite.",
+  exploded: "Do not believe this map: relevance exploded on its way. Prune less, or take another method.",
+  vanished: "Do not believe this map: relevance vanished on its way.",
+  "without a score": "There is nothing to explain: the score is zero.",
+};
+const byId = (id) => document.getElementById(id);
+
+/** One radio button of a group, as a native control: arrow keys work by themselves. */
+function choice(group, value, content, chosen, choose) {
+  const input = element("input", { type: "radio", name: group.id, value, class: "unseen", checked: chosen });
+  input.addEventListener("change", () => choose(value));
+  group.append(element("label", {}, input, content));
+  return input;
+}
+
+function option(select, value, text, chosen = false) {
+  select.append(element("option", { value, selected: chosen }, text));
+}
+
+class View {
+  constructor(bundle, stage, last = null) {
+    this.bundle = bundle;
+    this.stage = stage;
+    const { start, p } = bundle.facts;
+    this.asked = { target: start.target, method: start.method, p: start.p === null ? 0 : start.p + 1 };
+    this.lastP = this.asked.p || Math.ceil(p.length / 3);
+    this.darkness = window.matchMedia("(prefers-color-scheme: dark)");
+    this.state = {
+      setting: { ...this.asked }, other: null, view: stage.views[0][0], blend: 0.9, swipe: 0.5,
+      colours: null, scale: "own", grow: true, showMask: true, layer: null,
+    };
+    if (last) this.#adopt(last);
+    this.pending = false;
+    this.timer = null;
+    this.closing = new AbortController();
+    this.resizing = new ResizeObserver(() => this.request());
+  }
+
+  /** Takes over the setting of another view, as far as this bundle has it. */
+  #adopt(last) {
+    const [old, now] = [last.bundle.facts, this.bundle.facts];
+    const { target, method, p } = last.state.setting;
+    const found = now.targets.findIndex(({ number }) => number === old.targets[target].number);
+    const place = p === 0 ? 0 : 1 + now.p.indexOf(old.p[p - 1]);
+    if (found < 0 || (p > 0 && place === 0)) return;
+    this.state.setting = { target: found, method, p: place };
+    Object.assign(this.state, { view: last.state.view, blend: last.state.blend });
+  }
+
+  /** Lets go of what outlives its elements. */
+  close() {
+    this.stop();
+    this.closing.abort();
+    this.resizing.disconnect();
+  }
+
+  build() {
+    const { facts } = this.bundle;
+    const { state } = this;
+    document.title = `${facts.title} · ${facts.targets[this.asked.target].name} · plrp`;
+    byId("title").textContent = facts.title;
+    const head = facts.head ? ` · before the final ${facts.head}` : "";
+    byId("subtitle").textContent = `${facts.model} · ${facts.composite}${head}`;
+    const signs = facts.kind === "picture" ? "Red speaks for the class, blue against it" : "Letters above the line speak for the class, below it against it";
+    byId("footer").textContent = `plrp ${facts.plrp}. ${signs}; relevance is stored in 255 levels, zero exactly.`;
+    byId("p-help").textContent = "At every layer, the weakest relevance that makes up this share of its mass is cut; 0 is LRP.";
+    for (const [key, label] of this.stage.views) {
+      choice(byId("views"), key, label, key === state.view, (view) => this.set({ view }));
+    }
+    byId("views").hidden = this.stage.views.length < 2;
+    this.lrp = choice(byId("methods"), "LRP", "LRP", state.setting.p === 0, () => this.choose({ p: 0 }));
+    this.methods = facts.methods.map(({ label }, method) =>
+      choice(byId("methods"), label, label, state.setting.p > 0 && method === state.setting.method, () =>
+        this.choose({ method, p: state.setting.p || this.lastP })));
+    this.targets = facts.targets.map((target, number) =>
+      choice(byId("targets"), number, this.#targetRow(target), number === state.setting.target, () => this.choose({ target: number })));
+    byId("targets").hidden = facts.targets.length < 2;
+    this.#buildSlider();
+    this.#buildOther();
+    this.#buildOptions();
+    buildStrip(byId("strip"), byId("strip-axis"), this.bundle, (layer) => this.set({ layer }));
+    drawLedger(byId("totals"), byId("totals-key"), byId("ledger"), byId("where-setting"), this.bundle, this.asked);
+    this.#listen();
+    byId("page").hidden = false;
+    this.draw();
+    this.resizing.observe(byId("stage"));
+  }
+
+  #targetRow(target) {
+    const bar = element("span", { class: "share" });
+    bar.style.width = `${100 * (target.probability ?? 0)}%`;
+    const value = target.probability === null || target.probability === undefined ? short(target.score) : percent(target.probability);
+    return element("span", { class: "target" }, bar, element("span", { class: "name" }, target.name), element("span", { class: "value" }, value));
+  }
+
+  #buildSlider() {
+    const slider = byId("p");
+    slider.max = this.bundle.facts.p.length;
+    slider.addEventListener("input", () => this.choose({ p: Number(slider.value) }));
+    const curves = byId("curves");
+    const move = (event) => this.choose({ p: placeUnder(curves, event.clientX, this.bundle.facts.p.length + 1) });
+    curves.addEventListener("pointerdown", (event) => { curves.setPointerCapture(event.pointerId); move(event); });
+    curves.addEventListener("pointermove", (event) => { if (event.buttons) move(event); });
+    byId("play").addEventListener("click", () => (this.timer === null ? this.play() : this.stop()));
+  }
+
+  #buildOther() {
+    const { facts } = this.bundle;
+    option(byId("other-method"), "LRP", "LRP", true);
+    facts.methods.forEach(({ label }, method) => option(byId("other-method"), method, label));
+    facts.p.forEach((p, place) => option(byId("other-p"), place + 1, p, place + 1 === this.lastP));
+    facts.targets.forEach(({ name }, number) => option(byId("other-target"), number, name, number === this.asked.target));
+    const read = () => {
+      const method = byId("other-method").value;
+      byId("other-p").disabled = method === "LRP";
+      const p = method === "LRP" ? 0 : Number(byId("other-p").value);
+      const other = { target: Number(byId("other-target").value), method: method === "LRP" ? 0 : Number(method), p };
+      this.set({ other: byId("compare").checked ? other : null });
+    };
+    for (const id of ["compare", "other-method", "other-p", "other-target"]) byId(id).addEventListener("change", read);
+    byId("exchange").addEventListener("click", () => {
+      const { setting, other } = this.state;
+      byId("other-method").value = setting.p === 0 ? "LRP" : setting.method;
+      if (setting.p > 0) byId("other-p").value = setting.p;
+      byId("other-target").value = setting.target;
+      this.choose(other);
+      read();
+    });
+  }
+
+  #buildOptions() {
+    const names = { "red-blue": "Red and blue", "orange-purple": "Orange and purple", "red-blue-dark": "Red and blue on black" };
+    option(byId("colours"), "auto", "Red and blue, as the page", true);
+    for (const key of Object.keys(this.bundle.facts.colours)) option(byId("colours"), key, names[key] ?? key);
+    byId("colours").addEventListener("change", () => this.set({ colours: byId("colours").value }));
+    byId("scale").addEventListener("change", () => this.set({ scale: byId("scale").value }));
+    byId("grow").addEventListener("change", () => this.set({ grow: byId("grow").checked }));
+    byId("show-mask").addEventListener("change", () => this.set({ showMask: byId("show-mask").checked }));
+    byId("mask-tool").hidden = !this.bundle.arrays.mask;
+    const picture = this.bundle.facts.kind === "picture";
+    for (const id of ["colours", "grow"]) byId(id).closest("label").hidden = !picture;
+    byId("legend").hidden = !picture;
+    byId("zoom-tool").hidden = picture;
+  }
+
+  #listen() {
+    byId("blend").value = 100 * this.state.blend;
+    byId("blend").addEventListener("input", () => this.set({ blend: byId("blend").value / 100 }));
+    byId("swipe").addEventListener("input", () => this.set({ swipe: byId("swipe").value / 100 }));
+    const canvas = byId("picture");
+    const swipe = (event) => {
+      const box = canvas.getBoundingClientRect();
+      const share = Math.max(0, Math.min(1, (event.clientX - box.left) / box.width));
+      byId("swipe").value = 100 * share;
+      this.set({ swipe: share });
+    };
+    const swiping = () => this.state.other && this.bundle.facts.kind === "picture";
+    canvas.addEventListener("pointerdown", (event) => {
+      if (event.pointerType === "mouse") canvas.setPointerCapture(event.pointerId);
+      this.grip = { x: event.clientX, from: this.stage.from };
+      if (swiping()) swipe(event);
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      byId("probe").textContent = this.stage.probe(this.state, event);
+      if (event.buttons && swiping()) swipe(event);
+      else if (event.buttons && this.stage.pan) this.#drag(event, canvas);
+    });
+    canvas.addEventListener("pointerleave", () => (byId("probe").textContent = ""));
+    if (this.stage.zoom) this.#listenZoom(canvas);
+    const { signal } = this.closing;
+    this.darkness.addEventListener("change", () => this.request(), { signal });
+    window.addEventListener("beforeprint", () => this.draw(), { signal });
+  }
+
+  #listenZoom(canvas) {
+    const after = () => { this.#zoomed(); this.request(); };
+    byId("zoom-in").addEventListener("click", () => { this.stage.zoom(0.5); after(); });
+    byId("zoom-out").addEventListener("click", () => { this.stage.zoom(2); after(); });
+    byId("zoom-all").addEventListener("click", () => { this.stage.zoom(Infinity); after(); });
+    byId("pan").addEventListener("input", () => { this.stage.pan(Number(byId("pan").value)); this.request(); });
+    canvas.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      const box = canvas.getBoundingClientRect();
+      this.stage.zoom(1.0015 ** event.deltaY, this.stage.from + ((event.clientX - box.left) / box.width) * this.stage.bases);
+      after();
+    }, { passive: false });
+    this.#zoomed();
+  }
+
+  #zoomed() {
+    byId("pan").max = Math.max(0, Math.ceil(this.stage.length - this.stage.bases));
+    byId("pan").value = Math.round(this.stage.from);
+    byId("pan").disabled = this.stage.bases >= this.stage.length;
+  }
+
+  #drag(event, canvas) {
+    const box = canvas.getBoundingClientRect();
+    this.stage.pan(this.grip.from - ((event.clientX - this.grip.x) / box.width) * this.stage.bases);
+    this.#zoomed();
+    this.request();
+  }
+
+  /** Changes the present setting. */
+  choose(change) {
+    Object.assign(this.state.setting, change);
+    if (this.state.setting.p > 0) this.lastP = this.state.setting.p;
+    this.request();
+  }
+
+  set(change) {
+    Object.assign(this.state, change);
+    this.request();
+  }
+
+  /** Draws before the next frame, once, however often it is asked to. */
+  request() {
+    if (this.pending) return;
+    this.pending = true;
+    requestAnimationFrame(() => {
+      this.pending = false;
+      if (!this.closing.signal.aborted) this.draw();
+    });
+  }
+
+  play() {
+    if (this.state.setting.p === this.bundle.facts.p.length) this.choose({ p: 0 });
+    byId("play").setAttribute("aria-pressed", "true");
+    byId("play").textContent = "Stop";
+    this.timer = setInterval(() => {
+      if (this.state.setting.p >= this.bundle.facts.p.length) this.stop();
+      else this.choose({ p: this.state.setting.p + 1 });
+    }, STEP);
+  }
+
+  stop() {
+    clearInterval(this.timer);
+    this.timer = null;
+    byId("play").setAttribute("aria-pressed", "false");
+    byId("play").textContent = "Play";
+  }
+
+  draw() {
+    const { state, bundle } = this;
+    const { facts } = bundle;
+    const { setting } = state;
+    state.dark = this.darkness.matches && !window.matchMedia("print").matches;
+    const table = (dark) => {
+      const usual = dark ? "red-blue-dark" : "red-blue";
+      return colourTable(facts.colours[state.colours && state.colours !== "auto" ? state.colours : usual]);
+    };
+    state.table = table(state.dark && state.view !== "overlay"); // the faded photograph is light, whatever the page is
+    this.stage.draw(state);
+    this.#drawTools();
+    drawCurves(byId("curves"), bundle, setting, facts.start.p === null ? null : this.asked.p);
+    drawStrip(byId("strip"), bundle, setting);
+    if (state.layer !== null) drawLayer(byId("layer"), bundle, setting, this.asked, state.layer, table(state.dark));
+    this.#drawNumbers();
+  }
+
+  #drawTools() {
+    const { state, bundle } = this;
+    const { setting } = state;
+    byId("p").value = setting.p;
+    byId("p").setAttribute("aria-valuetext", settingName(bundle.facts, setting));
+    byId("p-value").textContent = setting.p === 0 ? "0" : bundle.facts.p[setting.p - 1];
+    this.lrp.checked = setting.p === 0;
+    this.methods.forEach((input, method) => (input.checked = setting.p > 0 && method === setting.method));
+    this.targets.forEach((input, number) => (input.checked = number === setting.target));
+    byId("other").hidden = !state.other;
+    byId("swipe-tool").hidden = !state.other || bundle.facts.kind !== "picture" || state.view === "photograph";
+    byId("blend-tool").hidden = state.view !== "overlay";
+    if (bundle.facts.kind !== "picture") return;
+    const limit = this.stage.limit(state, setting);
+    byId("legend").classList.toggle("idle", state.view === "photograph" || state.view === "outline");
+    byId("legend-low").textContent = short(-limit);
+    byId("legend-high").textContent = short(limit);
+    const bar = byId("legend-bar");
+    [bar.width, bar.height] = [511, 1];
+    const pixels = new Uint8ClampedArray(511 * 4);
+    for (let i = 0; i < 511; i++) pixels.set([...state.table.subarray(3 * i, 3 * i + 3), 255], 4 * i);
+    bar.getContext("2d").putImageData(new ImageData(pixels, 511, 1), 0, 0);
+  }
+
+  #drawNumbers() {
+    const { facts } = this.bundle;
+    const { setting } = this.state;
+    const number = mapNumber(facts, setting);
+    const rows = CURVES.map((curve) => ({ ...curve, value: curve.of(facts.curves, number) })).filter(({ value }) => value !== null);
+    byId("numbers").replaceChildren(...rows.map(({ key, label, value }) =>
+      element("li", { class: key }, element("span", { class: `swatch ${key}` }), element("span", { class: "label" }, label), element("b", {}, percent(value)))));
+    const problem = facts.problems[number];
+    byId("belief").hidden = problem === null;
+    byId("belief").textContent = problem === null ? "" : PROBLEMS[problem];
+    const words = `${settingName(facts, setting)}, ${facts.targets[setting.target].name}: ${percent(facts.curves.holding[number])} of ${this.stage.unit} hold relevance, ${percent(facts.curves.kept[number])} of the score reaches them.`;
+    byId("curves").setAttribute("aria-label", `Over p: ${rows.map(({ label }) => label).join(", ")}. ${words}`);
+    clearTimeout(this.saying);
+    this.saying = setTimeout(() => (byId("status").textContent = words), 400);
+  }
+}
+
+/** Shows a bundle; what a visitor had chosen stays chosen where the new bundle has it. */
+async function show(facts, arrays, blank = null, last = null) {
+  const bundle = await readBundle(facts, arrays);
+  last?.close();
+  if (blank !== null) byId("page").innerHTML = blank;
+  const stage = await STAGES[facts.kind].open(bundle, byId("stage"));
+  const view = new View(bundle, stage, last && last.bundle.facts.title === facts.title ? last : null);
+  view.build();
+  return view;
+}
+
+async function open() {
+  const facts = JSON.parse(byId("facts").textContent);
+  if (!facts.served) return show(facts, byId("arrays").textContent);
+  byId("title").textContent = document.title = "plrp view";
+  byId("subtitle").textContent = facts.model;
+  byId("upload").hidden = false;
+  const blank = byId("page").innerHTML; // our own markup, before anything was written into it
+  let view = null;
+  const elements = { file: byId("file"), wanted: byId("wanted"), bar: byId("bar"), text: byId("progress-text"), problem: byId("problem") };
+  new Sender(elements, async (found, arrays) => (view = await show(found, arrays, blank, view)));
+}
+
+open().catch((error) => {
+  byId("problem").textContent = `This page cannot be shown here (${error.message}). It needs a browser of 2023 or later.`;
+  byId("problem").hidden = false;
+  throw error;
+});

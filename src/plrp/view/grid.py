@@ -1,0 +1,172 @@
+"""The grid of a page: one forward pass explained for every p, method and target, and what is counted on the way.
+
+Maps are numbered target by target: LRP first, then p by p for each method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from plrp.composites import Composite
+from plrp.explanation import Explanation
+from plrp.health import unwarned
+from plrp.pruning import Pruning
+from plrp.tape.trace import Trace
+from plrp.tape.values import Op
+
+PROPORTIONS = (
+    *(0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.125, 0.15, 0.175, 0.2),
+    *(0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9),
+)
+METHODS = ("lambda", "M-sign")
+CHANNELS = 8  # of each layer, in a saved page
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is to be explained: `targets` × (LRP + `methods` × `proportions`).
+
+    `asked` is the explanation the user wanted; the slider starts there, and is marked. Its other settings
+    (`p_negative`, `sparsity_gain`, p of single layers) hold for all.
+    """
+
+    targets: tuple[Any, ...]
+    methods: tuple[str, ...]
+    proportions: tuple[float, ...]
+    asked: Pruning | None
+    target: int = 0  # the one asked for, as an index into `targets`
+
+    @classmethod
+    def around(
+        cls,
+        asked: Pruning | None,
+        targets: Sequence[Any],
+        target: int = 0,
+        proportions: Sequence[float] = PROPORTIONS,
+        methods: Sequence[str] = METHODS,
+    ) -> Grid:
+        """The grid that holds the explanation asked for."""
+        ps, names = set(proportions), list(methods)
+        if asked is not None:
+            if not asked.p and (asked.p is None or asked.p_negative or any((asked.layers or {}).values())):
+                raise ValueError(
+                    f"A page has a slider for p, and {asked} has no p above 0 to start at: explain with some p > 0."
+                )
+            ps |= {asked.p} if asked.p else set()
+            names += [asked.redistribution] * (asked.redistribution not in names)
+        if not ps or not all(0 < p < 1 for p in ps):
+            raise ValueError(f"the proportions of a page are shares of mass, 0 < p < 1, not {sorted(ps)}.")
+        return cls(tuple(targets), tuple(names), tuple(sorted(ps)), asked, target)
+
+    @property
+    def prunings(self) -> list[Pruning | None]:
+        """LRP, then every method at every p."""
+        base = self.asked or Pruning()
+        return [None, *(replace(base, p=p, redistribution=m) for m in self.methods for p in self.proportions)]
+
+    def __len__(self) -> int:
+        return len(self.targets) * len(self.prunings)
+
+    def number(self, target: int, method: int, p: int | None) -> int:
+        """The number of a map; p None is LRP."""
+        inner = 0 if p is None else 1 + method * len(self.proportions) + p
+        return target * len(self.prunings) + inner
+
+    @property
+    def start(self) -> tuple[int, int, int | None]:
+        """Target, method and p asked for, as indices; p None is LRP."""
+        if self.asked is None or not self.asked.p:
+            method = self.asked.redistribution if self.asked is not None else self.methods[0]
+            return self.target, self.methods.index(method), None
+        return self.target, self.methods.index(self.asked.redistribution), self.proportions.index(self.asked.p)
+
+    def facts(self) -> dict[str, Any]:
+        """For the page: p, the methods with their labels, and where to start."""
+        target, method, p = self.start
+        base = self.asked or Pruning()
+        labels = {name: replace(base, redistribution=name).label for name in self.methods}
+        return {
+            "p": list(self.proportions),
+            "methods": [{"key": name, "label": label} for name, label in labels.items()],
+            "start": {"target": target, "method": method, "p": p},
+        }
+
+    def explain(self, trace: Trace, composite: Composite) -> Iterator[tuple[int, Explanation]]:
+        """Every map's number and explanation, with the relevance of the layers; the page warns, not Python."""
+        for place, target in enumerate(self.targets):
+            found = trace.sweep(self.prunings, target=target, composite=composite, layers=True)
+            for inner in range(len(self.prunings)):
+                with unwarned():
+                    explanation = next(found)
+                yield place * len(self.prunings) + inner, explanation
+
+
+def layer_inputs(trace: Trace) -> list[Op]:
+    """The conv and linear layers from the output down; of several that read one tensor, the first."""
+    seen: dict[int, Op] = {}
+    for op in trace.layers:
+        seen.setdefault(id(op.inputs[0]), op)
+    return list(seen.values())[::-1]
+
+
+def by_channel(explanation: Explanation, op: Op, sample: int) -> Tensor:
+    """Relevance of one sample at a layer's input, channels first: (channel, *places).
+
+    Of an input (batch · windows, …) the windows are places, too.
+    """
+    relevance, batch = explanation.layers[op.name], len(explanation.score)
+    if batch > 1 and op.name in explanation._scattered:
+        raise ValueError(
+            f"The input of layer '{op.name}' does not hold one sample after the other: explain one sample at a time."
+        )
+    own = relevance.unflatten(0, (batch, -1))[sample].movedim(_channel_axis(op), 0)
+    return own[:, 0] if own.dim() > 1 and own.shape[1] == 1 else own
+
+
+def _channel_axis(op: Op) -> int:
+    """The axis of the channels in a layer's input (rows, …)."""
+    dims = len(op.inputs[0].shape)
+    axis = None if op.map is None else op.map.channel_axis(dims)
+    return min(1, dims - 1) if axis is None else axis
+
+
+def layer_facts(trace: Trace) -> list[dict[str, Any]]:
+    """For the page: each layer's name, operation, and the channels and places of its input."""
+    rows = []
+    for op in layer_inputs(trace):
+        given = op.inputs[0]
+        windows = given.shape[0] // max(given.samples.batch, 1)
+        shape = [*([windows] if windows > 1 else []), *given.shape[1:]]
+        channels = given.shape[_channel_axis(op)]
+        neurons = int(np.prod(shape))
+        row = {"name": op.name, "op": op.kind, "shape": shape, "channels": channels, "neurons": neurons}
+        rows.append({**row, "first": op.first})
+    return rows
+
+
+def survivors(trace: Trace, explanation: Explanation, sample: int = 0) -> npt.NDArray[np.uint32]:
+    """How much of each layer's input holds relevance: (layer, 2), neurons and channels."""
+    rows = []
+    for op in layer_inputs(trace):
+        if op.name not in explanation.layers:  # no relevance comes this way
+            rows.append((0, 0))
+            continue
+        channels = by_channel(explanation, op, sample)
+        alive = channels.reshape(len(channels), -1).count_nonzero(dim=-1)
+        rows.append((int(alive.sum()), int(alive.count_nonzero())))
+    return np.array(rows, np.uint32).reshape(-1, 2)
+
+
+def strongest_channels(relevance: Tensor, count: int = CHANNELS) -> list[tuple[int, float]]:
+    """The channels with most mass |R| of (channel, places), and their share of all; none without any."""
+    mass = relevance.abs().sum(1, dtype=torch.float64)
+    total = float(mass.sum())
+    order = mass.argsort(descending=True, stable=True)[:count].tolist()
+    return [(channel, float(mass[channel]) / total) for channel in order if mass[channel] > 0]

@@ -1,0 +1,119 @@
+"""A bundle as one HTML file that needs no network: markup, style, script and data, and nothing else.
+
+Its Content-Security-Policy forbids the page everything else: only our script and style run, by their hash, and no
+address can be reached. What users gave (names, paths, classes) stands in JSON alone, and the script writes it as text,
+never as markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+
+from plrp.files import new_file
+
+from .bundle import Bundle, BundleError
+
+SCRIPTS = (
+    "bundle.js",
+    "colours.js",
+    "drawing.js",
+    "curves.js",
+    "inside.js",
+    "picture.js",
+    "logo.js",
+    "served.js",
+    "main.js",
+)
+LARGEST = 10_000_000  # bytes of a page
+_IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?function|const|let|class)", re.MULTILINE)
+_DATA = re.compile(r'<script type="application/json" id="facts">(.*?)</script>\s*'
+                   r'<script type="text/plain" id="arrays">(.*?)</script>', re.DOTALL)  # fmt: skip
+
+
+class Page:
+    """A page of one explained input; notebooks show it in a frame, `save` writes it."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+
+    def html(self) -> str:
+        """The whole file."""
+        return filled(*self.bundle.pack(), policy())
+
+    def save(self, path: str | Path) -> None:
+        """Write the page, whole or not at all."""
+        if Path(path).suffix.lower() not in (".html", ".htm"):
+            raise ValueError(f"{path} should end in .html: a page is one file of HTML.")
+        content = self.html().encode()
+        if len(content) > LARGEST:
+            raise ValueError(
+                f"the page would take {len(content) / 1e6:.1f} MB, more than {LARGEST // 10**6}: "
+                "give fewer targets or proportions."
+            )
+        with new_file(path) as part:
+            part.write_bytes(content)
+
+    def _repr_html_(self) -> str:
+        content = self.html().replace("&", "&amp;").replace('"', "&quot;")
+        return f'<iframe srcdoc="{content}" width="100%" height="760" style="border:0" title="plrp"></iframe>'
+
+
+def read_page(path: str | Path) -> Page:
+    """A page that `save` wrote, with its numbers."""
+    found = _DATA.search(Path(path).read_text(encoding="utf-8"))
+    if found is None:
+        raise BundleError(f"{path} is no page of plrp.")
+    return Page(Bundle.unpack(*found.groups()))
+
+
+def front_page(model: str) -> str:
+    """The page as a server hands it out: without a bundle, with a place to drop a photograph."""
+    return filled(json.dumps({"served": True, "model": model}), "", policy_of_server())
+
+
+def filled(facts: str, arrays: str, policy: str) -> str:
+    """The page with its parts."""
+    parts = {
+        "policy": policy,
+        "style": _front("style.css"),
+        "facts": facts.replace("<", "\\u003c"),  # no `</script>` and no `<!--` in data
+        "arrays": arrays,
+        "script": joined_script(),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _front("page.html"))
+
+
+@lru_cache(maxsize=1)
+def joined_script() -> str:
+    """All modules as one script: a page opened from disk may not import others.
+
+    They are ES modules with imports of each other only; one after the other, these lines are not needed.
+    """
+    return "\n".join(_EXPORT.sub("", _IMPORT.sub("", _front(name))) for name in SCRIPTS)
+
+
+def policy() -> str:
+    """The Content-Security-Policy: this script, this style, pictures within the page; no address at all."""
+    texts = (joined_script(), _front("style.css"))
+    script, style = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
+    return (
+        f"default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def policy_of_server() -> str:
+    """The same, and the page may speak to its own server."""
+    return f"{policy()}; connect-src 'self'"
+
+
+@lru_cache
+def _front(name: str) -> str:
+    return (resources.files(__package__) / "front" / name).read_text(encoding="utf-8")

@@ -1,0 +1,104 @@
+"""Pages of photographs, and of any input (batch, channel, height, width)."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from plrp.models.preprocessing import Preprocessing
+from plrp.vision.explained import ExplainedPhotograph
+from plrp.vision.heatmaps import COLOURS
+
+from .bundle import Bundle
+from .contents import Report, classes, collect, probabilities
+from .grid import PROPORTIONS, Grid
+
+
+def photograph_bundle(
+    explained: ExplainedPhotograph,
+    *,
+    variant: str | None = None,
+    mask: Tensor | npt.ArrayLike | None = None,
+    proportions: Sequence[float] = PROPORTIONS,
+    targets: int = 5,
+    report: Report | None = None,
+) -> Bundle:
+    """A photograph for every p, for PLRP-λ and PLRP-M±, for its strongest classes: `plrp explain -o x.html`.
+
+    variant: the one of `explained.relevance` that was asked for (default: the last). mask: bool (height, width), as the
+        network sees it (`plrp.vision.network_mask`). targets: how many classes.
+    """
+    asked = explained.prunings[variant or list(explained.prunings)[-1]]
+    chosen = classes(explained.logits, explained.target, targets)
+    grid = Grid.around(asked, chosen, chosen.index(explained.target), proportions)
+    inside = None if mask is None else fitting_mask(mask, tuple(explained.trace.inputs[0].shape[2:]))
+    found = collect(explained.trace, grid, explained.composite, mask=inside, report=report)
+    found.facts.update(
+        kind="picture",
+        title=explained.photograph.name,
+        model=explained.model.name.split(":")[-1],
+        targets=target_facts(chosen, explained.logits, explained.categories),
+        picture=data_address(np.asarray(explained.picture.convert("RGB"))),
+        colours=COLOURS,
+    )
+    return found
+
+
+def target_facts(chosen: Sequence[int], logits: Tensor, categories: Sequence[str] | None) -> list[dict[str, Any]]:
+    """For the page: number, name, score and probability of each class."""
+    shares = probabilities(logits)
+    return [
+        {
+            "number": number,
+            "name": categories[number] if categories is not None else f"class {number}",
+            "score": float(logits[number]),
+            "probability": float(shares[number]),
+        }
+        for number in chosen
+    ]
+
+
+def input_picture(inputs: Tensor) -> npt.NDArray[np.uint8] | None:
+    """What a network's input (channel, height, width) looks like: uint8 (height, width, 3); None if it is no picture.
+
+    Values between 0 and 1 are shown as they are, those that ImageNet's normalisation can give are taken for such, and
+    any others are stretched from black to white.
+    """
+    if inputs.dim() != 3 or len(inputs) not in (1, 3):
+        return None
+    values = inputs.detach().float().cpu()
+    low, high = float(values.min()), float(values.max())
+    usual = Preprocessing()
+    black, white = (usual.normalise(torch.full((3, 1, 1), end)) for end in (0.0, 1.0))
+    if low < 0 and len(values) == 3 and bool((values >= black - 1e-3).all() and (values <= white + 1e-3).all()):
+        values = usual.denormalise(values)
+    elif low < 0 or high > 1:
+        values = (values - low) / max(high - low, 1e-12)
+    pixels = (values * 255).round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0)
+    return pixels.expand(-1, -1, 3).contiguous().numpy()
+
+
+def data_address(pixels: npt.NDArray[np.uint8]) -> str:
+    """A picture (height, width, 3) as an address that holds it, in PNG: nothing is lost."""
+    from PIL import Image as pil
+
+    content = io.BytesIO()
+    pil.fromarray(pixels).save(content, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode("ascii")
+
+
+def fitting_mask(mask: Tensor | npt.ArrayLike, shape: tuple[int, ...]) -> Tensor:
+    """A mask as bool (*shape); refused where it has another shape."""
+    found = torch.as_tensor(np.asarray(mask.cpu() if isinstance(mask, Tensor) else mask)).bool()
+    if tuple(found.shape) != shape:
+        raise ValueError(
+            f"the mask is {tuple(found.shape)}, the network sees {shape}: pass it through plrp.vision.network_mask."
+        )
+    return found

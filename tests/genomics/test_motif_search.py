@@ -1,0 +1,205 @@
+"""`plrp genomics motifs`: cut-offs by a null, agreement with known sites, and what a run has in common."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import plrp
+from plrp.cli import main
+from plrp.genomics import Seqlets, encode, explain_file, explain_sequences, read_motifs, simulate, write_fasta
+from plrp.genomics.motif_search import (
+    CutOff,
+    Explained,
+    Truth,
+    cut_off,
+    explain_as,
+    explain_null,
+    read_explained,
+    run_settings,
+    threshold_seqlets,
+)
+from plrp.genomics.sequences import Interval
+
+SITE = "TGACTCAC"
+
+
+class Detector(nn.Module):
+    """Class 1: the best place of `SITE`, by its letters beyond five."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(4, 1, len(SITE))
+        self.output = nn.Linear(1, 2, bias=False)
+        with torch.no_grad():
+            self.conv.weight[:] = torch.from_numpy(encode(SITE))[None]
+            self.conv.bias[:] = -5
+            self.output.weight[:] = torch.tensor([[0.0], [1.0]])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.output(torch.relu(self.conv(x)).amax(2))
+
+
+def planted(count: int = 60) -> plrp.genomics.Simulated:
+    return simulate(count, motifs=[encode(SITE)], task="presence", length=60, seed=2)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> plrp.genomics.Simulated:
+    """A folder `out` in which planted sequences were explained."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    Path("net.py").write_text("from test_motif_search import Detector as build\n")
+    data = planted()
+    data.save("sim")
+    words = (
+        "genomics explain sim/sequences.fa.gz --model net.py:build --target 1 -p 0.1 --no-match --part-size 7 --out out"
+    )
+    assert main([*words.split(), "--part-size", "7"]) == 0
+    return data
+
+
+def test_a_cut_off_is_the_least_strength_within_the_limit() -> None:
+    rng = np.random.default_rng(0)
+    for limit in (0.05, 0.2, 0.5):
+        scores, null = rng.normal(1, 1, 300), rng.normal(0, 0.7, 200)
+        found = cut_off(scores, 30, null, 25, limit)
+
+        def rate(strength: float, scores=scores, null=null) -> float:
+            return ((np.abs(null) >= strength).sum() / 25) / ((np.abs(scores) >= strength).sum() / 30)
+
+        allowed = [s for s in np.abs(scores) if rate(s) <= limit]
+        assert found.strength == pytest.approx(min(allowed))
+        assert found.fdr == pytest.approx(rate(found.strength))
+        assert found.fdr <= limit
+    assert cut_off([1, 2], 1, [5, 5, 5], 1) == CutOff(float("inf"), 0, 0)
+    assert cut_off([], 3, [], 3).found == 0
+    tail = cut_off(np.r_[np.ones(100), 9.0], 10, [9.5], 10, limit=0.05)
+    assert tail.strength == 1  # one strong seqlet of the null does not outweigh a hundred
+
+
+def test_agreement_counts_half_of_the_shorter() -> None:
+    truth = Truth([Interval("a", 10, 20), Interval("a", 40, 50), Interval("b", 0, 10)])
+    columns = np.array([[0, 15, 35], [0, 16, 30], [1, 3, 6], [2, 0, 10]]).T
+    seqlets = Seqlets(*columns, np.ones(4))
+    found = truth.agreement("mine", [(seqlets, ["a", "b", "c"])])
+    assert (found.seqlets, found.precision, found.recall) == (4, 2 / 4, 2 / 3)
+    assert found.f1 == pytest.approx(2 * 0.5 * (2 / 3) / (0.5 + 2 / 3))
+
+
+def test_a_cut_on_lrp_is_relative_to_the_strongest_base() -> None:
+    per_base = np.array([[0, 1, 1, 1, 1, 1, 0, 9, 9, 9, 9, 9], [5, 5, 5, 5, 5, 0, 0, 0, 0, 0, 0, 0]], np.float32)
+    assert threshold_seqlets(per_base, 0.5).start.tolist() == [7, 0]
+    assert threshold_seqlets(per_base, 0.05).start.tolist() == [1, 0]
+
+
+def test_a_run_is_read_back_as_it_was(run: plrp.genomics.Simulated) -> None:
+    batches = list(read_explained("out", batch=11))
+    assert max(map(len, batches)) == 11
+    assert [name for one in batches for name in one.names] == run.names
+    assert [text for one in batches for text in one.letters] == run.letters
+    settings = run_settings("out")
+    assert settings["pruning"] == plrp.Pruning(p=0.1)
+    alone = explain_as(Detector().eval(), run.letters, settings)
+    np.testing.assert_allclose(np.concatenate([one.per_base for one in batches]), alone, atol=1e-6)
+
+
+def test_sequences_of_several_lengths_and_one_base_batches(tmp_path: Path) -> None:
+    letters = ["ACGTACGTTGCA", "TTGACTCACTTGACA", "ACGTACGTTGCT"]
+    write_fasta(tmp_path / "s.fa", ["a", "b", "c"], letters)
+    explain_file(tmp_path / "s.fa", Detector(), tmp_path / "out", target=1, match=False)
+    found = {n: t for one in read_explained(tmp_path / "out") for n, t in zip(one.names, one.letters, strict=True)}
+    assert found == dict(zip("abc", letters, strict=True))
+
+
+def test_the_null_is_explained_for_the_classes_of_the_originals(run: plrp.genomics.Simulated) -> None:
+    model = Detector().eval()
+    with torch.no_grad():
+        model.output.weight[0] = -1.0  # class 0 wins nowhere but where nothing is
+    letters = run.letters[:8]
+    sample = [Explained(run.names[:8], letters, np.zeros((8, 60), np.float32))]
+    (found,) = explain_null(model, sample, {"target": None, "pruning": None})
+    classes = model(torch.from_numpy(encode(letters))).argmax(1).tolist()
+    shuffled = plrp.genomics.dinucleotide_shuffle(letters)
+    np.testing.assert_array_equal(found, explain_sequences(model, shuffled, target=classes).per_base())
+
+
+def test_the_command_finds_the_planted_motif(run: plrp.genomics.Simulated, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "genomics motifs out --model net.py:build --truth sim/motifs.bed --no-match --out motifs"
+    assert main(words.split()) == 0
+    said = capsys.readouterr().out
+    (found,) = read_motifs("motifs/patterns.meme")
+    assert found.consensus == SITE
+    assert read_motifs("motifs/patterns.jaspar")[0].consensus == SITE
+    assert f"for_1: {SITE}" in said
+    assert "LRP, cut at 0.5: precision" in said
+    assert "PLRP-λ p=0.1, cut at 0.5: precision" in said
+    page = Path("motifs/index.html").read_text()
+    assert "false discovery rate" in page
+    assert "Agreement with known sites" in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+    right = {(line.split("\t")[0]) for line in Path("motifs/seqlets.bed").read_text().splitlines()}
+    assert right >= {run.names[i] for i in np.flatnonzero(run.labels)}
+    # a null that is as strong as the run leaves nothing to believe
+    assert main(words.replace("--out motifs", "--fdr 0 --sample 3 --out none").split()) == 0
+    assert main(["genomics", "motifs", "sim", "--out", "x"]) == 2
+    assert main(["genomics", "motifs", "out", "--truth", "none.bed", "--out", "x"]) == 2
+
+
+LETTERS = ["ACGTTGACTCACRGTA", "TTGACTCACNACGTAC", "ACGTACYGACTCACGG"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "ism"},
+        {"method": "gradient-input", "target": 1},
+        {"target": "outputs[:, 1]", "reverse_complement": True, "reverse_target": "outputs[:, 0]"},
+        {"target": 1, "hypothetical": True, "pooling": "sum", "ambiguous": "share", "composite": "gamma:0.5"},
+        {"target": 1, "pruning": plrp.Pruning(p=0.3, p_negative=0.1, layers={"3": 0.2}, redistribution="M")},
+        {"target": 1, "pruning": plrp.Pruning(p=None, sparsity_gain=1.0, unit="position")},
+    ],
+)
+def test_the_null_is_explained_as_the_run_was(tmp_path: Path, settings: dict) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(4, 6, 5), nn.ReLU(), nn.Flatten(), nn.Linear(72, 2)).eval()
+    write_fasta(tmp_path / "s.fa", list("abc"), LETTERS)
+    explain_file(tmp_path / "s.fa", model, tmp_path / "out", match=False, **settings)
+    found = run_settings(tmp_path / "out")
+    assert found["pruning"] == settings.get("pruning")
+    (run,) = read_explained(tmp_path / "out")
+    np.testing.assert_allclose(explain_as(model, LETTERS, found), run.per_base, atol=1e-6)
+
+
+def test_a_run_of_a_stranger_runs_no_code(run: plrp.genomics.Simulated, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("evil.py").write_text(
+        "from pathlib import Path\nPath('ran').touch()\ndef score(output):\n    return output[:, 1]\n"
+    )
+    stored = json.loads(Path("out/run.json").read_text())
+    for name in ("target", "reverse_target"):
+        entry = f"{Path('evil.py').resolve()}:score"
+        Path("out/run.json").write_text(json.dumps({**stored, "target": 1, name: entry}))
+        words = "genomics motifs out --no-match --sample 5 --out motifs"
+        assert main(words.split()) == 0  # nothing is explained
+        assert main([*words.split(), "--model", "net.py:build"]) == 2
+        assert "would be run: if you trust it" in capsys.readouterr().err
+        option = f"--{name.replace('_', '-')}"
+        assert main([*words.split(), "--model", "net.py:build", option, "net.py:build"]) == 2
+        assert "was explained with" in capsys.readouterr().err
+        assert not Path("ran").exists()
+        assert main([*words.split(), "--model", "net.py:build", option, "evil.py:score"]) == 0
+        Path("ran").unlink()
+
+
+def test_motifs_do_not_replace_the_files_of_a_run(
+    run: plrp.genomics.Simulated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = Path("out/seqlets.bed").read_bytes()
+    assert main("genomics motifs out --no-match --out out/../out".split()) == 2
+    assert "holds a run" in capsys.readouterr().err
+    assert Path("out/seqlets.bed").read_bytes() == before

@@ -1,0 +1,134 @@
+"""The bench of truth: what is stored is known, methods are compared on the same cases, the page is written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+import plrp
+from pages import ROOT
+
+pytest.importorskip("torchvision")
+sys.path.insert(0, str(ROOT / "benchmarks"))
+try:
+    import truth
+    import truth_lattice
+    import truth_methods
+    import truth_networks
+    import truth_page
+finally:
+    sys.path.pop(0)
+
+
+def row(case: int, method: str, part: str = "screen", **other: float) -> dict[str, object]:
+    measured = {"spearman": 0.5, "spearman_absolute": 0.4, "pearson": 0.6, "gini": 0.7, "zeros": 0.1, "cost": 3.0}
+    return {"version": truth.VERSION, "case": case, "part": part, "method": method, **measured, **other}
+
+
+def rows() -> list[dict[str, object]]:
+    """Every method on three cases, one of them on a fourth too, where everything is easier."""
+    labels = [method.label for method in truth_methods.methods("sequences")]
+    found = [row(case, label) for label in labels for case in (0, 1, 2)]
+    found = [r for r in found if r["method"] != labels[1] or r["case"] == 0]  # one is behind
+    return [*found, row(3, labels[0], spearman=1.0, pearson=1.0), row(0, "a method of former days", pearson=1.0)]
+
+
+def test_methods_are_compared_on_the_cases_that_all_have() -> None:
+    kept = truth_page.fair(rows(), "sequences")
+    assert {r["case"] for r in kept} == {0, 1, 2}
+    labels = [method.label for method in truth_methods.methods("sequences")]
+    assert {r["method"] for r in kept} == set(labels) - {labels[1]}
+
+
+def test_finalists_have_a_table_of_their_own_cases() -> None:
+    further = [row(case, "epsilon | LRP") for case in range(3, 9)] + [row(case, "DeepLIFT") for case in range(3, 8)]
+    found = [*rows(), *further]
+    finals = truth_page.of_finalists(found, truth_page.fair(found, "sequences"))
+    assert {r["method"] for r in finals} == {"epsilon | LRP", "DeepLIFT"}
+    assert {r["case"] for r in finals} == set(range(8))
+    assert truth_page.of_finalists(rows(), truth_page.fair(rows(), "sequences")) == []
+
+
+def test_the_page_gets_its_tables_and_its_picture(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    (tmp_path / "assets").mkdir()
+    page.write_text(f"before\n{truth_page.BEGIN}\nold\n{truth_page.END}\nafter\n")
+    measured = {name: rows() if name in ("splice", "deepac") else [] for name in truth_networks.NETWORKS}
+    text = truth_page.write_page(measured, page)
+    written = page.read_text()
+    assert written.startswith("before\n")
+    assert written.endswith("after\n")
+    assert text in written
+    assert "old" not in written
+    assert "| `epsilon-plus`, λ 0.05 | 0.550 | 0.50 / 0.60 | 0.50 / 0.60 |" in text
+    assert "Not measured yet: ResNet-50" in text
+    ElementTree.parse(tmp_path / "assets" / "truth.svg")
+
+
+def test_what_is_stored_is_known_and_a_broken_line_is_not(tmp_path: Path) -> None:
+    store = truth.Store(tmp_path, "splice")
+    store.add(case=0, part="screen", method="LRP", pearson=0.5)
+    with store.file.open("a") as file:
+        file.write('{"version": 1, "case": 1, "par')
+    again = truth.Store(tmp_path, "splice")
+    assert again.known == {(0, "screen", "LRP")}
+
+
+def test_finalists_are_the_best_the_defaults_and_the_peers() -> None:
+    among = truth_methods.methods("sequences")
+    best = "gamma 1 | LRP"
+    measured = [row(0, m.label, pearson=1.0 if m.label == best else 0.1) for m in among]
+    found = [m.label for m in truth.finalists(measured, among, 1)]
+    assert found[0] == best
+    assert {"epsilon-plus | λ 0.15", *truth_methods.PEERS} <= set(found)
+
+
+def test_the_networks_read_what_their_readme_says() -> None:
+    """Widths and reaches: one logit per splice site, a read and its reverse complement alike."""
+    torch.manual_seed(0)
+    bases = torch.randint(4, (1, 2001))
+    x = torch.nn.functional.one_hot(bases, 4).transpose(1, 2).float()
+    assert truth_networks.Splice().eval()(x).shape == (1, 3, 1)
+    deepac = truth_networks.DeePaC().eval()
+    read = x[:, :, :250]
+    assert torch.allclose(deepac(read), deepac(read.flip((1, 2))), atol=1e-5)
+    assert truth_networks.DilatedProfile()(read).shape == (1, 2, 250)
+
+
+def test_a_far_site_without_relevance_is_counted() -> None:
+    x = torch.nn.functional.one_hot(torch.arange(30) % 4, 4).T[None].float()
+    case = truth_networks.Case(
+        "site", x, 0, positions=list(range(10, 30)), far={"a": slice(15, 18), "b": slice(18, 20)}
+    )
+    effects = torch.zeros(1, 20, dtype=torch.float64)
+    effects[0, [0, 16, 19]] = torch.tensor([1.0, 0.5, 0.01], dtype=torch.float64)  # the site b moves too little
+    relevance = torch.zeros_like(x)
+    relevance[0, :, 10] = x[0, :, 10]
+    found = truth.screen(case, effects, relevance)
+    assert (found["far"], found["lost"]) == (1, 1)
+    relevance[0, :, 26] = x[0, :, 26]
+    assert truth.screen(case, effects, relevance)["lost"] == 0
+
+
+def test_the_lattice_and_the_rule_that_spreads_it() -> None:
+    dots = truth_lattice.lattice(224)
+    assert dots[32, 64]
+    assert dots[36, 60]
+    assert not dots[37, 64]
+    assert torch.equal(truth_lattice.lattice(224, (11, 21)), dots.roll((11, 21), (0, 1)))
+    torch.manual_seed(0)
+    strided = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 1, stride=2), torch.nn.ReLU(), torch.nn.Flatten())
+    with torch.no_grad():
+        strided[0].weight.abs_()  # a score above zero
+        strided[0].bias.zero_()
+    x = torch.rand(1, 2, 4, 4) + 0.1
+    spread = plrp.Composite([(truth_lattice.strided_pointwise, truth_lattice.Window())])
+    plain = plrp.explain(strided, x, target=0, composite=plrp.Composite([(plrp.composites.is_any, plrp.rules.ZPlus())]))
+    even = plrp.explain(strided, x, target=0, composite=spread)
+    assert (plain.relevance.sum(1)[0] > 0).nonzero().tolist() == [[0, 0]]
+    assert (even.relevance.sum(1)[0] > 0).nonzero().tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert torch.allclose(even.relevance.sum(), plain.relevance.sum(), atol=1e-4)

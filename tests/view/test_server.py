@@ -1,0 +1,247 @@
+"""`plrp view`: uploads good and bad, two visitors, one who leaves, a wrong token, names that try to run."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from discs import NAMES, SIDE, network, picture
+from PIL import Image
+
+import plrp
+from plrp.cli.view import bound
+from plrp.errors import UsageError
+from plrp.models.loading import LoadedModel
+from plrp.models.preprocessing import Preprocessing
+from plrp.view import server as server_module
+from plrp.view.bundle import Bundle
+from plrp.view.server import PhotographExplainer, application
+from plrp.vision import network_input
+from plrp.vision.photographs import decode_photograph
+
+uvicorn = pytest.importorskip("uvicorn", reason="no uvicorn: pip install 'plrp[view]'")
+TOKEN = "a token"
+PREPROCESSING = Preprocessing(resize=SIDE, crop=SIDE)
+
+
+def photograph() -> bytes:
+    pixels = (picture()[0].permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)
+    return encoded(Image.fromarray(pixels))
+
+
+def encoded(image: Image.Image) -> bytes:
+    content = io.BytesIO()
+    image.save(content, format="PNG")
+    return content.getvalue()
+
+
+@pytest.fixture
+def explainer() -> PhotographExplainer:
+    model = LoadedModel(network(), "network", "random", tuple(NAMES), PREPROCESSING)
+    return PhotographExplainer(model, plrp.Pruning(p=0.15), proportions=(0.1, 0.4), targets=2)
+
+
+@pytest.fixture
+def address(explainer: PhotographExplainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A running server; nothing may be written to the folder it runs in."""
+    monkeypatch.chdir(tmp_path)
+    listening = bound("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(application(explainer, TOKEN), log_level="error"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    patiently(lambda: server.started)
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(30)
+    assert list(tmp_path.iterdir()) == []
+
+
+def patiently(holds: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def post(address: str, content: bytes, token: str = TOKEN, **query: str) -> tuple[int, list[dict[str, Any]]]:
+    request = urllib.request.Request(
+        f"{address}/explain?{urllib.parse.urlencode(query)}", content, {"x-plrp-token": token}, method="POST"
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.status, [json.loads(line) for line in answer]
+    except urllib.error.HTTPError as error:
+        return error.code, [json.loads(error.read())]
+
+
+def bundles(lines: list[dict[str, Any]]) -> list[Bundle]:
+    return [Bundle.unpack(json.dumps(line["facts"]), line["arrays"]) for line in lines if "facts" in line]
+
+
+def test_an_upload_is_explained_twice_first_with_few_p(address: str) -> None:
+    status, lines = post(address, photograph(), name="disc.png")
+    assert status == 200
+    first, whole = bundles(lines)
+    assert (first.facts["p"], whole.facts["p"]) == ([0.05, 0.15, 0.3, 0.5], [0.1, 0.15, 0.4])
+    assert (len(first.facts["targets"]), len(whole.facts["targets"])) == (1, 2)
+    inputs = network_input(decode_photograph(photograph(), "disc"), PREPROCESSING)[None]
+    exact = plrp.explain(network(), inputs, pruning=plrp.Pruning(p=0.4)).relevance[0].sum(0).numpy()
+    assert np.array_equal(whole.relevance("maps", 3) != 0, exact != 0)
+    steps = [line["done"] for line in lines if "done" in line]
+    assert steps == sorted(steps[: steps.index(9) + 1]) + steps[steps.index(9) + 1 :]  # it says how far it is
+    assert "disc" in whole.facts["title"]
+
+
+def test_a_class_can_be_chosen_and_a_wrong_one_is_refused(address: str) -> None:
+    _, lines = post(address, photograph(), name="x.png", target="fish & chips")
+    whole = bundles(lines)[-1]
+    assert whole.facts["targets"][whole.facts["start"]["target"]]["name"] == "fish & chips"
+    _, (*_, last) = post(address, photograph(), target="zebra")
+    assert "no class is called 'zebra'" in last["problem"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"", "is not an image"), (b"<script>alert(1)</script>", "is not an image"), (photograph()[:400], "truncated")],
+)
+def test_a_bad_file_is_refused(address: str, content: bytes, problem: str) -> None:
+    status, lines = post(address, content, name="../../etc/<b>x</b>.png")
+    assert status == 200
+    assert problem in lines[-1]["problem"]
+    assert "etc" not in lines[-1]["problem"]
+
+
+def test_a_file_that_is_too_large_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "LARGEST_UPLOAD", 1000)
+    status, (line,) = post(address, photograph())
+    assert status == 413
+    assert "scale it down first" in line["problem"]
+
+
+@pytest.mark.slow
+def test_a_hundred_megapixels_are_explained(address: str) -> None:
+    _, lines = post(address, encoded(Image.new("L", (10_000, 10_000), 90)), name="large.png")
+    assert len(bundles(lines)) == 2
+
+
+def test_nothing_is_answered_without_the_token(address: str) -> None:
+    for path in ("/", "/?token=", "/?token=wrong", "/?token=a%20token%00"):
+        with pytest.raises(urllib.error.HTTPError, match="403") as refused:
+            urllib.request.urlopen(address + path)
+        assert b"plrp view" in refused.value.read()
+    assert post(address, photograph(), token="wrong") == (
+        403,
+        [{"problem": "The token is wrong: open the address that plrp view printed."}],
+    )
+    with urllib.request.urlopen(f"{address}/?token=a%20token") as answer:
+        assert "connect-src 'self'" in answer.headers["content-security-policy"]
+        assert b'"served": true' in answer.read()
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{address}/../pyproject.toml?token=a%20token")
+
+
+def test_two_visitors_are_both_served(address: str) -> None:
+    found: dict[str, list[dict[str, Any]]] = {}
+    names = ["one.png", "two.png"]
+    threads = [
+        threading.Thread(target=lambda n=name: found.update({n: post(address, photograph(), name=n)[1]}))
+        for name in names
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    for name in names:
+        assert [b.facts["title"] for b in bundles(found[name])] == [Path(name).stem] * 2
+
+
+def test_work_ends_when_its_visitor_leaves(
+    address: str, explainer: PhotographExplainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, gone = [], threading.Event()
+    real = server_module.photograph_bundle
+
+    def slow(*arguments: Any, report: Callable[[int, int], None], **options: Any) -> Bundle:
+        def patient(done: int, of: int) -> None:
+            seen.append(done)
+            gone.wait(60)
+            time.sleep(0.3)
+            report(done, of)
+
+        return real(*arguments, report=patient, **options)
+
+    monkeypatch.setattr(server_module, "photograph_bundle", slow)
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as line:
+        content = photograph()
+        head = f"POST /explain HTTP/1.1\r\nhost: x\r\nx-plrp-token: {TOKEN}\r\ncontent-length: {len(content)}\r\n\r\n"
+        line.sendall(head.encode() + content)
+        patiently(lambda: bool(seen))
+    gone.set()
+    patiently(lambda: not explainer.turn.locked())
+    assert len(seen) < 9  # of 9 maps of the first bundle, and 14 of the second
+    monkeypatch.setattr(server_module, "photograph_bundle", real)
+    assert len(bundles(post(address, photograph())[1])) == 2  # the next one is served
+
+
+NETWORK = """
+from torch import nn
+def build():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+"""
+
+
+def test_the_command_serves_until_ctrl_c(tmp_path: Path) -> None:
+    (tmp_path / "network.py").write_text(NETWORK)
+    command = [sys.executable, "-m", "plrp.cli", "view", "--model", "network.py:build", "--port", "0"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            printed = server.stdout.readline()
+            address = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S{20,}", printed)[0]
+            with urllib.request.urlopen(address) as answer:
+                assert b"network.py:build" in answer.read()
+            server.send_signal(signal.SIGINT)
+            assert server.wait(60) == 0
+            assert "Traceback" not in server.stderr.read()
+        finally:
+            server.kill()
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    with bound("127.0.0.1", 0) as taken, pytest.raises(UsageError, match="choose another --port or --host"):
+        bound("127.0.0.1", taken.getsockname()[1])
+
+
+def test_a_photograph_in_the_browser(address: str, browser: Any) -> None:
+    context = browser.new_context(viewport={"width": 1100, "height": 900})
+    tab = context.new_page()
+    problems: list[str] = []
+    tab.on("console", lambda message: problems.append(message.text))
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.goto(f"{address}/?token=a%20token")
+    name = "<img src=x onerror=alert(1)>.png"
+    tab.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": photograph()})
+    tab.wait_for_selector("#targets label:nth-of-type(2)", timeout=60_000)  # the whole bundle has two classes
+    assert tab.locator("h1").inner_text() == Path(name).stem
+    tab.locator("#p").fill("0")
+    tab.wait_for_function("() => document.getElementById('p-value').textContent === '0'")
+    tab.set_input_files("#file", {"name": "bad.png", "mimeType": "image/png", "buffer": b"nothing"})
+    tab.wait_for_selector("#problem:not([hidden])")
+    assert "is not an image" in tab.locator("#problem").inner_text()
+    context.close()
+    assert problems == []
