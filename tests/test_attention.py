@@ -205,8 +205,10 @@ def test_other_composites_refuse_a_product_and_name_those_that_have_a_rule(funct
         plrp.explain(model, (a, b), target=0, composite="epsilon")
     trace = plrp.trace(model, (a, b))
     with pytest.raises(plrp.UnsupportedOperation, match="attnlrp"):
-        trace.explain(target=0)
-    assert trace.explain(target=0, composite="attnlrp").closing().max() < 1e-12
+        trace.explain(target=0, composite="epsilon-plus-flat")
+    automatic = trace.explain(target=0)
+    assert automatic.composite.name == "attnlrp"
+    assert automatic.closing().max() < 1e-12
     found = plrp.check(model, (a, b))
     assert found
     assert found.composites == ATTENTION

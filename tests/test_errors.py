@@ -80,7 +80,7 @@ def test_a_product_of_two_signals_without_a_gate_is_refused(function):
     model.after = nn.LazyLinear(3)
     model(torch.randn(1, 4))
     with pytest.raises(plrp.UnsupportedOperation, match="before"):
-        plrp.explain(model.eval(), torch.randn(2, 4))
+        plrp.explain(model.eval(), torch.randn(2, 4), composite="epsilon-plus-flat")
 
 
 def test_check_lists_every_unsupported_operation_at_once():
@@ -174,7 +174,7 @@ ADVICE = {  # what the refusal of a step says, and what it must not say
 @pytest.mark.filterwarnings("ignore:The reduce argument")
 def test_the_advice_fits_the_operation(name):
     step, said, unsaid = ADVICE[name]
-    message = refused(said, Exotic(step).eval(), torch.randn(3, 4))
+    message = refused(said, Exotic(step).eval(), torch.randn(3, 4), composite="epsilon-plus-flat")
     assert not re.search(unsaid, message)
 
 

@@ -239,8 +239,8 @@ def test_one_entry_of_the_tape_can_have_a_rule_of_its_own() -> None:
 
     model = Step(step).eval()
     with pytest.raises(UnsupportedOperation, match=r"\('mul#3'\).*rules=\{'mul#3': rule\}"):
-        plrp.explain(model, X)
-    found = plrp.explain(model, X, rules={"mul#3": shares})
+        plrp.explain(model, X, composite="epsilon")
+    found = plrp.explain(model, X, composite="epsilon", rules={"mul#3": shares})
     assert found.closing().max() < 1e-6
     assert {row["rule"] for row in found.ledger if row["layer"] == "mul#3"} == {"shares"}
     with pytest.raises(TypeError, match="names an entry of one model's tape"):

@@ -59,16 +59,19 @@ def quietly(config: Config, out: Path) -> None:
 
 
 def killed_and_resumed(tmp_path: Path, seed: int, kills: int) -> None:
+    """Each kill waits for some more parts than there were, the first for none, and then for a moment."""
     config = plain_world(tmp_path / "world")
-    start = time.monotonic()
     whole = child(quietly, config, tmp_path / "whole")
     whole.join()
     assert whole.exitcode == 0
-    length = time.monotonic() - start
+    parts = len(Folder(tmp_path / "whole").names("parts"))
     rng, done, hits = random.Random(seed), [0], 0
-    for _ in range(kills):
+    for kill in range(kills):
         sweeping = child(quietly, config, tmp_path / "killed")
-        time.sleep(rng.uniform(0, 0.8 * length))
+        awaited = 0 if kill == 0 else rng.randint(min(done[-1], parts - 1), parts - 1)
+        while sweeping.is_alive() and len(Folder(tmp_path / "killed").names("parts")) < awaited:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.02))
         os.kill(sweeping.pid, signal.SIGKILL)
         sweeping.join()
         hits += sweeping.exitcode == -signal.SIGKILL
