@@ -17,11 +17,11 @@ from torch import Tensor
 
 from plrp.composites import Composite, resolve
 from plrp.explanation import Explanation
+from plrp.held import HeldWalk, RecordingWalk
 from plrp.pruning import Pruning
 from plrp.spelling import nearest
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op, Value
-from plrp.walk import Walk
 
 INPUT = "input"
 
@@ -162,9 +162,9 @@ def flow(
     if trace.batch != 1:
         raise ValueError(f"flow follows one sample; the trace holds {trace.batch}.")
     composite = resolve(composite, (value.data for value in trace.inputs), trace)
-    explained = _RecordingWalk(trace, target, composite, pruning)
+    explained = RecordingWalk(trace, target, composite, pruning)
     explained.run()
-    plain = explained if pruning is None else _RecordingWalk(trace, target, composite, None)
+    plain = explained if pruning is None else RecordingWalk(trace, target, composite, None)
     if plain is not explained:
         plain.run()
     chosen = _chosen_passages(trace, composite.products, layers, levels)
@@ -174,54 +174,6 @@ def flow(
         edges.append(_handed(explained, upper, lower, above.shown))
         faded.append(_handed(plain, upper, lower, above.shown + above.pruned))
     return Flow(tuple(made), tuple(edges), tuple(faded), float(explained.start.score[0]))
-
-
-class _RecordingWalk(Walk):
-    """A walk that keeps what every tensor held before and after its pruning."""
-
-    def __init__(self, trace: Trace, target: Any, composite: Composite, pruning: Pruning | None) -> None:
-        super().__init__(trace, target, composite, pruning, set(), ledger=False)
-        self.before: dict[int, Tensor] = {}
-        self.after: dict[int, Tensor] = {}
-
-    def collect(self, value: Value) -> Tensor | None:
-        before = self.relevance.get(id(value))
-        after: Tensor | None = super().collect(value)
-        if before is not None and after is not None:
-            self.before[id(value)], self.after[id(value)] = before, after
-        return after
-
-
-class _ReplayingWalk(Walk):
-    """A part of a recorded walk again, with other relevance: every tensor is cut and scaled as it was."""
-
-    def __init__(self, recorded: _RecordingWalk) -> None:
-        super().__init__(recorded.trace, None, recorded.composite, None, set(), ledger=False)
-        self.recorded = recorded
-        self.relevance = {}
-
-    def send(self, relevance: Tensor, upper: Value, lower: Value) -> Tensor:
-        """What `relevance` at `upper`, after its pruning, becomes at `lower`, after its pruning."""
-        self.relevance = {id(upper): relevance}
-        self.untouched = id(upper)
-        for op in reversed(self.recorded.start.ops):
-            if any(output is lower for output in op.outputs):
-                break
-            given = [self.collect(value) for value in op.outputs]
-            if any(r is not None for r in given):
-                self.hand_down(op, given)
-        arrived = self.collect(lower)
-        return torch.zeros_like(lower.data) if arrived is None else arrived
-
-    def collect(self, value: Value) -> Tensor | None:
-        relevance = self.relevance.pop(id(value), None)
-        if relevance is None or id(value) == self.untouched:
-            return relevance
-        before, after = self.recorded.before[id(value)], self.recorded.after[id(value)]
-        if before is after:
-            return relevance
-        # What pruning did to each neuron, as a factor: 0 where it was cut, λ where it was scaled.
-        return relevance * torch.where(before == 0, torch.zeros_like(before), after / before.where(before != 0, 1.0))
 
 
 def _chosen_passages(trace: Trace, products: str | None, layers: Sequence[str] | None, count: int) -> list[Value]:
@@ -244,7 +196,7 @@ def _chosen_passages(trace: Trace, products: str | None, layers: Sequence[str] |
     return [found[place] for place in places]
 
 
-def _level(value: Value, explained: _RecordingWalk, plain: _RecordingWalk, nodes: int, pruned: int) -> Level:
+def _level(value: Value, explained: RecordingWalk, plain: RecordingWalk, nodes: int, pruned: int) -> Level:
     reader = _reader(value)
     relevance = _by_channel(explained.after[id(value)][0], reader)
     unpruned = _by_channel(plain.after[id(value)][0], reader)
@@ -254,7 +206,7 @@ def _level(value: Value, explained: _RecordingWalk, plain: _RecordingWalk, nodes
     return Level(_name(value), relevance, unpruned, tuple(order[:nodes]), tuple(lost[:pruned]))
 
 
-def _handed(walk: _RecordingWalk, upper: Value, lower: Value, channels: Sequence[int]) -> Tensor:
+def _handed(walk: RecordingWalk, upper: Value, lower: Value, channels: Sequence[int]) -> Tensor:
     """What each of these channels of one level hands to every channel of the next, (channels, channels
     below).
     """
@@ -264,7 +216,8 @@ def _handed(walk: _RecordingWalk, upper: Value, lower: Value, channels: Sequence
     for channel in channels:
         alone = torch.zeros_like(relevance)
         alone.select(axis, channel).copy_(relevance.select(axis, channel))
-        arrived = _ReplayingWalk(walk).send(alone, upper, lower)
+        (arrived,) = HeldWalk(walk).send(alone, upper, [lower])
+        arrived = torch.zeros_like(lower.data) if arrived is None else arrived
         rows.append(_rows(_by_channel(arrived[0], _reader(lower))).sum(1))
     width = lower.shape[_channel_axis(_reader(lower), len(lower.shape))]
     return torch.stack(rows) if rows else torch.zeros(0, width)

@@ -1,0 +1,76 @@
+"""The tape once more with some values changed: what would the model have said, had these neurons been silent?
+
+Everything above a change is recomputed, as the model would have; what lies below comes from the tape. What the model
+looked up or compared in the recorded pass (indices, masks of truth values, Python numbers) stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from .trace import Trace
+from .values import Op, Value, replaced, tensors_in
+
+Change = Callable[[Tensor], Tensor]
+
+
+def replay(ops: Sequence[Op], wanted: Sequence[Value], changes: Mapping[int, Change]) -> list[Tensor]:
+    """The tensors of `wanted`, with `changes` made to values, by their id: each is recomputed from what lies below it,
+    then changed, for all of its readers.
+    """
+    affected = _affected(ops, wanted, changes)
+    unread = {id(value): 0 for op in affected for value in op.inputs}
+    for op in affected:
+        for value in op.inputs:
+            unread[id(value)] += 1
+    kept, now = {id(value) for value in wanted}, dict[int, Tensor]()
+
+    def arrive(value: Value, tensor: Tensor) -> Tensor:
+        change = changes.get(id(value))
+        now[id(value)] = tensor if change is None else change(tensor)
+        return now[id(value)]
+
+    def tensor_of(value: Value) -> Tensor:
+        return now[id(value)] if id(value) in now else arrive(value, value.data)
+
+    for op in affected:
+        results = op.outputs_from([tensor_of(value) for value in op.inputs])
+        for value, tensor in zip(op.outputs, results, strict=True):
+            arrive(value, tensor)
+        for value in op.inputs:  # let go of what nobody reads any more
+            unread[id(value)] -= 1
+            if not unread[id(value)] and id(value) not in kept:
+                del now[id(value)]
+    return [tensor_of(value) for value in wanted]
+
+
+def replayed(trace: Trace, structure: Any, changes: Mapping[int, Change]) -> Any:
+    """`trace.output` or `trace.returned` as the pass would have ended with these changes."""
+    values = [trace.value_of(tensor) for tensor in tensors_in(structure)]
+    found = replay(trace.ops, [value for value in values if value is not None], changes)
+    tensors = iter(found)
+    fresh = iter([None if value is None else next(tensors) for value in values])
+
+    def renewed(tensor: Tensor) -> Tensor:
+        changed = next(fresh)
+        return tensor if changed is None else changed
+
+    return replaced(structure, renewed, of=Tensor)
+
+
+def _affected(ops: Sequence[Op], wanted: Sequence[Value], changes: Mapping[int, Change]) -> list[Op]:
+    """The operations between the changes and what is wanted, in order of execution."""
+    changed, above = set(changes), []
+    for op in ops:
+        if any(id(value) in changed for value in op.inputs):
+            above.append(op)
+            changed.update(id(value) for value in op.outputs)
+    needed, found = {id(value) for value in wanted}, []
+    for op in reversed(above):
+        if any(id(value) in needed for value in op.outputs):
+            found.append(op)
+            needed.update(id(value) for value in op.inputs)
+    return found[::-1]
