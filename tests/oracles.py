@@ -611,9 +611,9 @@ def mass(row: dict[str, Any], side: str) -> float:
 
 
 def lost(row: dict[str, Any]) -> float:
-    """What a ledger row says did not go down: absorbed, taken by a softmax, dropped, less what was created."""
+    """What a ledger row says did not go down: absorbed, taken by a softmax, dropped, withheld, less what is new."""
     taken = row["absorbed_bias"] + row["absorbed_constant"] + row["absorbed_epsilon"] + row["softmax"] + row["dropped"]
-    return taken - row["created"]
+    return taken + row["withheld"] - row["created"]
 
 
 def ledger_gaps(explanation: Any, scores: Tensor) -> tuple[float, float]:

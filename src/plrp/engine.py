@@ -45,12 +45,24 @@ def choice() -> Callable[[], AbstractContextManager[None]]:
 
 
 def choose_walk(
-    trace: Trace, target: Any, composite: Composite, pruning: Pruning | None, wanted: set[str], ledger: bool
-) -> Walk:
-    """The walk of one explanation."""
+    trace: Trace,
+    target: Any,
+    composite: Composite,
+    pruning: Pruning | None,
+    wanted: set[str],
+    ledger: bool,
+    overlay: type[Walk] = Walk,
+    **more: Any,
+) -> Any:
+    """The walk of one explanation; `overlay`: a walk whose steps are laid over it, which takes what is `more`."""
     fast = _fast("walk", trace)
-    kind = Walk if fast is None else fast.FastWalk
-    return kind(trace, target, composite, pruning, wanted, ledger)
+    kind = overlay if fast is None else _laid_over(overlay, fast.FastWalk)
+    return kind(trace, target, composite, pruning, wanted, ledger, **more)
+
+
+def _laid_over(overlay: type[Walk], walk: type[Walk]) -> type[Walk]:
+    """A walk with the steps of an overlay on top: each calls `super()` for the step below."""
+    return walk if overlay is Walk else type(f"{overlay.__name__}Over{walk.__name__}", (overlay, walk), {})
 
 
 def walked_together(trace: Trace, prunings: Sequence[Pruning | None]) -> Iterator[list[Pruning | None]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from .composites import Composite, names, resolve
+from .conditions import Condition, ConditionedWalk, checked, in_words, storable, survey
 from .engine import choice, choose_walk, stacked_walk, walked_together
 from .errors import TraceError, UnsupportedOperation
-from .health import Health, Problem, Scale, alarm, bound_for, examine, mass_of, verdicts
+from .health import VANISHED, Health, Problem, Scale, alarm, bound_for, examine, mass_of, verdicts
 from .ledger import Ledger, conservation
 from .pieces import joined_structure, pieces
 from .pruning import Pruning
@@ -82,7 +83,8 @@ class Explanation:
     - `score`: the explained score per sample, the relevance that was handed down;
     - `layers`: the (pruned) relevance at the input of each conv and linear layer by name, if it was asked for;
     - `ledger`: where the mass went, one record per entry of the tape and sample;
-    - `health`: whether to believe it: how far relevance grew on the way, how much of the score arrived.
+    - `health`: whether to believe it: how far relevance grew on the way, how much of the score arrived;
+    - `condition`, `only_through`: what was let pass, None where all was.
     """
 
     relevance: Any
@@ -93,6 +95,8 @@ class Explanation:
     head: str | None
     composite: Composite
     pruning: Pruning | None
+    condition: Condition | None = None
+    only_through: bool = False
     _ledger: Ledger | None = field(default=None, repr=False)
     _recompute: Callable[[Sequence[str]], Explanation] | None = field(default=None, repr=False)
     _trace_sample: Callable[[int], tuple[Trace, int]] | None = field(default=None, repr=False)
@@ -205,6 +209,8 @@ class Explanation:
         if isinstance(self.target, Tensor) and batch:
             shown = [f"{int(c)} ({float(s):.4g})" for c, s in zip(self.target[:8], self.score[:8], strict=True)]
             lines.append("target (score): " + ", ".join(shown) + (" …" if batch > 8 else ""))
+        if self.condition is not None:
+            lines.append(f"only what passes {in_words(self.condition)}{', and nothing around it' * self.only_through}")
         if self.head:
             lines.append(f"relevance starts before the model's final {self.head}")
         lines.append(repr(self.health))
@@ -219,7 +225,8 @@ class Explanation:
         return f"<p>{escape(self._title()).replace(chr(10), '<br>')}</p>{self.booked._repr_html_()}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_recompute": None, "_trace_sample": None, "_ledger": self.booked}
+        forgotten = {"_recompute": None, "_trace_sample": None}
+        return {**self.__dict__, **forgotten, "_ledger": self.booked, "condition": storable(self.condition)}
 
 
 def explain(
@@ -233,6 +240,8 @@ def explain(
     micro_batch: int | None = None,
     samples: int | None = 0,
     rules: Mapping[Any, Any] | None = None,
+    condition: Condition | None = None,
+    only_through: bool = False,
 ) -> Explanation:
     """Explain a model's prediction: how much each input feature contributed to a score.
 
@@ -249,7 +258,11 @@ def explain(
       the same: no sample's explanation depends on the others;
     - `samples`: None for a model without a batch axis (a graph of nodes, say): one explanation of the whole, of a score
       that `target` gives by an index into the output or a callable;
-    - `rules`: your own rules for operations, by function, class of modules or entry of the tape, see `plrp.rules_for`.
+    - `rules`: your own rules for operations, by function, class of modules or entry of the tape, see `plrp.rules_for`;
+    - `condition`: what may pass the outputs of some layers, such as `{"layer3.0.conv2": [12, 40]}`: channels (whole
+      numbers), positions (tuples), a boolean mask, or a callable (activation, gradient of the score, relevance) → mask.
+      Several layers all apply. With a pruning, neurons keep the factors they have without the condition;
+    - `only_through`: drop relevance that goes around a conditioned layer, over a skip.
 
     >>> import torch, plrp
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
@@ -258,18 +271,23 @@ def explain(
     """
 
     target, chosen = snapshot(target), resolve(composite, tensors_in(inputs))
+    condition = checked(condition)
     check_samples(samples)
     if samples is None and micro_batch is not None:
         raise ValueError("micro_batch cuts a batch into pieces; with samples=None there is no batch: leave it out.")
     parts = [(inputs, target)] if micro_batch is None else pieces(inputs, target, micro_batch)
 
-    def explain_piece(given: Any, target: Any, layers: bool | Sequence[str], ledger: bool) -> Explanation:
+    def explain_piece(number: int, given: Any, target: Any, layers: bool | Sequence[str], ledger: bool) -> Explanation:
         verify(model, given, samples=samples)
         recorded = record(model, given, frugal=not chosen.needs_outputs, samples=samples)
         by_tape = resolve(composite, tensors_in(inputs), recorded)
         found = supported(recorded, by_tape.products)
-        found.forget_after_use()
-        return explain_trace(found, target=target, composite=by_tape, pruning=pruning, layers=layers, ledger=ledger)
+        options: dict[str, Any] = {"target": target, "composite": by_tape, "pruning": pruning, "layers": layers}
+        if condition is None:
+            found.forget_after_use()
+            return explain_trace(found, **options, ledger=ledger)
+        part = None if micro_batch is None else slice(number * micro_batch, (number + 1) * micro_batch)
+        return explain_trace(found, **options, ledger=ledger, condition=condition, only_through=only_through, part=part)
 
     same_walk = choice()
     with rules_for(rules or {}):
@@ -290,7 +308,7 @@ def explain(
 
     def run(layers: bool | Sequence[str], ledger: bool) -> Explanation:
         with same_walk(), alone(same_rules):
-            found = [explain_piece(*part, layers, ledger) for part in parts]
+            found = [explain_piece(number, *part, layers, ledger) for number, part in enumerate(parts)]
         whole = joined(found, recompute=lambda layers: run(layers, ledger=True))
         whole._trace_sample = trace_sample
         return whole
@@ -323,7 +341,9 @@ def joined(found: Sequence[Explanation], recompute: Callable[[Sequence[str]], Ex
         head=first.head,
         composite=first.composite,
         pruning=first.pruning,
-        _scale=Scale(torch.cat(firsts) if len(firsts) == len(found) else None, first._scale.bound),
+        condition=first.condition,
+        only_through=first.only_through,
+        _scale=replace(first._scale, first=torch.cat(firsts) if len(firsts) == len(found) else None),
         _ledger=Ledger.joined(ledgers) if ledgers else None,
         _recompute=recompute,
     )
@@ -337,16 +357,25 @@ def explain_trace(
     pruning: Pruning | None,
     layers: bool | Sequence[str],
     ledger: bool = False,
+    condition: Condition | None = None,
+    only_through: bool = False,
+    part: slice | None = None,
 ) -> Explanation:
-    """Explain a recorded forward pass."""
+    """Explain a recorded forward pass; `part`: the samples of a larger batch, whose masks a condition may hold."""
     chosen, target = resolve(composite, (value.data for value in trace.inputs), trace), snapshot(target)
     chosen.check(trace)
     check_pruning(pruning)
     trace.check_unchanged()
-    walk = choose_walk(trace, target, chosen, pruning, wanted_layers(trace, layers), ledger)
+    wanted, condition = wanted_layers(trace, layers), checked(condition, trace, only_through)
     with torch.inference_mode(False), torch.no_grad():
+        if condition is None:
+            walk = choose_walk(trace, target, chosen, pruning, wanted, ledger)
+        else:
+            seen = survey(trace, target, chosen, pruning, [condition])
+            passes = seen.passage(condition, only_through, part)
+            walk = choose_walk(trace, target, chosen, pruning, wanted, ledger, ConditionedWalk, passage=passes)
         relevance = walk.run()
-    return described(walk, relevance, walk.layers, pruning, target)
+    return described(walk, relevance, walk.layers, pruning, target, condition, only_through, part)
 
 
 def sweep_trace(
@@ -356,8 +385,12 @@ def sweep_trace(
     target: Any,
     composite: str | Composite,
     layers: bool | Sequence[str],
+    condition: Condition | Sequence[Condition] | None = None,
+    only_through: bool = False,
 ) -> Iterator[Explanation]:
-    """One explanation per pruning, in their order; the arguments are checked now, not when the first is asked for."""
+    """One explanation per pruning, in their order, and of each one per condition; the arguments are checked now, not
+    when the first is asked for.
+    """
     if prunings is None or isinstance(prunings, Pruning | int | float | str):
         raise TypeError(f"prunings is a list of plrp.Pruning, got one {type(prunings).__name__}: write sweep([…]).")
     prunings, target = list(prunings), snapshot(target)
@@ -370,6 +403,14 @@ def sweep_trace(
             pruning.plan(trace)  # refuses unknown layers
     if not callable(target):
         start(trace, target, torch.float32)
+    if condition is not None:
+        several = list(condition) if isinstance(condition, list | tuple) else [condition]
+        conditions = [one for given in several if (one := checked(given, trace, only_through)) is not None]
+        if len(conditions) < max(1, len(several)):
+            raise ValueError("condition is a dict or a list of them, one explanation each: there is an empty one.")
+        options: dict[str, Any] = {"target": target, "composite": chosen, "layers": layers}
+        return _sweep_conditions(trace, prunings, choice(), conditions, only_through, **options)
+    checked(condition, trace, only_through)
     groups = list(walked_together(trace, prunings))
     return _sweep(trace, groups, choice(), target=target, composite=chosen, layers=layers)
 
@@ -399,6 +440,21 @@ def _sweep(
             yield found.warned()
 
 
+def _sweep_conditions(
+    trace: Trace,
+    prunings: Sequence[Pruning | None],
+    same_walk: Callable[[], Any],
+    conditions: Sequence[Condition],
+    only_through: bool,
+    **options: Any,
+) -> Iterator[Explanation]:
+    for pruning in prunings:
+        for condition in conditions:
+            with same_walk():
+                found = explain_trace(trace, pruning=pruning, condition=condition, only_through=only_through, **options)
+            yield found.warned()
+
+
 def check_pruning(pruning: Any) -> None:
     """Refuse what is neither a pruning nor None."""
     if pruning is not None and not isinstance(pruning, Pruning):
@@ -424,7 +480,14 @@ def wanted_layers(found: Trace, layers: bool | Sequence[str]) -> set[str]:
 
 
 def described(
-    walk: Walk, relevance: Sequence[Tensor], layers: dict[str, Tensor], pruning: Pruning | None, target: Any
+    walk: Walk,
+    relevance: Sequence[Tensor],
+    layers: dict[str, Tensor],
+    pruning: Pruning | None,
+    target: Any,
+    condition: Condition | None = None,
+    only_through: bool = False,
+    part: slice | None = None,
 ) -> Explanation:
     """What a walk found, for the user."""
     found, composite = walk.trace, walk.composite
@@ -433,6 +496,7 @@ def described(
 
     def recompute(layers: Sequence[str]) -> Explanation:
         options: dict[str, Any] = {"target": target, "composite": composite, "pruning": pruning, "layers": layers}
+        options |= {"condition": condition, "only_through": only_through, "part": part}
         with same_walk():
             return explain_trace(found, **options, ledger=True)
 
@@ -449,11 +513,13 @@ def described(
         head=found.head,
         composite=composite,
         pruning=pruning,
+        condition=condition,
+        only_through=only_through,
         _ledger=walk.ledger,
         _recompute=recompute,
         _trace_sample=lambda sample: (found, sample),
         _scattered=frozenset(walk.scattered),
-        _scale=Scale(walk.first_mass, bound_for(walk.epsilon_layers)),
+        _scale=Scale(walk.first_mass, bound_for(walk.epsilon_layers), VANISHED if condition is None else 0.0),
         _whole=found.samples is None,
     )
 

@@ -49,11 +49,13 @@ class Problem(Enum):
 @dataclass(frozen=True)
 class Scale:
     """What growth is measured against: `first`, the ‖R‖₁ that the network's last layer handed down, (batch,), and how
-    far it may grow: `bound` times the larger of it and |score|.
+    far it may grow: `bound` times the larger of it and |score|; `least`: the share of |score| that is to arrive, 0
+    where a condition may withhold any.
     """
 
     first: Tensor | None = None
     bound: float = EXPLODED_EPSILON
+    least: float = VANISHED
 
 
 def bound_for(epsilon_layers: int) -> float:
@@ -68,17 +70,20 @@ def verdicts(score: Tensor, scale: Scale, mass: Tensor) -> list[Problem | None]:
     """
     firsts = [0.0] * len(score) if scale.first is None else scale.first.tolist()
     given = zip(score.tolist(), firsts, mass.tolist(), strict=True)
-    return [_verdict(abs(score), scale.bound * max(abs(score), first), mass) for score, first, mass in given]
+    return [
+        _verdict(abs(score), scale.bound * max(abs(score), first), scale.least * abs(score), mass)
+        for score, first, mass in given
+    ]
 
 
-def _verdict(score: float, most: float, mass: float) -> Problem | None:
+def _verdict(score: float, most: float, least: float, mass: float) -> Problem | None:
     if not (math.isfinite(score) and math.isfinite(mass)):
         return Problem.NOT_FINITE
     if score == 0:
         return Problem.NO_SCORE
     if mass > most:
         return Problem.EXPLODED
-    return Problem.VANISHED if mass < VANISHED * score else None
+    return Problem.VANISHED if mass < least else None
 
 
 def mass_of(inputs: Sequence[Tensor]) -> Tensor:
@@ -94,9 +99,9 @@ class Health:
     - `amplification`: the largest ‖R‖₁ on the way over |score|; `grew_at`: below the last layer, the entry at which the
       largest ‖R‖₁ so far grew by the largest factor;
     - `mass_at_input`: ‖R‖₁ of the input over |score|;
-    - `reached`: Σ R of the input over the score. `to_bias`, `to_constants`, `to_epsilon`, `to_softmax`, `dropped` and
-      `created` are shares of the score too: reached + to_bias + to_constants + to_epsilon + to_softmax + dropped −
-      created = 1;
+    - `reached`: Σ R of the input over the score. `to_bias`, `to_constants`, `to_epsilon`, `to_softmax`, `dropped`,
+      `withheld` (by a condition) and `created` are shares of the score too: reached + to_bias + to_constants +
+      to_epsilon + to_softmax + dropped + withheld − created = 1;
     - `zeros`: the share of the input's features that hold no relevance;
     - `cut`: the share of the pruned tensors in which anything was cut, and `tied`: the largest share of a tensor's
       survivors (of one sign) that equal neurons at the cut hold, which stay or go together; NaN without pruning;
@@ -114,6 +119,7 @@ class Health:
     to_epsilon: Tensor
     to_softmax: Tensor
     dropped: Tensor
+    withheld: Tensor
     created: Tensor
     zeros: Tensor
     cut: Tensor
@@ -177,9 +183,10 @@ class Health:
 
     def _arrived(self) -> str:
         """Where the score went, on average over the samples."""
-        shares = {**self._takers(), "dropped": self.dropped}
+        lost = {"dropped": self.dropped, "withheld": self.withheld}
+        shares = {**self._takers(), **lost}
         rest = [
-            f"{float(v.mean()):.0%} {'to ' * (k != 'dropped')}{k}"
+            f"{float(v.mean()):.0%} {'to ' * (k not in lost)}{k}"
             for k, v in shares.items()
             if round(float(v.mean()), 2)
         ]
@@ -192,7 +199,7 @@ class Health:
     def _note(self) -> str:
         """What is no fault, but should be known: that nothing could be pruned."""
         stuck = int((self.cut == 0).sum())
-        if not stuck or not _prunes(self.pruning):
+        if not stuck or not _prunes(self.pruning) or bool(self.withheld.any()):
             return ""
         why = (
             "equal neurons stay or go together" if bool((self.tied > 0).any()) else "no share of the mass is that small"
@@ -227,6 +234,7 @@ def examine(score: Tensor, scale: Scale, inputs: Sequence[Tensor], ledger: Ledge
         to_epsilon=of_score(ledger.total("absorbed_epsilon")),
         to_softmax=of_score(ledger.total("softmax")),
         dropped=of_score(ledger.total("dropped")),
+        withheld=of_score(ledger.total("withheld")),
         created=of_score(ledger.total("created")),
         zeros=(rows == 0).double().mean(1),
         cut=cut,

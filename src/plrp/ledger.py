@@ -19,6 +19,7 @@ BOOKED = {
     "softmax": -1,
     "created": 1,
     "dropped": -1,
+    "withheld": -1,
 }
 SUMS = ("cancellation", "amplification")
 PRUNED = (
@@ -45,13 +46,14 @@ class Booking:
         self.softmax: Any = 0.0  # what the softmax rule takes, or gives where it is negative
         self.created: Any = 0.0
         self.dropped: Any = 0.0
+        self.withheld: Any = 0.0  # what a condition does not let pass
         self.cancellation: Any = None  # at a sum a + b: Σ(|a| + |b|) / Σ|a + b|
         self.amplification: Any = None  # and Σ(|R_a| + |R_b|) / Σ|R|
 
     @property
     def booked(self) -> tuple[Any, ...]:
         """The columns of `BOOKED`."""
-        return self.bias, self.constant, self.epsilon, self.softmax, self.created, self.dropped
+        return self.bias, self.constant, self.epsilon, self.softmax, self.created, self.dropped, self.withheld
 
     @property
     def touched(self) -> bool:
@@ -62,7 +64,7 @@ class Booking:
 def conservation(score: Tensor, inputs: Sequence[Tensor], ledger: Ledger) -> Tensor:
     """How far mass is from being conserved, per sample, relative to the largest ‖R‖₁ on the way.
 
-    |score − Σ R_input − Σ absorbed − Σ softmax − Σ dropped + Σ created|, summed in float64.
+    |score − Σ R_input − Σ absorbed − Σ softmax − Σ dropped − Σ withheld + Σ created|, summed in float64.
     """
     missing = score.double().cpu()
     largest = torch.maximum(ledger.largest_mass().cpu(), missing.abs())
@@ -78,9 +80,10 @@ def conservation(score: Tensor, inputs: Sequence[Tensor], ledger: Ledger) -> Ten
 class Ledger(Sequence[dict[str, Any]]):
     """One record per entry of the tape that moves mass and per sample, made when it is read.
 
-    In every record: mass in = mass out + absorbed_bias + absorbed_constant + absorbed_epsilon + softmax + dropped −
-    created, where mass is positive minus negative part. Over all records of a sample: score = Σ input relevance +
-    Σ absorbed + Σ softmax + Σ dropped − Σ created. `cancellation` and `amplification` are those of sums.
+    In every record: mass in = mass out + absorbed_bias + absorbed_constant + absorbed_epsilon + softmax + dropped +
+    withheld − created, where mass is positive minus negative part. Over all records of a sample: score = Σ input
+    relevance + Σ absorbed + Σ softmax + Σ dropped + Σ withheld − Σ created. `cancellation` and `amplification` are
+    those of sums.
     """
 
     def __init__(self, batch: int) -> None:
@@ -124,7 +127,7 @@ class Ledger(Sequence[dict[str, Any]]):
 
     def column(self, name: str) -> list[Tensor]:
         """One booked column of all entries, each (batch,)."""
-        return [torch.as_tensor(row[name], dtype=torch.float64).expand(self.batch) for row in self._rows]
+        return [torch.as_tensor(row.get(name, 0.0), dtype=torch.float64).expand(self.batch) for row in self._rows]
 
     def total(self, name: str) -> Tensor:
         """One booked column summed over all entries, (batch,)."""
@@ -187,6 +190,7 @@ class Ledger(Sequence[dict[str, Any]]):
             net_in = numbers["mass_in_positive"] - numbers["mass_in_negative"]
             net_out = numbers["mass_out_positive"] - numbers["mass_out_negative"]
             lost = numbers["absorbed_epsilon"] + numbers["softmax"] + numbers["dropped"] - numbers["created"]
+            lost += numbers.get("withheld", 0.0)
             cut = ("", "")
             if row["neurons_before"] is not None:
                 cut = (

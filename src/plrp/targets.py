@@ -22,6 +22,7 @@ class Start:
 
     value: Value
     relevance: Tensor
+    seed: Tensor  # the gradient of the score with respect to the value
     score: Tensor
     target: Any
     ops: list[Op]  # the tape, with what a callable target computed at its end
@@ -56,7 +57,9 @@ def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
     relevance = torch.zeros_like(value.data, dtype=dtype)
     score = value.data[index].to(dtype)
     relevance[index] = score
-    return Start(value, relevance, score.reshape(trace.batch), chosen, trace.ops)
+    seed = torch.zeros_like(relevance)
+    seed[index] = 1.0
+    return Start(value, relevance, seed, score.reshape(trace.batch), chosen, trace.ops)
 
 
 def _example(output: Any) -> str:
@@ -227,4 +230,4 @@ def _from_callable(trace: Trace, target: Callable[[Any], Any], dtype: torch.dtyp
         if op.family is Family.UNSUPPORTED:
             raise unsupported(op, ops)
     relevance = value.data.to(dtype, copy=True)
-    return Start(value, relevance, relevance.reshape(trace.batch).clone(), target, ops)
+    return Start(value, relevance, torch.ones_like(relevance), relevance.reshape(trace.batch).clone(), target, ops)

@@ -116,11 +116,14 @@ class Trace:
         composite: str | plrp.Composite = "auto",
         pruning: plrp.Pruning | None = None,
         layers: bool | Sequence[str] = False,
+        condition: plrp.conditions.Condition | None = None,
+        only_through: bool = False,
     ) -> plrp.Explanation:
         """Explain this forward pass; see `plrp.explain`. May be called any number of times."""
         import plrp
 
         options: dict[str, Any] = {"target": target, "composite": composite, "pruning": pruning, "layers": layers}
+        options |= {"condition": condition, "only_through": only_through}
         return plrp.explanation.explain_trace(self, **options).warned()
 
     def sweep(
@@ -130,15 +133,20 @@ class Trace:
         target: Any = None,
         composite: str | plrp.Composite = "auto",
         layers: bool | Sequence[str] = False,
+        condition: plrp.conditions.Condition | Sequence[plrp.conditions.Condition] | None = None,
+        only_through: bool = False,
     ) -> Iterator[plrp.Explanation]:
         """Explain with one pruning after the other; what does not depend on relevance is computed once.
 
-        Prunings that leave few neurons are walked several at a time. Wrong arguments are refused here, before the
-        first explanation is asked for.
+        Prunings that leave few neurons are walked several at a time. A list of conditions gives an explanation for
+        each of them, of every pruning (`[None]`: of plain LRP), many in one walk. Wrong arguments are refused here,
+        before the first explanation is asked for.
         """
         import plrp
 
-        return plrp.explanation.sweep_trace(self, prunings, target=target, composite=composite, layers=layers)
+        options: dict[str, Any] = {"target": target, "composite": composite, "layers": layers}
+        options |= {"condition": condition, "only_through": only_through}
+        return plrp.explanation.sweep_trace(self, prunings, **options)
 
     def rows(self, composite: str | plrp.Composite = "auto") -> list[tuple[str, str, str, str]]:
         """The tape as a table: layer, operation, output shape, rule."""

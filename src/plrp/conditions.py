@@ -1,0 +1,388 @@
+"""What relevance may pass: conditions on layers, as in concept relevance propagation (Achtibat et al. 2022).
+
+Of the relevance at a conditioned layer's output only what a mask lets through is handed down. A walk is linear in the
+relevance it starts from, so the explanations under a partition of a layer's channels add up to the one without a
+condition. Pruning is not linear: under a condition the factor r̂_j / r_j of every neuron is that of the walk without
+the condition, held fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .composites import Composite
+from .engine import choose_walk
+from .ledger import Booking, signed_mass
+from .passing import transposed
+from .pruning import Arrived, Pruning, Site
+from .spelling import nearest
+from .tape.samples import Samples
+from .tape.trace import Trace
+from .tape.values import Op, Value, reached
+from .targets import Start, snapshot, start
+from .walk import Walk
+
+Condition = Mapping[str, Any]
+"""By layer: channels, positions (tuples), a boolean mask, or a callable (activation, gradient, relevance) → mask."""
+
+
+@dataclass
+class Mask:
+    """What passes at one layer's output: `keep` is boolean and broadcasts against it."""
+
+    name: str  # of the layer
+    value: Value
+    keep: Tensor
+    label: str  # what passes, in words
+
+
+@dataclass
+class Passage:
+    """What may pass on a walk: a mask by the id of its value, and by that of a pruned tensor each neuron's factor."""
+
+    masks: dict[int, Mask]
+    factors: dict[int, Tensor] = field(default_factory=dict)
+    only_through: bool = False
+
+
+# --- what the user says -----------------------------------------------------------------------------------------------
+
+
+def checked(condition: Any, trace: Trace | None = None, only_through: bool = False) -> dict[str, Any] | None:
+    """A condition as it is now, its layers known to the trace; what it says of them is checked by `mask_of`."""
+    if condition is None:
+        if only_through:
+            raise ValueError("only_through needs a condition: name the layer to go through.")
+        return None
+    if not isinstance(condition, Mapping):
+        hint = ": Trace.sweep takes several conditions at once" if isinstance(condition, list | tuple) else ""
+        raise TypeError(
+            "condition is a dict from layers to what may pass there, such as {'layer3.0.conv2': [12, 40]}, got "
+            f"{type(condition).__name__}{hint}."
+        )
+    if not condition:
+        raise ValueError("condition names no layer: name one, such as {'layer3.0.conv2': [12, 40]}, or leave it out.")
+    names = list(condition) if trace is None else [op.name for op in trace.layers]
+    for name in condition:
+        if name not in names:
+            known = trace is not None and any(op.name == name for op in trace.ops)
+            what = f"'{name}' is no conv or linear layer" if known else f"The model has no layer '{name}'"
+            raise ValueError(f"{what}: conditions hold at the outputs of such layers{nearest(name, names)}.")
+    return {name: list(w) if isinstance(w, Iterator) else snapshot(w) for name, w in condition.items()}
+
+
+def in_words(condition: Condition) -> str:
+    """A condition in words."""
+    return ", ".join(f"{name} ({_label(wanted)})" for name, wanted in condition.items())
+
+
+def storable(condition: Condition | None) -> Condition | None:
+    """The condition without its callables, which cannot be stored: their names are."""
+    if condition is None:
+        return None
+    return {name: _label(wanted) if callable(wanted) else wanted for name, wanted in condition.items()}
+
+
+def _label(wanted: Any) -> str:
+    if callable(wanted):
+        name = getattr(wanted, "__name__", type(wanted).__name__)
+        return "a callable" if name == "<lambda>" else name
+    if isinstance(wanted, str):  # of a stored explanation
+        return wanted
+    items = wanted.tolist() if isinstance(wanted, Tensor | np.ndarray) else wanted
+    items = list(items) if isinstance(items, Iterable) else [items]
+    if isinstance(items[0], bool | list):
+        return "a mask"
+    what = "positions" if isinstance(items[0], tuple) else "channels"
+    return f"{what} {', '.join(map(str, items[:6]))}{' …' * (len(items) > 6)}"
+
+
+def channel_axis(op: Op) -> int:
+    """The axis of the channels in a layer's output: the one before the plane of a convolution, else the last."""
+    assert op.map is not None
+    dims = len(op.output.shape)
+    axis = op.map.channel_axis(dims)
+    return dims - 1 if axis is None else axis
+
+
+def mask_of(op: Op, wanted: Any, part: slice | None = None) -> Tensor:
+    """What passes at a layer's output, boolean; `part`: the samples of a larger batch that are explained."""
+    if isinstance(wanted, str):
+        raise TypeError(f"condition['{op.name}'] is text: give channels, positions, a boolean mask or a callable.")
+    if not isinstance(wanted, Tensor):
+        wanted = [wanted] if hasattr(wanted, "__index__") and not isinstance(wanted, bool) else wanted
+        items = list(wanted) if isinstance(wanted, Iterable) else None
+        if items is None:
+            raise TypeError(
+                f"condition['{op.name}'] is a {type(wanted).__name__}: give channels, positions, a boolean mask or a "
+                "callable."
+            )
+        if items and all(isinstance(one, tuple) for one in items):
+            return _of_positions(op, items)
+        try:
+            wanted = torch.as_tensor(np.asarray(items))
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"condition['{op.name}'] mixes channels (whole numbers) with something else: give either channels, "
+                "or positions (tuples), or a boolean mask."
+            ) from None
+    if wanted.numel() == 0:
+        raise ValueError(
+            f"condition['{op.name}'] is empty, so that nothing passes '{op.name}': name a channel. (To see what goes "
+            "around a layer, give a mask of False.)"
+        )
+    if wanted.dtype == torch.bool:
+        return _of_mask(op, wanted, part)
+    if wanted.is_floating_point() or wanted.is_complex():
+        raise TypeError(
+            f"condition['{op.name}'] holds {wanted.dtype} values: a mask is boolean, channels are integers."
+        )
+    if wanted.dim() > 1:
+        raise ValueError(
+            f"condition['{op.name}'] has shape {tuple(wanted.shape)}: channels are one list, a mask is boolean."
+        )
+    return _of_channels(op, wanted.flatten().tolist())
+
+
+def _of_channels(op: Op, channels: Sequence[int]) -> Tensor:
+    axis = channel_axis(op)
+    size = op.output.shape[axis]
+    for channel in channels:
+        if not -size <= channel < size:
+            raise ValueError(f"There is no channel {channel} in '{op.name}': it has {size}, 0…{size - 1}.")
+    keep = torch.zeros(size, dtype=torch.bool, device=op.output.data.device)
+    keep[list(channels)] = True
+    return keep.view(-1, *(1,) * (len(op.output.shape) - axis - 1))
+
+
+def _of_positions(op: Op, positions: Sequence[tuple[int, ...]]) -> Tensor:
+    shape, samples, channels = op.output.shape, op.output.samples, channel_axis(op)
+    apart = samples.whole or samples.ids is None
+    axes = [a for a in range(len(shape)) if a != channels and (samples.whole or a != samples.axis)]
+    if not apart or not axes:
+        raise ValueError(
+            f"The output of '{op.name}', {tuple(shape)}, has no positions beside the batch and its channels: give "
+            "channels, or a boolean mask in its shape."
+        )
+    keep = torch.zeros(shape, dtype=torch.bool, device=op.output.data.device)
+    sizes = [shape[a] for a in axes]
+    for position in positions:
+        fits = len(position) == len(axes) and all(hasattr(i, "__index__") for i in position)
+        if not fits or not all(-n <= i < n for i, n in zip(position, sizes, strict=True)):
+            ranges = ", ".join(f"0…{n - 1}" for n in sizes)
+            raise ValueError(f"There is no position {position} in the output of '{op.name}': positions are ({ranges}).")
+        place: list[Any] = [slice(None)] * len(shape)
+        for axis, i in zip(axes, position, strict=True):
+            place[axis] = int(i)
+        keep[tuple(place)] = True
+    return keep
+
+
+def _of_mask(op: Op, mask: Tensor, part: slice | None) -> Tensor:
+    shape, axis = op.output.shape, channel_axis(op)
+    mask, given = mask.to(op.output.data.device), tuple(mask.shape)
+    if part is not None and mask.dim() == len(shape) > 1 and len(mask) > 1:
+        mask = mask[part]
+    if mask.dim() == 1:
+        mask = mask.view(-1, *(1,) * (len(shape) - axis - 1))
+    pairs = zip(reversed(mask.shape), reversed(shape), strict=False)
+    if len(given) not in (1, len(shape) - 1, len(shape)) or any(have not in (1, size) for have, size in pairs):
+        raise ValueError(
+            f"The mask of '{op.name}' has shape {given}: give one in the shape of the layer's output, {tuple(shape)}, "
+            f"in that of one sample, or a vector of its {shape[axis]} channels."
+        )
+    return mask
+
+
+# --- what a condition needs of the walk without it --------------------------------------------------------------------
+
+
+class SurveyWalk(Walk):
+    """A walk without a condition, which notes each neuron's factor r̂_j / r_j where relevance is pruned, and the
+    relevance of some layers' outputs.
+    """
+
+    def __init__(self, *arguments: Any, watched: set[int]) -> None:
+        super().__init__(*arguments)
+        self.watched, self.seen = watched, dict[int, Tensor]()
+        self.factors: dict[int, Tensor] = {}
+
+    def collect(self, value: Value) -> Any:
+        """As in `Walk`, noted where it is watched."""
+        relevance = super().collect(value)
+        if id(value) in self.watched and relevance is not None:
+            self.seen[id(value)] = self.tensor(relevance)
+        return relevance
+
+    def prune(self, relevance: Any, site: Site, arrived: Arrived | None, book: Booking) -> tuple[Any, dict[str, Any]]:
+        """As in `Walk`; the factors are noted."""
+        new, columns = super().prune(relevance, site, arrived, book)
+        self.factors[id(site.value)] = _factor(self.tensor(relevance), self.tensor(new), site.value.samples)
+        return new, columns
+
+
+def _factor(before: Tensor, after: Tensor, samples: Samples) -> Tensor:
+    """r̂_j / r_j; where r_j = 0, one in samples that were left as they are, else zero: such a neuron is not kept."""
+    untouched = (samples.rows(before) == samples.rows(after)).all(1)
+    empty = samples.spread(untouched.to(before.dtype), before.dim()).expand_as(before)
+    return torch.where(before == 0, empty, after / torch.where(before == 0, torch.ones_like(before), before))
+
+
+def gradients(start: Start, values: Sequence[Value]) -> dict[int, Tensor]:
+    """The gradient of the score with respect to some tensors of the tape, by the id of their values."""
+    wanted, found = {id(v) for v in values}, dict[int, Tensor]()
+    cotangents = {id(start.value): start.seed}
+    for op in reversed(start.ops):
+        given = [cotangents.pop(id(v), None) for v in op.outputs]
+        for value, cotangent in zip(op.outputs, given, strict=True):
+            if id(value) in wanted:
+                found[id(value)] = torch.zeros_like(value.data) if cotangent is None else cotangent.to(value.dtype)
+        if len(found) == len(wanted):
+            break
+        if all(c is None for c in given):
+            continue
+        for value, cotangent in zip(op.inputs, _pulled_back(op, given), strict=True):
+            if cotangent is not None:
+                before = cotangents.get(id(value))
+                cotangents[id(value)] = cotangent if before is None else before + cotangent
+    return found
+
+
+def _pulled_back(op: Op, given: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Jᵀ of an operation, for its inputs that are real numbers."""
+    if op.map is not None:
+        assert given[0] is not None
+        dtype = op.map.dtype
+        return [op.map.transpose(given[0].to(dtype), op.map.weight, op.inputs[0].data.to(dtype))]
+    real = [v for v in op.inputs if v.dtype.is_floating_point]
+    handed = iter(transposed(op, given, real[0].dtype, real) if real else ())
+    return [next(handed) if v.dtype.is_floating_point else None for v in op.inputs]
+
+
+@dataclass
+class Survey:
+    """What conditions need of the explanation without them, by the ids of values."""
+
+    trace: Trace
+    alive: set[int]  # the operations that relevance reaches
+    factors: dict[int, Tensor] = field(default_factory=dict)
+    relevance: dict[int, Tensor] = field(default_factory=dict)
+    gradients: dict[int, Tensor] = field(default_factory=dict)
+
+    def passage(self, condition: Condition, only_through: bool, part: slice | None = None) -> Passage:
+        """What a condition lets pass; `part`: the samples of a larger batch that are explained."""
+        layers = {op.name: op for op in self.trace.layers}
+        found = Passage({}, self.factors, only_through)
+        for name, wanted in condition.items():
+            op = layers[name]
+            if id(op) not in self.alive:
+                raise ValueError(f"No relevance reaches layer '{name}' from this target: leave out its condition.")
+            keep = self._asked(op, wanted) if callable(wanted) else mask_of(op, wanted, part)
+            found.masks[id(op.output)] = Mask(name, op.output, keep, _label(wanted))
+        return found
+
+    def _asked(self, op: Op, wanted: Callable[..., Any]) -> Tensor:
+        """The mask that a callable gives; it may write into what it is given."""
+        x, key = op.output.data, id(op.output)
+        relevance = self.relevance.get(key, torch.zeros_like(x))
+        mask = wanted(x.clone(), self.gradients[key].clone(), relevance.clone())
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            kind = f"{mask.dtype} values" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
+            raise TypeError(
+                f"The callable for '{op.name}' returned {kind}: return a boolean tensor, such as gradient > 0."
+            )
+        return mask_of(op, mask)
+
+
+def survey(
+    trace: Trace, target: Any, composite: Composite, pruning: Pruning | None, conditions: Iterable[Condition]
+) -> Survey:
+    """Look at the explanation without conditions; pruning and callables need a walk of it."""
+    layers = {op.name: op for op in trace.layers}
+    asked = {name for condition in conditions for name, wanted in condition.items() if callable(wanted)}
+    watched = {id(layers[name].output): layers[name].output for name in asked}
+    if not asked and pruning is None:
+        begun, found = start(trace, target, torch.float32), Survey(trace, set())
+    else:
+        walk = choose_walk(trace, target, composite, pruning, set(), False, SurveyWalk, watched=set(watched))
+        walk.run()
+        begun = walk.start
+        slopes = gradients(begun, list(watched.values())) if asked else {}
+        found = Survey(trace, set(), walk.factors, walk.seen, slopes)
+    found.alive.update(id(op) for op in reached(begun.ops, [begun.value], composite.products))
+    return found
+
+
+# --- the walk under a condition ---------------------------------------------------------------------------------------
+
+
+class ConditionedWalk(Walk):
+    """A walk on which a conditioned layer hands down only what its mask lets through; pruning's factors are given."""
+
+    def __init__(self, *arguments: Any, passage: Passage) -> None:
+        super().__init__(*arguments)
+        self.passage = passage
+        self.redistributes = False  # the factors say it all
+        values = [*self.trace.inputs, *(v for op in self.start.ops for v in op.outputs)]
+        self.values = {id(v): v for v in values} if passage.only_through else {}
+
+    def collect(self, value: Value) -> Any:
+        """As in `Walk`; of a conditioned layer's output, what may pass."""
+        relevance = super().collect(value)
+        mask = self.passage.masks.get(id(value))
+        return relevance if mask is None else self.withhold(relevance, mask)
+
+    def withhold(self, relevance: Any, mask: Mask) -> Any:
+        """The relevance that the mask lets through. `only_through`: what waits below has gone around this layer."""
+        withheld = self.bypassing() if self.passage.only_through else []
+        passes = None
+        if relevance is not None:
+            whole = self.tensor(relevance)
+            passes = whole * mask.keep
+            withheld.append((whole * ~mask.keep, mask.value))
+        if self.ledger is not None and withheld:
+            self._write_withheld(mask, passes, withheld)
+        return passes
+
+    def _write_withheld(self, mask: Mask, passes: Tensor | None, withheld: Sequence[tuple[Any, Value]]) -> None:
+        assert self.ledger is not None
+        masses = [self.mass(r, value.samples) for r, value in withheld]
+        positive, negative = (sum(parts[1:], parts[0]) for parts in zip(*masses, strict=True))
+        nothing = torch.zeros_like(positive)
+        out = (nothing, nothing) if passes is None else self.mass(passes, mask.value.samples)
+        book = Booking()
+        book.withheld = positive - negative
+        into = out[0] + positive, out[1] + negative
+        self.masses[id(mask.value)] = out
+        self.ledger.add(layer=mask.name, op="condition", rule=mask.label, mass_in=into, mass_out=out, book=book)
+
+    def bypassing(self) -> list[tuple[Any, Value]]:
+        """All relevance that waits further down, taken away."""
+        waiting = [(r, self.values[key]) for key, r in self.relevance.items()]
+        self.relevance.clear()
+        self.masses.clear()
+        return waiting
+
+    def prune(self, relevance: Any, site: Site, arrived: Arrived | None, book: Booking) -> tuple[Any, dict[str, Any]]:
+        """Each neuron times its factor without the condition; what that takes or gives is booked."""
+        factor = self.passage.factors.get(id(site.value))
+        if factor is None:  # no relevance came here without the condition
+            return relevance, {}
+        before = self.tensor(relevance)
+        after = before * factor
+        if not book.active:
+            return after, {}
+        samples = site.value.samples
+        rows, cut = samples.rows(before), samples.rows(before * (factor == 0))
+        book.dropped = samples.sum(before - after)
+        masses = zip(signed_mass(cut), signed_mass(rows), strict=True)
+        shares = [gone / torch.where(mass > 0, mass, torch.ones_like(mass)) for gone, mass in masses]
+        counts = rows.count_nonzero(1), samples.rows(after).count_nonzero(1)
+        names = ("neurons_before", "neurons_after", "p_positive", "p_negative")
+        return after, dict(zip(names, (*counts, *shares), strict=True))
