@@ -32,7 +32,7 @@ STOREYS: tuple[tuple[str, ...], ...] = (
     ("tape",),
     ("ledger", "rules"),
     ("passing", "pruning", "composites", "targets"),
-    ("walk", "held"),
+    ("bookkeeping", "walk", "held"),
     ("fast",),
     ("engine",),
     ("pieces", "health", "conditions"),

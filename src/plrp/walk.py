@@ -1,7 +1,7 @@
 """Relevance on its way down the tape, from a score to the inputs: the plain walk.
 
-Every step is stated here once, on ordinary tensors. `plrp.fast` derives a walk from this one that takes some of the
-steps at less cost; nothing here knows of it.
+Every step is stated here once, on ordinary tensors. What is written down on the way stands in `bookkeeping.py`.
+`plrp.fast` derives a walk from this one that takes some of the steps at less cost; nothing here knows of it.
 """
 
 from __future__ import annotations
@@ -12,24 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .bookkeeping import Bookkeeper
 from .composites import Composite
-from .ledger import Booking, Ledger, Mass, signed_mass
+from .ledger import Booking
 from .passing import book_branch, book_unshared, epsilon_for, pass_on
 from .pruning import Arrived, Pruning, Site, prune
-from .rules import AlphaBeta, Branch, FirstPass, Flat, Gamma, Pass, Rule, WSquare, ZBox, ZPlus, quotient
+from .rules import Branch, FirstPass, Pass, Rule, quotient
 from .tape.maps import LinearMap
-from .tape.operations import Family
 from .tape.refusals import unsupported
 from .tape.samples import Samples
 from .tape.trace import Trace
 from .tape.values import Op, Value, reached, tensors_in
 from .targets import start
 
-GROW_LITTLE = (AlphaBeta, Flat, Gamma, Pass, WSquare, ZBox, ZPlus)
-"""Rules under which ‖R‖₁ grows little from layer to layer."""
 
-
-class Walk:
+class Walk(Bookkeeper):
     """One way of a relevance down the tape. `run` goes it; the four steps are
 
     - `prune`: thin the relevance of a tensor that conv or linear layers read;
@@ -41,34 +38,18 @@ class Walk:
     kind = "plain"  # walks of one kind share what they leave in the trace's memory
 
     def __init__(
-        self,
-        trace: Trace,
-        target: Any,
-        composite: Composite,
-        pruning: Pruning | None,
-        wanted: set[str],
-        ledger: bool,
+        self, trace: Trace, target: Any, composite: Composite, pruning: Pruning | None, wanted: set[str], ledger: bool
     ) -> None:
+        super().__init__(trace, wanted, ledger)
         self.trace, self.composite, self.pruning = trace, composite, pruning
         self.dtype = torch.float64 if _dtype(trace.output) == torch.float64 else torch.float32
         self.start = start(trace, target, self.dtype)
         self.sites = self._sites(pruning)
         if not ledger:  # nothing cut, nothing to write down
             self.sites = {key: site for key, site in self.sites.items() if site.cuts}
-        self.names = [op.name for op in trace.layers]  # read now: a tape that is used once is gone after the walk
-        self.wanted: dict[int, list[str]] = {}  # layers whose relevance the user wants, by the value they read
-        for op in trace.layers:
-            if op.name in wanted:
-                self.wanted.setdefault(id(op.inputs[0]), []).append(op.name)
-        self.layers: dict[str, Tensor] = {}
-        self.scattered: set[str] = set()  # layers whose samples do not lie side by side
-        self.ledger = Ledger(trace.batch) if ledger else None
-        self.relevance: dict[int, Any] = {id(self.start.value): self.start.relevance}
-        self.masses: dict[int, Mass] = {}
-        self.first_mass: Tensor | None = None  # ‖R‖₁ that the first layer on the way handed down, (batch,)
-        self.epsilon_layers = 0  # layers on the way under the ε-rule, or a rule of the user's
-        self.arrived: dict[int, Arrived] = {}
         self.redistributes = pruning is not None and pruning.redistribution != "lambda"
+        self.relevance: dict[int, Any] = {id(self.start.value): self.start.relevance}  # by the id of its value
+        self.arrived: dict[int, Arrived] = {}
 
     def _sites(self, pruning: Pruning | None) -> dict[int, Site]:
         """The tensors to prune: those with a reader that the score depends on."""
@@ -106,54 +87,42 @@ class Walk:
         site = self.sites.get(id(value))
         if site is not None:
             assert self.pruning is not None
-            unpruned, book = relevance, Booking(self.ledger is not None)
-            relevance, columns = self.prune(relevance, site, arrived, book)
-            if self.ledger is not None:
-                before = self._mass(value, unpruned)
-                after = self.masses[id(value)] = self.mass(relevance, value.samples)
-                masses = {"mass_in": before, "mass_out": after}
-                self.ledger.add(layer=site.name, op="prune", rule=self.pruning.label, **masses, book=book, **columns)
-        for name in self.wanted.get(id(value), ()):
-            self.layers[name] = self.tensor(relevance)
-            alone = value.samples.batch == 1 and value.shape[0] > 1  # one sample says nothing of how several would lie
-            if alone or not value.samples.in_order:
-                self.scattered.add(name)
+            book = self.booking()
+            pruned, columns = self.prune(relevance, site, arrived, book)
+            self.write_pruning(value, site.name, self.pruning.label, relevance, pruned, book, columns)
+            relevance = pruned
+        self.store_layers(value, relevance)
         return relevance
 
     def hand_down(self, op: Op, given: Sequence[Any]) -> None:
         """Take the relevance of an operation's outputs to its inputs."""
-        book = Booking(self.ledger is not None)
+        book = self.booking()
         branches: Sequence[Any] = ()
         handed: Sequence[Any]
         if op.is_layer:
             received, branches = self.through_layer(op, given[0], book)
+            self.write_layer(op, self.composite.rule(op), received)
             handed = [received]
-            self.epsilon_layers += not isinstance(self.composite.rule(op), GROW_LITTLE)
-            if self.first_mass is None:
-                self.first_mass = self.size(received, op.inputs[0].samples)
-        elif not op.supported(self.composite.products):
-            raise unsupported(op, self.start.ops)
-        else:
+        elif op.supported(self.composite.products):
             handed = self.pass_operation(op, given, book)
-        masses = self._write(op, given, handed, book)
+        else:
+            raise unsupported(op, self.start.ops)
+        masses = self.write_operation(op, self.composite, given, handed, book)
         for value, relevance, mass in zip(op.inputs, handed, masses, strict=True):
             if relevance is not None:
-                self._arrive(op, value, relevance, mass, branches)
+                known = self.relevance.get(id(value))
+                self.relevance[id(value)] = relevance if known is None else self.add_up(known, relevance)
+                self.remember(value, mass if known is None else None)
+                if self.redistributes and id(value) in self.sites:
+                    self.arrive(op, value, relevance, branches)
 
-    def _arrive(self, op: Op, value: Value, relevance: Any, mass: Mass | None, branches: Sequence[FirstPass]) -> None:
-        key = id(value)
-        before = self.relevance.get(key)
-        self.relevance[key] = relevance if before is None else self.add_up(before, relevance)
-        if before is None and mass is not None:
-            self.masses[key] = mass
+    def arrive(self, op: Op, value: Value, relevance: Any, branches: Sequence[FirstPass]) -> None:
+        """Hold apart, for PLRP-M, what a tensor received over its conv and linear readers and over all others."""
+        arrived = self.arrived.setdefault(id(value), Arrived())
+        if branches:
+            arrived.layers.append((op.output.samples, branches))
         else:
-            self.masses.pop(key, None)
-        if self.redistributes and key in self.sites:
-            arrived = self.arrived.setdefault(key, Arrived())
-            if branches:
-                arrived.layers.append((op.output.samples, branches))
-            else:
-                arrived.other = relevance if arrived.other is None else self.add_up(arrived.other, relevance)
+            arrived.other = relevance if arrived.other is None else self.add_up(arrived.other, relevance)
 
     # --- the four steps -----------------------------------------------------------------------------------------------
 
@@ -195,17 +164,10 @@ class Walk:
         return found
 
     def through_branches(
-        self,
-        op: Op,
-        rule: Rule,
-        branches: Sequence[Branch],
-        x: Tensor,
-        relevance: Tensor,
-        book: Booking,
-        samples: Samples | None = None,
+        self, op: Op, rule: Rule, branches: Sequence[Branch], x: Tensor, relevance: Tensor, book: Booking
     ) -> tuple[Tensor, list[FirstPass]]:
-        """R_j = Σ over the branches of Σ_k n_jk share_k R_k / (d_k + ε sign d_k). `samples`: R_k's, if special."""
-        samples = op.output.samples if samples is None else samples
+        """R_j = Σ over the branches of Σ_k n_jk share_k R_k / (d_k + ε sign d_k)."""
+        total = self.samples_of(op, relevance).sum
         epsilon = epsilon_for(op.output) if rule.epsilon is None else rule.epsilon
         received: Tensor | None = None
         passes = []
@@ -215,10 +177,10 @@ class Walk:
             s = self.quotient(part, d, epsilon, branch.one_sign)
             term = branch.hand(s, x)
             received = term if received is None else received + term
-            book_branch(book, branch, part, s, d, epsilon, samples.sum, branch.bias)
+            book_branch(book, branch, part, s, d, epsilon, total, branch.bias)
             if self.redistributes and id(op.inputs[0]) in self.sites:
                 passes.append(FirstPass(branch, part, s, d, epsilon))
-        book_unshared(book, branches, lambda share: samples.sum(relevance * share))
+        book_unshared(book, branches, lambda share: total(relevance * share))
         assert received is not None
         return received, passes
 
@@ -238,55 +200,9 @@ class Walk:
         """R_k / (d_k + ε sign d_k)."""
         return quotient(relevance, d, epsilon, one_sign)
 
-    def tensor(self, relevance: Any) -> Tensor:
-        """The relevance as an ordinary tensor, the user's own."""
-        return relevance.contiguous()
-
-    # --- the ledger ---------------------------------------------------------------------------------------------------
-
-    def mass(self, relevance: Any, samples: Samples) -> Mass:
-        """The mass of the positive and of the negative part, per sample."""
-        return signed_mass(samples.rows(relevance))
-
-    def size(self, relevance: Any, samples: Samples) -> Tensor:
-        """‖R‖₁ per sample."""
-        return torch.linalg.vector_norm(samples.rows(relevance), 1, 1)
-
-    def _mass(self, value: Value, relevance: Any) -> Mass:
-        """The mass of a tensor's relevance, computed once."""
-        known = self.masses.get(id(value))
-        if known is None:
-            known = self.masses[id(value)] = self.mass(relevance, value.samples)
-        return known
-
-    def _write(self, op: Op, given: Sequence[Any], handed: Sequence[Any], book: Booking) -> list[Mass | None]:
-        """Enter an operation into the ledger if it moves mass; returns the mass that each input received."""
-        if self.ledger is None:
-            return [None] * len(op.inputs)
-        moves = (
-            op.family not in (Family.PASS, Family.REARRANGE, Family.EMBEDDING) or op.rule is not None or book.touched
-        )
-        if not moves:
-            alone = len(op.inputs) == len(op.outputs) == 1
-            return [self.masses.pop(id(v), None) if alone else None for v in op.outputs[:1]] * len(op.inputs)
-        into = [self._mass(v, r) for v, r in zip(op.outputs, given, strict=True) if r is not None]
-        out = [None if r is None else self.mass(r, v.samples) for v, r in zip(op.inputs, handed, strict=True)]
-        self.ledger.add(
-            layer=op.name,
-            op=op.kind,
-            rule=self.composite.rule_name(op),
-            mass_in=_total(into),
-            mass_out=_total([m for m in out if m is not None]),
-            book=book,
-        )
-        return out
-
-
-def _total(masses: Sequence[Mass]) -> Mass:
-    positive, negative = masses[0]
-    for more in masses[1:]:
-        positive, negative = positive + more[0], negative + more[1]
-    return positive, negative
+    def samples_of(self, op: Op, relevance: Tensor) -> Samples:
+        """Where in the relevance of an operation's output each sample lies."""
+        return op.output.samples
 
 
 def _dtype(output: Any) -> torch.dtype:

@@ -165,14 +165,16 @@ class FastWalk(Walk):
             relevance = given.channel_sums() if isinstance(given, Neurons) else dense(given).sum(1, keepdim=True)
         else:
             relevance = dense(given)
-        samples = op.output.samples
-        if samples.ordinary and len(relevance) != samples.batch:  # some samples as a batch of their own
-            samples = Samples.first_axis(len(relevance))
-        received, passes = self.through_branches(op, rule, branches, x, relevance, book, samples)
+        received, passes = self.through_branches(op, rule, branches, x, relevance, book)
         if not passes:
             return received, []
         geometry = None if isinstance(rule, rules.Flat) else layer_geometry(op, self.dtype)
         return received, [DensePass(**vars(one), geometry=geometry) for one in passes]
+
+    def samples_of(self, op: Op, relevance: Tensor) -> Samples:
+        """As in `Walk`; some samples may go as a batch of their own."""
+        samples = op.output.samples
+        return Samples.first_axis(len(relevance)) if samples.ordinary and len(relevance) != samples.batch else samples
 
     def denominator(self, op: Op, rule: Rule, number: int, branch: Branch) -> Tensor:
         """d_k, from the tape, from an earlier explanation of the trace, or computed."""

@@ -138,11 +138,7 @@ class Recorder(TorchFunctionMode):
                 if value is not None and value not in values:
                     values.append(value)
         if not values:
-            result = function(*args, **kwargs)
-            self._inherit_names(tensors, result)
-            if self._declared and any(map(self._is_declared, tensors)):
-                self._declare(gathered(result))
-            return result
+            return self._constant(function, args, kwargs, tensors)
         operation = self.own.lookup(function, kwargs, args)
         if function in LEAVES:
             if operation is not None and operation.family is Family.CONSTANT:
@@ -157,9 +153,7 @@ class Recorder(TorchFunctionMode):
             with self:
                 return steps(*args, **kwargs)
         if kwargs.get("out") is not None:
-            error: Exception = TraceError(
-                f"`{spelled(function)}` writes into `out=`{self._after()}; use its result instead."
-            )
+            error = TraceError(f"`{spelled(function)}` writes into `out=`{self._after()}; use its result instead.")
             self.refuse(error, spelled(function))
         if operation is not None and operation.kind in RANDOM:
             refuse_active(operation.kind, args, kwargs, self._after)
@@ -170,6 +164,30 @@ class Recorder(TorchFunctionMode):
             result, winners = F.max_pool2d(*args, **{**kwargs, "return_indices": True})  # torch finds them anyway
         else:
             result = function(*args, **kwargs)
+        entry = self._record(function, operation, args, kwargs, tensors, values, result)
+        if entry is not None:
+            entry.winners = winners
+        return result
+
+    def _constant(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
+        """Run a function that reads nothing that depends on the input."""
+        result = function(*args, **kwargs)
+        self._inherit_names(tensors, result)
+        if self._declared and any(map(self._is_declared, tensors)):
+            self._declare(gathered(result))
+        return result
+
+    def _record(
+        self,
+        function: Any,
+        operation: Operation | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[Tensor],
+        values: list[Value],
+        result: Any,
+    ) -> Op | None:
+        """Write down what a function returned, if relevance can pass through it."""
         moves = operation is not None and operation.family is Family.REARRANGE
         tokens = [v for v in values if not v.dtype.is_floating_point and not v.dtype.is_complex]
         outputs = [
@@ -182,7 +200,7 @@ class Recorder(TorchFunctionMode):
                 values = [v for v in values if v not in tokens]
                 if not values:
                     self._note(outputs)
-                    return result
+                    return None
         if operation is None and any(t is a for t in outputs for a in tensors):
             error = TraceError(
                 f"`{spelled(function)}`{self._after()} changes a tensor in place, and plrp has no rule for it; write "
@@ -193,18 +211,17 @@ class Recorder(TorchFunctionMode):
                 if id(tensor) in self._known:
                     self.know(tensor, self._known[id(tensor)][1])
         if operation is None and not outputs:
-            return result  # a shape, a comparison, an index: nothing that relevance could flow through
+            return None  # a shape, a comparison, an index: nothing that relevance could flow through
         if operation is not None and (operation.family is Family.CONSTANT or _reads_shape_only(operation, args, self)):
             self._note(outputs)
             if operation.registered:
                 self._declare(outputs)
-            return result
+            return None
         outputs = [t for t in outputs if not any(t is a for a in tensors)]
         if not outputs:
-            return result
+            return None
         self._write(function, operation, args, kwargs, tensors, values, outputs)
-        self.ops[-1].winners = winners
-        return result
+        return self.ops[-1]
 
     def _inplace(
         self,

@@ -1,0 +1,116 @@
+"""What a walk writes down on its way: the ledger, the layers a user wants to see, what growth is measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .composites import Composite
+from .ledger import Booking, Ledger, Mass, signed_mass
+from .rules import AlphaBeta, Flat, Gamma, Pass, Rule, WSquare, ZBox, ZPlus
+from .tape.operations import Family
+from .tape.samples import Samples
+from .tape.trace import Trace
+from .tape.values import Op, Value
+
+GROW_LITTLE = (AlphaBeta, Flat, Gamma, Pass, WSquare, ZBox, ZPlus)
+"""Rules under which ‖R‖₁ grows little from layer to layer."""
+
+STILL = (Family.PASS, Family.REARRANGE, Family.EMBEDDING)
+"""Operations that move no mass: they have no entry in the ledger unless something was booked."""
+
+
+class Bookkeeper:
+    """The books of one walk. No formula of an explanation depends on them."""
+
+    def __init__(self, trace: Trace, wanted: set[str], ledger: bool) -> None:
+        self.ledger = Ledger(trace.batch) if ledger else None
+        self.masses: dict[int, Mass] = {}  # of relevance that was measured already, by the id of its value
+        self.first_mass: Tensor | None = None  # ‖R‖₁ that the first layer on the way handed down, (batch,)
+        self.epsilon_layers = 0  # layers on the way under the ε-rule, or a rule of the user's
+        self.names = [op.name for op in trace.layers]  # read now: a tape that is used once is gone after the walk
+        self.wanted: dict[int, list[str]] = {}  # layers whose relevance the user wants, by the value they read
+        for op in trace.layers:
+            if op.name in wanted:
+                self.wanted.setdefault(id(op.inputs[0]), []).append(op.name)
+        self.layers: dict[str, Tensor] = {}
+        self.scattered: set[str] = set()  # layers whose samples do not lie side by side
+
+    def booking(self) -> Booking:
+        """An empty page for one operation; it stays empty where nobody reads the ledger."""
+        return Booking(self.ledger is not None)
+
+    def tensor(self, relevance: Any) -> Tensor:
+        """The relevance as an ordinary tensor, the user's own."""
+        return relevance.contiguous()
+
+    def mass(self, relevance: Any, samples: Samples) -> Mass:
+        """The mass of the positive and of the negative part, per sample."""
+        return signed_mass(samples.rows(relevance))
+
+    def size(self, relevance: Any, samples: Samples) -> Tensor:
+        """‖R‖₁ per sample."""
+        return torch.linalg.vector_norm(samples.rows(relevance), 1, 1)
+
+    def write_operation(
+        self, op: Op, composite: Composite, given: Sequence[Any], handed: Sequence[Any], book: Booking
+    ) -> Sequence[Mass | None]:
+        """Enter an operation into the ledger if it moves mass; returns the mass that each input received."""
+        if self.ledger is None:
+            return [None] * len(op.inputs)
+        if op.family in STILL and op.rule is None and not book.touched:
+            alone = len(op.inputs) == len(op.outputs) == 1
+            return [self.masses.pop(id(v), None) if alone else None for v in op.outputs[:1]] * len(op.inputs)
+        into = [self._mass(v, r) for v, r in zip(op.outputs, given, strict=True) if r is not None]
+        out = [None if r is None else self.mass(r, v.samples) for v, r in zip(op.inputs, handed, strict=True)]
+        masses = {"mass_in": _total(into), "mass_out": _total([m for m in out if m is not None])}
+        self.ledger.add(layer=op.name, op=op.kind, rule=composite.rule_name(op), **masses, book=book)
+        return out
+
+    def write_pruning(
+        self, value: Value, layer: str, rule: str, before: Any, after: Any, book: Booking, columns: dict[str, Any]
+    ) -> None:
+        """Enter into the ledger that a tensor, which these layers read, was pruned."""
+        if self.ledger is None:
+            return
+        mass_in = self._mass(value, before)
+        mass_out = self.masses[id(value)] = self.mass(after, value.samples)
+        self.ledger.add(layer=layer, op="prune", rule=rule, mass_in=mass_in, mass_out=mass_out, book=book, **columns)
+
+    def write_layer(self, op: Op, rule: Rule, received: Any) -> None:
+        """Note what growth is measured against: what the first layer handed down, and how many follow the ε-rule."""
+        self.epsilon_layers += not isinstance(rule, GROW_LITTLE)
+        if self.first_mass is None:
+            self.first_mass = self.size(received, op.inputs[0].samples)
+
+    def store_layers(self, value: Value, relevance: Any) -> None:
+        """Store the relevance of a tensor for the layers that read it, where the user wants to see it."""
+        for name in self.wanted.get(id(value), ()):
+            self.layers[name] = self.tensor(relevance)
+            alone = value.samples.batch == 1 and value.shape[0] > 1  # one sample says nothing of how several would lie
+            if alone or not value.samples.in_order:
+                self.scattered.add(name)
+
+    def remember(self, value: Value, mass: Mass | None) -> None:
+        """The mass of a tensor's relevance is known, or (None) it is to be measured when it is asked for."""
+        if mass is None:
+            self.masses.pop(id(value), None)
+        else:
+            self.masses[id(value)] = mass
+
+    def _mass(self, value: Value, relevance: Any) -> Mass:
+        """The mass of a tensor's relevance, measured once."""
+        known = self.masses.get(id(value))
+        if known is None:
+            known = self.masses[id(value)] = self.mass(relevance, value.samples)
+        return known
+
+
+def _total(masses: Sequence[Mass]) -> Mass:
+    positive, negative = masses[0]
+    for more in masses[1:]:
+        positive, negative = positive + more[0], negative + more[1]
+    return positive, negative
