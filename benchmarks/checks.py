@@ -24,7 +24,7 @@ from plrp.genomics import SequenceCNN
 from plrp.tape import verification
 from report import FORWARD, checks
 from sequences import one_hot
-from subjects import load, photographs, settle
+from subjects import calibrate, load, photographs
 from timing import options, progress, seconds, write
 
 CHECKS = (
@@ -109,7 +109,7 @@ def main() -> None:
     torch.manual_seed(0)
     rows: list[dict[str, Any]] = []
     net = SequenceCNN(32)
-    settle(net, one_hot(64))
+    calibrate(net, one_hot(64))
     net.eval()
     for batch in (1, 64):
         label = f"1D CNN, 250 bases, batch {batch}"

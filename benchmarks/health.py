@@ -32,7 +32,7 @@ from torch import Tensor, nn
 import plrp
 from plrp.fast.walk import FastWalk
 from plrp.health import unwarned
-from subjects import load, photographs, settle, shared_data
+from subjects import calibrate, load, photographs, shared_data
 
 METHODS: dict[str, plrp.Pruning | None] = {
     "LRP": None,
@@ -114,10 +114,10 @@ def subject(name: str, photos: int) -> tuple[nn.Module, Tensor]:
     if name == "resnet50":
         return load(name), x
     torch.manual_seed(0)  # random weights: as torch makes them, or with BatchNorms that have seen photographs
-    kind, _, settled = name.partition(":")
+    kind, _, calibrated = name.partition(":")
     model = getattr(torchvision.models, kind)(weights=None)
-    if settled:
-        settle(model, x[:2])
+    if calibrated:
+        calibrate(model, x[:2])
     return model.eval(), x
 
 

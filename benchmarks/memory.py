@@ -35,7 +35,7 @@ def status(field: str) -> float:
     raise RuntimeError(f"/proc/self/status has no {field}; peak memory is measured on Linux only.")
 
 
-def settled() -> float:
+def memory_in_use() -> float:
     """MB the process holds once what it can give back is given back; the high-water mark starts here."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
@@ -50,12 +50,12 @@ def peak(model_name: str, method: str, batches: list[int], size: int = 224) -> d
         bind(torchvision.models.resnet18().eval(), photographs(1, 64))()  # loads libraries and code
     model = load(model_name)
     inputs = {batch: photographs(batch, size) for batch in batches}
-    held = settled()
+    held = memory_in_use()
     found: dict[str, float | str] = {}
     for batch, x in inputs.items():
         try:
             run = bind(model, x)
-            settled()
+            memory_in_use()
             result = run()
             found[str(batch)] = status("VmHWM") - held
             del result, run

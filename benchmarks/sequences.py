@@ -18,7 +18,7 @@ import plrp
 from methods import by_zennit, forward, ours
 from plrp.genomics import SequenceCNN
 from report import FORWARD, many
-from subjects import settle
+from subjects import calibrate
 from timing import interleaved, options, progress, seconds, write
 
 BATCHES = (64, 128, 256, 512)
@@ -68,7 +68,7 @@ def main() -> None:
     count = args.count or (2000 if args.quick else 10_000)
     torch.manual_seed(0)
     model, x = SequenceCNN(args.filters), one_hot(count)
-    settle(model, x[:512])
+    calibrate(model, x[:512])
     model.eval()
     few = x[:32]
     models = {name: copy.deepcopy(model) if name == "Zennit" else model for name in SIDES}

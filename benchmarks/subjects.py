@@ -32,11 +32,11 @@ def load(name: str) -> nn.Module:
         fitting = {k: v.float() for k, v in state.items() if k in own and own[k].shape == v.shape}
         model.load_state_dict(fitting, strict=False)
     else:
-        settle(model, photographs(2, 224))
+        calibrate(model, photographs(2, 224))
     return model.eval()
 
 
-def settle(model: nn.Module, x: Tensor) -> None:
+def calibrate(model: nn.Module, x: Tensor) -> None:
     """Give the BatchNorms of a model with random weights the statistics of a batch."""
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
     if not norms:

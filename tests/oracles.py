@@ -287,7 +287,7 @@ class Pruned:
     mask: Tensor
     theta: tuple[float, float]
     orphans: int = 0
-    homeless_skip: float = 0.0  # skip mass whose sign had no survivor
+    unplaced_skip: float = 0.0  # skip mass whose sign had no survivor
     without_own_sign: float = 0.0  # of the two, what went to survivors of either sign
     flipped: int = 0
     flipped_mass: float = 0.0
@@ -340,11 +340,11 @@ def prune(
         elif cut.conserve:
             reattribute(r, readers, skip, result, by_sign=cut.redistribution == "M-sign")
         else:
-            again = torch.zeros_like(r)
+            reapplied = torch.zeros_like(r)
             for parts, upper in readers:
                 masked = [Branch(mask[:, None] * q.n, q.bias, q.factor, q.epsilon) for q in parts]
-                again = again + hand_down(masked, upper).relevance
-            result.relevance = again + mask * skip
+                reapplied = reapplied + hand_down(masked, upper).relevance
+            result.relevance = reapplied + mask * skip
     flipped = (result.relevance * r < 0) & (mask == 1)
     result.flipped = int(flipped.sum())
     result.flipped_mass = float(result.relevance[flipped].abs().sum())
@@ -360,7 +360,7 @@ def reattribute(
     """
     mask = result.mask
     out = torch.zeros_like(r)
-    homeless = {+1: 0.0, -1: 0.0}
+    unplaced = {+1: 0.0, -1: 0.0}
     for parts, upper in readers:
         for part in parts:
             for k in range(part.n.shape[1]):
@@ -373,7 +373,7 @@ def reattribute(
                     if abs(float(masked.sum())) <= 1e-6 * float((n if by_sign else masked).abs().sum()):
                         if float(m_k) != 0:
                             result.orphans += 1
-                            homeless[+1 if float(m_k) > 0 else -1] += float(m_k)
+                            unplaced[+1 if float(m_k) > 0 else -1] += float(m_k)
                     else:
                         out = out + masked * m_k / masked.sum()
     for sign, part in ((+1, positive(skip)), (-1, negative(skip))):
@@ -381,9 +381,9 @@ def reattribute(
         if float(kept.sum()) != 0:
             out = out + kept * (part.sum() / kept.sum())
         else:
-            homeless[sign] += float(part.sum())
-            result.homeless_skip += abs(float(part.sum()))
-    for sign, mass in homeless.items():
+            unplaced[sign] += float(part.sum())
+            result.unplaced_skip += abs(float(part.sum()))
+    for sign, mass in unplaced.items():
         if mass == 0:
             continue
         same_sign = mask * positive(sign * r)
@@ -497,7 +497,7 @@ def walk(
     over_others: dict[str, list[Tensor]] = {top: [start]}
     result = Walk(values, {}, {})
 
-    def settle(name: str) -> Tensor:
+    def collect(name: str) -> Tensor:
         """Sum what all readers handed to the tensor; prune it if a conv/linear above the first reads it."""
         readers = over_linear.get(name, [])
         skip = torch.stack([torch.zeros_like(values[name]), *over_others.get(name, [])]).sum(0)
@@ -515,7 +515,7 @@ def walk(
         return r
 
     for step in reversed(steps):
-        r = settle(step.name)
+        r = collect(step.name)
         inputs = [values[s] for s in step.sources]
         if step.kind == "linear":
             rule, options = rule_of(step, step.name in first)
@@ -535,7 +535,7 @@ def walk(
             over_others.setdefault(step.sources[0], []).append(hand_down(parts, r).relevance)
         elif step.kind == "move":
             over_others.setdefault(step.sources[0], []).append(moves[step.name] @ r)
-    settle("x")
+    collect("x")
     return result
 
 

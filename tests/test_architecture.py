@@ -57,8 +57,8 @@ def test_rooms_do_not_import_each_other_in_a_ring(house: House) -> None:
 
 
 def test_every_room_has_its_storey(house: House) -> None:
-    homeless = [room for room in house.rooms if room not in house.storeys]
-    assert not homeless, f"{homeless}: put rooms that import others into STOREYS of tools/architecture.py."
+    unlisted = [room for room in house.rooms if room not in house.storeys]
+    assert not unlisted, f"{unlisted}: put rooms that import others into STOREYS of tools/architecture.py."
 
 
 def test_rooms_import_downwards_only(house: House) -> None:

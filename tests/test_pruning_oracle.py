@@ -365,9 +365,9 @@ def test_the_naive_reapplication_loses_what_plrp_m_keeps():
 
 
 def test_the_networks_above_reach_every_sentence_of_plrp_m():
-    """Orphans, homeless skip mass, signs without survivors and flips must occur, or nothing was tested."""
+    """Orphans, unplaced skip mass, signs without survivors and flips must occur, or nothing was tested."""
     orphans = flipped = 0
-    homeless = without_sign = 0.0
+    unplaced = without_sign = 0.0
     for network in NETWORKS:
         for seed in range(2):
             model, x = prepared(network, seed, batch=1)
@@ -381,11 +381,11 @@ def test_the_networks_above_reach_every_sentence_of_plrp_m():
                         )  # fmt: skip
                         for tensor in walk.pruned.values():
                             orphans += tensor.orphans
-                            homeless += tensor.homeless_skip
+                            unplaced += tensor.unplaced_skip
                             without_sign += tensor.without_own_sign
                             flipped += tensor.flipped
     assert orphans > 0
-    assert homeless > 0
+    assert unplaced > 0
     assert without_sign > 0
     assert flipped > 0
 
@@ -393,7 +393,7 @@ def test_the_networks_above_reach_every_sentence_of_plrp_m():
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("network", ["skip", "fan-out-and-pool", "fan-out"])
 @pytest.mark.parametrize("rule_name", ["epsilon", "zplus", "alpha2-beta1", "gamma"])
-def test_plrp_m_with_orphans_and_homeless_skip_mass_equals_the_matrices(rule_name, network, seed):
+def test_plrp_m_with_orphans_and_unplaced_skip_mass_equals_the_matrices(rule_name, network, seed):
     model, x = prepared(network, seed, batch=2)
     compare(model, x, rule_name, plrp.Pruning(p=0.8, redistribution="M"), Cut(p=0.8, redistribution="M"))
 

@@ -421,8 +421,8 @@ def check_metrics(config: Config) -> None:
         known: Sequence[str] = ()
         if metric.function != "score_kept":
             parameters = inspect.signature(getattr(metrics, metric.function)).parameters.values()
-            own = ("target", "batch_size", "channels" if metric.function != "pixel_flipping" else "")
-            known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in own]
+            ours = ("target", "batch_size", "channels" if metric.function != "pixel_flipping" else "")
+            known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ours]
         for name in metric.options:
             if name not in known and not (metric.function == "pixel_flipping" and name == "preset"):
                 raise ConfigError(f"metrics.{metric.name} has no option {name!r}; it has {', '.join(known) or 'none'}.")

@@ -434,8 +434,8 @@ def variants_alike(m: Measured) -> Statement:
             shares = m.shares(metric, f"lambda{end}", f"M{end}")
             if not shares:
                 continue
-            lam, own = (np.array([m.mean(metric), *m.means(metric, v + end, shares)]) for v in ("lambda", "M"))
-            apart = np.abs(lam - own)[np.isfinite(lam - own)]
+            by_lambda, by_m = (np.array([m.mean(metric), *m.means(metric, v + end, shares)]) for v in ("lambda", "M"))
+            apart = np.abs(by_lambda - by_m)[np.isfinite(by_lambda - by_m)]
             count = max(count, *(m.count(metric, Method(f"lambda{end}", p)) for p in shares))
             fine.append(bool(apart.mean() <= LITTLE))
             numbers.append(f"{name}{word}: mean |λ − M| {apart.mean():.3f}, largest {apart.max():.3f}")
@@ -541,11 +541,11 @@ def _area(heights: Sequence[float] | np.ndarray, places: Sequence[float] | np.nd
 
 def _mean_curves(flips: Mapping[Method, Flipping], method: Method) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
     """How many samples have both curves, the shares, and LRP's and the method's mean curve over these samples."""
-    base, own = flips[LRP], flips[method]
-    if base.score.shape != own.score.shape:
+    base, other = flips[LRP], flips[method]
+    if base.score.shape != other.score.shape:
         raise ValueError(f"The flipping curves of LRP and {method} have different samples or points.")
-    both = np.isfinite(base.score).all(1) & np.isfinite(own.score).all(1)
+    both = np.isfinite(base.score).all(1) & np.isfinite(other.score).all(1)
     if not both.any():
         nothing = np.full(len(base.share), np.nan)
         return 0, base.share, nothing, nothing
-    return int(both.sum()), base.share, base.score[both].mean(0), own.score[both].mean(0)
+    return int(both.sum()), base.share, base.score[both].mean(0), other.score[both].mean(0)

@@ -85,9 +85,9 @@ class FastWalk(Walk):
         where = few.others % len(x)
         smaller = [_of_samples(branch, d, where) for branch, d in zip(branches, known, strict=True)]
         many, x = _of(given, few.others), select_samples(x, where)
-        own = Booking(book.active)
-        found, dense_passes = self._through_tensors(op, rule, smaller, x, many, own)
-        _add_booked(book, own, few.others, given.shape[0])
+        theirs = Booking(book.active)
+        found, dense_passes = self._through_tensors(op, rule, smaller, x, many, theirs)
+        _add_booked(book, theirs, few.others, given.shape[0])
         whole = rows.dense_last() if last else rows.dense()
         whole[few.others] = found
         among = [
@@ -182,8 +182,8 @@ class FastWalk(Walk):
         if known is not None:
             return known
         d = branch.contributions(bias=branch.bias)
-        nobodys = self.ledger is None and not (self.redistributes and id(op.inputs[0]) in self.sites)
-        self.scratch = d if nobodys and isinstance(branch.map, FastConvolution | FastDense) else None
+        needed_once = self.ledger is None and not (self.redistributes and id(op.inputs[0]) in self.sites)
+        self.scratch = d if needed_once and isinstance(branch.map, FastConvolution | FastDense) else None
         return d
 
     def _known(self, op: Op, rule: Rule, number: int, branch: Branch) -> Tensor | None:
@@ -267,9 +267,9 @@ def _of(given: Relevance, samples: Tensor) -> Tensor:
     return select_samples(dense(given), samples).contiguous()
 
 
-def _add_booked(book: Booking, own: Booking, samples: Tensor, batch: int) -> None:
+def _add_booked(book: Booking, theirs: Booking, samples: Tensor, batch: int) -> None:
     """Add what was booked for some samples of the batch."""
-    for name, booked in vars(own).items():
+    for name, booked in vars(theirs).items():
         if isinstance(booked, Tensor):
             setattr(book, name, getattr(book, name) + booked.new_zeros(batch).index_add_(0, samples, booked))
 

@@ -92,8 +92,8 @@ def mutagenesis(
     where = where.to(inputs.device)
     drops = inputs.new_zeros(len(inputs), letters, len(where), dtype=wide_dtype(inputs))
     for row in range(len(inputs)):
-        own = for_rows(target, torch.tensor([row], device=inputs.device))
-        whole = score(predict(model, inputs[row : row + 1]), own, score_as)
+        chosen = for_rows(target, torch.tensor([row], device=inputs.device))
+        whole = score(predict(model, inputs[row : row + 1]), chosen, score_as)
         present = inputs[row][:, where]
         absent = (present == 0).nonzero()  # (letter, place) of every exchange
         for part in absent.split(batch_size):
@@ -101,7 +101,7 @@ def mutagenesis(
             number = torch.arange(len(part), device=inputs.device)
             changed[number, :, where[part[:, 1]]] = 0
             changed[number, part[:, 0], where[part[:, 1]]] = 1
-            same = own.expand(len(part)) if isinstance(own, Tensor) else own
+            same = chosen.expand(len(part)) if isinstance(chosen, Tensor) else chosen
             drops[row, part[:, 0], part[:, 1]] = whole - score(predict(model, changed), same, score_as)
         drops[row, :, present.sum(0) == 0] = torch.nan
     return drops
@@ -197,11 +197,11 @@ def infidelity(
     target = fix_target(model, inputs, target, batch_size)
     square, product, change = (torch.zeros(len(inputs), dtype=wide, device=inputs.device) for _ in range(3))
     for rows in chunks(len(inputs), batch_size, inputs.device):
-        here, own = inputs[rows], for_rows(target, rows)
-        before = score(predict(model, here), own, score_as)
+        here, chosen = inputs[rows], for_rows(target, rows)
+        before = score(predict(model, here), chosen, score_as)
         for index in range(samples):
             shift = draw(inputs.shape[1:], noise=noise, radius=radius, seed=seed, index=index, like=inputs)
-            fall = before - score(predict(model, here - shift), own, score_as)
+            fall = before - score(predict(model, here - shift), chosen, score_as)
             foretold = (slopes[rows] * shift.to(wide)).flatten(1).sum(1)
             square[rows] += foretold**2
             product[rows] += foretold * fall

@@ -100,10 +100,10 @@ def source_of_module(model: nn.Module) -> str:
     for name, kind in sorted(kinds.items()):
         try:
             file = inspect.getsourcefile(kind)
-            own = (
+            users = (
                 file is not None and not installed(Path(file).resolve()) and kind.__module__.partition(".")[0] != "plrp"
             )
-            parts.append(inspect.getsource(kind) if own else name)
+            parts.append(inspect.getsource(kind) if users else name)
         except (OSError, TypeError):
             parts.append(name)
     return "\n".join(parts)

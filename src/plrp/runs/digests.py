@@ -47,9 +47,9 @@ class Digests:
             return str(known[-1])
         begun = time.time()
         digest = content_digest(name)
-        settled = begun - max(about.st_mtime, about.st_ctime) > RECENT
+        stable = begun - max(about.st_mtime, about.st_ctime) > RECENT
         with self._lock:
-            self.known[name] = [*(sign if settled else NO_FILE), digest]
+            self.known[name] = [*(sign if stable else NO_FILE), digest]
             self.new = True
         return digest
 

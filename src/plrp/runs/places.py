@@ -73,8 +73,8 @@ class Place(ABC):
         """Keep other processes from doing the same work at the same time, where the place can."""
         return nullcontext()
 
-    def tidy(self, own: re.Pattern[str]) -> None:
-        """Remove what killed writers left of the files that `own` names. Only while nobody else writes.
+    def tidy(self, names: re.Pattern[str]) -> None:
+        """Remove what killed writers left of the files that match `names`. Only while nobody else writes.
 
         Other files stay, whatever they are called, and what lies behind symbolic links stays too.
         """
@@ -178,13 +178,13 @@ class Folder(Place):
                 with suppress(OSError):  # what could not be written to a full disk
                     os.close(handle)
 
-    def tidy(self, own: re.Pattern[str]) -> None:
+    def tidy(self, names: re.Pattern[str]) -> None:
         """Remove unfinished files of writers that were killed."""
         for folder in ("", "parts", "maps"):
             if not self._linked(self.path / folder) and (self.path / folder).is_dir():
                 for path in (self.path / folder).iterdir():
                     name = unfinished(path.name)
-                    if name is not None and own.fullmatch(f"{folder}/{name}" if folder else name):
+                    if name is not None and names.fullmatch(f"{folder}/{name}" if folder else name):
                         path.unlink(missing_ok=True)
 
 
@@ -319,12 +319,12 @@ class Bucket(Place):
         with suppress(FileNotFoundError):
             self.files.rm_file(self._path(name))
 
-    def tidy(self, own: re.Pattern[str]) -> None:
+    def tidy(self, names: re.Pattern[str]) -> None:
         """Remove unfinished files of writers that were killed."""
         for folder in ("", "parts", "maps"):
             for entry in self._entries(folder):
                 name = unfinished(_last(entry))
-                if entry["type"] == "file" and name and own.fullmatch(f"{folder}/{name}" if folder else name):
+                if entry["type"] == "file" and name and names.fullmatch(f"{folder}/{name}" if folder else name):
                     with suppress(FileNotFoundError):
                         self.files.rm_file(entry["name"])
 

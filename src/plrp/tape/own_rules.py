@@ -144,7 +144,7 @@ def _check(function: Any, rule: Any) -> None:
         raise ValueError(f"No rule named {rule!r}: choose one of {', '.join(FAMILIES)}, or give a function.")
 
 
-class OwnRules:
+class RulesInForce:
     """The rules in force during one recording."""
 
     def __init__(self, rules: Mapping[Any, Any]) -> None:

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from plrp.errors import TraceError, UnsupportedOperation
 
 from .operations import LEAVES, LOOKS, Family, Operation, known_operation, spelled
-from .own_rules import OwnRules, apply_rule, refuse_misfit, rules_in_force
+from .own_rules import RulesInForce, apply_rule, refuse_misfit, rules_in_force
 from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
 from .refusals import RANDOM, refuse_active
 from .samples import Samples, mixing_reason
@@ -40,7 +40,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.frugal = frugal
         self.refused = refused
-        self.own = OwnRules(rules_in_force())
+        self.rules = RulesInForce(rules_in_force())
         self.ops: list[Op] = []
         self._known: dict[int, tuple[weakref.ref[Tensor], Value, Any]] = {}  # and the state in which it was recorded
         self._names: dict[int, tuple[weakref.ref[Tensor], str]] = {}
@@ -61,8 +61,8 @@ class Recorder(TorchFunctionMode):
 
     def __enter__(self) -> Recorder:
         rules = rules_in_force()
-        if rules != self.own.given:  # of a target, computed later
-            self.own = OwnRules({**self.own.given, **rules})
+        if rules != self.rules.given:  # of a target, computed later
+            self.rules = RulesInForce({**self.rules.given, **rules})
         self._modules.watch()
         super().__enter__()
         return self
@@ -80,7 +80,7 @@ class Recorder(TorchFunctionMode):
             self.refused.append(found)
 
     @cached_property
-    def _own(self) -> set[int]:
+    def _storages_of_model(self) -> set[int]:
         """The storages of the model, which nothing may write into."""
         if not isinstance(self._model, nn.Module):
             return set()
@@ -139,7 +139,7 @@ class Recorder(TorchFunctionMode):
                     values.append(value)
         if not values:
             return self._constant(function, args, kwargs, tensors)
-        operation = self.own.lookup(function, kwargs, args)
+        operation = self.rules.lookup(function, kwargs, args)
         if function in LEAVES:
             if operation is not None and operation.family is Family.CONSTANT:
                 self._numbers_declared = True
@@ -239,7 +239,7 @@ class Recorder(TorchFunctionMode):
         target: Tensor = args[0]
         if "dropout" in operation.kind:  # inactive, or it would have been refused: nothing happens
             return target
-        if self.value_of(target) is None and _storage(target) in self._own:
+        if self.value_of(target) is None and _storage(target) in self._storages_of_model:
             error = TraceError(
                 f"`{spelled(function)}`{self._after()} writes into a parameter or buffer of the model; use a copy."
             )
@@ -330,9 +330,9 @@ class Recorder(TorchFunctionMode):
         if operation is None or not operation.registered:
             recognise(op)
         op.name = self._name(op, tensors)
-        if op.name in self.own.names:
-            apply_rule(op, self.own.names[op.name])
-        if op.name in self.own.names or (operation is not None and operation.registered):
+        if op.name in self.rules.names:
+            apply_rule(op, self.rules.names[op.name])
+        if op.name in self.rules.names or (operation is not None and operation.registered):
             refuse_misfit(op)
         for value, layout in zip(op.outputs, Samples.through(op, outputs), strict=True):
             value.samples = layout
@@ -438,7 +438,7 @@ class Recorder(TorchFunctionMode):
             return
         self._write(type(module), operation, args, kwargs, gathered(args, kwargs), values, outputs)
         path = self.path_of(module)
-        if path and path not in self.own.names:
+        if path and path not in self.rules.names:
             self.ops[-1].name = path
 
     def path_of(self, module: nn.Module) -> str:
@@ -471,7 +471,7 @@ class ModuleCalls:
         scripted = isinstance(model, nn.Module) and any(
             isinstance(module, torch.jit.ScriptModule) for module in model.modules()
         )
-        if scripted or recorder.own.modules:
+        if scripted or recorder.rules.modules:
             self._handles = [
                 register_module_forward_pre_hook(self._before),
                 register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
@@ -487,7 +487,7 @@ class ModuleCalls:
         recorder = self._recorder()
         if recorder is None or threading.get_ident() != self._thread or self.inside is not None:
             return
-        if recorder.own.of_module(module) is not None:
+        if recorder.rules.of_module(module) is not None:
             self.inside = module
         elif isinstance(module, torch.jit.ScriptModule) and recorder.depends(args):
             error = TraceError(
@@ -504,7 +504,7 @@ class ModuleCalls:
             return
         try:
             self._writing = True
-            operation = recorder.own.of_module(module)
+            operation = recorder.rules.of_module(module)
             if operation is not None and len(more) == 2:  # (keywords, result); where the module failed there is neither
                 with torch._C.DisableTorchFunction():
                     recorder.write_module(module, operation, args, *more)

@@ -72,7 +72,7 @@ def _of_input(kind: str, x: Tensor, weights: Weights) -> Tensor:
     return F.linear(x, weights.input, bias)
 
 
-def _begun(state: Tensor, part: Tensor, depends: Depends) -> Tensor:
+def _initial_state(state: Tensor, part: Tensor, depends: Depends) -> Tensor:
     """An initial state as a value on the tape: a constant one is then a signal, and takes its share as a constant."""
     return state if depends(state) else state + 0 * part[..., :1]
 
@@ -119,8 +119,10 @@ def _layers(
         outputs = []
         for direction in range(2 if both else 1):
             number = len(finals)
-            own = params[number * each : (number + 1) * each]
-            weights = Weights(*own) if biases else Weights(own[0], own[1], projection=own[2] if each == 3 else None)
+            given = params[number * each : (number + 1) * each]
+            weights = (
+                Weights(*given) if biases else Weights(given[0], given[1], projection=given[2] if each == 3 else None)
+            )
             state = tuple(states[number] for states in begin)
             found, final = _steps(kind, depends, x, state, weights, direction == 1, there)
             outputs.append(found)
@@ -135,7 +137,7 @@ def _steps(
     """One layer in one direction, (time, batch, …); `there` (time, batch) says which steps a sequence has."""
     parts = _of_input(kind, x, weights).unbind(0)
     order = range(len(parts) - 1, -1, -1) if backward else range(len(parts))
-    state = tuple(_begun(s, parts[order[0]], depends) for s in state)
+    state = tuple(_initial_state(s, parts[order[0]], depends) for s in state)
     outputs: list[Any] = [None] * len(parts)
     for t in order:
         after = _CELLS[kind](parts[t], state, weights)
@@ -159,7 +161,7 @@ def _cell(kind: str) -> Callable[..., Any]:
     ) -> Any:
         weights = Weights(w_ih, w_hh, b_ih, b_hh)
         part = _of_input(kind, input, weights)
-        state = tuple(_begun(s, part, depends) for s in (hx if isinstance(hx, list | tuple) else (hx,)))
+        state = tuple(_initial_state(s, part, depends) for s in (hx if isinstance(hx, list | tuple) else (hx,)))
         found = _CELLS[kind](part, state, weights)
         return found if kind == "lstm" else found[0]
 

@@ -72,15 +72,15 @@ def _opened(function: Any) -> Callable[..., Any]:
         return False
 
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    own = FunctionType(
+    opened = FunctionType(
         function.__code__,
         {**function.__globals__, **dict.fromkeys(names, never)},
         function.__name__,
         function.__defaults__,
         function.__closure__,
     )
-    own.__kwdefaults__ = function.__kwdefaults__
-    return own
+    opened.__kwdefaults__ = function.__kwdefaults__
+    return opened
 
 
 def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
