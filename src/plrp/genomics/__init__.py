@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .baselines import Mutations, deeplift, gradient_input, ism
     from .comparison import Comparison, compare_methods
     from .drop_in import attribute
+    from .effects import VariantEffect, VariantEffects, variant_effects
     from .export import base_table, save_modisco, write_parquet, write_seqlets
     from .jobs import explain_file
     from .logo import draw_logo, logo_page, plot_logos
@@ -52,7 +53,8 @@ if TYPE_CHECKING:
     from .shuffling import dinucleotide_shuffle
     from .simulation import Simulated, load_simulated, read_labels, read_simdata, simulate
     from .tracks import export_run, write_bedgraph, write_modisco_h5
-    from .variants import Variant, VariantEffect, VariantEffects, explain_variants, read_vcf, variant_effects
+    from .variant_files import explain_variants
+    from .variants import Variant, read_vcf
 
 __all__ = [
     "Attribution",
@@ -136,7 +138,9 @@ __getattr__, __dir__ = lazily(
         "outputs": ("OutputScore",),
         "shuffling": ("dinucleotide_shuffle",),
         "tracks": ("export_run", "write_bedgraph", "write_modisco_h5"),
-        "variants": ("Variant", "VariantEffect", "VariantEffects", "explain_variants", "read_vcf", "variant_effects"),
+        "variants": ("Variant", "read_vcf"),
+        "variant_files": ("explain_variants",),
+        "effects": ("VariantEffect", "VariantEffects", "variant_effects"),
         "sequences": (
             "Genome",
             "Interval",

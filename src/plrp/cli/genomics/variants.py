@@ -16,6 +16,12 @@ from .options import add_largest, add_model, add_rules, check_composite, pruning
 COMMAND = "genomics variants"
 """What has written a folder, as its `run.json` says."""
 
+RECORDED = (
+    *("vcf", "genome", "model", "weights", "target", "reverse_target", "width", "strand", "ends"),
+    *("redistribution", "sparsity_gain", "unit", "composite"),
+)
+"""The arguments that `run.json` holds."""
+
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
@@ -59,10 +65,12 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Explain the variants of a file."""
+    from plrp.genomics.effects import summary
     from plrp.genomics.jobs import load_model
     from plrp.genomics.outputs import target_from_text
     from plrp.genomics.sequences import Genome
-    from plrp.genomics.variants import explain_variants, read_vcf, summary
+    from plrp.genomics.variant_files import explain_variants
+    from plrp.genomics.variants import read_vcf
     from plrp.runs.places import Folder, refuse_strangers
     from plrp.tape.refusals import check_device
 
@@ -82,21 +90,6 @@ def run(arguments: argparse.Namespace) -> int:
         model = load_model(arguments.model, arguments.weights).eval()
         if arguments.device is not None:
             model.to(arguments.device)
-    words = (
-        "vcf",
-        "genome",
-        "model",
-        "weights",
-        "target",
-        "reverse_target",
-        "width",
-        "strand",
-        "ends",
-        "redistribution",
-        "sparsity_gain",
-        "unit",
-        "composite",
-    )
     explained, skipped = explain_variants(
         arguments.vcf,
         genome,
@@ -115,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
         largest=arguments.largest_input,
         about={
             "command": COMMAND,
-            **{word: getattr(arguments, word) for word in words},
+            **{name: getattr(arguments, name) for name in RECORDED},
             "p": pruning.p if pruning else 0.0,
         },
     )

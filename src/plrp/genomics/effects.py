@@ -1,0 +1,324 @@
+"""What a variant does to a prediction, base by base.
+
+For each variant the model sees two sequences of the genome around it, with the reference and with the alternative
+allele (`variants.py`). Both are explained for the same score, and the difference of their relevance says which bases
+carry the change: the broken motif, the new splice site, or a place far away that now reads differently. In the
+alignment of the two sequences a missing base has no relevance, so
+
+Σ difference = Σ relevance of the alternative − Σ relevance of the reference,
+
+which is the difference of the two scores, but for what biases and ε took.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from plrp.composites import Composite
+from plrp.progress import progress
+from plrp.pruning import Pruning
+
+from .attribution import COMPOSITE, _is_classes, explain_sequences
+from .logo import plot_logos
+from .outputs import target_from_text
+from .sequences import Genome, encode, reverse_complement
+from .variants import Ends, Skipped, Variant, Window, read_vcf, why_skipped, window
+
+Strand: TypeAlias = Literal["+", "-", "both", "info"]
+
+
+@dataclass(frozen=True)
+class VariantEffect:
+    """A variant's two predictions, explained.
+
+    Columns are those of the alignment, in the direction of the genome's plus strand: `letters_reference` and
+    `letters_alternative` with '-' for missing bases, `relevance_reference` and `relevance_alternative` (column,), 0
+    there. `start` is the coordinate of the first column, `anchor` the column of the variant's first base, `target` the
+    explained class (−1 where the target is not a class). `problem` is what is wrong with one of the two explanations (a
+    value of `plrp.health.Problem`), empty where nothing is.
+    """
+
+    variant: Variant
+    start: int
+    anchor: int
+    score_reference: float
+    score_alternative: float
+    letters_reference: str
+    letters_alternative: str
+    relevance_reference: npt.NDArray[np.float32]
+    relevance_alternative: npt.NDArray[np.float32]
+    target: int
+    problem: str = ""
+
+    @property
+    def effect(self) -> float:
+        """Score of the alternative minus score of the reference."""
+        return self.score_alternative - self.score_reference
+
+    @property
+    def difference(self) -> npt.NDArray[np.float32]:
+        """Relevance of the alternative minus that of the reference, (column,)."""
+        return self.relevance_alternative - self.relevance_reference
+
+    @property
+    def coordinates(self) -> npt.NDArray[np.int64]:
+        """Coordinate of each column, from 0; inserted bases have that of the base before them."""
+        gaps = np.frombuffer(self.letters_reference.encode(), np.uint8) == ord("-")
+        inserted = gaps & (np.arange(len(gaps)) < self._alleles_end)
+        return self.start + np.cumsum(~inserted) - 1
+
+    @property
+    def _alleles_end(self) -> int:
+        """The column after the alleles; gaps behind it are bases that left or entered the window."""
+        return self.anchor + max(len(self.variant.reference), len(self.variant.alternative))
+
+    @property
+    def strongest(self) -> int:
+        """The column in which the relevance differs most."""
+        return int(np.abs(self.difference).argmax())
+
+    def rows(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Reference, alternative and their difference per letter, (4, column) each, as `plot_logos` takes them."""
+        reference = encode(self.letters_reference.replace("-", "N")) * self.relevance_reference
+        alternative = encode(self.letters_alternative.replace("-", "N")) * self.relevance_alternative
+        return {"reference": reference, "alternative": alternative, "difference": alternative - reference}
+
+    def plot(self, path: str | Path | None = None, *, flank: int = 30) -> Any:
+        """Logos of reference, alternative and difference, `flank` bases to both sides of the variant.
+
+        The window widens to the column of the strongest difference if that is within a hundred bases.
+        """
+        places = [self.anchor, self._alleles_end]
+        if abs(self.strongest - self.anchor) <= 100:
+            places.append(self.strongest)
+        window = max(0, min(places) - flank), min(len(self.letters_reference), max(places) + flank)
+        title = f"{self.variant}   score {self.score_reference:.3g} → {self.score_alternative:.3g}"
+        return plot_logos(
+            self.rows(),
+            self.letters_reference,
+            sites=[(self.anchor, self._alleles_end, "variant")],
+            window=window,
+            title=title,
+            path=path,
+            same_scale=True,
+            first_base=-self.anchor,
+        )
+
+
+@dataclass(frozen=True)
+class VariantEffects:
+    """The effects of many variants, in the order of the file, and those that were skipped, with reasons."""
+
+    effects: list[VariantEffect]
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.effects)
+
+    def __iter__(self) -> Iterator[VariantEffect]:
+        return iter(self.effects)
+
+    def __getitem__(self, index: int) -> VariantEffect:
+        return self.effects[index]
+
+    def __repr__(self) -> str:
+        return summary(len(self.effects), Counter(one.reason for one in self.skipped))
+
+
+def summary(count: int, skipped: Counter[str]) -> str:
+    """`3 alleles explained, 2 skipped: reference differs from the genome (1), …`."""
+    text = f"{count} allele{'s' * (count != 1)} explained"
+    if skipped:
+        text += f", {skipped.total()} skipped: " + "; ".join(f"{why} ({n})" for why, n in skipped.most_common())
+    return text
+
+
+def variant_effects(
+    model: nn.Module | Callable[..., Any],
+    variants: str | Path | Iterable[Variant],
+    genome: str | Path | Genome,
+    *,
+    width: int,
+    target: Any = None,
+    composite: str | Composite = COMPOSITE,
+    pruning: Pruning | None = None,
+    strand: Strand = "+",
+    reverse_target: Any = None,
+    ends: Ends = "skip",
+    batch_size: int = 64,
+    device: str | None = None,
+    show_progress: bool | None = False,
+) -> VariantEffects:
+    """Scores and relevance with the reference and with the alternative allele of every variant.
+
+    `variants`: a VCF file, or `Variant`s. `width`: bases that the model reads. `target` as in `explain_sequences`, or a
+    text as in `plrp.genomics.outputs`; None is the class that wins on the reference, for both alleles. `strand`: what
+    the model reads: the genome's strand, the other one, `"both"` (scores and relevance are averaged), or `"info"`, the
+    STRAND of each variant's INFO field; results are in the direction of the plus strand always. `ends`: windows that
+    reach past their contig are skipped, or padded with N.
+
+    Variants that cannot be scored (the reference differs from the genome, symbolic alleles, N, …) are in
+    `VariantEffects.skipped`, each with its reason.
+    """
+    effects: list[VariantEffect] = []
+    skipped: list[Skipped] = []
+    for one in each_effect(
+        model, variants, genome, width=width, target=target, composite=composite, pruning=pruning, strand=strand,
+        reverse_target=reverse_target, ends=ends, batch_size=batch_size, device=device, show_progress=show_progress,
+    ):  # fmt: skip
+        if isinstance(one, Skipped):
+            skipped.append(one)
+        else:
+            effects.append(one)
+    return VariantEffects(effects, skipped)
+
+
+def each_effect(
+    model: nn.Module | Callable[..., Any],
+    variants: str | Path | Iterable[Variant],
+    genome: str | Path | Genome,
+    *,
+    width: int,
+    target: Any = None,
+    composite: str | Composite = COMPOSITE,
+    pruning: Pruning | None = None,
+    strand: Strand = "+",
+    reverse_target: Any = None,
+    ends: Ends = "skip",
+    batch_size: int = 64,
+    device: str | None = None,
+    show_progress: bool | None = False,
+) -> Iterator[VariantEffect | Skipped]:
+    """`variant_effects` one by one, in order: `batch_size` variants are in memory at a time."""
+    if width < 2:
+        raise ValueError(f"width={width}: the number of bases that the model reads.")
+    if strand not in ("+", "-", "both", "info"):
+        raise ValueError(f"strand={strand!r}: choose '+', '-', 'both' or 'info'.")
+    target, reverse_target = (target_from_text(t) if isinstance(t, str) else t for t in (target, reverse_target))
+    if strand == "both" and reverse_target is None and not _is_classes(target):
+        raise ValueError(
+            "Averaging over strands with a target that is not a class: give `reverse_target`, the target on the "
+            "reverse complement (position p is L − 1 − p there)."
+        )
+    if isinstance(target, list | np.ndarray):
+        raise ValueError("target is one class, index tuple, text or function for all variants.")
+    known = read_vcf(variants) if isinstance(variants, str | Path) else list(variants)
+    reference = genome if isinstance(genome, Genome) else Genome(genome)
+
+    options = {"composite": composite, "pruning": pruning, "batch_size": batch_size, "device": device}
+    explainer = _Explainer(model, target, reverse_target, options)
+    with progress("variants", len(known), show_progress) as step:
+        for begin in range(0, len(known), batch_size):
+            batch = known[begin : begin + batch_size]
+            found: dict[int, VariantEffect | Skipped] = {}
+            usable: dict[str, list[int]] = {}
+            for k, variant in enumerate(batch):
+                why = why_skipped(variant, reference, width, ends)
+                if why is not None:
+                    found[k] = Skipped(variant, *why)
+                else:
+                    usable.setdefault(variant.strand if strand == "info" else strand, []).append(k)
+            for way, chosen in usable.items():
+                windows = [window(batch[k], reference, width) for k in chosen]
+                found.update(zip(chosen, explainer.effects(windows, way), strict=True))
+            yield from (found[k] for k in range(len(batch)))
+            step(len(batch))
+
+
+@dataclass(frozen=True)
+class _Explainer:
+    """Explains windows with one model for one score; `options` are those of `explain_sequences`."""
+
+    model: nn.Module | Callable[..., Any]
+    target: Any
+    reverse_target: Any
+    options: dict[str, Any]
+
+    def strand(self, letters: list[str], way: str, target: Any) -> _Strand:
+        """Sequences as a model reads them on one strand."""
+        read = [reverse_complement(one) for one in letters] if way == "-" else letters
+        found = explain_sequences(self.model, read, target=target, **self.options)
+        per_base = found.per_base()
+        return _Strand(found.score, found.target, per_base[:, ::-1] if way == "-" else per_base, found.problems)
+
+    def effects(self, windows: Sequence[Window], way: str) -> list[VariantEffect]:
+        """Both alleles of each window on a strand, or the mean over both strands."""
+        references = list(dict.fromkeys(window.reference for window in windows))  # alleles of a record share theirs
+        rows = [references.index(window.reference) for window in windows]
+        alternatives = [window.alternative for window in windows]
+        ways = ("+", "-") if way == "both" else (way,)
+        parts = []
+        problems = [""] * len(windows)
+        classes: npt.NDArray[np.int64] | None = None
+        for one in ways:
+            target = self.target
+            if one == "-" and way == "both" and self.reverse_target is not None:
+                target = self.reverse_target
+            elif self.target is None and classes is not None:
+                target = list(classes)
+            before = self.strand(references, one, target)
+            if classes is None:
+                classes = before.classes
+            if self.target is None:
+                target = [int(classes[row]) for row in rows]
+            after = self.strand(alternatives, one, target)
+            known = zip(problems, before.problems[rows], after.problems, strict=True)
+            problems = [next((str(problem) for problem in three if problem), "") for three in known]
+            parts.append((before.score[rows], before.relevance[rows], after.score, after.relevance))
+        assert classes is not None
+        means = [sum(column) / len(ways) for column in zip(*parts, strict=True)]
+        return [
+            _effect(window, problems[k], int(classes[row]), *(column[k] for column in means))
+            for k, (window, row) in enumerate(zip(windows, rows, strict=True))
+        ]
+
+
+class _Strand(NamedTuple):
+    """What was found on one strand; relevance (sequence, position) in the direction of the plus strand."""
+
+    score: npt.NDArray[np.float32]
+    classes: npt.NDArray[np.int64]
+    relevance: npt.NDArray[np.float32]
+    problems: npt.NDArray[np.str_]
+
+
+def _effect(
+    window: Window,
+    problem: str,
+    target: int,
+    score_reference: float,
+    relevance_reference: npt.NDArray[np.float32],
+    score_alternative: float,
+    relevance_alternative: npt.NDArray[np.float32],
+) -> VariantEffect:
+    def aligned(
+        letters: str, relevance: npt.NDArray[np.float32], columns: npt.NDArray[np.int64]
+    ) -> tuple[str, npt.NDArray[np.float32]]:
+        text, values = np.full(window.columns, b"-", "S1"), np.zeros(window.columns, np.float32)
+        text[columns] = np.frombuffer(letters.encode(), "S1")
+        values[columns] = relevance
+        return text.tobytes().decode(), values
+
+    before = aligned(window.reference, relevance_reference, window.columns_reference)
+    after = aligned(window.alternative, relevance_alternative, window.columns_alternative)
+    return VariantEffect(
+        window.variant,
+        window.start,
+        window.variant.position - window.start,
+        float(score_reference),
+        float(score_alternative),
+        before[0],
+        after[0],
+        before[1],
+        after[1],
+        target,
+        problem,
+    )

@@ -1,0 +1,233 @@
+"""The effects of a VCF file's variants as files: tables, the VCF with more INFO fields, logos of the strongest."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from plrp.files import new_file
+from plrp.health import unwarned
+from plrp.runs.inputs import LARGEST
+
+from .effects import VariantEffect, each_effect
+from .sequences import Genome, open_text, tab_line
+from .variants import Skipped, read_vcf
+
+FIELDS = {
+    "PLRP_REF": ("A", "Float", "Score with the reference allele"),
+    "PLRP_ALT": ("A", "Float", "Score with the alternative allele"),
+    "PLRP_EFFECT": ("A", "Float", "PLRP_ALT minus PLRP_REF"),
+    "PLRP_STRONGEST": ("A", "Integer", "Position of the base whose relevance changes most"),
+    "PLRP_SKIPPED": (".", "String", "Why alleles were not scored"),
+}
+"""INFO fields of the VCF that is written: number, type, meaning."""
+
+
+def explain_variants(
+    vcf: str | Path,
+    genome: str | Path | Genome,
+    model: nn.Module | Callable[..., Any],
+    out: str | Path,
+    *,
+    logos: int = 10,
+    about: dict[str, Any] | None = None,
+    largest: int = LARGEST,
+    show_progress: bool | None = None,
+    **options: Any,
+) -> tuple[int, Counter[str]]:
+    """Explain the variants of a VCF file into a folder; returns how many were explained, and the skipped by reason.
+
+    Written: `effects.parquet` (an allele per row), `bases.parquet` (a base per row: letters and relevance with either
+    allele, and their difference), `effects.vcf` (the file itself with the INFO fields `FIELDS`), `skipped.tsv`, and
+    logos of the `logos` strongest effects. `options` are those of `variant_effects`. Memory holds one batch at a time.
+    """
+    folder = Path(out)
+    known = read_vcf(vcf, largest=largest)
+    genome = genome if isinstance(genome, Genome) else Genome(genome, largest=largest)
+    folder.mkdir(parents=True, exist_ok=True)
+    if about is not None:
+        (folder / "run.json").write_text(json.dumps(about, indent=1) + "\n")
+    skipped: list[Skipped] = []
+    scores: dict[tuple[int, int], tuple[float, float, int]] = {}
+    strongest: list[tuple[float, int, VariantEffect]] = []
+    with new_file(folder / "effects.parquet") as effects_path, new_file(folder / "bases.parquet") as bases_path:
+        alleles, bases = _ParquetTable(effects_path, ALLELE_COLUMNS), _ParquetTable(bases_path, BASE_COLUMNS)
+        with alleles, bases, unwarned():  # what is unhealthy stands in the table
+            for one in each_effect(model, known, genome, show_progress=show_progress, **options):
+                if isinstance(one, Skipped):
+                    skipped.append(one)
+                    continue
+                variant, number = one.variant, len(scores)
+                coordinate = int(one.coordinates[one.strongest])
+                scores[variant.line, variant.allele] = one.score_reference, one.score_alternative, coordinate + 1
+                alleles.add(_allele_row(one, number, coordinate))
+                bases.add(_base_rows(one, number))
+                if logos:
+                    heapq.heappush(strongest, (abs(one.effect), -number, one))
+                    strongest = heapq.nlargest(logos, strongest) if len(strongest) > 2 * logos else strongest
+                    heapq.heapify(strongest)
+    _write_skipped(folder / "skipped.tsv", skipped)
+    reasons = {(one.variant.line, one.variant.allele): one.reason for one in skipped}
+    _annotate(Path(vcf), folder / "effects.vcf", scores, reasons, largest)
+    for rank, (_, _, one) in enumerate(heapq.nlargest(logos, strongest), 1):
+        variant = one.variant
+        name = (
+            f"{rank:02d}_{variant.chrom}_{variant.position + 1}_{variant.reference[:8]}_{variant.alternative[:8]}.png"
+        )
+        one.plot(folder / "logos" / name.replace("/", "_"))
+    return len(scores), Counter(one.reason for one in skipped)
+
+
+ALLELE_COLUMNS = (
+    "number:int64 chrom:string position:int64 id:string reference:string alternative:string strand:string "
+    "target:int64 score_reference:float32 score_alternative:float32 effect:float32 strongest_position:int64 "
+    "unknown_bases:int32 problem:string"
+)
+"""Positions count from 1, as in the VCF; `unknown_bases` are those of the window that are not A, C, G or T;
+`problem` is what is wrong with an explanation (`plrp.health`)."""
+
+BASE_COLUMNS = (
+    "number:int64 coordinate:int64 base_reference:string base_alternative:string relevance_reference:float32 "
+    "relevance_alternative:float32 difference:float32"
+)
+"""`number` is the allele's; coordinates count from 0, as in `relevance.parquet`."""
+
+
+def _allele_row(one: VariantEffect, number: int, strongest: int) -> dict[str, list[Any]]:
+    variant = one.variant
+    values = (
+        number, variant.chrom, variant.position + 1, variant.id, variant.reference, variant.alternative, variant.strand,
+        one.target, one.score_reference, one.score_alternative, one.effect, strongest + 1,
+        sum(one.letters_reference.count(letter) for letter in set(one.letters_reference) - set("ACGT-")),
+        one.problem,
+    )  # fmt: skip
+    return dict(zip(_names(ALLELE_COLUMNS), ([value] for value in values), strict=True))
+
+
+def _base_rows(one: VariantEffect, number: int) -> dict[str, Any]:
+    return {
+        "number": np.full(len(one.letters_reference), number),
+        "coordinate": one.coordinates,
+        "base_reference": list(one.letters_reference),
+        "base_alternative": list(one.letters_alternative),
+        "relevance_reference": one.relevance_reference,
+        "relevance_alternative": one.relevance_alternative,
+        "difference": one.difference,
+    }
+
+
+def _names(columns: str) -> list[str]:
+    return [column.partition(":")[0] for column in columns.split()]
+
+
+class _ParquetTable:
+    """Rows that go to a Parquet file in groups."""
+
+    def __init__(self, path: Path, columns: str) -> None:
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError:
+            raise ImportError("Parquet tables need pyarrow: pip install 'plrp[genomics]'") from None
+        self._pa, types = pa, dict(column.split(":") for column in columns.split())
+        self.schema = pa.schema([(name, getattr(pa, kind)()) for name, kind in types.items()])
+        self._writer = pq.ParquetWriter(path, self.schema)
+        self._tables: list[Any] = []
+        self._rows = 0
+
+    def __enter__(self) -> _ParquetTable:
+        return self
+
+    def add(self, rows: dict[str, Any]) -> None:
+        """Columns of one length each."""
+        table = self._pa.table(rows, schema=self.schema)
+        self._tables.append(table)
+        self._rows += table.num_rows
+        if self._rows >= 100_000:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._tables:
+            self._writer.write_table(self._pa.concat_tables(self._tables).combine_chunks())
+        self._tables, self._rows = [], 0
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None:
+            self._flush()
+        self._writer.close()
+
+
+def _write_skipped(path: Path, skipped: Sequence[Skipped]) -> None:
+    with new_file(path) as part, part.open("w") as stream:
+        stream.write("chrom\tposition\tid\treference\talternative\treason\tdetail\tline\n")
+        for one in skipped:
+            v = one.variant
+            cells = (v.chrom, v.position + 1, v.id, v.reference, v.alternative, one.reason, one.detail, v.line)
+            stream.write(tab_line(*cells))
+
+
+def _annotate(
+    vcf: Path,
+    out: Path,
+    scores: dict[tuple[int, int], tuple[float, float, int]],
+    reasons: dict[tuple[int, int], str],
+    largest: int,
+) -> None:
+    """The VCF once more, with our INFO fields; everything else stays as it was."""
+    described = "".join(
+        f'##INFO=<ID={name},Number={number},Type={kind},Description="{meaning}">\n'
+        for name, (number, kind, meaning) in FIELDS.items()
+    )
+    columns = "#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\n"
+    begun = False
+    with open_text(vcf, largest=largest) as numbered, new_file(out) as part, part.open("w") as stream:
+        for number, line in numbered:
+            if line.startswith("##INFO=<ID=PLRP_"):
+                continue
+            if line.startswith("#CHROM"):
+                stream.write(described)
+                begun = True
+            elif not line.startswith("#") and line.strip():
+                if not begun:
+                    stream.write(f"##fileformat=VCFv4.2\n{described}{columns}")
+                    begun = True
+                line = _with_fields(line, number, scores, reasons)
+            stream.write(f"{line}\n")
+
+
+def _with_fields(
+    line: str,
+    number: int,
+    scores: dict[tuple[int, int], tuple[float, float, int]],
+    reasons: dict[tuple[int, int], str],
+) -> str:
+    fields = line.split("\t")
+    fields += ["."] * (8 - len(fields))
+    alleles = range(len(fields[4].split(",")))
+    rows = [scores.get((number, allele)) for allele in alleles]
+    info = [part for part in fields[7].split(";") if part not in ("", ".") and not part.startswith("PLRP_")]
+    if any(row is not None for row in rows):
+        for name, value in (
+            ("PLRP_REF", lambda row: f"{row[0]:.6g}"),
+            ("PLRP_ALT", lambda row: f"{row[1]:.6g}"),
+            ("PLRP_EFFECT", lambda row: f"{row[1] - row[0]:.6g}"),
+            ("PLRP_STRONGEST", lambda row: f"{row[2]}"),
+        ):
+            info.append(f"{name}=" + ",".join("." if row is None else value(row) for row in rows))
+    why = dict.fromkeys(reasons[number, allele] for allele in alleles if (number, allele) in reasons)
+    if why:
+        info.append("PLRP_SKIPPED=" + ",".join(_info_word(reason) for reason in why))
+    fields[7] = ";".join(info) or "."
+    return "\t".join(fields)
+
+
+def _info_word(reason: str) -> str:
+    """A reason without the characters that INFO fields use themselves."""
+    return reason.replace(", ", "_").replace(" ", "_").replace("'", "")
