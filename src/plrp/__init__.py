@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .tape.own_rules import register_rule, registered_rules, rules_for, unregister_rule
     from .tape.trace import Trace
     from .tape.tracing import trace
+    from .vision.saved import load
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ __all__ = [
     "composite",
     "composites",
     "explain",
+    "load",
     "reference",
     "register_rule",
     "registered_rules",
@@ -56,5 +58,6 @@ __getattr__, __dir__ = lazily(
         "pruning": ("Pruning",),
         "tape.trace": ("Trace",),
         "tape.tracing": ("trace",),
+        "vision.saved": ("load",),
     },
 )

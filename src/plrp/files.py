@@ -25,6 +25,8 @@ UNFINISHED = ".part"
 
 _UNFINISHED_NAME = re.compile(r"\.(?P<stem>.+)\.[a-z0-9_]{8}\.part(?P<suffix>\.[^.]+)?")
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the operating system says where there is no room."""
 
 
 def unfinished(name: str) -> str | None:
@@ -42,6 +44,8 @@ def writable(path: str | Path) -> Iterator[None]:
         if error.errno in _NOT_WRITABLE:
             reason = os.strerror(error.errno).lower()
             raise NotWritable(f"{path} cannot be written ({reason}): name another place for the results.") from None
+        if error.errno in FULL:
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
         raise
 
 
@@ -58,11 +62,12 @@ def new_file(path: str | Path, *, durable: bool = False) -> Iterator[Path]:
     os.close(handle)
     part = Path(name)
     try:
-        yield part
-        part.chmod(0o666 & ~_umask())  # mkstemp makes private files
-        if durable:
-            _to_disk(part)
-        os.replace(part, path)
+        with writable(path):
+            yield part
+            part.chmod(0o666 & ~_umask())  # mkstemp makes private files
+            if durable:
+                _to_disk(part)
+            os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -180,6 +181,19 @@ def test_imagenets_names_find_the_nearest() -> None:
         class_number("goldn retriver", names)
     with pytest.raises(ValueError, match="give a number from 0 to 999"):
         class_number("qqqqqqqqq", names)
+
+
+def test_a_name_may_say_more_than_the_class_and_must_not_fit_two() -> None:
+    from plrp.models.loading import imagenet_categories
+
+    names = imagenet_categories()
+    assert class_number("tabby cat", names) == class_number("Tabby", names) == 281
+    with pytest.raises(ValueError, match=r"2 classes are called 'cardigan': Cardigan \(264\), cardigan \(474\)"):
+        class_number("cardigan", names)
+    with pytest.raises(ValueError, match=r"2 classes .*: crane \(1\), crane \(3\); give the number of one"):
+        class_number("crane", ["heron", "crane", "truck", "crane"])
+    with pytest.raises(ValueError, match=r"2 classes .*: cat \(0\), dog \(1\)"):
+        class_number("cat or dog", ["cat", "dog"])
 
 
 def test_names_that_hold_a_word_whole_come_before_those_that_hold_its_letters() -> None:
@@ -465,3 +479,30 @@ def test_resnet50_and_vgg16_on_many_photographs(data: Path) -> None:
         area, lrp, pruned = np.mean(shares, axis=0)
         assert lrp > area + 0.1, (model.name, shares)
         assert pruned > lrp + 0.1, (model.name, shares)
+
+
+def test_a_folder_that_is_made_is_named(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cat.jpg", "-o", "new/folder/out.png") == 0
+    assert "plrp: made the folder new/folder" in capsys.readouterr().err
+    assert run("cat.jpg", "-o", "new/folder/out.png") == 0
+    assert "made" not in capsys.readouterr().err
+
+
+def test_a_wrong_number_is_told_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["explain", "cat.jpg", "-p", "1.2"])
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "0 ≤ p < 1, not 1.2" in said
+
+
+def test_a_full_disk_names_the_file(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    assert run("cat.jpg", "-o", "out.png", "--save", "relevance.npz") == 1
+    assert "plrp: relevance.npz: No space left on device" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from plrp.progress import keep_interrupts
 
@@ -37,6 +37,14 @@ from Python:
 {EXIT_CODES}"""
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, instead of after all options of the command."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print and leave."""
+        self.exit(2, f"{self.prog}: {message} (`{self.prog} --help` lists the options)\n")
+
+
 class Version(argparse.Action):
     """`--version`: plrp's and torch's, and which code explains here."""
 
@@ -52,7 +60,7 @@ class Version(argparse.Action):
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command, with all sub-commands."""
-    parser = argparse.ArgumentParser(prog="plrp", description=DESCRIPTION, epilog=EPILOG, formatter_class=RAW)
+    parser = Parser(prog="plrp", description=DESCRIPTION, epilog=EPILOG, formatter_class=RAW)
     parser.add_argument("--version", action=Version, nargs=0, help="show the version, and which code explains here")
     parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -83,7 +91,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        print(f"plrp: {str(error) or type(error).__name__}", file=sys.stderr)
+        print(f"plrp: {in_words(error)}", file=sys.stderr)
         if not isinstance(error, (ImportError, OSError, ValueError)):
             print("plrp: `plrp --debug ...` shows where this happened", file=sys.stderr)
         return int(getattr(error, "exit_code", 1))
+
+
+def in_words(error: Exception) -> str:
+    """An error in one sentence; of the operating system's, the file comes first."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__

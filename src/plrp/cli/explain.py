@@ -24,13 +24,14 @@ EPILOG = """\
 examples:
   plrp explain photo.jpg --model resnet50 -p 0.1 -o out.png
   plrp explain *.jpg --model vgg16 --compare 0.05,0.15,0.3 -o grids/
+  plrp explain photo.jpg --beside gradcam,ig -o out.png      other methods' maps in the same picture
   plrp explain photo.jpg --model networks.py:build --weights best.pt --target dog --layers -o out.pdf
   plrp explain photo.jpg --model timm:convnext_tiny --save relevance.npz
   plrp explain photo.jpg --mask object.png -o page.html     to slide p in a browser
 
 With several photographs, or a folder of them, -o and --save name a folder, or a file whose name goes before each
 photograph's.
-exit codes: 0 all done; 1 failed while working, or some photographs could not be read (the others are done);
+exit codes: 0 finished; 1 failed while working, or some photographs could not be read (the others are finished);
 2 wrong usage: an option, or what it names, cannot be used, or none of the photographs is there; 130 interrupted
 """
 PAGE = ".html"
@@ -99,6 +100,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     out.add_argument("--compare", type=_proportions, metavar="P,P,…", help="the grid of λ and M± for these p instead")
     out.add_argument(
+        "--beside",
+        type=_names,
+        default=(),
+        metavar="NAME,…",
+        help="draw other methods beside: gradcam, gradient-input, ig (integrated gradients)",
+    )
+    out.add_argument(
         "--layers",
         action="store_true",
         help="also draw …-layers and …-flow: how relevance thins, and which channels it takes",
@@ -162,6 +170,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"{path} should end in .npz.")
     if arguments.mask and (len(photographs) > 1 or outputs[0].suffix.lower() != PAGE):
         raise UsageError("--mask goes with one photograph and a page: -o page.html.")
+    if arguments.beside and any(path.suffix.lower() == PAGE for path in outputs):
+        raise UsageError("--beside draws pictures, and a page shows plrp's own maps: leave it out.")
     if arguments.layers and any(path.suffix.lower() == PAGE for path in outputs):
         raise UsageError("--layers draws pictures, and a page has its layers already: leave it out.")
     overwritten = {path.resolve() for path in photographs} & {path.resolve() for path in outputs}
@@ -178,7 +188,7 @@ def run(arguments: argparse.Namespace) -> int:
                 step(1 if number else 0, path.name)
                 try:
                     photograph = read_photograph(path)
-                    outputs[number].parent.mkdir(parents=True, exist_ok=True)
+                    make_folder(outputs[number].parent)
                     with unwarned():  # it is printed below
                         explained = explain_one(photograph, model, prunings, arguments)
                 except BadImage as error:
@@ -201,6 +211,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if skipped else 0
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder for results where there is none, and say so: it may be a slip."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        print(f"plrp: made the folder {folder}", file=sys.stderr)
+
+
 def photographs_at(path: Path) -> list[Path]:
     """The photograph itself, or those of a folder, in order, except for pictures that this command drew."""
     from plrp.vision.photographs import SUFFIXES
@@ -221,9 +238,11 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     from plrp import models
     from plrp.pruning import DEFAULT_P, Pruning
     from plrp.tape.refusals import check_device
+    from plrp.vision.beside import check_methods
     from plrp.vision.explained import class_number
     from plrp.vision.heatmaps import colour_table
 
+    check_methods(arguments.beside)
     colour_table(arguments.colours)  # what is wrong is said before anything is loaded
     device = check_device(arguments.device)
     categories = class_names(arguments.classes) or models.published_categories(
@@ -288,6 +307,7 @@ def explain_one(
         prunings=prunings,
         composite=arguments.composite,
         device=arguments.device,
+        beside=arguments.beside,
     )
 
 
@@ -305,7 +325,7 @@ def write(
 
     written = []
     if archive is not None:
-        archive.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(archive.parent)
         explained.save(archive)
         written.append(archive)
     if picture.suffix.lower() == PAGE:
@@ -416,6 +436,10 @@ def _proportions(text: str) -> list[float]:
     return list(dict.fromkeys(proportion(part.strip()) for part in text.split(",") if part.strip())) or [
         proportion(text)
     ]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _dilation(text: str) -> int | str:

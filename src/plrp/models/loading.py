@@ -39,7 +39,7 @@ class ModelError(UsageError):
     """A model that cannot be found or built; the message says what is available instead."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LoadedModel:
     """A model ready to be explained, and what is known about it.
 
@@ -52,6 +52,11 @@ class LoadedModel:
     weights: str
     categories: tuple[str, ...] | None = None
     preprocessing: Preprocessing | None = None
+
+    def __repr__(self) -> str:
+        size = sum(parameter.numel() for parameter in self.module.parameters())
+        classes = "" if self.categories is None else f", {len(self.categories):,} classes"
+        return f"LoadedModel({self.name}, weights: {self.weights}, {size:,} parameters{classes})"
 
 
 def load(

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from plrp.errors import UsageError
-from plrp.files import UNFINISHED, new_file, unfinished, writable
+from plrp.files import FULL, UNFINISHED, new_file, unfinished, writable
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "r2", "memory"})
 """Protocols that show an object once all of it is there."""
 
@@ -338,7 +337,7 @@ class Bucket(Place):
         except (FileNotFoundError, UsageError, MemoryError):
             raise
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in _FULL:
+            if isinstance(error, OSError) and error.errno in FULL:
                 raise
             raise WrongPlace(f"{self.url} cannot be used ({_sentence(error)}).") from error
 
@@ -379,6 +378,6 @@ def _full_disk(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise DiskFull(error.errno, f"no space left for {what}") from error
         raise

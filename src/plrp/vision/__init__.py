@@ -2,7 +2,7 @@
 
 - reading: `read_photograph`, `Photographs`, `ECSSD`, `ImageNet`
 - as the network sees it: `network_input`, `network_picture`, `network_mask`
-- explaining: `explain_photograph`
+- explaining: `explain_photograph`; `plrp.load` brings back what was saved
 - drawing: `heatmap`, `explanation_figure`, `comparison_figure`, `save_figure`
 - hidden layers: `thinning`, `thinning_figure`, `flow`, `flow_figure`
 """
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .layers import flow_figure, thinning_figure
     from .photographs import BadImage, Photograph, read_photograph
     from .preprocessing import network_input, network_mask, network_picture
+    from .saved import SavedRelevance
 
 __all__ = [
     "ECSSD",
@@ -34,6 +35,7 @@ __all__ = [
     "ImageNet",
     "Photograph",
     "Photographs",
+    "SavedRelevance",
     "Thinning",
     "comparison_figure",
     "explain_photograph",
@@ -61,5 +63,6 @@ __getattr__, __dir__ = lazily(
         "layers": ("flow_figure", "thinning_figure"),
         "photographs": ("BadImage", "Photograph", "read_photograph"),
         "preprocessing": ("network_input", "network_mask", "network_picture"),
+        "saved": ("SavedRelevance",),
     },
 )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ from plrp import __version__
 from plrp.composites import Composite, resolve
 from plrp.composites import composite as composite_by_name
 from plrp.errors import UsageError
-from plrp.files import new_file
 from plrp.health import Health
 from plrp.models.loading import LoadedModel, imagenet_categories, load
 from plrp.models.preprocessing import Preprocessing
@@ -26,11 +24,13 @@ from plrp.spelling import close_names
 from plrp.tape.trace import Trace
 from plrp.tape.tracing import trace as trace_model
 
-from .figures import comparison_figure, explanation_figure
+from .beside import check_methods, maps_beside
+from .figures import comparison_figure, explanation_figure, percent
 from .flows import flow, thinning
 from .layers import flow_figure, thinning_figure
-from .photographs import Photograph, read_photograph
+from .photographs import Photograph, as_photograph
 from .preprocessing import network_input, network_picture
+from .saved import SavedRelevance, save_relevance
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,13 +43,14 @@ class ClassError(UsageError):
     """A class that the model does not have, or class names that do not fit it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExplainedPhotograph:
     """What a model saw in a photograph, and why.
 
     relevance: of the class `target`, by variant, "LRP" first; each (3, height, width).
     prunings: how each variant was pruned; None for LRP.
     unhealthy: what is wrong with a variant's explanation, for those that should not be believed as they are.
+    beside: maps of other methods, by their titles; each (3 or 1, height, width).
     """
 
     photograph: Photograph
@@ -63,6 +64,18 @@ class ExplainedPhotograph:
     prunings: Mapping[str, Pruning | None]
     trace: Trace
     unhealthy: Mapping[str, Health] = field(default_factory=dict)
+    beside: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        lines = [f"{self.title}, {self.composite.name}"]
+        lines += [f"  {name}: {percent(share)} of pixels" for name, share in self.pixels().items()]
+        return "\n".join(lines + [f"  {name} is {health}" for name, health in self.unhealthy.items()])
+
+    def _repr_png_(self) -> bytes:
+        """The figure, where a notebook shows this."""
+        content = io.BytesIO()
+        self.figure().savefig(content, format="png", dpi=110)
+        return content.getvalue()
 
     @property
     def probabilities(self) -> Tensor:
@@ -93,7 +106,13 @@ class ExplainedPhotograph:
         """Photograph, heatmaps, prediction, overlay and outline (`plrp.vision.explanation_figure`)."""
         classes = [(name, probability) for name, _, probability in self.top()]
         return explanation_figure(
-            self.picture, self.relevance, classes=classes, target=self.target_name, title=self.title, **options
+            self.picture,
+            self.relevance,
+            classes=classes,
+            target=self.target_name,
+            title=self.title,
+            beside=self.beside,
+            **options,
         )
 
     def comparison(self, **options: Any) -> Figure:
@@ -102,7 +121,8 @@ class ExplainedPhotograph:
         for name, pruning in self.prunings.items():
             if pruning is not None and pruning.p is not None:
                 rows.setdefault(name.split(", p =")[0], {})[pruning.p] = self.relevance[name]
-        return comparison_figure(self.picture, self.relevance[LRP], rows, title=self.title, **options)
+        lrp = self.relevance[LRP]
+        return comparison_figure(self.picture, lrp, rows, title=self.title, beside=self.beside, **options)
 
     def layer_figures(self, variant: str | None = None) -> dict[str, Figure]:
         """How relevance thins (`layers`) and where it flows (`flow`), for a variant (default: the last)."""
@@ -118,56 +138,64 @@ class ExplainedPhotograph:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write relevance, logits and settings as `.npz`: numbers and text only, so `np.load` needs no pickle.
-
-        `relevance` is (variant, 3, height, width), `variants` their names, `input` what the network saw, `settings` a
-        JSON record of how it was made.
-        """
+        """Write relevance, logits and settings as `.npz`, which `plrp.load` brings back."""
         settings = {
             "plrp": __version__,
             "photograph": str(self.photograph.path),
             "model": self.model.name,
             "weights": self.model.weights,
             "composite": self.composite.name,
-            "target": self.target,
-            "target_name": self.target_name,
             "prunings": {name: None if p is None else p.to_dict() for name, p in self.prunings.items()},
         }
-        content = io.BytesIO()
-        np.savez_compressed(
-            content,
-            relevance=np.stack([r.numpy() for r in self.relevance.values()]),
-            variants=np.array(list(self.relevance)),
-            input=self.trace.inputs[0].data[0].cpu().numpy(),
-            logits=self.logits.numpy(),
-            target=np.array(self.target),
-            settings=np.array(json.dumps(settings, ensure_ascii=False)),
+        seen, picture = self.trace.inputs[0].data[0].cpu(), np.asarray(self.picture)
+        save_relevance(
+            path, SavedRelevance(self.relevance, seen, picture, self.logits, self.target, self.target_name, settings)
         )
-        with new_file(path) as part:
-            part.write_bytes(content.getvalue())
 
 
+@overload
 def explain_photograph(
-    photograph: str | Path | Photograph,
+    photograph: list[Any] | tuple[Any, ...], model: LoadedModel | nn.Module | str, **options: Any
+) -> list[ExplainedPhotograph]: ...
+@overload
+def explain_photograph(
+    photograph: str | Path | Photograph | Image | np.ndarray | Tensor,
     model: LoadedModel | nn.Module | str,
     *,
     target: int | str | None = None,
     prunings: Sequence[Pruning] = (Pruning(),),
     composite: str = "epsilon-plus-flat",
     device: str | torch.device = "cpu",
-) -> ExplainedPhotograph:
+    beside: Sequence[str] = (),
+) -> ExplainedPhotograph: ...
+def explain_photograph(
+    photograph: Any,
+    model: LoadedModel | nn.Module | str,
+    *,
+    target: int | str | None = None,
+    prunings: Sequence[Pruning] = (Pruning(),),
+    composite: str = "epsilon-plus-flat",
+    device: str | torch.device = "cpu",
+    beside: Sequence[str] = (),
+) -> ExplainedPhotograph | list[ExplainedPhotograph]:
     """Explain a photograph with LRP and with each of `prunings`, from one forward pass.
 
+    photograph: a file's path or address (https://…, file://…), a Pillow picture, an array (height, width[, 3]) or a
+        tensor (3, height, width) of pixels, 0…255 as integers or 0…1; a list of these gives a list.
     model: what `plrp.models.load` returns, or a name for it to load; a plain module gets photographs as most of
         torchvision's models do (the default `Preprocessing`).
     target: a class by number or by name; by default the winning class.
+    beside: other methods whose maps are drawn beside ours: "gradcam", "gradient-input", "ig".
     """
+    check_methods(beside)
     if isinstance(model, str):
         model = load(model)
     elif isinstance(model, nn.Module):
         model = LoadedModel(model, type(model).__name__, "its own")
-    if not isinstance(photograph, Photograph):
-        photograph = read_photograph(photograph)
+    if isinstance(photograph, list | tuple):
+        options: dict[str, Any] = {"target": target, "prunings": prunings, "composite": composite, "device": device}
+        return [explain_photograph(one, model, beside=beside, **options) for one in photograph]
+    photograph = as_photograph(photograph)
     preprocessing = model.preprocessing or Preprocessing()
     inputs = network_input(photograph, preprocessing)[None].to(device)
     trace = trace_model(model.module, inputs)
@@ -185,8 +213,9 @@ def explain_photograph(
         if any(explanation.verdicts()):
             unhealthy[name] = explanation.health
     picture = network_picture(photograph, preprocessing)
+    others = maps_beside(model.module, inputs, lambda output: output[:, chosen], beside)
     return ExplainedPhotograph(
-        photograph, picture, model, rules, logits, chosen, categories, relevance, variants, trace, unhealthy
+        photograph, picture, model, rules, logits, chosen, categories, relevance, variants, trace, unhealthy, others
     )
 
 
@@ -216,7 +245,11 @@ def categories_of(model: LoadedModel, classes: int) -> tuple[str, ...]:
 
 
 def class_number(target: int | str, categories: Sequence[str]) -> int:
-    """The number of a class given by number or by name, ignoring case and underscores."""
+    """The number of a class given by number or by name, ignoring case and underscores.
+
+    It may say more than the class does: `tabby cat` finds `tabby`. A name that fits several classes is refused with
+    their numbers.
+    """
     if isinstance(target, int) or target.strip().lstrip("-").isdigit():
         number = int(target)
         if not 0 <= number < len(categories):
@@ -224,12 +257,15 @@ def class_number(target: int | str, categories: Sequence[str]) -> int:
         return number
     plain = [name.lower().replace("_", " ") for name in categories]
     wanted = target.strip().lower().replace("_", " ")
-    if wanted in plain:
-        return plain.index(wanted)
-    close = close_names(wanted, categories, 5)
-    hint = (
-        f"the nearest are {', '.join(f'{name} ({categories.index(name)})' for name in close)}"
-        if close
-        else f"give a number from 0 to {len(categories) - 1}"
-    )
+    words = set(wanted.split())
+    exact = [number for number, name in enumerate(plain) if name == wanted]
+    part = [number for number, name in enumerate(plain) if name and set(name.split()) < words]
+    found = exact or part
+    if len(found) == 1:
+        return found[0]
+    close = found or [categories.index(name) for name in close_names(wanted, categories, 5)]
+    named = ", ".join(f"{categories[number]} ({number})" for number in close)
+    if found:
+        raise ClassError(f"{len(found)} classes are called {target!r}: {named}; give the number of one.")
+    hint = f"the nearest are {named}" if close else f"give a number from 0 to {len(categories) - 1}"
     raise ClassError(f"no class is called {target!r}; {hint}.")

@@ -5,6 +5,7 @@ All figures are matplotlib `Figure`s made without pyplot: no global state, no wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -49,22 +50,28 @@ def explanation_figure(
     colours: str = "red-blue",
     percentile: float = 99.5,
     dilate: int | str = "auto",
+    beside: Mapping[str, Tensor | np.ndarray] | None = None,
 ) -> Figure:
-    """One photograph explained: the picture and a heatmap per entry of `maps`; below, the prediction.
+    """One photograph explained: the picture and a heatmap per entry of `maps`, then of `beside`; below, the prediction.
 
-    The last map is drawn twice more: over the picture, and as an outline of the region that holds 80% of its
-    positive relevance. `classes` are (name, probability), strongest first; `target` is the explained one.
+    The last of `maps` is drawn twice more: over the picture, and as an outline of the region that holds 80% of its
+    positive relevance. `classes` are (name, probability), strongest first; `target` is the explained one. `beside`
+    are other methods' maps.
     """
-    figure, axes = grid_of(2, max(3, 1 + len(maps)))
+    columns = {**maps, **(beside or {})}
+    figure, axes = grid_of(2, max(3, 1 + len(columns)))
     above, below = list(axes[0]), list(axes[1])
-    for ax in (*above[1 + len(maps) :], *below[3:]):
+    for ax in (*above[1 + len(columns) :], *below[3:]):
         ax.set_axis_off()
     show_picture(above[0], picture, "photograph")
-    for ax, (name, relevance) in zip(above[1:], maps.items(), strict=False):
+    for ax, (name, relevance) in zip(above[1:], columns.items(), strict=False):
         show_map(ax, heatmap(relevance, colours=colours, percentile=percentile, dilate=dilate), relevance, name)  # type: ignore[arg-type]
     last_name, last = list(maps.items())[-1]
     over = heatmap(last, picture=picture, colours=colours, percentile=percentile, dilate=dilate)  # type: ignore[arg-type]
-    show_classes(below[0], classes, target)
+    if classes:
+        show_classes(below[0], classes, target)
+    else:
+        below[0].set_axis_off()
     below[1].imshow(over.numpy(), interpolation="nearest")
     set_title(below[1], f"{last_name}, overlay")
     show_outline(below[2], picture, last, f"{last_name}, outline")
@@ -83,22 +90,29 @@ def comparison_figure(
     colours: str = "red-blue",
     percentile: float = 99.5,
     dilate: int | str = "auto",
+    beside: Mapping[str, Tensor | np.ndarray] | None = None,
 ) -> Figure:
-    """The paper's grid: a row per variant, a column per proportion p, photograph and LRP on the left.
+    """The paper's grid: a row per variant, a column per proportion p; on the left photograph, LRP, and then other
+    methods' maps (`beside`), in as many columns as they need.
 
     `name` is the title of the picture.
     """
     proportions = list(next(iter(variants.values())))
-    figure, axes = grid_of(max(2, len(variants)), 1 + len(proportions), side=1.9, bar=False)
-    show_picture(axes[0][0], picture, name)
+    plain = {"LRP": baseline, **(beside or {})}
+    rows = max(2, len(variants))
+    left = math.ceil((1 + len(plain)) / rows)  # columns
+    figure, axes = grid_of(rows, left + len(proportions), side=1.9, bar=False)
     options: dict[str, Any] = {"colours": colours, "percentile": percentile, "dilate": dilate}
-    show_map(axes[1][0], heatmap(baseline, **options), baseline, "LRP", colour_bar=False)
-    for ax in axes[2:, 0]:
+    first, *others = axes[:, :left].T.flat
+    show_picture(first, picture, name)
+    for ax, (title_of_map, relevance) in zip(others, plain.items(), strict=False):
+        show_map(ax, heatmap(relevance, **options), relevance, title_of_map, colour_bar=False)
+    for ax in others[len(plain) :]:
         ax.set_axis_off()
-    for line, (variant, by_p) in zip(axes[:, 1:], variants.items(), strict=False):
+    for line, (variant, by_p) in zip(axes[:, left:], variants.items(), strict=False):
         for ax, p in zip(line, proportions, strict=True):
             show_map(ax, heatmap(by_p[p], **options), by_p[p], f"{variant}, p = {p:g}", colour_bar=False)
-    for line in axes[len(variants) :, 1:]:
+    for line in axes[len(variants) :, left:]:
         for ax in line:
             ax.set_axis_off()
     if title:

@@ -35,7 +35,7 @@ COLOURS: dict[str, tuple[str, ...]] = {
 Scale = Literal["sample", "shared"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Heatmap:
     """Relevance as colours.
 
@@ -53,6 +53,11 @@ class Heatmap:
 
     def __len__(self) -> int:
         return len(self.rgba)
+
+    def __repr__(self) -> str:
+        _, height, width, _ = self.rgba.shape
+        ends = ", ".join(f"±{limit:.3g}" for limit in self.limits[:4]) + (" …" if len(self) > 4 else "")
+        return f"Heatmap({len(self)} of {height} × {width} pixels, {self.colours}, {ends})"
 
     def numpy(self) -> np.ndarray:
         """The pixels, uint8 (height, width, 4); (batch, height, width, 4) if a batch was given."""

@@ -10,9 +10,12 @@ import io
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+from urllib.request import urlopen
 
 import numpy as np
+from torch import Tensor
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 LARGE = 16_000_000  # pixels; larger photographs are decoded at reduced size
 LARGEST = 160_000_000  # pixels; larger ones are refused before a byte is decoded (a 60000 x 60000 header is a bomb)
+LARGEST_FILE = 200 * 2**20  # bytes that are read from an address
 _ORIENTATION = 0x0112  # the EXIF tag
 _UPRIGHT = {  # how to turn a picture of this EXIF orientation upright
     2: "FLIP_LEFT_RIGHT",
@@ -59,6 +63,66 @@ def read_photograph(path: str | Path) -> Photograph:
     """Read one photograph; raises `BadImage` if the file is not a picture, is truncated, or is too large."""
     image, size = _decode(Path(path))
     return Photograph(_rgb(image, Path(path)), size, Path(path))
+
+
+def as_photograph(given: Any) -> Photograph:
+    """A photograph from whatever holds one: a path, an address of a file, a Pillow picture, an array, a tensor."""
+    if isinstance(given, Photograph):
+        return given
+    if isinstance(given, str) and given.lower().startswith(("http://", "https://", "file://")):
+        return decode_photograph(_fetched(given), unquote(urlsplit(given).path).rpartition("/")[2] or "photograph")
+    if isinstance(given, str | Path):
+        return read_photograph(given)
+    name = Path("photograph")
+    if hasattr(given, "convert") and hasattr(given, "getexif"):  # a Pillow picture, upright as its owner holds it
+        return Photograph(_rgb(given, name), given.size, name)
+    if isinstance(given, Tensor):
+        if given.dim() == 4 and len(given) == 1:
+            given = given[0]
+        if given.dim() == 3 and given.shape[0] in (1, 3, 4):
+            given = given.permute(1, 2, 0)
+        given = given.detach().cpu().numpy()
+    if isinstance(given, np.ndarray):
+        image = _from_pixels(given)
+        return Photograph(_rgb(image, name), image.size, name)
+    raise TypeError(
+        "A photograph is a path, an address, a Pillow picture, an array (height, width, 3) or a tensor (3, height, "
+        f"width), got {type(given).__name__}."
+    )
+
+
+def _from_pixels(pixels: np.ndarray) -> Image:
+    """A picture from (height, width[, 1, 3 or 4]), integers 0…255 or floats 0…1."""
+    from PIL import Image as pil
+
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[..., 0]
+    if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] not in (3, 4)) or not pixels.size:
+        raise BadImage(
+            f"pixels of shape {pixels.shape} are no photograph: (height, width), or with 3 or 4 colours last."
+        )
+    if pixels.dtype == bool or np.issubdtype(pixels.dtype, np.complexfloating):
+        raise BadImage(f"pixels of type {pixels.dtype} are no photograph: give integers 0…255 or numbers 0…1.")
+    highest = 255 if np.issubdtype(pixels.dtype, np.integer) else 1
+    low, high = float(pixels.min()), float(pixels.max())
+    if not (low >= 0 and high <= highest):  # NaN too
+        raise BadImage(
+            f"the pixels go from {low:.3g} to {high:.3g} instead of 0 to {highest}: give them as they are before "
+            "normalisation, or explain the normalised tensor with plrp.explain."
+        )
+    return pil.fromarray(np.round(pixels * (255 / highest)).astype(np.uint8))
+
+
+def _fetched(address: str) -> bytes:
+    """The bytes of a file at an address, up to `LARGEST_FILE`."""
+    try:
+        with urlopen(address, timeout=30) as response:
+            content: bytes = response.read(LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        raise BadImage(f"{address} cannot be read ({getattr(error, 'reason', error)}).") from error
+    if len(content) > LARGEST_FILE:
+        raise BadImage(f"{address} has more than {LARGEST_FILE // 2**20} MB; download it and scale it down first.")
+    return content
 
 
 def decode_photograph(content: bytes, name: str) -> Photograph:

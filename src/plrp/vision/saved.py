@@ -1,0 +1,104 @@
+"""Relevance of a photograph as a file: what `plrp explain --save` writes, and `plrp.load` reads."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plrp.files import new_file
+
+from .figures import explanation_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, repr=False)
+class SavedRelevance:
+    """The relevance of one photograph, read back from a file.
+
+    relevance: by variant, "LRP" first; each (channels, height, width).
+    input: what the network saw, (channels, height, width); picture: the same as pixels, uint8 (height, width, 3).
+    settings: how it was made: plrp's version, photograph, model, weights, composite, prunings.
+    """
+
+    relevance: Mapping[str, Tensor]
+    input: Tensor
+    picture: np.ndarray
+    logits: Tensor
+    target: int
+    target_name: str
+    settings: Mapping[str, Any]
+
+    def figure(self, **options: Any) -> Figure:
+        """Photograph, heatmaps, overlay and outline (`plrp.vision.explanation_figure`)."""
+        from PIL import Image
+
+        name, score = Path(self.settings["photograph"]).stem, float(self.logits[self.target])
+        title = f"{name}: {self.target_name} (score {score:.2f}), {self.settings['model'].split(':')[-1]}"
+        return explanation_figure(Image.fromarray(self.picture), self.relevance, title=title, **options)
+
+    def __repr__(self) -> str:
+        made = f"{self.settings['model']}, {self.settings['composite']}, plrp {self.settings['plrp']}"
+        shape = " × ".join(map(str, self.input.shape))
+        return (
+            f"Relevance of {self.settings['photograph']} for {self.target_name} (class {self.target}), {shape}\n"
+            f"by {made}: {'; '.join(self.relevance)}"
+        )
+
+
+def save_relevance(path: str | Path, saved: SavedRelevance) -> None:
+    """Write relevance, logits and settings as `.npz`: numbers and text only, so `np.load` needs no pickle.
+
+    `relevance` is (variant, channels, height, width), `variants` their names, `settings` a JSON record of how it was
+    made.
+    """
+    content = io.BytesIO()
+    np.savez_compressed(
+        content,
+        relevance=np.stack([r.numpy() for r in saved.relevance.values()]),
+        variants=np.array(list(saved.relevance)),
+        input=saved.input.numpy(),
+        picture=saved.picture,
+        logits=saved.logits.numpy(),
+        target=np.array(saved.target),
+        settings=np.array(
+            json.dumps({**saved.settings, "target": saved.target, "target_name": saved.target_name}, ensure_ascii=False)
+        ),
+    )
+    with new_file(path) as part:
+        part.write_bytes(content.getvalue())
+
+
+def load(path: str | Path) -> SavedRelevance:
+    """Bring back what `plrp explain --save relevance.npz` or `ExplainedPhotograph.save` wrote."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = {name: file[name] for name in file.files}
+        settings = json.loads(str(found["settings"]))
+        return SavedRelevance(
+            {str(name): torch.from_numpy(r) for name, r in zip(found["variants"], found["relevance"], strict=True)},
+            torch.from_numpy(found["input"]),
+            found["picture"],
+            torch.from_numpy(found["logits"]),
+            int(found["target"]),
+            settings["target_name"],
+            settings,
+        )
+    except OSError as error:
+        if not Path(path).exists():
+            raise FileNotFoundError(f"{path} does not exist.") from error
+        raise ValueError(f"{path} cannot be read ({error.strerror or 'it is no .npz file'}).") from error
+    except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path} is damaged, or was not written by `plrp explain --save` or ExplainedPhotograph.save."
+        ) from error
