@@ -168,3 +168,11 @@ def test_importing_plrp_imports_nothing_that_torch_and_numpy_did_not() -> None:
     assert foreign == allowed
     optional = {"plrp.metrics", "plrp.vision", "plrp.genomics", "plrp.cli", "plrp.models", "plrp.interop"}
     assert not optional & set(added)
+
+
+@pytest.mark.slow
+def test_a_pure_wheel_fits_every_system(tmp_path: Path) -> None:
+    run(sys.executable, ROOT / "tools/pure_wheel.py", "--out", tmp_path, cwd=tmp_path)
+    (built,) = tmp_path.glob("*.whl")
+    assert built.name.endswith("-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(built).namelist() if name.endswith((".so", ".c", ".h"))]
