@@ -1,7 +1,7 @@
-"""Build plrp's wheel without its compiled loops, for systems without POSIX threads: `python tools/pure_wheel.py --out DIR`.
+"""Build plrp's wheel without its compiled loops: `python tools/pure_wheel.py --out DIR`.
 
-The wheel is tagged `py3-none-any`, so pip takes it wherever no compiled one fits (Windows). It is built from a copy whose
-pyproject.toml names no extension module.
+The loops need POSIX threads. This wheel is tagged `py3-none-any`, so pip takes it wherever no compiled one fits
+(Windows). It is built from a copy whose pyproject.toml names no extension module.
 """
 
 from __future__ import annotations

@@ -155,7 +155,14 @@ class ExplainedPhotograph:
 
 @overload
 def explain_photograph(
-    photograph: list[Any] | tuple[Any, ...], model: LoadedModel | nn.Module | str, **options: Any
+    photograph: list[Any] | tuple[Any, ...],
+    model: LoadedModel | nn.Module | str,
+    *,
+    target: int | str | None = None,
+    prunings: Sequence[Pruning] = (Pruning(),),
+    composite: str = "epsilon-plus-flat",
+    device: str | torch.device = "cpu",
+    beside: Sequence[str] = (),
 ) -> list[ExplainedPhotograph]: ...
 @overload
 def explain_photograph(
