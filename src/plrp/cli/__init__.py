@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print and leave."""
-        self.exit(2, f"{self.prog}: {message} (`{self.prog} --help` lists the options)\n")
+        self.exit(2, f"{self.prog}: error: {message} (`{self.prog} --help` lists the options)\n")
 
 
 class Version(argparse.Action):
