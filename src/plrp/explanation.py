@@ -170,11 +170,17 @@ class Explanation:
         """Write a page of one sample: one `.html` file in which p, method and target can be moved, without a network.
 
         It explains the sample anew for every p of its slider, which takes up to some minutes for a large network.
-        `options` are those of `plrp.view.explanation_bundle`: `sample`, `picture`, `mask`, `categories`, `title`, …
+        `options` are those of `plrp.view.explanation_bundle`: `sample`, `picture`, `mask`, `categories`, `title`, …;
+        with a list as `sample`, the page is a gallery.
         """
+        self._page(**options).save(path)
+
+    def _page(self, **options: Any) -> Any:
         import plrp
 
-        plrp.view.Page(plrp.view.explanation_bundle(self, **options)).save(path)
+        if isinstance(options.get("sample", 0), int):
+            return plrp.view.Page(plrp.view.explanation_bundle(self, **options))
+        return plrp.view.Page(plrp.view.explanation_bundles(self, list(options.pop("sample")), **options))
 
     @property
     def _inputs(self) -> tuple[Tensor, ...]:

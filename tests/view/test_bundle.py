@@ -98,9 +98,9 @@ def test_all_windows_of_a_sample_are_counted(samples: int) -> None:
     place = [op.name for op in layer_inputs(trace)].index("mix")
     for sample in range(samples):
         own = found.layers["mix"].reshape(samples, 16, 5)[sample]
-        expected = [int(own.ne(0).sum()), int(own.ne(0).any(0).sum())]
+        expected = [int(own.ne(0).sum()), int(own.ne(0).any(0).sum()), int(own.ne(0).any(1).sum())]
         assert survivors(trace, found, sample)[place].tolist() == expected
-        rows, _ = strongest(trace, found, sample)
+        rows, *_ = strongest(trace, found, sample)
         assert {row["channel"]: row["relevance"] for row in rows[place]} == pytest.approx(
             {c: float(own[:, c].sum()) for c in range(5) if own[:, c].any()}, rel=1e-4, abs=1e-7
         )
@@ -152,7 +152,8 @@ def test_the_layers_thin_as_plrp_says(bundle: Bundle) -> None:
     for row, name in zip(stored, names, strict=True):
         relevance = found.layers[name][0]
         channels = relevance if name != "9" else relevance[:, None]
-        assert row.tolist() == [int(relevance.ne(0).sum()), int(channels.flatten(1).ne(0).any(1).sum())]
+        alive = channels.flatten(1).ne(0)
+        assert row.tolist() == [int(relevance.ne(0).sum()), int(alive.any(1).sum()), int(alive.any(0).sum())]
     assert survivors(trace, found).tolist() == stored.tolist()
     assert [op.name for op in layer_inputs(trace)] == names
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,28 @@ class TracedText:
         """A class by its name, a token written out."""
         return class_names(self.model)[number] if self.kind == "class" else str(self.tokenizer.decode([number]))
 
+    @property
+    def probabilities(self) -> Tensor:
+        """Softmax of the scores, or the sigmoid if there is only one."""
+        scores = self.scores.float()
+        return scores.softmax(-1) if len(scores) > 1 else scores.sigmoid()
+
+    def best(self, count: int = 5) -> list[tuple[int, float]]:
+        """The most probable answers: number and probability."""
+        shares = self.probabilities
+        return [(i, float(shares[i])) for i in shares.topk(min(count, len(shares))).indices.tolist()]
+
+    def score_of(self, chosen: int, other: int | None = None) -> Callable[[Tensor], Tensor]:
+        """From the model's output to the score of an answer, minus that of another."""
+        place: tuple[Any, ...] = (slice(None),) if self.position is None else (slice(None), self.position)
+
+        def score(output: Tensor) -> Tensor:
+            if other is None:
+                return output[(*place, chosen)]
+            return output[(*place, chosen)] - output[(*place, other)]
+
+        return score
+
     def explain(
         self,
         *,
@@ -57,21 +79,12 @@ class TracedText:
         layers: bool | Sequence[str] = False,
     ) -> ExplainedText:
         """Explain this forward pass; see `plrp.text.explain`."""
-        scores = self.scores.float()
-        chosen = int(scores.argmax()) if target is None else self.number(target)
+        chosen = int(self.scores.argmax()) if target is None else self.number(target)
         other = None if against is None else self.number(against, "against")
         if chosen == other:
             raise ValueError(f"target and against are both {self.answer(chosen)!r}: name two answers.")
-        place: tuple[Any, ...] = (slice(None),) if self.position is None else (slice(None), self.position)
-
-        def score(output: Tensor) -> Tensor:
-            if other is None:
-                return output[(*place, chosen)]
-            return output[(*place, chosen)] - output[(*place, other)]
-
+        score = self.score_of(chosen, other)
         found = self.trace.explain(target=score, composite=composite, pruning=pruning, layers=layers)
-        shares = scores.softmax(-1) if len(scores) > 1 else scores.sigmoid()
-        best = shares.topk(min(5, len(shares))).indices.tolist()
         return ExplainedText(
             text=self.text,
             tokens=self.tokens,
@@ -80,9 +93,12 @@ class TracedText:
             target=self.answer(chosen),
             against=None if other is None else self.answer(other),
             score=float(found.score[0]),
-            probability=float(shares[chosen]),
-            answers=tuple((self.answer(i), float(shares[i])) for i in best),
+            probability=float(self.probabilities[chosen]),
+            answers=tuple((self.answer(i), share) for i, share in self.best()),
             explanation=found,
+            number=chosen,
+            other=other,
+            traced=self,
             attention_heads=int(getattr(self.model.config, "num_attention_heads", 0) or 0),
         )
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from plrp.health import Health
 
+    from .attribution import TracedText
+
 FORMATS = (".svg", ".png", ".pdf", ".html")
 """What `save` writes, by the file's suffix."""
 
@@ -60,8 +62,14 @@ class _Coloured:
         return drawing.to_html(self.sentences())
 
     def save(self, path: str | Path, *, by_word: bool = False) -> Path:
-        """Save as a picture (.svg, .png, .pdf) or a page (.html), by token or summed by word."""
+        """Save as a picture (.svg, .png, .pdf), by token or summed by word, or as a page (.html).
+
+        The page explains the text anew for every p of its slider; `plrp.view.text_bundle` has its options.
+        """
         path = check_format(path)
+        if path.suffix.lower() == ".html" and isinstance(self, ExplainedText | ExplainedSpan):
+            plrp.view.Page(plrp.view.text_bundle(self)).save(path)
+            return path
         sentences, kind = self.sentences(by_word), path.suffix.lower()
         if kind in (".png", ".pdf"):
             save_figure(drawing.to_figure(sentences), path, dpi=200)
@@ -95,6 +103,12 @@ class ExplainedText(_Coloured):
     answers: tuple[tuple[str, float], ...]
     explanation: plrp.Explanation = field(repr=False)
     attention_heads: int = 0
+    number: int = 0  # of the target among the classes or tokens
+    other: int | None = None  # of `against`
+    traced: TracedText | None = field(default=None, repr=False)  # for more explanations of the same pass
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "traced": None}  # the model is not stored
 
     @property
     def health(self) -> Health:

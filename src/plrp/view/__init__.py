@@ -2,7 +2,8 @@
 
 - `explanation.save("x.html")` and `plrp explain photo.jpg -o x.html` write one
 - `Page`, `read_page`: write it, show it in a notebook, read its numbers back
-- `Bundle`: what a page holds, as plain data; `photograph_bundle`, `explanation_bundle` compute it
+- `Bundle`: what a page holds, as plain data; `photograph_bundle`, `sequence_bundle`,
+  `text_bundle`, `explanation_bundle` compute it, `maps_bundle` takes stored maps
 """
 
 from __future__ import annotations
@@ -13,18 +14,35 @@ from plrp.lazy import lazily
 
 if TYPE_CHECKING:
     from .bundle import Bundle, BundleError
-    from .explanations import explanation_bundle
+    from .explanations import explanation_bundle, explanation_bundles
+    from .maps import maps_bundle
     from .page import Page, read_page
     from .pictures import photograph_bundle
+    from .sequences import sequence_bundle
+    from .texts import text_bundle
 
-__all__ = ["Bundle", "BundleError", "Page", "explanation_bundle", "photograph_bundle", "read_page"]
+__all__ = [
+    "Bundle",
+    "BundleError",
+    "Page",
+    "explanation_bundle",
+    "explanation_bundles",
+    "maps_bundle",
+    "photograph_bundle",
+    "read_page",
+    "sequence_bundle",
+    "text_bundle",
+]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "bundle": ("Bundle", "BundleError"),
-        "explanations": ("explanation_bundle",),
+        "explanations": ("explanation_bundle", "explanation_bundles"),
+        "maps": ("maps_bundle",),
         "page": ("Page", "read_page"),
         "pictures": ("photograph_bundle",),
+        "sequences": ("sequence_bundle",),
+        "texts": ("text_bundle",),
     },
 )

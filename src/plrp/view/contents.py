@@ -22,6 +22,7 @@ from plrp.vision.heatmaps import limits_of
 
 from .bundle import Bundle, quantise
 from .grid import Grid, by_channel, layer_facts, layer_inputs, strongest_channels, survivors
+from .paths import Paths, Pool, flow_facts
 
 Report = Callable[[int, int], None]
 """How far the maps of a page are: so many, of so many."""
@@ -35,21 +36,27 @@ def collect(
     mask: Tensor | None = None,
     sample: int = 0,
     report: Report | None = None,
+    inside: bool = True,
+    pool: Pool | None = None,
 ) -> Bundle:
-    """Explain one sample of a trace for the whole grid: input (batch, channel, *space), maps summed over channels.
+    """Explain one sample of a trace for the whole grid.
 
-    `mask` (*space): the curve 'inside the mask' is the share of positive relevance in it. `report` is called after each
-    map.
+    The input is (batch, channel, *space), maps are summed over channels; or token ids (batch, tokens), whose relevance
+    is that already. `mask` (*space): the curve 'inside the mask' is the share of positive relevance in it. `report` is
+    called after each map. `inside`: with what flows through the strongest channels, and the graph of them, for the
+    setting asked for. `pool`: another way from relevance to a map.
     """
-    space = tuple(trace.inputs[0].shape[2:])
+    space = map_shape(trace)
+    to_map = pool or (lambda relevance: as_map(relevance, space))
     maps = np.zeros((len(grid), *space), np.int8)
-    left = np.zeros((len(grid), len(layer_inputs(trace)), 2), np.uint32)
+    left = np.zeros((len(grid), len(layer_inputs(trace)), 3), np.uint32)
+    steps = len(grid) + (inside and len(layer_inputs(trace)))
     numbers: dict[str, list[float | None]] = {name: [] for name in ("largest", "limit", "holding", "kept", "inside")}
     scores: list[float] = []
     problems: list[str | None] = []
     start: Explanation | None = None
     for number, explanation in grid.explain(trace, composite):
-        relevance = explanation.relevance[sample].detach().double().cpu().sum(0)
+        relevance = to_map(explanation.relevance[sample])
         problem = explanation.verdicts()[sample]
         problems.append(None if problem is None else problem.value)
         if problem is Problem.NOT_FINITE:
@@ -69,9 +76,12 @@ def collect(
         if number == grid.number(*grid.start):
             start = explanation
         if report is not None:
-            report(number + 1, len(grid))
+            report(number + 1, steps)
     assert start is not None  # the grid holds what was asked for
-    channels, channel_maps = strongest(trace, start, sample)
+    asked: tuple[Any, ...] = trace, grid.targets[grid.target], composite, start.pruning
+    paths = Paths(*asked, sample) if inside else None
+    done = (lambda layers: report(len(grid) + layers, steps)) if report is not None else None
+    channels, channel_maps, through = strongest(trace, start, sample, paths, to_map, done)
     facts = {
         "plrp": __version__,
         "composite": composite.name,
@@ -79,27 +89,53 @@ def collect(
         "space": list(space),
         **grid.facts(),
         "scores": scores,
-        "largest": {"maps": numbers["largest"]},
+        "largest": {"maps": numbers["largest"], "through": through[1]},
         "limits": numbers["limit"],
         "problems": problems,
         "curves": {name: numbers[name] for name in ("holding", "kept", "inside") if numbers[name]},
         "layers": layer_facts(trace),
         "channels": channels,
         "ledger": ledger_facts(start, sample),
+        "flow": flow_facts(*asked) if inside else None,
     }
     arrays: dict[str, npt.NDArray[Any]] = {"maps": maps, "left": left, "channels": channel_maps}
+    arrays["through"] = np.stack(through[0]) if through[0] else np.zeros((0, *space), np.int8)
     if mask is not None:
         arrays["mask"] = mask.cpu().numpy().astype(np.uint8)
     return Bundle(facts, arrays)
 
 
+def map_shape(trace: Trace) -> tuple[int, ...]:
+    """The axes of a map: the input's without batch and channels; of token ids, the tokens."""
+    given = trace.inputs[0]
+    return tuple(given.shape[1:] if len(given.shape) == 2 else given.shape[2:])
+
+
+def as_map(relevance: Tensor, space: tuple[int, ...]) -> Tensor:
+    """The relevance of one sample's input as a map (*space), in float64."""
+    values = relevance.detach().double().cpu()
+    return values.sum(0) if values.dim() > len(space) else values
+
+
 def strongest(
-    trace: Trace, explanation: Explanation, sample: int = 0
-) -> tuple[list[list[dict[str, Any]]], npt.NDArray[np.int8]]:
-    """For each layer its strongest channels, with their maps where it has places; the maps lie one after the other."""
+    trace: Trace,
+    explanation: Explanation,
+    sample: int = 0,
+    paths: Paths | None = None,
+    pool: Pool | None = None,
+    report: Callable[[int], None] | None = None,
+) -> tuple[list[list[dict[str, Any]]], npt.NDArray[np.int8], tuple[list[npt.NDArray[np.int8]], list[float]]]:
+    """For each layer its strongest channels, with their maps where it has places; the maps lie one after the other.
+
+    With `paths`, also what each of them alone hands down to the input: maps with their scales, which rows name by
+    number. `report` is called after each layer.
+    """
     rows: list[list[dict[str, Any]]] = []
     maps, offset = [], 0
-    for op in layer_inputs(trace):
+    through: tuple[list[npt.NDArray[np.int8]], list[float]] = ([], [])
+    for number, op in enumerate(layer_inputs(trace)):
+        if report is not None and paths is not None:
+            report(number)
         rows.append([])
         if op.name not in explanation.layers:
             continue
@@ -115,8 +151,20 @@ def strongest(
                 one |= {"shape": shape, "offset": offset}
                 maps.append(levels)
                 offset += levels.size
+            if paths is not None and pool is not None:
+                sent = paths.through(op.name, channel, pool)
+                levels, largest, one["limit"] = path_levels(sent)
+                one["through"] = len(through[0])
+                through[0].append(levels)
+                through[1].append(largest)
             rows[-1].append(one)
-    return rows, np.concatenate(maps) if maps else np.zeros(0, np.int8)
+    return rows, np.concatenate(maps) if maps else np.zeros(0, np.int8), through
+
+
+def path_levels(sent: Tensor) -> tuple[npt.NDArray[np.int8], float, float]:
+    """The map of a path, quantised: levels, the largest relevance, and the end of its colour scale."""
+    values = torch.nan_to_num(sent, 0.0, 0.0, 0.0)  # there is nothing to draw where it is not finite
+    return *quantise(values.numpy()), float(limits_of(values.reshape(1, 1, -1).numpy())[0])
 
 
 def ledger_facts(explanation: Explanation, sample: int = 0) -> list[dict[str, Any]]:

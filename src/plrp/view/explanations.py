@@ -18,8 +18,9 @@ from plrp.tape.values import tensors_in
 from plrp.vision.heatmaps import COLOURS
 
 from .bundle import Bundle
-from .contents import classes, collect
+from .contents import Report, classes, collect, map_shape
 from .grid import PROPORTIONS, Grid
+from .paths import Pool
 from .pictures import data_address, fitting_mask, input_picture, target_facts
 
 Site = tuple[int, int, str]
@@ -39,43 +40,80 @@ def explanation_bundle(
     proportions: Sequence[float] = PROPORTIONS,
     targets: int = 5,
     show_progress: bool | None = False,
+    report: Report | None = None,
+    inside: bool = True,
+    pool: Pool | None = None,
+    tokens: Sequence[str] | None = None,
 ) -> Bundle:
     """One sample of an explanation for every p, for PLRP-λ and PLRP-M±, for its strongest classes.
 
-    The input is a picture (batch, channel, height, width) or one-hot DNA (batch, 4, position).
+    The input is a picture (batch, channel, height, width), one-hot DNA (batch, 4, position) or token ids (batch,
+    tokens).
 
     picture: what to draw under the relevance, a Pillow picture or array (height, width, 3); by default the input.
     mask: bool (height, width) or (position,), where the evidence should lie.
     sites: for a sequence, (start, end, name) of what to mark.
     categories: names of the classes. title, model: for the head of the page.
     targets: how many classes; a target that is not a class is the only one.
+    inside: with what flows through the strongest channels, for the setting asked for.
+    pool: from the relevance of a sample to its map; by default the sum over channels.
+    tokens: what the token ids of this sample stand for.
     """
     trace, place = explanation.trace_sample(sample)
     space = _space(trace)
     found, facts = _targets(explanation, trace, sample, place, categories, targets)
     grid = Grid.around(explanation.pruning, found, _asked(explanation, found, sample), proportions)
-    inside = None if mask is None else fitting_mask(mask, space)
+    where = None if mask is None else fitting_mask(mask, space)
     with progress("explaining", len(grid), show_progress, transient=True) as step:
-        bundle = collect(
-            trace, grid, explanation.composite, mask=inside, sample=place, report=lambda done, total: step(1)
-        )
+
+        def tell(done: int, total: int) -> None:
+            step(1, total=total)
+            if report is not None:
+                report(done, total)
+
+        options: dict[str, Any] = {"mask": where, "sample": place, "report": tell, "inside": inside, "pool": pool}
+        bundle = collect(trace, grid, explanation.composite, **options)
     for number, target in enumerate(facts):
         target["score"] = bundle.facts["scores"][number]
     bundle.facts.update(title=title or "An explanation", model=model or "a model", targets=facts)
     given = trace.inputs[0].data[place]
-    bundle.facts.update(_sequence(given, sites) if len(space) == 1 else _picture(given, picture, space))
+    if given.dim() == 1:
+        bundle.facts.update(_tokens(given, tokens))
+    else:
+        bundle.facts.update(_sequence(given, sites) if len(space) == 1 else _picture(given, picture, space))
     return bundle
+
+
+def explanation_bundles(explanation: Explanation, samples: Sequence[int], **options: Any) -> list[Bundle]:
+    """Several samples, for a gallery; of `picture`, `mask`, `sites`, `title` and `tokens` there is one per sample."""
+    own = {name: options.pop(name) for name in ("picture", "mask", "sites", "title", "tokens") if name in options}
+    for name, values in own.items():
+        if isinstance(values, str) or len(values) != len(samples):
+            raise ValueError(f"{name} has one entry per sample of a gallery: {len(samples)}.")
+    titles = own.pop("title", [f"Sample {sample}" for sample in samples])
+    return [
+        explanation_bundle(
+            explanation,
+            sample=sample,
+            title=titles[number],
+            **{name: values[number] for name, values in own.items()},
+            **options,
+        )
+        for number, sample in enumerate(samples)
+    ]
 
 
 def _space(trace: Trace) -> tuple[int, ...]:
     if trace.samples is None:
         raise ValueError("A page shows one sample of a batch; this model was explained without a batch axis.")
     shape = tuple(trace.inputs[0].shape) if len(trace.inputs) == 1 else ()
-    if len(shape) == 4 or (len(shape) == 3 and shape[1] == len(LETTERS)):
-        return shape[2:]
+    tokens = len(shape) == 2 and not trace.inputs[0].data.is_floating_point()
+    if tokens or len(shape) == 4 or (len(shape) == 3 and shape[1] == len(LETTERS)):
+        return map_shape(trace)
     what = f"this one is {shape}" if shape else f"this model has {len(trace.inputs)} inputs"
     raise ValueError(
-        f"A page shows pictures (batch, channel, height, width) and one-hot DNA (batch, 4, position); {what}."
+        "A page shows pictures (batch, channel, height, width), one-hot DNA (batch, 4, position) and token ids "
+        f"(batch, tokens); {what}."
     )
 
 
@@ -136,5 +174,18 @@ def _sequence(given: Tensor, sites: Sequence[Site]) -> dict[str, Any]:
     onehot = given.detach().cpu()
     clear = (onehot.count_nonzero(0) == 1).tolist()
     letters = [LETTERS[row] if one else "N" for row, one in zip(onehot.argmax(0).tolist(), clear, strict=True)]
+    return letter_facts("".join(letters), sites)
+
+
+def letter_facts(letters: str, sites: Sequence[Site]) -> dict[str, Any]:
+    """For the page: a sequence and what is marked in it."""
     tracks = [{"sites": [{"start": int(a), "end": int(b), "name": str(name)} for a, b, name in sites]}]
-    return {"kind": "sequence", "letters": "".join(letters), "tracks": tracks if sites else [], "colours": COLOURS}
+    return {"kind": "sequence", "letters": letters, "tracks": tracks if len(sites) else [], "colours": COLOURS}
+
+
+def _tokens(ids: Tensor, tokens: Sequence[str] | None) -> dict[str, Any]:
+    if tokens is not None and len(tokens) != len(ids):
+        raise ValueError(f"{len(tokens)} names were given for {len(ids)} tokens.")
+    texts = [f"{number} " for number in ids.tolist()] if tokens is None else list(map(str, tokens))
+    rows = [{"text": text, "break": False, "special": False, "word": None} for text in texts]
+    return {"kind": "text", "tokens": rows, "prompt": None, "answers": "class", "colours": COLOURS}

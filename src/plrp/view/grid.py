@@ -121,13 +121,18 @@ def by_channel(explanation: Explanation, op: Op, sample: int) -> Tensor:
 
     Of an input (batch · windows, …) the windows are places, too.
     """
-    relevance, batch = explanation.layers[op.name], len(explanation.score)
+    batch = len(explanation.score)
     if batch > 1 and op.name in explanation._scattered:
         raise ValueError(
             f"The input of layer '{op.name}' does not hold one sample after the other: explain one sample at a time."
         )
-    own = relevance.unflatten(0, (batch, -1))[sample].movedim(_channel_axis(op), 0)
+    own = channels_of(explanation.layers[op.name], op, batch, sample)
     return own[:, 0] if own.dim() > 1 and own.shape[1] == 1 else own
+
+
+def channels_of(relevance: Tensor, op: Op, batch: int, sample: int) -> Tensor:
+    """A view of one sample's part of a layer's input, channels first: (channel, rows of the sample, …)."""
+    return relevance.unflatten(0, (batch, -1))[sample].movedim(_channel_axis(op), 0)
 
 
 def _channel_axis(op: Op) -> int:
@@ -147,21 +152,22 @@ def layer_facts(trace: Trace) -> list[dict[str, Any]]:
         channels = given.shape[_channel_axis(op)]
         neurons = int(np.prod(shape))
         row = {"name": op.name, "op": op.kind, "shape": shape, "channels": channels, "neurons": neurons}
+        row["places"] = neurons // max(channels, 1)
         rows.append({**row, "first": op.first})
     return rows
 
 
 def survivors(trace: Trace, explanation: Explanation, sample: int = 0) -> npt.NDArray[np.uint32]:
-    """How much of each layer's input holds relevance: (layer, 2), neurons and channels."""
+    """How much of each layer's input holds relevance: (layer, 3), neurons, channels and places (or tokens)."""
     rows = []
     for op in layer_inputs(trace):
         if op.name not in explanation.layers:  # no relevance comes this way
-            rows.append((0, 0))
+            rows.append((0, 0, 0))
             continue
         channels = by_channel(explanation, op, sample)
-        alive = channels.reshape(len(channels), -1).count_nonzero(dim=-1)
-        rows.append((int(alive.sum()), int(alive.count_nonzero())))
-    return np.array(rows, np.uint32).reshape(-1, 2)
+        alive = channels.reshape(len(channels), -1).ne(0)
+        rows.append(tuple(int(count) for count in (alive.sum(), alive.any(1).sum(), alive.any(0).sum())))
+    return np.array(rows, np.uint32).reshape(-1, 3)
 
 
 def strongest_channels(relevance: Tensor, count: int = CHANNELS) -> list[tuple[int, float]]:

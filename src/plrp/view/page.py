@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -24,9 +25,11 @@ SCRIPTS = (
     "colours.js",
     "drawing.js",
     "curves.js",
+    "flow.js",
     "inside.js",
     "picture.js",
     "logo.js",
+    "text.js",
     "served.js",
     "main.js",
 )
@@ -38,14 +41,33 @@ _DATA = re.compile(r'<script type="application/json" id="facts">(.*?)</script>\s
 
 
 class Page:
-    """A page of one explained input; notebooks show it in a frame, `save` writes it."""
+    """A page of one explained input, or a gallery of several; notebooks show it in a frame, `save` writes it."""
 
-    def __init__(self, bundle: Bundle) -> None:
-        self.bundle = bundle
+    def __init__(self, bundle: Bundle | Sequence[Bundle]) -> None:
+        self.bundles = (bundle,) if isinstance(bundle, Bundle) else tuple(bundle)
+        if not self.bundles:
+            raise ValueError("A page shows one explained input or more: there is none.")
+
+    @property
+    def bundle(self) -> Bundle:
+        """That of the first input."""
+        return self.bundles[0]
 
     def html(self) -> str:
         """The whole file."""
-        return filled(*self.bundle.pack(), policy())
+        packed = [bundle.pack() for bundle in self.bundles]
+        if len(packed) == 1:
+            return filled(*packed[0], policy())
+        facts = f'{{"gallery":[{",".join(one for one, _ in packed)}]}}'
+        return filled(facts, "\n".join(arrays for _, arrays in packed), policy())
+
+    def frame(self, height: int = 760) -> str:
+        """The page as an element of another one, which it can neither read nor change."""
+        content = self.html().replace("&", "&amp;").replace('"', "&quot;")
+        return (
+            f'<iframe srcdoc="{content}" sandbox="allow-scripts" width="100%" height="{height}" '
+            'style="border:0" title="plrp" loading="lazy"></iframe>'
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the page, whole or not at all."""
@@ -61,8 +83,7 @@ class Page:
             part.write_bytes(content)
 
     def _repr_html_(self) -> str:
-        content = self.html().replace("&", "&amp;").replace('"', "&quot;")
-        return f'<iframe srcdoc="{content}" width="100%" height="760" style="border:0" title="plrp"></iframe>'
+        return self.frame()
 
 
 def read_page(path: str | Path) -> Page:
@@ -70,7 +91,15 @@ def read_page(path: str | Path) -> Page:
     found = _DATA.search(Path(path).read_text(encoding="utf-8"))
     if found is None:
         raise BundleError(f"{path} is no page of plrp.")
-    return Page(Bundle.unpack(*found.groups()))
+    facts, arrays = found.groups()
+    try:
+        gallery = json.loads(facts).get("gallery")
+    except (json.JSONDecodeError, AttributeError):
+        gallery = None
+    if gallery is None:
+        return Page(Bundle.unpack(facts, arrays))
+    pairs = zip(gallery, arrays.split("\n"), strict=True)
+    return Page([Bundle.unpack(json.dumps(one), packed) for one, packed in pairs])
 
 
 def front_page(model: str) -> str:

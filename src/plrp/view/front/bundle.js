@@ -5,7 +5,7 @@ export const LEVELS = 127;
 
 /** Facts with their arrays: {name: {data, shape}}. */
 export async function readBundle(facts, arraysText) {
-  const packed = Uint8Array.from(atob(arraysText.trim()), (letter) => letter.charCodeAt(0));
+  const packed = bytesOf(arraysText.trim());
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const content = await new Response(stream).arrayBuffer();
   const arrays = {};
@@ -16,18 +16,29 @@ export async function readBundle(facts, arraysText) {
   return { facts, arrays };
 }
 
+/** Base64 as bytes. */
+export function bytesOf(text) {
+  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+}
+
 /** The number of a setting's map. Its p counts from 1; 0 is LRP. */
 export function mapNumber(facts, setting) {
   const each = 1 + facts.methods.length * facts.p.length;
   return setting.target * each + (setting.p === 0 ? 0 : 1 + setting.method * facts.p.length + setting.p - 1);
 }
 
-/** The quantised map of a setting. */
+/** The quantised map of a setting; `setting.path` is one that flows through a single channel. */
 export function mapOf(bundle, setting) {
+  if (setting.path) return setting.path.levels;
   const { data, shape } = bundle.arrays.maps;
   const size = shape.slice(1).reduce((a, b) => a * b, 1);
   const number = mapNumber(bundle.facts, setting);
   return data.subarray(number * size, (number + 1) * size);
+}
+
+/** The largest relevance of a setting's map, which its highest level stands for. */
+export function largestOf(facts, setting) {
+  return setting.path ? setting.path.largest : facts.largest.maps[mapNumber(facts, setting)];
 }
 
 /** The relevance that a level stands for. */
@@ -37,7 +48,8 @@ export function relevanceOf(level, largest) {
 
 /** "PLRP-λ, p = 0.15", or "LRP". */
 export function settingName(facts, setting) {
-  return setting.p === 0 ? "LRP" : `${facts.methods[setting.method].label}, p = ${facts.p[setting.p - 1]}`;
+  const name = setting.p === 0 ? "LRP" : `${facts.methods[setting.method].label}, p = ${facts.p[setting.p - 1]}`;
+  return setting.path ? `${name}, through channel ${setting.path.channel} of ${setting.path.layer}` : name;
 }
 
 /** A share as a person would write it: 41%, 4.1%, 0.041%. */

@@ -12,7 +12,7 @@ export const CURVES = [
   { key: "inside", label: "inside the mask", of: (curves, n) => (curves.inside ? curves.inside[n] : null) },
 ];
 
-function shape(name, attributes, text) {
+export function svgShape(name, attributes, text) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   if (text !== undefined) made.textContent = text;
@@ -36,25 +36,25 @@ export function drawCurves(svg, bundle, setting, asked) {
   svg.setAttribute("height", HEIGHT);
   svg.replaceChildren();
   for (const tick of [0, 0.5, 1]) {
-    svg.append(shape("line", { class: "rule", x1: x(0), x2: x(places - 1), y1: y(tick), y2: y(tick) }));
-    svg.append(shape("text", { class: "tick", x: x(places - 1), y: y(tick) - 3, "text-anchor": "end" }, `${tick * 100}%`));
+    svg.append(svgShape("line", { class: "rule", x1: x(0), x2: x(places - 1), y1: y(tick), y2: y(tick) }));
+    svg.append(svgShape("text", { class: "tick", x: x(places - 1), y: y(tick) - 3, "text-anchor": "end" }, `${tick * 100}%`));
   }
   if (asked !== null) {
-    svg.append(shape("line", { class: "asked", x1: x(asked), x2: x(asked), y1: TOP, y2: HEIGHT - FOOT }));
+    svg.append(svgShape("line", { class: "asked", x1: x(asked), x2: x(asked), y1: TOP, y2: HEIGHT - FOOT }));
     const side = asked > places * 0.8 ? "end" : asked < places * 0.2 ? "start" : "middle";
-    svg.append(shape("text", { class: "tick", x: x(asked), y: 10, "text-anchor": side }, "asked for"));
+    svg.append(svgShape("text", { class: "tick", x: x(asked), y: 10, "text-anchor": side }, "asked for"));
   }
-  svg.append(shape("line", { class: "present", x1: x(setting.p), x2: x(setting.p), y1: TOP, y2: HEIGHT - FOOT }));
+  svg.append(svgShape("line", { class: "present", x1: x(setting.p), x2: x(setting.p), y1: TOP, y2: HEIGHT - FOOT }));
   for (const { key, values } of series) {
     const points = values.map((value, p) => (value === null ? null : `${x(p)},${y(value)}`)).filter(Boolean);
-    svg.append(shape("polyline", { class: `curve ${key}`, points: points.join(" ") }));
+    svg.append(svgShape("polyline", { class: `curve ${key}`, points: points.join(" ") }));
     const now = values[setting.p];
-    if (now !== null) svg.append(shape("circle", { class: `dot ${key}`, cx: x(setting.p), cy: y(now), r: 4 }));
+    if (now !== null) svg.append(svgShape("circle", { class: `dot ${key}`, cx: x(setting.p), cy: y(now), r: 4 }));
   }
   const step = Math.ceil((places * 34) / (width - THUMB));
   for (let place = 0; place < places; place += step) {
     const text = place === 0 ? "0" : String(facts.p[place - 1]);
-    svg.append(shape("text", { class: "tick", x: x(place), y: HEIGHT - 5, "text-anchor": "middle" }, text));
+    svg.append(svgShape("text", { class: "tick", x: x(place), y: HEIGHT - 5, "text-anchor": "middle" }, text));
   }
 }
 

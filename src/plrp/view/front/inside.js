@@ -1,6 +1,6 @@
 // The layers: how they thin as p moves, their strongest channels, and the ledger.
 
-import { element, mapNumber, percent, settingName, short } from "./bundle.js";
+import { bytesOf, element, mapNumber, percent, settingName, short } from "./bundle.js";
 import { heatPixels } from "./colours.js";
 import { asCanvas } from "./drawing.js";
 
@@ -13,8 +13,15 @@ function barHeight(share) {
 
 function left(bundle, setting, layer, kind) {
   const { data, shape } = bundle.arrays.left;
-  return data[(mapNumber(bundle.facts, setting) * shape[1] + layer) * 2 + kind];
+  return data[(mapNumber(bundle.facts, setting) * shape[1] + layer) * shape[2] + kind];
 }
+
+/** What the strip counts: how many a layer has, and the word for them. */
+export const COUNTED = [
+  { key: "neurons", word: () => "neurons" },
+  { key: "channels", word: () => "channels" },
+  { key: "places", word: (facts) => ({ text: "tokens", sequence: "positions", picture: "positions" })[facts.kind] },
+];
 
 /** One radio button per layer; `choose` is called with the layer's number. */
 export function buildStrip(strip, axis, bundle, choose) {
@@ -32,20 +39,22 @@ export function buildStrip(strip, axis, bundle, choose) {
 }
 
 /** Sets every bar to a setting. */
-export function drawStrip(strip, bundle, setting) {
+export function drawStrip(strip, bundle, setting, kind) {
   const labels = strip.querySelectorAll("label");
+  const { key, word } = COUNTED[kind];
   bundle.facts.layers.forEach((layer, number) => {
     const [input, bars] = labels[number].children;
-    const share = left(bundle, setting, number, 0) / layer.neurons;
-    const plain = left(bundle, { ...setting, p: 0 }, number, 0) / layer.neurons;
+    const share = left(bundle, setting, number, kind) / layer[key];
+    const plain = left(bundle, { ...setting, p: 0 }, number, kind) / layer[key];
     bars.children[0].style.height = `${100 * barHeight(plain)}%`;
     bars.children[1].style.height = `${100 * barHeight(share)}%`;
-    input.setAttribute("aria-label", `${layer.name}: ${percent(share)} of neurons hold relevance`);
+    input.setAttribute("aria-label", `${layer.name}: ${percent(share)} of ${word(bundle.facts)} hold relevance`);
   });
 }
 
 /** What a layer holds under a setting, and its strongest channels at the setting the file was made for. */
-export function drawLayer(panel, bundle, setting, asked, number, table) {
+export function drawLayer(panel, bundle, state, asked, table, follow, served) {
+  const { setting, layer: number } = state;
   const { facts, arrays } = bundle;
   const layer = facts.layers[number];
   const neurons = left(bundle, setting, number, 0), channels = left(bundle, setting, number, 1);
@@ -53,20 +62,62 @@ export function drawLayer(panel, bundle, setting, asked, number, table) {
   const heading = element("h3", {}, layer.name, element("span", { class: "soft" }, ` ${layer.op}, reads ${layer.shape.join("×")}`));
   const counts = element(
     "p", {},
-    `${settingName(facts, setting)}: ${many(neurons)} of ${many(layer.neurons)} neurons (${percent(neurons / layer.neurons)}) `,
+    `${settingName(facts, { ...setting, path: null })}: ${many(neurons)} of ${many(layer.neurons)} neurons (${percent(neurons / layer.neurons)}) `,
     `in ${many(channels)} of ${many(layer.channels)} channels hold relevance.`,
     layer.first ? " The input of a first layer is not pruned." : "",
   );
   const shown = facts.channels[number];
   const list = element("ul", { class: "channels" });
+  const followed = setting.path?.layer === layer.name ? setting.path.channel : null;
   for (const one of shown) {
-    const item = element("li", {});
-    if (one.shape) item.append(channelMap(one, arrays.channels.data, table));
-    item.append(element("span", {}, `channel ${one.channel}`), element("span", { class: "soft" }, `${percent(one.share)} of mass`));
+    const button = element("button", { type: "button", "aria-pressed": String(one.channel === followed), "data-channel": one.channel });
+    if (one.shape) button.append(channelMap(one, arrays.channels.data, table));
+    button.append(element("span", {}, `channel ${one.channel}`), element("span", { class: "soft" }, `${percent(one.share)} of mass`));
+    if (one.through === undefined && !served) button.disabled = true;
+    button.addEventListener("click", () => follow(layer.name, one.channel));
+    const item = element("li", {}, button);
+    if (one.exemplars) item.append(...one.exemplars.map(({ picture, caption }) => element("img", { src: picture, alt: caption, title: caption })));
     list.append(item);
   }
-  const at = element("p", { class: "soft" }, `The strongest channels under ${settingName(facts, asked)}, ${facts.targets[asked.target].name}:`);
-  panel.replaceChildren(heading, counts, ...(shown.length ? [at, list] : []));
+  const at = element("p", { class: "soft" }, `The strongest channels under ${settingName(facts, asked)}, ${facts.targets[asked.target].name}. Choose one to see what reaches the input through it alone:`);
+  const any = served ? [anyChannel(layer, follow)] : [];
+  const chosen = panel.contains(document.activeElement) ? document.activeElement.dataset.channel : undefined;
+  panel.replaceChildren(heading, counts, ...(shown.length ? [at, list] : []), ...any);
+  if (chosen !== undefined) panel.querySelector(`[data-channel="${chosen}"]`)?.focus();
+}
+
+/** A field for any channel, which a server computes. */
+function anyChannel(layer, follow) {
+  const input = element("input", { type: "number", min: 0, max: layer.channels - 1, step: 1, "aria-label": `Channel, 0 to ${layer.channels - 1}` });
+  const form = element("form", { class: "any" }, element("label", {}, "Another channel ", input), element("button", {}, "Follow"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (input.value !== "") follow(layer.name, Number(input.value));
+  });
+  return form;
+}
+
+/** The path through one channel: from the file, or as a server answered. */
+export function storedPath(bundle, layer, channel) {
+  const { facts, arrays } = bundle;
+  const number = facts.layers.findIndex(({ name }) => name === layer);
+  const row = facts.channels[number]?.find((one) => one.channel === channel);
+  if (row?.through === undefined) return null;
+  const { data, shape } = arrays.through;
+  const size = shape.slice(1).reduce((a, b) => a * b, 1);
+  const levels = data.subarray(row.through * size, (row.through + 1) * size);
+  return { layer, channel, levels, largest: facts.largest.through[row.through], limit: row.limit, holding: holding(levels) };
+}
+
+export function answeredPath(answer) {
+  const levels = new Int8Array(bytesOf(answer.levels).buffer);
+  return { ...answer, levels, holding: holding(levels) };
+}
+
+function holding(levels) {
+  let count = 0;
+  for (const level of levels) if (level !== 0) count++;
+  return count / levels.length;
 }
 
 function channelMap(one, data, table) {
@@ -109,10 +160,11 @@ export function drawLedger(bar, key, table, caption, bundle, asked) {
     key.append(element("li", {}, element("span", { class: `swatch ${name}` }), `${label}: ${percent(totals[name] / score)}`));
   }
   const rows = facts.ledger.filter((row) => row.pruned !== undefined || BOOKS.slice(1).some((b) => Math.abs(row[b.key] ?? 0) > 1e-9 * Math.abs(score)));
-  const head = ["Layer", "Operation", "Rule", "Pruned", "To biases, constants", "To ε, softmax, dropped", "Share of the score"];
+  const head = ["Layer", "Operation", "Rule", "Pruned", "", "To biases, constants", "To ε, softmax, dropped", ""];
   const largest = Math.max(1e-12, ...rows.map((row) => Math.abs(parameters(row)) + Math.abs(lost(row))));
   table.append(element("thead", {}, element("tr", {}, ...head.map((text) => element("th", { scope: "col" }, text)))));
   const body = element("tbody", {});
+  const cut = Math.max(1e-12, ...rows.map((row) => row.pruned ?? 0));
   for (const row of rows) {
     const bars = element("td", { class: "bars" });
     for (const [name, value] of [["absorbed_bias", parameters(row)], ["absorbed_epsilon", lost(row)]]) {
@@ -120,8 +172,12 @@ export function drawLedger(bar, key, table, caption, bundle, asked) {
       part.style.width = `${(100 * Math.abs(value)) / largest}%`;
       bars.append(part);
     }
-    const cells = [row.op, row.rule, row.pruned === undefined ? "" : percent(row.pruned), short(parameters(row)), short(lost(row))];
-    body.append(element("tr", {}, element("th", { scope: "row" }, row.layer), ...cells.map((text) => element("td", {}, text)), bars));
+    const pruned = element("td", { class: "bars narrow" }, element("span", { class: "book pruned" }));
+    pruned.firstChild.style.width = `${(100 * (row.pruned ?? 0)) / cut}%`;
+    const cell = (text) => element("td", {}, text);
+    const booked = row.pruned === undefined ? [parameters(row), lost(row)].map(short) : ["", ""];
+    body.append(element("tr", {}, element("th", { scope: "row" }, row.layer), cell(row.op), cell(row.rule),
+      cell(row.pruned === undefined ? "" : percent(row.pruned)), pruned, ...booked.map(cell), bars));
   }
   table.append(body);
 }

@@ -1,6 +1,6 @@
 // The stage of a sequence: letters as tall as their relevance, from the whole sequence down to single bases.
 
-import { mapNumber, mapOf, percent, relevanceOf, settingName, short } from "./bundle.js";
+import { largestOf, mapNumber, mapOf, percent, relevanceOf, settingName, short } from "./bundle.js";
 
 const READABLE = 5; // pixels a base needs for its letter; below, bars stand for letters
 const NARROWEST = 12; // bases in view
@@ -64,6 +64,7 @@ export class LogoStage {
 
   /** The relevance at the top of a row. */
   limit(state, setting) {
+    if (setting.path && state.scale !== "shared") return setting.path.largest;
     const shown = state.scale === "shared" ? { ...setting, p: 0 } : setting;
     return this.bundle.facts.largest.maps[mapNumber(this.bundle.facts, shown)];
   }
@@ -72,15 +73,14 @@ export class LogoStage {
     const box = this.canvas.getBoundingClientRect();
     const at = Math.floor(this.from + ((event.clientX - box.left) / box.width) * this.bases);
     if (at < 0 || at >= this.length) return "";
-    const number = mapNumber(this.bundle.facts, state.setting);
-    const value = relevanceOf(mapOf(this.bundle, state.setting)[at], this.bundle.facts.largest.maps[number]);
+    const value = relevanceOf(mapOf(this.bundle, state.setting)[at], largestOf(this.bundle.facts, state.setting));
     return `Base ${at}, ${this.letters[at]}: relevance ${short(value)}`;
   }
 
   #drawRow(context, state, setting, top, width, ink) {
     const { facts } = this.bundle;
     const levels = mapOf(this.bundle, setting);
-    const largest = facts.largest.maps[mapNumber(facts, setting)];
+    const largest = largestOf(facts, setting);
     const limit = this.limit(state, setting) || 1;
     let [high, low] = [0, 0];
     for (const level of levels) [high, low] = [Math.max(high, level), Math.min(low, level)];

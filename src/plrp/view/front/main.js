@@ -3,12 +3,19 @@
 import { element, mapNumber, percent, readBundle, settingName, short } from "./bundle.js";
 import { colourTable } from "./colours.js";
 import { CURVES, drawCurves, placeUnder } from "./curves.js";
-import { buildStrip, drawLayer, drawLedger, drawStrip } from "./inside.js";
+import { buildFlow } from "./flow.js";
+import { COUNTED, answeredPath, buildStrip, drawLayer, drawLedger, drawStrip, storedPath } from "./inside.js";
 import { LogoStage } from "./logo.js";
 import { PictureStage } from "./picture.js";
 import { Sender } from "./served.js";
+import { TextStage } from "./text.js";
 
-const STAGES = { picture: PictureStage, sequence: LogoStage };
+const STAGES = { picture: PictureStage, sequence: LogoStage, text: TextStage };
+const SIGNS = {
+  picture: "Red speaks for the class, blue against it",
+  sequence: "Letters above the line speak for the class, below it against it",
+  text: "Red tokens speak for the answer, blue ones against it",
+};
 const STEP = 260; // milliseconds from one p to the next while playing
 const PROBLEMS = { // of plrp.health
   "not finite": "Do not believe this map: its relevance is not finite.",
@@ -31,16 +38,17 @@ function option(select, value, text, chosen = false) {
 }
 
 class View {
-  constructor(bundle, stage, last = null) {
+  constructor(bundle, stage, last = null, compute = null) {
     this.bundle = bundle;
     this.stage = stage;
+    this.compute = compute; // asks a server for what the bundle does not hold
     const { start, p } = bundle.facts;
     this.asked = { target: start.target, method: start.method, p: start.p === null ? 0 : start.p + 1 };
     this.lastP = this.asked.p || Math.ceil(p.length / 3);
     this.darkness = window.matchMedia("(prefers-color-scheme: dark)");
     this.state = {
       setting: { ...this.asked }, other: null, view: stage.views[0][0], blend: 0.9, swipe: 0.5,
-      colours: null, scale: "own", grow: true, showMask: true, layer: null,
+      colours: null, scale: "own", grow: true, showMask: true, layer: null, counted: 0,
     };
     if (last) this.#adopt(last);
     this.pending = false;
@@ -53,11 +61,14 @@ class View {
   #adopt(last) {
     const [old, now] = [last.bundle.facts, this.bundle.facts];
     const { target, method, p } = last.state.setting;
-    const found = now.targets.findIndex(({ number }) => number === old.targets[target].number);
+    const same = old.title === now.title; // another bundle of one input, or another input of a gallery
+    const found = same ? now.targets.findIndex(({ number, name }) => number === old.targets[target].number && name === old.targets[target].name) : this.asked.target;
     const place = p === 0 ? 0 : 1 + now.p.indexOf(old.p[p - 1]);
-    if (found < 0 || (p > 0 && place === 0)) return;
+    if (found < 0 || (p > 0 && place === 0) || method >= now.methods.length) return;
     this.state.setting = { target: found, method, p: place };
-    Object.assign(this.state, { view: last.state.view, blend: last.state.blend });
+    const view = this.stage.views.some(([key]) => key === last.state.view) ? last.state.view : this.state.view;
+    Object.assign(this.state, { view, blend: last.state.blend, counted: last.state.counted });
+    if (last.state.layer < now.layers.length) this.state.layer = last.state.layer;
   }
 
   /** Lets go of what outlives its elements. */
@@ -73,9 +84,8 @@ class View {
     document.title = `${facts.title} · ${facts.targets[this.asked.target].name} · plrp`;
     byId("title").textContent = facts.title;
     const head = facts.head ? ` · before the final ${facts.head}` : "";
-    byId("subtitle").textContent = `${facts.model} · ${facts.composite}${head}`;
-    const signs = facts.kind === "picture" ? "Red speaks for the class, blue against it" : "Letters above the line speak for the class, below it against it";
-    byId("footer").textContent = `plrp ${facts.plrp}. ${signs}; relevance is stored in 255 levels, zero exactly.`;
+    byId("subtitle").textContent = [facts.model, facts.composite].filter(Boolean).join(" · ") + head;
+    byId("footer").textContent = `plrp ${facts.plrp}. ${SIGNS[facts.kind]}; relevance is stored in 255 levels, zero exactly.`;
     byId("p-help").textContent = "At every layer, the weakest relevance that makes up this share of its mass is cut; 0 is LRP.";
     for (const [key, label] of this.stage.views) {
       choice(byId("views"), key, label, key === state.view, (view) => this.set({ view }));
@@ -91,8 +101,17 @@ class View {
     this.#buildSlider();
     this.#buildOther();
     this.#buildOptions();
+    if (facts.prompt !== undefined && facts.prompt !== null) byId("targets").querySelector("legend").textContent = "Explained token";
+    else if (facts.kind === "text") byId("targets").querySelector("legend").textContent = "Explained answer";
     buildStrip(byId("strip"), byId("strip-axis"), this.bundle, (layer) => this.set({ layer }));
-    drawLedger(byId("totals"), byId("totals-key"), byId("ledger"), byId("where-setting"), this.bundle, this.asked);
+    COUNTED.forEach(({ word }, kind) => option(byId("counted"), kind, word(facts), kind === state.counted));
+    byId("counted").addEventListener("change", () => this.set({ counted: Number(byId("counted").value) }));
+    buildFlow(byId("flow"), byId("flow-graph"), byId("flow-tools"), this.bundle, (layer, channel) => this.follow(layer, channel));
+    byId("flow-setting").textContent = `${settingName(facts, this.asked)}, ${facts.targets[this.asked.target].name}.`;
+    byId("path-off").addEventListener("click", () => this.choose({}));
+    byId("inside").hidden = facts.layers.length === 0;
+    byId("where").hidden = facts.ledger.length === 0;
+    if (facts.ledger.length) drawLedger(byId("totals"), byId("totals-key"), byId("ledger"), byId("where-setting"), this.bundle, this.asked);
     this.#listen();
     byId("page").hidden = false;
     this.draw();
@@ -150,10 +169,11 @@ class View {
     byId("grow").addEventListener("change", () => this.set({ grow: byId("grow").checked }));
     byId("show-mask").addEventListener("change", () => this.set({ showMask: byId("show-mask").checked }));
     byId("mask-tool").hidden = !this.bundle.arrays.mask;
-    const picture = this.bundle.facts.kind === "picture";
-    for (const id of ["colours", "grow"]) byId(id).closest("label").hidden = !picture;
-    byId("legend").hidden = !picture;
-    byId("zoom-tool").hidden = picture;
+    const { kind } = this.bundle.facts;
+    byId("colours").closest("label").hidden = kind === "sequence";
+    byId("grow").closest("label").hidden = kind !== "picture";
+    byId("legend").hidden = kind === "sequence";
+    byId("zoom-tool").hidden = kind !== "sequence";
   }
 
   #listen() {
@@ -178,7 +198,7 @@ class View {
       if (event.buttons && swiping()) swipe(event);
       else if (event.buttons && this.stage.pan) this.#drag(event, canvas);
     });
-    canvas.addEventListener("pointerleave", () => (byId("probe").textContent = ""));
+    byId("stage").addEventListener("pointerleave", () => (byId("probe").textContent = ""));
     if (this.stage.zoom) this.#listenZoom(canvas);
     const { signal } = this.closing;
     this.darkness.addEventListener("change", () => this.request(), { signal });
@@ -215,9 +235,29 @@ class View {
 
   /** Changes the present setting. */
   choose(change) {
-    Object.assign(this.state.setting, change);
+    Object.assign(this.state.setting, { path: null }, change);
     if (this.state.setting.p > 0) this.lastP = this.state.setting.p;
     this.request();
+  }
+
+  /** Shows what reaches the input through one channel alone; another click on it shows all again. */
+  async follow(layer, channel) {
+    const { path } = this.state.setting;
+    if (path && path.layer === layer && path.channel === channel) return this.choose({});
+    const number = this.bundle.facts.layers.findIndex(({ name }) => name === layer);
+    if (number >= 0) this.state.layer = number;
+    const stored = this.#atAsked() || !this.compute ? storedPath(this.bundle, layer, channel) : null;
+    if (stored) return this.choose({ ...this.asked, path: stored });
+    if (!this.compute || number < 0) return this.request();
+    const { facts } = this.bundle, { setting } = this.state;
+    const wanted = { layer, channel, target: setting.target, method: facts.methods[setting.method].key, p: setting.p === 0 ? null : facts.p[setting.p - 1] };
+    const answer = await this.compute("channel", wanted);
+    if (answer && !this.closing.signal.aborted) this.choose({ path: answeredPath(answer) });
+  }
+
+  #atAsked() {
+    const { setting } = this.state;
+    return ["target", "method", "p"].every((key) => setting[key] === this.asked[key]);
   }
 
   set(change) {
@@ -265,8 +305,14 @@ class View {
     this.stage.draw(state);
     this.#drawTools();
     drawCurves(byId("curves"), bundle, setting, facts.start.p === null ? null : this.asked.p);
-    drawStrip(byId("strip"), bundle, setting);
-    if (state.layer !== null) drawLayer(byId("layer"), bundle, setting, this.asked, state.layer, table(state.dark));
+    drawStrip(byId("strip"), bundle, setting, state.counted);
+    if (state.layer !== null) {
+      const chosen = byId("strip").querySelectorAll("input")[state.layer];
+      if (chosen && !chosen.checked) chosen.checked = true;
+      drawLayer(byId("layer"), bundle, state, this.asked, table(state.dark), (layer, channel) => this.follow(layer, channel), Boolean(this.compute));
+    }
+    byId("path").hidden = !setting.path;
+    if (setting.path) byId("path-text").textContent = `Only what flows through channel ${setting.path.channel} of ${setting.path.layer} (${settingName(facts, { ...setting, path: null })}).`;
     this.#drawNumbers();
   }
 
@@ -282,7 +328,7 @@ class View {
     byId("other").hidden = !state.other;
     byId("swipe-tool").hidden = !state.other || bundle.facts.kind !== "picture" || state.view === "photograph";
     byId("blend-tool").hidden = state.view !== "overlay";
-    if (bundle.facts.kind !== "picture") return;
+    if (bundle.facts.kind === "sequence") return;
     const limit = this.stage.limit(state, setting);
     byId("legend").classList.toggle("idle", state.view === "photograph" || state.view === "outline");
     byId("legend-low").textContent = short(-limit);
@@ -304,7 +350,8 @@ class View {
     const problem = facts.problems[number];
     byId("belief").hidden = problem === null;
     byId("belief").textContent = problem === null ? "" : PROBLEMS[problem];
-    const words = `${settingName(facts, setting)}, ${facts.targets[setting.target].name}: ${percent(facts.curves.holding[number])} of ${this.stage.unit} hold relevance, ${percent(facts.curves.kept[number])} of the score reaches them.`;
+    const kept = facts.curves.kept[number] === null ? "" : `, ${percent(facts.curves.kept[number])} of the score reaches them`;
+    const words = `${settingName(facts, setting)}, ${facts.targets[setting.target].name}: ${percent(facts.curves.holding[number])} of ${this.stage.unit} hold relevance${kept}.`;
     byId("curves").setAttribute("aria-label", `Over p: ${rows.map(({ label }) => label).join(", ")}. ${words}`);
     clearTimeout(this.saying);
     this.saying = setTimeout(() => (byId("status").textContent = words), 400);
@@ -312,26 +359,48 @@ class View {
 }
 
 /** Shows a bundle; what a visitor had chosen stays chosen where the new bundle has it. */
-async function show(facts, arrays, blank = null, last = null) {
+async function show(facts, arrays, { blank = null, last = null, compute = null } = {}) {
   const bundle = await readBundle(facts, arrays);
   last?.close();
   if (blank !== null) byId("page").innerHTML = blank;
   const stage = await STAGES[facts.kind].open(bundle, byId("stage"));
-  const view = new View(bundle, stage, last && last.bundle.facts.title === facts.title ? last : null);
+  const view = new View(bundle, stage, last && last.bundle.facts.kind === facts.kind ? last : null, compute);
   view.build();
   return view;
 }
 
+/** Several samples in one page: a row of them, of which one is shown. */
+async function openGallery(samples, packed) {
+  const blank = byId("page").innerHTML;
+  const gallery = byId("gallery");
+  let view = null, latest = 0;
+  const open = async (number) => {
+    const turn = ++latest;
+    const shown = await show(samples[number], packed[number], { blank, last: view });
+    if (turn === latest) view = shown;
+  };
+  samples.forEach((facts, number) => {
+    const content = element("span", { class: "sample" });
+    if (facts.picture) content.append(element("img", { src: facts.picture, alt: "" }));
+    content.append(element("span", { class: "name" }, facts.title), element("span", { class: "soft" }, facts.targets[facts.start.target].name));
+    choice(gallery, number, content, number === 0, open);
+  });
+  gallery.hidden = false;
+  await open(0);
+}
+
 async function open() {
   const facts = JSON.parse(byId("facts").textContent);
-  if (!facts.served) return show(facts, byId("arrays").textContent);
+  const arrays = byId("arrays").textContent;
+  if (facts.gallery) return openGallery(facts.gallery, arrays.trim().split("\n"));
+  if (!facts.served) return show(facts, arrays);
   byId("title").textContent = document.title = "plrp view";
   byId("subtitle").textContent = facts.model;
   byId("upload").hidden = false;
   const blank = byId("page").innerHTML; // our own markup, before anything was written into it
   let view = null;
   const elements = { file: byId("file"), wanted: byId("wanted"), bar: byId("bar"), text: byId("progress-text"), problem: byId("problem") };
-  new Sender(elements, async (found, arrays) => (view = await show(found, arrays, blank, view)));
+  new Sender(elements, async (found, packed) => (view = await show(found, packed, { blank, last: view })));
 }
 
 open().catch((error) => {

@@ -1,6 +1,6 @@
 // The stage of a photograph: one canvas, or two side by side; two settings divided by a swipe.
 
-import { mapNumber, mapOf, percent, relevanceOf, settingName, short } from "./bundle.js";
+import { largestOf, mapNumber, mapOf, percent, relevanceOf, settingName, short } from "./bundle.js";
 import { contour, faded, paint, trace } from "./drawing.js";
 
 const WIDEST = 1400; // pixels of a canvas
@@ -60,18 +60,15 @@ export class PictureStage {
     const y = Math.floor(((event.clientY - box.top) / box.height) * this.height);
     if (x < 0 || y < 0 || x >= this.width || y >= this.height) return "";
     const setting = state.other && x / this.width > state.swipe ? state.other : state.setting;
-    const number = mapNumber(this.bundle.facts, setting);
     const level = mapOf(this.bundle, setting)[y * this.width + x];
-    const relevance = short(relevanceOf(level, this.bundle.facts.largest.maps[number]));
+    const relevance = short(relevanceOf(level, largestOf(this.bundle.facts, setting)));
     return `Row ${y}, column ${x}: relevance ${relevance} (${settingName(this.bundle.facts, setting)})`;
   }
 
   #scene(state, setting, view) {
-    const { facts } = this.bundle;
-    const number = mapNumber(facts, setting);
     return {
       levels: mapOf(this.bundle, setting),
-      largest: facts.largest.maps[number],
+      largest: largestOf(this.bundle.facts, setting),
       limit: this.limit(state, setting),
       table: state.table,
       picture: this.image,
@@ -86,6 +83,7 @@ export class PictureStage {
 
   /** The relevance at the ends of the colour scale. */
   limit(state, setting) {
+    if (setting.path && state.scale !== "shared") return setting.path.limit;
     const shown = state.scale === "shared" ? { ...setting, p: 0 } : setting;
     return this.bundle.facts.limits[mapNumber(this.bundle.facts, shown)];
   }
@@ -149,7 +147,7 @@ export class PictureStage {
   #words(state, view) {
     const { facts } = this.bundle;
     const one = (setting) => {
-      const share = facts.curves.holding[mapNumber(facts, setting)];
+      const share = setting.path ? setting.path.holding : facts.curves.holding[mapNumber(facts, setting)];
       return `${facts.targets[setting.target].name}, ${settingName(facts, setting)}: ${percent(share)} of pixels hold relevance`;
     };
     const name = { overlay: "Overlay", heatmap: "Heatmap", outline: "Outline", photograph: "Photograph" }[view];

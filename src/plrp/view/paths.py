@@ -1,0 +1,94 @@
+"""Ways through the network: what one channel alone hands down to the input, and the strongest channels as a graph.
+
+Both send a part of the explanation's relevance down again, cut and scaled as it was (`plrp.vision.flows`), so that
+all channels of a layer that all relevance passes add up to the explanation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plrp.composites import Composite
+from plrp.pruning import Pruning
+from plrp.tape.trace import Trace
+from plrp.vision.flows import Flow, RecordingWalk, ReplayingWalk, channel_share, flow
+
+from .grid import channels_of, layer_inputs
+
+Pool = Callable[[Tensor], Tensor]
+"""From the relevance of one sample's input to its map."""
+
+
+class Paths:
+    """One explanation of a trace, ready to be followed through any channel at the input of any layer."""
+
+    def __init__(self, trace: Trace, target: Any, composite: Composite, pruning: Pruning | None, sample: int) -> None:
+        self.sample, self.trace = sample, trace
+        self.walk = RecordingWalk(trace, target, composite, pruning)
+        with torch.inference_mode(False), torch.no_grad():
+            self.walk.run()
+        self.ops = {op.name: op for op in layer_inputs(trace)}
+
+    def through(self, layer: str, channel: int, pool: Pool) -> Tensor:
+        """The map of what reaches the input through one channel of a layer's input, and through nothing else."""
+        op = self.ops.get(layer)
+        if op is None:
+            raise ValueError(f"The model has no layer {layer!r} with an input of its own.")
+        upper, lower, batch = op.inputs[0], self.trace.inputs[0], len(self.walk.start.score)
+        whole = self.walk.after.get(id(upper))
+        if whole is None:  # no relevance comes this way
+            return torch.zeros_like(pool(torch.zeros(lower.shape)[self.sample]))
+        if upper is lower:
+            alone = _alone(whole, op, batch, self.sample, channel)
+            return pool(alone[self.sample])
+        with torch.inference_mode(False), torch.no_grad():
+            sent = ReplayingWalk(self.walk).send(_alone(whole, op, batch, self.sample, channel), upper, lower)
+        return pool(sent[self.sample])
+
+
+def _alone(whole: Tensor, op: Any, batch: int, sample: int, channel: int) -> Tensor:
+    """The relevance of one channel of one sample, zero elsewhere."""
+    found = torch.zeros_like(whole)
+    rows = channels_of(whole, op, batch, sample)
+    if not 0 <= channel < len(rows):
+        raise ValueError(f"The input of layer {op.name!r} has channels 0 to {len(rows) - 1}, not {channel}.")
+    channels_of(found, op, batch, sample)[channel] = rows[channel]
+    return found
+
+
+def flow_facts(trace: Trace, target: Any, composite: Composite, pruning: Pruning | None) -> dict[str, Any] | None:
+    """For the page: levels of channels from the output down, and the relevance handed from one to the next.
+
+    None where nothing all relevance passes lies between output and input, or the trace holds several samples.
+    """
+    if trace.batch != 1:
+        return None
+    with torch.inference_mode(False), torch.no_grad():
+        found = flow(trace, target=target, composite=composite, pruning=pruning, nodes=8, pruned=3)
+    return _flow_of(found) if len(found.levels) > 1 else None
+
+
+def _flow_of(found: Flow) -> dict[str, Any]:
+    levels = []
+    for level in found.levels:
+        by_channel = level.by_channel
+        nodes = [
+            {"channel": c, "relevance": float(by_channel[c]), "share": channel_share(level, c)} for c in level.shown
+        ]
+        lost = [{"channel": c, "relevance": 0.0, "share": 0.0} for c in level.pruned]
+        row = {"layer": level.layer, "channels": len(by_channel), "surviving": level.surviving}
+        levels.append({**row, "coverage": level.coverage, "nodes": nodes, "pruned": lost})
+    edges = []
+    for number, (handed, faded) in enumerate(zip(found.edges, found.faded, strict=True)):
+        upper, lower = found.levels[number], found.levels[number + 1]
+        for a, source in enumerate((*upper.shown, *upper.pruned)):
+            for b, sink in enumerate((*lower.shown, *lower.pruned)):
+                strong = a < len(upper.shown) and b < len(lower.shown)
+                value = float(handed[a, sink]) if strong else float(faded[a, sink])
+                if value:
+                    edges.append({"level": number, "from": source, "to": sink, "relevance": value, "lost": not strong})
+    return {"levels": levels, "edges": edges, "score": found.score}

@@ -1,0 +1,81 @@
+"""Pages of sequences: the first of a file, each with its logo for every p and its seqlets as a track of motifs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from plrp.genomics.attribution import COMPOSITE, composite_from_text, pool
+from plrp.genomics.seqlets import find_seqlets, match_seqlets
+from plrp.genomics.sequences import Ambiguous, Sequences, encode
+from plrp.health import unwarned
+from plrp.pruning import Pruning
+from plrp.tape.tracing import trace as trace_model
+
+from .bundle import Bundle
+from .contents import Report
+from .explanations import Site, explanation_bundle
+from .grid import PROPORTIONS
+
+NAMED = 1e-3
+"""TOMTOM's p up to which a seqlet is called by its best match; others are marked without a name."""
+
+
+def sequence_bundle(
+    model: nn.Module,
+    sequences: Sequences,
+    row: int = 0,
+    *,
+    target: Any = None,
+    composite: str = COMPOSITE,
+    pruning: Pruning | None = None,
+    pooling: Any = "present",
+    ambiguous: Ambiguous = "zero",
+    match: bool = False,
+    name: str = "",
+    proportions: Sequence[float] = PROPORTIONS,
+    targets: int = 5,
+    report: Report | None = None,
+    inside: bool = True,
+    device: str | torch.device | None = None,
+    keep: Callable[[Any], None] | None = None,
+) -> Bundle:
+    """One sequence for every p, for its strongest classes: `plrp genomics explain … --html`.
+
+    match: name the seqlets of the setting asked for by their nearest JASPAR motif. name: of the model, for the head of
+    the page. keep: is given the explanation, for more of the same.
+    """
+    onehot = encode(sequences[[row]], ambiguous)
+    found = torch.from_numpy(onehot)
+    trace = trace_model(model, found if device is None else found.to(device))
+    with unwarned():  # the page says it
+        explanation = trace.explain(target=target, composite=composite_from_text(composite, trace), pruning=pruning)
+    if keep is not None:
+        keep(explanation)
+    per_base = pool(explanation.relevance.detach().cpu().numpy(), onehot, pooling)
+    present = torch.from_numpy(onehot[0] != 0).double()
+    return explanation_bundle(
+        explanation,
+        sites=_seqlet_sites(per_base, onehot, match),
+        title=sequences.names[row],
+        model=name or type(model).__name__,
+        proportions=proportions,
+        targets=targets,
+        report=report,
+        inside=inside,
+        pool=None if pooling == "sum" else lambda relevance: (relevance.detach().double().cpu() * present).sum(0),
+    )
+
+
+def _seqlet_sites(per_base: Any, onehot: Any, match: bool) -> list[Site]:
+    seqlets = find_seqlets(per_base)
+    if len(seqlets) > per_base.shape[-1] // 20:  # hardly pruned: what survives nearly everywhere marks nothing
+        seqlets = seqlets.chosen(abs(seqlets.score).argsort()[::-1][:12])
+    names = [""] * len(seqlets)
+    if match and len(seqlets):
+        found = match_seqlets(seqlets, onehot, per_base)
+        names = [one.motif.name if one.p <= NAMED else "" for one in found]
+    return [(int(a), int(b), name) for a, b, name in zip(seqlets.start, seqlets.end, names, strict=True)]
