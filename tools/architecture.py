@@ -41,8 +41,8 @@ STOREYS: tuple[tuple[str, ...], ...] = (
     ("metrics", "models", "interop"),
     ("runs",),
     ("vision", "genomics", "text"),
-    ("experiments",),
     ("view",),
+    ("experiments",),
     ("cli",),
     ("__main__",),
 )

@@ -275,7 +275,7 @@ def test_what_should_not_be_believed_is_marked(recwarn: pytest.WarningsRecorder)
 
 def test_what_no_page_can_show_is_refused(explanation: plrp.Explanation) -> None:
     flat = plrp.explain(nn.Sequential(nn.Linear(4, 3)), torch.randn(1, 4))
-    with pytest.raises(ValueError, match=r"one-hot DNA \(batch, 4, position\); this one is \(1, 4\)"):
+    with pytest.raises(ValueError, match=r"token ids \(batch, tokens\); this one is \(1, 4\)"):
         explanation_bundle(flat)
     with pytest.raises(ValueError, match=r"the mask is \(3, 3\), the network sees \(72, 72\)"):
         explanation_bundle(explanation, mask=np.ones((3, 3)))
@@ -349,7 +349,7 @@ def test_the_page_is_one_file_without_addresses(page: Path, bundle: Bundle) -> N
 def test_a_page_shows_itself_in_a_notebook(bundle: Bundle) -> None:
     shown = Page(bundle)._repr_html_()
     assert shown.startswith("<iframe srcdoc=")
-    assert '"' not in shown.split('srcdoc="')[1].split('" width=')[0]
+    assert '"' not in shown.split('srcdoc="')[1].split('" sandbox=')[0]
 
 
 def test_a_page_that_is_too_large_is_refused(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     how.add_argument("--composite", default="attnlrp", metavar="NAME", help="attnlrp (default) or cp-lrp")
     out = parser.add_argument_group("output")
-    out.add_argument("-o", "--out", metavar="FILE", help="coloured text as .svg, .png, .pdf or .html")
+    out.add_argument(
+        "-o", "--out", metavar="FILE", help="coloured text as .svg, .png or .pdf; a page with p as a slider as .html"
+    )
     out.add_argument("--words", action="store_true", help="sum the relevance by word")
     out.add_argument(
         "--layers", metavar="FILE", help="picture of the tokens that survive at each depth, and of the heads"
@@ -129,7 +131,13 @@ def run(arguments: argparse.Namespace) -> int:
         if span is None:
             print("answers: " + ", ".join(f"{answer!r} {share:.1%}" for answer, share in found.answers))
             print(repr(found.health))
-    if arguments.out:
+    if arguments.out and Path(arguments.out).suffix.lower() == ".html":
+        from plrp.view import Page, text_bundle
+
+        name = Path(arguments.model).name
+        Page(text_bundle(found, model=name, show_progress=False if arguments.quiet else None)).save(arguments.out)
+        say(arguments, f"saved {arguments.out}")
+    elif arguments.out:
         found.save(arguments.out, by_word=arguments.words)
         say(arguments, f"saved {arguments.out}")
     if arguments.layers:

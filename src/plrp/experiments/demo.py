@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 import plrp
 from plrp.files import new_file
@@ -32,8 +33,9 @@ from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.runs.places import Folder, refuse_strangers
 from plrp.tables import csv_cell
+from plrp.view import Bundle, explanation_bundle
 
-from .demo_page import drawn_sequences, render
+from .demo_page import drawn_sequences, planted_sites, render
 from .findings import MOTIF_P, NotAThreshold, find_not_a_threshold, findings
 from .measured import LABELS, LRP, Measured, Method
 from .pages import write_page
@@ -52,7 +54,8 @@ class Study:
 
     `trainings`: how each network was trained, and how well. `sweeps`: its scores on `shown`, the sequences that the
     larger network labels correctly among the first `explained` of `test`. `lrp`, `plrp`, `plrp_m`: the larger network's
-    relevance of them (sequence, position); `ism`: in-silico mutagenesis of those that are drawn, (position,).
+    relevance of them (sequence, position); `ism`: in-silico mutagenesis of those that are drawn, (position,); `slides`:
+    the drawn ones for every p.
     """
 
     data: Simulated
@@ -69,6 +72,7 @@ class Study:
     ledger: list[dict[str, Any]]
     patterns: list[Pattern]
     matches: list[list[Match]]
+    slides: list[Bundle]
 
 
 def run(
@@ -193,6 +197,7 @@ def examine(
         ledger = booked.ledger
         drawn = drawn_sequences(shown.labels)
         mutated = ism(network, onehot[drawn]).per_base()
+        slides = [_slide(network, shown, k, next(iter(configs))) for k in drawn]
 
     with progress("finding motifs", 2, show_progress) as step:
         seqlets = find_seqlets(sparse)
@@ -217,6 +222,27 @@ def examine(
         ledger=ledger,
         patterns=patterns,
         matches=matches,
+        slides=slides,
+    )
+
+
+def _slide(network: nn.Module, shown: Simulated, k: int, name: str) -> Bundle:
+    """One sequence for every p, with its planted motifs, for the page's slider."""
+    found = plrp.explain(
+        network,
+        torch.from_numpy(shown.onehot()[k : k + 1]),
+        target=int(shown.labels[k]),
+        composite=COMPOSITE,
+        pruning=Pruning(p=LOGO_P),
+    )
+    return explanation_bundle(
+        found,
+        sites=planted_sites(shown, k),
+        mask=shown.mask[k],
+        categories=shown.class_names,
+        title=shown.names[k],
+        model=f"network with {name}",
+        targets=2,
     )
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from plrp.genomics.attribution import COMPOSITE
 from plrp.genomics.logo import COLOURS, around_strongest, draw_logo, logo_page
 from plrp.ledger import BOOKED
+from plrp.view import Page
 
 from . import figures
 from .findings import MOTIF_P, NotAThreshold, findings
@@ -22,6 +23,7 @@ from .statements import GINI, LOGO_P, MASS
 if TYPE_CHECKING:
     from plrp.genomics.motifs import Motif
     from plrp.genomics.seqlets import Match, Pattern
+    from plrp.genomics.simulation import Simulated
 
     from .demo import Study
     from .measured import Measured
@@ -45,6 +47,7 @@ def render(study: Study, *, seed: int, title: str = "Pruned relevance on DNA", o
     body = cards(headline)
     body += _what_was_done(study, seed, origin)
     body += section("Do the paper's findings hold here?", _findings(found))
+    body += _slides(study)
     body += _logos(study)
     if study.example is not None:
         body += _not_a_threshold(study, study.example)
@@ -119,13 +122,14 @@ def _rows(study: Study, k: int) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _sites(study: Study, k: int) -> list[tuple[int, int, str]]:
-    kinds: list[Motif] = study.shown.motifs
-    return [(a, b, kinds[m].name.split("_")[0]) for a, b, m, _ in study.shown.plantings.of(k)]
+def planted_sites(shown: Simulated, k: int) -> list[tuple[int, int, str]]:
+    """Where motifs were planted in a sequence: start, end, name."""
+    kinds: list[Motif] = shown.motifs
+    return [(a, b, kinds[m].name.split("_")[0]) for a, b, m, _ in shown.plantings.of(k)]
 
 
 def _logo_pictures(study: Study, k: int, title: str, caption: str = "") -> str:
-    rows, letters, sites = _rows(study, k), study.shown.letters[k], _sites(study, k)
+    rows, letters, sites = _rows(study, k), study.shown.letters[k], planted_sites(study.shown, k)
     wide = logo_page([(title, rows, letters, sites)], width=11, row_height=0.72)
     window = around_strongest(study.lrp[k], [(start, end) for start, end, _ in sites])
     narrow = logo_page(
@@ -141,6 +145,16 @@ def drawn_sequences(labels: npt.NDArray[np.int64]) -> list[int]:
     """The sequences that are drawn: one of each class, and the next ones up to six."""
     chosen = [int(np.flatnonzero(labels == label)[0]) for label in np.unique(labels)]
     return chosen + [k for k in range(len(labels)) if k not in chosen][: max(0, 6 - len(chosen))]
+
+
+def _slides(study: Study) -> str:
+    return section(
+        "Slide p over the logos",
+        "<p>The same sequences for every p: move the slider and watch the noise go, choose another sequence or class, "
+        "zoom with the wheel, click a layer to see its filters and a filter to see what passes it alone. The planted "
+        "motifs are marked.</p>",
+        Page(study.slides).frame(height=880),
+    )
 
 
 def _logos(study: Study) -> str:
@@ -170,7 +184,7 @@ def _not_a_threshold(study: Study, example: NotAThreshold) -> str:
         f"PLRP-λ\np={LOGO_P}": study.plrp[k],
     }
     marks = [
-        *((start, end, "") for start, end, _ in _sites(study, k)),
+        *((start, end, "") for start, end, _ in planted_sites(study.shown, k)),
         (example.inside, example.inside + 1, "kept ▼"),
         (example.outside, example.outside + 1, "pruned ▼"),
     ]

@@ -78,7 +78,7 @@ def collect(
         if report is not None:
             report(number + 1, steps)
     assert start is not None  # the grid holds what was asked for
-    asked: tuple[Any, ...] = trace, grid.targets[grid.target], composite, start.pruning
+    asked = trace, grid.targets[grid.target], composite, start.pruning
     paths = Paths(*asked, sample) if inside else None
     done = (lambda layers: report(len(grid) + layers, steps)) if report is not None else None
     channels, channel_maps, through = strongest(trace, start, sample, paths, to_map, done)

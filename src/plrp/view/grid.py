@@ -166,7 +166,7 @@ def survivors(trace: Trace, explanation: Explanation, sample: int = 0) -> npt.ND
             continue
         channels = by_channel(explanation, op, sample)
         alive = channels.reshape(len(channels), -1).ne(0)
-        rows.append(tuple(int(count) for count in (alive.sum(), alive.any(1).sum(), alive.any(0).sum())))
+        rows.append((int(alive.sum()), int(alive.any(1).sum()), int(alive.any(0).sum())))
     return np.array(rows, np.uint32).reshape(-1, 3)
 
 

@@ -93,4 +93,9 @@ def _target(number: int | None, name: str, score: float | None, probability: flo
 
 
 def _token(token: Token) -> dict[str, Any]:
-    return {"text": visible(token.text) or "⋯", "break": "\n" in token.text, "special": token.special, "word": token.word}
+    return {
+        "text": visible(token.text) or "⋯",
+        "break": "\n" in token.text,
+        "special": token.special,
+        "word": token.word,
+    }

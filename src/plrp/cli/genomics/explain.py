@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> None:
         "where coordinates are known.",
         epilog="examples:\n"
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.25 --out explained\n"
-        "  plrp genomics explain seqs.fa --model mymodel.py:build --weights w.pt -p 0.25 --out DIR\n"
+        "  plrp genomics explain seqs.fa --model mymodel.py:build --weights w.pt -p 0.25 --out DIR --html x.html\n"
         "  plrp genomics explain peaks.bed --genome hg38.fa --width 2114 --model net.py:build --weights w.pt "
         "\\\n"
         "      --target 0,500 -p 0.25 --out DIR --shard $SLURM_ARRAY_TASK_ID/100\n\n" + EXIT_CODES,
@@ -80,6 +80,12 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         help="sequences explained at once (default: by their length, at most 128; halved where memory is not enough)",
     )
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="also a page in which p is a slider: the logos of the first sequences, with seqlets, layers and ledger",
+    )
+    parser.add_argument("--html-sequences", type=count, default=8, metavar="N", help="on that page (default: 8)")
     add_largest(parser)
     parser.add_argument("--device", help="such as cuda (default: where the model is)")
     parser.add_argument("--workers", type=count, metavar="N", help="of a cluster (default: as many as fit)")
@@ -103,6 +109,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
     with usage():
         engine = cluster_of(arguments)
+    if arguments.html is not None:
+        if not arguments.html.lower().endswith((".html", ".htm")):
+            raise UsageError(f"{arguments.html} should end in .html.")
+        if arguments.method != "lrp" or arguments.reverse_complement or arguments.hypothetical:
+            raise UsageError("--html goes with --method lrp, without --reverse-complement and --hypothetical.")
     if arguments.engine == "local" and arguments.threads is not None:
         import torch
 
@@ -139,6 +150,8 @@ def run(arguments: argparse.Namespace) -> int:
         causes = by_cause(outcome.failures)
         print(f"plrp: {state}. Fix the cause and start again. {causes}", file=sys.stderr)
         return 3
+    if outcome.complete and arguments.html is not None:
+        write_page(arguments)
     if outcome.complete:
         _say_at_the_end(f"{outcome.sequences} sequences explained ({state}); results in {arguments.out}")
         if outcome.unhealthy:
@@ -146,6 +159,44 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _say_at_the_end(f"{state}; the other shards write the rest, and the last one gathers the results")
     return 0
+
+
+def write_page(arguments: argparse.Namespace) -> None:
+    """The page of the first sequences, for every p of its slider."""
+    from pathlib import Path
+
+    from plrp.genomics.jobs import load_model, read_sequences, read_target
+    from plrp.progress import progress
+    from plrp.view import Page, sequence_bundle
+
+    sequences = read_sequences(
+        arguments.sequences, arguments.genome, arguments.width, ends=arguments.ends, largest=arguments.largest_input
+    )
+    model = load_model(arguments.model, arguments.weights).eval()
+    count = min(arguments.html_sequences, len(sequences))
+    bundles = []
+    with progress("the page", count) as step:
+        for row in range(count):
+            step(0, sequences.names[row])
+            bundles.append(
+                sequence_bundle(
+                    model if arguments.device is None else model.to(arguments.device),
+                    sequences,
+                    row,
+                    target=read_target(arguments.target),
+                    composite=arguments.composite,
+                    pruning=pruning_of(arguments),
+                    pooling=arguments.pooling,
+                    ambiguous=arguments.ambiguous,
+                    match=arguments.match is not False,
+                    name=Path(arguments.model).name,
+                    device=arguments.device,
+                    report=lambda done, total, row=row: step(0, f"{sequences.names[row]}: {done} of {total} maps"),
+                )
+            )
+            step(1)
+    Page(bundles).save(arguments.html)
+    print(f"saved {arguments.html}", file=sys.stderr, flush=True)
 
 
 def _say_at_the_end(text: str) -> None:

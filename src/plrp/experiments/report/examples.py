@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,14 @@ from .sheets import Sheets
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from plrp.view import Bundle
+
 SHOWN_P = (0.05, 0.15, 0.3, 0.6, 0.9)
 """The columns of the heatmap grid, where maps of them were kept."""
 DRAWN = ("lambda", "M", "M-sign")
 """The variants that are drawn beside LRP, where maps of them were kept."""
 GRIDS = 2
+SLIDES = 4
 EXTREMES = 3
 
 
@@ -35,6 +38,7 @@ def render(runs: Sequence[Run], sheets: Sheets) -> str:
         if run.results.has_maps and run.results.mapped:
             drawn = {"image": _grids, "dna": _logos, "array": _arrays}[run.kind](run, sheets)
             found.append(drawn or f"<p>{escape(_undrawn(run))}</p>")
+            found.append(_slides(run))
         found.append(_extremes(run, sheets))
         if any(found):
             parts += [f"<h3>{escape(run.title)}</h3>", *found]
@@ -110,6 +114,48 @@ def _first(run: Run, count: int) -> list[int]:
             seen.add(samples["target"][sample])
     rest = [s for s in mapped if s not in chosen]
     return (chosen + rest)[:count]
+
+
+# -- all kept p behind a slider
+
+
+def _slides(run: Run) -> str:
+    """The first samples with every p whose maps were kept, in the page of `plrp.view`; nothing where it shows none."""
+    from plrp.view import Page
+
+    bundles = [bundle for sample in _first(run, SLIDES) if (bundle := _slide(run, sample)) is not None]
+    if not bundles:
+        return ""
+    return f"<p>Slide p over the maps that were kept:</p>{Page(bundles).frame(height=720)}"
+
+
+def _slide(run: Run, sample: int) -> Bundle | None:
+    from plrp.genomics.sequences import decode
+    from plrp.view import maps_bundle
+
+    r = run.results
+    shares = {v: {p for variant, p in r.map_cells if variant == v and p > 0} for v in DRAWN}
+    variants = [v for v in DRAWN if shares[v]]
+    common = sorted(set.intersection(*(shares[v] for v in variants))) if variants else []
+    if not common or ("LRP", 0.0) not in r.map_cells or (run.kind == "array" and _axes(run) != 2):
+        return None
+    asked = run.measured.nearest(run.example_p, common)
+    maps = {LABELS[v]: {p: r.maps(sample, v, p) for p in common} for v in variants}
+    row = r.samples.set_index("sample").loc[sample]
+    mask, given = r.mask(sample), r.inputs(sample)
+    options: dict[str, Any] = {"title": run.sample_name(sample), "model": run.title, "target": f"class {row['target']}"}
+    if run.kind == "dna":
+        sites = [(a, b, "") for a, b in stretches(mask)] if mask is not None else []
+        options |= {"letters": decode(given[None])[0], "sites": sites}
+    else:
+        options["picture"] = given if run.kind == "image" else picture_of(given)
+    return maps_bundle(
+        r.maps(sample, "LRP", 0.0),
+        maps,
+        start=(LABELS[variants[0]], common[0] if asked is None else asked),
+        mask=mask if mask is not None and mask.any() else None,
+        **options,
+    )
 
 
 # -- arrays
