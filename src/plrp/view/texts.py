@@ -1,4 +1,4 @@
-"""Pages of texts: each token coloured by its relevance, for every p, for the likeliest answers or a span's own tokens."""
+"""Pages of texts: each token coloured by its relevance, for every p, for answers or a span's tokens."""
 
 from __future__ import annotations
 

@@ -163,6 +163,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def write_page(arguments: argparse.Namespace) -> None:
     """The page of the first sequences, for every p of its slider."""
+    from functools import partial
     from pathlib import Path
 
     from plrp.genomics.jobs import load_model, read_sequences, read_target
@@ -176,6 +177,10 @@ def write_page(arguments: argparse.Namespace) -> None:
     count = min(arguments.html_sequences, len(sequences))
     bundles = []
     with progress("the page", count) as step:
+
+        def note(name: str, done: int, total: int) -> None:
+            step(0, f"{name}: {done} of {total} maps")
+
         for row in range(count):
             step(0, sequences.names[row])
             bundles.append(
@@ -191,7 +196,7 @@ def write_page(arguments: argparse.Namespace) -> None:
                     match=arguments.match is not False,
                     name=Path(arguments.model).name,
                     device=arguments.device,
-                    report=lambda done, total, row=row: step(0, f"{sequences.names[row]}: {done} of {total} maps"),
+                    report=partial(note, sequences.names[row]),
                 )
             )
             step(1)
