@@ -28,6 +28,7 @@ class RecordingWalk(Walk):
         self.after: dict[int, Tensor] = {}
 
     def collect(self, value: Value) -> Tensor | None:
+        """As the walk does, and keep it."""
         before = self.relevance.get(id(value))
         after: Tensor | None = super().collect(value)
         if before is not None and after is not None:
@@ -65,6 +66,7 @@ class HeldWalk(Walk):
         return [arrived.get(id(value)) for value in until]
 
     def collect(self, value: Value) -> Tensor | None:
+        """The relevance of a tensor, each neuron times what pruning made of it in the recorded walk."""
         relevance = self.relevance.pop(id(value), None)
         if relevance is None or id(value) == self.untouched:
             return relevance
