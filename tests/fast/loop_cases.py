@@ -396,11 +396,11 @@ def weights(draw: Draw) -> Case:
         else torch.zeros_like(raw).index_copy(0, wanted.unique().long(), whole[wanted.unique().long()])
     )
     flags = torch.zeros(outputs, dtype=torch.uint8) if draw.random.random() < 0.5 else None
-    marks = torch.zeros(outputs, dtype=torch.int64) if draw.random.random() < 0.5 else None
+    fingerprints = torch.zeros(outputs, dtype=torch.int64) if draw.random.random() < 0.5 else None
     arguments = {
         "raw": raw, "scale": scale, "outputs": outputs, "inputs": inputs, "taps": taps, "part": part,
         "wanted": wanted, "count": outputs if wanted is None else len(wanted), "ready": flags,
-        "out": last(out) if taps > 1 else out, "marks": marks, "threads": draw.threads,
+        "out": last(out) if taps > 1 else out, "fingerprints": fingerprints, "threads": draw.threads,
     }  # fmt: skip
     return Case(arguments, 0, {"out": expected})
 

@@ -53,7 +53,7 @@ def never_right(loop: str, name: str, value: Any) -> Iterator[Any]:
 
 
 def with_bad_numbers(case: Case, draw: Draw, loop: str) -> Iterator[Case]:
-    """The case with some number inside an array of indices, statistics or marks changed to something extreme."""
+    """The case with some number inside an array of indices, statistics or fingerprints changed to something extreme."""
     for name, value in case.arguments.items():
         if isinstance(value, Tensor) and value.numel() and value.dtype is not torch.float32:
             for extreme in EXTREMES:

@@ -13,9 +13,8 @@ from random_layers import BODIES, PATTERNS, Layer, assert_near, body, layers, ne
 from torch import Tensor
 
 from plrp.fast import layers as loops
-from plrp.fast import native, propagation, selection
+from plrp.fast import native, propagation, selection, weight_cache
 from plrp.fast import neurons as sparse
-from plrp.fast import weight_cache as kept
 from plrp.fast.layers import Geometry
 from plrp.fast.neurons import Neurons, Rows
 from plrp.fast.weights import FastWeight
@@ -374,7 +373,7 @@ def test_threads_may_share_a_weight(lasting: bool) -> None:
     wrong: list[int] = []
     with body("compiled"):
         for _ in range(20):
-            kept.clear()
+            weight_cache.clear()
             weight, gate = FastWeight(raw, None, 1, cached=lasting), threading.Barrier(4)
             weight._begin(last=True)[0].rows.fill_(float("nan"))
 

@@ -1,4 +1,4 @@
-"""Weights kept from one explanation to the next are never out of date, and go with the model."""
+"""Weights cached from one explanation to the next are never out of date, and go with the model."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import plrp
-from plrp.fast import native
-from plrp.fast import weight_cache as kept
+from plrp.fast import native, weight_cache
 from plrp.fast.maps import OneChannel, fast_map
 from plrp.fast.weights import FastWeight
 
-needs_compiled_loops = pytest.mark.skipif(not native.available(), reason="nothing is kept without the compiled loops")
+needs_compiled_loops = pytest.mark.skipif(not native.available(), reason="nothing is cached without the compiled loops")
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept() -> Iterator[None]:
+def empty_cache() -> Iterator[None]:
     gc.collect()
-    kept.clear()
+    weight_cache.clear()
     yield
-    kept.clear()
+    weight_cache.clear()
 
 
 def small_net() -> nn.Sequential:
@@ -117,7 +116,7 @@ def test_no_weights_can_be_made_to_share_a_fingerprint(chain: int) -> None:
     fingerprints = []
     for value in (0.5, 0.75):
         linear.weight.data[0, 4 * chain + 2] = value
-        found = kept.derived_once(linear.weight.data, last=False)
+        found = weight_cache.derived_once(linear.weight.data, last=False)
         native.call(
             *("weights", linear.weight.data, None, 1, 16, 1, 1, None, 1, None, found.rows, found.fingerprints, 1)
         )
@@ -126,18 +125,18 @@ def test_no_weights_can_be_made_to_share_a_fingerprint(chain: int) -> None:
 
 
 @needs_compiled_loops
-def test_what_has_not_changed_is_not_made_again() -> None:
+def test_what_has_not_changed_is_not_derived_again() -> None:
     net = small_net()
     before = relevance(net)
-    made = {id(m): m.rows.data_ptr() for mine in kept._cache.values() for m in mine.values()}
-    marks = [m.fingerprints.clone() for mine in kept._cache.values() for m in mine.values()]
-    assert marks
-    for mine in kept._cache.values():
-        for one in mine.values():
-            one.rows.mul_(2)  # were it made again, this would be gone
+    cached = [one for known in weight_cache._cache.values() for one in known.values()]
+    fingerprints = [one.fingerprints.clone() for one in cached]
+    assert cached
+    for one in cached:
+        one.rows.mul_(2)  # were it derived again, this would be gone
     changed = relevance(net)
-    assert {id(m): m.rows.data_ptr() for mine in kept._cache.values() for m in mine.values()} == made
-    assert all(map(torch.equal, marks, (m.fingerprints for mine in kept._cache.values() for m in mine.values())))
+    found = [one for known in weight_cache._cache.values() for one in known.values()]
+    assert [one.rows.data_ptr() for one in found] == [one.rows.data_ptr() for one in cached]
+    assert all(map(torch.equal, fingerprints, (one.fingerprints for one in found)))
     assert not torch.equal(before, changed)
 
 
@@ -149,34 +148,34 @@ def test_every_bit_of_a_row_is_seen(data: st.DataObject) -> None:
     raw = torch.randn(3, inputs, taps, generator=torch.Generator().manual_seed(inputs))
     scale = torch.rand(3, generator=torch.Generator().manual_seed(taps))
     every = torch.arange(3, dtype=torch.int32)
-    FastWeight(raw, scale, 1, cached=True).inputs_last(every)  # made, and kept
+    FastWeight(raw, scale, 1, cached=True).inputs_last(every)  # derived, and cached
     at, bit = data.draw(st.integers(0, raw.numel() - 1)), data.draw(st.integers(0, 31))
     flipped = raw.view(-1).view(torch.int32)
     flipped[at] ^= 1 << bit if bit < 31 else -(1 << 31)
     found = FastWeight(raw, scale, 1, cached=True).inputs_last(every)
     expected = FastWeight(raw, scale, 1).inputs_last(every)
     assert torch.equal(found.nan_to_num(), expected.nan_to_num())
-    assert kept._cache  # it was not made anew because nothing is kept
+    assert weight_cache._cache  # it was not derived anew because nothing is cached
 
 
 @needs_compiled_loops
 def test_it_goes_with_the_model() -> None:
     net = small_net()
     relevance(net)
-    assert 0 < kept.size() <= 2 * sum(p.nbytes for p in net.parameters())
+    assert 0 < weight_cache.size() <= 2 * sum(p.nbytes for p in net.parameters())
     del net
     gc.collect()
-    assert kept.size() == 0
+    assert weight_cache.size() == 0
 
 
 @needs_compiled_loops
 def test_no_more_is_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     net = small_net()
     expected = relevance(net)
-    kept.clear()
-    monkeypatch.setattr(kept, "MOST", 1)
+    weight_cache.clear()
+    monkeypatch.setattr(weight_cache, "MOST", 1)
     assert torch.equal(relevance(net), expected)
-    assert kept.size() == 0
+    assert weight_cache.size() == 0
 
 
 class Tied(nn.Module):
@@ -213,8 +212,8 @@ def test_a_trace_goes_on_with_the_weights_it_began_with() -> None:
     net = small_net()
     trace = plrp.trace(net, photo())
     before = trace.explain(target=1).relevance
-    made = [m.rows.clone() for mine in kept._cache.values() for m in mine.values()]
-    held = [m.rows for mine in kept._cache.values() for m in mine.values()]
+    made = [m.rows.clone() for mine in weight_cache._cache.values() for m in mine.values()]
+    held = [m.rows for mine in weight_cache._cache.values() for m in mine.values()]
     step(net)
     relevance(net)
     assert held
@@ -305,11 +304,11 @@ def test_a_forked_process_does_not_wait_for_a_thread_that_it_has_not() -> None:
     script = """
 import os, signal, threading
 import torch
-from plrp.fast import weight_cache as kept
+from plrp.fast import weight_cache
 torch.set_num_threads(1)
 begun, over = threading.Event(), threading.Event()
 def hold():
-    with kept._lock:
+    with weight_cache._lock:
         begun.set()
         over.wait()
 threading.Thread(target=hold, daemon=True).start()
@@ -317,7 +316,7 @@ begun.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(20)
-    kept.size()
+    weight_cache.size()
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 over.set()

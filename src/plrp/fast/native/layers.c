@@ -5,24 +5,25 @@
 /* --- weights ---------------------------------------------------------------------------------------------------- */
 
 /* Weights as the loops below read them, as `maps.Weight` states them: (outputs, taps, inputs of the group), from
-   (outputs, inputs, taps); per channel scaled, and cut to a sign: part 0 all, 1 positive, −1 negative. Only the channels that are wanted and not yet there.
+   (outputs, inputs, taps); per channel scaled, and cut to a sign: part 0 all, 1 positive, −1 negative. Only the channels
+   that are wanted and not yet there.
 
-   Rows that are kept from one call to the next have a mark each: a fingerprint of the raw row and its scale, or UNMADE,
-   or BEING_MADE by another thread. A row whose mark is right is there already; how many have another is returned, and
-   these stay as they are: an earlier explanation may still be reading them.
-   weights(raw, scale or None, outputs, inputs, taps, part, wanted or None (all), count, ready or None, out, marks or None,
-   threads) → how many rows have another mark */
+   Rows that are cached from one call to the next have a fingerprint each, of the raw row and its scale; or they are EMPTY,
+   or BEING_FILLED by another thread. A row whose fingerprint is right is there already; how many have another is returned,
+   and these stay as they are: an earlier explanation may still be reading them.
+   weights(raw, scale or None, outputs, inputs, taps, part, wanted or None (all), count, ready or None, out, fingerprints
+   or None, threads) → how many rows have another fingerprint */
 typedef struct {
     const float *raw, *scale;
     int64_t inputs, taps, part;
     const int32_t *todo;
     int64_t count, each; /* of them, at a time */
     float *out;
-    _Atomic uint64_t *marks;
+    _Atomic uint64_t *fingerprints;
     atomic_llong outdated;
 } weighing;
 
-enum { UNMADE = 0, BEING_MADE = 1, FIRST_MARK = 2 };
+enum { EMPTY = 0, BEING_FILLED = 1, FIRST_FINGERPRINT = 2 };
 
 /* The halves of a product of 64 bits, together: every bit of the result hangs on every bit of both. */
 INLINE uint64_t mixed(uint64_t a, uint64_t b) {
@@ -65,11 +66,11 @@ static uint64_t fingerprint(const float *v, int64_t n, float scale) {
     }
     uint64_t all = mixed(keys[0] ^ (uint64_t)n, keys[1] ^ bits_of(scale));
     for (int c = 0; c < CHAINS; c++) all = mixed(all ^ keys[c], chains[c] ^ keys[CHAINS - 1 - c]);
-    return all < FIRST_MARK ? FIRST_MARK : all;
+    return all < FIRST_FINGERPRINT ? FIRST_FINGERPRINT : all;
 }
 
 FOR_THIS_MACHINE
-static void make_row(const weighing *w, int64_t k) {
+static void fill_row(const weighing *w, int64_t k) {
     int64_t size = w->inputs * w->taps;
     const float *raw = w->raw + k * size;
     float *out = w->out + k * size;
@@ -93,16 +94,16 @@ static void make_row(const weighing *w, int64_t k) {
 
 static void weigh_one(weighing *w, int64_t k) {
     int64_t size = w->inputs * w->taps;
-    if (!w->marks) {
-        make_row(w, k);
+    if (!w->fingerprints) {
+        fill_row(w, k);
         return;
     }
-    uint64_t mark = fingerprint(w->raw + k * size, size, w->scale ? w->scale[k] : 1);
-    uint64_t made = UNMADE;
-    if (atomic_compare_exchange_strong(&w->marks[k], &made, BEING_MADE)) {
-        make_row(w, k);
-        atomic_store(&w->marks[k], mark);
-    } else if (made != mark)
+    uint64_t now = fingerprint(w->raw + k * size, size, w->scale ? w->scale[k] : 1);
+    uint64_t cached = EMPTY;
+    if (atomic_compare_exchange_strong(&w->fingerprints[k], &cached, BEING_FILLED)) {
+        fill_row(w, k);
+        atomic_store(&w->fingerprints[k], now);
+    } else if (cached != now)
         atomic_fetch_add(&w->outdated, 1);
 }
 
@@ -114,10 +115,10 @@ static void weigh(void *context, int64_t item) {
 
 ENTRY(weights) {
     (void)self;
-    array raw, scale, a_wanted, a_ready, out, marks;
+    array raw, scale, a_wanted, a_ready, out, fingerprints;
     int64_t outputs, inputs, taps, part, size, threads;
     if (!READ(weights, &raw, &scale, &outputs, &inputs, &taps, &part, &a_wanted, &size,
-                        &a_ready, &out, &marks, &threads))
+                        &a_ready, &out, &fingerprints, &threads))
         return NULL;
     const int32_t *wanted = a_wanted.data;
     int all = a_wanted.size < 0;
@@ -136,13 +137,14 @@ ENTRY(weights) {
         }
     }
     if (!todo || !listed || i < size) {
-        PyObject *none = todo && listed ? refuse(PyExc_IndexError, "weights", "a channel lies outside the weight") : PyErr_NoMemory();
+        int memory = todo && listed;
+        PyObject *none = memory ? refuse(PyExc_IndexError, "weights", "a channel lies outside the weight") : PyErr_NoMemory();
         free(todo);
         free(listed);
         return none;
     }
     int64_t each = 1 + (1 << 14) / (inputs * taps + 1);
-    weighing w = {raw.data, scale.data, inputs, taps, part, todo, n, each, out.data, marks.data, 0};
+    weighing w = {raw.data, scale.data, inputs, taps, part, todo, n, each, out.data, fingerprints.data, 0};
     if (n * inputs * taps < 1 << 16) threads = 1;
     Py_BEGIN_ALLOW_THREADS
     parallel(weigh, &w, (n + w.each - 1) / w.each, threads);
@@ -477,8 +479,8 @@ static void again_band(void *context, int64_t item) {
     free(at), free(which), free(x), free(n), free(got);
 }
 
-/* What each neuron of the output handed down in the first pass, to the survivors alone, as `propagation.redistribute` states it; for
-   contributions ≥ 0 and one group. redistribute(places, positions, begins, channels, taps, kernel, inputs, outputs, weight, d, s,
+/* What each neuron of the output handed down in the first pass, to the survivors alone, as `propagation.redistribute`
+   states it; for contributions ≥ 0 and one group. redistribute(places, positions, begins, channels, taps, kernel, inputs, outputs, weight, d, s,
    bias, samples, axis, inner, reach, lowest, end, survivors' channels, x, received, orphaned, threads) */
 ENTRY(redistribute) {
     (void)self;

@@ -4,8 +4,8 @@
 
 /* --- selection of θ --------------------------------------------------------------------------------------------- */
 
-/* As `selection.statistics` and `pruning.ascending` state it. C(v) is the sum of all entries ≤ v: sums per binary exponent, added in ascending order in float64. Sums within an
-   exponent are exact, so they may be taken in any order. θ is found digit by digit: sums over 2048 bins of the upper
+/* As `selection.statistics` and `pruning.ascending` state it. C(v) is the sum of all entries ≤ v: sums per binary exponent,
+   added in ascending order in float64. Sums within an exponent are exact, so they may be taken in any order. θ is found digit by digit: sums over 2048 bins of the upper
    eleven bits (exponent and three bits of the mantissa) tell in which bin C passes the limit, then eleven more bits
    within it, then the last nine, where a bin is one value. */
 
@@ -16,11 +16,11 @@ INLINE float float_of(uint32_t u) {
     return v;
 }
 
-enum { STATS = 8 }; /* θ⁺ θ⁻, mass before ⁺ ⁻, mass pruned ⁺ ⁻, entries ≠ 0, entries kept */
+enum { STATS = 8 }; /* θ⁺ θ⁻, mass before ⁺ ⁻, mass pruned ⁺ ⁻, entries ≠ 0, survivors */
 
 typedef struct { /* of a row: what one thread looks at */
     const float *values;
-    int64_t size, entries, kept;
+    int64_t size, entries, survivors;
     double (*sums)[2 * BINS]; /* of the upper bits, COPIES times: positive entries, then negative ones */
     uint32_t *inside[2];      /* per sign: the entries of the bin in which C passes the limit, without their sign */
     int64_t found[2];
@@ -156,31 +156,31 @@ static void close_search(row *r, int64_t pieces, int sign) {
             if ((inside[k] >> 9 & 2047) == middle) fine[inside[k] & 511] += float_of(inside[k]);
     }
     /* The entry at which C exceeds the limit (or the largest): θ is the largest entry below it, and C there is c. */
-    uint32_t first_kept = s->bin << 20 | middle << 9 | crossing(fine, s, 0), theta = 0;
+    uint32_t least_survivor = s->bin << 20 | middle << 9 | crossing(fine, s, 0), theta = 0;
     for (int64_t i = 0; i < pieces; i++) {
         const uint32_t *inside = r->pieces[i].inside[sign];
         for (int64_t k = 0; k < r->pieces[i].found[sign]; k++)
-            if (inside[k] < first_kept && inside[k] > theta) theta = inside[k];
+            if (inside[k] < least_survivor && inside[k] > theta) theta = inside[k];
     }
     for (int64_t i = 0, here = theta != 0; !here && i < pieces; i++) /* none in this bin: in any below it */
         for (int64_t k = 0; k < r->pieces[i].size; k++) {
             uint32_t u = bits_of(r->pieces[i].values[k]), a = u & 0x7fffffffu;
-            if ((int)(u >> 31) == sign && a < first_kept && a > theta) theta = a;
+            if ((int)(u >> 31) == sign && a < least_survivor && a > theta) theta = a;
         }
     r->stats[sign] = float_of(theta);
     r->stats[4 + sign] = theta ? s->c : 0;
 }
 
 FOR_THIS_MACHINE
-static int64_t count_kept(const float *v, int64_t n, float up, float down) {
-    int64_t kept = 0;
-    for (int64_t i = 0; i < n; i++) kept += (v[i] > up) | (v[i] < down);
-    return kept;
+static int64_t count_above(const float *v, int64_t n, float up, float down) {
+    int64_t survivors = 0;
+    for (int64_t i = 0; i < n; i++) survivors += (v[i] > up) | (v[i] < down);
+    return survivors;
 }
 
 static void count_survivors(piece *p, const double *stats) {
-    p->kept = p->entries;
-    if (stats[4] != 0 || stats[5] != 0) p->kept = count_kept(p->values, p->size, (float)stats[0], -(float)stats[1]);
+    p->survivors = p->entries;
+    if (stats[4] != 0 || stats[5] != 0) p->survivors = count_above(p->values, p->size, (float)stats[0], -(float)stats[1]);
 }
 
 typedef struct {
@@ -290,7 +290,7 @@ ENTRY(select) {
             select_shared(&s, threads);
         for (int64_t i = 0; i < s.count * s.pieces; i++) {
             stats[i / s.pieces * STATS + 6] += (double)pieces[i].entries;
-            stats[i / s.pieces * STATS + 7] += (double)pieces[i].kept;
+            stats[i / s.pieces * STATS + 7] += (double)pieces[i].survivors;
         }
         Py_END_ALLOW_THREADS
     } else {
@@ -305,7 +305,7 @@ ENTRY(select) {
 /* --- survivors -------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    float up, down;             /* kept: v > up or v < down */
+    float up, down;             /* survivors: v > up or v < down */
     float scale_up, scale_down; /* and multiplied by */
 } keeping;
 
@@ -320,7 +320,7 @@ static keeping keeping_of(const double *stats, int rescale) {
     return k;
 }
 
-INLINE int kept(const keeping *k, float v) { return (v > k->up) | (v < k->down); }
+INLINE int survives(const keeping *k, float v) { return (v > k->up) | (v < k->down); }
 INLINE float scaled(const keeping *k, float v) { return v * (v > 0 ? k->scale_up : k->scale_down); }
 
 typedef struct {
@@ -390,7 +390,7 @@ static void measure_sheaf(void *context, int64_t item) {
         if (n != last) k = keeping_of(g->stats + (last = n) * STATS, 0);
         const float *v = g->values + row * g->channels;
         int32_t count = 0;
-        for (int64_t c = 0; c < g->channels; c++) count += kept(&k, v[c]);
+        for (int64_t c = 0; c < g->channels; c++) count += survives(&k, v[c]);
         g->found[item][0] += count != 0;
         g->found[item][1] += count;
     }
@@ -410,10 +410,10 @@ static void glean_sheaf(void *context, int64_t item) {
         for (; c < g->channels; c += GLANCE) {
             int64_t end = c + GLANCE < g->channels ? c + GLANCE : g->channels;
             int any = 0;
-            for (int64_t i = c; i < end; i++) any |= kept(&k, v[i]);
+            for (int64_t i = c; i < end; i++) any |= survives(&k, v[i]);
             if (!any) continue;
             for (int64_t i = c; i < end; i++)
-                if (kept(&k, v[i])) {
+                if (survives(&k, v[i])) {
                     g->out_channels[neurons] = (int32_t)i;
                     g->out_values[neurons++] = scaled(&k, v[i]);
                 }
@@ -506,7 +506,7 @@ static void measure_stripe(void *context, int64_t item) {
     const float *v = s->values + sample * s->channels * s->plane + from;
     int32_t *counts = s->counts[item];
     for (int64_t c = 0; c < s->channels; c++, v += s->plane)
-        for (int64_t i = 0; i < size; i++) counts[i] += kept(&k, v[i]);
+        for (int64_t i = 0; i < size; i++) counts[i] += survives(&k, v[i]);
     for (int64_t i = 0; i < size; i++) {
         s->found[item][0] += counts[i] != 0;
         s->found[item][1] += counts[i];
@@ -535,10 +535,10 @@ static void collect_stripe(void *context, int64_t item) {
         for (int64_t i = 0; i < size; i += GLANCE) {
             int64_t end = i + GLANCE < size ? i + GLANCE : size;
             int any = 0;
-            for (int64_t j = i; j < end; j++) any |= kept(&k, v[j]);
+            for (int64_t j = i; j < end; j++) any |= survives(&k, v[j]);
             if (!any) continue;
             for (int64_t j = i; j < end; j++)
-                if (kept(&k, v[j])) {
+                if (survives(&k, v[j])) {
                     s->out_channels[next[j]] = (int32_t)c;
                     s->out_values[next[j]++] = scaled(&k, v[j]);
                 }

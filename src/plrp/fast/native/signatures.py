@@ -157,7 +157,7 @@ SIGNATURES: dict[str, dict[str, Argument]] = {
         "outputs": SIZE, "inputs": SIZE, "taps": SIZE, "part": Integer(-1, 1),
         "wanted": i32("count")(optional=True), "count": COUNT, "ready": u8("outputs")(optional=True),
         "out": f32("outputs * inputs * taps")(last="taps > 1"),
-        "marks": i64("outputs")(optional=True), "threads": THREADS,
+        "fingerprints": i64("outputs")(optional=True), "threads": THREADS,
     },
     "layer": {
         "what": Integer(1, 3), "places": COUNT, "positions": i64("places"), "begins": i64("places + 1"),
