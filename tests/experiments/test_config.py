@@ -204,3 +204,12 @@ def test_presets_are_the_papers() -> None:
         preset("ecssd-vgg", root="/d")
     with pytest.raises(ConfigError, match="needs --root"):
         preset("ecssd-vgg16")
+
+
+def test_an_entry_of_a_metric_is_set_for_all_its_versions() -> None:
+    both = {"pixel_flipping": {}, "pixel_flipping.probability": {"score_as": "probability"}, "gini": {}}
+    config = Config.from_dict({**TINY, "metrics": both})
+    changed = {metric.name: metric.limit for metric in config.changed(**{"metrics.pixel_flipping.limit": 3}).metrics}
+    assert changed == {"pixel_flipping": 3, "pixel_flipping.probability": 3, "gini": None}
+    one = config.changed(**{'metrics."pixel_flipping.probability".limit': 2}).metrics
+    assert {metric.name: metric.limit for metric in one} == {**dict.fromkeys(both), "pixel_flipping.probability": 2}

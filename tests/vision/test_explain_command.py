@@ -506,3 +506,12 @@ def test_a_full_disk_names_the_file(
     monkeypatch.setattr(Path, "write_bytes", write)
     assert run("cat.jpg", "-o", "out.png", "--save", "relevance.npz") == 1
     assert "plrp: relevance.npz: No space left on device" in capsys.readouterr().err
+
+
+def test_an_error_in_forward_names_its_type_and_line(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (photos / "wrong.py").write_text(
+        "from torch import nn\n\nclass Wrong(nn.Module):\n    def forward(self, x):\n        return x.reshape(11, -1)\n"
+    )
+    assert main(["explain", "cat.jpg", "--model", "wrong.py:Wrong", "-o", "out.png"]) == 1
+    said = capsys.readouterr().err
+    assert re.match(r"plrp: RuntimeError in \S*wrong\.py, line 5 \(`return x\.reshape\(11, -1\)`\): shape", said)

@@ -12,6 +12,8 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from traceback import FrameSummary, extract_tb
 from typing import Any, NoReturn
 
 from plrp.progress import keep_interrupts
@@ -98,7 +100,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def in_words(error: Exception) -> str:
-    """An error in one sentence; of the operating system's, the file comes first."""
+    """An error in one sentence: the operating system's after its file, a model's own with its type and line."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    return str(error) or type(error).__name__
+    place = None if type(error).__module__.startswith("plrp") else _line_of_the_user(error)
+    kind = type(error).__name__
+    if place is not None:
+        return f"{kind} in {place.filename}, line {place.lineno} (`{place.line}`): {error}"
+    return str(error) or kind
+
+
+def _line_of_the_user(error: Exception) -> FrameSummary | None:
+    """The innermost line of code of the user's, such as a model's `forward`, that an error came through."""
+    installed = tuple({str(Path(path).resolve()) for path in (sys.prefix, sys.base_prefix, Path(__file__).parents[1])})
+    frames = [frame for frame in extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
+    return next((f for f in reversed(frames) if not str(Path(f.filename).resolve()).startswith(installed)), None)

@@ -381,17 +381,30 @@ class Config:
         return replace(self, data=data, model=model)
 
     def changed(self, **entries: Any) -> Config:
-        """With some entries set to other values, by dotted names: `changed(**{"data.limit": 5, "p": [0.1, 0.2]})`."""
+        """With some entries set to other values, by dotted names: `changed(**{"data.limit": 5, "p": [0.1, 0.2]})`.
+
+        An entry of a metric (`metrics.pixel_flipping.limit`) is set for all of its versions, such as
+        `pixel_flipping.probability`; that of one version by its quoted name.
+        """
         table = self.to_dict()
         for name, value in entries.items():
-            place = table
             *sections, last = _split(name)
-            for section in sections:
-                place = place.setdefault(section, {})
-                if not isinstance(place, dict):
-                    raise ConfigError(f"{name!r} names no entry of a config.")
-            place[last] = value
+            for path in _with_versions(sections, table):
+                place = table
+                for section in path:
+                    place = place.setdefault(section, {})
+                    if not isinstance(place, dict):
+                        raise ConfigError(f"{name!r} names no entry of a config.")
+                place[last] = value
         return Config.from_dict(table)
+
+
+def _with_versions(sections: list[str], table: Mapping[str, Any]) -> list[list[str]]:
+    """The sections that an entry is set in: those of a metric's versions beside its own."""
+    if len(sections) != 2 or sections[0] != "metrics":
+        return [sections]
+    versions = [name for name in table["metrics"] if name == sections[1] or name.startswith(f"{sections[1]}.")]
+    return [["metrics", name] for name in versions or sections[1:]]
 
 
 def identity(config: Config) -> dict[str, Any]:
