@@ -31,6 +31,7 @@ def thinning_figure(
     all relevance passes; dots are layers inside residual blocks.
     """
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     spaces = _spread([i for i, row in enumerate(pruned) if row.space is not None and row.passage], maps)
     through = [i for i, row in enumerate(pruned) if row.passage]
@@ -48,14 +49,15 @@ def thinning_figure(
         for rows, colour, label in ((plain, PLAIN, "LRP"), (pruned, POSITIVE, name)):
             shares = [100 * values(row) for row in rows]
             ax.plot(through, [shares[i] for i in through], color=colour, marker="o", ms=3.2, lw=1.4, label=label)
-            ax.plot(shares, color=colour, marker=".", ms=2.5, lw=0, alpha=0.45)
+            inside = [i for i, row in enumerate(pruned) if not row.passage]
+            ax.plot(inside, [shares[i] for i in inside], color=colour, marker=".", ms=2.5, lw=0, alpha=0.45)
         _layer_axis(ax, [row.layer for row in pruned], through)
         set_title(ax, heading)
         ax.set_ylabel("%", fontsize=7.5)
         if place == 0:
             ax.set_yscale("log")
             ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            ax.legend(fontsize=7.5, frameon=False, loc="best")
+            lines = [*ax.get_lines()[::2]]
         else:
             ax.set_ylim(0, 104)
     strip = outer[1].subgridspec(2, max(1, len(spaces)))
@@ -67,6 +69,11 @@ def thinning_figure(
                 set_title(ax, shortened(rows[index].layer, 18))
             if column == 0:
                 ax.set_ylabel(label, fontsize=8, color=INK)
+    labels = ["LRP", name]
+    if len(through) < len(pruned):
+        lines.append(Line2D([], [], color=FAINT, marker=".", ms=4, lw=0))
+        labels.append("layers inside residual blocks, which only a part of the relevance passes")
+    figure.legend(lines, labels, loc="outside lower center", ncols=3, fontsize=7.5, frameon=False)  # over no line
     if title:
         figure.suptitle(title, fontsize=10, color=INK, parse_math=False)
     return figure
@@ -107,13 +114,12 @@ def flow_figure(flow: Flow, *, target: str = "", title: str = "", picture: Image
     _output_node(ax, start, target, flow.score, rows)
     if title:
         figure.suptitle(title, fontsize=10, color=INK, y=0.985, parse_math=False)
-    figure.text(
-        0.012,
-        0.012,
-        "red, blue: positive, negative relevance; width: amount within a column; grey: LRP's, cut off by pruning",
-        fontsize=6.5,
-        color=FAINT,
-    )
+    legend = "red, blue: positive, negative relevance; width: amount within a column; grey: LRP's, cut off by pruning"
+    if min(level.coverage for level in flow.levels) < 0.6:
+        legend += (
+            "\nmuch of the mass is in channels that are not drawn: prune by unit='channel' (--unit channel) to see more"
+        )
+    figure.text(0.012, 0.012, legend, fontsize=6.5, color=FAINT)
     return figure
 
 
@@ -205,8 +211,9 @@ def _caption(ax: Axes, level: Level, column: float, rows: int) -> None:
         color=INK,
         parse_math=False,
     )
-    ax.text(column, rows + 0.13, shape, fontsize=6.3, ha="center", va="top", color=FAINT)
-    lines = f"{level.surviving} of {len(level.relevance)} survive\nshown: {percent(level.coverage)} of mass"
+    shown = f"{percent(level.coverage)} of mass shown"
+    ax.text(column, rows + 0.13, shown, fontsize=6.3, ha="center", va="top", color=INK)
+    lines = f"{shape}\n{level.surviving} of {len(level.relevance)} survive"
     ax.text(column, -0.2, lines, fontsize=6.3, ha="center", va="top", color=FAINT, linespacing=1.3)
 
 
