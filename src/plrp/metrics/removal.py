@@ -129,38 +129,18 @@ def symmetric_relevance_gain(
     if inputs.ndim < 3:
         raise ValueError(f"inputs of shape {tuple(inputs.shape)} have no space: expected (batch, channel, *space).")
     inputs = inputs.detach()
+    wide = wide_dtype(inputs)
     number = _numbers(inputs, regions)
-    count = number.flatten(1).amax(1) + 1  # regions of each sample
-    values = as_map(relevance, None).to(inputs.device)
-    if values.shape == inputs.shape:
-        values = pool_channels(values, channels)
-    if values.shape != (len(inputs), *inputs.shape[2:]):
-        raise ValueError(
-            f"relevance of shape {tuple(values.shape)} does not fit inputs of shape {tuple(inputs.shape)}: it needs "
-            "their shape, or (batch, *space) with channels pooled."
-        )
-    values = values.to(wide_dtype(values))
-    check_finite(values.flatten(1).sum(1))
+    values = _per_pixel(relevance, inputs, channels)
     target = fix_target(model, inputs, target, batch_size)
-    shares = [k / 10 for k in range(1, 11)] if shares is None else list(shares)
-    if not shares or shares[0] <= 0 or shares[-1] > 1 or sorted(set(shares)) != shares:
-        raise ValueError(f"shares must rise within (0, 1]; got {shares}.")
-    points = torch.tensor([0.0, *shares], device=inputs.device, dtype=wide_dtype(inputs))
-
-    curves = {
-        which: inputs.new_empty(len(inputs), len(points), dtype=wide_dtype(inputs)) for which in ("most", "least")
-    }
-    tied = torch.zeros(len(inputs), device=inputs.device, dtype=wide_dtype(inputs))
+    points = torch.tensor([0.0, *_rising(shares)], device=inputs.device, dtype=wide)
+    curves = {which: inputs.new_empty(len(inputs), len(points), dtype=wide) for which in ("most", "least")}
+    tied = torch.zeros(len(inputs), device=inputs.device, dtype=wide)
     for row in range(len(inputs)):
-        here, size = number[row].flatten(), int(count[row])
-        per_region = values.new_zeros(size).index_add_(0, here, values[row].flatten())
-        if aggregate == "mean":
-            per_region = per_region / torch.bincount(here, minlength=size).clamp(min=1)
-        elif aggregate != "sum":
-            raise ValueError(f"unknown aggregate {aggregate!r}: choose 'sum' or 'mean'.")
+        per_region = _per_region(values[row], number[row], aggregate)
         order = ranking(per_region[None], ties, seed)
         tied[row] = order["tied"][0]
-        removed = (points * size).round().long()
+        removed = (points * len(per_region)).round().long()
         chosen = for_rows(target, torch.tensor([row], device=inputs.device))
         for which, curve in curves.items():
             rank = order[which][0][number[row]]
@@ -180,6 +160,40 @@ def symmetric_relevance_gain(
         least_first=curves["least"],
         symmetric_relevance_gain=areas["least"] - areas["most"],
     )
+
+
+def _per_pixel(relevance: Any, inputs: Tensor, channels: Pooling) -> Tensor:
+    """Relevance of every pixel, (batch, *space)."""
+    values = as_map(relevance, None).to(inputs.device)
+    if values.shape == inputs.shape:
+        values = pool_channels(values, channels)
+    if values.shape != (len(inputs), *inputs.shape[2:]):
+        raise ValueError(
+            f"relevance of shape {tuple(values.shape)} does not fit inputs of shape {tuple(inputs.shape)}: it needs "
+            "their shape, or (batch, *space) with channels pooled."
+        )
+    values = values.to(wide_dtype(values))
+    check_finite(values.flatten(1).sum(1))
+    return values
+
+
+def _per_region(values: Tensor, number: Tensor, aggregate: str) -> Tensor:
+    """Relevance of every region of a sample, (regions,); `values` and `number` are those of its pixels, (*space)."""
+    if aggregate not in ("sum", "mean"):
+        raise ValueError(f"unknown aggregate {aggregate!r}: choose 'sum' or 'mean'.")
+    regions = int(number.max()) + 1
+    sums = values.new_zeros(regions).index_add_(0, number.flatten(), values.flatten())
+    if aggregate == "sum":
+        return sums
+    return sums / torch.bincount(number.flatten(), minlength=regions).clamp(min=1)
+
+
+def _rising(shares: Sequence[float] | None) -> list[float]:
+    """The shares of the regions that are removed; ten even steps where none are given."""
+    found = [k / 10 for k in range(1, 11)] if shares is None else list(shares)
+    if not found or found[0] <= 0 or found[-1] > 1 or sorted(set(found)) != found:
+        raise ValueError(f"shares must rise within (0, 1]; got {found}.")
+    return found
 
 
 def _numbers(inputs: Tensor, regions: int | Tensor) -> Tensor:
