@@ -252,13 +252,17 @@ def test_a_model_is_looked_at_twice_once_per_shape() -> None:
 
     noting = Noting(6, 3).eval()
     plrp.explain(noting, torch.randn(5, 6))
-    assert calls == [2, 2, 2, 5]  # two of them recorded, alone, and recorded far off; then all recorded
+    assert calls == [2, 2, 2, 2, 2, 2, 5]  # two of them recorded, alone, and four times far off; then all recorded
     calls.clear()
     for _ in range(3):
         plrp.explain(noting, torch.randn(5, 6))
     assert calls == [5, 5, 5]
     plrp.explain(noting, torch.randn(1, 6))
-    assert calls[3:] == [1, 1, 1, 1]
+    assert calls[3:] == [1] * 7
+    calls.clear()
+    wide = Noting(1000, 3).eval()
+    plrp.explain(wide, torch.randn(1, 1000))
+    assert calls == [1] * 5  # of many features not all agree by chance: twice far off
 
 
 def masked_mean(h: Tensor, x: Tensor) -> Tensor:

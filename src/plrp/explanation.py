@@ -26,7 +26,7 @@ from .tape.refusals import check_samples
 from .tape.trace import Trace, record
 from .tape.tracing import supported
 from .tape.values import replaced, tensors_in, version
-from .tape.verification import verify
+from .tape.verification import record_verified, verify
 from .targets import snapshot, start
 from .walk import Walk
 
@@ -284,8 +284,7 @@ def explain(
     parts = [(inputs, target)] if micro_batch is None else pieces(inputs, target, micro_batch)
 
     def explain_piece(number: int, given: Any, target: Any, layers: bool | Sequence[str], ledger: bool) -> Explanation:
-        verify(model, given, samples=samples)
-        recorded = record(model, given, frugal=not chosen.needs_outputs, samples=samples)
+        recorded = record_verified(model, given, frugal=not chosen.needs_outputs, samples=samples)
         by_tape = resolve(composite, tensors_in(inputs), recorded)
         found = supported(recorded, by_tape.products)
         options: dict[str, Any] = {"target": target, "composite": by_tape, "pruning": pruning, "layers": layers}

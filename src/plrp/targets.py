@@ -14,6 +14,7 @@ from .tape.operations import Family
 from .tape.refusals import unsupported
 from .tape.trace import Trace
 from .tape.values import Op, Value, reached
+from .tape.verification import verify_target
 
 
 @dataclass
@@ -229,5 +230,6 @@ def _from_callable(trace: Trace, target: Callable[[Any], Any], dtype: torch.dtyp
     for op in reached(ops, [value]):
         if op.family is Family.UNSUPPORTED:
             raise unsupported(op, ops)
+    verify_target(trace, target, ops[len(trace.ops) :])
     relevance = value.data.to(dtype, copy=True)
     return Start(value, relevance, torch.ones_like(relevance), relevance.reshape(trace.batch).clone(), target, ops)

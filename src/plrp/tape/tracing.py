@@ -9,9 +9,9 @@ from torch import Tensor
 
 from .own_rules import rules_for
 from .refusals import unsupported
-from .trace import Trace, record
+from .trace import Trace
 from .values import Op
-from .verification import verify
+from .verification import record_verified
 
 
 def trace(
@@ -29,8 +29,7 @@ def trace(
     `UnsupportedOperation`.
     """
     with rules_for(rules or {}):
-        verify(model, inputs, samples=samples)
-        found = record(model, inputs, samples=samples)
+        found = record_verified(model, inputs, samples=samples)
         _refuse(found, found.unsupported)
     found.remember_state()
     return found

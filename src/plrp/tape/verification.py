@@ -1,54 +1,95 @@
 """A second look at a model: does the tape hold all that its output depends on?
 
 A path that the recorder cannot see (a scripted function, a detour over integers or numpy, another thread) looks like a
-constant on the tape, and an explanation would be wrong without a word. So a model is run twice more, once for each
-shape of its inputs: once without the recorder, whose output must be the same; and once recorded with the first sample
-replaced by a far one. Where the same operations ran, what the tape holds as a constant must not have changed, nor
-anything of the other samples.
+constant on the tape, and an explanation would be wrong without a word. So a model is run a few times more, once for
+each shape of its inputs and each way through it: once without the recorder, whose output must be the same; and twice
+recorded with the first sample replaced by a far one. Where the same operations ran, what the tape holds as a constant
+must not have changed, nor anything of the other samples. And each entry of the tape must be what its operation gives.
+A target that is a function is looked at in the same way, as a model of the output.
 """
 
 from __future__ import annotations
 
+import functools
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from plrp.errors import TraceError, UnsupportedOperation
 
-from .operations import spelled
+from .operations import Family, spelled
 from .own_rules import rules_in_force
+from .recorder import Recorder
 from .refusals import check_inputs, unsupported
 from .trace import Trace, record
-from .values import Op, Value, tensors_in
+from .values import Op, Value, reached, replaced, tensors_in
 
 CLOSE = 1e-4  # relative to the largest entry: the same arithmetic, in another order at most
+SAME = 1e-6  # the same, of constants: they come from the same arithmetic in the same order
+NEARBY = 1e-2  # how far a sample is moved to see whether a factor is a gate, in deviations of its entries
+FEW, MORE = 512, 2  # of so few features all may agree by chance: far inputs are drawn so many times
+
+Move = Callable[[Tensor, torch.Generator], Tensor]  # another sample in place of this one
+
+
+# What is known of a model for inputs of one shape: the ways through it, each with the positions of entries on the tape
+# that mix samples.
+Ways = dict[int, list[int]]
 
 # By the id of a model, while it lives. (Not a WeakKeyDictionary: a Ctrl-C in one of its callbacks would be lost.)
-_verified: dict[int, tuple[weakref.ref[Any], set[Any]]] = {}
+_verified: dict[int, tuple[weakref.ref[Any], dict[Any, Ways]]] = {}
+_targets: set[Any] = set()  # what has been looked at: code, operations and shapes
+
+
+def record_verified(
+    model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], *, frugal: bool = False, samples: int | None = 0
+) -> Trace:
+    """One forward pass of a model, recorded, once it is known that the tape holds all of it."""
+    ways = verify(model, inputs, samples=samples)
+    found = record(model, inputs, frugal=frugal, samples=samples)
+    way = _way(found.ops)
+    if way not in ways:  # another input takes another way through the model
+        ways = verify(model, inputs, samples=samples, always=True, whole=True)
+        found = record(model, inputs, frugal=frugal, samples=samples)
+        way = _way(found.ops)
+    for position in ways.get(way, ()):
+        op = found.ops[position]
+        op.family, op.reason, op.mixes, op.rule = Family.UNSUPPORTED, "it mixes the samples of the batch", True, None
+    return found
 
 
 def verify(
-    model: Callable[..., Any], inputs: Tensor | Sequence[Tensor], *, samples: int | None = 0, always: bool = False
-) -> None:
-    """Refuse a model of which the tape misses something; once per model, shape and own rules, unless `always`."""
+    model: Callable[..., Any],
+    inputs: Tensor | Sequence[Tensor],
+    *,
+    samples: int | None = 0,
+    always: bool = False,
+    whole: bool = False,
+) -> Ways:
+    """Refuse a model of which the tape misses something; once per model, shape and own rules, unless `always`.
+
+    With the first two samples, unless the `whole` batch is asked for: what depends on others shows in two.
+    """
     shapes = tuple(_form(x, samples) for x in (inputs if isinstance(inputs, list | tuple) else (inputs,)))
     own = frozenset((key, rule if isinstance(rule, str) else "function") for key, rule in rules_in_force().items())
-    seen = shapes, samples, own
-    known = _shapes_of(model)
+    known, seen = _looked_at(model), (shapes, samples, own)
     if seen in known and not always:
-        return
+        return known[seen]
     given = check_inputs(inputs, samples)
-    few = given if samples is None else [x[:2] for x in given]  # what depends on others shows in two samples
+    few = given if samples is None or whole else [x[:2] for x in given]
+    found = known.get(seen, {})
     if samples is None or given[0].shape[0]:
         try:
             first = record(model, tuple(few), samples=samples)
         except Exception:  # a model made for one size of batch, or one that fails on any
             few, first = given, record(model, tuple(given), samples=samples)
-        _look_twice(model, few, first)
-    known.add(seen)
+        found[_way(first.ops)] = _look_twice(model, few, first)
+    known[seen] = found
+    return found
 
 
 def _form(x: Any, samples: int | None) -> Any:
@@ -59,91 +100,161 @@ def _form(x: Any, samples: int | None) -> Any:
     return (shape if samples is None else (min(2, shape[0]), *shape[1:])), x.dtype, x.device
 
 
-def _shapes_of(model: Any) -> set[Any]:
-    """The shapes for which a model has been verified, to be added to."""
+def _way(ops: Sequence[Op]) -> int:
+    """The way that an input took through a model: which operations ran, and on which parameters."""
+    return hash(tuple([(op.kind, op.name) for op in ops]))
+
+
+def _looked_at(model: Any) -> dict[Any, Ways]:
+    """What is known of a model, by the shapes of its inputs; to be added to."""
     entry = _verified.get(id(model))
     if entry is not None and entry[0]() is model:
         return entry[1]
+    found: dict[Any, Ways] = {}
     try:
-        alive, shapes = weakref.ref(model), set[Any]()
+        alive = weakref.ref(model)
     except TypeError:  # what cannot be referred to is looked at every time
-        return set()
+        return found
     for key in [key for key, (other, _) in list(_verified.items()) if other() is None]:
         _verified.pop(key, None)
-    _verified[id(model)] = alive, shapes
-    return shapes
+    _verified[id(model)] = alive, found
+    return found
 
 
-def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace) -> None:
-    if isinstance(first.output, Tensor):  # of several outputs, some may not be asked for
-        for op in first.unsupported:  # found with two samples though not with many: an axis as long as the batch
+def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace) -> list[int]:
+    """Refuse what the tape misses; returns where samples are mixed by what may not be asked for."""
+    tape = Tape(first.ops, first.reached("half"), first)
+    asked = isinstance(first.output, Tensor)  # of several outputs, some may not be asked for
+    mixing = []
+    for op in first.unsupported:  # found with two samples though not with many: an axis as long as the batch
+        if asked:
             raise unsupported(op, first.ops)
+        mixing += [first.ops.index(op)] * op.mixes
     _compare_output(model, given, first)
-    near: list[Trace | None] = []
+    _compare_replay(tape)
 
-    def nearby() -> Trace | None:
-        if not near:
-            near.append(_record_moved(model, given, first, far=False))
-        return near[0]
+    def moved(move: Move, number: int) -> Tape | None:
+        """The pass of inputs of which the first sample was moved; None where the model cannot take it."""
+        try:
+            found = record(model, tuple(_moved(given, move, number, first.samples)), samples=first.samples)
+        except Exception:  # whatever the model says to such an input
+            return None
+        return Tape(found.ops, [], found)
 
-    second = _record_moved(model, given, first, far=True) or nearby()  # far off the model may go another way
-    if second is not None:
-        _compare(first, second, nearby)
-
-
-def _record_moved(model: Callable[..., Any], given: Sequence[Tensor], first: Trace, far: bool) -> Trace | None:
-    """The pass of inputs of which the first sample was moved; None where the model goes another way, or cannot."""
-    try:
-        second = record(model, tuple(_moved(given, far, first.samples)), samples=first.samples)
-    except Exception:  # whatever the model says to such an input
-        return None
-    return second if _same_operations(first, second) else None
+    features = sum(v.samples.rows(v.data).shape[1] for v in first.inputs)
+    return mixing + _compare_moved(tape, moved, asked, features)
 
 
-def _moved(given: Sequence[Tensor], far: bool, samples: int | None) -> list[Tensor]:
-    """The inputs with the first sample moved: its own entries in another order and noise of their size, or a little.
+class Tape(NamedTuple):
+    """What ran, and what of it relevance comes to, top down."""
 
-    Where there is no batch axis, the whole input is.
-    """
-    generator = torch.Generator().manual_seed(0)
-    moved = []
-    for x in given:
-        if not x.is_floating_point():
-            moved.append(_moved_tokens(x, samples))
+    ops: list[Op]
+    reached: list[Op]
+    owner: Any = None  # a trace, which lets go of its operations when it dies
+
+
+def _compare_moved(tape: Tape, moved: Callable[[Move, int], Tape | None], asked: bool, features: int) -> list[int]:
+    """Compare the tape with those of inputs that were moved: far, and where they go another way, less far."""
+
+    @functools.cache
+    def nearby() -> Tape | None:
+        found = moved(functools.partial(_shifted, size=NEARBY), 1)
+        return found if found is not None and _same_shapes(tape, found) else None
+
+    mixing: list[int] = []
+    complete = False
+    far = _FAR * (MORE if features <= FEW else 1)
+    for number, move in enumerate((*far, *_LESS_FAR)):
+        if complete and number >= len(far):
+            break
+        second = moved(move, number)
+        if second is None or not _same_operations(tape, second):
             continue
-        place: Any = ... if samples is None else 0
-        sample = x[place].detach().flatten()
-        order = torch.randperm(sample.numel(), generator=generator).to(x.device)
-        noise = torch.randn(sample.numel(), generator=generator).to(x) * (sample.float().std(correction=0).to(x) + 1e-2)
-        changed = x.detach().clone()
-        new = sample[order] + 0.5 * noise if far else sample + 1e-3 * noise * (sample != 0)
-        changed[place] = new.view_as(x[place])
-        moved.append(changed)
-    return moved
+        mixing += _compare(tape, second, nearby, asked)
+        complete = complete or _same_shapes(tape, second)
+    if not complete:
+        warnings.warn(
+            "plrp could not take its second look at this model: it fails, or runs other operations, for every input "
+            "that plrp tried instead. A step that the tape does not see would go unnoticed.",
+            stacklevel=2,
+        )
+    return mixing
 
 
-def _moved_tokens(ids: Tensor, samples: int | None) -> Tensor:
-    """Token ids of which the first sample's were moved: those inside that occur once, each to the place of the next.
+# --- other inputs -----------------------------------------------------------------------------------------------------
 
-    Where there is no batch axis, all of them are one sample.
-    Padding and the tokens at both ends mean more than themselves, so they stay.
-    """
-    changed = ids.detach().clone()
+
+def _moved(given: Sequence[Tensor], move: Move, number: int, samples: int | None) -> list[Tensor]:
+    """The inputs with the first sample moved, for the nth time; where there is no batch axis, the whole input is."""
+    generator, step = torch.Generator().manual_seed(number), -1 if number % 2 else 1
     place: Any = ... if samples is None else 0
-    sample = changed[place].flatten()
+    found = []
+    for x in given:
+        changed = x.detach().clone()
+        sample = changed[place]
+        changed[place] = move(sample, generator) if x.is_floating_point() else _moved_ids(sample, step)
+        found.append(changed)
+    return found
+
+
+def _noise(sample: Tensor, generator: torch.Generator) -> Tensor:
+    """Noise of the size of a sample's entries."""
+    size = sample.float().std(correction=0).to(sample) + 1e-2
+    return torch.randn(sample.shape, generator=generator).to(sample) * size
+
+
+def _drawn(sample: Tensor, generator: torch.Generator, high: bool) -> Tensor:
+    """Entries of the sample in other places, the low ones (or the high ones) oftener than it has them, and noise."""
+    ordered = sample.flatten().sort(descending=high).values
+    places = (torch.rand(sample.numel(), generator=generator) ** 2 * sample.numel()).long().to(sample.device)
+    return ordered[places].view(sample.shape) + 0.5 * _noise(sample, generator)
+
+
+def _shifted(sample: Tensor, generator: torch.Generator, size: float) -> Tensor:
+    """The sample with a little noise where it is not zero."""
+    return sample + size * _noise(sample, generator) * (sample != 0)
+
+
+def _rolled(sample: Tensor, generator: torch.Generator, axis: int) -> Tensor:
+    """The sample's own entries in another order along an axis: one-hot letters stay such."""
+    return sample.roll(1 + sample.shape[axis] // 3, axis) if sample.dim() else sample
+
+
+_FAR: tuple[Move, ...] = (functools.partial(_drawn, high=False), functools.partial(_drawn, high=True))
+_LESS_FAR: tuple[Move, ...] = (
+    functools.partial(_rolled, axis=-1),
+    functools.partial(_rolled, axis=0),
+    *(functools.partial(_shifted, size=size) for size in (0.3, 0.1, 0.03, 0.01, 1e-3)),
+)
+
+
+def _moved_ids(ids: Tensor, step: int) -> Tensor:
+    """Token ids, moved: those inside that occur once each to the place of the next; where there are none, other ids.
+
+    Padding and the tokens at both ends mean more than themselves, so they stay; so does a mask of 0 and 1.
+    """
+    sample = ids.flatten()
+    if len(sample) and bool((sample <= 1).all()):
+        return ids
     counts = (sample[:, None] == sample[None, :]).sum(1)
     places = [n for n in (counts == 1).nonzero().flatten().tolist() if 0 < n < len(sample) - 1]
-    sample[places] = sample[places].roll(1)
-    changed[place] = sample.view_as(changed[place])
-    return changed
+    if len(places) > 1:
+        sample[places] = sample[places].roll(step)
+    else:
+        inside = slice(1, -1) if len(sample) > 2 else slice(None)
+        sample[inside] = torch.where(sample[inside] + step > 0, sample[inside] + step, sample[inside] + 1)
+    return sample.view_as(ids)
+
+
+# --- comparisons ------------------------------------------------------------------------------------------------------
 
 
 def _compare_output(model: Callable[..., Any], given: Sequence[Tensor], first: Trace) -> None:
     """The model by itself must say what it says while it is recorded."""
     with torch.inference_mode(False), torch.no_grad():
         alone = list(tensors_in(model(*(x.detach().clone() for x in given))))
-    recorded = list(tensors_in(first.returned))
-    if len(alone) == len(recorded) and all(_close(a, b) for a, b in zip(alone, recorded, strict=True)):
+    returned = list(tensors_in(first.returned))
+    if len(alone) == len(returned) and all(_close(a, b) for a, b in zip(alone, returned, strict=True)):
         return
     if isinstance(model, nn.Module) and any(isinstance(module, nn.TransformerEncoder) for module in model.modules()):
         raise TraceError(
@@ -157,44 +268,70 @@ def _compare_output(model: Callable[..., Any], given: Sequence[Tensor], first: T
     )
 
 
-def _same_operations(first: Trace, second: Trace) -> bool:
-    def form(trace: Trace) -> list[Any]:
-        return [(op.kind, op.function, tuple(v.shape for v in op.outputs)) for op in trace.ops]
+def _compare_replay(tape: Tape) -> None:
+    """Every entry must hold what its operation gives for what it read: memory may be written behind torch's back."""
+    for op in reversed(tape.reached):
+        if op.rule is not None or op.declared or op.family is Family.UNSUPPORTED:
+            continue
+        with torch.inference_mode(False), torch.no_grad():
+            replayed = op.recompute()
+        if not all(_close(value.data, again) for value, again in zip(op.outputs, replayed, strict=False)):
+            raise TraceError(
+                f"What `{op.kind}` ('{op.name}') returned, or what it read, was changed in place later on, in a way "
+                "that plrp does not see (memory shared with numpy or another library); write into a copy."
+            )
+
+
+def _same_operations(first: Tape, second: Tape) -> bool:
+    def form(tape: Tape) -> list[Any]:
+        return [(op.kind, op.function, len(op.outputs)) for op in tape.ops]
 
     return form(first) == form(second)
 
 
-def _compare(first: Trace, second: Trace, nearby: Callable[[], Trace | None]) -> None:
+def _same_shape(op: Op, other: Op) -> bool:
+    pairs = zip((*op.inputs, *op.outputs), (*other.inputs, *other.outputs), strict=False)
+    return all(a.shape == b.shape for a, b in pairs)
+
+
+def _same_shapes(first: Tape, second: Tape) -> bool:
+    return _same_operations(first, second) and all(map(_same_shape, first.ops, second.ops))
+
+
+def _compare(first: Tape, second: Tape, nearby: Callable[[], Tape | None], asked: bool) -> list[int]:
     """What differs between two passes of the same operations must be on the tape, and the first sample's.
 
-    A factor may differ far off: as a gate it takes no relevance, if it stays the same nearby.
+    A factor may differ far off: as a gate it takes no relevance, if it stays the same nearby. Returns the positions of
+    entries that mix samples, where it is not known whether they are `asked` for.
     """
-    partner = {id(a): b for a, b in zip(first.ops, second.ops, strict=True)}
-
-    def gates(op: Op) -> bool:
-        near = nearby() if op.kind in ("mul", "div") else None
-        if near is None:
-            return False
-        same = near.ops[[id(one) for one in first.ops].index(id(op))]
-        return all(map(_unchanged, _constants(op), _constants(same)))
-
-    for op in reversed(first.reached("half")):  # in order of execution, those that relevance comes to
-        other = partner[id(op)]
-        for a, b in zip(_constants(op), _constants(other), strict=False):
-            if not _unchanged(a, b, op.kind in SUMMING) and not gates(op):
+    places = {id(op): position for position, op in enumerate(first.ops)}
+    mixing: list[int] = []
+    mixed: set[int] = set()  # values of which a sample depends on others
+    for op in reversed(first.reached):  # in order of execution, those that relevance comes to
+        other = second.ops[places[id(op)]]
+        if not _same_shape(op, other):
+            continue
+        for number, (a, b) in enumerate(zip(_constants(op), _constants(other), strict=False)):
+            if not _unchanged(a, b) and _is_number(op, a) and not _excused(op, number, a, b, places[id(op)], nearby):
                 raise UnsupportedOperation(
                     f"`{spelled(op.function)}` ('{op.name}') reads a number that depends on the input but is not on "
                     "the tape, so its relevance would be lost: it comes from comparisons or integers, or from a "
                     "function that hides what it does (scripted, compiled, numpy, another thread). Compute it with "
                     "torch functions on floating-point tensors."
                 )
-        for a, b in zip(op.outputs, other.outputs, strict=True) if isinstance(first.output, Tensor) else ():
-            if not _others_unchanged(a, b):
-                raise UnsupportedOperation(
-                    f"`{spelled(op.function)}` ('{op.name}') mixes the samples of the batch: what it gives for one "
-                    "depends on the others. Explain one sample at a time; if the model has no batch axis (a graph of "
-                    "nodes, say), explain it with `samples=None`."
-                )
+        for a, b in zip(op.outputs, other.outputs, strict=True):
+            if _others_unchanged(a, b):
+                continue
+            if not any(id(v) in mixed for v in op.inputs):
+                if asked:
+                    raise UnsupportedOperation(
+                        f"`{spelled(op.function)}` ('{op.name}') mixes the samples of the batch: what it gives for one "
+                        "depends on the others. Explain one sample at a time; if the model has no batch axis (a graph "
+                        "of nodes, say), explain it with `samples=None`."
+                    )
+                mixing.append(places[id(op)])
+            mixed.add(id(a))
+    return mixing
 
 
 def _constants(op: Op) -> Iterator[Any]:
@@ -212,31 +349,56 @@ def _constants(op: Op) -> Iterator[Any]:
             pending = [*item.values(), *pending]
 
 
-SUMMING = ("add", "sub", "rsub", "cat", "stack")
-"""Operations whose output holds a constant's numbers, where they are not only factors or conditions."""
-
-
-def _unchanged(a: Any, b: Any, summing: bool = False) -> bool:
+def _unchanged(a: Any, b: Any) -> bool:
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):
         return type(a) is type(b) and (a == b or a != a)
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     same_memory = a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
-    if same_memory:
+    return same_memory or _close(a, b, SAME)
+
+
+def _is_number(op: Op, constant: Any) -> bool:
+    """Whether a constant is read as numbers. Indices and conditions steer: in their place the operation takes no float."""
+    if not isinstance(constant, Tensor) or constant.is_floating_point() or constant.is_complex():
         return True
-    if summing:
-        return _close(a, b) or (_forbids(a) and _forbids(b))
-    if not (a.is_floating_point() or a.is_complex()):  # masks and indices steer, they add nothing
+
+    def as_float(tensor: Tensor) -> Tensor:
+        return tensor.float() if tensor is constant else tensor
+
+    args, kwargs = replaced((op.args, op.kwargs), as_float, of=Tensor)
+    args, kwargs = replaced((args, kwargs), lambda value: value.data.clone())
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            op.replay(*args, **kwargs)
+    except (RuntimeError, IndexError, TypeError):
+        return False
+    return True
+
+
+def _excused(op: Op, number: int, a: Any, b: Any, position: int, nearby: Callable[[], Tape | None]) -> bool:
+    """Whether a constant may differ: an additive mask, or a factor that is a mask, or that stays the same nearby."""
+    if op.kind in ("add", "sub", "rsub"):
+        return isinstance(a, Tensor) and isinstance(b, Tensor) and _forbids(a) and _forbids(b)
+    if op.kind not in ("mul", "div") and not (op.is_layer and isinstance(a, Tensor) and not _is_bias(op, a)):
+        return False
+    if isinstance(a, Tensor) and isinstance(b, Tensor) and _masks(a) and _masks(b):
         return True
-    return _close(a, b) or (_steers(a) and _steers(b))
+    near = nearby() if op.kind in ("mul", "div") else None
+    return near is not None and _unchanged(a, list(_constants(near.ops[position]))[number])
+
+
+def _is_bias(op: Op, constant: Tensor) -> bool:
+    bias = None if op.map is None else op.map.bias
+    return bias is not None and bias.data_ptr() == constant.data_ptr()
 
 
 def _forbids(constant: Tensor) -> bool:
     """Whether a constant is an additive mask: 0, and something like −∞."""
-    return bool(((constant == 0) | (constant <= -1e4)).all())
+    return constant.dtype != torch.bool and bool(((constant == 0) | (constant <= -1e4)).all())
 
 
-def _steers(constant: Tensor) -> bool:
+def _masks(constant: Tensor) -> bool:
     """Whether a constant is a mask written as numbers: 0 and 1, or 0 and something like −∞."""
     return bool(((constant == 0) | (constant == 1) | (constant <= -1e4)).all())
 
@@ -250,7 +412,7 @@ def _others_unchanged(a: Value, b: Value) -> bool:
     return _close(rows, others)
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
+def _close(a: Tensor, b: Tensor, tolerance: float = CLOSE) -> bool:
     if a.shape != b.shape:
         return False
     if torch.equal(a, b) or not a.numel():
@@ -258,4 +420,60 @@ def _close(a: Tensor, b: Tensor) -> bool:
     if not a.is_floating_point():
         return not a.is_complex() and torch.equal(a, b)
     a, b = a.double().nan_to_num(), b.double().nan_to_num()
-    return bool(((a - b).abs() <= CLOSE * torch.maximum(a.abs().max(), b.abs().max())).all())
+    return bool(((a - b).abs() <= tolerance * torch.maximum(a.abs().max(), b.abs().max())).all())
+
+
+# --- targets ----------------------------------------------------------------------------------------------------------
+
+
+def verify_target(trace: Trace, target: Callable[[Any], Any], ops: Sequence[Op]) -> None:
+    """Refuse a function of the output that hides a path or mixes samples; `ops` is what ran in it."""
+    function = target.func if isinstance(target, functools.partial) else target
+    if not trace.batch or str(getattr(function, "__module__", "")).partition(".")[0] == "plrp":
+        return
+    shapes = tuple((t.shape, t.dtype) for t in tensors_in(trace.output))
+    seen = getattr(function, "__code__", None), _way(ops), shapes
+    if seen in _targets:
+        return
+    first = _target_tape(trace, target, None)
+    if first is None:
+        return
+
+    def moved(move: Move, number: int) -> Tape | None:
+        return _target_tape(trace, target, move, number)
+
+    features = sum(t.numel() for t in tensors_in(trace.output)) // trace.batch
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a target that takes no other output says so nowhere else
+        _compare_moved(first, moved, asked=True, features=features)
+    if seen[0] is not None:
+        _targets.add(seen)
+
+
+def _target_tape(trace: Trace, target: Callable[[Any], Any], move: Move | None, number: int = 0) -> Tape | None:
+    """What a target does with the output, or with one of which the first sample was moved."""
+    recorder, generator = Recorder(None), torch.Generator().manual_seed(number)
+
+    def fresh(tensor: Tensor) -> Tensor:
+        value = trace.value_of(tensor)
+        if value is None:
+            return tensor
+        data = value.data.clone()
+        if move is not None and data.is_floating_point() and data.numel() and not value.samples.mixed:
+            rows = value.samples.rows(data).clone()
+            rows[0] = move(rows[0], generator)
+            data = value.samples.unrows(rows, data.shape).clone()
+        new = Value(data.detach(), value.samples)
+        new.nonnegative, new.above_layer = value.nonnegative and move is None, True
+        recorder.know(data, new)
+        return data
+
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            output = replaced(trace.output, fresh, of=Tensor)
+            with recorder:
+                score = target(output)
+    except Exception:  # whatever the target says to such an output
+        return None
+    value = recorder.value_of(score) if isinstance(score, Tensor) else None
+    return None if value is None else Tape(recorder.ops, reached(recorder.ops, [value], "half"), recorder)
