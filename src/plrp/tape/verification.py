@@ -3,8 +3,9 @@
 A path that the recorder cannot see (a scripted function, a detour over integers or numpy, another thread) looks like a
 constant on the tape, and an explanation would be wrong without a word. So a model is run a few times more, once for
 each shape of its inputs and each way through it: once without the recorder, whose output must be the same; and twice
-recorded with the first sample replaced by a far one. Where the same operations ran, what the tape holds as a constant
-must not have changed, nor anything of the other samples. And each entry of the tape must be what its operation gives.
+recorded with far samples, first in place of the first sample alone, then of all. Where the same operations ran, what
+the tape holds as a constant must not have changed, nor anything of samples that stayed. And each entry of the tape must
+be what its operation gives.
 A target that is a function is looked at in the same way, as a model of the output.
 """
 
@@ -170,7 +171,7 @@ def _compare_moved(tape: Tape, moved: Callable[[Move, int], Tape | None], asked:
         second = moved(move, number)
         if second is None or not _same_operations(tape, second):
             continue
-        mixing += _compare(tape, second, nearby, asked)
+        mixing += _compare(tape, second, nearby, asked, others=_stay(number))
         complete = complete or _same_shapes(tape, second)
     if not complete:
         warnings.warn(
@@ -184,15 +185,21 @@ def _compare_moved(tape: Tape, moved: Callable[[Move, int], Tape | None], asked:
 # --- other inputs -----------------------------------------------------------------------------------------------------
 
 
+def _stay(number: int) -> bool:
+    """Whether all samples but the first stay as they are when inputs are moved for the nth time."""
+    return number % 2 == 0
+
+
 def _moved(given: Sequence[Tensor], move: Move, number: int, samples: int | None) -> list[Tensor]:
-    """The inputs with the first sample moved, for the nth time; where there is no batch axis, the whole input is."""
-    generator, step = torch.Generator().manual_seed(number), -1 if number % 2 else 1
-    place: Any = ... if samples is None else 0
+    """The inputs with the first sample moved, or all of them (`_stay`); without a batch axis, the whole input is."""
+    generator, step = torch.Generator().manual_seed(number), 1 if number % 2 == 0 else -1
     found = []
     for x in given:
         changed = x.detach().clone()
-        sample = changed[place]
-        changed[place] = move(sample, generator) if x.is_floating_point() else _moved_ids(sample, step)
+        places: list[Any] = [...] if samples is None else list(range(1 if _stay(number) else len(x)))
+        for place in places:
+            sample = changed[place]
+            changed[place] = move(sample, generator) if x.is_floating_point() else _moved_ids(sample, step)
         found.append(changed)
     return found
 
@@ -298,8 +305,9 @@ def _same_shapes(first: Tape, second: Tape) -> bool:
     return _same_operations(first, second) and all(map(_same_shape, first.ops, second.ops))
 
 
-def _compare(first: Tape, second: Tape, nearby: Callable[[], Tape | None], asked: bool) -> list[int]:
-    """What differs between two passes of the same operations must be on the tape, and the first sample's.
+def _compare(first: Tape, second: Tape, nearby: Callable[[], Tape | None], asked: bool, others: bool) -> list[int]:
+    """What differs between two passes of the same operations must be on the tape, and the first sample's if the
+    `others` stayed.
 
     A factor may differ far off: as a gate it takes no relevance, if it stays the same nearby. Returns the positions of
     entries that mix samples, where it is not known whether they are `asked` for.
@@ -319,7 +327,7 @@ def _compare(first: Tape, second: Tape, nearby: Callable[[], Tape | None], asked
                     "function that hides what it does (scripted, compiled, numpy, another thread). Compute it with "
                     "torch functions on floating-point tensors."
                 )
-        for a, b in zip(op.outputs, other.outputs, strict=True):
+        for a, b in zip(op.outputs, other.outputs, strict=True) if others else ():
             if _others_unchanged(a, b):
                 continue
             if not any(id(v) in mixed for v in op.inputs):
@@ -359,7 +367,7 @@ def _unchanged(a: Any, b: Any) -> bool:
 
 
 def _is_number(op: Op, constant: Any) -> bool:
-    """Whether a constant is read as numbers. Indices and conditions steer: in their place the operation takes no float."""
+    """Whether a constant is read as numbers. Indices and conditions steer: in their place there can be no float."""
     if not isinstance(constant, Tensor) or constant.is_floating_point() or constant.is_complex():
         return True
 
@@ -407,7 +415,7 @@ def _others_unchanged(a: Value, b: Value) -> bool:
     if a.samples.batch < 2 or not a.shape.numel():
         return True
     if a.samples.mixed:  # by a divisor or a gate over the batch, say, which relevance does not reach
-        return a.shape[0] != a.samples.batch or _close(a.data[1:], b.data[1:])
+        return a.shape[:1] != (a.samples.batch,) or _close(a.data[1:], b.data[1:])
     rows, others = (v.samples.rows(v.data)[1:] for v in (a, b))
     return _close(rows, others)
 
@@ -461,7 +469,8 @@ def _target_tape(trace: Trace, target: Callable[[Any], Any], move: Move | None, 
         data = value.data.clone()
         if move is not None and data.is_floating_point() and data.numel() and not value.samples.mixed:
             rows = value.samples.rows(data).clone()
-            rows[0] = move(rows[0], generator)
+            for row in rows[:1] if _stay(number) else rows:
+                row.copy_(move(row, generator))
             data = value.samples.unrows(rows, data.shape).clone()
         new = Value(data.detach(), value.samples)
         new.nonnegative, new.above_layer = value.nonnegative and move is None, True
