@@ -443,18 +443,35 @@ def test_what_the_tape_misses_is_noticed_without_a_batch_axis_too() -> None:
 # --- a trace is of one model ------------------------------------------------------------------------------------------
 
 
-def test_a_trace_notices_that_its_input_or_weights_changed() -> None:
-    layer, x = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)).eval(), torch.randn(2, 6)
-    trace = plrp.trace(layer, x)
+CHANGES: dict[str, Callable[[nn.Module], Any]] = {
+    "in place": lambda net: net[2].weight.requires_grad_(False).mul_(3),
+    "through .data": lambda net: net[2].weight.data.mul_(3),
+    "through numpy": lambda net: np.multiply(net[2].bias.detach().numpy(), 3, net[2].bias.detach().numpy()),
+    "of the first layer": lambda net: net[0].weight.data.mul_(3),
+    "loaded": lambda net: net.load_state_dict({key: 3 * value for key, value in net.state_dict().items()}),
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_a_trace_notices_that_its_weights_changed(how: str) -> None:
+    net, x = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)).eval(), torch.randn(2, 6)
+    trace, explanation = plrp.trace(net, x), plrp.explain(net, x)
     trace.explain()
-    x.zero_()
-    with pytest.raises(RuntimeError, match="input changed"):
+    CHANGES[how](net)
+    with pytest.raises(RuntimeError, match=r"weights of '\d' changed"):
         trace.explain()
-    trace = plrp.trace(layer, torch.randn(2, 6))
-    with torch.no_grad():
-        layer[2].weight.mul_(3)
-    with pytest.raises(RuntimeError, match="weights of '2' changed"):
-        trace.explain()
+    with pytest.raises(RuntimeError, match="changed"):
+        _ = explanation.ledger
+
+
+@pytest.mark.parametrize("write", [lambda x: x.zero_(), lambda x: x.data.zero_(), lambda x: x.numpy().fill(0)])
+def test_a_trace_is_a_snapshot_of_its_input(write: Callable[[Tensor], Any]) -> None:
+    net, x = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)).eval(), torch.randn(2, 6)
+    trace, explanation = plrp.trace(net, x), plrp.explain(net, x, composite="epsilon")
+    write(x)
+    assert torch.equal(trace.explain(composite="epsilon").relevance, explanation.relevance)
+    with pytest.raises(RuntimeError, match="changed"):
+        _ = explanation.ledger
 
 
 # --- claims that a value is ≥ 0 ---------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Trace:
         self._recorder = recorder
         self.memory: dict[Any, Any] | None = {}  # what a walk leaves to the next explanation; None: there is no next
         self.consumed = False
-        self._state: list[tuple[Tensor, int | None, str]] = []
+        self._state: list[tuple[Tensor, int | None, Tensor, str]] = []
 
     @property
     def layers(self) -> list[Op]:
@@ -74,19 +74,22 @@ class Trace:
         self._recorder.forget_all_but(tensors_in(self.output))
 
     def remember_state(self) -> None:
-        """Note the state of the inputs and weights, which are the user's: see `check_unchanged`."""
-        held = [(value.data, "input") for value in self.inputs]
+        """Note the state of the weights, which are the user's: see `check_unchanged`."""
+        held = []
         for op in self.ops:
-            held += [(t, f"weights of '{op.name}'") for t in gathered(op.args, op.kwargs) if not op.is_layer]
+            held += [(t, op.name) for t in gathered(op.args, op.kwargs) if not op.is_layer]
             if op.map is not None:
-                held += [(t, f"weights of '{op.name}'") for t in (op.map.raw, op.map.bias) if t is not None]
-        self._state = [(tensor, version(tensor), name) for tensor, name in held]
+                held += [(t, op.name) for t in (op.map.raw, op.map.bias) if t is not None]
+        self._state = [(tensor, version(tensor), _probe(tensor).clone(), name) for tensor, name in held]
 
     def check_unchanged(self) -> None:
-        """Refuse where an input or a weight was written into since: the tape would be half of another model."""
-        for tensor, before, name in self._state:
-            if version(tensor) != before:
-                raise RuntimeError(f"The {name} changed since this trace was made: trace again.")
+        """Refuse where a weight was written into since: the tape would be half of another model.
+
+        Torch counts writes, but not those through `.data` or numpy; so some entries of each weight are compared.
+        """
+        for tensor, before, entries, name in self._state:
+            if version(tensor) != before or not torch.equal(_probe(tensor), entries):
+                raise RuntimeError(f"The weights of '{name}' changed since this trace was made: trace again.")
 
     def __del__(self) -> None:
         for op in self.__dict__.get("ops", ()):
@@ -262,6 +265,16 @@ def _mark_first_layers(ops: Sequence[Op]) -> None:
         op.first = op.is_layer and not below
         if below or op.is_layer:
             above.update(id(v) for v in op.outputs)
+
+
+PROBED = 4096  # entries of a weight that are compared
+
+
+def _probe(weight: Tensor) -> Tensor:
+    """Some entries of a weight, evenly spread: all of a small one."""
+    flat = weight.detach().view(-1) if weight.is_contiguous() else weight.detach().flatten()
+    found = flat[:: 1 + flat.numel() // PROBED]
+    return found.nan_to_num() if found.is_floating_point() else found
 
 
 def _shape(value: Value) -> str:

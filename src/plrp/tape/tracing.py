@@ -10,7 +10,7 @@ from torch import Tensor
 from .own_rules import rules_for
 from .refusals import unsupported
 from .trace import Trace
-from .values import Op
+from .values import Op, replaced
 from .verification import record_verified
 
 
@@ -28,8 +28,9 @@ def trace(
     operations, see `plrp.rules_for`. The model is not touched. An operation without a rule raises
     `UnsupportedOperation`.
     """
-    with rules_for(rules or {}):
-        found = record_verified(model, inputs, samples=samples)
+    own = inputs.detach().clone() if isinstance(inputs, Tensor) else replaced(inputs, Tensor.clone, of=Tensor)
+    with rules_for(rules or {}):  # of a copy: what is done to the user's tensors later is not meant for this trace
+        found = record_verified(model, own, samples=samples)
         _refuse(found, found.unsupported)
     found.remember_state()
     return found
