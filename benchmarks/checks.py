@@ -28,7 +28,8 @@ from subjects import calibrate, load, photographs
 from timing import options, progress, seconds, write
 
 CHECKS = (
-    "plrp.explanation.verify",
+    "plrp.tape.verification.verify",
+    "plrp.tape.verification._way",
     "plrp.tape.trace.check_inputs",
     "plrp.tape.trace.check_model",
     "plrp.tape.trace.check_output",

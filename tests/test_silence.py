@@ -204,6 +204,182 @@ def test_a_path_that_is_not_seen_is_refused(name: str) -> None:
     assert not plrp.check(found, x)
 
 
+def quantised(x: Tensor) -> Tensor:
+    return (100 * x).long()
+
+
+def above(x: Tensor) -> Tensor:
+    return (x > 0).float()
+
+
+def put(h: Tensor, x: Tensor) -> Tensor:
+    h[:, 0] = quantised(x)[:, 1]
+    return h
+
+
+def put_mask(h: Tensor, x: Tensor) -> Tensor:
+    h[:, :4] = above(x)[:, :4]
+    return h
+
+
+NUMBERS: dict[str, Step] = {  # integers and comparisons, as numbers: in none of these places do they only steer
+    "item assignment": put,
+    "item assignment of 0 and 1": put_mask,
+    "hstack": lambda h, x: torch.hstack([above(x)[:, :3], h[:, :3]]),
+    "column_stack": lambda h, x: torch.column_stack([above(x)[:, :3], h[:, :3]]),
+    "dstack": lambda h, x: torch.dstack([h, above(x)]).sum(2),
+    "where": lambda h, x: torch.where(h > 0, h, quantised(x)),
+    "where 0 or 1": lambda h, x: torch.where(h > 0, h, above(x)),
+    "maximum": lambda h, x: torch.maximum(h, quantised(x)),
+    "maximum with 0 or 1": lambda h, x: torch.maximum(h, above(x)),
+    "masked_scatter": lambda h, x: h.masked_scatter(h > 0, above(x)),
+    "scatter": lambda h, x: h.scatter(1, torch.arange(4).expand(len(h), 4), above(x)[:, :4]),
+    "index_copy": lambda h, x: h.index_copy(1, torch.arange(4), above(x)[:, :4]),
+    "clamp": lambda h, x: torch.clamp(h, max=above(x)),
+    "addmm": lambda h, x: torch.addmm(above(x), h, torch.eye(6)),
+    "a factor": lambda h, x: h * quantised(x),
+    "a divisor": lambda h, x: h / (quantised(x) + 0.5),
+    "a count": lambda h, x: h + torch.count_nonzero(x > 0, 1)[:, None],
+    "a share": lambda h, x: h + (x > 0).float().mean(1, keepdim=True),
+    "a length": lambda h, x: h + len((x > 0).nonzero()),
+    "the length of a selection": lambda h, x: h + x[x > 0].shape[0],
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_that_is_not_on_the_tape_is_refused_wherever_it_is_read(name: str) -> None:
+    with pytest.raises(UnsupportedOperation, match="reads a number that depends on the input"):
+        plrp.explain(*model(NUMBERS[name], skip=False), composite="epsilon", target=0)
+
+
+def shared_with_numpy(h: Tensor, x: Tensor) -> Tensor:
+    memory = np.from_dlpack(h.detach())
+    memory *= 2
+    return h
+
+
+def shared_with_dlpack(h: Tensor, x: Tensor) -> Tensor:
+    torch.from_dlpack(h.detach()).mul_(2)
+    return h
+
+
+def shared_storage(h: Tensor, x: Tensor) -> Tensor:
+    torch.empty(0).set_(h.untyped_storage()).mul_(2)
+    return h
+
+
+@pytest.mark.parametrize("step", [shared_with_numpy, shared_with_dlpack, shared_storage])
+@pytest.mark.parametrize("skip", [True, False])
+def test_memory_that_is_written_behind_torchs_back_is_noticed(step: Step, skip: bool) -> None:
+    with pytest.raises(TraceError, match="changed in place later on"):
+        plrp.explain(*model(step, skip), composite="epsilon")
+
+
+@pytest.mark.parametrize("ids", [[[5]], [[3, 7, 9]], [[3, 3, 3, 3, 3]], [[1, 2], [3, 4]], [[4, 4, 7, 7, 9, 9]]])
+def test_a_path_from_few_tokens_is_not_missed(ids: list[list[int]]) -> None:
+    embedding, layer = nn.Embedding(20, 6), nn.Linear(6, 3)
+    plain: Any = lambda ids: layer((3 * embedding(ids)).mean(1))  # noqa: E731
+    assert plrp.explain(plain, torch.tensor(ids), target=0).closing().max() < 1e-6
+    with pytest.raises(UnsupportedOperation, match="not on the tape"):
+        plrp.explain(
+            lambda ids: layer((embedding(ids) + _scripted(embedding(ids))).mean(1)), torch.tensor(ids), target=0
+        )
+
+
+class OneHot(nn.Module):
+    """Takes one-hot letters only, and hides a path."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.below, self.above = nn.Conv1d(4, 6, 3), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not bool(((x == 0) | (x == 1)).all() and (x.sum(1) == 1).all()):
+            raise ValueError("one-hot letters")
+        h = self.below(x).mean(2)
+        return self.above(h + _scripted(h))
+
+
+def test_a_model_that_refuses_other_inputs_is_looked_at_with_its_own() -> None:
+    letters = F.one_hot(torch.randint(4, (2, 30), generator=torch.Generator().manual_seed(0)), 4)
+    with pytest.raises(UnsupportedOperation, match="not on the tape"):
+        plrp.explain(OneHot().eval(), letters.transpose(1, 2).float())
+
+
+class Branching(nn.Module):
+    """Hides a path where the input is bright."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.below, self.above = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.below(x)
+        return self.above(h + _scripted(h) if bool(x.mean() > 1) else h)
+
+
+def test_every_way_through_a_model_is_looked_at() -> None:
+    net = Branching().eval()
+    assert plrp.explain(net, torch.rand(3, 6) - 0.5).closing().max() < 1e-6
+    with pytest.raises(UnsupportedOperation, match="not on the tape"):
+        plrp.explain(net, 2 + torch.rand(3, 6))
+    with pytest.raises(UnsupportedOperation, match="not on the tape"):
+        plrp.trace(net, torch.cat([torch.rand(2, 6), 10 + torch.rand(3, 6)]))
+
+
+class Unpredictable(nn.Module):
+    """Fails on every input but one."""
+
+    def __init__(self, x: Tensor) -> None:
+        super().__init__()
+        self.layer, self.x = nn.Linear(6, 3), x
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.equal(x, self.x):
+            raise ValueError
+        return self.layer(x)
+
+
+def test_a_model_that_cannot_be_looked_at_twice_says_so() -> None:
+    x = torch.randn(2, 6)
+    with pytest.warns(UserWarning, match="could not take its second look"):
+        plrp.explain(Unpredictable(x).eval(), x)
+
+
+TARGETS: dict[str, Callable[[Tensor], Tensor]] = {
+    "integers": lambda output: output[:, 0] + (100 * output[:, 1]).long() / 100,
+    "scripted": lambda output: output[:, 0] + _scripted(output)[:, 1],
+    "a count": lambda output: output[:, 0] + (output > 0).sum(1),
+    "less the mean": lambda output: output[:, 0] - output.mean(0),
+    "softmax over the batch": lambda output: output[:, 0] * output.softmax(0)[:, 1],
+    "cumsum": lambda output: output[:, 0].cumsum(0),
+    "sort": lambda output: output[:, 0].sort().values,
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_targets_are_looked_at_too(name: str) -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval(), torch.randn(3, 6)
+    for _ in range(2):  # what was refused is not taken for known
+        with pytest.raises(UnsupportedOperation, match=r"not on the tape|mixes the samples"):
+            plrp.explain(net, x, target=TARGETS[name], composite="epsilon")
+    with pytest.raises(UnsupportedOperation, match=r"not on the tape|mixes the samples"):
+        plrp.trace(net, x).explain(target=TARGETS[name], composite="epsilon")
+
+
+def test_ordinary_targets_pass() -> None:
+    net, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval(), torch.randn(3, 6)
+    targets: tuple[Callable[[Tensor], Tensor], ...] = (
+        lambda output: output[:, 0] - output[:, 1],
+        lambda output: output.amax(1),
+        lambda output: torch.where(output[:, 0] > 0, output[:, 0], output[:, 1]),
+        lambda output: output.gather(1, output.argmax(1, keepdim=True))[:, 0],
+    )
+    for target in targets:
+        assert plrp.explain(net, x, target=target, composite="epsilon").closing().max() < 1e-6
+
+
 VISIBLE: dict[str, Step] = {
     "a mask of comparisons": inner(lambda h: h * (h > 0).float()),
     "where": inner(lambda h: torch.where(h > 0, h, 0.1 * h)),
@@ -351,6 +527,22 @@ def test_samples_that_mix_are_refused(name: str, batch: int) -> None:
     with pytest.raises(REFUSED, match="samples of the batch"):
         plrp.explain(found, torch.randn(batch, 6), composite="epsilon")
     assert plrp.explain(found, torch.randn(1, 6), composite="epsilon").closing().max() < 1e-5 or name == "sort"
+
+
+@pytest.mark.parametrize("name", [name for name in MIXING if name != "flip"])
+@pytest.mark.parametrize("batch", [3, 6])
+def test_samples_that_mix_are_refused_in_one_of_several_outputs(name: str, batch: int) -> None:
+    """If it is asked for: what mixes in another output is its own affair."""
+    found, _ = model(MIXING[name])
+    layer = nn.Linear(6, 3)
+
+    def several(x: Tensor) -> dict[str, Tensor]:
+        return {"mixed": found(x), "plain": layer(x)}
+
+    x = torch.randn(batch, 6)
+    assert plrp.explain(several, x, composite="epsilon", target=lambda o: o["plain"][:, 1]).closing().max() < 1e-5
+    with pytest.raises(REFUSED, match="the samples"):
+        plrp.explain(several, x, composite="epsilon", target=lambda o: o["mixed"][:, 1])
 
 
 # --- models without a batch axis --------------------------------------------------------------------------------------

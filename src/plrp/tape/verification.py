@@ -27,7 +27,7 @@ from .own_rules import rules_in_force
 from .recorder import Recorder
 from .refusals import check_inputs, unsupported
 from .trace import Trace, record
-from .values import Op, Value, reached, replaced, tensors_in
+from .values import PRODUCTS, Op, Value, reached, replaced, tensors_in
 
 CLOSE = 1e-4  # relative to the largest entry: the same arithmetic, in another order at most
 SAME = 1e-6  # the same, of constants: they come from the same arithmetic in the same order
@@ -330,7 +330,7 @@ def _compare(first: Tape, second: Tape, nearby: Callable[[], Tape | None], asked
         for a, b in zip(op.outputs, other.outputs, strict=True) if others else ():
             if _others_unchanged(a, b):
                 continue
-            if not any(id(v) in mixed for v in op.inputs):
+            if not all(any(id(v) in mixed for v in op.receivers(products)) for products in PRODUCTS):
                 if asked:
                     raise UnsupportedOperation(
                         f"`{spelled(op.function)}` ('{op.name}') mixes the samples of the batch: what it gives for one "
