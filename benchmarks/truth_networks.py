@@ -19,6 +19,7 @@ from paper_claims import load as load_photograph_network
 from plrp import metrics
 from plrp.genomics import SequenceCNN, encode, read_fasta, read_simdata
 from plrp.metrics.regions import Layout, relevance_of_regions
+from plrp.models.keras import load_keras_weights
 from plrp.vision import ECSSD
 
 TILE = 16  # pixels of an occluded tile's side
@@ -304,10 +305,24 @@ class DeePaC(nn.Module):
         return self.dense3(self.rectified[3](self.dense2(x)))
 
 
+class DeePaCLSTM(nn.Module):
+    """DeePaC's sensitive LSTM: the last states of both directions, for the read and its reverse complement."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 384, batch_first=True, bidirectional=True)
+        self.dense = nn.Linear(768, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.strand(x) + self.strand(x.flip((1, 2)))
+
+    def strand(self, x: Tensor) -> Tensor:
+        states = self.lstm(x.transpose(1, 2))[0]
+        return self.dense(torch.cat([states[:, -1, :384], states[:, 0, 384:]], 1))
+
+
 def pathogenic_reads(data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]]:
     """Reads of 250 bases from HBB, 60 bases apart. The package is downloaded (without what it needs) into the cache."""
-    import h5py
-
     file = cache / "nn-img-rapid-cnn.h5"
     if not file.exists():
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(cache), "deepac==0.14.1"]
@@ -317,13 +332,7 @@ def pathogenic_reads(data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]
             file.write_bytes(package.read(f"deepac/builtin/weights/{file.name}"))
         wheel.unlink()
     model = DeePaC()
-    with h5py.File(file) as stored:
-        for name, layer in (("conv1d_1", model.conv1), ("conv1d_2", model.conv2)):
-            layer.weight.data = torch.from_numpy(stored[name][name]["kernel:0"][()]).permute(2, 1, 0).contiguous()
-            layer.bias.data = torch.from_numpy(stored[name][name]["bias:0"][()])
-        for name, dense in (("dense_1", model.dense1), ("dense_2", model.dense2), ("dense_3", model.dense3)):
-            dense.weight.data = torch.from_numpy(stored[name][name]["kernel:0"][()]).T.contiguous()
-            dense.bias.data = torch.from_numpy(stored[name][name]["bias:0"][()])
+    load_keras_weights(model, file)
     gene = torch.from_numpy(encode(read_fasta(data / "splice" / "hbb.fa").letters))
     starts: Iterable[int] = range(0, gene.shape[-1] - 250, 60)
     return model.eval(), [Case(f"read at {s}", gene[:, :, s : s + 250].contiguous(), 0) for s in starts]

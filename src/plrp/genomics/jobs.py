@@ -113,8 +113,10 @@ def read_sequences(
 
 
 def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
-    """A checkpoint of `plrp genomics train`, or `file.py:factory` with a state dict."""
-    if ".py:" in name:
+    """A checkpoint of `plrp genomics train`, `file.py:factory` with a state dict, or a Keras file."""
+    from plrp.models.keras import SUFFIXES
+
+    if ".py:" in name or name.lower().endswith(SUFFIXES):
         from plrp.models.loading import load
 
         return load(name, weights=None if weights is None else str(weights)).module

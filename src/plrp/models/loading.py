@@ -4,6 +4,7 @@ load("resnet50")                                  torchvision's network with its
 load("torchvision:vgg16", weights="vgg16.pth")    its architecture, weights from a file (fp16 or fp32)
 load("timm:convnext_tiny")                        where timm is installed
 load("networks.py:build", weights="best.pt")      what the function `build` in your file returns
+load("danq.h5")                                   a Keras model of sequences; or its config.json with weights
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from plrp.spelling import close_names
 
 from .checkpoints import load_weights, read_state_dict
 from .downloads import fetch
+from .keras import SUFFIXES, load_keras, load_keras_weights
 from .preprocessing import Preprocessing
 from .sources import imported_modules, installed
 
@@ -62,11 +64,11 @@ class LoadedModel:
 def load(
     name: str, *, weights: str | Path | None = None, num_classes: int | None = None, quiet: bool = False
 ) -> LoadedModel:
-    """The model of a name: `torchvision:NAME` or just `NAME`, `timm:NAME`, or `file.py:factory`.
+    """The model of a name: `torchvision:NAME` or just `NAME`, `timm:NAME`, `file.py:factory`, or a Keras file.
 
     weights: None for the published weights (of a file: those the factory sets); a path to a state dict (.pth, .pt,
-        .safetensors; tensors only, no code); `random` for untrained weights, the same every time; for torchvision also
-        the name of published weights, such as `IMAGENET1K_V1`.
+        .safetensors; tensors only, no code) or to Keras' weights (.h5); `random` for untrained weights, the same every
+        time; for torchvision also the name of published weights, such as `IMAGENET1K_V1`.
     num_classes: number of outputs of a torchvision or timm model, for your own weights.
     quiet: do not show the progress of downloads.
     """
@@ -75,6 +77,8 @@ def load(
         if num_classes is not None:
             raise ModelError(f"num_classes is for torchvision and timm models; {name} sets its own.")
         loaded = _from_file(Path(in_file["file"]), in_file["name"], weights)
+    elif name.lower().endswith(SUFFIXES):
+        loaded = LoadedModel(load_keras(name, weights), name, str(weights or name))
     elif name.startswith("timm:"):
         loaded = _from_timm(name.removeprefix("timm:"), weights, num_classes)
     elif ":" in name and not name.startswith("torchvision:"):
@@ -243,7 +247,10 @@ def _from_module(source: ModuleType, file: Path, name: str, weights: str | Path 
     if not isinstance(module, nn.Module):
         raise ModelError(f"{name} in {file} returned a {type(module).__name__}; it should return a torch.nn.Module.")
     if weights is not None and str(weights) != "random":
-        load_weights(module, weights, of=f"{file.name}:{name}")
+        if str(weights).lower().endswith(SUFFIXES):
+            load_keras_weights(module, weights)
+        else:
+            load_weights(module, weights, of=f"{file.name}:{name}")
     categories = getattr(source, "categories", None)
     return LoadedModel(
         module,

@@ -20,9 +20,12 @@ COMPOSITE = "epsilon-gamma"
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Which model, and which of its scores."""
     parser.add_argument(
-        "--model", required=True, help="file.py:factory (your network), or a checkpoint of `plrp genomics train`"
+        "--model",
+        required=True,
+        help="file.py:factory (your network), a checkpoint of `plrp genomics train`, or a Keras model: model.h5, or "
+        "model.json with --weights",
     )
-    parser.add_argument("--weights", metavar="FILE", help="state dict for file.py:factory")
+    parser.add_argument("--weights", metavar="FILE", help="state dict, or Keras weights (.h5), for file.py:factory")
     parser.add_argument(
         "--target",
         type=target,

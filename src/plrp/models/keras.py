@@ -1,0 +1,656 @@
+"""Keras models of sequences as PyTorch modules: the layers of a config, the weights of an `.h5`; h5py alone, no Keras.
+
+load_keras("model.h5")                     architecture and weights, as `model.save("model.h5")` writes them
+load_keras("model.json", "weights.h5")     `model.to_json()` and `model.save_weights("weights.h5")`
+load_keras_weights(module, "weights.h5")   weights alone, layer by layer in order, into a module of your own
+
+Keras has a sequence as (batch, length, channels), PyTorch as (batch, channels, length): the module reads one-hot
+(batch, 4, length) like any other here. Layers map one to one; one that has no counterpart is refused by name, a Lambda
+too, since it would run code. Files are read as numbers and JSON only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .checkpoints import CheckpointError
+
+Arrays: TypeAlias = list[npt.NDArray[np.float32]]
+SUFFIXES = (".h5", ".hdf5", ".json")
+"""Files that name a Keras model."""
+
+
+def load_keras(path: str | Path, weights: str | Path | None = None) -> nn.Module:
+    """The model of a Keras file in evaluation mode; of a `.json` with its `weights`, of an `.h5` with its own."""
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"{path} does not exist.")
+    if path.suffix == ".json":
+        if weights is None:
+            raise CheckpointError(f"{path} holds no weights: give them with --weights weights.h5.")
+        config, stored = _json(path.read_bytes(), path), _stored_weights(weights)
+    else:
+        if weights is not None:
+            raise CheckpointError(f"{path} holds its own weights: leave --weights out.")
+        config, stored = _stored_config(path), _stored_weights(path)
+    model = KerasModel(config, stored, str(path))
+    return model.eval()
+
+
+def load_keras_weights(module: nn.Module, path: str | Path) -> None:
+    """Put the weights of a Keras file into a module whose layers with weights are the same ones in the same order.
+
+    Order is that of the layers in the file and of the module's attributes; kinds and shapes have to fit. Biases of
+    recurrent layers, which Keras has once and PyTorch twice, are the first; the second is zero.
+    """
+    theirs = {name: arrays for name, arrays in _stored_weights(path, nested=False).items() if arrays}
+    ours = {
+        name: layer for name, layer in module.named_modules() if next(layer.parameters(recurse=False), None) is not None
+    }
+    if len(theirs) != len(ours):
+        raise CheckpointError(
+            f"{path} has {len(theirs)} layers with weights ({', '.join(theirs)}), the model {len(ours)} "
+            f"({', '.join(ours)}): they are matched one to one, in this order."
+        )
+    for (name, arrays), (own, layer) in zip(theirs.items(), ours.items(), strict=True):
+        try:
+            _fill(layer, arrays)
+        except (ValueError, IndexError) as error:
+            shapes = ", ".join(str(array.shape) for array in arrays)
+            raise CheckpointError(f"{path}: {name} ({shapes}) does not fit {own}, {layer}: {error}.") from None
+
+
+class KerasModel(nn.Module):
+    """A Keras model: its layers by their names, and the order in which they read each other.
+
+    Reads one-hot (batch, 4, length), one such tensor per input; returns the output, or a tuple of them.
+    """
+
+    def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Arrays], where: str) -> None:
+        super().__init__()
+        self.where = where
+        kind, settings = _entry(config, where)
+        nodes = _sequential(settings, where) if kind == "Sequential" else _functional(kind, settings, where)
+        self.steps, self.inputs, self.outputs = nodes
+        for name, (kind, own) in {name: layer for name, layer, _, _ in self.steps}.items():
+            if kind == "InputLayer":
+                continue
+            if kind in ("Sequential", *_GRAPHS):
+                made: nn.Module = KerasModel({"class_name": kind, "config": own}, weights, where)
+            else:
+                made = _layer(name, kind, own, weights.get(name, []), where)
+            self.add_module(_attribute(name), made)
+
+    def forward(self, *given: Tensor) -> Any:
+        """The output of the model."""
+        if len(given) != len(self.inputs):
+            raise ValueError(f"{self.where} has {len(self.inputs)} inputs, {len(given)} were given.")
+        values: dict[tuple[str, int], Tensor] = dict(zip(self.inputs, given, strict=True))
+        for name, (kind, _), reads, writes in self.steps:
+            if kind != "InputLayer":
+                values[writes] = self.get_submodule(_attribute(name))(*(values[one] for one in reads))
+        found = tuple(values[one] for one in self.outputs)
+        return found[0] if len(found) == 1 else found
+
+
+Step: TypeAlias = tuple[str, tuple[str, dict[str, Any]], list[tuple[str, int]], tuple[str, int]]
+"""Layer name; its kind and settings; the values it reads and the one it writes, as (layer, which call of it)."""
+Nodes: TypeAlias = tuple[list[Step], list[tuple[str, int]], list[tuple[str, int]]]
+
+_GRAPHS = ("Model", "Functional")
+
+
+def _attribute(name: str) -> str:
+    return name.replace(".", "_").replace("/", "_")
+
+
+def _entry(config: Any, where: str) -> tuple[str, dict[str, Any]]:
+    """Kind and settings of a model or layer in a config."""
+    try:
+        settings = config["config"]
+        return str(config["class_name"]), {"layers": settings} if isinstance(settings, list) else dict(settings)
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointError(f"{where}: its config is not that of a Keras model.") from None
+
+
+def _sequential(settings: Mapping[str, Any], where: str) -> Nodes:
+    """Each layer reads the one before it."""
+    steps: list[Step] = []
+    last = ("input of Sequential", 0)
+    first = last
+    for layer in settings["layers"]:
+        kind, own = _entry(layer, where)
+        name = str(own.get("name", f"layer_{len(steps)}"))
+        if kind == "InputLayer":
+            continue
+        steps.append((name, (kind, own), [last], (name, 0)))
+        last = (name, 0)
+    return steps, [first], [last]
+
+
+def _functional(kind: str, settings: Mapping[str, Any], where: str) -> Nodes:
+    """A graph: each call of a layer is a node that names the nodes it reads; sorted so that they come first."""
+    if kind not in _GRAPHS:
+        raise CheckpointError(f"{where} is a {kind}: only Sequential and functional models can be read.")
+    waiting: list[Step] = []
+    for layer in settings["layers"]:
+        layer_kind, own = _entry(layer, where)
+        name = str(layer.get("name") or own["name"])
+        calls = layer.get("inbound_nodes") or [[]]
+        for number, call in enumerate(calls):
+            waiting.append((name, (layer_kind, own), list(_sources(call)), (name, number)))
+    steps: list[Step] = []
+    there: set[tuple[str, int]] = set()
+    while waiting:
+        ready = [step for step in waiting if there.issuperset(step[2])]
+        if not ready:
+            raise CheckpointError(f"{where}: {waiting[0][0]} reads layers that are not in the config.")
+        steps += ready
+        there.update(step[3] for step in ready)
+        waiting = [step for step in waiting if step[3] not in there]
+    ends = [_ends(settings.get(name, [])) for name in ("input_layers", "output_layers")]
+    return steps, ends[0], ends[1]
+
+
+def _ends(entry: Any) -> list[tuple[str, int]]:
+    """`[["dense_1", 0, 0], …]`, or one of them alone, as Keras 3 writes it; dictionaries by name likewise."""
+    if isinstance(entry, Mapping):
+        entry = list(entry.values())
+    if entry and isinstance(entry[0], str):
+        entry = [entry]
+    return [(str(one[0]), int(one[1])) for one in entry]
+
+
+def _sources(call: Any) -> Iterator[tuple[str, int]]:
+    """The nodes that a call reads: lists `[name, call, tensor, …]` of Keras 2, tensors with a history of Keras 3."""
+    if isinstance(call, Mapping):
+        if call.get("class_name") == "__keras_tensor__":
+            name, number, *_ = call["config"]["keras_history"]
+            yield str(name), int(number)
+        else:
+            for value in call.values():
+                yield from _sources(value)
+    elif isinstance(call, list):
+        if len(call) >= 3 and isinstance(call[0], str) and isinstance(call[1], int):
+            yield call[0], call[1]
+        else:
+            for value in call:
+                yield from _sources(value)
+
+
+# -- layers
+
+
+def _layer(name: str, kind: str, settings: Mapping[str, Any], arrays: Arrays, where: str) -> nn.Module:
+    """One layer with its weights and its activation."""
+    build = _LAYERS.get(kind)
+    if build is None:
+        why = " It would run code." if kind in ("Lambda", "TFOpLambda") else ""
+        raise CheckpointError(
+            f"{where}: the layer {name} is a {kind}, which has no counterpart here.{why} Write the model in PyTorch, "
+            "and take the weights of this file: --model net.py:build --weights weights.h5."
+        )
+    if settings.get("data_format", "channels_last") not in ("channels_last", None):
+        raise CheckpointError(f"{where}: {name} has channels first; only Keras' default, channels last, is read.")
+    try:
+        layer = build(settings, arrays)
+        if arrays:
+            _fill(layer, arrays, settings)
+        activation = _activation(settings.get("activation"))
+    except (ValueError, IndexError, KeyError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{where}: {name}, a {kind}, cannot be read: {error}.") from None
+    if activation is None or kind in _RECURRENT or kind == "Bidirectional":
+        return layer
+    return layer if kind == "Activation" else nn.Sequential(layer, activation)
+
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "relu6": nn.ReLU6,
+    "sigmoid": nn.Sigmoid,
+    "softmax": lambda: _Channels(nn.Softmax(-1)),
+    "tanh": nn.Tanh,
+    "elu": nn.ELU,
+    "selu": nn.SELU,
+    "gelu": nn.GELU,
+    "softplus": nn.Softplus,
+    "softsign": nn.Softsign,
+    "swish": nn.SiLU,
+    "silu": nn.SiLU,
+    "exponential": lambda: _Exponential(),
+    "leaky_relu": lambda: nn.LeakyReLU(0.2),
+}
+
+
+def _activation(name: Any) -> nn.Module | None:
+    """An activation by its name; None for a linear one."""
+    if isinstance(name, Mapping):  # a layer or function that is written out
+        name = name.get("config", {}).get("name") if name.get("class_name") == "function" else name.get("class_name")
+    if name in (None, "linear"):
+        return None
+    if name not in _ACTIVATIONS:
+        raise ValueError(f"the activation {name!r} is not known")
+    return _ACTIVATIONS[name]()
+
+
+class _Exponential(nn.Module):
+    """eˣ, a first-layer activation of genomic networks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.exp()
+
+
+class _Channels(nn.Module):
+    """A layer that works on the channels, Keras' last axis: here the second one of a sequence."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.transpose(1, 2)).transpose(1, 2) if x.dim() == 3 else self.layer(x)
+
+
+class _Flat(nn.Module):
+    """Position by position, as Keras flattens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2).flatten(1) if x.dim() == 3 else x.flatten(1)
+
+
+class _Padded(nn.Module):
+    """`same` padding with a stride, and `causal`: how many zeros depends on the length."""
+
+    def __init__(self, conv: nn.Conv1d, causal: bool) -> None:
+        super().__init__()
+        self.conv, self.causal = conv, causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        (stride,), (width,), (dilation,) = self.conv.stride, self.conv.kernel_size, self.conv.dilation
+        reach = dilation * (width - 1)
+        left, right = (reach, 0) if self.causal else _same(x.shape[-1], stride, reach + 1)
+        return self.conv(functional.pad(x, (left, right)))
+
+
+def _same(length: int, stride: int, width: int) -> tuple[int, int]:
+    """Zeros before and after a sequence so that ⌈length / stride⌉ windows fit; the odd one comes after it."""
+    total = max((math.ceil(length / stride) - 1) * stride + width - length, 0)
+    return total // 2, total - total // 2
+
+
+class _Pool(nn.Module):
+    """Max or average pooling; padding is no part of a mean or maximum."""
+
+    def __init__(self, kind: str, width: int, stride: int, same: bool) -> None:
+        super().__init__()
+        self.kind, self.width, self.stride, self.same = kind, width, stride, same
+
+    def forward(self, x: Tensor) -> Tensor:
+        left = _same(x.shape[-1], self.stride, self.width)[0] if self.same else 0
+        if self.kind == "max":
+            found = functional.max_pool1d(x, self.width, self.stride, left, ceil_mode=self.same)
+        else:
+            found = functional.avg_pool1d(
+                x, self.width, self.stride, left, ceil_mode=self.same, count_include_pad=False
+            )
+        return found[..., : math.ceil(x.shape[-1] / self.stride)] if self.same else found
+
+
+class _Whole(nn.Module):
+    """One value per channel: the maximum or the mean over all positions."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.adaptive_max_pool1d(x, 1)[..., 0] if self.kind == "max" else x.mean(-1)
+
+
+class _Merge(nn.Module):
+    """Several values as one: side by side, added, multiplied, averaged or subtracted."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, *values: Tensor) -> Tensor:
+        if self.kind == "Concatenate":  # the channels
+            return torch.cat(values, 1)
+        found = values[0]
+        for value in values[1:]:
+            if self.kind == "Multiply":
+                found = found * value
+            elif self.kind == "Subtract":
+                found = found - value
+            else:
+                found = found + value
+        return found / len(values) if self.kind == "Average" else found
+
+
+class _Ends(nn.Module):
+    """Positions cut off (negative) or zeros added at both ends."""
+
+    def __init__(self, left: int, right: int) -> None:
+        super().__init__()
+        self.left, self.right = left, right
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.left < 0 or self.right < 0:
+            return x[..., -self.left : x.shape[-1] + self.right]
+        return functional.pad(x, (self.left, self.right))
+
+
+class _Recurrent(nn.Module):
+    """LSTM or GRU, in one direction or two, for all positions or the last alone (of each direction)."""
+
+    def __init__(self, net: nn.LSTM | nn.GRU, sequences: bool, merge: str | None) -> None:
+        super().__init__()
+        self.net, self.sequences, self.merge = net, sequences, merge
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.net(x.transpose(1, 2))[0]  # (batch, length, channels)
+        size = self.net.hidden_size
+        if self.net.bidirectional and self.merge == "concat" and self.sequences:
+            return found.transpose(1, 2)
+        if not self.net.bidirectional:
+            return found.transpose(1, 2) if self.sequences else found[:, -1]
+        forward, backward = found[..., :size], found[..., size:]
+        if not self.sequences:  # the last step of the way back is the first position
+            forward, backward = forward[:, -1], backward[:, 0]
+        if self.merge == "concat":
+            return torch.cat([forward, backward], -1)
+        both = forward + backward if self.merge == "sum" else (forward + backward) / 2
+        return both.transpose(1, 2) if self.sequences else both
+
+
+def _conv(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    width, channels, out = arrays[0].shape
+    stride, dilation = _one(settings.get("strides", 1)), _one(settings.get("dilation_rate", 1))
+    groups, padding = int(settings.get("groups", 1)), settings.get("padding", "valid")
+    plain = padding == "valid" or (padding == "same" and stride == 1)
+    conv = nn.Conv1d(
+        channels * groups, out, width, stride, dilation=dilation, groups=groups, bias=len(arrays) > 1,
+        padding=padding if plain else 0,
+    )  # fmt: skip
+    if padding not in ("valid", "same", "causal"):
+        raise ValueError(f"the padding {padding!r} is not known")
+    return conv if plain else _Padded(conv, padding == "causal")
+
+
+def _dense(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    return _Channels(nn.Linear(arrays[0].shape[0], arrays[0].shape[1], bias=len(arrays) > 1))
+
+
+def _norm(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    return nn.BatchNorm1d(len(arrays[0]), eps=float(settings.get("epsilon", 1e-3)))
+
+
+def _layer_norm(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    return _Channels(nn.LayerNorm(len(arrays[0]), eps=float(settings.get("epsilon", 1e-3))))
+
+
+def _pool(kind: str) -> Callable[[Mapping[str, Any], Arrays], nn.Module]:
+    def build(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+        width = _one(settings.get("pool_size", settings.get("pool_length", 2)))
+        strides = settings.get("strides")
+        return _Pool(kind, width, width if strides is None else _one(strides), settings.get("padding") == "same")
+
+    return build
+
+
+_RECURRENT = ("LSTM", "GRU", "CuDNNLSTM", "CuDNNGRU")
+
+
+def _recurrent(kind: str, settings: Mapping[str, Any], arrays: Arrays, merge: str | None = None) -> nn.Module:
+    both = merge is not None
+    size = arrays[1].shape[0]
+    for name, expected in (("activation", "tanh"), ("recurrent_activation", "sigmoid")):
+        if not kind.startswith("CuDNN") and settings.get(name, expected) != expected:
+            raise ValueError(f"its {name} is {settings[name]}, PyTorch's is {expected}")
+    if settings.get("go_backwards") or settings.get("stateful"):
+        raise ValueError("layers that go backwards or keep their state between batches have no counterpart")
+    if kind == "GRU" and not settings.get("reset_after", False):
+        raise ValueError("PyTorch's GRU resets after the product; this one before it (reset_after=False)")
+    net = (nn.LSTM if kind.endswith("LSTM") else nn.GRU)(
+        arrays[0].shape[0], size, batch_first=True, bidirectional=both, bias=len(arrays) > (4 if both else 2)
+    )
+    return _Recurrent(net, bool(settings.get("return_sequences", False)), merge)
+
+
+def _bidirectional(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    kind, inner = _entry(settings["layer"], "Bidirectional")
+    merge = settings.get("merge_mode", "concat")
+    if kind not in _RECURRENT or merge not in ("concat", "sum", "ave"):
+        raise ValueError(f"a bidirectional {kind} with merge_mode={merge!r} has no counterpart")
+    return _recurrent(kind, inner, arrays, merge)
+
+
+def _distributed(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    kind, inner = _entry(settings["layer"], "TimeDistributed")
+    if kind not in ("Dense", "Activation", "Dropout"):
+        raise ValueError(f"a TimeDistributed {kind} has no counterpart")
+    layer, activation = _LAYERS[kind](inner, arrays), _activation(inner.get("activation"))
+    return layer if kind == "Activation" or activation is None else nn.Sequential(layer, activation)
+
+
+def _one(value: Any) -> int:
+    """A number that Keras may write as a list of one."""
+    return int(value[0] if isinstance(value, (list, tuple)) else value)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+
+def _leaky(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    return nn.LeakyReLU(float(settings.get("negative_slope", settings.get("alpha", 0.3))))
+
+
+def _relu(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    if settings.get("max_value") is not None or settings.get("threshold") or settings.get("negative_slope"):
+        raise ValueError("a ReLU with a limit, threshold or slope has no counterpart")
+    return nn.ReLU()
+
+
+def _concatenate(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    if settings.get("axis", -1) not in (-1, 2):
+        raise ValueError(f"it joins axis {settings['axis']}; the last one, the channels, can be read")
+    return _Merge("Concatenate")
+
+
+def _merge(kind: str, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    return _Merge(kind)
+
+
+_LAYERS: dict[str, Callable[[Mapping[str, Any], Arrays], nn.Module]] = {
+    "Conv1D": _conv,
+    "Convolution1D": _conv,
+    "Dense": _dense,
+    "BatchNormalization": _norm,
+    "LayerNormalization": _layer_norm,
+    "Activation": lambda settings, arrays: _activation(settings["activation"]) or nn.Identity(),
+    "ReLU": _relu,
+    "LeakyReLU": _leaky,
+    "ELU": lambda settings, arrays: nn.ELU(float(settings.get("alpha", 1.0))),
+    "Softmax": lambda settings, arrays: _Channels(nn.Softmax(-1)),
+    "Dropout": lambda settings, arrays: nn.Dropout(float(settings.get("rate", 0.5))),
+    "SpatialDropout1D": lambda settings, arrays: nn.Dropout1d(float(settings.get("rate", 0.5))),
+    "GaussianNoise": lambda settings, arrays: nn.Identity(),
+    "GaussianDropout": lambda settings, arrays: nn.Identity(),
+    "MaxPooling1D": _pool("max"),
+    "AveragePooling1D": _pool("mean"),
+    "GlobalMaxPooling1D": lambda settings, arrays: _Whole("max"),
+    "GlobalAveragePooling1D": lambda settings, arrays: _Whole("mean"),
+    "Flatten": lambda settings, arrays: _Flat(),
+    "Concatenate": _concatenate,
+    **{kind: partial(_merge, kind) for kind in ("Add", "Multiply", "Average", "Subtract")},
+    "Cropping1D": lambda settings, arrays: _Ends(*(-n for n in _pair(settings.get("cropping", 1)))),
+    "ZeroPadding1D": lambda settings, arrays: _Ends(*_pair(settings.get("padding", 1))),
+    **{kind: partial(_recurrent, kind) for kind in _RECURRENT},
+    "Bidirectional": _bidirectional,
+    "TimeDistributed": _distributed,
+}
+
+
+# -- weights
+
+
+def _fill(layer: nn.Module, arrays: Arrays, settings: Mapping[str, Any] | None = None) -> None:
+    """Put Keras' arrays, in its order, into one layer (or the one inside)."""
+    for inner in layer.modules():
+        if isinstance(inner, (nn.LSTM, nn.GRU)):
+            values = _recurrent_weights(inner, arrays)
+        elif isinstance(inner, (nn.Conv1d, nn.Conv2d)):
+            order = (arrays[0].ndim - 1, arrays[0].ndim - 2, *range(arrays[0].ndim - 2))
+            values = {"weight": arrays[0].transpose(order), **dict(zip(["bias"], arrays[1:], strict=False))}
+        elif isinstance(inner, nn.Linear):
+            values = {"weight": arrays[0].T, **dict(zip(["bias"], arrays[1:], strict=False))}
+        elif isinstance(inner, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm)):
+            names = [*(["weight"] if _has(settings, "scale") else []), *(["bias"] if _has(settings, "center") else [])]
+            if not isinstance(inner, nn.LayerNorm):
+                names += ["running_mean", "running_var"]
+            values = dict(zip(names, arrays, strict=True))
+        else:
+            if next(inner.parameters(recurse=False), None) is not None:
+                raise ValueError(f"weights of a {type(inner).__name__} cannot be read from Keras")
+            continue
+        expected = inner.state_dict()
+        missing = [name for name in expected if name not in values and name not in _DEFAULTED]
+        if missing or (len(values) < len(arrays) and not isinstance(inner, (nn.LSTM, nn.GRU))):
+            raise ValueError(f"{len(arrays)} arrays for {', '.join(expected)}")
+        for name, value in values.items():
+            if tuple(expected[name].shape) != value.shape:
+                raise ValueError(f"{name} is {value.shape} in the file, {tuple(expected[name].shape)} in the model")
+            if not np.isfinite(value).all():
+                raise ValueError(f"{name} holds infinite or undefined numbers")
+        inner.load_state_dict({name: torch.tensor(np.ascontiguousarray(v)) for name, v in values.items()}, strict=False)
+        return
+
+
+_DEFAULTED = {"weight", "bias", "num_batches_tracked"}
+"""What a layer may have that Keras was told to leave out: a scale of 1, a shift of 0."""
+
+
+def _has(settings: Mapping[str, Any] | None, name: str) -> bool:
+    return settings is None or bool(settings.get(name, True))
+
+
+def _recurrent_weights(net: nn.LSTM | nn.GRU, arrays: Arrays) -> dict[str, npt.NDArray[np.float32]]:
+    """Gates side by side to gates one below the other; i f c o of Keras is i f g o of PyTorch, z r h is r z n."""
+    found: dict[str, npt.NDArray[np.float32]] = {}
+    gates = 4 if isinstance(net, nn.LSTM) else 3
+    order = [0, 1, 2, 3] if gates == 4 else [1, 0, 2]
+    each = len(arrays) // (2 if net.bidirectional else 1)
+    for direction in range(2 if net.bidirectional else 1):
+        kernel, recurrent, *bias = arrays[direction * each : (direction + 1) * each]
+        size = recurrent.shape[0]
+        if bias and bias[0].size == 2 * gates * size and bias[0].ndim == 1:  # CuDNN's own layout
+            kernel = np.hstack([k.T.reshape(k.shape, order="F") for k in np.hsplit(kernel, gates)])
+            recurrent = np.hstack([k.T for k in np.hsplit(recurrent, gates)])
+        biases = np.concatenate(bias).reshape(-1, gates * size) if bias else np.zeros((0, gates * size), np.float32)
+        end = "_l0" + ("_reverse" if direction else "")
+
+        def rows(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+            return np.concatenate([np.split(array, gates)[gate] for gate in order])
+
+        found[f"weight_ih{end}"], found[f"weight_hh{end}"] = rows(kernel.T), rows(recurrent.T)
+        if net.bias:
+            found[f"bias_ih{end}"] = rows(biases[0]) if len(biases) else np.zeros(gates * size, np.float32)
+            found[f"bias_hh{end}"] = rows(biases[1]) if len(biases) > 1 else np.zeros(gates * size, np.float32)
+    return found
+
+
+# -- files
+
+
+def _open(path: str | Path) -> Any:
+    try:
+        import h5py
+    except ImportError:
+        raise ImportError("Keras' .h5 files need h5py: pip install 'plrp[genomics]'") from None
+    if not Path(path).is_file():
+        raise CheckpointError(f"the weights {path} do not exist.")
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise CheckpointError(f"{path} is truncated or not an HDF5 file ({error}): save it again.") from None
+
+
+def _stored_config(path: Path) -> dict[str, Any]:
+    with _open(path) as file:
+        text = file.attrs.get("model_config")
+    if text is None:
+        raise CheckpointError(
+            f"{path} holds weights without an architecture. Give the config of model.to_json() as --model model.json "
+            "with --weights, or a PyTorch model of the same layers: --model net.py:build --weights "
+            f"{path.name}."
+        )
+    return _json(text, path)
+
+
+def _json(text: str | bytes, path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: its config is not JSON ({error}).") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _stored_weights(path: str | Path, nested: bool = True) -> dict[str, Arrays]:
+    """The arrays of every layer in the file's order; with `nested` those of layers inside other models too."""
+    found: dict[str, Arrays] = {}
+    inside: dict[str, Arrays] = {}
+    with _open(path) as file:
+        try:
+            group = _inside(file, "model_weights") if "model_weights" in file else file
+            for raw in _names(group, "layer_names"):
+                layer = _inside(group, raw)
+                paths = _names(layer, "weight_names")
+                found[raw] = [_numbers(layer, name) for name in paths]
+                for name, array in zip(paths, found[raw], strict=True):
+                    for part in set(name.split("/")[:-1]):
+                        inside.setdefault(part, []).append(array)
+        except (KeyError, OSError, ValueError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{path} does not hold Keras weights as they are read here: {error}.") from None
+    return {**inside, **found} if nested else found
+
+
+def _names(group: Any, attribute: str) -> list[str]:
+    """A list of names that Keras keeps in an attribute, or in several where it is long."""
+    pieces = [attribute] if attribute in group.attrs else sorted(
+        (a for a in group.attrs if a.startswith(attribute)), key=lambda a: int(a.removeprefix(attribute))
+    )  # fmt: skip
+    if not pieces and attribute == "layer_names":
+        raise ValueError("no layer_names: Keras 3 writes model.save('model.h5') as it is read here")
+    names = [name for piece in pieces for name in np.asarray(group.attrs[piece]).ravel()]
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+
+
+def _inside(group: Any, path: str) -> Any:
+    """What a path leads to inside this file; links to other files are not followed."""
+    import h5py
+
+    for part in path.split("/"):
+        if not isinstance(group.get(part, getlink=True), h5py.HardLink):
+            raise ValueError(f"{path} is a link")
+        group = group[part]
+    return group
+
+
+def _numbers(group: Any, name: str) -> npt.NDArray[np.float32]:
+    data = _inside(group, name)
+    if data.external or data.is_virtual or not np.issubdtype(data.dtype, np.floating):
+        raise ValueError(f"{name} does not hold numbers of its own")
+    return np.asarray(data[()], np.float32)
