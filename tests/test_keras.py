@@ -186,9 +186,9 @@ def test_weights_alone_go_layer_by_layer_into_a_module(tmp_path: Path) -> None:
     x = torch.from_numpy(onehot(2, 34)).transpose(1, 2).contiguous()
     assert torch.allclose(net(x), load_keras(write(tmp_path / "whole.h5", DANQ_CONFIG, DANQ))(x), atol=1e-6)
     net.out = nn.Linear(5, 1)
-    with pytest.raises(CheckpointError, match="out .* does not fit out"):
+    with pytest.raises(CheckpointError, match=r"out .* does not fit out"):
         load_keras_weights(net, file)
-    with pytest.raises(CheckpointError, match="5 layers with weights .* the model 1"):
+    with pytest.raises(CheckpointError, match=r"5 layers with weights .* the model 1"):
         load_keras_weights(nn.Conv1d(4, 6, 5), file)
 
 
@@ -212,7 +212,7 @@ def test_cudnn_has_kernels_of_its_own_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (layer("Lambda", "code", function="abc"), "code is a Lambda, .* would run code"),
+        (layer("Lambda", "code", function="abc"), r"code is a Lambda, .* would run code"),
         (layer("Conv2D", "flat", kernel_size=[1, 2]), "flat is a Conv2D"),
         (layer("Activation", "strange", activation="hard_swish"), "'hard_swish' is not known"),
         (layer("LSTM", "lstm", recurrent_activation="hard_sigmoid"), "recurrent_activation is hard_sigmoid"),

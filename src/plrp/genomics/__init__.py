@@ -9,8 +9,9 @@
 - variants: `variant_effects`, `explain_variants`, `read_vcf`
 - other methods, and how far to trust each: `ism`, `gradient_input`, `deeplift`, `compare_methods`
 - pictures: `draw_logo`, `plot_logos`, `logo_page`
-- from relevance to motifs: `find_seqlets`, `find_patterns`, `match_motifs`, `match_seqlets`
-- files for other tools: `save_modisco`, `write_seqlets`, `write_bedgraph`, `write_parquet`, `export_run`
+- from relevance to motifs: `find_seqlets`, `find_patterns`, `find_hits`, `match_motifs`, `match_seqlets`
+- files for other tools: `save_modisco`, `write_seqlets`, `write_bedgraph`, `write_parquet`, `export_run`;
+  a page with a genome browser: `write_browser`
 
 matplotlib, pyjaspar, memelite and pyarrow are imported by the functions that need them: `pip install
 'plrp[genomics]'`.
@@ -25,6 +26,7 @@ from plrp.lazy import lazily
 if TYPE_CHECKING:
     from .attribution import Attribution, Hypothetical, explain_batches, explain_sequences, pool
     from .baselines import Mutations, deeplift, gradient_input, ism
+    from .browser import write_browser
     from .comparison import Comparison, compare_methods
     from .drop_in import attribute
     from .effects import VariantEffect, VariantEffects, variant_effects
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from .motifs import Motif, jaspar, jaspar_motifs, motif, read_motifs, write_jaspar, write_meme
     from .network import History, SequenceCNN
     from .outputs import OutputScore
-    from .seqlets import Seqlets, find_patterns, find_seqlets, match_motifs, match_seqlets
+    from .seqlets import Hits, Seqlets, find_hits, find_patterns, find_seqlets, match_motifs, match_seqlets
     from .sequences import (
         Genome,
         Interval,
@@ -61,6 +63,7 @@ __all__ = [
     "Comparison",
     "Genome",
     "History",
+    "Hits",
     "Hypothetical",
     "Interval",
     "Motif",
@@ -87,6 +90,7 @@ __all__ = [
     "explain_sequences",
     "explain_variants",
     "export_run",
+    "find_hits",
     "find_patterns",
     "find_seqlets",
     "from_onehot",
@@ -114,6 +118,7 @@ __all__ = [
     "simulate",
     "variant_effects",
     "write_bedgraph",
+    "write_browser",
     "write_fasta",
     "write_jaspar",
     "write_meme",
@@ -131,8 +136,9 @@ __getattr__, __dir__ = lazily(
         "logo": ("draw_logo", "logo_page", "plot_logos"),
         "motifs": ("Motif", "jaspar", "jaspar_motifs", "motif", "read_motifs", "write_jaspar", "write_meme"),
         "network": ("History", "SequenceCNN"),
-        "seqlets": ("Seqlets", "find_patterns", "find_seqlets", "match_motifs", "match_seqlets"),
+        "seqlets": ("Hits", "Seqlets", "find_hits", "find_patterns", "find_seqlets", "match_motifs", "match_seqlets"),
         "baselines": ("Mutations", "deeplift", "gradient_input", "ism"),
+        "browser": ("write_browser",),
         "comparison": ("Comparison", "compare_methods"),
         "drop_in": ("attribute",),
         "outputs": ("OutputScore",),

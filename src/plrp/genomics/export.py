@@ -14,7 +14,7 @@ import numpy.typing as npt
 from plrp.files import new_file
 
 from .seqlets import Match, Seqlets
-from .sequences import Sequences, tab_line
+from .sequences import Sequences, on_genome, tab_line
 
 
 def write_npz(path: str | Path, **arrays: npt.NDArray[Any]) -> None:
@@ -76,13 +76,7 @@ def write_seqlets(
         strand = match.strand if match is not None else "."
         chrom = sequences.names[row]
         if sequences.intervals is not None:
-            interval = sequences.intervals[row]
-            chrom = interval.chrom
-            if interval.strand == "-":
-                start, end = interval.end - end, interval.end - start
-                strand = {"+": "-", "-": "+", ".": "."}[strand]
-            else:
-                start, end = interval.start + start, interval.start + end
+            chrom, start, end, strand = on_genome(sequences.intervals[row], start, end, strand)
         relevance = float(seqlets.score[k])
         name, p = (match.motif.name, f"{match.p:.3g}") if match is not None else ("seqlet", ".")
         score = round(1000 * abs(relevance) / strongest)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from .attribution import pool, pruning_title
 from .baselines import ScoreModel, attribute_by
 from .jobs import RUN, read_target, target_entry
 from .outputs import score_file
-from .seqlets import Match, Pattern, Seqlets, find_patterns, find_seqlets, match_motifs
+from .seqlets import Hits, Match, Pattern, Seqlets, find_hits, find_patterns, find_seqlets, match_motifs
 from .sequences import Interval, encode
 from .shuffling import dinucleotide_shuffle
 
@@ -37,11 +37,15 @@ CUTS = (0.1, 0.3, 0.5, 0.7)
 
 @dataclass(frozen=True)
 class Explained:
-    """Some sequences of a run: names, letters and relevance per base, (sequence, position)."""
+    """Some sequences of a run: names, letters and relevance per base, (sequence, position).
+
+    `intervals` are their places on a genome, where known.
+    """
 
     names: list[str]
     letters: list[str]
     per_base: npt.NDArray[np.float32]
+    intervals: list[Interval] | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -56,39 +60,59 @@ def read_explained(folder: str | Path, batch: int = 512) -> Iterator[Explained]:
     file = Path(folder) / "relevance.parquet"
     if not file.is_file():
         raise UsageError(f"{file} is not there: finish `plrp genomics explain ... --out {folder}` first.")
-    waiting: list[tuple[str, str, npt.NDArray[np.float32]]] = []
-    for name, letters, values in _records(pq.ParquetFile(file)):
-        if waiting and (len(waiting) == batch or len(waiting[0][1]) != len(letters)):
+    waiting: list[Record] = []
+    for record in _records(pq.ParquetFile(file)):
+        if waiting and (len(waiting) == batch or len(waiting[0][1]) != len(record[1])):
             yield _explained(waiting)
             waiting = []
-        waiting.append((name, letters, values))
+        waiting.append(record)
     if waiting:
         yield _explained(waiting)
 
 
-def _explained(rows: Sequence[tuple[str, str, npt.NDArray[np.float32]]]) -> Explained:
-    return Explained([row[0] for row in rows], [row[1] for row in rows], np.stack([row[2] for row in rows]))
+Record: TypeAlias = tuple[str, str, npt.NDArray[np.float32], Interval | None]
 
 
-def _records(file: Any) -> Iterator[tuple[str, str, npt.NDArray[np.float32]]]:
-    """Name, letters and relevance of each sequence: rows of one begin where `position` is 0."""
-    names: list[str] = []
-    bases: list[str] = []
-    pieces: list[npt.NDArray[np.float32]] = []
-    for batch in file.iter_batches(columns=["name", "position", "base", "relevance"], batch_size=1 << 18):
+def _explained(rows: Sequence[Record]) -> Explained:
+    intervals = [row[3] for row in rows if row[3] is not None]
+    return Explained(
+        [row[0] for row in rows],
+        [row[1] for row in rows],
+        np.stack([row[2] for row in rows]),
+        intervals if len(intervals) == len(rows) else None,
+    )
+
+
+def _records(file: Any) -> Iterator[Record]:
+    """Name, letters, relevance and place of each sequence: rows of one begin where `position` is 0."""
+    located = "coordinate" in file.schema_arrow.names
+    columns = ["name", "position", "base", "relevance", *(["chrom", "coordinate"] if located else [])]
+    pieces: list[Any] = []
+
+    def record() -> Record:
+        name, letters = pieces[0][0], "".join(base for piece in pieces for base in piece[1])
+        interval = None
+        if located:
+            first, last = int(pieces[0][4][0]), int(pieces[-1][4][-1])
+            start, end, strand = (first, last + 1, "+") if last >= first else (last, first + 1, "-")
+            interval = Interval(pieces[0][3], start, end, name, strand=strand)
+        return name, letters, np.concatenate([piece[2] for piece in pieces]), interval
+
+    for batch in file.iter_batches(columns=columns, batch_size=1 << 18):
         name, base = (batch.column(k).dictionary_decode().to_pylist() for k in (0, 2))
         position, relevance = (batch.column(k).to_numpy() for k in (1, 3))
+        chrom = batch.column(4).dictionary_decode().to_pylist() if located else []
+        coordinate = batch.column(5).to_numpy() if located else []
         starts = np.flatnonzero(position == 0).tolist()
+        begins = set(starts)
         for a, b in zip([0, *starts], [*starts, len(position)], strict=True):
-            if a in starts and pieces:
-                yield names[0], "".join(bases), np.concatenate(pieces)
-                names, bases, pieces = [], [], []
+            if a in begins and pieces:
+                yield record()
+                pieces = []
             if b > a:
-                names.append(name[a])
-                bases.extend(base[a:b])
-                pieces.append(relevance[a:b])
+                pieces.append((name[a], base[a:b], relevance[a:b], chrom[a] if located else "", coordinate[a:b]))
     if pieces:
-        yield names[0], "".join(bases), np.concatenate(pieces)
+        yield record()
 
 
 def run_settings(folder: str | Path, *, target: Any = None, reverse_target: Any = None) -> dict[str, Any]:
@@ -279,8 +303,9 @@ class MotifSearch:
     """What was found in a run.
 
     `patterns` with their `matches` (none where motifs were not compared); `cut`: the cut-off, None without a null;
-    `agreements`: with known sites, those of pruning first; `seqlets` by batch with the names and letters of their
-    sequences; `sequences` and `believed` count sequences, and seqlets above the cut-off.
+    `agreements`: with known sites, those of pruning first; `seqlets` by batch with the names of their sequences;
+    `hits`: where patterns are, likewise; `sequences` and `believed` count sequences, and seqlets above the cut-off.
+    `intervals` are the places of the sequences on a genome, by name, where known.
     """
 
     patterns: list[Pattern]
@@ -291,6 +316,8 @@ class MotifSearch:
     sequences: int
     found: int
     believed: int
+    hits: list[tuple[Hits, list[str]]] = field(default_factory=list)
+    intervals: dict[str, Interval] = field(default_factory=dict)
 
 
 def find_motifs(
@@ -322,9 +349,11 @@ def find_motifs(
     with progress("finding seqlets", None, show_progress) as step:
         batches: list[tuple[Seqlets, list[str]]] = []
         examples: list[Explained] = []
+        intervals: dict[str, Interval] = {}
         for one in read_explained(folder):
             seqlets = find_seqlets(one.per_base)
             batches.append((seqlets, one.names))
+            intervals.update(zip(one.names, one.intervals or [], strict=False))
             wanted = sample - sum(map(len, examples))
             if wanted > 0:
                 examples.append(Explained(one.names[:wanted], one.letters[:wanted], one.per_base[:wanted]))
@@ -355,9 +384,19 @@ def find_motifs(
                     cut_maps = [(threshold_seqlets(r, share), e.names) for r, e in zip(maps, examples, strict=True)]
                     agreements.append(truth.agreement(f"{name}, cut at {share:g}", cut_maps))
     patterns = _patterns(folder, believed, max_patterns, max_seqlets)
-    matches = match_motifs([pattern.motif for pattern in patterns]) if match and patterns else []
+    hits: list[tuple[Hits, list[str]]] = []
+    with progress("placing patterns", sequences, show_progress) as step:
+        for (seqlets, names), one in zip(believed, read_explained(folder), strict=True):
+            hits.append((find_hits(patterns, seqlets, encode(one.letters), one.per_base), names))
+            step(len(one))
+    matches: list[list[Match]] = []
+    if match:
+        with progress("comparing with known motifs", len(patterns), show_progress) as step:
+            for pattern in patterns:
+                matches += match_motifs([pattern.motif])
+                step(1)
     count = sum(len(seqlets) for seqlets, _ in believed)
-    return MotifSearch(patterns, matches, cut, agreements, believed, sequences, len(scores), count)
+    return MotifSearch(patterns, matches, cut, agreements, believed, sequences, len(scores), count, hits, intervals)
 
 
 def _patterns(

@@ -141,6 +141,63 @@ def find_patterns(
     return found
 
 
+@dataclass(frozen=True)
+class Hits:
+    """Where patterns are, by column: `pattern` (number), `sequence` (row), `start`, `end`, `reverse`, and `cosine`.
+
+    `reverse` is True where the reverse complement of the pattern stands; `cosine` is its similarity to the seqlet.
+    """
+
+    pattern: npt.NDArray[np.int64]
+    sequence: npt.NDArray[np.int64]
+    start: npt.NDArray[np.int64]
+    end: npt.NDArray[np.int64]
+    reverse: npt.NDArray[np.bool_]
+    cosine: npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.pattern)
+
+
+def find_hits(
+    patterns: Sequence[Pattern],
+    seqlets: Seqlets,
+    onehot: OneHot,
+    per_base: npt.ArrayLike,
+    *,
+    width: int = 30,
+    similarity: float = 0.7,
+) -> Hits:
+    """The pattern that each seqlet is an instance of, and where exactly: the one with the highest cosine.
+
+    Compared as in `find_patterns`, at every shift and on both strands, on letters times relevance. Seqlets that are
+    like no pattern (cosine under `similarity`) are left out, and places that reach over the end of a sequence are cut.
+    """
+    values = np.asarray(per_base, np.float64)
+    _, windows = _windows(seqlets, onehot, values, width)
+    begin = _window_starts(seqlets, values, width)
+    best = np.full(len(seqlets), similarity)
+    number = np.full(len(seqlets), -1)
+    start, end = np.zeros((2, len(seqlets)), np.int64)
+    reverse = np.zeros(len(seqlets), bool)
+    for k, pattern in enumerate(patterns):
+        long = min(pattern.relevance.shape[1], width)
+        left = (width - long) // 2
+        seed = np.zeros((4, width))
+        seed[:, left : left + long] = pattern.relevance[:, :long]
+        cosine, shift, strand = _align(seed, windows)
+        better = cosine >= best
+        # column c of the pattern is column c − shift of the window, read from the other end on the other strand
+        forward, backward = begin + left - shift, begin + width - (left + long - shift)
+        first = np.where(strand, backward, forward)
+        best, number = np.where(better, cosine, best), np.where(better, k, number)
+        start, end = np.where(better, first, start), np.where(better, first + long, end)
+        reverse = np.where(better, strand, reverse)
+    hit = number >= 0
+    inside = [place[hit].clip(0, values.shape[1]) for place in (start, end)]
+    return Hits(number[hit], seqlets.sequence[hit], inside[0], inside[1], reverse[hit], best[hit])
+
+
 def _windows(
     seqlets: Seqlets, onehot: OneHot, values: npt.NDArray[np.float64], width: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -149,7 +206,7 @@ def _windows(
     The strongest stretch has a third of `width`: regions can be much longer than a motif.
     """
     length = onehot.shape[2]
-    begin = _strongest_middle(seqlets, values, width // 3) - width // 2
+    begin = _window_starts(seqlets, values, width)
     columns = begin[:, None] + np.arange(width)
     inside = (columns >= 0) & (columns < length)
     clipped = columns.clip(0, length - 1)
@@ -157,6 +214,10 @@ def _windows(
     in_seqlet = inside & (columns >= seqlets.start[:, None]) & (columns < seqlets.end[:, None])
     relevance = values[seqlets.sequence[:, None], clipped] * in_seqlet
     return letters.astype(np.float64), letters * relevance[:, None]
+
+
+def _window_starts(seqlets: Seqlets, values: npt.NDArray[np.float64], width: int) -> npt.NDArray[np.int64]:
+    return _strongest_middle(seqlets, values, width // 3) - width // 2
 
 
 def _strongest_middle(seqlets: Seqlets, values: npt.NDArray[np.float64], core: int) -> npt.NDArray[np.int64]:
@@ -180,10 +241,9 @@ def _align(
     shifts = np.arange(-(width // 3), width // 3 + 1)
     # moving the seed one way is moving all windows the other
     moved = _aligned(np.repeat(seed[None], len(shifts), 0), -shifts, np.zeros(len(shifts), bool))
-    scores = np.empty((2, len(shifts), len(windows)))
-    for strand, view in enumerate((windows, windows[:, ::-1, ::-1])):
-        for k, one in enumerate(moved):
-            scores[strand, k] = np.einsum("cw,ncw->n", one, view)
+    flat_seeds = moved.reshape(len(shifts), -1)
+    views = (windows, windows[:, ::-1, ::-1])
+    scores = np.stack([flat_seeds @ view.reshape(len(windows), -1).T for view in views])
     norms = np.sqrt((windows**2).sum((1, 2))) * np.sqrt((seed**2).sum())
     flat = scores.reshape(-1, len(windows))
     best = flat.argmax(0)

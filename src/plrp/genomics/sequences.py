@@ -73,6 +73,17 @@ class Interval:
     line: int = 0
 
 
+def on_genome(interval: Interval, start: int, end: int, strand: str = ".") -> tuple[str, int, int, str]:
+    """Where positions `start` to `end` of an interval's sequence are on the plus strand; `strand` turns with it.
+
+    >>> on_genome(Interval("chr1", 100, 110, strand="-"), 2, 5, "+")
+    ('chr1', 105, 108, '-')
+    """
+    if interval.strand != "-":
+        return interval.chrom, interval.start + int(start), interval.start + int(end), strand
+    return interval.chrom, interval.end - int(end), interval.end - int(start), {"+": "-", "-": "+"}.get(strand, strand)
+
+
 @dataclass(frozen=True)
 class Sequences:
     """Named DNA sequences in order: what every reader returns and every writer takes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-COMMANDS = ("simulate", "train", "explain", "variants", "compare", "motifs", "logo", "export")
+COMMANDS = ("simulate", "train", "explain", "variants", "compare", "motifs", "browser", "logo", "export")
 
 
 def add_parser(subparsers: Any) -> None:

@@ -21,7 +21,7 @@ def add_parser(commands: Any) -> None:
         description="Finds what surviving stretches (seqlets) of a folder of `plrp genomics explain` have in common.\n"
         "With --model, sequences with shuffled dinucleotides are explained too, and only seqlets that are stronger\n"
         "than theirs are believed. Written into --out: index.html, patterns.meme, patterns.jaspar,\n"
-        "patterns.tsv and seqlets.bed.",
+        "patterns.tsv, seqlets.bed, and hits.bed: where the patterns are.",
         epilog="example:\n"
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.25 --out explained\n"
         "  plrp genomics motifs explained --model cnn.pt --truth sim/motifs.bed --out motifs\n\n" + EXIT_CODES,
@@ -87,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     write_jaspar(out / "patterns.jaspar", [p.motif for p in search.patterns])
     _write_table(out / "patterns.tsv", search)
     _write_seqlets(out / "seqlets.bed", search)
+    _write_hits(out / "hits.bed", search)
     write_page(out / "index.html", render_motifs(search, arguments.folder, arguments.fdr))
     for number, pattern in enumerate(search.patterns):
         best = f": {search.matches[number][0].motif}" if search.matches else ""
@@ -109,13 +110,43 @@ def _write_table(path: Path, search: Any) -> None:
 
 
 def _write_seqlets(path: Path, search: Any) -> None:
-    """Believed seqlets as BED: sequence, start, end, `for` or `against`, strength of 1000, strand, relevance."""
+    """Believed seqlets as BED6+2: `for` or `against`, strength of 1000, relevance, the name of the sequence."""
+    strongest = max((abs(s.score).max(initial=0) for s, _ in search.seqlets), default=0) or 1.0
+    rows = []
+    for seqlets, names in search.seqlets:
+        for row, start, end, score in zip(seqlets.sequence, seqlets.start, seqlets.end, seqlets.score, strict=True):
+            chrom, a, b, strand = _place(search, names[row], start, end, ".")
+            kind, strength = "for" if score > 0 else "against", round(1000 * abs(score) / strongest)
+            rows.append((chrom, a, b, kind, strength, strand, f"{score:.6g}", names[row]))
+    _write_bed(path, rows)
+
+
+def _write_hits(path: Path, search: Any) -> None:
+    """Places of patterns as BED6+2: the best match or the pattern's name, cosine of 1000, pattern, sequence's name."""
+    titles = [
+        search.matches[k][0].motif.name if search.matches else pattern.motif.name
+        for k, pattern in enumerate(search.patterns)
+    ]
+    rows = []
+    for hits, names in search.hits:
+        columns = (hits.pattern, hits.sequence, hits.start, hits.end, hits.reverse, hits.cosine)
+        for number, row, start, end, reverse, cosine in zip(*columns, strict=True):
+            chrom, a, b, strand = _place(search, names[row], start, end, "-" if reverse else "+")
+            pattern = search.patterns[number].motif.name
+            rows.append((chrom, a, b, titles[number], round(1000 * cosine), strand, pattern, names[row]))
+    _write_bed(path, rows)
+
+
+def _place(search: Any, name: str, start: int, end: int, strand: str) -> tuple[str, int, int, str]:
+    """Where a stretch of a sequence is on the genome, where that is known."""
+    from plrp.genomics.sequences import on_genome
+
+    interval = search.intervals.get(name)
+    return (name, int(start), int(end), strand) if interval is None else on_genome(interval, start, end, strand)
+
+
+def _write_bed(path: Path, rows: list[tuple[Any, ...]]) -> None:
     from plrp.genomics.sequences import tab_line
 
-    strongest = max((abs(s.score).max(initial=0) for s, _ in search.seqlets), default=0) or 1.0
-    with path.open("w") as stream:
-        for seqlets, names in search.seqlets:
-            rows = zip(seqlets.sequence, seqlets.start, seqlets.end, seqlets.score, strict=True)
-            for row, start, end, score in rows:
-                kind, strength = "for" if score > 0 else "against", round(1000 * abs(score) / strongest)
-                stream.write(tab_line(names[row], start, end, kind, strength, ".", f"{score:.6g}"))
+    rows.sort(key=lambda row: row[:3])
+    path.write_text("".join(tab_line(*row) for row in rows))
