@@ -1,7 +1,7 @@
 """Renews the copy of igv.js that `plrp genomics browser` puts into its pages: python tools/igv.py [VERSION].
 
-igv.js (MIT) comes from the npm registry, as `npm pack` gives it, which checks its integrity. It is kept compressed, without
-the line that points to its source map, beside its licence.
+igv.js (MIT) comes from the npm registry, as `npm pack` gives it, which checks its integrity. It is kept compressed,
+without the line that points to its source map, beside its licence.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ FRONT = Path(__file__).parents[1] / "src" / "plrp" / "genomics" / "front"
 
 
 def main(version: str) -> None:
+    """Fetch a version, and write its script and licence."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["npm", "pack", "--silent", f"igv@{version}"], cwd=folder, check=True)
         (archive,) = Path(folder).glob("*.tgz")

@@ -48,7 +48,7 @@ def test_the_page_opens_without_a_network_and_zooms_to_letters(
     page.click("#letters")
     page.wait_for_function(f"Math.abs({WIDTH} - 50) < 2")
     found = page.evaluate(
-        "browser.trackViews.find(v => v.track.name.startsWith('PLRP')).track"
+        "browser.trackViews.find(v => (v.track.name || '').startsWith('PLRP')).track"
         f".getFeatures('one', {begin}, {begin + 120}, 0.1)"
     )
     assert found
