@@ -3,19 +3,20 @@
     python benchmarks/truth.py --page docs/truth.md
 
 Every method explains the same predictions; the truth is what the network does when a part of the input is replaced
-(blurred tiles of a photograph, exchanged bases of a sequence). Measured are the agreement with it (signed and absolute
-rank correlation, correlation), sparsity, mass in the mask where there is one, and cost in forward passes. With
-`--finals 8` the best eight settings of each network, the defaults and the peers go on to `--samples` cases and to
-flipping curves (symmetric relevance gain, deletion, insertion).
+(blurred tiles of a photograph, exchanged bases of a sequence, greyed patches of a transformer). Measured are the
+agreement with it (signed and absolute rank correlation, correlation), sparsity, mass in the mask where there is one,
+and cost in forward passes. The best eight settings of each network, the defaults and the peers go on to more cases and
+to flipping curves (symmetric relevance gain, deletion, insertion).
 
-Every measurement is a line of JSON in `--out`: a run that was stopped goes on where it was, and networks may run side
-by side (`--networks resnet50`). `--report` measures nothing and writes the page from what is there.
+Every measurement is a line in `--out`, which is part of the repository: a run that was stopped goes on where it was,
+what is there is not measured again, and networks may run side by side (`--networks resnet50`). `--minutes 5` stops
+after that time; `--report` measures nothing and writes the page from what is there.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import csv
 import math
 import os
 import statistics
@@ -28,20 +29,25 @@ from torch import Tensor, nn
 
 import plrp
 from plrp import metrics
-from truth_methods import PEERS, Method, explained, methods
+from truth_methods import DEFAULTS, PEERS, Method, explained, methods
 from truth_networks import NETWORKS, Case
 from truth_page import by_method, faithfulness, write_page
 
 ROOT = Path(__file__).resolve().parents[1]
-VERSION = 1  # raise it when what a measurement means has changed: older lines are then passed over
-DEFAULTS = ("epsilon-plus-flat | LRP", "epsilon-plus-flat | λ 0.15", "epsilon-plus | LRP", "epsilon-plus | λ 0.15")
+MEASURED = ROOT / "benchmarks" / "measured"
+KEYS = ("case", "part", "method")
+COLUMNS = (
+    *KEYS, "spearman", "spearman_absolute", "pearson", "gini", "zeros", "mass", "far", "lost", "cost", "deletion",
+    "insertion", "gain", "share", "name", "values", "error",
+)  # fmt: skip
 LOST = 0.2  # logits: a far site that moves the score by this much must not be without relevance
 
 
 def seconds(run: Any) -> tuple[float, Any]:
-    begin = time.perf_counter()
+    """Of this process, so that other work on the machine does not count."""
+    begin = time.process_time()
     answer = run()
-    return time.perf_counter() - begin, answer
+    return time.process_time() - begin, answer
 
 
 def screen(case: Case, truth: Tensor, relevance: Tensor) -> dict[str, Any]:
@@ -70,59 +76,84 @@ def flip(model: nn.Module, case: Case, relevance: Tensor) -> dict[str, Any]:
 
 
 class Store:
-    """Lines of JSON, one per network, case, part and method; what is there is not measured again."""
+    """A table, one line per network, case, part and method; what is there is not measured again."""
 
     def __init__(self, folder: Path, network: str) -> None:
-        self.file = folder / f"truth-{network}.jsonl"
-        self.rows = list(records(self.file))
-        self.known = {(r["case"], r["part"], r["method"]) for r in self.rows}
+        self.file = folder / f"truth-{network}.csv"
+        self.rows = records(self.file)
+        self.known = {tuple(row[key] for key in KEYS) for row in self.rows}
 
     def add(self, **row: Any) -> None:
         self.rows.append(row)
-        self.known.add((row["case"], row["part"], row["method"]))
-        with self.file.open("a") as file:
-            file.write(json.dumps({"version": VERSION, **row}) + "\n")
+        self.known.add(tuple(row[key] for key in KEYS))
+        fresh = not self.file.exists()
+        with self.file.open("a", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            if fresh:
+                writer.writeheader()
+            writer.writerow({key: stored(value) for key, value in row.items()})
+
+
+def stored(value: Any) -> Any:
+    """Four digits are enough."""
+    if isinstance(value, list):
+        return " ".join(map(stored, value))
+    return f"{value:.4g}" if isinstance(value, float) else value
 
 
 def records(file: Path) -> list[dict[str, Any]]:
     """Everything measured so far; a line cut off by a crash is left out."""
+    if not file.exists():
+        return []
+    text = file.read_text()
+    if not text.endswith("\n"):
+        text = text[: text.rfind("\n") + 1]
+        file.write_text(text)
     found = []
-    for line in file.read_text().splitlines() if file.exists() else ():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if row.get("version") == VERSION:
-            found.append(row)
+    for line in csv.DictReader(text.splitlines()):
+        row: dict[str, Any] = {k: v for k, v in line.items() if v != ""}
+        row["case"] = int(row["case"])
+        row |= {k: float(v) for k, v in row.items() if k in COLUMNS[3:14] or k == "share"}
+        if "values" in row:
+            row["values"] = [float(v) for v in row["values"].split()]
+        found.append(row)
     return found
+
+
+class OutOfTime(Exception):
+    """The minutes that were given are over."""
 
 
 def measure(name: str, options: argparse.Namespace) -> None:
     """Add what is missing for one network: every method on the first cases, the finalists on more."""
     network = NETWORKS[name]
     store = Store(options.out, name)
-    model, cases = network.load(options.data, options.out / "weights")
-    screened = min(options.screen or network.screened, len(cases))
-    samples = min(options.samples, len(cases)) if options.finals else screened
-    chosen = methods(network.kind)
-    for index in range(samples):
-        if index == screened:
-            chosen = finalists(store.rows, chosen, options.finals)
-        parts = ["screen"]
-        work = [(m, part) for m in chosen for part in parts if (index, part, m.label) not in store.known]
-        run(work, store, model, cases, index, network.kind, options)
+    model, cases = network.load(options.data, options.weights)
+    screened, finals, flipped = (
+        min(given or usual, len(cases))
+        for given, usual in (
+            (options.screen, network.screened),
+            (options.samples, network.finals),
+            (options.samples, network.flipped),
+        )
+    )
+    for index in range(screened):
+        run(methods(network.kind), "screen", store, model, cases, index, network.kind, options)
     if options.finals:
-        chosen = finalists(store.rows, methods(network.kind), options.finals)
-        for index in range(samples):
-            work = [(m, "flip") for m in chosen if (index, "flip", m.label) not in store.known]
-            run(work, store, model, cases, index, network.kind, options)
+        first = [row for row in store.rows if row["case"] < screened]
+        chosen = finalists(first, network.kind, options.finals)
+        for index in range(max(finals, flipped)):
+            for part, count in (("screen", finals), ("flip", flipped)):
+                if index < count:
+                    run(chosen, part, store, model, cases, index, network.kind, options)
 
 
 def run(
-    work: list[tuple[Method, str]], store: Store, model: nn.Module, cases: Any, index: int, kind: str,
+    chosen: list[Method], part: str, store: Store, model: nn.Module, cases: Any, index: int, kind: str,
     options: argparse.Namespace,
 ) -> None:  # fmt: skip
-    """Measure methods on one case."""
+    """Measure those of the chosen methods on one case that are not yet."""
+    work = [method for method in chosen if (index, part, method.label) not in store.known]
     if not work:
         return
     begin = time.perf_counter()
@@ -136,7 +167,9 @@ def run(
     with torch.no_grad():
         model(case.input)
         forward = statistics.median(seconds(lambda: model(case.input))[0] for _ in range(3))
-    for method, part in work:
+    for method in work:
+        if time.monotonic() > options.until:
+            raise OutOfTime
         try:
             spent, relevance = seconds(lambda m=method: explained(trace, model, case, kind, m))
             if not bool(torch.isfinite(relevance).all()):
@@ -145,42 +178,54 @@ def run(
             if part == "screen":
                 row["cost"] = spent / forward + (0 if method.pruning is None else 1)
         except Exception as error:  # a method that cannot run is told, the others go on
-            row = {"error": f"{type(error).__name__}: {error}"[:200]}
+            row = {"error": f"{type(error).__name__}: {error}"[:200].replace("\n", " ")}
         store.add(case=index, part=part, method=method.label, **row)
     print(
-        f"{store.file.stem}, case {index} ({case.name}): {len(work)} in {time.perf_counter() - begin:.0f} s", flush=True
+        f"{store.file.stem}, case {index} ({case.name}), {part}: {len(work)} in {time.perf_counter() - begin:.0f} s",
+        flush=True,
     )
 
 
-def finalists(rows: list[dict[str, Any]], among: list[Method], count: int) -> list[Method]:
-    """The best settings by agreement, the defaults of today, the best pruned one, and the peers."""
+def finalists(rows: list[dict[str, Any]], kind: str, count: int) -> list[Method]:
+    """The best settings by agreement, the best pruned ones, what is to be known in any case, and the peers."""
+    among = methods(kind)
     scores = {label: faithfulness(found) for label, found in by_method(rows, "screen").items()}
     ours = [m for m in among if m.pruning is not None and not math.isnan(scores.get(m.label, math.nan))]
     ours.sort(key=lambda m: -scores[m.label])
     best = ours[:count]
     pruned = [m for m in ours if m.pruning != "LRP"][: count // 2]
-    default = [m for m in among if m.label in DEFAULTS or m.name in PEERS]
+    default = [m for m in among if m.label in DEFAULTS[kind] or m.name in PEERS]
     return list(dict.fromkeys([*best, *pruned, *default]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
-    parser.add_argument("--screen", type=int, default=0, help="cases that every method explains (0: as the table says)")
-    parser.add_argument("--finals", type=int, default=0, help="how many settings go on to the finals (0: no finals)")
-    parser.add_argument("--samples", type=int, default=100, help="cases in the finals (100, or as many as there are)")
+    parser.add_argument("--screen", type=int, default=0, help="cases that every method explains (as the network says)")
+    parser.add_argument("--finals", type=int, default=8, help="how many settings go on to the finals (8; 0: no finals)")
+    parser.add_argument("--samples", type=int, default=0, help="cases in the finals (as the network says, mostly 100)")
     parser.add_argument("--data", type=Path, default=os.environ.get("PLRP_DATA", ROOT.parent / "shared" / "data"))
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "truth")
+    parser.add_argument("--weights", type=Path, default=ROOT / "bench" / "weights", help="for networks trained here")
+    parser.add_argument("--out", type=Path, default=MEASURED)
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="stop after so many minutes; run again to go on"
+    )
     parser.add_argument("--report", action="store_true", help="measure nothing; print what is there")
     parser.add_argument("--page", type=Path, help="the page to write; its picture goes to assets/ beside it")
     options = parser.parse_args()
     options.data = Path(options.data)
-    options.out.mkdir(parents=True, exist_ok=True)
-    if not options.report:
-        for name in options.networks:
+    options.until = time.monotonic() + 60 * options.minutes
+    for folder in (options.out, options.weights):
+        folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)  # cost in processor time; other networks may run beside
+    try:
+        for name in () if options.report else options.networks:
             measure(name, options)
-    text = write_page({name: records(options.out / f"truth-{name}.jsonl") for name in NETWORKS}, options.page)
-    print(text)
+    except OutOfTime:
+        print("The time is over: run again to go on.")
+    text = write_page({name: records(options.out / f"truth-{name}.csv") for name in NETWORKS}, options.page)
+    if options.page is None:
+        print(text)
 
 
 if __name__ == "__main__":

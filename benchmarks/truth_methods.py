@@ -13,9 +13,8 @@ from torch import Tensor, fx, nn
 import plrp
 from plrp.composites import is_any, is_conv
 from plrp.rules import Centred, Epsilon, Flat, Gamma, Rule
-from truth_networks import Case
+from truth_networks import MEAN, STD, Case, VisionTransformer
 
-MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])  # ImageNet's colours
 BOXES = {
     "images": (((0 - MEAN) / STD).reshape(1, 3, 1, 1), ((1 - MEAN) / STD).reshape(1, 3, 1, 1)),
     "sequences": (torch.tensor(0.0), torch.tensor(1.0)),
@@ -28,44 +27,75 @@ def gamma(value: float, *, first: Rule | None = None) -> plrp.Composite:
     return plrp.Composite([(is_conv, rule), (is_any, Epsilon())], first=first, name=f"gamma {value:g}")
 
 
+def named(name: str, **settings: Any) -> Callable[[str], plrp.Composite]:
+    return lambda kind: plrp.composite(name, **settings)
+
+
 def box(kind: str) -> plrp.Composite:
     low, high = BOXES[kind]
-    return plrp.composites.composite("epsilon-gamma-box", low=low, high=high)
+    return plrp.composite("epsilon-gamma-box", low=low, high=high)
 
 
-IMAGES, SEQUENCES = ("images",), ("sequences",)
+IMAGES, SEQUENCES, ATTENTION = ("images",), ("sequences",), ("attention",)
 BOTH = IMAGES + SEQUENCES
-COMPOSITES: dict[str, tuple[tuple[str, ...], Callable[[str], str | plrp.Composite]]] = {
-    "epsilon-plus-flat": (BOTH, lambda kind: "epsilon-plus-flat"),
-    "epsilon-plus": (BOTH, lambda kind: "epsilon-plus"),
-    "epsilon-alpha2-beta1-flat": (IMAGES, lambda kind: "epsilon-alpha2-beta1-flat"),
-    "epsilon-alpha2-beta1": (BOTH, lambda kind: "epsilon-alpha2-beta1"),
+COMPOSITES: dict[str, tuple[tuple[str, ...], Callable[[str], plrp.Composite]]] = {
+    "epsilon-plus-flat": (BOTH, named("epsilon-plus-flat")),
+    "epsilon-plus": (BOTH, named("epsilon-plus")),
+    "epsilon-alpha2-beta1-flat": (BOTH, named("epsilon-alpha2-beta1-flat")),
+    "epsilon-alpha2-beta1": (BOTH, named("epsilon-alpha2-beta1")),
     "epsilon-gamma-box": (BOTH, box),
-    "epsilon": (BOTH, lambda kind: "epsilon"),
+    "epsilon": (BOTH, named("epsilon")),
+    "epsilon-gamma": (BOTH, named("epsilon-gamma")),
+    "gamma 0.1": (SEQUENCES, lambda kind: gamma(0.1)),
     "gamma 0.25": (BOTH, lambda kind: gamma(0.25)),
     "gamma 1": (BOTH, lambda kind: gamma(1.0)),
     "gamma 0.25, flat": (IMAGES, lambda kind: gamma(0.25, first=Flat())),
     "gamma 1, flat": (IMAGES, lambda kind: gamma(1.0, first=Flat())),
-    "epsilon-gamma": (SEQUENCES, lambda kind: "epsilon-gamma"),
     "epsilon, centred": (SEQUENCES, lambda kind: gamma(0.0, first=Centred())),
-    "epsilon-gamma-centred": (SEQUENCES, lambda kind: "epsilon-gamma-centred"),
-    "gamma 0.1, centred": (SEQUENCES, lambda kind: gamma(0.1, first=Centred())),
+    "epsilon-gamma-centred": (SEQUENCES, named("epsilon-gamma-centred")),
     "gamma 0.25, centred": (SEQUENCES, lambda kind: gamma(0.25, first=Centred())),
     "gamma 1, centred": (SEQUENCES, lambda kind: gamma(1.0, first=Centred())),
+    "epsilon-plus-flat, sums γ 1": (IMAGES, named("epsilon-plus-flat", residual_gamma=1.0)),
+    "epsilon, sums γ 1": (BOTH, named("epsilon", residual_gamma=1.0)),
+    "epsilon-gamma, sums γ 1": (SEQUENCES, named("epsilon-gamma", residual_gamma=1.0)),
+    "attnlrp": (ATTENTION, named("attnlrp")),
+    "cp-lrp": (ATTENTION, named("cp-lrp")),
+    "attnlrp, sums γ 0.25": (ATTENTION, named("attnlrp", residual_gamma=0.25)),
+    "attnlrp, sums γ 1": (ATTENTION, named("attnlrp", residual_gamma=1.0)),
+    "cp-lrp, sums γ 0.25": (ATTENTION, named("cp-lrp", residual_gamma=0.25)),
+    "cp-lrp, sums γ 1": (ATTENTION, named("cp-lrp", residual_gamma=1.0)),
+    "attnlrp, γ 0.25": (ATTENTION, named("attnlrp", gamma=0.25)),
+    "cp-lrp, γ 0.25": (ATTENTION, named("cp-lrp", gamma=0.25)),
 }
 """Which composites there are, and the kinds of network each is tried on."""
 ALL_PRUNINGS = {
     "images": ("epsilon-plus-flat",),
-    "sequences": ("epsilon-plus", "epsilon-gamma", "epsilon, centred", "epsilon-gamma-centred", "gamma 0.25, centred"),
+    "sequences": ("epsilon-plus", "epsilon-gamma", "epsilon-gamma-centred"),
+    "attention": ("attnlrp", "cp-lrp"),
 }  # composites that every pruning is tried on; the others only get FEW
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.3, 0.5)
 PRUNINGS: dict[str, plrp.Pruning | None] = {
     "LRP": None,
-    **{f"λ {p}": plrp.Pruning(p) for p in (0.01, 0.02, 0.05, 0.1, 0.15, 0.3, 0.5)},
-    **{f"M {p}": plrp.Pruning(p, redistribution="M") for p in (0.05, 0.15)},
-    **{f"M± {p}": plrp.Pruning(p, redistribution="M-sign") for p in (0.05, 0.15)},
-    "λ gain 1": plrp.Pruning(None, sparsity_gain=1.0),
+    **{f"λ {p}": plrp.Pruning(p, unit="neuron") for p in SHARES},
+    **{f"λ by position {p}": plrp.Pruning(p, unit="position") for p in (0.05, 0.15, 0.3)},
+    **{f"λ by channel {p}": plrp.Pruning(p, unit="channel") for p in (0.05, 0.15, 0.3)},
+    **{f"M {p}": plrp.Pruning(p, redistribution="M", unit="neuron") for p in (0.05, 0.15)},
+    **{f"M± {p}": plrp.Pruning(p, redistribution="M-sign", unit="neuron") for p in (0.05, 0.15)},
+    "λ gain 1": plrp.Pruning(None, sparsity_gain=1.0, unit="neuron"),
 }
 FEW = ("LRP", "λ 0.05")
+DEFAULTS = {
+    "images": ("epsilon-plus-flat | LRP", "epsilon-plus-flat | λ 0.05", "epsilon-plus-flat | λ 0.15"),
+    "sequences": ("epsilon-gamma | LRP", "epsilon-gamma | λ 0.05", "epsilon-plus | LRP", "epsilon-plus | λ 0.15"),
+    "attention": (
+        *(f"{composite} | {pruning}" for composite in ALL_PRUNINGS["attention"] for pruning in (
+            "LRP", "λ 0.05", "λ 0.15", "λ by position 0.05", "λ by position 0.15", "λ by channel 0.05",
+            "λ by channel 0.15",
+        )),
+        "attnlrp, sums γ 1 | LRP", "cp-lrp, sums γ 1 | LRP",
+    ),
+}  # fmt: skip
+"""What goes on to the finals in any case: the defaults of today, the paper's, and what a default is chosen from."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +119,7 @@ def methods(kind: str) -> list[Method]:
         if kind in kinds
         if composite in ALL_PRUNINGS[kind] or pruning in FEW
     ]
-    return [*found, *(Method(peer) for peer in PEERS)]
+    return [*found, *(Method(peer) for peer, (kinds, _) in PEERS.items() if kind in kinds)]
 
 
 # --- peers, through Captum --------------------------------------------------------------------------------------------
@@ -164,18 +194,37 @@ def with_modules(model: nn.Module) -> nn.Module:
     return _WITH_MODULES[id(model)][1]
 
 
-PEERS: dict[str, Callable[[nn.Module, Case], Tensor]] = {
-    "gradient × input": gradient_times_input,
-    "integrated gradients": integrated_gradients,
-    "SmoothGrad × input": smooth_grad,
-    "DeepLIFT": deep_lift,
-    "random": lambda model, case: torch.randn(case.input.shape, generator=torch.Generator().manual_seed(0)),
+def attention_rollout(model: nn.Module, case: Case) -> Tensor:
+    """The product of the blocks' attention, heads averaged, half of it the skip; the class token's row, per patch."""
+    assert isinstance(model, VisionTransformer)
+    tokens = model.tokens(case.input)
+    flow = torch.eye(tokens.shape[1])
+    for block in model.transformer.layers:
+        weights = block.self_attn(tokens, tokens, tokens)[1][0]
+        flow = (weights + torch.eye(len(weights))) / 2 @ flow
+        tokens = block(tokens)
+    side = case.input.shape[-1] // case.tile
+    per_patch = flow[0, 1:].reshape(1, 1, side, side) / case.input[0, :, : case.tile, : case.tile].numel()
+    return nn.functional.interpolate(per_patch, scale_factor=case.tile).expand_as(case.input)
+
+
+EVERYWHERE = BOTH + ATTENTION
+PEERS: dict[str, tuple[tuple[str, ...], Callable[[nn.Module, Case], Tensor]]] = {
+    "gradient × input": (EVERYWHERE, gradient_times_input),
+    "integrated gradients": (EVERYWHERE, integrated_gradients),
+    "SmoothGrad × input": (EVERYWHERE, smooth_grad),
+    "DeepLIFT": (BOTH, deep_lift),  # its hooks do not see inside attention
+    "attention rollout": (ATTENTION, attention_rollout),
+    "random": (
+        EVERYWHERE,
+        lambda model, case: torch.randn(case.input.shape, generator=torch.Generator().manual_seed(0)),
+    ),
 }
 
 
 def explained(trace: plrp.Trace, model: nn.Module, case: Case, kind: str, method: Method) -> Any:
     """The relevance of a case by a method, in the input's shape."""
     if method.pruning is None:
-        return PEERS[method.name](model, case).detach()
+        return PEERS[method.name][1](model, case).detach()
     composite = COMPOSITES[method.name][1](kind)
     return trace.explain(target=case.target, composite=composite, pruning=PRUNINGS[method.pruning]).relevance

@@ -22,6 +22,7 @@ from plrp.metrics.regions import Layout, relevance_of_regions
 from plrp.models.keras import load_keras_weights
 from plrp.vision import ECSSD
 
+MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])  # ImageNet's colours
 TILE = 16  # pixels of an occluded tile's side
 BLUR = 8.0  # pixels of the blur that is written over it
 AROUND, FAR = 50, 10  # bases on each side of a splice site, and of another site within reach
@@ -32,7 +33,8 @@ class Case:
     """One prediction: its input (1, …), the explained score, and where the truth is asked for.
 
     `positions` are the bases that are mutated (None: all), `far` ranges among them that lie at other sites; `mask` is
-    what a map ought to show, where that is known.
+    what a map ought to show, where that is known. `tile` is the side of an image's tiles in pixels, which are blurred,
+    or greyed where `grey` is set (the patches of a transformer are too small to blur).
     """
 
     name: str
@@ -41,6 +43,8 @@ class Case:
     mask: Tensor | None = None
     positions: Sequence[int] | None = None
     far: dict[str, slice] = field(default_factory=dict)
+    tile: int = TILE
+    grey: bool = False
 
     @property
     def one_hot(self) -> bool:
@@ -49,27 +53,32 @@ class Case:
     def truth(self, model: nn.Module) -> Tensor:
         """What the model does, (1, features): occlusion by blurred tiles, or mutagenesis (mean over other letters)."""
         if not self.one_hot:
-            return metrics.occlusion(
-                model, self.input, target=self.target, region=TILE, perturbation="blur", blur_sigma=BLUR, batch_size=14
-            )
+            return metrics.occlusion(model, self.input, target=self.target, batch_size=14, **self.replaced)
         drops = metrics.mutagenesis(model, self.input, target=self.target, positions=self.positions, batch_size=32)
         return drops.sum(1) / (drops.shape[1] - 1)
+
+    @property
+    def replaced(self) -> dict[str, Any]:
+        """What takes the place of a tile, or of a base (N, a quarter of each letter)."""
+        if self.one_hot:
+            return {"region": 1, "perturbation": torch.full((1, 4, 1), 0.25)}
+        if self.grey:
+            return {"region": self.tile, "perturbation": "zeros"}
+        return {"region": self.tile, "perturbation": "blur", "blur_sigma": BLUR}
 
     def features(self, relevance: Tensor) -> Tensor:
         """Relevance of the parts that the truth replaces, (1, features)."""
         if not self.one_hot:
-            return relevance_of_regions(Layout(self.input, TILE, "sum", "partial"), relevance, "sum", 1)
+            return relevance_of_regions(Layout(self.input, self.tile, "sum", "partial"), relevance, "sum", 1)
         per_base = relevance.sum(1)
         return per_base if self.positions is None else per_base[:, list(self.positions)]
 
     def flipping(self, model: nn.Module, relevance: Tensor) -> metrics.FlippingCurve:
-        """Tiles blurred, or bases made N (a quarter of each letter), most and least relevant first; in logits."""
-        how: dict[str, Any] = {"region": TILE, "perturbation": "blur", "blur_sigma": BLUR, "steps": 8}
-        if self.one_hot:
-            how = {"region": 1, "perturbation": torch.full((1, 4, 1), 0.25), "steps": 12, "spacing": "logarithmic"}
+        """Parts replaced, most and least relevant first; in logits."""
+        steps: dict[str, Any] = {"steps": 12, "spacing": "logarithmic"} if self.one_hot else {"steps": 8}
         return metrics.pixel_flipping(
             model, self.input, relevance, target=self.target, order="both", ties="random", normalise=False,
-            batch_size=16, **how,
+            batch_size=16, **self.replaced, **steps,
         )  # fmt: skip
 
 
@@ -78,9 +87,11 @@ class Network:
     """A trained network and its cases; `load(data, cache)` gives both, and may take long the first time."""
 
     title: str
-    kind: Literal["images", "sequences"]
+    kind: Literal["images", "sequences", "attention"]
     load: Callable[[Path, Path], tuple[nn.Module, Sequence[Case]]]
-    screened: int  # cases that every method explains
+    screened: int = 20  # cases that every method explains
+    finals: int = 100  # cases that the best settings explain
+    flipped: int = 100  # those of them with flipping curves
 
 
 class Lazily(Sequence[Case]):
@@ -111,6 +122,47 @@ def photographs(name: str, data: Path, cache: Path) -> tuple[nn.Module, Sequence
         return Case(photos.names[index], image[None], winner, mask[None])
 
     return model, Lazily(len(photos), case)
+
+
+# --- a vision transformer ---------------------------------------------------------------------------------------------
+
+
+class VisionTransformer(nn.Module):
+    """Patches of 4 × 4 pixels of a picture of 32 × 32, a class token, six blocks: (batch, 3, 32, 32) to 10 logits."""
+
+    def __init__(self, width: int = 128, heads: int = 8, blocks: int = 6) -> None:
+        super().__init__()
+        self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, width, 4, 4)})
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.pos_embed = nn.Parameter(torch.zeros(1, 65, width))
+        layer = nn.TransformerEncoderLayer(width, heads, 2 * width, batch_first=True)
+        self.transformer = nn.TransformerEncoder(layer, blocks, enable_nested_tensor=False)
+        self.mlp_head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 10))
+
+    def tokens(self, x: Tensor) -> Tensor:
+        """What the first block reads, (batch, 65, width): the class token, then the patches row by row."""
+        patches = self.patch_embed["proj"](x).flatten(2).transpose(1, 2)
+        return torch.cat([self.cls_token.expand(len(x), -1, -1), patches], 1) + self.pos_embed
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mlp_head(self.transformer(self.tokens(x))[:, 0])
+
+
+def small_pictures(data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]]:
+    """A ViT trained on CIFAR-10, and test images of it, of all classes in turn; the winning class is explained."""
+    model = VisionTransformer().eval()
+    model.load_state_dict(torch.load(data / "weights" / "vit_cifar10.pth", map_location="cpu", weights_only=True))
+    with np.load(data / "cifar10" / "images.npz") as stored:
+        images, labels = torch.from_numpy(stored["images"]), stored["labels"]
+    x = (images.permute(0, 3, 1, 2) / 255 - MEAN.reshape(3, 1, 1)) / STD.reshape(3, 1, 1)
+    rank = np.array(
+        [(labels[:index] == label).sum() for index, label in enumerate(labels)]
+    )  # the how-manieth of its class
+    with torch.no_grad():
+        winners = model(x).argmax(1).tolist()
+    return model, [
+        Case(f"image {i}", x[i : i + 1], winners[i], tile=4, grey=True) for i in np.lexsort((labels, rank)).tolist()
+    ]
 
 
 # --- TAL1 and GATA ----------------------------------------------------------------------------------------------------
@@ -322,7 +374,10 @@ class DeePaCLSTM(nn.Module):
 
 
 def pathogenic_reads(data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]]:
-    """Reads of 250 bases from HBB, 60 bases apart. The package is downloaded (without what it needs) into the cache."""
+    """Reads of 250 bases from HBB, 60 bases apart, every fifth base of which is mutated.
+
+    The package is downloaded (without what it needs) into the cache.
+    """
     file = cache / "nn-img-rapid-cnn.h5"
     if not file.exists():
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(cache), "deepac==0.14.1"]
@@ -335,15 +390,21 @@ def pathogenic_reads(data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]
     load_keras_weights(model, file)
     gene = torch.from_numpy(encode(read_fasta(data / "splice" / "hbb.fa").letters))
     starts: Iterable[int] = range(0, gene.shape[-1] - 250, 60)
-    return model.eval(), [Case(f"read at {s}", gene[:, :, s : s + 250].contiguous(), 0) for s in starts]
+    fifth = range(2, 250, 5)
+    return model.eval(), [
+        Case(f"read at {s}", gene[:, :, s : s + 250].contiguous(), 0, positions=fifth) for s in starts
+    ]
 
 
 NETWORKS: dict[str, Network] = {
-    "resnet50": Network("ResNet-50", "images", partial(photographs, "resnet50"), 8),
-    "vgg16": Network("VGG-16", "images", partial(photographs, "vgg16_gap"), 4),
-    "splice": Network("splice sites (OpenSpliceAI on HBB)", "sequences", splice_sites, 4),
-    "profile": Network("dilated residual profile (TAL1, GATA)", "sequences", motif_profile, 10),
-    "motifs-32": Network("sequence CNN, 32 filters (TAL1, GATA)", "sequences", partial(motif_classes, 32), 12),
-    "motifs-4": Network("sequence CNN, 4 filters (TAL1, GATA)", "sequences", partial(motif_classes, 4), 12),
-    "deepac": Network("DeePaC, rapid CNN", "sequences", pathogenic_reads, 5),
+    "resnet50": Network("ResNet-50", "images", partial(photographs, "resnet50"), 6, 6, 3),
+    "vgg16": Network("VGG-16", "images", partial(photographs, "vgg16_gap"), 2, 2, 1),
+    "splice": Network("splice sites (OpenSpliceAI on HBB)", "sequences", splice_sites),
+    "profile": Network("dilated residual profile (TAL1, GATA)", "sequences", motif_profile),
+    "motifs-32": Network("sequence CNN, 32 filters (TAL1, GATA)", "sequences", partial(motif_classes, 32)),
+    "motifs-4": Network("sequence CNN, 4 filters (TAL1, GATA)", "sequences", partial(motif_classes, 4)),
+    "deepac": Network("DeePaC, rapid CNN", "sequences", pathogenic_reads, 3, 3, 1),
+    "vit": Network("ViT (CIFAR-10)", "attention", small_pictures),
 }
+"""Twenty cases a network are screened and the best settings go on to a hundred, where the machine allows it (or as many
+as there are): photographs and DeePaC cost minutes a case."""
