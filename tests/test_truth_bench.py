@@ -26,7 +26,7 @@ finally:
 
 def row(case: int, method: str, part: str = "screen", **other: float) -> dict[str, object]:
     measured = {"spearman": 0.5, "spearman_absolute": 0.4, "pearson": 0.6, "gini": 0.7, "zeros": 0.1, "cost": 3.0}
-    return {"version": truth.VERSION, "case": case, "part": part, "method": method, **measured, **other}
+    return {"case": case, "part": part, "method": method, **measured, **other}
 
 
 def rows() -> list[dict[str, object]]:
@@ -71,20 +71,64 @@ def test_the_page_gets_its_tables_and_its_picture(tmp_path: Path) -> None:
 
 def test_what_is_stored_is_known_and_a_broken_line_is_not(tmp_path: Path) -> None:
     store = truth.Store(tmp_path, "splice")
-    store.add(case=0, part="screen", method="LRP", pearson=0.5)
+    store.add(case=0, part="truth", method="truth", name="donor, first", values=[0.5, -1.25])
+    store.add(case=0, part="screen", method="LRP", pearson=0.123456)
     with store.file.open("a") as file:
-        file.write('{"version": 1, "case": 1, "par')
+        file.write("1,screen,LR")
     again = truth.Store(tmp_path, "splice")
-    assert again.known == {(0, "screen", "LRP")}
+    assert again.known == {(0, "truth", "truth"), (0, "screen", "LRP")}
+    assert again.rows[0]["values"] == [0.5, -1.25]
+    assert again.rows[1] == {"case": 0, "part": "screen", "method": "LRP", "pearson": 0.1235}
+    again.add(case=1, part="screen", method="LRP", pearson=0.5)
+    assert truth.Store(tmp_path, "splice").known == {*again.known}
 
 
 def test_finalists_are_the_best_the_defaults_and_the_peers() -> None:
     among = truth_methods.methods("sequences")
     best = "gamma 1 | LRP"
     measured = [row(0, m.label, pearson=1.0 if m.label == best else 0.1) for m in among]
-    found = [m.label for m in truth.finalists(measured, among, 1)]
+    found = [m.label for m in truth.finalists(measured, "sequences", 1)]
     assert found[0] == best
-    assert {"epsilon-plus | λ 0.15", *truth_methods.PEERS} <= set(found)
+    assert {"epsilon-plus | λ 0.15", "DeepLIFT", "random"} <= set(found)
+    for kind, labels in truth_methods.DEFAULTS.items():
+        assert set(labels) <= {m.label for m in truth_methods.methods(kind)}
+
+
+def test_every_named_composite_is_in_the_bench() -> None:
+    assert set(plrp.composites.names()) <= set(truth_methods.COMPOSITES)
+
+
+def test_attention_rollout_of_blocks_that_attend_to_nothing_in_particular() -> None:
+    """With the same weight everywhere each block mixes half of the mean in: all patches are alike, and sum to less
+    than 1 by what the class token keeps."""
+    torch.manual_seed(0)
+    model = truth_networks.VisionTransformer(width=8, heads=2, blocks=2).eval()
+    for block in model.transformer.layers:
+        torch.nn.init.zeros_(block.self_attn.in_proj_weight)
+    case = truth_networks.Case("image", torch.randn(1, 3, 32, 32), 0, tile=4, grey=True)
+    found = truth_methods.PEERS["attention rollout"][1](model, case)
+    assert found.shape == case.input.shape
+    even = (torch.full((65, 65), 1 / 65) + torch.eye(65)) / 2
+    assert torch.allclose(case.features(found).float(), (even @ even)[:1, 1:], atol=1e-6)
+
+
+def test_neighbours_stay_or_go_together() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.ReLU(),
+        torch.nn.Flatten(), torch.nn.Linear(4 * 49, 2),
+    ).eval()  # fmt: skip
+    x = torch.randn(2, 3, 7, 7)
+    pruning = truth_lattice.Neighbourhoods(0.4, unit="position", layers={"5": 0.0})
+    plain, pruned = (
+        plrp.explain(net, x, pruning=how, composite="epsilon-plus-flat", layers=True).layers["2"].abs().sum(1) > 0
+        for how in (None, pruning)
+    )
+    assert bool(pruned.any())
+    assert pruned.sum() < plain.sum()
+    for sample, row, column in pruned.nonzero().tolist():
+        block = (sample, slice(row // 2 * 2, row // 2 * 2 + 2), slice(column // 2 * 2, column // 2 * 2 + 2))
+        assert torch.equal(pruned[block], plain[block])
 
 
 def test_the_networks_read_what_their_readme_says() -> None:
@@ -119,7 +163,8 @@ def test_the_lattice_and_the_rule_that_spreads_it() -> None:
     assert dots[32, 64]
     assert dots[36, 60]
     assert not dots[37, 64]
-    assert torch.equal(truth_lattice.lattice(224, (11, 21)), dots.roll((11, 21), (0, 1)))
+    assert torch.equal(truth_lattice.lattice(224, (16, 0))[16:], dots[:-16])
+    assert len(truth_lattice.dots(224)) == 49
     torch.manual_seed(0)
     strided = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 1, stride=2), torch.nn.ReLU(), torch.nn.Flatten())
     with torch.no_grad():
