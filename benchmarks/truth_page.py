@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from plrp.experiments.figures import FAINT, GRID, INK
-from truth_methods import COMPOSITES, PEERS, methods
+from truth_methods import ALL_PRUNINGS, COMPOSITES, PEERS, methods
 from truth_networks import NETWORKS
 
+GREY = "#b4bac2"
 Rows = Sequence[dict[str, Any]]
 BEGIN, END = "<!-- tables of benchmarks/truth.py -->", "<!-- end of the tables -->"
 CORRELATIONS = ("spearman", "spearman_absolute", "pearson")
@@ -40,7 +42,7 @@ def mean(rows: Rows, measure: str) -> float:
         return math.nan
     if measure == "lost":
         return sum(values)
-    return min(values) if measure == "cost" else statistics.fmean(values)  # cost: the case that was least disturbed
+    return statistics.median(values) if measure == "cost" else statistics.fmean(values)
 
 
 def faithfulness(rows: Rows) -> float:
@@ -104,9 +106,11 @@ def tables(measured: Mapping[str, Rows]) -> str:
     for name, network in NETWORKS.items():
         if kept[name]:
             errors = {r["method"]: r["error"] for r in measured[name] if "error" in r}
-            lines += [f"## {network.title}", "", *own_table(kept[name]), ""]
+            lines += [f"## {network.title}", ""]
             finals = of_finalists(measured[name], kept[name])
-            lines += ["On more cases:", "", *own_table(finals), ""] if finals else []
+            if finals:
+                lines += ["The finals:", "", *own_table(finals), "", "Everything, on fewer cases:", ""]
+            lines += [*own_table(kept[name]), ""]
             lines += [f"{shown(method)} did not run: {why}" for method, why in errors.items()] + [""] * bool(errors)
     missing = [network.title for name, network in NETWORKS.items() if not kept[name]]
     lines += [f"Not measured yet: {', '.join(missing)}.", ""] if missing else []
@@ -155,55 +159,64 @@ def shown(label: str) -> str:
     return f"`{name}`, {pruning}" if pruning else name
 
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d3b", "#4a5260")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+FAMILIES = {"λ": "-", "λ by position": "--", "λ by channel": ":", "M": (0, (1, 3)), "M±": "-."}
 
 
 def draw(measured: Mapping[str, Rows], file: Path) -> None:
-    """Faithfulness against sparsity, a panel per network: every composite a curve over p of PLRP-λ, peers as points."""
+    """Faithfulness against sparsity, a panel per network: every composite a curve over p, peers as points.
+
+    Composites that only have LRP and one p are drawn in grey.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.lines import Line2D
 
     kept = {name: fair(measured[name], network.kind) for name, network in NETWORKS.items()}
     names = [name for name in NETWORKS if kept[name]]
     columns = min(3, len(names))
     rows = math.ceil(len(names) / columns)
     figure, axes = plt.subplots(rows, columns, figsize=(4.6 * columns, 3.9 * rows), squeeze=False, layout="constrained")
-    colours: dict[str, str] = {}
-    handles: dict[str, Any] = {}
+    main = list(dict.fromkeys(name for several in ALL_PRUNINGS.values() for name in several))
+    colours = dict(zip(main, COLOURS, strict=True))
+    seen: set[str] = set()
     for axis in axes.flat[len(names) :]:
         axis.set_visible(False)
     for axis, name in zip(axes.flat, names, strict=False):
         found = by_method(kept[name], "screen")
-        for composite in COMPOSITES:
-            curve = [f"{composite} | LRP", *sorted((m for m in found if m.startswith(f"{composite} | λ 0")), key=share)]
-            points = [(mean(found[m], "gini"), faithfulness(found[m])) for m in curve if m in found]
-            if len(points) < 2:
-                continue
-            colour = colours.setdefault(composite, COLOURS[len(colours) % len(COLOURS)])
-            dashed = len(colours) > len(COLOURS) and list(colours).index(composite) >= len(COLOURS)
-            (line,) = axis.plot(*zip(*points, strict=True), "--" if dashed else "-", color=colour, linewidth=1.3)
-            axis.plot(*points[0], "o", color=colour, markersize=5)  # LRP
-            axis.plot(*zip(*points[1:], strict=True), ".", color=colour, markersize=5)
-            handles[composite] = line
+        at = {m: (mean(several, "gini"), faithfulness(several)) for m, several in found.items()}
+        whole = ALL_PRUNINGS[NETWORKS[name].kind]
+        for composite in sorted(COMPOSITES, key=lambda c: c in whole):  # colours above grey
+            for family, style in FAMILIES.items() if composite in whole else [("λ", "-")]:
+                shares = sorted(
+                    (m for m in at if re.fullmatch(rf"{re.escape(composite)} \| {re.escape(family)} [0-9.]+", m)),
+                    key=lambda m: float(m.rpartition(" ")[2]),
+                )
+                points = [at[m] for m in (f"{composite} | LRP", *shares) if m in at]
+                if len(points) < 2:
+                    continue
+                colour = colours[composite] if composite in whole else GREY
+                axis.plot(*zip(*points, strict=True), linestyle=style, color=colour, linewidth=1.2)
+                axis.plot(*points[0], "o", color=colour, markersize=5 if composite in whole else 3.5)  # LRP
+                axis.plot(*zip(*points[1:], strict=True), ".", color=colour, markersize=4)
+                seen |= {composite, family}
         for peer in PEERS:
-            if peer in found and peer != "random":
-                at = mean(found[peer], "gini"), faithfulness(found[peer])
-                axis.plot(*at, "x", color=INK, markersize=5)
-                axis.annotate(peer, at, xytext=(3, 3), textcoords="offset points", fontsize=6.5, color=FAINT)
+            if peer in at and peer != "random":
+                axis.plot(*at[peer], "x", color=INK, markersize=5)
+                axis.annotate(peer, at[peer], xytext=(3, 3), textcoords="offset points", fontsize=6.5, color=INK)
         cases = max(len(rows) for rows in found.values())
         axis.set_title(f"{NETWORKS[name].title}, n = {cases}", fontsize=9, loc="left", color=INK)
         axis.grid(color=GRID, linewidth=0.6)
         axis.tick_params(labelsize=7.5, colors=FAINT)
         axis.set_xlabel("sparsity (Gini index)", fontsize=8, color=FAINT)
         axis.set_ylabel("faithfulness, mean of ρ and r", fontsize=8, color=FAINT)
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=7.5, frameon=False)
+    handles = [Line2D([], [], color=colours[c], marker="o", markersize=5, label=c) for c in main if c in seen]
+    handles += [Line2D([], [], color=GREY, marker="o", markersize=3.5, label="other composites")]
+    handles += [Line2D([], [], color=INK, linestyle=FAMILIES[f], label=f) for f in FAMILIES if f in seen]
+    handles += [Line2D([], [], color=INK, marker="x", linestyle="", label="peers")]
+    figure.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=7.5, frameon=False)
     with plt.rc_context({"svg.hashsalt": "plrp"}):
         figure.savefig(file, metadata={"Date": None})
     plt.close(figure)
-
-
-def share(label: str) -> float:
-    """The p of a label `composite | λ p`."""
-    return float(label.rpartition(" ")[2])

@@ -135,5 +135,35 @@ def test_vectors_have_no_positions_and_are_pruned_by_neuron(rule: str) -> None:
 
 
 def test_an_unknown_unit_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"unit is 'neuron', 'position' or 'channel', got 'token'\."):
+    with pytest.raises(ValueError, match=r"unit is 'auto', 'neuron', 'position' or 'channel', got 'token'\."):
         plrp.Pruning(unit="token")
+
+
+class Attends(nn.Module):
+    """Attention over tokens, or a convolution over them."""
+
+    def __init__(self, attention: bool) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(5, 8), nn.Linear(8, 3)
+        self.mix = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) if attention else nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.mix(self.embed(x)).mean(1))
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_auto_is_tokens_in_models_with_attention_and_neurons_elsewhere(attention: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Attends(attention).eval(), torch.randn(2, 9, 5)
+    unit = "position" if attention else "neuron"
+    trace = plrp.trace(model, x)
+    named = trace.explain(pruning=plrp.Pruning(p=0.3, unit=unit))
+    for found in (
+        plrp.explain(model, x, pruning=plrp.Pruning(p=0.3)),
+        trace.explain(pruning=plrp.Pruning(p=0.3)),
+        next(iter(trace.sweep([plrp.Pruning(p=0.3)]))),
+    ):
+        assert torch.equal(found.relevance, named.relevance)
+        assert ("by position" in str(found)) == attention
+    other = trace.explain(pruning=plrp.Pruning(p=0.3, unit="neuron" if attention else "position"))
+    assert not torch.equal(other.relevance, named.relevance)

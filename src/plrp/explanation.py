@@ -370,6 +370,7 @@ def explain_trace(
     chosen, target = resolve(composite, (value.data for value in trace.inputs), trace), snapshot(target)
     chosen.check(trace)
     check_pruning(pruning)
+    pruning = pruning and pruning.for_trace(trace)
     trace.check_unchanged()
     wanted, condition = wanted_layers(trace, layers), checked(condition, trace, only_through)
     with torch.inference_mode(False), torch.no_grad():
@@ -406,6 +407,7 @@ def sweep_trace(
         check_pruning(pruning)
         if pruning is not None and pruning.layers:
             pruning.plan(trace)  # refuses unknown layers
+    prunings = [pruning and pruning.for_trace(trace) for pruning in prunings]
     if not callable(target):
         start(trace, target, torch.float32)
     if condition is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from .ledger import Booking, Mass, signed_mass
 from .rules import ORPHANED, Branch, FirstPass, quotient
 from .spelling import nearest
+from .tape.recognition import attends
 from .tape.samples import Samples
 from .tape.trace import Trace
 from .tape.values import Op, Value
@@ -38,7 +39,8 @@ class Pruning:
     - `sparsity_gain`: prune an entry only while it buys at least this much sparsity per share of mass; `measure` is the
       sparsity: the share of `"zeros"`, or the `"gini"` index.
     - `unit`: what stays or goes as a whole: single neurons (`"neuron"`), all channels of a place of a map, a base or a
-      token (`"position"`), all places of a channel (`"channel"`).
+      token (`"position"`), all places of a channel (`"channel"`). `"auto"` is tokens in models with attention, where
+      single neurons leave relevance everywhere, and neurons in all others.
     - `layers`: p for single layers, by name.
     """
 
@@ -49,7 +51,7 @@ class Pruning:
     sparsity_gain: float | None = None
     measure: str = "zeros"
     layers: Mapping[str, float] | None = field(default=None, hash=False)
-    unit: str = "neuron"
+    unit: str = "auto"
 
     def __post_init__(self) -> None:
         given = {"p": self.p, "p_negative": self.p_negative}
@@ -63,8 +65,8 @@ class Pruning:
             raise ValueError(f"redistribution is 'lambda', 'M' or 'M-sign', got {self.redistribution!r}.")
         if self.measure not in ("zeros", "gini"):
             raise ValueError(f"measure is 'zeros' or 'gini', got {self.measure!r}.")
-        if self.unit not in ("neuron", "position", "channel"):
-            raise ValueError(f"unit is 'neuron', 'position' or 'channel', got {self.unit!r}.")
+        if self.unit not in ("auto", "neuron", "position", "channel"):
+            raise ValueError(f"unit is 'auto', 'neuron', 'position' or 'channel', got {self.unit!r}.")
         gain = self.sparsity_gain
         if gain is not None and not (isinstance(gain, int | float) and gain > 0 and math.isfinite(gain)):
             raise ValueError(f"sparsity_gain is a number > 0 (1 is a natural choice), got {gain!r}.")
@@ -86,8 +88,17 @@ class Pruning:
     def label(self) -> str:
         """How tables call it: PLRP-λ, PLRP-M or PLRP-M±, and by what unit."""
         name = {"lambda": "PLRP-λ", "M": "PLRP-M", "M-sign": "PLRP-M±"}[self.redistribution]
-        name = name if self.unit == "neuron" else f"{name} by {self.unit}"
+        name = name if self.by_neuron else f"{name} by {self.unit}"
         return name if self.conserve else f"{name} (not conserving)"
+
+    @property
+    def by_neuron(self) -> bool:
+        """Whether single neurons stay or go; `"auto"` has become `"position"` where they do not (`for_trace`)."""
+        return self.unit in ("auto", "neuron")
+
+    def for_trace(self, trace: Trace) -> Pruning:
+        """The same with what `"auto"` means for this model."""
+        return replace(self, unit="position") if self.unit == "auto" and any(map(attends, trace.ops)) else self
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain data."""
@@ -165,7 +176,7 @@ class Site:
         single neurons are pruned.
         """
         samples, axis = self.value.samples, self.channel_axis
-        if unit == "neuron" or axis is None or axis == samples.axis or samples.batch == 0:
+        if unit in ("auto", "neuron") or axis is None or axis == samples.axis or samples.batch == 0:
             return None
         along = torch.Size(size if (n == axis) == (unit == "channel") else 1 for n, size in enumerate(shape))
         numbers = torch.arange(along.numel()).view(along).expand(shape)

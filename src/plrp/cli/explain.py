@@ -69,10 +69,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     how.add_argument(
         "--unit",
-        choices=("neuron", "position", "channel"),
-        default="neuron",
-        help="what is pruned as a whole: single neurons (default), positions of a map with all their channels (tokens "
-        "in a transformer), or channels with all their positions",
+        choices=("auto", "neuron", "position", "channel"),
+        default="auto",
+        help="what is pruned as a whole: single neurons, positions of a map with all their channels (tokens in a "
+        "transformer), or channels with all their positions (default: auto: tokens in models with attention, else "
+        "neurons)",
     )
     how.add_argument(
         "--sparsity-gain",

@@ -67,9 +67,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     how.add_argument(
         "--unit",
-        choices=("neuron", "position", "channel"),
-        default="neuron",
-        help="what is pruned as a whole: neurons, tokens (position), or channels (default: neuron)",
+        choices=("auto", "neuron", "position", "channel"),
+        default="auto",
+        help="what is pruned as a whole: neurons, tokens (position), or channels (default: auto: tokens in models with "
+        "attention)",
     )
     how.add_argument("--composite", default="attnlrp", metavar="NAME", help="attnlrp (default) or cp-lrp")
     out = parser.add_argument_group("output")
@@ -89,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Explains the text, prints it, and saves what was asked for."""
     if arguments.span is not None and (arguments.target or arguments.against or arguments.layers):
         raise UsageError("--span explains its own tokens: leave out --target, --against and --layers.")
-    if arguments.p is None and (arguments.method != "lambda" or arguments.unit != "neuron"):
+    if arguments.p is None and (arguments.method != "lambda" or arguments.unit != "auto"):
         raise UsageError("--method and --unit go with -p.")
     check_composite(arguments.composite)
     from plrp import text

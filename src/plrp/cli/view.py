@@ -44,7 +44,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     where.add_argument("--port", type=_port, default=8765, help="default: 8765; 0: any that is free")
     where.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, which other machines cannot reach")
     parser.set_defaults(run=run, compare=None, sparsity_gain=None, target=None)
-    parser.set_defaults(unit="neuron", colours="red-blue", quiet=False)
+    parser.set_defaults(unit="auto", colours="red-blue", quiet=False)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ from .selection import cut_of, statistics
 def by_neurons(relevance: Relevance, site: Site, pruning: Pruning, arrived: Arrived | None) -> bool:
     """Whether to keep the survivors as single neurons: tensors (samples, channels, *plane) cut by a share of mass."""
     return (
-        pruning.unit == "neuron"
+        pruning.by_neuron
         and pruning.sparsity_gain is None
         and pruning.conserve
         and site.value.samples.leads(site.value.shape)

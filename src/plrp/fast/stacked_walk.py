@@ -32,7 +32,7 @@ from .walk import FastWalk
 
 def stackable(how: Pruning | None) -> bool:
     """Whether a pruning leaves few neurons everywhere, and needs nothing of a layer's first pass afterwards."""
-    if how is None or how.p is None or how.sparsity_gain is not None or how.unit != "neuron":
+    if how is None or how.p is None or how.sparsity_gain is not None or not how.by_neuron:
         return False
     smallest = min(p for p in (how.p, how.p_negative, *(how.layers or {}).values()) if p is not None)
     return how.redistribution == "lambda" and how.conserve and smallest >= limits.STACKED_FROM

@@ -199,6 +199,11 @@ def _keeps_elements(equation: str) -> bool:
 _GATES = ("sigmoid", "hardsigmoid", "softmax", "logsigmoid")
 
 
+def attends(op: Op) -> bool:
+    """Whether an operation adds up values with weights that depend on the input, as attention does."""
+    return op.family is Family.GATE and op.kind not in ("mul", "div")
+
+
 _TRANSPARENT = frozenset(
     """dropout clone contiguous to float double half bfloat16 type type_as detach alias add sub rsub mul div""".split()
 )

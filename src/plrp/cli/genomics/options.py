@@ -54,9 +54,10 @@ def add_rules(parser: argparse.ArgumentParser, p: float = 0.0) -> None:
     )
     parser.add_argument(
         "--unit",
-        choices=["neuron", "position", "channel"],
-        default="neuron",
-        help="what is pruned as a whole: single neurons (default), bases with all their channels, or channels",
+        choices=("auto", "neuron", "position", "channel"),
+        default="auto",
+        help="what is pruned as a whole: single neurons, bases with all their channels (position), or channels "
+        "(default: auto: positions in models with attention, else neurons)",
     )
     parser.add_argument("--sparsity-gain", type=gain, metavar="G", help="least sparsity gain of a pruned neuron")
     parser.add_argument(
@@ -109,7 +110,7 @@ def refuse_rules(given: argparse.Namespace, method: str) -> None:
     options = {
         "-p": given.p,
         "--sparsity-gain": given.sparsity_gain is not None,
-        "--unit": given.unit != "neuron",
+        "--unit": given.unit != "auto",
         "--redistribution": given.redistribution != "lambda",
         "--composite": given.composite != COMPOSITE,
         "--reverse-complement": given.reverse_complement,
