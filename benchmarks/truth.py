@@ -36,10 +36,11 @@ from truth_page import by_method, faithfulness, write_page
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ROOT / "benchmarks" / "measured"
 KEYS = ("case", "part", "method")
-COLUMNS = (
-    *KEYS, "spearman", "spearman_absolute", "pearson", "gini", "zeros", "mass", "far", "lost", "cost", "deletion",
-    "insertion", "gain", "share", "name", "values", "error",
+NUMBERS = (
+    "spearman", "spearman_absolute", "pearson", "gini", "zeros", "mass", "far", "lost", "cost", "deletion", "insertion",
+    "gain", "share", "n",
 )  # fmt: skip
+COLUMNS = (*KEYS, *NUMBERS, "name", "values", "error")
 LOST = 0.2  # logits: a far site that moves the score by this much must not be without relevance
 
 
@@ -113,7 +114,7 @@ def records(file: Path) -> list[dict[str, Any]]:
     for line in csv.DictReader(text.splitlines()):
         row: dict[str, Any] = {k: v for k, v in line.items() if v != ""}
         row["case"] = int(row["case"])
-        row |= {k: float(v) for k, v in row.items() if k in COLUMNS[3:14] or k == "share"}
+        row |= {k: float(v) for k, v in row.items() if k in NUMBERS}
         if "values" in row:
             row["values"] = [float(v) for v in row["values"].split()]
         found.append(row)

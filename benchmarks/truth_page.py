@@ -15,6 +15,7 @@ from truth_networks import NETWORKS
 
 GREY = "#b4bac2"
 Rows = Sequence[dict[str, Any]]
+EARLIER = -1  # the case of rows that are means over n cases, whose measurements were not kept
 BEGIN, END = "<!-- tables of benchmarks/truth.py -->", "<!-- end of the tables -->"
 CORRELATIONS = ("spearman", "spearman_absolute", "pearson")
 COLUMNS = {
@@ -59,6 +60,11 @@ def by_method(rows: Rows, part: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def count(rows: Rows) -> int:
+    """How many cases they are of."""
+    return sum(int(row.get("n", 1)) for row in rows)
+
+
 def write_page(measured: Mapping[str, Rows], page: Path | None) -> str:
     """The tables as Markdown; with a page, also put between its two comments, with the picture beside it."""
     text = tables(measured)
@@ -72,10 +78,17 @@ def write_page(measured: Mapping[str, Rows], page: Path | None) -> str:
 def fair(rows: Rows, kind: str) -> Rows:
     """What the methods of today's tables measured on cases that all of them have: nobody is compared on other cases.
 
-    A method that is still behind most of the others is left out until it has caught up.
+    A method that is still behind most of the others is left out until it has caught up. Means of an earlier run, whose
+    case is EARLIER, stand in as long as they are of more cases.
     """
     today = {method.label for method in methods(kind)}
     rows = [row for row in rows if row["method"] in today and "error" not in row]
+    now = _ready([row for row in rows if row["case"] != EARLIER])
+    earlier = [row for row in rows if row["case"] == EARLIER]
+    return earlier if earlier and earlier[0]["n"] > len({row["case"] for row in now}) else now
+
+
+def _ready(rows: Rows) -> Rows:
     screened = by_method(rows, "screen")
     if not screened:
         return []
@@ -122,7 +135,7 @@ def overview(kept: Mapping[str, Rows], names: Sequence[str]) -> list[str]:
     found = {name: by_method(kept[name], "screen") for name in names}
     shared = [m for m in found[names[0]] if all(m in found[name] for name in names)]
     score = {m: statistics.fmean(faithfulness(found[name][m]) for name in names) for m in shared}
-    titles = [f"{NETWORKS[name].title}, n = {max(map(len, found[name].values()))}" for name in names]
+    titles = [f"{NETWORKS[name].title}, n = {max(map(count, found[name].values()))}" for name in names]
     lines = ["| method | mean | " + " | ".join(titles) + " |", "|---" * (len(names) + 2) + "|"]
     for method in sorted(shared, key=lambda m: -score[m]):
         cells = [f"{mean(found[n][method], 'spearman'):.2f} / {mean(found[n][method], 'pearson'):.2f}" for n in names]
@@ -134,9 +147,11 @@ def own_table(rows: Rows) -> list[str]:
     """Every method of one network, best first."""
     screened, flipped = by_method(rows, "screen"), by_method(rows, "flip")
     both = {m: [*found, *flipped.get(m, [])] for m, found in screened.items()}
-    lines = [f"n = {max(map(len, screened.values()))}", ""]
+    lines = [f"n = {max(map(count, screened.values()))}", ""]
     if flipped:
-        lines[0] += f"; gain, deletion and insertion n = {min(map(len, flipped.values()))}, finalists only"
+        lines[0] += f"; gain, deletion and insertion n = {min(map(count, flipped.values()))}, finalists only"
+    if rows[0]["case"] == EARLIER:
+        lines[0] += "; means of an earlier run, without the methods that have joined since"
     columns = [c for c in COLUMNS if any(c in row for found in both.values() for row in found)]
     lines += ["| method | " + " | ".join(COLUMNS[c] for c in columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for method in sorted(both, key=lambda m: -faithfulness(both[m])):
@@ -206,7 +221,7 @@ def draw(measured: Mapping[str, Rows], file: Path) -> None:
             if peer in at and peer != "random":
                 axis.plot(*at[peer], "x", color=INK, markersize=5)
                 axis.annotate(peer, at[peer], xytext=(3, 3), textcoords="offset points", fontsize=6.5, color=INK)
-        cases = max(len(rows) for rows in found.values())
+        cases = max(map(count, found.values()))
         axis.set_title(f"{NETWORKS[name].title}, n = {cases}", fontsize=9, loc="left", color=INK)
         axis.grid(color=GRID, linewidth=0.6)
         axis.tick_params(labelsize=7.5, colors=FAINT)
