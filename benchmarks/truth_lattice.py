@@ -134,11 +134,11 @@ METHODS: dict[str, Explain] = {
 
 
 def small_resnet(data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]]:
-    """torchvision's ResNet-18, trained on 250 of the CIFAR-10 images enlarged to 128 pixels; 50 others are cases."""
+    """torchvision's ResNet-18, trained on 250 of the CIFAR-10 images enlarged to 96 pixels; 50 others are cases."""
     with np.load(data / "cifar10" / "images.npz") as stored:
         images, labels = torch.from_numpy(stored["images"]), torch.from_numpy(stored["labels"]).long()
     x = (images.permute(0, 3, 1, 2) / 255 - MEAN.reshape(3, 1, 1)) / STD.reshape(3, 1, 1)
-    x = nn.functional.interpolate(x, size=128, mode="bilinear")
+    x = nn.functional.interpolate(x, size=96, mode="bilinear")
     held = torch.arange(len(x)) % 6 == 0
     torch.manual_seed(0)
     model = torchvision.models.resnet18(num_classes=10)
@@ -146,7 +146,7 @@ def small_resnet(data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]]:
     def fit() -> None:
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         seen, wanted = x[~held], labels[~held]
-        for epoch in range(8):
+        for epoch in range(5):
             for rows in torch.randperm(len(seen)).split(25):
                 flipped = seen[rows].flip(3) if torch.rand(()) < 0.5 else seen[rows]
                 optimizer.zero_grad(set_to_none=True)
@@ -176,11 +176,10 @@ def untrained(name: str, data: Path, cache: Path) -> tuple[nn.Module, Sequence[C
 
 
 STRIDED: dict[str, Network] = {
-    "resnet50": NETWORKS["resnet50"],
-    "vgg16": NETWORKS["vgg16"],
-    "resnet18": Network("ResNet-18 (trained here)", "images", small_resnet, 12, 12, 12),
-    "resnet34": Network("ResNet-34, untrained", "images", partial(untrained, "resnet34"), 2, 2, 0),
-    "mobilenet_v2": Network("MobileNetV2, untrained", "images", partial(untrained, "mobilenet_v2"), 2, 2, 0),
+    "resnet50": Network("ResNet-50", "images", NETWORKS["resnet50"].load, 4, 4, 2),
+    "vgg16": Network("VGG-16", "images", NETWORKS["vgg16"].load, 1, 1, 0),
+    "resnet18": Network("ResNet-18 (trained here)", "images", small_resnet, 8, 8, 8),
+    "regnet": Network("RegNetX-400MF, untrained", "images", partial(untrained, "regnet_x_400mf"), 4, 4, 0),
 }
 """Real weights, and the way relevance takes in others. A network more is a line."""
 
