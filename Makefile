@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all sanitize docs bench clean
+.PHONY: help demo test test-all sanitize docs bench truth clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,11 @@ docs: ## the documentation as a website in ./site
 bench: ## plrp beside its peers, and whether the goals are met: one table (QUICK=1: a short version)
 	@$(PYTHON) tools/setup.py bench
 	$(BIN)/python benchmarks/run.py $(if $(QUICK),--quick)
+
+truth: ## which explanation tells the truth: measures what is missing in benchmarks/measured, writes docs/truth.md (hours)
+	@$(PYTHON) tools/setup.py bench
+	$(BIN)/python benchmarks/truth.py --page docs/truth.md
+	$(BIN)/python benchmarks/truth_lattice.py --page docs/truth.md
 
 clean: ## remove what the targets above made, but for .venv
 	rm -rf demo bench site build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
