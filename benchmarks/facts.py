@@ -98,7 +98,7 @@ def methods() -> dict[str, Callable[..., Any]]:
     found: dict[str, Callable[..., Any]] = {}
     prunings = {
         "LRP": None,
-        "p = 0.1 by neuron": plrp.Pruning(p=0.1),
+        "p = 0.1 by neuron": plrp.Pruning(p=0.1, unit="neuron"),
         "p = 0.1 by token": plrp.Pruning(p=0.1, unit="position"),
     }
     for composite in ("attnlrp", "cp-lrp"):
