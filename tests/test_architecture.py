@@ -30,6 +30,7 @@ CHOOSES_THE_WALK = "engine.py"  # the one file that may import plrp.fast
 # Methods that reach upward, each within a function and through the table of contents: `import plrp; plrp.explain`.
 UPWARD = {("tape/trace.py", f"Trace.{method}") for method in ("explain", "sweep", "rows")}
 UPWARD |= {("explanation.py", "Explanation._page"), ("text/explained.py", "_Coloured.save")}
+UPWARD |= {("explanation.py", "Explanation.circuit"), ("circuits.py", "Circuit.plot")}
 NEVER = {"zennit", "captum", "quantus", "lxt"}  # oracles and peers: tests and benchmarks only
 IMPORTS_FAST = re.compile(r"^(from|import) plrp\.fast\b|^from plrp import .*\bfast\b", re.MULTILINE)
 WITHOUT_FAST = [f"tests/test_{name}.py" for name in ("gain_oracle", "ledger", "trace")]

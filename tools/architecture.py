@@ -37,7 +37,7 @@ STOREYS: tuple[tuple[str, ...], ...] = (
     ("engine",),
     ("pieces", "health", "conditions"),
     ("explanation",),
-    ("circuits", "choosing"),
+    ("ablation", "circuits", "choosing"),
     ("metrics", "models", "interop"),
     ("runs",),
     ("vision", "genomics", "text"),

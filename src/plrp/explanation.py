@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,9 @@ from .tape.values import replaced, tensors_in, version
 from .tape.verification import record_verified, verify
 from .targets import snapshot, start
 from .walk import Walk
+
+if TYPE_CHECKING:
+    import plrp
 
 CHANGED = "The model or its input has changed since this explanation was made; explain again."
 
@@ -181,6 +184,28 @@ class Explanation:
         if isinstance(options.get("sample", 0), int):
             return plrp.view.Page(plrp.view.explanation_bundle(self, **options))
         return plrp.view.Page(plrp.view.explanation_bundles(self, list(options.pop("sample")), **options))
+
+    def circuit(
+        self,
+        model: Callable[..., Any] | None = None,
+        inputs: Tensor | Sequence[Tensor] | None = None,
+        *,
+        sample: int = 0,
+        **options: Any,
+    ) -> plrp.circuits.Circuit:
+        """The survivors of one sample as a sub-network: neurons, edges, and what they keep of the prediction alone.
+
+        - `model`, `inputs`: those that were explained, where this explanation was loaded from disk;
+        - `positive=True`: only the survivors that speak for the score;
+        - `ablate`: what the other neurons of the pruned tensors are set to: `"zero"`, their `"mean"` over `data`, or what
+          they said for some of it (`"resample"`);
+        - `data`: inputs like the explained ones, for these two; at most `batch_size` of them run at once;
+        - `draws`: samples that stand in, and random circuits, over which figures are means; `seed` draws them;
+        - `classes`: the axis of the classes, where the output is not (batch, classes).
+        """
+        import plrp
+
+        return plrp.circuits.circuit_of(self, model, inputs, sample, **options)
 
     @property
     def _inputs(self) -> tuple[Tensor, ...]:

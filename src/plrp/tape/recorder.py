@@ -46,7 +46,7 @@ class Recorder(TorchFunctionMode):
         self._names: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         self._living: dict[int, weakref.ref[Tensor]] = {}  # tensors that may share their memory with others
         self._calls: dict[str, int] = {}
-        self._model = model
+        self.model = model
         self._keep: list[Any] = []
         self._declared: dict[int, weakref.ref[Tensor]] = {}  # constants because a user's rule says so
         self._numbers_declared = False  # whether such a constant was taken out as a Python number
@@ -82,9 +82,9 @@ class Recorder(TorchFunctionMode):
     @cached_property
     def _storages_of_model(self) -> set[int]:
         """The storages of the model, which nothing may write into."""
-        if not isinstance(self._model, nn.Module):
+        if not isinstance(self.model, nn.Module):
             return set()
-        return {_storage(tensor) for tensor in (*self._model.parameters(), *self._model.buffers())}
+        return {_storage(tensor) for tensor in (*self.model.parameters(), *self.model.buffers())}
 
     def value_of(self, tensor: Any) -> Value | None:
         """The value that a tensor of the forward pass holds now, if it depends on the input."""
@@ -443,9 +443,9 @@ class Recorder(TorchFunctionMode):
 
     def path_of(self, module: nn.Module) -> str:
         """Where in the model a module is."""
-        if not isinstance(self._model, nn.Module):
+        if not isinstance(self.model, nn.Module):
             return ""
-        return next((name for name, one in self._model.named_modules() if one is module), "")
+        return next((name for name, one in self.model.named_modules() if one is module), "")
 
 
 class ModuleCalls:
@@ -467,7 +467,7 @@ class ModuleCalls:
         recorder = self._recorder()
         assert recorder is not None
         self._thread, self.inside = threading.get_ident(), None
-        model = recorder._model
+        model = recorder.model
         scripted = isinstance(model, nn.Module) and any(
             isinstance(module, torch.jit.ScriptModule) for module in model.modules()
         )

@@ -18,6 +18,7 @@ from plrp.tables import render_html, render_table
 from .maps import Convolution, Dense
 from .norms import batch_norm_affines
 from .operations import Family
+from .own_rules import alone
 from .recognition import foldable
 from .recorder import Recorder
 from .refusals import check_finite, check_inputs, check_model, check_output, explain_misfit, not_real
@@ -111,6 +112,19 @@ class Trace:
     def value_of(self, tensor: Tensor) -> Value | None:
         """The value that a live tensor of the forward pass holds."""
         return self._recorder.value_of(tensor)
+
+    def with_inputs(self, inputs: Tensor | Sequence[Tensor]) -> Trace:
+        """The same model recorded on other inputs, with the same rules of the user's own."""
+        with alone(self._recorder.own.given):
+            return record(self._recorder.model, inputs, samples=self.samples)
+
+    def of_sample(self, sample: int) -> Trace:
+        """The pass of one of the samples alone."""
+        self.check_unchanged()
+        if self.batch == 1:
+            return self
+        given = [value.data[sample : sample + 1] for value in self.inputs]
+        return self.with_inputs(given[0] if self.single else given)
 
     def explain(
         self,

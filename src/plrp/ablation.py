@@ -1,0 +1,261 @@
+"""The pruned tensors of a pass with some of their neurons ablated: what is left of score, probability and decision?
+
+The tape is replayed: a neuron outside of the masks is replaced for all that read it, those inside are recomputed from
+what is left below them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .pieces import pieces
+from .progress import progress
+from .pruning import Pruning, Site
+from .tape.refusals import check_inputs
+from .tape.replay import replay
+from .tape.trace import Trace
+from .tape.values import Value
+from .targets import Start
+
+ABLATIONS = ("zero", "mean", "resample")
+
+
+class Outcome(NamedTuple):
+    """What a network says, whole or in part; each is (batch,).
+
+    `decision` is 1 where its winner is that of the whole network. NaN where the output has no such thing: a probability
+    and a winner need classes.
+    """
+
+    score: Tensor
+    probability: Tensor
+    decision: Tensor
+
+
+class Ablation:
+    """A recorded pass whose pruned tensors, `sites`, may be ablated neuron by neuron.
+
+    `classes`: the axis of the classes in an output with more axes than (batch, classes). `fills`: what ablated neurons
+    are set to, by the site's name, (draws, neurons of a sample); None is zero. Masks, activations and ranks of a site
+    are (batch, neurons of a sample), as its `Samples.rows` has them.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        start: Start,
+        sites: Sequence[Site],
+        *,
+        classes: int | None = None,
+        fills: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.trace, self.start, self.sites, self.fills = trace, start, list(sites), fills
+        self.reading = _Reading(trace, start, classes)
+        self.draws = 1 if fills is None else min((len(fill) for fill in fills.values()), default=1)
+
+    def activations(self) -> list[Tensor]:
+        """What the neurons of each site say in the recorded pass."""
+        return [site.value.samples.rows(site.value.data) for site in self.sites]
+
+    def gradients(self) -> list[Tensor]:
+        """The gradient of the score with respect to each neuron of each site."""
+        with torch.inference_mode(False), torch.enable_grad():
+            leaves = [torch.zeros_like(site.value.data).requires_grad_() for site in self.sites]
+            changes = {id(site.value): leaf.add for site, leaf in zip(self.sites, leaves, strict=True)}
+            score = self.reading.of(replay(self.start.ops, self.reading.values, changes)).score.sum()
+            found = torch.autograd.grad(score, leaves, allow_unused=True)
+        rows = []
+        for site, leaf, gradient in zip(self.sites, leaves, found, strict=True):
+            rows.append(site.value.samples.rows(torch.zeros_like(leaf) if gradient is None else gradient).detach())
+        return rows
+
+    def outcome(self, masks: Sequence[Tensor], draw: int = 0) -> Outcome:
+        """What the network says with all but the neurons of `masks` ablated, by one of the fills where there are any."""
+        changes = {}
+        for site, mask in zip(self.sites, masks, strict=True):
+            fill = None if self.fills is None else self.fills[site.name][draw : draw + 1]
+            changes[id(site.value)] = keeping(site.value, mask, fill)
+        with torch.inference_mode(False), torch.no_grad():
+            return self.reading.of(replay(self.start.ops, self.reading.values, changes))
+
+    def whole(self) -> Outcome:
+        """What the network says with nothing ablated."""
+        return self.reading.of([value.data for value in self.reading.values])
+
+    def nothing(self, draw: int = 0) -> Outcome:
+        """What the network says with every neuron of the pruned tensors ablated."""
+        return self.outcome([torch.zeros_like(rows, dtype=torch.bool) for rows in self.activations()], draw)
+
+
+def keeping(value: Value, mask: Tensor, fill: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """The change of a value that leaves the neurons of `mask` alone and sets the others to `fill`, or to zero.
+
+    Both are (batch, neurons of a sample) or (1, neurons of a sample).
+    """
+    samples, shape = value.samples, value.shape
+    neurons = samples.rows(torch.zeros(shape, dtype=torch.bool)).shape
+    stays = samples.unrows(mask.expand(neurons), shape)
+
+    def change(tensor: Tensor) -> Tensor:
+        if fill is None:
+            return torch.where(stays, tensor, torch.zeros((), dtype=tensor.dtype, device=tensor.device))
+        return torch.where(stays, tensor, samples.unrows(fill.to(tensor).expand(neurons), shape))
+
+    return change
+
+
+def strongest(ranks: Tensor, counts: Tensor) -> Tensor:
+    """The mask of the `counts` (batch,) entries of each row with the highest ranks > 0, ties in any order."""
+    mask = torch.zeros(ranks.shape, dtype=torch.bool, device=ranks.device)
+    for row, count, chosen in zip(ranks, counts.tolist(), mask, strict=True):
+        if ranks.is_cpu:
+            values = row.numpy()
+            order = np.argpartition(values, len(values) - count)[len(values) - count :] if count < len(values) else ...
+            chosen.numpy()[order] = True
+        else:
+            chosen[row.topk(min(count, len(row))).indices] = True
+    return mask & (ranks > 0)
+
+
+def pruned_sites(trace: Trace, pruning: Pruning, reached: Mapping[str, Any]) -> list[Site]:
+    """The pruned tensors that relevance has `reached`, by the names of the layers that read them; input first."""
+    return [
+        site for site in pruning.plan(trace).values() if site.cuts and any(op.name in reached for op in site.readers)
+    ]
+
+
+def fills_from(
+    trace: Trace, sites: Sequence[Site], ablate: str, data: Any, draws: int, seed: int, batch_size: int
+) -> dict[str, Tensor] | None:
+    """What ablated neurons are set to, by site: None for zero; their mean over the data (1, neurons); or what they said
+    for `draws` of its samples (draws, neurons).
+    """
+    if ablate not in ABLATIONS:
+        raise ValueError(f"ablate is 'zero', 'mean' or 'resample', got {ablate!r}.")
+    if ablate == "zero":
+        if data is not None:
+            raise ValueError("data is what 'mean' and 'resample' are taken from: say ablate='mean', or leave it out.")
+        return None
+    if data is None:
+        raise ValueError(f"ablate='{ablate}' takes what stands in from other inputs: give some as data=.")
+    if trace.samples is None:
+        raise ValueError(f"ablate='{ablate}' needs a batch axis, which this model does not have: take 'zero'.")
+    number = check_inputs(data)[0].shape[0]
+    if not number:
+        raise ValueError("data holds no sample.")
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randint(number, (draws,), generator=generator) if ablate == "resample" else None
+    if chosen is not None:
+        data = data[chosen] if isinstance(data, Tensor) else [x[chosen] for x in data]
+        number = draws
+    names = [site.name for site in sites]
+    sizes = {site.name: site.value.samples.rows(site.value.data).shape[1] for site in sites}
+    found: dict[str, list[Tensor]] = {name: [] for name in names}
+    for part in _passes(trace, data, batch_size, "running the data"):
+        for site in planned(part, sizes):
+            rows = site.value.samples.rows(site.value.data)
+            found[site.name].append(rows if chosen is not None else rows.sum(0, keepdim=True, dtype=torch.float64))
+    if chosen is not None:
+        return {name: torch.cat(rows) for name, rows in found.items()}
+    return {name: torch.cat(rows).sum(0, keepdim=True) / number for name, rows in found.items()}
+
+
+def planned(trace: Trace, sizes: Mapping[str, int]) -> list[Site]:
+    """The sites of another pass of the same model, those named in `sizes`, with as many neurons each."""
+    sites = {site.name: site for site in Pruning().plan(trace).values()}
+    for name, size in sizes.items():
+        if name not in sites:
+            raise ValueError(f"The model takes another way for these inputs: it does not reach layer '{name}'.")
+        value = sites[name].value
+        rows = value.samples.rows(value.data)
+        if rows.shape[1] != size:
+            raise ValueError(
+                f"A circuit is made of single neurons: '{name}' reads {size} of them for the explained input and "
+                f"{rows.shape[1]} for these; give inputs of the same size."
+            )
+    return [sites[name] for name in sizes]
+
+
+def _passes(trace: Trace, inputs: Any, batch_size: int, label: str) -> Iterator[Trace]:
+    """The model of a trace recorded on other inputs, some at a time."""
+    parts = pieces(inputs, None, batch_size)
+    with progress(label, len(parts), None if len(parts) > 1 else False, transient=True) as step:
+        for given, _ in parts:
+            yield trace.with_inputs(given)
+            step(1)
+
+
+class _Reading:
+    """Score, probability and winner of an output: which values they are read from, and how."""
+
+    def __init__(self, trace: Trace, start: Start, classes: int | None) -> None:
+        self.trace, self.start = trace, start
+        output = trace.value_of(trace.output) if isinstance(trace.output, Tensor) else None
+        self.values = [start.value] if output is None or output is start.value else [start.value, output]
+        self.pick = None if output is None else _picker(output.shape, start.target, classes, trace.samples is None)
+        logits = None if self.pick is None else self.pick(self.values[-1].data)
+        self.single = trace.head in ("sigmoid", "logsigmoid") or (logits is not None and logits.shape[1] == 1)
+        self.winner = None if logits is None else logits.argmax(1)
+        self.number: Tensor | None = None  # the class that is explained, (batch,)
+        if logits is not None and not self.single:
+            found = logits == self.score([value.data for value in self.values])[:, None]
+            if bool((found.sum(1) == 1).all()):
+                self.number = found.long().argmax(1)
+
+    def score(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The explained score, (batch,)."""
+        target, tensor, batch = self.start.target, tensors[0], self.trace.batch
+        if isinstance(target, Tensor) and tensor.dim() > 1:
+            tensor = tensor.gather(1, target[:, None].to(tensor.device))
+        elif isinstance(target, tuple):
+            tensor = tensor[target] if self.trace.samples is None else tensor[(slice(None), *target)]
+        return tensor.reshape(batch)
+
+    def of(self, tensors: Sequence[Tensor]) -> Outcome:
+        """What the network says where its `values` are these tensors."""
+        score = self.score(tensors)
+        unknown = torch.full_like(score, torch.nan)
+        if self.single:
+            before = self.start.score.to(score) > 0
+            return Outcome(score, score.sigmoid(), ((score > 0) == before).to(score))
+        if self.pick is None or self.winner is None:
+            return Outcome(score, unknown, unknown)
+        logits = self.pick(tensors[-1])
+        same = (logits.argmax(1) == self.winner).to(score)
+        if self.number is None:
+            return Outcome(score, unknown, same)
+        return Outcome(score, logits.softmax(1).gather(1, self.number[:, None])[:, 0], same)
+
+
+def _picker(shape: torch.Size, target: Any, classes: int | None, whole: bool) -> Callable[[Tensor], Tensor] | None:
+    """How to read the scores of the competing classes (batch, classes) off an output; None where that is not known."""
+    axes = list(shape if whole else shape[1:])  # those of a sample
+    if classes is not None:
+        dims = len(shape)
+        if not -dims <= classes < dims or (not whole and classes % dims == 0):
+            raise ValueError(f"classes={classes} is no axis of classes in an output of shape {tuple(shape)}.")
+        axis = classes % dims - (not whole)
+    else:
+        wide = [n for n, size in enumerate(axes) if size > 1]
+        if len(wide) > 1:
+            return None
+        axis = wide[0] if wide else len(axes) - 1
+    if axis < 0:  # one score per sample
+        return lambda output: output.reshape(-1, 1)
+    if isinstance(target, tuple):
+        place = tuple(i for n, i in enumerate(target) if n != axis)
+    elif all(size == 1 for n, size in enumerate(axes) if n != axis):
+        place = (0,) * (len(axes) - 1)
+    else:
+        return None
+
+    def pick(output: Tensor) -> Tensor:
+        output = output[None] if whole else output
+        return output.movedim(axis + 1, -1)[(slice(None), *place)]
+
+    return pick

@@ -1,0 +1,470 @@
+"""Circuits: what survives a pruned explanation, as a sub-network of this one prediction, and whether it is enough.
+
+A sparse explanation names few neurons. `explanation.circuit()` holds them, the relevance that they hand to one another,
+and the test: with every other neuron of the pruned tensors ablated, how much of score, probability and decision is left?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .ablation import Ablation, Outcome, fills_from, keeping, planned, pruned_sites, strongest
+from .explanation import Explanation, Survivors, explain_trace
+from .held import HeldWalk, RecordingWalk
+from .pieces import joined_structure, pieces
+from .progress import progress
+from .pruning import Site
+from .spelling import nearest
+from .tables import render_html, render_table
+from .tape.replay import replayed
+from .tape.trace import Trace, record
+from .tape.values import Value, tensors_in
+from .targets import start
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SCORE = "score"  # the layer of the node at which relevance starts
+DRAWS = 5  # random circuits, or samples that stand in, over which a figure is a mean
+
+
+class Neuron(NamedTuple):
+    """A neuron of a pruned tensor: the names of the layers that read it, and its place in the tensor, without batch."""
+
+    layer: str
+    index: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.layer}[{', '.join(map(str, self.index))}]" if self.index else self.layer
+
+
+class Edge(NamedTuple):
+    """The relevance that one neuron hands to another, below it."""
+
+    upper: Neuron
+    lower: Neuron
+    relevance: float
+
+
+class Kept(NamedTuple):
+    """What is left of a prediction, and as a share: (f − f(all ablated)) / (f(model) − f(all ablated)).
+
+    More than 1 is more than the model said. `decision` is the share of draws with the model's winner; NaN where the
+    output has no classes.
+    """
+
+    score: float
+    probability: float
+    decision: float
+    of_score: float
+    of_probability: float
+
+
+class Circuit:
+    """The neurons of one prediction that survived pruning.
+
+    - `neurons`: by pruned tensor (named by the layers that read it), with their relevance, strongest first;
+    - `sizes`: how many neurons each of these tensors has, and `active`: how many of them are not zero;
+    - `kept`: what they keep of the prediction on their own, beside other choices of as many neurons per tensor;
+    - `edges()`: the relevance they hand to one another; `plot()`, `to_networkx()` and `to_dot()` show it;
+    - `run(inputs)`: the model with everything else ablated.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        explanation: Explanation,
+        *,
+        positive: bool = False,
+        ablate: str = "zero",
+        data: Any = None,
+        draws: int = DRAWS,
+        classes: int | None = None,
+        seed: int = 0,
+        batch_size: int = 16,
+    ) -> None:
+        """`trace` is of one sample; `explanation` of it holds all its layers. Users call `Explanation.circuit`."""
+        assert explanation.pruning is not None
+        self.composite, self.pruning, self.target = explanation.composite, explanation.pruning, explanation.target
+        self.score, self.positive, self.ablate, self.draws = float(explanation.score[0]), positive, ablate, draws
+        self._trace, self._seed, self._batch_size = trace, seed, batch_size
+        sites = pruned_sites(trace, self.pruning, explanation.layers)
+        self.layers = [site.name for site in sites]
+        self._masks: dict[str, Tensor] = {}  # (1, neurons of the tensor)
+        self.neurons: dict[str, Survivors] = {}
+        for site in sites:
+            relevance = _relevance(explanation, site)
+            relevance = relevance.clamp(min=0) if positive else relevance
+            self._masks[site.name] = relevance != 0
+            self.neurons[site.name] = _survivors(relevance[0], _own_shape(site.value))
+        fills = fills_from(trace, sites, ablate, data, draws, seed, batch_size)
+        begin = start(trace, self.target, explanation.score.dtype)
+        self._ablation = Ablation(trace, begin, sites, classes=classes, fills=fills)
+        self.sizes = {site.name: mask.shape[1] for site, mask in zip(sites, self._masks.values(), strict=True)}
+        activations = self._ablation.activations()
+        self.active = {name: int(rows.count_nonzero()) for name, rows in zip(self.layers, activations, strict=True)}
+
+    # --- the test -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def kept(self) -> dict[str, Kept]:
+        """What is left of the prediction: of the model, of this circuit, of others of as many neurons per tensor
+        (LRP's without pruning, by |gradient × activation|, by |activation|, at random), and with everything ablated.
+
+        A circuit of positive survivors is compared with the most positive by LRP and by gradient × activation.
+        """
+        ablation, masks = self._ablation, list(self._masks.values())
+        counts = [mask.sum(1) for mask in masks]
+        nothing = _mean([ablation.nothing(draw) for draw in range(ablation.draws)])
+        whole = _mean([ablation.whole()])
+
+        def kept(outcome: Outcome) -> Kept:
+            shares = (
+                (now - none) / (full - none) if full != none else torch.nan
+                for now, none, full in zip(outcome[:2], nothing[:2], whole[:2], strict=True)
+            )
+            return Kept(*map(float, outcome), *map(float, shares))
+
+        def chosen(ranks: Sequence[Tensor], draw: int) -> Outcome:
+            found = [strongest(rank, count) for rank, count in zip(ranks, counts, strict=True)]
+            return ablation.outcome(found, draw)
+
+        found = {"the model": kept(whole)}
+        rankings = [(name, make) for name, make in self._rankings().items()]
+        with progress("ablating", len(rankings) + 1, transient=True) as step:
+            found["this circuit"] = kept(_mean([ablation.outcome(masks, draw) for draw in range(ablation.draws)]))
+            step(1)
+            for name, make in rankings:
+                draws = max(self.draws, ablation.draws) if name == "random" else ablation.draws
+                found[name] = kept(_mean([chosen(make(draw), draw % ablation.draws) for draw in range(draws)]))
+                step(1)
+        found["nothing"] = kept(nothing)
+        return found
+
+    def _rankings(self) -> dict[str, Callable[[int], list[Tensor]]]:
+        """By what else neurons might be chosen: (draw) → ranks of each tensor (1, neurons)."""
+        ablation, activations = self._ablation, self._ablation.activations()
+
+        def sized(ranks: list[Tensor]) -> list[Tensor]:
+            return ranks if self.positive else [rank.abs() for rank in ranks]
+
+        options: dict[str, Any] = {"target": self.target, "composite": self.composite, "pruning": None, "layers": True}
+        plain = explain_trace(self._trace, **options)
+        relevance = sized([_relevance(plain, site) for site in ablation.sites])
+        products = sized([g * a for g, a in zip(ablation.gradients(), activations, strict=True)])
+        size = [a.abs() for a in activations]
+
+        def random(draw: int) -> list[Tensor]:
+            generator = torch.Generator().manual_seed(self._seed + draw)
+            numbers = (torch.rand(a.shape, generator=generator).to(a.device) for a in activations)
+            return [n * (a != 0) for n, a in zip(numbers, activations, strict=True)]
+
+        by_gradient = "gradient × activation" if self.positive else "|gradient × activation|"
+        return {
+            "LRP": lambda _: relevance,
+            by_gradient: lambda _: products,
+            "|activation|": lambda _: size,
+            "random": random,
+        }
+
+    def run(self, inputs: Any = None) -> Any:
+        """What the model returns with all but this circuit's neurons ablated: for its own input, or for others.
+
+        `inputs` are of the same size as the explained one, any number of them: a circuit is made of single neurons.
+        """
+        if inputs is None:
+            return self._run(self._trace)
+        parts = [inputs] if self._trace.samples is None else [p for p, _ in pieces(inputs, None, self._batch_size)]
+        with progress("running", len(parts), None if len(parts) > 1 else False, transient=True) as step:
+            found = []
+            for part in parts:
+                found.append(self._run(self._trace.with_inputs(part)))
+                step(1)
+        return found[0] if len(found) == 1 else joined_structure(found)
+
+    def _run(self, trace: Trace) -> Any:
+        changes, fills = {}, self._ablation.fills
+        for site in planned(trace, self.sizes):
+            fill = None if fills is None else fills[site.name]
+            if fill is not None and len(fill) > 1:  # another one of the draws for each sample
+                fill = fill[torch.arange(trace.batch) % len(fill)]
+            changes[id(site.value)] = keeping(site.value, self._masks[site.name], fill)
+        with torch.inference_mode(False), torch.no_grad():
+            return replayed(trace, trace.returned, changes)
+
+    # --- edges --------------------------------------------------------------------------------------------------------
+
+    def edges(self, *, nodes: int | None = 8, layers: Sequence[str] | None = None) -> list[Edge]:
+        """The relevance that neurons hand to neurons of the next pruned tensors below, strongest first.
+
+        Each of the `nodes` strongest neurons of a tensor (None: all) sends its relevance down by the very rules and cuts
+        of the explanation, until it reaches neurons of another tensor. So what arrives at a neuron, from all neurons and
+        from the score, is its relevance. `layers`: the tensors between which to look (None: all pruned ones).
+        """
+        names = self._chosen(layers)
+        sites = {site.name: site for site in self._ablation.sites}
+        ends = [sites[name].value for name in names]
+        recorded = self._recorded
+        found: list[Edge] = []
+        with torch.inference_mode(False), torch.no_grad():
+            begin = recorded.start
+            found += self._sent(Neuron(SCORE, ()), begin.relevance, begin.value, ends, names)
+            shown = {name: len(self.neurons[name].index) for name in names}
+            total = sum(shown.values()) if nodes is None else sum(min(nodes, count) for count in shown.values())
+            with progress("following neurons", total, None if total > 100 else False, transient=True) as step:
+                for name in names:
+                    for edge in self._edges_from(sites[name], nodes, ends, names):
+                        found.extend(edge)
+                        step(1)
+        return sorted(found, key=lambda edge: -abs(edge.relevance))
+
+    def _edges_from(
+        self, site: Site, nodes: int | None, ends: list[Value], names: Sequence[str]
+    ) -> Iterator[list[Edge]]:
+        value, samples = site.value, site.value.samples
+        relevance = self._recorded.after[id(value)]
+        flat = samples.rows(relevance)
+        for index in self.neurons[site.name].index[:nodes]:
+            alone = torch.zeros_like(flat)
+            place = _flat(index, _own_shape(value))
+            alone[0, place] = flat[0, place]
+            neuron = Neuron(site.name, tuple(index.tolist()))
+            yield self._sent(neuron, samples.unrows(alone, relevance.shape), value, ends, names)
+
+    def _sent(
+        self, neuron: Neuron, relevance: Tensor, upper: Value, ends: list[Value], names: Sequence[str]
+    ) -> list[Edge]:
+        arrived = HeldWalk(self._recorded).send(relevance, upper, ends)
+        found = []
+        for name, value, there in zip(names, ends, arrived, strict=True):
+            if there is None:
+                continue
+            rows = value.samples.rows(there) * self._masks[name]
+            handed = _survivors(rows[0], _own_shape(value))
+            pairs = zip(handed.index.tolist(), handed.relevance.tolist(), strict=True)
+            found += [Edge(neuron, Neuron(name, tuple(index)), amount) for index, amount in pairs]
+        return found
+
+    @cached_property
+    def _recorded(self) -> RecordingWalk:
+        walk = RecordingWalk(self._trace, self.target, self.composite, self.pruning)
+        with torch.inference_mode(False), torch.no_grad():
+            walk.run()
+        return walk
+
+    def _chosen(self, layers: Sequence[str] | None) -> list[str]:
+        """The names of tensors as users give them, by any of the layers that read one; from the output down."""
+        if layers is None:
+            return self.layers[::-1]
+        if isinstance(layers, str):
+            layers = [layers]
+        by_reader = {reader: name for name in self.layers for reader in (name, *name.split(", "))}
+        for layer in layers:
+            if layer not in by_reader:
+                raise ValueError(f"The circuit has no neurons at the input of '{layer}'{nearest(layer, by_reader)}.")
+        wanted = {by_reader[layer] for layer in layers}
+        return [name for name in self.layers[::-1] if name in wanted]
+
+    # --- pictures and graphs ------------------------------------------------------------------------------------------
+
+    def plot(self, path: str | Path | None = None, **options: Any) -> Figure:
+        """The circuit as a picture: its strongest neurons, and the relevance they hand to one another.
+
+        `options` are those of `plrp.vision.circuit_figure`: `layers`, `levels`, `nodes`, `title`. With a `path` the
+        figure is saved too. Needs `pip install 'plrp[vision]'`.
+        """
+        import plrp
+
+        figure = plrp.vision.circuit_figure(self, **options)
+        if path is not None:
+            plrp.vision.save_figure(figure, path)
+        return figure
+
+    def to_networkx(self, **options: Any) -> Any:
+        """The circuit as a `networkx.DiGraph`, from the score down: nodes are `Neuron`s with `layer`, `index` and
+        `relevance`, edges have `relevance`. `options` are those of `edges`. Needs `pip install networkx`.
+        """
+        try:
+            import networkx
+        except ImportError as error:
+            raise ImportError("to_networkx needs networkx: pip install networkx, or use to_dot().") from error
+        graph = networkx.DiGraph()
+        for neuron, relevance in self._nodes(edges := self.edges(**options)).items():
+            graph.add_node(neuron, layer=neuron.layer, index=neuron.index, relevance=relevance)
+        for edge in edges:
+            graph.add_edge(edge.upper, edge.lower, relevance=edge.relevance)
+        return graph
+
+    def to_dot(self, **options: Any) -> str:
+        """The circuit in Graphviz's language, from the score down; `options` are those of `edges`."""
+        edges = self.edges(**options)
+        widest = max((abs(edge.relevance) for edge in edges), default=0.0) or 1.0
+        lines = ["digraph circuit {", "  rankdir=TB; node [shape=box, style=rounded, fontname=Helvetica];"]
+        ranks: dict[str, list[str]] = {}
+        for neuron, relevance in self._nodes(edges).items():
+            colour = "#d42a20" if relevance >= 0 else "#1f63b0"
+            label = f"{neuron}\\n{relevance:.3g}"
+            lines.append(f'  "{_quoted(neuron)}" [label="{_escaped(label)}", color="{colour}"];')
+            ranks.setdefault(neuron.layer, []).append(f'"{_quoted(neuron)}"')
+        lines += [f"  {{ rank=same; {'; '.join(same)}; }}" for same in ranks.values()]
+        for edge in edges:
+            colour = "#d42a20" if edge.relevance >= 0 else "#1f63b0"
+            width = 0.3 + 4 * abs(edge.relevance) / widest
+            lines.append(
+                f'  "{_quoted(edge.upper)}" -> "{_quoted(edge.lower)}" '
+                f'[color="{colour}", penwidth={width:.2f}, tooltip="{edge.relevance:.6g}"];'
+            )
+        return "\n".join([*lines, "}", ""])
+
+    def relevance_of(self, neuron: Neuron) -> float:
+        """The relevance of one of the circuit's neurons; the score's is the score."""
+        if neuron.layer == SCORE:
+            return self.score
+        return self._relevances[neuron]
+
+    @cached_property
+    def _relevances(self) -> dict[Neuron, float]:
+        return {
+            Neuron(name, tuple(index)): relevance
+            for name, found in self.neurons.items()
+            for index, relevance in zip(found.index.tolist(), found.relevance.tolist(), strict=True)
+        }
+
+    def _nodes(self, edges: Sequence[Edge]) -> dict[Neuron, float]:
+        ends = {neuron: None for edge in edges for neuron in (edge.upper, edge.lower)}
+        return {neuron: self.relevance_of(neuron) for neuron in ends}
+
+    # --- as text ------------------------------------------------------------------------------------------------------
+
+    HEADER = ("kept by", "score", "of it", "probability", "of it", "decision")
+
+    def _title(self) -> str:
+        chosen, whole, active = (sum(d.values()) for d in (self._counts, self.sizes, self.active))
+        signs = "positive survivors" if self.positive else "survivors"
+        what = f"class {int(self.target[0])}" if isinstance(self.target, Tensor) else "the score"
+        fate = {"zero": "set to zero", "mean": "set to their mean", "resample": "taken from other inputs"}[self.ablate]
+        size = f"{chosen:,} of {whole:,} neurons ({_percent(chosen, whole)}; {_percent(chosen, active)} of the active)"
+        return (
+            f"Circuit of {what} ({self.score:.4g}): {signs} of {self.pruning.label}, {self.pruning}\n"
+            f"{size} in {len(self.sizes)} tensor{'s' * (len(self.sizes) != 1)}; the others {fate}"
+        )
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        return {name: len(found.index) for name, found in self.neurons.items()}
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [(name, *map(_figure, (k.score, k.of_score, k.probability, k.of_probability)), _decision(k.decision))
+                for name, k in self.kept.items()]  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"{self._title()}\n\n{render_table(self.HEADER, self._rows())}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self._title()).replace(chr(10), '<br>')}</p>{render_html(self.HEADER, self._rows())}"
+
+
+def circuit_of(
+    explanation: Explanation, model: Callable[..., Any] | None, inputs: Any, sample: int, **options: Any
+) -> Circuit:
+    """The circuit of one sample of an explanation: see `Explanation.circuit`."""
+    if explanation.pruning is None:
+        raise ValueError("LRP without pruning has no survivors, so no circuit: explain with pruning=plrp.Pruning().")
+    if not 0 <= sample < len(explanation.score):
+        raise IndexError(f"There is no sample {sample}: this explanation has {len(explanation.score)}, from 0.")
+    trace = _trace_of(explanation, model, inputs, sample)
+    target = explanation.target
+    target = target[sample : sample + 1] if isinstance(target, Tensor) else target
+    found = explain_trace(
+        trace, target=target, composite=explanation.composite, pruning=explanation.pruning, layers=True
+    )
+    return Circuit(trace, found, **options)
+
+
+def _trace_of(explanation: Explanation, model: Callable[..., Any] | None, inputs: Any, sample: int) -> Trace:
+    """The pass of this sample alone, of the model of the explanation or of the one given for a stored one."""
+    if (model is None) != (inputs is None):
+        raise TypeError("Give both the model and the inputs that were explained, or neither.")
+    if model is None:
+        if explanation._trace_sample is None:
+            raise ValueError(
+                "This explanation was stored without its model: give both, explanation.circuit(model, inputs)."
+            )
+        trace, number = explanation.trace_sample(sample)
+        return trace.of_sample(number)
+    rows = slice(None) if explanation._whole else slice(sample, sample + 1)
+    given = inputs[rows] if isinstance(inputs, Tensor) else [x[rows] for x in inputs]
+    trace = record(model, given, samples=None if explanation._whole else 0)
+    before, now = (list(tensors_in(o)) for o in (explanation.logits, trace.output))
+    same = len(before) == len(now) and all(
+        a[rows].shape == b.shape and torch.allclose(a[rows], b, rtol=1e-4, atol=1e-4)
+        for a, b in zip(before, now, strict=True)
+    )
+    if not same:
+        raise ValueError("This model and these inputs do not give the logits of the explanation: give those explained.")
+    return trace
+
+
+def _relevance(explanation: Explanation, site: Site) -> Tensor:
+    """The relevance of a site's tensor, (1, neurons)."""
+    name = next(op.name for op in site.readers if op.name in explanation.layers)
+    return site.value.samples.rows(explanation.layers[name])
+
+
+def _own_shape(value: Value) -> tuple[int, ...]:
+    """The shape of one sample's part of a tensor, as `Samples.rows` has it: (axes without the batch)."""
+    samples, shape = value.samples, tuple(value.shape)
+    if samples.whole:
+        return shape
+    others = tuple(size for axis, size in enumerate(shape) if axis != samples.axis)
+    places = samples.rows(torch.zeros(shape, dtype=torch.bool)).shape[1] // max(1, torch.Size(others).numel())
+    return others if places == 1 else (places, *others)
+
+
+def _survivors(relevance: Tensor, shape: tuple[int, ...]) -> Survivors:
+    """The non-zero entries of a sample's relevance (neurons,), strongest first."""
+    places = relevance.nonzero()[:, 0]
+    places = places[relevance[places].abs().argsort(descending=True, stable=True)]
+    index = torch.stack(torch.unravel_index(places, shape), 1) if shape else places.new_zeros(len(places), 0)
+    return Survivors(index, relevance[places])
+
+
+def _flat(index: Tensor, shape: tuple[int, ...]) -> int:
+    place = 0
+    for i, size in zip(index.tolist(), shape, strict=True):
+        place = place * size + i
+    return place
+
+
+def _mean(outcomes: Sequence[Outcome]) -> Outcome:
+    """The mean over draws, of one sample."""
+    score, probability, decision = (torch.stack(column).double().mean() for column in zip(*outcomes, strict=True))
+    return Outcome(score, probability, decision)
+
+
+def _percent(part: int, whole: int) -> str:
+    share = 100 * part / whole if whole else 0.0
+    return f"{share:.2g}%" if share < 10 else f"{share:.0f}%"
+
+
+def _figure(value: float) -> str:
+    return "–" if value != value else f"{value:.3g}" if abs(value) < 1e-2 and value else f"{value:.2f}"
+
+
+def _decision(value: float) -> str:
+    return "–" if value != value else {0.0: "another", 1.0: "the same"}.get(value, f"the same in {value:.0%}")
+
+
+def _escaped(text: str) -> str:
+    return text.replace('"', "'")
+
+
+def _quoted(neuron: Neuron) -> str:
+    return _escaped(str(neuron))
