@@ -75,7 +75,7 @@ class Ablation:
         return rows
 
     def outcome(self, masks: Sequence[Tensor], draw: int = 0) -> Outcome:
-        """What the network says with all but the neurons of `masks` ablated, by one of the fills where there are any."""
+        """What the network says with all but the neurons of `masks` ablated; `draw` chooses among the fills."""
         changes = {}
         for site, mask in zip(self.sites, masks, strict=True):
             fill = None if self.fills is None else self.fills[site.name][draw : draw + 1]
@@ -110,16 +110,21 @@ def keeping(value: Value, mask: Tensor, fill: Tensor | None) -> Callable[[Tensor
 
 
 def strongest(ranks: Tensor, counts: Tensor) -> Tensor:
-    """The mask of the `counts` (batch,) entries of each row with the highest ranks > 0, ties in any order."""
-    mask = torch.zeros(ranks.shape, dtype=torch.bool, device=ranks.device)
-    for row, count, chosen in zip(ranks, counts.tolist(), mask, strict=True):
-        if ranks.is_cpu:
-            values = row.numpy()
-            order = np.argpartition(values, len(values) - count)[len(values) - count :] if count < len(values) else ...
-            chosen.numpy()[order] = True
-        else:
-            chosen[row.topk(min(count, len(row))).indices] = True
-    return mask & (ranks > 0)
+    """The mask of the `counts` (batch,) entries of each row with the highest ranks > 0; of ties, the first."""
+    return torch.stack([_strongest(row, count) for row, count in zip(ranks, counts.tolist(), strict=True)])
+
+
+def _strongest(row: Tensor, count: int) -> Tensor:
+    above = row[row > 0]
+    if count >= len(above):
+        return row > 0
+    if count == 0:
+        return torch.zeros_like(row, dtype=torch.bool)
+    last = len(above) - count  # selection, not sorting: numpy's is several times torch's on a CPU
+    least = float(np.partition(above.numpy(), last)[last]) if row.is_cpu else above.kthvalue(last + 1).values
+    mask = row > least
+    mask[(row == least).nonzero()[: count - int(mask.sum()), 0]] = True
+    return mask
 
 
 def pruned_sites(trace: Trace, pruning: Pruning, reached: Mapping[str, Any]) -> list[Site]:

@@ -1,7 +1,7 @@
 """Circuits: what survives a pruned explanation, as a sub-network of this one prediction, and whether it is enough.
 
 A sparse explanation names few neurons. `explanation.circuit()` holds them, the relevance that they hand to one another,
-and the test: with every other neuron of the pruned tensors ablated, how much of score, probability and decision is left?
+and the test: with every other neuron of the pruned tensors ablated, what is left of score, probability and decision?
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Neuron(NamedTuple):
     """A neuron of a pruned tensor: the names of the layers that read it, and its place in the tensor, without batch."""
 
     layer: str
-    index: tuple[int, ...]
+    place: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"{self.layer}[{', '.join(map(str, self.index))}]" if self.index else self.layer
+        return f"{self.layer}[{', '.join(map(str, self.place))}]" if self.place else self.layer
 
 
 class Edge(NamedTuple):
@@ -71,7 +71,7 @@ class Circuit:
     """The neurons of one prediction that survived pruning.
 
     - `neurons`: by pruned tensor (named by the layers that read it), with their relevance, strongest first;
-    - `sizes`: how many neurons each of these tensors has, and `active`: how many of them are not zero;
+    - `sizes`: how many neurons each of these tensors has (its `shapes`), and `active`: how many are not zero;
     - `kept`: what they keep of the prediction on their own, beside other choices of as many neurons per tensor;
     - `edges()`: the relevance they hand to one another; `plot()`, `to_networkx()` and `to_dot()` show it;
     - `run(inputs)`: the model with everything else ablated.
@@ -97,13 +97,14 @@ class Circuit:
         self._trace, self._seed, self._batch_size = trace, seed, batch_size
         sites = pruned_sites(trace, self.pruning, explanation.layers)
         self.layers = [site.name for site in sites]
+        self.shapes = {site.name: _own_shape(site.value) for site in sites}
         self._masks: dict[str, Tensor] = {}  # (1, neurons of the tensor)
         self.neurons: dict[str, Survivors] = {}
         for site in sites:
             relevance = _relevance(explanation, site)
             relevance = relevance.clamp(min=0) if positive else relevance
             self._masks[site.name] = relevance != 0
-            self.neurons[site.name] = _survivors(relevance[0], _own_shape(site.value))
+            self.neurons[site.name] = _survivors(relevance[0], self.shapes[site.name])
         fills = fills_from(trace, sites, ablate, data, draws, seed, batch_size)
         begin = start(trace, self.target, explanation.score.dtype)
         self._ablation = Ablation(trace, begin, sites, classes=classes, fills=fills)
@@ -204,9 +205,9 @@ class Circuit:
     def edges(self, *, nodes: int | None = 8, layers: Sequence[str] | None = None) -> list[Edge]:
         """The relevance that neurons hand to neurons of the next pruned tensors below, strongest first.
 
-        Each of the `nodes` strongest neurons of a tensor (None: all) sends its relevance down by the very rules and cuts
-        of the explanation, until it reaches neurons of another tensor. So what arrives at a neuron, from all neurons and
-        from the score, is its relevance. `layers`: the tensors between which to look (None: all pruned ones).
+        Each of the `nodes` strongest neurons of a tensor (None: all) sends its relevance down by the very rules and
+        cuts of the explanation, until it reaches neurons of another tensor. So what arrives at a neuron, from all
+        neurons and from the score, is its relevance. `layers`: the tensors between which to look (None: all pruned).
         """
         names = self._chosen(layers)
         sites = {site.name: site for site in self._ablation.sites}
@@ -233,7 +234,7 @@ class Circuit:
         flat = samples.rows(relevance)
         for index in self.neurons[site.name].index[:nodes]:
             alone = torch.zeros_like(flat)
-            place = _flat(index, _own_shape(value))
+            place = _flat(index, self.shapes[site.name])
             alone[0, place] = flat[0, place]
             neuron = Neuron(site.name, tuple(index.tolist()))
             yield self._sent(neuron, samples.unrows(alone, relevance.shape), value, ends, names)
@@ -247,7 +248,7 @@ class Circuit:
             if there is None:
                 continue
             rows = value.samples.rows(there) * self._masks[name]
-            handed = _survivors(rows[0], _own_shape(value))
+            handed = _survivors(rows[0], self.shapes[name])
             pairs = zip(handed.index.tolist(), handed.relevance.tolist(), strict=True)
             found += [Edge(neuron, Neuron(name, tuple(index)), amount) for index, amount in pairs]
         return found
@@ -288,7 +289,7 @@ class Circuit:
         return figure
 
     def to_networkx(self, **options: Any) -> Any:
-        """The circuit as a `networkx.DiGraph`, from the score down: nodes are `Neuron`s with `layer`, `index` and
+        """The circuit as a `networkx.DiGraph`, from the score down: nodes are `Neuron`s with `layer`, `place` and
         `relevance`, edges have `relevance`. `options` are those of `edges`. Needs `pip install networkx`.
         """
         try:
@@ -297,7 +298,7 @@ class Circuit:
             raise ImportError("to_networkx needs networkx: pip install networkx, or use to_dot().") from error
         graph = networkx.DiGraph()
         for neuron, relevance in self._nodes(edges := self.edges(**options)).items():
-            graph.add_node(neuron, layer=neuron.layer, index=neuron.index, relevance=relevance)
+            graph.add_node(neuron, layer=neuron.layer, place=neuron.place, relevance=relevance)
         for edge in edges:
             graph.add_edge(edge.upper, edge.lower, relevance=edge.relevance)
         return graph

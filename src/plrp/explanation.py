@@ -197,8 +197,8 @@ class Explanation:
 
         - `model`, `inputs`: those that were explained, where this explanation was loaded from disk;
         - `positive=True`: only the survivors that speak for the score;
-        - `ablate`: what the other neurons of the pruned tensors are set to: `"zero"`, their `"mean"` over `data`, or what
-          they said for some of it (`"resample"`);
+        - `ablate`: what the other neurons of the pruned tensors are set to: `"zero"`, their `"mean"` over `data`, or
+          what they said for some of it (`"resample"`);
         - `data`: inputs like the explained ones, for these two; at most `batch_size` of them run at once;
         - `draws`: samples that stand in, and random circuits, over which figures are means; `seed` draws them;
         - `classes`: the axis of the classes, where the output is not (batch, classes).

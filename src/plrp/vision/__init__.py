@@ -4,7 +4,7 @@
 - as the network sees it: `network_input`, `network_picture`, `network_mask`
 - explaining: `explain_photograph`; `plrp.load` brings back what was saved
 - drawing: `heatmap`, `explanation_figure`, `comparison_figure`, `save_figure`
-- hidden layers: `thinning`, `thinning_figure`, `flow`, `flow_figure`
+- hidden layers: `thinning`, `thinning_figure`, `flow`, `flow_figure`, `circuit_figure`
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .figures import comparison_figure, explanation_figure
     from .flows import Flow, Thinning, flow, thinning
     from .heatmaps import Heatmap, heatmap
-    from .layers import flow_figure, thinning_figure
+    from .layers import circuit_figure, flow_figure, thinning_figure
     from .photographs import BadImage, Photograph, read_photograph
     from .preprocessing import network_input, network_mask, network_picture
     from .saved import SavedRelevance
@@ -37,6 +37,7 @@ __all__ = [
     "Photographs",
     "SavedRelevance",
     "Thinning",
+    "circuit_figure",
     "comparison_figure",
     "explain_photograph",
     "explanation_figure",
@@ -60,7 +61,7 @@ __getattr__, __dir__ = lazily(
         "figures": ("comparison_figure", "explanation_figure"),
         "flows": ("Flow", "Thinning", "flow", "thinning"),
         "heatmaps": ("Heatmap", "heatmap"),
-        "layers": ("flow_figure", "thinning_figure"),
+        "layers": ("circuit_figure", "flow_figure", "thinning_figure"),
         "photographs": ("BadImage", "Photograph", "read_photograph"),
         "preprocessing": ("network_input", "network_mask", "network_picture"),
         "saved": ("SavedRelevance",),

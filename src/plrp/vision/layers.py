@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from plrp.circuits import SCORE, Circuit, Neuron
+
 from .figures import FAINT, INK, percent, set_title, shortened
 from .flows import INPUT, Flow, Level, Thinning, channel_share
 from .heatmaps import heatmap
@@ -121,6 +123,88 @@ def flow_figure(flow: Flow, *, target: str = "", title: str = "", picture: Image
         )
     figure.text(0.012, 0.012, legend, fontsize=6.5, color=FAINT)
     return figure
+
+
+def circuit_figure(
+    circuit: Circuit, *, layers: Sequence[str] | None = None, levels: int = 7, nodes: int = 6, title: str = ""
+) -> Figure:
+    """A circuit, output on the left: its strongest neurons, and the relevance that they hand to one another.
+
+    layers: the tensors to draw, by the layers that read them; None takes at most `levels`, evenly spread. Between those
+    drawn, relevance takes its way through the others. A frame is a map, and the dot in it the neuron's place.
+    """
+    from matplotlib.figure import Figure
+
+    names = circuit.layers[::-1] if layers is None else list(layers)
+    edges = circuit.edges(layers=_spread(names, levels) if layers is None else names, nodes=nodes)
+    names = list(dict.fromkeys(name for name in circuit.layers[::-1] for e in edges if name == e.lower.layer))
+    shown = {name: [Neuron(name, tuple(i)) for i in circuit.neurons[name].index[:nodes].tolist()] for name in names}
+    rows = max([len(neurons) for neurons in shown.values()] or [1])
+    figure = Figure(figsize=(COLUMN * (len(names) + 1) + 0.3, ROW * rows + 1.5))
+    ax = figure.add_axes((0.01, 0.01, 0.98, 0.94))
+    ax.set_xlim(-0.6, len(names) + 0.6)
+    ax.set_ylim(-0.75, rows + 0.5)
+    ax.set_axis_off()
+    start = (0.0, rows / 2)
+    where = {Neuron(SCORE, ()): start}
+    for column, neurons in enumerate(shown.values(), 1):
+        gap = (rows - len(neurons)) / 2
+        where |= {neuron: (float(column), rows - 0.5 - gap - place) for place, neuron in enumerate(neurons)}
+    drawn = [edge for edge in edges if edge.upper in where and edge.lower in where]
+    widest: dict[str, float] = {}
+    for edge in drawn:
+        widest[edge.upper.layer] = max(widest.get(edge.upper.layer, 0.0), abs(edge.relevance))
+    for edge in drawn:
+        _edge(ax, where[edge.upper], where[edge.lower], edge.relevance, widest[edge.upper.layer])
+    for column, (name, neurons) in enumerate(shown.items(), 1):
+        strongest = max([abs(circuit.relevance_of(neuron)) for neuron in neurons] or [1.0])
+        for neuron in neurons:
+            _neuron(ax, neuron, circuit.shapes[name], where[neuron], circuit.relevance_of(neuron), strongest)
+        _circuit_caption(ax, circuit, name, neurons, column, rows)
+    _output_node(ax, start, "", circuit.score, rows)
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK, y=0.985, parse_math=False)
+    figure.text(
+        0.012,
+        0.012,
+        "red, blue: positive, negative relevance; width: amount among the edges that leave a column",
+        fontsize=6.5,
+        color=FAINT,
+    )
+    return figure
+
+
+def _neuron(
+    ax: Axes, neuron: Neuron, shape: Sequence[int], centre: tuple[float, float], relevance: float, strongest: float
+) -> None:
+    """A neuron of a map as a dot at its place in a frame, any other as a disc; its size is its relevance."""
+    from matplotlib.patches import Rectangle
+
+    x, y = centre
+    colour, share = POSITIVE if relevance >= 0 else NEGATIVE, abs(relevance) / strongest if strongest else 0.0
+    if len(neuron.place) == 3:  # channel, row, column
+        half, tall = THUMBNAIL / COLUMN, THUMBNAIL / ROW
+        corner = (x - half, y - tall)
+        ax.add_patch(Rectangle(corner, 2 * half, 2 * tall, fc="white", ec=colour, lw=0.5 + share, zorder=4))
+        across, down = ((2 * i + 1) / n - 1 for i, n in ((neuron.place[2], shape[2]), (neuron.place[1], shape[1])))
+        ax.scatter([x + half * across], [y - tall * down], s=8 + 40 * share, color=colour, zorder=5, linewidths=0)
+        label = f"{neuron.place[0]} at {neuron.place[1]}, {neuron.place[2]}"
+    else:
+        ax.scatter([x], [y], s=60 + 260 * share, color=colour, zorder=4, linewidths=0)
+        label = " · ".join(map(str, neuron.place))
+    ax.text(x, y - 0.445, label, fontsize=6.3, ha="center", va="center", color=INK, zorder=6)
+
+
+def _circuit_caption(
+    ax: Axes, circuit: Circuit, name: str, neurons: Sequence[Neuron], column: float, rows: int
+) -> None:
+    found = circuit.neurons[name].relevance.abs()
+    held = sum(abs(circuit.relevance_of(neuron)) for neuron in neurons) / float(found.sum() or 1.0)
+    top: dict[str, Any] = {"ha": "center", "va": "top"}
+    ax.text(column, rows + 0.36, shortened(name, 16), fontsize=7.3, color=INK, parse_math=False, **top)
+    ax.text(column, rows + 0.13, "×".join(map(str, circuit.shapes[name])), fontsize=6.3, color=FAINT, **top)
+    lines = f"{len(found):,} of {circuit.sizes[name]:,}\nshown: {percent(held)} of mass"
+    ax.text(column, -0.2, lines, fontsize=6.3, color=FAINT, linespacing=1.3, **top)
 
 
 def _places(level: Level, column: int, rows: int) -> dict[int, tuple[float, float]]:
