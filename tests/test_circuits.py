@@ -378,6 +378,8 @@ def test_refusals(net: Residual, x: Tensor) -> None:
     explanation = plrp.explain(net, x, pruning=plrp.Pruning(p=0.3))
     with pytest.raises(ValueError, match="LRP without pruning has no survivors"):
         plrp.explain(net, x).circuit()
+    with pytest.raises(ValueError, match="this explanation has a condition"):
+        plrp.explain(net, x, pruning=plrp.Pruning(p=0.3), condition={"one": [0]}).circuit()
     with pytest.raises(IndexError, match="no sample 3: this explanation has 3"):
         explanation.circuit(sample=3)
     with pytest.raises(ValueError, match="ablate is 'zero', 'mean' or 'resample', got 'noise'"):

@@ -378,6 +378,8 @@ def circuit_of(
     """The circuit of one sample of an explanation: see `Explanation.circuit`."""
     if explanation.pruning is None:
         raise ValueError("LRP without pruning has no survivors, so no circuit: explain with pruning=plrp.Pruning().")
+    if explanation.condition is not None:
+        raise ValueError("A circuit is of the whole prediction, and this explanation has a condition: leave that out.")
     if not 0 <= sample < len(explanation.score):
         raise IndexError(f"There is no sample {sample}: this explanation has {len(explanation.score)}, from 0.")
     trace = _trace_of(explanation, model, inputs, sample)

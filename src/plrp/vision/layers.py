@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 POSITIVE, NEGATIVE, PLAIN, FADED = "#d42a20", "#1f63b0", "#7d8791", "#c9ced3"
 COLUMN, ROW, THUMBNAIL = 1.35, 0.98, 0.35  # inches: between nodes, and half a node's side
+FAINTEST = 0.03  # of the strongest edge that leaves a column: a circuit's weaker ones are not drawn
 CHANNEL_NAMES = ("red", "green", "blue")
 
 
@@ -155,7 +156,8 @@ def circuit_figure(
     for edge in drawn:
         widest[edge.upper.layer] = max(widest.get(edge.upper.layer, 0.0), abs(edge.relevance))
     for edge in drawn:
-        _edge(ax, where[edge.upper], where[edge.lower], edge.relevance, widest[edge.upper.layer])
+        if abs(edge.relevance) > FAINTEST * widest[edge.upper.layer]:
+            _edge(ax, where[edge.upper], where[edge.lower], edge.relevance, widest[edge.upper.layer])
     for column, (name, neurons) in enumerate(shown.items(), 1):
         strongest = max([abs(circuit.relevance_of(neuron)) for neuron in neurons] or [1.0])
         for neuron in neurons:
@@ -182,16 +184,17 @@ def _neuron(
 
     x, y = centre
     colour, share = POSITIVE if relevance >= 0 else NEGATIVE, abs(relevance) / strongest if strongest else 0.0
-    if len(neuron.place) == 3:  # channel, row, column
+    if len(shape) == 3 and min(shape[1:]) > 1:  # channel, row, column
         half, tall = THUMBNAIL / COLUMN, THUMBNAIL / ROW
         corner = (x - half, y - tall)
         ax.add_patch(Rectangle(corner, 2 * half, 2 * tall, fc="white", ec=colour, lw=0.5 + share, zorder=4))
-        across, down = ((2 * i + 1) / n - 1 for i, n in ((neuron.place[2], shape[2]), (neuron.place[1], shape[1])))
+        channel, row, along = neuron.place
+        across, down = (2 * along + 1) / shape[2] - 1, (2 * row + 1) / shape[1] - 1
         ax.scatter([x + half * across], [y - tall * down], s=8 + 40 * share, color=colour, zorder=5, linewidths=0)
-        label = f"{neuron.place[0]} at {neuron.place[1]}, {neuron.place[2]}"
+        label = f"{channel} at {row}, {along}"
     else:
         ax.scatter([x], [y], s=60 + 260 * share, color=colour, zorder=4, linewidths=0)
-        label = " · ".join(map(str, neuron.place))
+        label = " · ".join(str(i) for i, size in zip(neuron.place, shape, strict=True) if size > 1)
     ax.text(x, y - 0.445, label, fontsize=6.3, ha="center", va="center", color=INK, zorder=6)
 
 
@@ -201,8 +204,10 @@ def _circuit_caption(
     found = circuit.neurons[name].relevance.abs()
     held = sum(abs(circuit.relevance_of(neuron)) for neuron in neurons) / float(found.sum() or 1.0)
     top: dict[str, Any] = {"ha": "center", "va": "top"}
-    ax.text(column, rows + 0.36, shortened(name, 16), fontsize=7.3, color=INK, parse_math=False, **top)
-    ax.text(column, rows + 0.13, "×".join(map(str, circuit.shapes[name])), fontsize=6.3, color=FAINT, **top)
+    reader, shape = name.split(", ")[0], [size for size in circuit.shapes[name] if size > 1]
+    reader = reader if len(reader) <= 18 else "…" + reader[-17:]  # the end of a path tells layers apart
+    ax.text(column, rows + 0.36, reader, fontsize=7.3, color=INK, parse_math=False, **top)
+    ax.text(column, rows + 0.13, "×".join(map(str, shape)), fontsize=6.3, color=FAINT, **top)
     lines = f"{len(found):,} of {circuit.sizes[name]:,}\nshown: {percent(held)} of mass"
     ax.text(column, -0.2, lines, fontsize=6.3, color=FAINT, linespacing=1.3, **top)
 
