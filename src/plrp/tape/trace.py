@@ -115,7 +115,7 @@ class Trace:
 
     def with_inputs(self, inputs: Tensor | Sequence[Tensor]) -> Trace:
         """The same model recorded on other inputs, with the same rules of the user's own."""
-        with alone(self._recorder.own.given):
+        with alone(self._recorder.rules.given):
             return record(self._recorder.model, inputs, samples=self.samples)
 
     def of_sample(self, sample: int) -> Trace:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 POSITIVE, NEGATIVE, PLAIN, FADED = "#d42a20", "#1f63b0", "#7d8791", "#c9ced3"
 COLUMN, ROW, THUMBNAIL = 1.35, 0.98, 0.35  # inches: between nodes, and half a node's side
-FAINTEST = 0.03  # of the strongest edge that leaves a column: a circuit's weaker ones are not drawn
+FAINTEST = 0.08  # of the strongest edge that leaves a column: a circuit's weaker ones are not drawn
 CHANNEL_NAMES = ("red", "green", "blue")
 
 
@@ -195,7 +195,8 @@ def _neuron(
     else:
         ax.scatter([x], [y], s=60 + 260 * share, color=colour, zorder=4, linewidths=0)
         label = " · ".join(str(i) for i, size in zip(neuron.place, shape, strict=True) if size > 1)
-    ax.text(x, y - 0.445, label, fontsize=6.3, ha="center", va="center", color=INK, zorder=6)
+    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.6}
+    ax.text(x, y - 0.445, label, fontsize=6.3, ha="center", va="center", color=INK, zorder=6, bbox=box)
 
 
 def _circuit_caption(
