@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,9 +27,6 @@ from .tape.replay import replayed
 from .tape.trace import Trace, record
 from .tape.values import Value, tensors_in
 from .targets import start
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SCORE = "score"  # the layer of the node at which relevance starts
 DRAWS = 5  # random circuits, or samples that stand in, over which a figure is a mean
@@ -275,8 +272,8 @@ class Circuit:
 
     # --- pictures and graphs ------------------------------------------------------------------------------------------
 
-    def plot(self, path: str | Path | None = None, **options: Any) -> Figure:
-        """The circuit as a picture: its strongest neurons, and the relevance they hand to one another.
+    def plot(self, path: str | Path | None = None, **options: Any) -> Any:
+        """The circuit as a picture, a figure of matplotlib: its strongest neurons, and the relevance they hand to one another.
 
         `options` are those of `plrp.vision.circuit_figure`: `layers`, `levels`, `nodes`, `title`. With a `path` the
         figure is saved too. Needs `pip install 'plrp[vision]'`.
