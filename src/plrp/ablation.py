@@ -25,7 +25,7 @@ from .targets import Start
 ABLATIONS = ("zero", "mean", "resample")
 
 
-class Outcome(NamedTuple):
+class Answer(NamedTuple):
     """What a network says, whole or in part; each is (batch,).
 
     `decision` is 1 where its winner is that of the whole network. NaN where the output has no such thing: a probability
@@ -74,7 +74,7 @@ class Ablation:
             rows.append(site.value.samples.rows(torch.zeros_like(leaf) if gradient is None else gradient).detach())
         return rows
 
-    def outcome(self, masks: Sequence[Tensor], draw: int = 0) -> Outcome:
+    def outcome(self, masks: Sequence[Tensor], draw: int = 0) -> Answer:
         """What the network says with all but the neurons of `masks` ablated; `draw` chooses among the fills."""
         changes = {}
         for site, mask in zip(self.sites, masks, strict=True):
@@ -83,11 +83,11 @@ class Ablation:
         with torch.inference_mode(False), torch.no_grad():
             return self.reading.of(replay(self.start.ops, self.reading.values, changes))
 
-    def whole(self) -> Outcome:
+    def whole(self) -> Answer:
         """What the network says with nothing ablated."""
         return self.reading.of([value.data for value in self.reading.values])
 
-    def nothing(self, draw: int = 0) -> Outcome:
+    def nothing(self, draw: int = 0) -> Answer:
         """What the network says with every neuron of the pruned tensors ablated."""
         return self.outcome([torch.zeros_like(rows, dtype=torch.bool) for rows in self.activations()], draw)
 
@@ -221,20 +221,20 @@ class _Reading:
             tensor = tensor[target] if self.trace.samples is None else tensor[(slice(None), *target)]
         return tensor.reshape(batch)
 
-    def of(self, tensors: Sequence[Tensor]) -> Outcome:
+    def of(self, tensors: Sequence[Tensor]) -> Answer:
         """What the network says where its `values` are these tensors."""
         score = self.score(tensors)
         unknown = torch.full_like(score, torch.nan)
         if self.single:
             before = self.start.score.to(score) > 0
-            return Outcome(score, score.sigmoid(), ((score > 0) == before).to(score))
+            return Answer(score, score.sigmoid(), ((score > 0) == before).to(score))
         if self.pick is None or self.winner is None:
-            return Outcome(score, unknown, unknown)
+            return Answer(score, unknown, unknown)
         logits = self.pick(tensors[-1])
         same = (logits.argmax(1) == self.winner).to(score)
         if self.number is None:
-            return Outcome(score, unknown, same)
-        return Outcome(score, logits.softmax(1).gather(1, self.number[:, None])[:, 0], same)
+            return Answer(score, unknown, same)
+        return Answer(score, logits.softmax(1).gather(1, self.number[:, None])[:, 0], same)
 
 
 def _picker(shape: torch.Size, target: Any, classes: int | None, whole: bool) -> Callable[[Tensor], Tensor] | None:

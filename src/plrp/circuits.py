@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .ablation import Ablation, Outcome, fills_from, keeping, planned, pruned_sites, strongest
+from .ablation import Ablation, Answer, fills_from, keeping, planned, pruned_sites, strongest
 from .explanation import Explanation, Survivors, explain_trace
 from .held import HeldWalk, RecordingWalk
 from .pieces import joined_structure, pieces
@@ -123,14 +123,14 @@ class Circuit:
         nothing = _mean([ablation.nothing(draw) for draw in range(ablation.draws)])
         whole = _mean([ablation.whole()])
 
-        def kept(outcome: Outcome) -> Kept:
+        def kept(outcome: Answer) -> Kept:
             shares = (
                 (now - none) / (full - none) if full != none else torch.nan
                 for now, none, full in zip(outcome[:2], nothing[:2], whole[:2], strict=True)
             )
             return Kept(*map(float, outcome), *map(float, shares))
 
-        def chosen(ranks: Sequence[Tensor], draw: int) -> Outcome:
+        def chosen(ranks: Sequence[Tensor], draw: int) -> Answer:
             found = [strongest(rank, count) for rank, count in zip(ranks, counts, strict=True)]
             return ablation.outcome(found, draw)
 
@@ -273,7 +273,7 @@ class Circuit:
     # --- pictures and graphs ------------------------------------------------------------------------------------------
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Any:
-        """The circuit as a picture, a figure of matplotlib: its strongest neurons, and the relevance they hand to one another.
+        """A figure of matplotlib: the strongest neurons, and the relevance that they hand to one another.
 
         `options` are those of `plrp.vision.circuit_figure`: `layers`, `levels`, `nodes`, `title`. With a `path` the
         figure is saved too. Needs `pip install 'plrp[vision]'`.
@@ -443,10 +443,10 @@ def _flat(index: Tensor, shape: tuple[int, ...]) -> int:
     return place
 
 
-def _mean(outcomes: Sequence[Outcome]) -> Outcome:
+def _mean(outcomes: Sequence[Answer]) -> Answer:
     """The mean over draws, of one sample."""
     score, probability, decision = (torch.stack(column).double().mean() for column in zip(*outcomes, strict=True))
-    return Outcome(score, probability, decision)
+    return Answer(score, probability, decision)
 
 
 def _percent(part: int, whole: int) -> str:
