@@ -686,7 +686,17 @@ NEGATIVE: dict[str, Callable[[Tensor], Tensor]] = {
     "pad": lambda h: F.pad(h, (1, 1), value=-1.0),
     "cat": lambda h: torch.cat([h, -torch.ones(len(h), 2)], 1),
     "subtract": lambda h: h - 1,
+    "index_add": lambda h: torch.zeros(len(h), 6).index_add(1, torch.arange(6), h, alpha=-1),
+    "index_add onto a constant": lambda h: torch.full((len(h), 6), -9.0).index_add(1, torch.arange(6), h),
+    "index_add of a constant": lambda h: h.index_add(1, torch.arange(6), torch.full((len(h), 6), -9.0)),
+    "scatter_add": lambda h: torch.full((len(h), 6), -9.0).scatter_add(1, torch.arange(6).expand(len(h), 6), h),
 }
+
+
+@pytest.mark.parametrize("rule", ["proportional", "winner-take-all"])
+def test_nothing_is_claimed_of_a_function_with_a_users_rule(rule: str) -> None:
+    found = plrp.trace(lambda x: torch.diff(torch.relu(x)), torch.rand(3, 6), rules={torch.diff: rule})
+    assert not found.ops[-1].output.nonnegative
 
 
 def assigned_integer(h: Tensor) -> Tensor:

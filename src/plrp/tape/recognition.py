@@ -344,6 +344,14 @@ _MOVES_ONLY = frozenset(
     pixel_unshuffle channel_shuffle unfold im2col gather index_select take_along_dim take masked_select tril triu
     diagonal diag sort topk upsample_nearest atleast_1d atleast_2d atleast_3d interpolate""".split()
 )
+_SELECTS = frozenset(
+    """amax amin max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices
+    max_pool3d_with_indices adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d""".split()
+)
+_SUMS = frozenset(
+    """mean sum cumsum fold col2im einsum interpolate avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
+    adaptive_avg_pool2d adaptive_avg_pool3d""".split()
+)
 _MAY_HOLD_CONSTANTS = frozenset(
     """add mul div cat stack hstack vstack dstack column_stack pad constant_pad_nd masked_fill where setitem
     max maximum min minimum""".split()
@@ -370,9 +378,9 @@ def is_nonnegative(op: Op) -> bool:
     if op.kind in _MAY_HOLD_CONSTANTS:
         mode = op.argument(2, "mode", "constant") if op.kind == "pad" else None
         return mode not in (None, "constant") or _constants_nonnegative(op)
-    if op.family is Family.WINNER:
+    if op.kind in _SELECTS:
         return True
-    if op.family is Family.SPLIT and op.kind not in ("sub", "rsub"):
+    if op.kind in _SUMS:
         divisor = op.kwargs.get("divisor_override", op.args[6] if len(op.args) > 6 and "avg_pool" in op.kind else None)
         bicubic = op.kind == "interpolate" and op.argument(3, "mode") == "bicubic"
         return not bicubic and (divisor is None or _number(divisor) > 0)

@@ -344,8 +344,9 @@ class Recorder(TorchFunctionMode):
             value.readers.append(op)
         below = op.is_layer or op.family is Family.EMBEDDING
         above_layer = below or any(value.above_layer for value in inputs)
+        built_in = operation is None or not operation.registered  # of a user's function only its rule is known
         for value in op.outputs:
-            value.nonnegative = is_nonnegative(op)
+            value.nonnegative = built_in and is_nonnegative(op)
             value.above_layer = above_layer
         self.ops.append(op)
         if foldable(op) or (self.frugal and dispensable(op)):

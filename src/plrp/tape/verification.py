@@ -276,8 +276,16 @@ def _compare_output(model: Callable[..., Any], given: Sequence[Tensor], first: T
 
 
 def _compare_replay(tape: Tape) -> None:
-    """Every entry must hold what its operation gives for what it read: memory may be written behind torch's back."""
+    """Every entry must hold what its operation gives for what it read: memory may be written behind torch's back.
+
+    And what is known to be ≥ 0 must be: rules leave out terms by it.
+    """
     for op in reversed(tape.reached):
+        for value in op.outputs:
+            if value.nonnegative and bool((value.data < 0).any()):
+                raise TraceError(
+                    f"What `{op.kind}` ('{op.name}') returned is taken for ≥ 0, but is not: please report it."
+                )
         if op.rule is not None or op.declared or op.family is Family.UNSUPPORTED:
             continue
         with torch.inference_mode(False), torch.no_grad():
