@@ -76,6 +76,8 @@ def test_one_page_that_needs_nothing_else(photographs, written) -> None:
     assert all(address.startswith(("data:", "#")) for address in page.addresses)
     links = {address[1:] for address in page.addresses if address.startswith("#")}
     assert links == page.anchors == {"statements", "figures", "examples", "best", "tables", "runs"}
+    text = written.read_text("utf-8")  # the user's figures first, the paper's statements after
+    assert text.index('id="figures"') < text.index('id="best"') < text.index('id="statements"')
     assert len(page.alts) >= 6
     assert all(len(alt) > 20 for alt in page.alts)
     text = written.read_text()

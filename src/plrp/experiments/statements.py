@@ -399,7 +399,7 @@ def gini_rises(m: Measured) -> Statement:
         k = 1 + shares.index(middle) if middle is not None else 0
         numbers.append(
             f"{LABELS[v]}: {curve[0]:.4f} → {curve[k]:.4f} → {curve[-1]:.4f} (p = 0, {middle:g}, {shares[-1]:g}), "
-            f"largest fall of a step {fall:.4f}"
+            f"largest drop from one p to the next {fall:.4f}"
         )
     sure = all(d.sign == 1 for d in deciding) if holds else None
     return _judged(_most(deciding), "sparsity", claim, rule, holds, tuple(numbers), sure)

@@ -36,10 +36,10 @@ FURTHER = (
     "symmetric_relevance_gain", "score_kept",
 )  # fmt: skip
 SECTIONS = {
-    "statements": "The paper's statements",
     "figures": "Figures",
     "examples": "Examples",
     "best": "Best p per metric",
+    "statements": "The paper's statements",
     "tables": "All means",
     "runs": "Runs",
 }
@@ -48,10 +48,10 @@ SECTIONS = {
 def render(runs: Sequence[Run], sheets: Sheets) -> str:
     """The report as one HTML document; figures and tables go to the report's folder on the way."""
     builders: dict[str, Callable[[Sequence[Run], Sheets], str]] = {
-        "statements": _statements,
         "figures": _figures,
         "examples": examples.render,
         "best": _best,
+        "statements": _statements,
         "tables": _tables,
         "runs": _runs,
     }
