@@ -212,7 +212,8 @@ def _not_a_threshold(study: Study, example: NotAThreshold) -> str:
         "PLRP is not a threshold",
         f"<p>In {escape(name)}, base {example.inside} lies in a planted motif and survives with an LRP "
         f"relevance of {example.lrp_inside:.4f}, while base {example.outside} outside is pruned although LRP gave it "
-        f"{example.lrp_outside:.4f}, {factor:.1f} times as much. No threshold on LRP could keep the one and drop the other. The "
+        f"{example.lrp_outside:.4f}, {factor:.1f} times as much. No threshold on LRP could keep "
+        "the one and drop the other. The "
         f"code looked for such pairs and found them in {example.sequences_with_one} of {example.sequences} "
         "sequences.</p>",
         f'<div class="laptop">{picture(data_uri(wide, "png", 120), f"logos of {name}", plate=True)}</div>',
