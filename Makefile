@@ -10,7 +10,7 @@ BIN := .venv/bin
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## simulate DNA with planted motifs, train, explain with LRP and PLRP, write a report to ./demo
+demo: ## photographs, and DNA with planted motifs: train, explain with LRP and PLRP, write a report to ./demo
 	@$(PYTHON) tools/setup.py experiments
 	@$(BIN)/plrp demo --out demo
 

@@ -1,178 +1,26 @@
 """Make the pictures of README and docs/how-to/photographs.md: `python tools/gallery.py` (two minutes of one core).
 
-The photographs ship with scikit-image and may be published: cat and coffee cup (CC0), astronaut and space shuttle
-(NASA, public domain), rocket (SpaceX, public domain), Hubble deep field (NASA, public domain), brick, grass and gravel
-(CC0). Objects are cut out of them and pasted into scenes on those
-backgrounds, and a small network is trained to say which objects a scene shows. So everything can be made again by
-anyone, offline, and the right answer is known: the pixels of the object that is asked for.
+Scenes and network are those of `plrp.experiments.scenes`, which the demo shows too.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import OrderedDict
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 import torch
-from PIL import Image, ImageDraw
-from skimage import data
-from torch import Tensor, nn
 
 import plrp
-from plrp.models import LoadedModel, Preprocessing
-from plrp.vision import Photograph, heatmap, network_input, save_figure
+from plrp.experiments.scenes import as_loaded, network, photograph_of, scene_of_three, targets_figure, train
+from plrp.vision import save_figure
 from plrp.vision.explained import explain_photograph
-from plrp.vision.figures import explanation_figure, grid_of, set_title, show_map, show_picture
-
-SIDE = 128  # pixels
-PREPROCESSING = Preprocessing(resize=None, crop=None)
-# Name, photograph, and the ellipse that the object fills in it: left, top, right, bottom.
-OBJECTS = {
-    "cat": ("chelsea", (38, 4, 366, 292)),
-    "coffee cup": ("coffee", (74, 14, 486, 388)),
-    "astronaut": ("astronaut", (112, 4, 332, 296)),
-    "space shuttle": ("astronaut", (362, 0, 462, 288)),
-}
-BACKGROUNDS = ("brick", "grass", "gravel")
-DISTRACTORS = ("rocket", "hubble_deep_field", "coffee", "chelsea", "astronaut")  # random snippets of these
-NAMES = tuple(OBJECTS)
+from plrp.vision.figures import explanation_figure
 
 
-class Scene(NamedTuple):
-    """A picture and what is in it: labels (4,), and the mask of each object shown."""
-
-    picture: Image.Image
-    labels: np.ndarray
-    masks: dict[str, np.ndarray]
-
-
-@cache
-def photograph(name: str) -> Image.Image:
-    """A photograph of scikit-image by name."""
-    return Image.fromarray(getattr(data, name)())
-
-
-def cutouts() -> list[Image.Image]:
-    """Every object as a picture with a soft elliptic edge."""
-    found = []
-    for name, box in OBJECTS.values():
-        image = photograph(name).convert("RGB").crop(box)
-        edge = Image.new("L", (4 * image.width, 4 * image.height))
-        ImageDraw.Draw(edge).ellipse((8, 8, edge.width - 8, edge.height - 8), fill=255)
-        image.putalpha(edge.resize(image.size, Image.Resampling.LANCZOS))
-        found.append(image)
-    return found
-
-
-def scene(rng: np.random.Generator, objects: list[Image.Image], count: int | None = None) -> Scene:
-    """Objects at random places and sizes, not overlapping, on a tinted background."""
-    texture = photograph(BACKGROUNDS[rng.integers(len(BACKGROUNDS))])
-    left, top = rng.integers(0, texture.width - 256, 2).tolist()
-    grey = np.asarray(texture.crop((left, top, left + 256, top + 256)).resize((SIDE, SIDE)), float)
-    tint = rng.uniform(0.55, 1.15, 3)
-    picture = Image.fromarray(np.clip(grey[..., None] * tint, 0, 255).astype(np.uint8))
-    for _ in range(rng.integers(3, 8)):
-        snippet = _snippet(rng)
-        picture.paste(snippet, tuple(rng.integers(-10, SIDE - 10, 2).tolist()), snippet)
-    labels, masks, taken = np.zeros(len(objects), np.float32), {}, np.zeros((SIDE, SIDE), bool)
-    for kind in rng.permutation(len(objects))[: count or rng.integers(1, 4)]:
-        object_ = objects[kind]
-        for _ in range(20):  # places to try
-            longest = int(rng.integers(44, 66))
-            size = tuple(max(1, round(side * longest / max(object_.size))) for side in object_.size)
-            x, y = (int(rng.integers(0, SIDE - side + 1)) for side in size)
-            if not taken[y : y + size[1], x : x + size[0]].any():
-                small = object_.resize((size[0], size[1]), Image.Resampling.LANCZOS)
-                picture.paste(small, (x, y), small)
-                mask = np.zeros((SIDE, SIDE), bool)
-                mask[y : y + size[1], x : x + size[0]] = np.asarray(small)[..., 3] > 127
-                taken[y : y + size[1], x : x + size[0]] = True
-                labels[kind], masks[NAMES[kind]] = 1, mask
-                break
-    return Scene(picture, labels, masks)
-
-
-def _snippet(rng: np.random.Generator) -> Image.Image:
-    """A small round piece of some photograph: clutter that means nothing."""
-    image = photograph(DISTRACTORS[rng.integers(len(DISTRACTORS))])
-    side = int(rng.integers(30, 60))
-    left, top = int(rng.integers(0, image.width - side)), int(rng.integers(0, image.height - side))
-    piece = image.crop((left, top, left + side, top + side)).resize(tuple(rng.integers(14, 34, 2).tolist()))
-    edge = Image.new("L", piece.size)
-    ImageDraw.Draw(edge).ellipse((0, 0, piece.width - 1, piece.height - 1), fill=255)
-    piece.putalpha(edge)
-    return piece
-
-
-def network() -> nn.Sequential:
-    """A small convolutional network: five convolutions, average pooling, one linear layer."""
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    # A stride of 2 with a kernel of 4 reads every pixel equally often: no chequered relevance.
-    shapes = ((3, 16, 4, 2), (16, 24, 3, 1), (24, 32, 4, 2), (32, 48, 3, 1), (48, 64, 4, 2))
-    for number, (inputs, outputs, kernel, stride) in enumerate(shapes, start=1):
-        layers[f"conv{number}"] = nn.Conv2d(inputs, outputs, kernel, stride, padding=1, bias=False)
-        layers[f"norm{number}"] = nn.BatchNorm2d(outputs)
-        layers[f"relu{number}"] = nn.ReLU()
-    layers["pool"], layers["flat"], layers["fc"] = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, len(NAMES))
-    return nn.Sequential(layers)
-
-
-def photograph_of(drawn: Scene, name: str = "scene") -> Photograph:
-    """A scene as the package sees photographs."""
-    return Photograph(drawn.picture, drawn.picture.size, Path(f"{name}.png"))
-
-
-def batches(rng: np.random.Generator, objects: list[Image.Image], size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless scenes: inputs (size, 3, 128, 128), labels (size, 4)."""
-    while True:
-        scenes = [scene(rng, objects) for _ in range(size)]
-        inputs = torch.stack([network_input(photograph_of(one), PREPROCESSING) for one in scenes])
-        yield inputs, torch.from_numpy(np.stack([one.labels for one in scenes]))
-
-
-def trained(steps: int, seed: int) -> nn.Sequential:
-    """The network after training; says how often it is right on scenes it has not seen."""
-    torch.manual_seed(seed)
-    model, objects = network(), cutouts()
-    optimizer = torch.optim.AdamW(model.parameters(), 3e-3, weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=steps)
-    model.train()
-    for step, (inputs, labels) in zip(range(steps), batches(np.random.default_rng(seed), objects, 16), strict=False):
-        loss = nn.functional.binary_cross_entropy_with_logits(model(inputs), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        if step % 50 == 0 or step == steps - 1:
-            print(f"step {step:4d}  loss {loss.item():.3f}", flush=True)
-    model.eval()
-    inputs, labels = next(batches(np.random.default_rng(seed + 1), objects, 200))
-    with torch.no_grad():
-        right = ((model(inputs) > 0) == labels.bool()).float().mean()
-    print(f"{100 * float(right):.1f}% of the answers right on 200 new scenes")
-    return model
-
-
-def targets_figure(drawn: Scene, model: LoadedModel, prunings: dict[str, plrp.Pruning | None]) -> object:
-    """One scene, explained for each object in it: a row per object, a column per variant."""
-    figure, axes = grid_of(len(drawn.masks), 1 + len(prunings), side=1.75, bar=False)
-    trace = plrp.trace(model.module, network_input(photograph_of(drawn), PREPROCESSING)[None])
-    for line, (name, mask) in zip(axes, drawn.masks.items(), strict=True):
-        show_picture(line[0], drawn.picture, f"why “{name}”?")
-        line[0].contour(mask, levels=[0.5], colors=["white"], linewidths=1.2)
-        for ax, (label, pruning) in zip(line[1:], prunings.items(), strict=True):
-            relevance = trace.explain(target=NAMES.index(name), pruning=pruning).relevance[0]
-            positive = relevance.sum(0).clamp(min=0)
-            on_it = float((positive * torch.from_numpy(mask)).sum() / positive.sum())
-            show_map(ax, heatmap(relevance), relevance, colour_bar=False)
-            ax.contour(mask, levels=[0.5], colors=["#999999"], linewidths=0.7)
-            set_title(ax, label)
-            ax.set_xlabel(f"{100 * on_it:.0f}% on the object", fontsize=7, color="#767676", labelpad=2)
-    return figure
+def report(step: int, loss: float) -> None:
+    """Print every fiftieth step."""
+    if step % 50 == 0:
+        print(f"step {step:4d}  loss {loss:.3f}", flush=True)
 
 
 def main() -> None:
@@ -188,13 +36,11 @@ def main() -> None:
         module = network().eval()
         module.load_state_dict(torch.load(arguments.weights, weights_only=True))
     else:
-        module = trained(arguments.steps, arguments.seed)
+        module, right = train(arguments.steps, arguments.seed, report)
+        print(f"{100 * right:.1f}% of the answers right on 200 new scenes")
         if arguments.weights:
             torch.save(module.state_dict(), arguments.weights)
-    model = LoadedModel(module, "small network", "trained by tools/gallery.py", NAMES, PREPROCESSING)
-    rng, objects = np.random.default_rng(7), cutouts()
-    scenes = [scene(rng, objects, count=3) for _ in range(12)]
-    drawn = next(one for one in scenes if {"cat", "coffee cup"} <= set(one.masks) and len(one.masks) == 3)
+    model, drawn = as_loaded(module, "trained by tools/gallery.py"), scene_of_three()
 
     def out(name: str) -> Path:
         return arguments.out / f"{name}.png"
@@ -215,7 +61,7 @@ def main() -> None:
         "PLRP-M, p = 0.2": plrp.Pruning(p=0.2, redistribution="M"),
         "PLRP-λ, p = 0.2": plrp.Pruning(p=0.2),
     }
-    save_figure(targets_figure(drawn, model, variants), out("targets"), dpi=100)  # type: ignore[arg-type]
+    save_figure(targets_figure(drawn, model, variants), out("targets"), dpi=100)
     for name, figure in explained.layer_figures().items():
         save_figure(figure, out(name), dpi=80)
     for path in sorted(arguments.out.glob("*.png")):

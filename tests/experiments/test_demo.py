@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plrp.experiments import Results, RunError, preset
+from plrp.experiments import Results, RunError, photo_demo, preset
 from plrp.experiments import demo as demo_module
 from plrp.experiments.findings import NotAThreshold, find_not_a_threshold, findings
 from plrp.experiments.measured import PAPER, Measured, from_arrays
@@ -114,7 +114,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_demo_writes_one_page_that_needs_nothing_else(
     tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = {"count": 300, "explained": 20, "epochs": 1}
+    options = {"count": 300, "explained": 20, "epochs": 1, "photographs": 0}
     first = demo_module.run(tmp_path / "demo", seed=1, **options)
     said = capsys.readouterr()
     assert re.search(r"test accuracy, 4 filters: 0\.\d+", said.out)
@@ -133,7 +133,8 @@ def test_the_demo_writes_one_page_that_needs_nothing_else(
     assert page.open == []
     assert len(page.addresses) > 10
     assert all(address.startswith("data:") for address in page.addresses)
-    assert "http" not in re.sub(r"data:[^\"]*", "", document)
+    embedded = re.sub(r"data:[^\"&]*|http://www\.w3\.org/2000/svg", "", document)  # a name of SVG's, not an address
+    assert not re.search(r"https?:", embedded)
     for part in ("test accuracy", "holds", "Sparsity and localization", "Where the relevance went", "Motifs found"):
         assert part in document
     names = {path.name for path in (tmp_path / "demo").iterdir()}
@@ -147,6 +148,17 @@ def test_the_demo_writes_one_page_that_needs_nothing_else(
     assert first.read_text(encoding="utf-8") == document
     demo_module.run(tmp_path / "demo", seed=2, **options)  # another demo takes the place of this one
     assert first.read_text(encoding="utf-8") != document
+
+
+def test_photographs_are_trained_apart_and_shown_for_each_object(tmp_path: Path) -> None:
+    training = photo_demo.train_in_background(tmp_path / "network.pt", steps=2, seed=0)
+    assert training.communicate() == (None, b"")
+    shown = photo_demo.render(tmp_path / "network.pt")
+    assert "200 new scenes" in shown
+    assert shown.count("<iframe") == 1
+    training = photo_demo.train_in_background(tmp_path / "none" / "\0", steps=2, seed=0)
+    with pytest.raises(RuntimeError, match=r"the network of the photographs could not be trained: .*null byte"):
+        demo_module._photographs(training, tmp_path / "none", False)
 
 
 def test_a_missing_extra_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

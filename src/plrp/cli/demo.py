@@ -1,4 +1,4 @@
-"""`plrp demo`: the genomics demo, which needs no data but what it makes itself."""
+"""`plrp demo`: photographs and DNA; it needs no data but what it makes itself."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ def add_parser(subparsers: Any) -> None:
     """Add the command; nothing heavier than argparse is imported until it runs."""
     parser = subparsers.add_parser(
         "demo",
-        help="simulate DNA with planted motifs, train, explain, write a report",
-        description="Simulates DNA sequences with planted motifs, trains two CNNs, explains them with LRP and PLRP, "
-        "and writes a report to read in a browser. Nothing is downloaded; the same seed gives the same report.",
+        help="photographs, and DNA with planted motifs: train, explain, write a report",
+        description="Makes scenes of photographs (those that scikit-image ships) and DNA sequences with planted "
+        "motifs, trains small CNNs, explains them with LRP and PLRP, and writes a report to read in a browser, where "
+        "p is a slider. Nothing is downloaded; the same seed gives the same report.",
         epilog="example:\n  plrp demo --out demo",
         formatter_class=RAW,
     )

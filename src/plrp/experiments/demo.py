@@ -1,4 +1,4 @@
-"""The genomics demo: section 4.2.2 of the paper, from an empty folder to a page that shows it.
+"""The demo: section 4.2.2 of the paper, from an empty folder to a page that shows it, and a photograph beside.
 
 Sweeps (`plrp.experiments`) over simulated sequences with planted JASPAR motifs and the paper's two sizes of CNN: LRP,
 PLRP-λ and PLRP-M with and without sparsity gain over p = 0 … 0.95. What they measured, logos and the motifs found go
@@ -35,6 +35,7 @@ from plrp.runs.places import Folder, refuse_strangers
 from plrp.tables import csv_cell
 from plrp.view import Bundle, explanation_bundle
 
+from . import photo_demo
 from .demo_page import drawn_sequences, planted_sites, render
 from .findings import MOTIF_P, NotAThreshold, find_not_a_threshold, findings
 from .measured import LABELS, LRP, Measured, Method
@@ -82,6 +83,7 @@ def run(
     count: int = 8000,
     explained: int = 200,
     epochs: int = 20,
+    photographs: int = photo_demo.STEPS,
     show_progress: bool | None = None,
 ) -> Path:
     """Run the demo and write it into the folder `out`; returns the report's path.
@@ -89,7 +91,7 @@ def run(
     `count` sequences are simulated, of which 70% train, 15% stop the training, and 15% are held out; the first
     `explained` held-out ones go through the sweeps. Also written: the sweeps' folders, which a second start resumes,
     the data, both checkpoints, `sweep.csv` and `seqlets.bed`. One thread does the arithmetic, so that the same seed
-    gives the same report.
+    gives the same report. `photographs` is how many steps the network of the photographs is trained; 0: none are shown.
     """
     _check_extras()
     from . import preset
@@ -102,12 +104,17 @@ def run(
     if not any((out / sign).exists() for sign in signs):  # of an earlier start
         refuse_strangers(Folder(out), runs)
     out.mkdir(parents=True, exist_ok=True)
-    compiling = compile_in_background()
+    compiling, painting, scenes = compile_in_background(), None, out / "photographs.pt"
+    if photographs and photo_demo.possible():
+        painting = photo_demo.train_in_background(scenes, photographs, seed)
     try:
         study = examine(configs, out, show_progress=show_progress, compiling=compiling)
+        shown = "" if painting is None else _photographs(painting, scenes, show_progress)
     finally:
-        compiling.kill()
-        compiling.wait()
+        for process in (compiling, painting):
+            if process is not None:
+                process.kill()
+                process.wait()
 
     with tempfile.TemporaryDirectory(prefix=".data.", dir=out) as fresh:  # over those of an earlier run of the demo
         (out / "data").mkdir(exist_ok=True)
@@ -122,9 +129,23 @@ def run(
         out / "seqlets.bed", seqlets, study.shown.sequences, match_seqlets(seqlets, study.shown.onehot(), study.plrp)
     )
     path = out / "index.html"
-    write_page(path, render(study, seed=seed))
+    write_page(path, render(study, seed=seed, photographs=shown))
     print(summary(study))
     return path
+
+
+def _photographs(painting: subprocess.Popen[bytes], scenes: Path, show_progress: bool | None) -> str:
+    """The page's section on photographs, once their network is trained."""
+    with progress("explaining photographs", 2, show_progress) as step:
+        step(0, "waiting for their network")
+        _, said = painting.communicate()
+        if painting.returncode:
+            why = (said.decode().strip().splitlines() or ["no reason given"])[-1]
+            raise RuntimeError(f"the network of the photographs could not be trained: {why}")
+        step(1, "every p")
+        found = photo_demo.render(scenes)
+        step(1)
+    return found
 
 
 def summary(study: Study) -> str:

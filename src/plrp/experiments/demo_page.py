@@ -30,8 +30,13 @@ if TYPE_CHECKING:
     from .statements import Statement
 
 
-def render(study: Study, *, seed: int, title: str = "Pruned relevance on DNA", origin: str = "") -> str:
-    """The report as one HTML document; `origin` says where the sequences come from, if they were not simulated here."""
+def render(
+    study: Study, *, seed: int, title: str = "Pruned relevance on DNA", origin: str = "", photographs: str = ""
+) -> str:
+    """The report as one HTML document.
+
+    `origin` says where the sequences come from, if they were not simulated here; `photographs` is the section on these.
+    """
     found = findings(study.sweeps, study.example)
     judged = [finding.holds for finding in found if finding.holds is not None]
     accuracies = {
@@ -45,6 +50,7 @@ def render(study: Study, *, seed: int, title: str = "Pruned relevance on DNA", o
         "of the paper's findings hold": f"{sum(judged)} of {len(judged)}",
     }
     body = cards(headline)
+    body += photographs
     body += _what_was_done(study, seed, origin)
     body += section("Do the paper's findings hold here?", _findings(found))
     body += _slides(study)

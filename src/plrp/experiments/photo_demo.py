@@ -1,0 +1,70 @@
+"""The demo's photographs: scenes whose objects are known, explained for each object that a small network saw in them.
+
+The network is trained in a process of its own while the sequences are worked on.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from plrp.files import new_file
+from plrp.pruning import Pruning
+from plrp.view.page import Page
+from plrp.view.pictures import photograph_bundle
+from plrp.vision.explained import explain_photograph
+
+from . import scenes
+from .pages import data_uri, picture, section
+
+STEPS = 160
+P = 0.15
+
+
+def possible() -> bool:
+    """Whether there are photographs: scikit-image ships them."""
+    return importlib.util.find_spec("skimage") is not None
+
+
+def train_in_background(path: Path, steps: int, seed: int) -> subprocess.Popen[bytes]:
+    """Have another process train the network of the scenes and write its weights to `path`."""
+    work = (
+        "import sys; sys.path[:] = filter(None, sys.path); "  # not from the current folder
+        "from pathlib import Path; from plrp.experiments.photo_demo import train_to; "
+        f"train_to(Path({str(path)!r}), {steps}, {seed})"
+    )
+    return subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def train_to(path: Path, steps: int, seed: int) -> None:
+    """Train with one thread, so that the same seed gives the same network, and store its weights."""
+    torch.set_num_threads(1)
+    network, right = scenes.train(steps, seed)
+    with new_file(path) as part:
+        torch.save({"weights": network.state_dict(), "right": right}, part)
+
+
+def render(path: Path) -> str:
+    """The section of the demo's page about photographs, by the network stored at `path`."""
+    stored = torch.load(path, weights_only=True)
+    network = scenes.network().eval()
+    network.load_state_dict(stored["weights"])
+    model, drawn = scenes.as_loaded(network, "trained in the demo"), scenes.scene_of_three()
+    variants = {"LRP": None, "PLRP-λ, p = 0.05": Pruning(p=0.05), f"PLRP-λ, p = {P}": Pruning(p=P)}
+    figure = scenes.targets_figure(drawn, model, variants)
+    explained = explain_photograph(scenes.photograph_of(drawn), model, target="cat", prunings=[Pruning(p=P)])
+    bundle = photograph_bundle(explained, mask=drawn.masks["cat"], targets=len(scenes.NAMES))
+    return section(
+        "Photographs: why “cat”?",
+        "<p>Cat, cup, astronaut and shuttle, cut out of photographs and pasted among clutter. A small network learned "
+        f"which objects a scene shows; on 200 new scenes {stored['right']:.0%} of its answers are right. One scene, "
+        "explained for each object in it: good relevance lies on the object that is asked for (outlined).</p>",
+        picture(data_uri(figure, "png", 130), "a scene explained for each object in it", plate=True),
+        "<p>The same scene for every p. Move the slider, choose another class, compare two settings with a swipe, "
+        "click a layer to look inside.</p>",
+        Page(bundle).frame(height=880),
+    )
