@@ -188,6 +188,7 @@ def simulate(
     """
     several = as_motifs(motifs)
     low, high = (number, number) if isinstance(number, int) else number
+    frequencies = np.asarray(background, np.float64)
     if task not in TASKS:
         raise ValueError(f"Unknown task {task!r}; choose one of {', '.join(TASKS)}.")
     needed = {"classes": 1, "presence": 1}.get(task, 2)
@@ -195,7 +196,6 @@ def simulate(
         raise ValueError(f"Task {task!r} needs {needed} motifs, got {len(several)}.")
     if not 1 <= low <= high:
         raise ValueError(f"number={number}: plant one copy or more, least before most.")
-    frequencies = np.asarray(background, np.float64)
     if frequencies.shape != (4,) or (frequencies < 0).any() or not np.isclose(frequencies.sum(), 1):
         raise ValueError(f"background={background}: four frequencies of A, C, G, T that sum to 1.")
     if orientation not in ("forward", "reverse", "both"):
@@ -204,46 +204,8 @@ def simulate(
     rng = np.random.default_rng(seed)
     labels, present, class_names = _labels(task, several, count, empty_class, rng)
     kinds = several[: present.shape[1]]
-
-    copies = rng.integers(low, high + 1, present.shape) * present  # (sequence, motif)
-    if spacing is not None and len(kinds) >= 2:  # pairs need as many B as A
-        both = present[:, 0] & present[:, 1]
-        copies[both, 1] = copies[both, 0]
-    site_sequence, site_motif = _sites(copies)
-    widths = np.array([one.width for one in kinds])
-
-    # A unit is placed as one block: a single site, or an A with its B at a given distance.
-    unit_offset = np.zeros(len(site_sequence), np.int64)
-    unit_rank, unit_width = np.arange(len(site_sequence)), widths[site_motif].copy()
-    if spacing is not None and len(kinds) >= 2:
-        least, most = (spacing, spacing) if isinstance(spacing, int) else spacing
-        if not 0 <= least <= most:
-            raise ValueError(f"spacing={spacing}: zero or more bases, least before most.")
-        paired = present[site_sequence, 0] & present[site_sequence, 1] & (site_motif < 2)
-        first = np.flatnonzero(paired & (site_motif == 0))
-        second = np.flatnonzero(paired & (site_motif == 1))  # same order: by sequence, then by copy
-        gap = rng.integers(least, most + 1, len(first))
-        unit_rank[second] = unit_rank[first]
-        unit_offset[second] = widths[0] + gap
-        unit_width[first] = widths[0] + gap + widths[1]
-        unit_width[second] = 0
-    unit_start = _place(site_sequence, unit_rank, unit_width, count, length, rng)
-    start = unit_start + unit_offset
-    end = start + widths[site_motif]
-
-    if orientation == "both":
-        strand = np.where(rng.random(len(start)) < 0.5, -1, 1).astype(np.int8)
-    else:
-        strand = np.full(len(start), -1 if orientation == "reverse" else 1, np.int8)
-    codes = rng.choice(4, size=(count, length), p=frequencies / frequencies.sum()).astype(np.uint8)
-    mask = np.zeros((count, length), bool)
-    for index, one in enumerate(kinds):  # one step per kind of motif, not per sequence
-        here = np.flatnonzero(site_motif == index)
-        drawn = one.draw(len(here), rng)
-        drawn = np.where(strand[here, None] < 0, 3 - drawn[:, ::-1], drawn)
-        rows, columns = site_sequence[here, None], start[here, None] + np.arange(one.width)
-        codes[rows, columns] = drawn
-        mask[rows, columns] = True
+    plantings = _planted(kinds, present, (low, high), spacing, orientation, length, rng)
+    codes, mask = _written(kinds, plantings, count, length, frequencies / frequencies.sum(), rng)
 
     text = np.frombuffer(b"ACGT", np.uint8)[codes]
     settings = {
@@ -263,11 +225,73 @@ def simulate(
         [row.tobytes().decode() for row in text],
         labels,
         mask,
-        Plantings(site_sequence, site_motif, start, end, strand),
+        plantings,
         several,
         class_names,
         settings,
     )
+
+
+def _planted(
+    kinds: Sequence[Motif],
+    present: npt.NDArray[np.bool_],
+    number: tuple[int, int],
+    spacing: int | tuple[int, int] | None,
+    orientation: Orientation,
+    length: int,
+    rng: np.random.Generator,
+) -> Plantings:
+    """Where motifs stand: `present` (sequence, motif) says which sequence holds which."""
+    pairs = spacing is not None and len(kinds) >= 2
+    copies = rng.integers(number[0], number[1] + 1, present.shape) * present  # (sequence, motif)
+    if pairs:  # as many B as A
+        both = present[:, 0] & present[:, 1]
+        copies[both, 1] = copies[both, 0]
+    sequence, motif = _sites(copies)
+    widths = np.array([one.width for one in kinds])
+
+    # A unit is placed as one block: a single site, or an A with its B at a given distance.
+    unit_offset = np.zeros(len(sequence), np.int64)
+    unit_rank, unit_width = np.arange(len(sequence)), widths[motif].copy()
+    if pairs:
+        least, most = (spacing, spacing) if isinstance(spacing, int) else spacing or (0, 0)
+        if not 0 <= least <= most:
+            raise ValueError(f"spacing={spacing}: zero or more bases, least before most.")
+        paired = present[sequence, 0] & present[sequence, 1] & (motif < 2)
+        first = np.flatnonzero(paired & (motif == 0))
+        second = np.flatnonzero(paired & (motif == 1))  # same order: by sequence, then by copy
+        gap = rng.integers(least, most + 1, len(first))
+        unit_rank[second] = unit_rank[first]
+        unit_offset[second] = widths[0] + gap
+        unit_width[first] = widths[0] + gap + widths[1]
+        unit_width[second] = 0
+    start = _place(sequence, unit_rank, unit_width, len(present), length, rng) + unit_offset
+    if orientation == "both":
+        strand = np.where(rng.random(len(start)) < 0.5, -1, 1).astype(np.int8)
+    else:
+        strand = np.full(len(start), -1 if orientation == "reverse" else 1, np.int8)
+    return Plantings(sequence, motif, start, start + widths[motif], strand)
+
+
+def _written(
+    kinds: Sequence[Motif],
+    plantings: Plantings,
+    count: int,
+    length: int,
+    frequencies: npt.NDArray[np.float64],
+    rng: np.random.Generator,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """Codes of random letters with the motifs written over them, and where these stand: (sequence, position) each."""
+    codes = rng.choice(4, size=(count, length), p=frequencies).astype(np.uint8)
+    mask = np.zeros((count, length), bool)
+    for index, one in enumerate(kinds):  # one step per kind of motif, not per sequence
+        here = np.flatnonzero(plantings.motif == index)
+        drawn = one.draw(len(here), rng)
+        drawn = np.where(plantings.strand[here, None] < 0, 3 - drawn[:, ::-1], drawn)
+        rows, columns = plantings.sequence[here, None], plantings.start[here, None] + np.arange(one.width)
+        codes[rows, columns] = drawn
+        mask[rows, columns] = True
+    return codes, mask
 
 
 def _labels(
@@ -432,16 +456,9 @@ def read_simdata(paths: str | Path | Sequence[str | Path], labels: Sequence[int]
                 name, sequence, embeddings = (*line.split("\t"), "", "")[:3]
                 for embedding in filter(None, embeddings.split(",")):
                     try:
-                        place, site = embedding.rsplit("-", 1)
-                        start_text, motif_name = place.removeprefix("pos-").split("_", 1)
-                        start = int(start_text)
-                    except ValueError:
-                        raise SequenceError(
-                            f"{path}, line {number}: cannot read the embedding {embedding!r}."
-                        ) from None
-                    if sequence[start : start + len(site)] != site:
-                        raise SequenceError(f"{path}, line {number}: {site} is not at base {start} of {name!r}.")
-                    sites.append((len(names), motif_name, start, start + len(site)))
+                        sites.append((len(names), *_embedding(embedding, name, sequence)))
+                    except ValueError as error:
+                        raise SequenceError(f"{path}, line {number}: {error}") from None
                 names.append(name)
                 letters.append(sequence)
                 file_of.append(file_index)
@@ -472,6 +489,19 @@ def read_simdata(paths: str | Path | Sequence[str | Path], labels: Sequence[int]
         class_names,
         {"files": [f.name for f in files]},
     )
+
+
+def _embedding(text: str, name: str, sequence: str) -> tuple[str, int, int]:
+    """The motif, start and end of an embedding `pos-START_MOTIF-SITE`; a ValueError if it is not in the sequence."""
+    try:
+        place, site = text.rsplit("-", 1)
+        start_text, motif_name = place.removeprefix("pos-").split("_", 1)
+        start = int(start_text)
+    except ValueError:
+        raise ValueError(f"cannot read the embedding {text!r}.") from None
+    if sequence[start : start + len(site)] != site:
+        raise ValueError(f"{site} is not at base {start} of {name!r}.")
+    return motif_name, start, start + len(site)
 
 
 def _observed(name: str, sites: list[str]) -> Motif:
