@@ -213,45 +213,57 @@ def explain_file(
         device=device,
         largest=largest,
     )
-    plan = explaining.plan
     if explaining.sequences.source != str(path):  # a file of several arrays
         say(f"sequences are read from {explaining.sequences.source}")
     if left_out := explaining.sequences.skipped:
         say(f"{left_out} interval{'s' * (left_out != 1)} past the end of a chromosome left out")
     if match is None and not explaining.options["match"]:
         say(f"more than {MATCHED} sequences: seqlets are not compared with known motifs unless asked for")
-    _try_lengths(explaining.model, explaining.sequences, plan, ambiguous, device, explaining.target)
+    _try_lengths(explaining.model, explaining.sequences, explaining.plan, ambiguous, device, explaining.target)
     if not place.exists(RUN):
         refuse_strangers(place, (RUN, "parts"))  # other shards may have begun
     with place.lock(shard):
         if shard == (1, 1):
             place.tidy(OWN_NAMES)
         _begin(place, {"command": COMMAND, **explaining.settings(), **(about or {})})
-        mine = [k for k in range(len(plan)) if k % count == index - 1]
-        there = _whole_parts(place, explaining.key, mine, say)
-        missing = [k for k in mine if k not in there]
-        if explaining.options["match"] and missing:
-            say(MATCHING)
-        with progress("explaining", sum(len(plan[k]) for k in mine), show_progress) as step:
-            step(sum(len(plan[k]) for k in there))
-            watch = _Parts(lambda k: step(len(plan[k])), say)
-            failures: list[Failure] = []
-            try:
-                failures = _make(explaining, engine, missing, watch)
-                if len(_find(place, explaining.key)) == len(plan):  # parts of other shards may have been damaged since
-                    others = [k for k in range(len(plan)) if k not in mine]
-                    whole = _whole_parts(place, explaining.key, others, say)
-                    failures += _make(explaining, engine, [k for k in others if k not in whole], watch)
-            except KeyboardInterrupt:
-                say(f"stopped: {watch.stored} of {len(missing)} parts were stored; start again to resume")
-                raise
-        found = _find(place, explaining.key)
-        outcome = Outcome(watch.stored, len(found), len(plan), len(explaining.sequences), tuple(failures))
+        outcome = _make_shard(explaining, engine, shard, show_progress, say)
         if outcome.complete:
-            names = [found[k] for k in range(len(plan))]
-            _gather(place, explaining.sequences, plan, names, pooling, ambiguous)
+            found = _find(place, explaining.key)
+            names = [found[k] for k in range(len(explaining.plan))]
+            _gather(place, explaining.sequences, explaining.plan, names, pooling, ambiguous)
             outcome = replace(outcome, unhealthy=_unhealthy(place, names, pruning))
     return outcome
+
+
+def _make_shard(
+    explaining: Explaining,
+    engine: RayCluster | None,
+    shard: tuple[int, int],
+    show_progress: bool | None,
+    say: Callable[[str], None],
+) -> Outcome:
+    """Make the missing parts of a shard; when those of all shards are there, also any that were damaged since."""
+    place, plan, (index, count) = explaining.place, explaining.plan, shard
+    mine = [k for k in range(len(plan)) if k % count == index - 1]
+    there = _whole_parts(place, explaining.key, mine, say)
+    missing = [k for k in mine if k not in there]
+    if explaining.options["match"] and missing:
+        say(MATCHING)
+    with progress("explaining", sum(len(plan[k]) for k in mine), show_progress) as step:
+        step(sum(len(plan[k]) for k in there))
+        watch = _Parts(lambda k: step(len(plan[k])), say)
+        failures: list[Failure] = []
+        try:
+            failures = _make(explaining, engine, missing, watch)
+            if len(_find(place, explaining.key)) == len(plan):
+                others = [k for k in range(len(plan)) if k not in mine]
+                whole = _whole_parts(place, explaining.key, others, say)
+                failures += _make(explaining, engine, [k for k in others if k not in whole], watch)
+        except KeyboardInterrupt:
+            say(f"stopped: {watch.stored} of {len(missing)} parts were stored; start again to resume")
+            raise
+    found = _find(place, explaining.key)
+    return Outcome(watch.stored, len(found), len(plan), len(explaining.sequences), tuple(failures))
 
 
 def _make(explaining: Explaining, engine: RayCluster | None, indices: Sequence[int], watch: Watch) -> list[Failure]:

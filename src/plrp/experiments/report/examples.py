@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -282,37 +282,34 @@ def _extremes(run: Run, sheets: Sheets) -> str:
         f"{int((gain[known] > 0).sum()):,} of {len(known):,} samples.</p>",
         table(["gain", "sample", "LRP", f"PLRP-λ, p = {method.p:g}", "difference"], rows),
     ]
+    gains = {int(m.samples[k]): float(gain[k]) for k in order}
+    return "\n".join([*parts, *_drawn_extremes(run, sheets, method, gains, about)])
+
+
+def _drawn_extremes(run: Run, sheets: Sheets, method: Method, gains: dict[int, float], about: str) -> Iterator[str]:
+    """The same samples drawn, where there are maps of them; `gains` by sample, the largest first."""
     mapped = set(run.results.mapped) if run.results.has_maps else set()
-    drawn = [int(m.samples[k]) for k in order if int(m.samples[k]) in mapped]
-    if len(drawn) > 1 and run.kind == "image" and (method.variant, method.p) in run.results.map_cells:
+    drawn = [sample for sample in gains if sample in mapped]
+    if not drawn or (method.variant, method.p) not in run.results.map_cells:
+        return
+    if len(drawn) > 1 and run.kind == "image":
         few = min(EXTREMES, len(drawn) // 2)
         shown = [*drawn[:few], *drawn[-few:]]
-        gains = {int(m.samples[k]): float(gain[k]) for k in known}
         whose = f"The {few} samples with the largest (first) and the {few} with the smallest gain"
         if few == 1:
             whose = "The samples with the largest (first) and the smallest gain"
-        among = "" if len(drawn) == len(known) else f" of the {len(drawn)} whose maps were kept"
-        parts.append(
-            sheets.photograph(
-                f"{run.slug}-extremes",
-                _beside(run, shown, method, gains, columns=2),
-                "; ".join(f"{run.sample_name(s)}: {about} {signed(gains[s])}" for s in shown),
-                f"{whose}{among}: photograph with the outline of its mask, LRP, PLRP-λ at p = {method.p:g}.",
-                _beside(run, shown, method, gains, columns=1),
-            )
+        among = "" if len(drawn) == len(gains) else f" of the {len(drawn)} whose maps were kept"
+        yield sheets.photograph(
+            f"{run.slug}-extremes",
+            _beside(run, shown, method, gains, columns=2),
+            "; ".join(f"{run.sample_name(s)}: {about} {signed(gains[s])}" for s in shown),
+            f"{whose}{among}: photograph with the outline of its mask, LRP, PLRP-λ at p = {method.p:g}.",
+            _beside(run, shown, method, gains, columns=1),
         )
-    elif drawn and run.kind == "dna" and (method.variant, method.p) in run.results.map_cells:
+    elif run.kind == "dna":
         for word, sample in {"largest": drawn[0], "smallest": drawn[-1]}.items():
-            parts.append(
-                logo(
-                    run,
-                    sheets,
-                    sample,
-                    f"{run.slug}-{word}-gain",
-                    f"The {word} gain among the sequences whose maps were kept.",
-                )
-            )
-    return "\n".join(parts)
+            about_map = f"The {word} gain among the sequences whose maps were kept."
+            yield logo(run, sheets, sample, f"{run.slug}-{word}-gain", about_map)
 
 
 def _beside(run: Run, samples: Sequence[int], method: Method, gains: dict[int, float], columns: int) -> Figure:
