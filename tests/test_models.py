@@ -101,7 +101,7 @@ def test_another_number_of_classes_has_no_names() -> None:
     ("name", "reason"),
     [
         ("resnet51", "torchvision has no model 'resnet51'; the nearest are .*resnet50"),
-        ("fasterrcnn_resnet50_fpn", "torchvision has no model"),
+        ("raft_large", "torchvision has no model"),
         ("keras:resnet50", "write torchvision:NAME, timm:NAME or file.py:factory"),
         ("nowhere.py:build", "nowhere.py does not exist"),
     ],

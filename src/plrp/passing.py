@@ -151,8 +151,15 @@ def _split(op: Op, relevance: Relevances, book: Booking, composite: Composite) -
     if op.kind in ("index_add", "scatter_add") and book.active:  # what they add to, or what they add, may be a constant
         zeros = [torch.zeros(v.shape, dtype=given.dtype, device=given.device) for v in op.inputs]
         book.constant = book.constant + op.output.samples.sum(s * op.call(zeros))
-    back = transposed(op, [s], given.dtype, op.inputs)
-    return [v.data.to(given.dtype) * b for v, b in zip(op.inputs, back, strict=True)]
+    receivers = op.receivers(composite.products)
+    back = transposed(op, [s], given.dtype, receivers)
+    return _handed(op, receivers, [v.data.to(given.dtype) * b for v, b in zip(receivers, back, strict=True)])
+
+
+def _handed(op: Op, receivers: Sequence[Value], parts: Sequence[Tensor]) -> Relevances:
+    """What each input of an operation is handed: nothing where it is no receiver."""
+    by_receiver = dict(zip(map(id, receivers), parts, strict=True))
+    return [by_receiver.get(id(v)) for v in op.inputs]
 
 
 def _split_sum(op: Op, given: Tensor, epsilon: float, book: Booking, gamma: float | None) -> Relevances:
@@ -277,7 +284,8 @@ def _winner(op: Op, relevance: Relevances, book: Booking, composite: Composite) 
         if book.active:
             book.constant = book.constant + op.output.samples.sum(first) - op.inputs[0].samples.sum(won)
         return [won]
-    return list(transposed(op, relevance, first.dtype, op.inputs))
+    receivers = op.receivers(composite.products)
+    return _handed(op, receivers, transposed(op, relevance, first.dtype, receivers))
 
 
 def _to_winners(op: Op, pool: Callable[..., Any], relevance: Tensor, book: Booking) -> Tensor:
@@ -329,17 +337,11 @@ def _product(op: Op, relevance: Relevances, book: Booking, composite: Composite)
     assert given is not None
     receivers = op.receivers(composite.products)
     n = sum(any(operand is v for v in receivers) for operand in op.operands)
-    handed: list[Tensor | None] = [None] * len(op.inputs)
-    places = [next(k for k, v in enumerate(op.inputs) if v is receiver) for receiver in receivers]
     if op.kind == "mul":
-        for place, value in zip(places, receivers, strict=True):
-            handed[place] = sum_to(given, value.shape) / n
-        return handed
+        return _handed(op, receivers, [sum_to(given, v.shape) / n for v in receivers])
     s = _divided(op, given, n * _output(op, given.dtype), epsilon_for(op.output, *receivers, composite=composite), book)
     back = transposed(op, [s], given.dtype, receivers)
-    for place, value, b in zip(places, receivers, back, strict=True):
-        handed[place] = value.data.to(given.dtype) * b
-    return handed
+    return _handed(op, receivers, [v.data.to(given.dtype) * b for v, b in zip(receivers, back, strict=True)])
 
 
 def _softmax(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:

@@ -24,7 +24,8 @@ from plrp.cli import main
 from plrp.cli.explain import output_paths
 from plrp.models.loading import load
 from plrp.vision import network_input, read_photograph
-from plrp.vision.explained import class_number, explain_photograph
+from plrp.vision.explained import explain_photograph
+from plrp.vision.places import class_number
 
 NETWORK = """
 import torch
@@ -321,9 +322,9 @@ def test_results_never_share_a_name(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_no_classifier_is_refused(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (photos / "dense.py").write_text("from torch import nn\nbuild = lambda: nn.Conv2d(3, 2, 1)\n")
+    (photos / "dense.py").write_text("from torch import nn\nbuild = lambda: nn.Flatten(2)\n")
     assert main(["explain", "cat.jpg", "--model", "dense.py:build"]) == 2
-    assert "is not a classifier" in capsys.readouterr().err
+    assert "is not a classifier, segmenter or detector" in capsys.readouterr().err
 
 
 # On a terminal, in a pipe, and interrupted

@@ -28,6 +28,9 @@ examples:
   plrp explain photo.jpg --model networks.py:build --weights best.pt --target dog --layers -o out.pdf
   plrp explain photo.jpg --model timm:convnext_tiny --save relevance.npz
   plrp explain photo.jpg --mask object.png -o page.html     to slide p in a browser
+  plrp explain photo.jpg --model timm:vit_base_patch16_224 --layers     tokens that survive, heads
+  plrp explain street.jpg --model fasterrcnn_resnet50_fpn --target "dog at 120,80"     one box
+  plrp explain street.jpg --model deeplabv3_resnet50 --target dog     where a segmenter sees dogs
 
 With several photographs, or a folder of them, -o and --save name a folder, or a file whose name goes before each
 photograph's.
@@ -81,13 +84,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="G",
         help="prune only while it buys at least this much sparsity (1 is natural); without -p it decides alone",
     )
-    how.add_argument("--target", metavar="CLASS", help="class to explain, by name or number (default: the winner)")
+    how.add_argument(
+        "--target",
+        metavar="CLASS",
+        help="class to explain, by name or number (default: the winner). Of a detector the most probable box of that "
+        "class is explained, of a segmenter the area that it wins; 'dog at 120,80' asks for the box around that point "
+        "(x,y in pixels of the photograph) or for the point itself, 'at 120,80' for the winner there",
+    )
     how.add_argument(
         "--composite",
-        default="epsilon-plus-flat",
+        default="auto",
         metavar="NAME",
-        help="epsilon-plus-flat (default), epsilon-plus, epsilon-alpha2-beta1[-flat], epsilon-gamma-box, epsilon, "
-        "attnlrp, cp-lrp",
+        help="auto (default: attnlrp for networks with attention, else epsilon-plus-flat), epsilon-plus, "
+        "epsilon-alpha2-beta1[-flat], epsilon-gamma[-box], epsilon, attnlrp, cp-lrp",
     )
     out = parser.add_argument_group("output")
     out.add_argument(
@@ -240,8 +249,9 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     from plrp.pruning import DEFAULT_P, Pruning
     from plrp.tape.refusals import check_device
     from plrp.vision.beside import check_methods
-    from plrp.vision.explained import class_number
+    from plrp.vision.detection import is_detector
     from plrp.vision.heatmaps import colour_table
+    from plrp.vision.places import Asked, class_number
 
     check_methods(arguments.beside)
     colour_table(arguments.colours)  # what is wrong is said before anything is loaded
@@ -249,8 +259,9 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     categories = class_names(arguments.classes) or models.published_categories(
         arguments.model, weights=arguments.weights, num_classes=arguments.num_classes
     )
-    if arguments.target is not None and categories is not None:
-        class_number(arguments.target, categories)
+    asked = Asked.read(arguments.target).name
+    if asked is not None and categories is not None:
+        class_number(asked, categories)
     gain = arguments.sparsity_gain
     if arguments.compare:
         gains = [None] if gain is None else [None, gain]
@@ -269,18 +280,18 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     )
     if arguments.classes:
         model = replace(model, categories=categories)
-    preprocessing = model.preprocessing or models.Preprocessing()
-    model = replace(
-        model,
-        module=model.module.to(device),
-        preprocessing=replace(
-            preprocessing,
-            resize=arguments.resize or preprocessing.resize,
-            crop=arguments.crop or preprocessing.crop,
-        ),
-    )
-    if arguments.target is not None and model.categories is not None:
-        class_number(arguments.target, model.categories)
+    preprocessing = model.preprocessing
+    if is_detector(model.module):
+        if arguments.crop:
+            raise UsageError("A detector reads the whole picture: leave out --crop.")
+        if arguments.resize:
+            preprocessing = models.Preprocessing(arguments.resize, None)
+    else:
+        usual = preprocessing or models.Preprocessing()
+        preprocessing = replace(usual, resize=arguments.resize or usual.resize, crop=arguments.crop or usual.crop)
+    model = replace(model, module=model.module.to(device), preprocessing=preprocessing)
+    if asked is not None and model.categories is not None:
+        class_number(asked, model.categories)
     return model, prunings
 
 
@@ -348,10 +359,13 @@ def write_page(
     """The page of one photograph, for every p of its slider."""
     from plrp.view.page import Page
     from plrp.view.pictures import photograph_bundle
+    from plrp.vision.detection import is_detector
     from plrp.vision.photographs import read_mask
     from plrp.vision.preprocessing import DEFAULT, network_mask
 
     mask = None
+    if arguments.mask and is_detector(explained.model.module):
+        raise UsageError("--mask goes with classifiers and segmenters, which see a picture as it is cropped.")
     if arguments.mask:
         mask = network_mask(*read_mask(arguments.mask), explained.model.preprocessing or DEFAULT)
 
@@ -386,7 +400,8 @@ def report(explained: ExplainedPhotograph, written: Sequence[Path], width: int) 
         score = float(explained.logits[explained.target])
         rows.append((explained.target_name, score, float(explained.probabilities[explained.target])))
     room = max(8, min(max(len(name) for name, _, _ in rows), width - 24))
-    lines = [f"{explained.photograph.path} → {', '.join(map(str, written))}"]
+    where = "" if explained.place is None else f", {explained.target_name} {explained.place.words}"
+    lines = [f"{explained.photograph.path}{where} → {', '.join(map(str, written))}"]
     for name, score, probability in rows:
         mark = "◂" if name == explained.target_name else ""
         lines.append(f"  {shortened(name, room):<{room}}  {score:8.2f}  {percent(probability):>6} {mark}".rstrip())

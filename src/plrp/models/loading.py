@@ -10,6 +10,7 @@ load("danq.h5")                                   a Keras model of sequences; or
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import pickle
 import re
@@ -126,7 +127,8 @@ def published_file(name: str, weights: str | None = None) -> str:
 def _published(name: str) -> tuple[dict[str, Any], Any]:
     """The published weights of a torchvision model by name, and which of them is the default."""
     torchvision = _torchvision()
-    known = torchvision.models.list_models(module=torchvision.models)
+    kinds = (torchvision.models, torchvision.models.detection, torchvision.models.segmentation)
+    known = [name for kind in kinds for name in torchvision.models.list_models(module=kind)]
     if name not in known:
         raise ModelError(f"torchvision has no model {name!r}{_did_you_mean(name, known)}.")
     entries = torchvision.models.get_model_weights(name)
@@ -136,7 +138,7 @@ def _published(name: str) -> tuple[dict[str, Any], Any]:
 def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | None, quiet: bool) -> LoadedModel:
     torchvision = _torchvision()
     published, default = _published(name)
-    options = {} if num_classes is None else {"num_classes": num_classes}
+    options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
     spec = f"torchvision:{name}"
     if weights is None or str(weights) in published:
         entry = default if weights is None else published[str(weights)]
@@ -156,9 +158,12 @@ def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | 
                     "Delete it, and it will be downloaded again."
                 ) from error
         return LoadedModel(module, spec, entry.name, *_facts(entry, len(entry.meta["categories"])))
+    classes = num_classes or len(default.meta["categories"])
+    if "weights_backbone" in inspect.signature(torchvision.models.get_model_builder(name)).parameters:
+        options["weights_backbone"] = None  # detectors and segmenters would download some
     if str(weights) == "random":
         module = _with_fixed_seed(lambda: torchvision.models.get_model(name, weights=None, **options))
-        return LoadedModel(module, spec, "random", *_facts(default, num_classes or 1000))
+        return LoadedModel(module, spec, "random", *_facts(default, classes))
     if not Path(weights).is_file():
         raise ModelError(
             f"the weights {weights} are neither a file nor published for {name} ({', '.join(published)}, random)."
@@ -168,12 +173,12 @@ def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | 
     entry = next((e for e in published.values() if e.url.endswith(f"/{Path(weights).name}")), None)
     if entry is not None and name in ("googlenet", "inception_v3"):
         options["transform_input"] = True  # torchvision sets it for its own weights
+    if "aux_loss" in inspect.signature(torchvision.models.get_model_builder(name)).parameters:
+        options["aux_loss"] = any("aux_classifier." in key for key in read_state_dict(weights))
     module = torchvision.models.get_model(name, weights=None, **options)
     _fit_head(module, name, weights)
     load_weights(module, weights, of=spec)
-    return LoadedModel(
-        module, spec, str(weights), *_facts(entry or next(iter(published.values())), num_classes or 1000)
-    )
+    return LoadedModel(module, spec, str(weights), *_facts(entry or next(iter(published.values())), classes))
 
 
 def _fit_head(module: nn.Module, name: str, weights: str | Path) -> None:
@@ -187,10 +192,14 @@ def _fit_head(module: nn.Module, name: str, weights: str | Path) -> None:
         module.avgpool, module.classifier = nn.AdaptiveAvgPool2d(1), nn.Linear(512, head.shape[0])
 
 
-def _facts(entry: Any, classes: int) -> tuple[tuple[str, ...] | None, Preprocessing]:
-    """The categories of published weights (None if the number of classes differs) and their preprocessing."""
-    categories = tuple(entry.meta["categories"])
-    return categories if len(categories) == classes else None, Preprocessing.of_preset(entry.transforms())
+def _facts(entry: Any, classes: int) -> tuple[tuple[str, ...] | None, Preprocessing | None]:
+    """The categories of published weights (None if the number of classes differs) and their preprocessing.
+
+    Detectors have none: they resize and normalise themselves.
+    """
+    categories, preset = tuple(entry.meta["categories"]), entry.transforms()
+    preprocessing = Preprocessing.of_preset(preset) if hasattr(preset, "resize_size") else None
+    return categories if len(categories) == classes else None, preprocessing
 
 
 def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -> LoadedModel:

@@ -39,10 +39,10 @@ class Preprocessing:
 
     @classmethod
     def of_preset(cls, preset: Any) -> Preprocessing:
-        """The preprocessing of a torchvision `ImageClassification` preset (`weights.transforms()`)."""
+        """The preprocessing of a torchvision preset (`weights.transforms()`) of a classifier or segmenter."""
         return cls(
             resize=_side(preset.resize_size),
-            crop=_side(preset.crop_size),
+            crop=_side(getattr(preset, "crop_size", None)),
             mean=tuple(preset.mean),
             std=tuple(preset.std),
             interpolation=str(preset.interpolation.value),
@@ -61,5 +61,7 @@ def _per_channel(values: tuple[float, ...]) -> Tensor:
     return torch.tensor(values).view(3, 1, 1)
 
 
-def _side(sizes: Sequence[int]) -> int | tuple[int, int]:
+def _side(sizes: Sequence[int] | None) -> int | tuple[int, int] | None:
+    if sizes is None:
+        return None
     return int(sizes[0]) if len(sizes) == 1 else (int(sizes[0]), int(sizes[1]))

@@ -102,6 +102,14 @@ _SPELLINGS: dict[str, str] = {
     "_safe_softmax": "softmax",
 }
 
+# Of torchvision: a map (first argument) read inside boxes (second), which may depend on the input and are only places.
+_POOLS_OF_BOXES: dict[str, Family] = {
+    "roi_align": Family.SPLIT,
+    "ps_roi_align": Family.SPLIT,
+    "ps_roi_pool": Family.SPLIT,
+    "roi_pool": Family.WINNER,
+}
+
 _NAMESPACES: tuple[Any, ...] = (torch, torch.Tensor, F, torch._C._nn, torch.special)
 
 # Functions through which a value leaves the tape: what comes back is a Python number or array.
@@ -206,6 +214,8 @@ def known_operation(function: Any, kwargs: dict[str, Any], args: tuple[Any, ...]
     if known is None and isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         packet = function.overloadpacket if isinstance(function, torch._ops.OpOverload) else function
         namespace, name = packet._qualified_op_name.split("::")
+        if namespace == "torchvision" and name in _POOLS_OF_BOXES:
+            return Operation(name, _POOLS_OF_BOXES[name], function)
         known = _BY_NAME.get(name) if namespace == "aten" else None
         if known is not None:
             known = known._replace(replay=function)

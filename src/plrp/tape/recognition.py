@@ -36,6 +36,11 @@ def _recognise_family(op: Op) -> None:
         op.kind += "imum"  # of two tensors, element by element
     if op.kind == "scatter" and "reduce" in op.kwargs:
         _refuse(op, "`reduce=` adds or multiplies values that land on one place, which is not a move of elements")
+    elif "roi_" in op.kind:
+        if isinstance(op.args[0], Value):
+            op.signal = op.args[0]  # boxes say where to read, not what
+        else:
+            _refuse(op, "boxes that depend on the input, in a map that does not")
     elif op.kind in ("interpolate", "upsample") and str(op.argument(3, "mode", "nearest")).startswith("nearest"):
         op.family = Family.REARRANGE
     elif op.family is Family.LAYER:

@@ -2,7 +2,7 @@
 
 - reading: `read_photograph`, `Photographs`, `ECSSD`, `ImageNet`
 - as the network sees it: `network_input`, `network_picture`, `network_mask`
-- explaining: `explain_photograph`; `plrp.load` brings back what was saved
+- explaining: `explain_photograph`; boxes of a detector: `detect`; `plrp.load` brings back what was saved
 - drawing: `heatmap`, `explanation_figure`, `comparison_figure`, `save_figure`
 - hidden layers: `thinning`, `thinning_figure`, `flow`, `flow_figure`, `circuit_figure`
 """
@@ -16,19 +16,22 @@ from plrp.lazy import lazily
 
 if TYPE_CHECKING:
     from .datasets import ECSSD, DatasetError, ImageNet, Photographs
+    from .detection import Detection, Detections, detect
     from .explained import ExplainedPhotograph, explain_photograph
     from .figures import comparison_figure, explanation_figure
     from .flows import Flow, Thinning, flow, thinning
     from .heatmaps import Heatmap, heatmap
     from .layers import circuit_figure, flow_figure, thinning_figure
     from .photographs import BadImage, Photograph, read_photograph
-    from .preprocessing import network_input, network_mask, network_picture
+    from .preprocessing import network_input, network_mask, network_picture, network_point
     from .saved import SavedRelevance
 
 __all__ = [
     "ECSSD",
     "BadImage",
     "DatasetError",
+    "Detection",
+    "Detections",
     "ExplainedPhotograph",
     "Flow",
     "Heatmap",
@@ -39,6 +42,7 @@ __all__ = [
     "Thinning",
     "circuit_figure",
     "comparison_figure",
+    "detect",
     "explain_photograph",
     "explanation_figure",
     "flow",
@@ -47,6 +51,7 @@ __all__ = [
     "network_input",
     "network_mask",
     "network_picture",
+    "network_point",
     "read_photograph",
     "save_figure",
     "thinning",
@@ -57,13 +62,14 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "datasets": ("ECSSD", "DatasetError", "ImageNet", "Photographs"),
+        "detection": ("Detection", "Detections", "detect"),
         "explained": ("ExplainedPhotograph", "explain_photograph"),
         "figures": ("comparison_figure", "explanation_figure"),
         "flows": ("Flow", "Thinning", "flow", "thinning"),
         "heatmaps": ("Heatmap", "heatmap"),
         "layers": ("circuit_figure", "flow_figure", "thinning_figure"),
         "photographs": ("BadImage", "Photograph", "read_photograph"),
-        "preprocessing": ("network_input", "network_mask", "network_picture"),
+        "preprocessing": ("network_input", "network_mask", "network_picture", "network_point"),
         "saved": ("SavedRelevance",),
     },
 )

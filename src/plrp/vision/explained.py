@@ -15,21 +15,19 @@ from torch import Tensor, nn
 from plrp import __version__
 from plrp.composites import Composite, resolve
 from plrp.composites import composite as composite_by_name
-from plrp.errors import UsageError
 from plrp.health import Health
-from plrp.models.loading import LoadedModel, imagenet_categories, load
+from plrp.models.loading import LoadedModel, load
 from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
-from plrp.spelling import close_names
 from plrp.tape.trace import Trace
-from plrp.tape.tracing import trace as trace_model
 
 from .beside import check_methods, maps_beside
+from .detection import own_preprocessing
 from .figures import comparison_figure, explanation_figure, percent
 from .flows import flow, thinning
 from .layers import flow_figure, thinning_figure
 from .photographs import Photograph, as_photograph
-from .preprocessing import network_input, network_picture
+from .places import PicturePart, aim
 from .saved import SavedRelevance, save_relevance
 
 if TYPE_CHECKING:
@@ -39,16 +37,14 @@ if TYPE_CHECKING:
 LRP = "LRP"
 
 
-class ClassError(UsageError):
-    """A class that the model does not have, or class names that do not fit it."""
-
-
 @dataclass(frozen=True, repr=False)
 class ExplainedPhotograph:
     """What a model saw in a photograph, and why.
 
     relevance: of the class `target`, by variant, "LRP" first; each (3, height, width).
     prunings: how each variant was pruned; None for LRP.
+    place: the part of the photograph that was asked about, whose scores the `logits` are; None for the whole.
+    exclusive: whether the classes exclude each other.
     unhealthy: what is wrong with a variant's explanation, for those that should not be believed as they are.
     beside: maps of other methods, by their titles; each (3 or 1, height, width).
     """
@@ -63,6 +59,8 @@ class ExplainedPhotograph:
     relevance: Mapping[str, Tensor]
     prunings: Mapping[str, Pruning | None]
     trace: Trace
+    place: PicturePart | None = None
+    exclusive: bool = True
     unhealthy: Mapping[str, Health] = field(default_factory=dict)
     beside: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -79,8 +77,8 @@ class ExplainedPhotograph:
 
     @property
     def probabilities(self) -> Tensor:
-        """Softmax of the logits, or the sigmoid if there is only one."""
-        return self.logits.softmax(0) if len(self.logits) > 1 else self.logits.sigmoid()
+        """Softmax of the logits, or the sigmoid where there is only one or they do not exclude each other."""
+        return self.logits.softmax(0) if self.exclusive and len(self.logits) > 1 else self.logits.sigmoid()
 
     @property
     def target_name(self) -> str:
@@ -99,8 +97,9 @@ class ExplainedPhotograph:
     @property
     def title(self) -> str:
         """Photograph, explained class and model, in one line."""
-        score = float(self.logits[self.target])
-        return f"{self.photograph.name}: {self.target_name} (score {score:.2f}), {self.model.name.split(':')[-1]}"
+        score, where = float(self.logits[self.target]), "" if self.place is None else f" {self.place.words}"
+        network = self.model.name.split(":")[-1]
+        return f"{self.photograph.name}: {self.target_name}{where} (score {score:.2f}), {network}"
 
     def figure(self, **options: Any) -> Figure:
         """Photograph, heatmaps, prediction, overlay and outline (`plrp.vision.explanation_figure`)."""
@@ -112,6 +111,7 @@ class ExplainedPhotograph:
             target=self.target_name,
             title=self.title,
             beside=self.beside,
+            place=self.place,
             **options,
         )
 
@@ -145,6 +145,7 @@ class ExplainedPhotograph:
             "model": self.model.name,
             "weights": self.model.weights,
             "composite": self.composite.name,
+            "place": None if self.place is None else self.place.words,
             "prunings": {name: None if p is None else p.to_dict() for name, p in self.prunings.items()},
         }
         seen, picture = self.trace.inputs[0].data[0].cpu(), np.asarray(self.picture)
@@ -160,7 +161,7 @@ def explain_photograph(
     *,
     target: int | str | None = None,
     prunings: Sequence[Pruning] = (Pruning(),),
-    composite: str = "epsilon-plus-flat",
+    composite: str = "auto",
     device: str | torch.device = "cpu",
     beside: Sequence[str] = (),
 ) -> list[ExplainedPhotograph]: ...
@@ -171,7 +172,7 @@ def explain_photograph(
     *,
     target: int | str | None = None,
     prunings: Sequence[Pruning] = (Pruning(),),
-    composite: str = "epsilon-plus-flat",
+    composite: str = "auto",
     device: str | torch.device = "cpu",
     beside: Sequence[str] = (),
 ) -> ExplainedPhotograph: ...
@@ -181,7 +182,7 @@ def explain_photograph(
     *,
     target: int | str | None = None,
     prunings: Sequence[Pruning] = (Pruning(),),
-    composite: str = "epsilon-plus-flat",
+    composite: str = "auto",
     device: str | torch.device = "cpu",
     beside: Sequence[str] = (),
 ) -> ExplainedPhotograph | list[ExplainedPhotograph]:
@@ -191,7 +192,9 @@ def explain_photograph(
         tensor (3, height, width) of pixels, 0…255 as integers or 0…1; a list of these gives a list.
     model: what `plrp.models.load` returns, or a name for it to load; a plain module gets photographs as most of
         torchvision's models do (the default `Preprocessing`).
-    target: a class by number or by name; by default the winning class.
+    target: a class by number or by name; by default the winning class. Of a detector the most probable box is
+        explained, of a segmenter the area that the class wins; `"dog at 120,80"` asks for the box around this point (x,
+        y in pixels of the photograph), or for the point itself, and `"at 120,80"` for the winner there.
     beside: other methods whose maps are drawn beside ours: "gradcam", "gradient-input", "ig".
     """
     check_methods(beside)
@@ -203,33 +206,40 @@ def explain_photograph(
         options: dict[str, Any] = {"target": target, "prunings": prunings, "composite": composite, "device": device}
         return [explain_photograph(one, model, beside=beside, **options) for one in photograph]
     photograph = as_photograph(photograph)
-    preprocessing = model.preprocessing or Preprocessing()
-    inputs = network_input(photograph, preprocessing)[None].to(device)
-    trace = trace_model(model.module, inputs)
-    if not isinstance(trace.output, Tensor) or trace.output.dim() != 2:
-        raise ClassError(f"{model.name} is not a classifier: its output is not (batch, classes).")
-    logits = trace.output[0].detach().float().cpu()
-    categories = categories_of(model, len(logits))
-    chosen = int(logits.argmax()) if target is None else class_number(target, categories)
+    aimed = aim(model, photograph, target, str(device))
     variants: dict[str, Pruning | None] = {LRP: None, **{variant_name(pruning): pruning for pruning in prunings}}
-    rules = composite_for(composite, preprocessing)
-    found = trace.sweep(list(variants.values()), target=chosen, composite=rules)
+    rules = composite_for(composite, model, aimed.trace)
+    found = aimed.trace.sweep(list(variants.values()), target=aimed.target, composite=rules)
     relevance, unhealthy = {}, {}
     for name, explanation in zip(variants, found, strict=True):
         relevance[name] = explanation.relevance[0].float().cpu()
         if any(explanation.verdicts()):
             unhealthy[name] = explanation.health
-    picture = network_picture(photograph, preprocessing)
-    others = maps_beside(model.module, inputs, lambda output: output[:, chosen], beside)
+    inputs, chosen = aimed.trace.inputs[0].data, aimed.target
+    others = maps_beside(aimed.module, inputs, lambda output: output[:, chosen], beside)
     return ExplainedPhotograph(
-        photograph, picture, model, rules, logits, chosen, categories, relevance, variants, trace, unhealthy, others
+        photograph=photograph,
+        picture=aimed.picture,
+        model=model,
+        composite=rules,
+        logits=aimed.logits,
+        target=chosen,
+        categories=aimed.categories,
+        relevance=relevance,
+        prunings=variants,
+        trace=aimed.trace,
+        place=aimed.place,
+        exclusive=aimed.exclusive,
+        unhealthy=unhealthy,
+        beside=others,
     )
 
 
-def composite_for(name: str, preprocessing: Preprocessing) -> Composite:
+def composite_for(name: str, model: LoadedModel, trace: Trace) -> Composite:
     """A composite by name; the box of `epsilon-gamma-box` goes from a normalised black to a normalised white pixel."""
     if name != "epsilon-gamma-box":
-        return resolve(name)
+        return resolve(name, (value.data for value in trace.inputs), trace)
+    preprocessing = own_preprocessing(model.module) or model.preprocessing or Preprocessing()
     black, white = (preprocessing.normalise(torch.full((3, 1, 1), value)) for value in (0.0, 1.0))
     return composite_by_name(name, low=black, high=white)
 
@@ -238,41 +248,3 @@ def variant_name(pruning: Pruning) -> str:
     """The name of a pruning in figures: `PLRP-λ, gain 1, p = 0.15`."""
     gain = "" if pruning.sparsity_gain is None else f", gain {pruning.sparsity_gain:g}"
     return f"{pruning.label}{gain}" + ("" if pruning.p is None else f", p = {pruning.p:g}")
-
-
-def categories_of(model: LoadedModel, classes: int) -> tuple[str, ...]:
-    """The names of a model's classes: its own, ImageNet's if there are 1,000, or else numbers."""
-    if model.categories is not None:
-        if len(model.categories) != classes:
-            raise ClassError(f"{model.name} has {classes} outputs but {len(model.categories)} class names.")
-        return model.categories
-    if classes == 1000:
-        return imagenet_categories()
-    return tuple(f"class {number}" for number in range(classes))
-
-
-def class_number(target: int | str, categories: Sequence[str]) -> int:
-    """The number of a class given by number or by name, ignoring case and underscores.
-
-    It may say more than the class does: `tabby cat` finds `tabby`. A name that fits several classes is refused with
-    their numbers.
-    """
-    if isinstance(target, int) or target.strip().lstrip("-").isdigit():
-        number = int(target)
-        if not 0 <= number < len(categories):
-            raise ClassError(f"there is no class {number}: the model has 0 to {len(categories) - 1}.")
-        return number
-    plain = [name.lower().replace("_", " ") for name in categories]
-    wanted = target.strip().lower().replace("_", " ")
-    words = set(wanted.split())
-    exact = [number for number, name in enumerate(plain) if name == wanted]
-    part = [number for number, name in enumerate(plain) if name and set(name.split()) < words]
-    found = exact or part
-    if len(found) == 1:
-        return found[0]
-    close = found or [categories.index(name) for name in close_names(wanted, categories, 5)]
-    named = ", ".join(f"{categories[number]} ({number})" for number in close)
-    if found:
-        raise ClassError(f"{len(found)} classes are called {target!r}: {named}; give the number of one.")
-    hint = f"the nearest are {named}" if close else f"give a number from 0 to {len(categories) - 1}"
-    raise ClassError(f"no class is called {target!r}; {hint}.")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
+    from .places import PicturePart
+
 INK, FAINT = "#222222", "#767676"
 LONGEST_NAME = 26  # characters of a class name or caption; longer ones are cut
 
@@ -47,6 +49,7 @@ def explanation_figure(
     classes: Sequence[tuple[str, float]] = (),
     target: str = "",
     title: str = "",
+    place: PicturePart | None = None,
     colours: str = "red-blue",
     percentile: float = 99.5,
     dilate: int | str = "auto",
@@ -56,7 +59,7 @@ def explanation_figure(
 
     The last of `maps` is drawn twice more: over the picture, and as an outline of the region that holds 80% of its
     positive relevance. `classes` are (name, probability), strongest first; `target` is the explained one. `beside`
-    are other methods' maps.
+    are other methods' maps. `place`, the part of the picture that was asked about, is marked on it.
     """
     columns = {**maps, **(beside or {})}
     figure, axes = grid_of(2, max(3, 1 + len(columns)))
@@ -64,6 +67,8 @@ def explanation_figure(
     for ax in (*above[1 + len(columns) :], *below[3:]):
         ax.set_axis_off()
     show_picture(above[0], picture, "photograph")
+    if place is not None:
+        show_place(above[0], place)
     for ax, (name, relevance) in zip(above[1:], columns.items(), strict=False):
         show_map(ax, heatmap(relevance, colours=colours, percentile=percentile, dilate=dilate), relevance, name)  # type: ignore[arg-type]
     last_name, last = list(maps.items())[-1]
@@ -124,6 +129,20 @@ def show_picture(ax: Axes, picture: Image, title: str = "") -> None:
     """A photograph as the network sees it."""
     ax.imshow(np.asarray(picture))
     set_title(ax, title)
+
+
+def show_place(ax: Axes, place: PicturePart) -> None:
+    """Mark a box, a point or an area on a picture."""
+    from matplotlib.patches import Rectangle
+
+    for colour, width in (("white", 2.4), ("#d42a20", 1.2)):
+        if place.box is not None:
+            left, top, right, bottom = place.box
+            ax.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=colour, lw=width))
+        if place.point is not None:
+            ax.plot(*place.point, marker="o", ms=9, mfc="none", mec=colour, mew=width)
+        if place.area is not None and 0 < place.area.mean() < 1:
+            ax.contour(place.area, levels=[0.5], colors=[colour], linewidths=width)
 
 
 def show_map(

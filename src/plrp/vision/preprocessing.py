@@ -39,6 +39,22 @@ def network_mask(mask: Image, size: tuple[int, int], preprocessing: Preprocessin
     return torch.from_numpy(np.array(_resize_and_crop(mask, size, preprocessing, "nearest")) > 127)
 
 
+def network_point(
+    point: tuple[int, int], size: tuple[int, int], preprocessing: Preprocessing = DEFAULT
+) -> tuple[float, float]:
+    """Where the network sees the middle of a pixel (x, y) of a photograph of `size` (width, height), in its own pixels.
+
+    What is cropped lies outside: below zero, or beyond the network's picture.
+    """
+    resized, crop = _resized_size(size, preprocessing.resize), preprocessing.crop
+    sides = resized if crop is None else (crop, crop) if isinstance(crop, int) else (crop[1], crop[0])
+    x, y = (
+        (place + 0.5) * after / before - round((after - side) / 2)
+        for place, before, after, side in zip(point, size, resized, sides, strict=True)
+    )
+    return x, y
+
+
 def _resize_and_crop(image: Image, size: tuple[int, int], preprocessing: Preprocessing, interpolation: str) -> Image:
     from PIL.Image import Resampling
 

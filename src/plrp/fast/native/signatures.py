@@ -246,7 +246,9 @@ def laid_alike(tensor: Tensor, other: Any) -> bool:
     """Whether a tensor fills its memory, in the order in which another one does."""
     if tensor.is_contiguous() and isinstance(other, Tensor) and other.is_contiguous():
         return True
-    return channels_last(tensor) and isinstance(other, Tensor) and tensor.stride() == other.stride()
+    if not (channels_last(tensor) and isinstance(other, Tensor)):
+        return False  # strides may differ along an axis of one, which has no order
+    return tensor.stride() == other.stride() or (tensor.shape == other.shape and channels_last(other))
 
 
 def _refuse(loop: str, name: str, kind: Argument, value: Any, length: int | None = None) -> NoReturn:

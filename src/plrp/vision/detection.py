@@ -1,0 +1,181 @@
+"""Detectors (torchvision's Faster R-CNN, RetinaNet and SSD): the class scores of one box, as those of a classifier.
+
+A detector scores many places, proposals or anchors, and keeps a few boxes. Which place a box came from is looked up
+once; from the picture to the scores of that place the network is an ordinary classifier, with the place a constant.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from plrp.errors import UsageError
+from plrp.models.preprocessing import Preprocessing
+
+KINDS = ("FasterRCNN", "RetinaNet", "SSD")
+"""The classes of torchvision that are known, Mask and Keypoint R-CNN as kinds of Faster R-CNN."""
+
+
+class SharedModule(nn.Module):
+    """A module with the parameters and children of another, under the same names; the other stays as it is."""
+
+    def __init__(self, shared: nn.Module) -> None:
+        super().__init__()
+        self._parameters = dict(shared._parameters)
+        self._buffers = dict(shared._buffers)
+        self._modules = dict(shared._modules)
+        self.training = shared.training
+
+
+class BoxScores(SharedModule):
+    """The class scores (logits) of one place that a detector looks at: (1, 3, height, width) → (1, classes).
+
+    `place` is a proposal, (1, 4) in pixels of the input, of a Faster R-CNN, else the number of an anchor; `size` is the
+    picture's (height, width) within the input, which may be padded.
+    """
+
+    def __init__(self, detector: nn.Module, place: Tensor | int, size: tuple[int, int]) -> None:
+        super().__init__(detector)
+        self.place, self.size = place, size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits; of a Faster R-CNN and an SSD the first class is the background."""
+        features = _features(self, x)
+        if isinstance(self.place, Tensor):
+            heads: Any = self.roi_heads
+            pooled = heads.box_roi_pool(features, [self.place], [self.size])
+            logits: Tensor = heads.box_predictor(heads.box_head(pooled))[0]
+            return logits
+        head: Any = self.head
+        found: Tensor = head.classification_head(list(features.values()))
+        return found[:, self.place]
+
+
+class Detection(NamedTuple):
+    """One box: left, top, right and bottom in pixels of the network's input, class, probability, and its scorer."""
+
+    box: tuple[float, float, float, float]
+    label: int
+    score: float
+    scores: BoxScores
+
+
+class Detections(NamedTuple):
+    """What a detector found in a picture, the most probable box first.
+
+    `inputs` (1, 3, height, width) is what its network reads, resized, normalised and padded at the right and below;
+    `size` the height and width of the picture in it. `exclusive`: whether the classes of a box share a softmax.
+    """
+
+    inputs: Tensor
+    size: tuple[int, int]
+    found: list[Detection]
+    exclusive: bool
+
+
+def is_detector(module: nn.Module) -> bool:
+    """Whether a module is one of torchvision's detectors."""
+    return any(c.__module__.startswith("torchvision.models.detection.") for c in type(module).__mro__)
+
+
+def own_preprocessing(module: nn.Module) -> Preprocessing | None:
+    """How a detector normalises pictures itself; None for any other module."""
+    if not is_detector(module):
+        return None
+    transform: Any = module.transform
+    return Preprocessing(None, None, tuple(transform.image_mean), tuple(transform.image_std))
+
+
+@torch.no_grad()
+def detect(detector: nn.Module, picture: Tensor, *, resize: int | None = None) -> Detections:
+    """The boxes that a detector finds in a picture (3, height, width) of values from 0 to 1.
+
+    resize: pixels of the shorter side, in place of the detector's own. Explain a box with
+    `plrp.explain(box.scores, found.inputs, target=box.label)`.
+    """
+    kinds = {c.__name__ for c in type(detector).__mro__}
+    if not is_detector(detector) or not kinds.intersection(KINDS):
+        raise UsageError(
+            f"{type(detector).__name__} is no detector whose boxes have class scores of their own: {', '.join(KINDS)} "
+            "of torchvision and what derives from them."
+        )
+    if detector.training:
+        raise UsageError("The detector is in training mode, in which it finds no boxes: call `model.eval()`.")
+    model: Any = detector
+    transform = model.transform
+    if resize is not None:
+        transform = copy.copy(transform)
+        transform.min_size, transform.fixed_size = (resize,), transform.fixed_size and (resize, resize)
+    images, _ = transform([picture])
+    (size,) = images.image_sizes
+    features = _features(model, images.tensors)
+    candidates: Callable[..., Any] = _of_proposals if "FasterRCNN" in kinds else _of_anchors
+    places: Sequence[Tensor | int]
+    boxes, labels, scores, places = candidates(model, images, features)
+    found = [
+        Detection((box[0], box[1], box[2], box[3]), label, score, BoxScores(model, place, tuple(size)))
+        for box, label, score, place in zip(boxes.tolist(), labels.tolist(), scores.tolist(), places, strict=True)
+    ]
+    found.sort(key=lambda one: -one.score)
+    return Detections(images.tensors, (int(size[0]), int(size[1])), found, "RetinaNet" not in kinds)
+
+
+def _features(model: Any, x: Tensor) -> dict[str, Tensor]:
+    found = model.backbone(x)
+    return {"0": found} if isinstance(found, Tensor) else found
+
+
+def _of_proposals(model: Any, images: Any, features: Any) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+    """The boxes of a Faster R-CNN, their classes and probabilities, and the proposal of each."""
+    heads = model.roi_heads
+    proposals, _ = model.rpn(images, features)
+    pooled = heads.box_roi_pool(features, proposals, images.image_sizes)
+    logits, regression = heads.box_predictor(heads.box_head(pooled))
+    kept = heads.postprocess_detections(logits, regression, proposals, images.image_sizes)
+    boxes, scores, labels = (parts[0] for parts in kept)
+    decoded = _clipped(heads.box_coder.decode(regression, proposals), images)  # (proposals, classes, 4)
+    rows = [
+        _row(logits.softmax(-1)[:, label], decoded[:, label], score, box)
+        for box, score, label in zip(boxes, scores, labels, strict=True)
+    ]
+    return boxes, labels, scores, [proposals[0][row][None] for row in rows]
+
+
+def _of_anchors(model: Any, images: Any, features: Any) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+    """The boxes of a RetinaNet or SSD, their classes and probabilities, and the number of each one's anchor."""
+    maps = list(features.values())
+    outputs, anchors = model.head(maps), model.anchor_generator(images, maps)
+    logits, regression = outputs["cls_logits"][0], outputs["bbox_regression"][0]
+    if hasattr(model.head.classification_head, "cls_logits"):  # RetinaNet: level by level, classes apart
+        places = [one.shape[2] * one.shape[3] for one in maps]
+        counts = [count * len(logits) // sum(places) for count in places]
+        by_level = {key: list(value.split(counts, 1)) for key, value in outputs.items()}
+        (kept,) = model.postprocess_detections(by_level, [list(anchors[0].split(counts))], images.image_sizes)
+        probabilities = logits.sigmoid()
+    else:
+        (kept,) = model.postprocess_detections(outputs, anchors, images.image_sizes)
+        probabilities = logits.softmax(-1)
+    decoded = _clipped(model.box_coder.decode_single(regression, anchors[0]), images)
+    boxes, labels, scores = kept["boxes"], kept["labels"], kept["scores"]
+    rows = [
+        _row(probabilities[:, label], decoded, score, box)
+        for box, score, label in zip(boxes, scores, labels, strict=True)
+    ]
+    return boxes, labels, scores, rows
+
+
+def _clipped(boxes: Tensor, images: Any) -> Tensor:
+    """Boxes cut off at the picture's edges, as the detector's are."""
+    height, width = images.image_sizes[0]
+    most = torch.tensor([width, height, width, height], dtype=boxes.dtype, device=boxes.device)
+    return boxes.clamp_min(0).minimum(most)
+
+
+def _row(probabilities: Tensor, boxes: Tensor, score: Tensor, box: Tensor) -> int:
+    """The place that a box came from: of those with its score, the one with its corners."""
+    far = (boxes - box).abs().sum(-1)
+    return int(far.masked_fill((probabilities - score).abs() > 1e-6, torch.inf).argmin())

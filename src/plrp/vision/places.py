@@ -1,0 +1,267 @@
+"""What of a photograph is asked about: the whole, one box of a detector, a point or the area of a class of a segmenter.
+
+Whatever is asked, what is explained is a classifier: of the whole picture, or of that place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from plrp.errors import UsageError
+from plrp.models.loading import LoadedModel, imagenet_categories
+from plrp.models.preprocessing import Preprocessing
+from plrp.spelling import close_names
+from plrp.tape.trace import Trace
+from plrp.tape.tracing import trace as trace_model
+
+from .detection import Detection, detect, is_detector
+from .photographs import Photograph
+from .preprocessing import network_input, network_picture, network_point
+from .segmentation import AreaScores, area_at, area_of_class, score_map
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+BACKGROUND = ("__background__", "background", "no person")
+_ASKED = re.compile(r"^(?P<name>.*?)\s*(?:\bat\s+(?P<x>\d+)\s*,\s*(?P<y>\d+))?$", re.DOTALL)
+
+
+class ClassError(UsageError):
+    """A class or place that the model does not have, or class names that do not fit it."""
+
+
+class Asked(NamedTuple):
+    """A target as it was written: `dog`, `207`, `dog at 120,80`, `at 120,80`; (x, y) in pixels of the photograph."""
+
+    name: int | str | None
+    at: tuple[int, int] | None = None
+
+    @classmethod
+    def read(cls, target: int | str | None) -> Asked:
+        """From what a user gave."""
+        if not isinstance(target, str):
+            return cls(target)
+        found = _ASKED.match(target)
+        assert found is not None
+        at = None if found["x"] is None else (int(found["x"]), int(found["y"]))
+        return cls(found["name"] or None, at)
+
+
+class PicturePart(NamedTuple):
+    """The part of a photograph that was asked about.
+
+    `words` name it. In pixels of the network's input: the `box` (left, top, right, bottom) of a detector, the `point`
+    (x, y) or the `area`, bool (height, width), of a segmenter.
+    """
+
+    words: str
+    box: tuple[float, float, float, float] | None = None
+    point: tuple[float, float] | None = None
+    area: np.ndarray | None = None
+
+
+class Aim(NamedTuple):
+    """A photograph as its network reads it, and the class to explain.
+
+    `module` gives the class scores of what is asked about; `picture` is what the network sees, `exclusive` says whether the classes exclude each other (softmax).
+    """
+
+    module: nn.Module
+    trace: Trace
+    picture: Image
+    logits: Tensor
+    categories: tuple[str, ...]
+    target: int
+    place: PicturePart | None = None
+    exclusive: bool = True
+
+
+def aim(model: LoadedModel, photograph: Photograph, target: int | str | None = None, device: str = "cpu") -> Aim:
+    """Find what is asked about: which place, and which class there."""
+    asked = Asked.read(target)
+    if asked.at is not None and not (asked.at[0] < photograph.size[0] and asked.at[1] < photograph.size[1]):
+        width, height = photograph.size
+        raise ClassError(f"{asked.at[0]},{asked.at[1]} lies outside {photograph.path.name}, {width} x {height} pixels.")
+    if is_detector(model.module):
+        return _at_box(model, photograph, asked, device)
+    preprocessing = model.preprocessing or Preprocessing()
+    inputs = network_input(photograph, preprocessing)[None].to(device)
+    picture = network_picture(photograph, preprocessing)
+    trace = trace_model(model.module, inputs)
+    scores = score_map(trace.output)
+    if scores is not None:
+        return _at_area(model, photograph, asked, preprocessing, inputs, picture, scores[0].detach().float().cpu())
+    if not isinstance(trace.output, Tensor) or trace.output.dim() != 2:
+        raise ClassError(
+            f"{model.name} is not a classifier, segmenter or detector: its output is neither (batch, classes) nor "
+            "(batch, classes, height, width)."
+        )
+    if asked.at is not None:
+        raise ClassError(f"{model.name} gives one answer for the whole picture: leave out 'at x,y'.")
+    return _classified(model, model.module, trace, picture, asked.name, None)
+
+
+def _classified(
+    model: LoadedModel,
+    module: nn.Module,
+    trace: Trace,
+    picture: Image,
+    target: int | str | None,
+    place: PicturePart | None,
+    exclusive: bool = True,
+) -> Aim:
+    logits = trace.output[0].detach().float().cpu()
+    categories = categories_of(model, len(logits))
+    chosen = int(logits.argmax()) if target is None else class_number(target, categories)
+    return Aim(module, trace, picture, logits, categories, chosen, place, exclusive)
+
+
+# --- detectors --------------------------------------------------------------------------------------------------------
+
+
+def _at_box(model: LoadedModel, photograph: Photograph, asked: Asked, device: str) -> Aim:
+    """The most probable box: of the class that is asked for, around the point that is asked for."""
+    from PIL import Image as pil
+
+    pixels = torch.from_numpy(np.array(photograph.image)).permute(2, 0, 1).float().div(255).to(device)
+    resize = None if model.preprocessing is None else model.preprocessing.resize
+    if isinstance(resize, tuple):
+        raise ClassError("a detector keeps the proportions of a picture: resize its shorter side, by one number.")
+    seen = detect(model.module, pixels, resize=resize)
+    height, width = seen.size
+    scale = width / photograph.size[0], height / photograph.size[1]
+    point = None if asked.at is None else ((asked.at[0] + 0.5) * scale[0], (asked.at[1] + 0.5) * scale[1])
+    number = None
+    if asked.name is not None:
+        number = class_number(asked.name, categories_of(model, _classes(model.module)))
+    for found in seen.found:
+        if number in (None, found.label) and (point is None or _inside(found, point)):
+            break
+    else:
+        raise ClassError(_no_box(model, photograph, asked.at, number, seen.found))
+    left, top, right, bottom = (round(side / scale[n % 2]) for n, side in enumerate(found.box))
+    place = PicturePart(f"in the box {left},{top} to {right},{bottom}", box=found.box)
+    canvas = pil.new("RGB", (seen.inputs.shape[3], seen.inputs.shape[2]))  # padded as the network's input is
+    canvas.paste(photograph.image.resize((width, height), pil.Resampling.BILINEAR))
+    trace = trace_model(found.scores, seen.inputs)
+    return _classified(model, found.scores, trace, canvas, found.label, place, seen.exclusive)
+
+
+def _classes(detector: nn.Module) -> int:
+    """How many classes a detector has, the background included."""
+    heads = getattr(detector, "roi_heads", None)
+    if heads is not None:
+        return int(heads.box_predictor.cls_score.out_features)
+    head: Any = detector.head
+    return int(getattr(head.classification_head, "num_classes", 0) or head.classification_head.num_columns)
+
+
+def _inside(found: Detection, point: tuple[float, float]) -> bool:
+    left, top, right, bottom = found.box
+    return left <= point[0] < right and top <= point[1] < bottom
+
+
+def _no_box(
+    model: LoadedModel, photograph: Photograph, at: tuple[int, int] | None, number: int | None, found: list[Detection]
+) -> str:
+    categories = categories_of(model, _classes(model.module))
+    what = "nothing" if number is None else f"no {categories[number]}"
+    where = "" if at is None else f" at {at[0]},{at[1]}"
+    best: dict[str, float] = {}
+    for one in found:
+        best.setdefault(categories[one.label], one.score)
+    listed = ", ".join(f"{name} ({score:.0%})" for name, score in list(best.items())[:5])
+    instead = f"; it finds {listed}." if found else ", nor anything else."
+    return f"{model.name} finds {what} in {photograph.path.name}{where}{instead}"
+
+
+# --- segmenters -------------------------------------------------------------------------------------------------------
+
+
+def _at_area(
+    model: LoadedModel,
+    photograph: Photograph,
+    asked: Asked,
+    preprocessing: Preprocessing,
+    inputs: Tensor,
+    picture: Image,
+    scores: Tensor,
+) -> Aim:
+    """One point of the picture, or all places that the class wins (of itself: the largest but for the background)."""
+    categories = categories_of(model, len(scores))
+    number = None if asked.name is None else class_number(asked.name, categories)
+    if asked.at is not None:
+        x, y = network_point(asked.at, photograph.size, preprocessing)
+        if not (0 <= x < picture.width and 0 <= y < picture.height):
+            raise ClassError(
+                f"{asked.at[0]},{asked.at[1]} of {photograph.path.name} is cut off before the network sees it: choose "
+                "another point, or another --crop."
+            )
+        area = area_at(scores, (x / picture.width, y / picture.height))
+        place = PicturePart(f"at {asked.at[0]},{asked.at[1]}", point=(x, y))
+    else:
+        sizes = scores.argmax(0).flatten().bincount(minlength=len(scores))
+        if number is None:
+            objects = sizes.clone()
+            objects[[n for n, name in enumerate(categories) if name.lower() in BACKGROUND]] = 0
+            number = int(objects.argmax() if objects.any() else sizes.argmax())
+        if not sizes[number]:
+            seen = sizes.argsort(descending=True)[: min(5, int((sizes > 0).sum()))].tolist()
+            listed = ", ".join(f"{categories[n]} ({float(sizes[n] / sizes.sum()):.0%})" for n in seen)
+            raise ClassError(
+                f"{model.name} sees no {categories[number]} in {photograph.path.name}; it sees {listed}. Ask for a "
+                f"point: '{categories[number]} at x,y'."
+            )
+        area = area_of_class(scores, number)
+        shape = tuple(inputs.shape[2:])
+        shown = torch.nn.functional.interpolate(area[None, None].float(), shape, mode="nearest")[0, 0].bool().numpy()
+        place = PicturePart(f"where it wins ({float(area.float().mean()):.0%})", area=shown)
+    module = AreaScores(model.module, area.to(inputs.device))
+    return _classified(model, module, trace_model(module, inputs), picture, number, place)
+
+
+# --- classes ----------------------------------------------------------------------------------------------------------
+
+
+def categories_of(model: LoadedModel, classes: int) -> tuple[str, ...]:
+    """The names of a model's classes: its own, ImageNet's if there are 1,000, or else numbers."""
+    if model.categories is not None:
+        if len(model.categories) != classes:
+            raise ClassError(f"{model.name} has {classes} outputs but {len(model.categories)} class names.")
+        return model.categories
+    if classes == 1000:
+        return imagenet_categories()
+    return tuple(f"class {number}" for number in range(classes))
+
+
+def class_number(target: int | str, categories: Sequence[str]) -> int:
+    """The number of a class given by number or by name, ignoring case and underscores.
+
+    It may say more than the class does: `tabby cat` finds `tabby`. A name that fits several classes is refused with
+    their numbers.
+    """
+    if isinstance(target, int) or target.strip().lstrip("-").isdigit():
+        number = int(target)
+        if not 0 <= number < len(categories):
+            raise ClassError(f"there is no class {number}: the model has 0 to {len(categories) - 1}.")
+        return number
+    plain = [name.lower().replace("_", " ") for name in categories]
+    wanted = target.strip().lower().replace("_", " ")
+    words = set(wanted.split())
+    exact = [number for number, name in enumerate(plain) if name == wanted]
+    part = [number for number, name in enumerate(plain) if name and set(name.split()) < words]
+    found = exact or part
+    if len(found) == 1:
+        return found[0]
+    close = found or [categories.index(name) for name in close_names(wanted, categories, 5)]
+    named = ", ".join(f"{categories[number]} ({number})" for number in close)
+    if found:
+        raise ClassError(f"{len(found)} classes are called {target!r}: {named}; give the number of one.")
+    hint = f"the nearest are {named}" if close else f"give a number from 0 to {len(categories) - 1}"
+    raise ClassError(f"no class is called {target!r}; {hint}.")
