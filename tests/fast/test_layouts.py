@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import plrp
-from plrp.fast import limits
+from plrp.fast import limits, whole_tensors
 
 
 @pytest.fixture(autouse=True)
@@ -125,3 +125,11 @@ def test_a_registered_rule_that_returns_nan_is_refused():
             plrp.explain(lambda x: odd(x * 2.0).flatten(1)[:, :3], torch.randn(2, 4))
     finally:
         plrp.unregister_rule(torch.special.erfcx)
+
+
+def test_a_batch_of_one_may_have_any_stride_along_the_batch() -> None:
+    last = torch.rand(1, 2, 2, 5).permute(0, 3, 1, 2)  # channels last
+    strange = last.as_strided(last.shape, (5, *last.stride()[1:]))  # the same memory: there is one sample
+    assert torch.equal(strange, last)
+    found = whole_tensors.divide(strange, last, 1e-6, False)
+    assert found is None or torch.equal(found, last / (last + 1e-6))
