@@ -298,7 +298,7 @@ def test_failures_while_working_are_exit_code_1(photos: Path, capsys: pytest.Cap
         "from torch import nn\n\nclass Broken(nn.Module):\n    def forward(self, x):\n        return x.shape[0] / 0\n"
     )
     assert main(["explain", "cat.jpg", "--model", "broken.py:Broken"]) == 1
-    assert "plrp: division by zero" in capsys.readouterr().err
+    assert "ZeroDivisionError in broken.py, line 5" in capsys.readouterr().err
 
 
 def test_a_folder_stands_for_its_photographs(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,8 @@ class PicturePart(NamedTuple):
 class Aim(NamedTuple):
     """A photograph as its network reads it, and the class to explain.
 
-    `module` gives the class scores of what is asked about; `picture` is what the network sees, `exclusive` says whether the classes exclude each other (softmax).
+    `module` gives the class scores of what is asked about, `picture` is what the network sees, `exclusive` says whether
+    the classes exclude each other (softmax).
     """
 
     module: nn.Module
