@@ -504,6 +504,22 @@ def test_an_empty_batch_closes_and_half_precision_is_recomputed() -> None:
     assert bool(half.relevance.isfinite().all())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_no_hidden_path(dtype: torch.dtype) -> None:
+    """A BatchNorm folded in, an attention written out: the same to the rounding of the dtype."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(1600, 5)).eval()
+    nn.init.normal_(net[1].weight)
+    nn.init.normal_(net[1].running_mean)
+    assert plrp.explain(net.to(dtype), torch.randn(2, 3, 12, 12).to(dtype)).closing().max() < 1e-5
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    encoder = nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Linear(32, 3)).eval().to(dtype)
+    x = torch.randn(2, 9, 32).to(dtype)
+    assert plrp.explain(lambda x: encoder(x).mean(1), x, composite="attnlrp").closing().max() < 1e-5
+    with pytest.raises(UnsupportedOperation, match="not on the tape"):
+        plrp.explain(lambda x: (encoder(x) + _scripted(encoder(x))).mean(1), x, composite="attnlrp")
+
+
 # --- samples that mix -------------------------------------------------------------------------------------------------
 
 MIXING: dict[str, Step] = {
@@ -807,6 +823,30 @@ def _into_fresh_memory(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tens
     return hidden
 
 
+def _rounded(found: Tensor) -> Tensor:
+    """The same to six digits, by way of integers."""
+    return (found * 2**20).long().float() / 2**20
+
+
+def _assigned(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def hidden(h: Tensor) -> Tensor:
+        room = h.clone()
+        room[:, 1:] = _rounded(f(h))[:, 1:]
+        return torch.cat([f(h)[:, :1], room[:, 1:]], 1)
+
+    return hidden
+
+
+def _shared_memory(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def hidden(h: Tensor) -> Tensor:
+        read = h + 0.0
+        found = f(read)
+        np.from_dlpack(read.detach()).fill(1.0)
+        return found
+
+    return hidden
+
+
 DISGUISES: dict[str, Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]] = {
     "as it is": lambda f: f,
     "a thread": _thread,
@@ -815,7 +855,12 @@ DISGUISES: dict[str, Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], T
     "pickled": lambda f: lambda h: pickle.loads(pickle.dumps(f(h))),
     "dlpack": lambda f: lambda h: torch.from_dlpack(f(h)),
     "traced": lambda f: lambda h: torch.jit.trace(f, torch.randn_like(h.detach()))(h),
-    "rounded": lambda f: lambda h: (f(h) * 2**20).long().float() / 2**20,
+    "rounded": lambda f: lambda h: _rounded(f(h)),
+    "assigned": _assigned,
+    "chosen": lambda f: lambda h: torch.where(h == h, _rounded(f(h)), h),
+    "largest": lambda f: lambda h: torch.maximum(_rounded(f(h)), f(h) - 1e-3),
+    "shared memory": _shared_memory,
+    "rounded where it is large": lambda f: lambda h: _rounded(f(h)) if bool(h.abs().max() > 1) else f(h),
     "written": _written,
     "foreach": _foreach,
     "fresh memory": _into_fresh_memory,

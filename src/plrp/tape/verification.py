@@ -27,9 +27,10 @@ from .own_rules import rules_in_force
 from .recorder import Recorder
 from .refusals import check_inputs, unsupported
 from .trace import Trace, record
-from .values import PRODUCTS, Op, Value, reached, replaced, tensors_in
+from .values import HALF, PRODUCTS, Op, Value, reached, replaced, tensors_in
 
 CLOSE = 1e-4  # relative to the largest entry: the same arithmetic, in another order at most
+CLOSE_HALF = 5e-2  # the same in half precision
 SAME = 1e-6  # the same, of constants: they come from the same arithmetic in the same order
 NEARBY = 1e-2  # how far a sample is moved to see whether a factor is a gate, in deviations of its entries
 FEW, MORE = 512, 2  # of so few features all may agree by chance: far inputs are drawn so many times
@@ -428,7 +429,10 @@ def _others_unchanged(a: Value, b: Value) -> bool:
     return _close(rows, others)
 
 
-def _close(a: Tensor, b: Tensor, tolerance: float = CLOSE) -> bool:
+def _close(a: Tensor, b: Tensor, tolerance: float | None = None) -> bool:
+    if tolerance is None:
+        half = a.dtype in HALF or torch.is_autocast_enabled(a.device.type)
+        tolerance = CLOSE_HALF if half else CLOSE
     if a.shape != b.shape:
         return False
     if torch.equal(a, b) or not a.numel():
