@@ -27,7 +27,7 @@ from torch import Tensor, nn
 import plrp
 from paper_claims import load as load_photograph_network
 from plrp.ablation import Ablation, fills_from, pruned_sites, strongest
-from plrp.circuits import _relevance as relevance_of
+from plrp.circuits import relevance_at
 from plrp.progress import progress
 from plrp.targets import start
 from plrp.vision import ImageNet
@@ -86,11 +86,14 @@ class Network:
     batch: int
     ablate: str = "zero"
     donors: int = 0  # inputs after the samples, whose mean stands in
+    shares: tuple[float, ...] = SHARES
 
 
 NETWORKS = {
-    "resnet50": Network("ResNet-50", lambda d: load_photograph_network("resnet50", d), photographs, 100, 4),
-    "vgg16": Network("VGG-16", lambda d: load_photograph_network("vgg16_gap", d), photographs, 100, 2),
+    "resnet50": Network("ResNet-50", lambda d: load_photograph_network("resnet50", d), photographs, 100, 2),
+    "vgg16": Network(
+        "VGG-16", lambda d: load_photograph_network("vgg16_gap", d), photographs, 100, 1, shares=SHARES[1:]
+    ),
     "vit": Network("ViT (CIFAR-10), ablated to zero", vit, cifar, 100, 20),
     "vit-mean": Network("ViT (CIFAR-10), ablated to the mean", vit, cifar, 100, 20, "mean", 200),
 }
@@ -101,6 +104,7 @@ PRUNED = {
     "PLRP-M±": lambda p: plrp.Pruning(p=p, redistribution="M-sign"),
     "PLRP-λ, negative pruned to 0.99": lambda p: plrp.Pruning(p=p, p_negative=0.99),
 }
+VARIANTS = ("PLRP-M±", "PLRP-λ, negative pruned to 0.99")  # tried where rules have contributions of both signs
 
 
 def measure(name: str, options: argparse.Namespace) -> None:
@@ -109,14 +113,14 @@ def measure(name: str, options: argparse.Namespace) -> None:
     done = {row["sample"] for row in records(file)}
     samples = min(options.samples or network.samples, network.samples)
     batches = [range(b, min(b + network.batch, samples)) for b in range(0, samples, network.batch)]
-    missing = [batch for batch in batches if not set(batch) <= done]
+    missing = [batch for batch in batches if not set(batch) <= done][: options.batches]
     if not missing:
         return
     model, inputs = network.model(options.data), network.inputs(options.data)
     donors = inputs(slice(network.samples, network.samples + network.donors)) if network.donors else None
-    with progress(name, len(batches), done=len(batches) - len(missing), announce=True) as step:
+    with progress(name, len(missing), announce=True) as step:
         for batch in missing:
-            rows = list(measured(model, inputs(slice(batch.start, batch.stop)), network.ablate, donors))
+            rows = list(measured(model, inputs(slice(batch.start, batch.stop)), network, donors))
             with file.open("a") as out:  # all of a batch, or nothing
                 out.write(
                     "".join(json.dumps({"version": VERSION, **r, "sample": batch[r["sample"]]}) + "\n" for r in rows)
@@ -124,20 +128,20 @@ def measure(name: str, options: argparse.Namespace) -> None:
             step(1)
 
 
-def measured(model: nn.Module, x: Tensor, ablate: str, donors: Tensor | None) -> Iterator[dict[str, Any]]:
+def measured(model: nn.Module, x: Tensor, network: Network, donors: Tensor | None) -> Iterator[dict[str, Any]]:
     """Every p and method for a batch of predictions, the winning classes."""
     trace = plrp.trace(model, x)
     begin = start(trace, None, torch.float32)
     plain = trace.explain(layers=True)
     sites = pruned_sites(trace, plrp.Pruning(), plain.layers)
-    fills = fills_from(trace, sites, ablate, donors, 1, 0, 50)
+    fills = fills_from(trace, sites, network.ablate, donors, 1, 0, 50)
     ablation = Ablation(trace, begin, sites, fills=fills)
     activations = ablation.activations()
     neurons, active = (
         sum(count) for count in ([a.shape[1] for a in activations], [(a != 0).sum(1) for a in activations])
     )
     products = [g * a for g, a in zip(ablation.gradients(), activations, strict=True)]
-    relevance = [relevance_of(plain, site) for site in sites]
+    relevance = [relevance_at(plain, site) for site in sites]
     plain_rules = plain.composite.name == "epsilon-plus-flat"
     del plain
     noise = torch.Generator().manual_seed(0)
@@ -160,13 +164,13 @@ def measured(model: nn.Module, x: Tensor, ablate: str, donors: Tensor | None) ->
     for ending, outcome in (("the model", ablation.whole()), ("nothing", ablation.nothing())):
         for i in range(len(x)):
             yield {"sample": i, "p": None, "method": ending, **{k: float(v[i]) for k, v in outcome._asdict().items()}}
-    for p in SHARES:
+    for p in network.shares:
         counts: list[Tensor] = []
         for name, pruning in PRUNED.items():
-            if name == "PLRP-M±" and plain_rules:  # all branches of one sign but the last layer's: PLRP-M
+            if plain_rules and name in VARIANTS:  # PLRP-M± is PLRP-M where contributions have one sign
                 continue
             found = trace.explain(pruning=pruning(p), layers=True)
-            pruned = [relevance_of(found, site) for site in sites]
+            pruned = [relevance_at(found, site) for site in sites]
             del found
             counts = counts or [(r != 0).sum(1) for r in pruned]
             yield from rows(p, name, [strongest(r.abs(), k) for r, k in zip(pruned, counts, strict=True)])
@@ -192,22 +196,22 @@ def records(file: Path) -> Rows:
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
-def shares(rows: Rows) -> Rows:
+def kept(rows: Rows) -> Rows:
     """What is kept of score and probability: (f − f(all ablated)) / (f(model) − f(all ablated)), per prediction."""
     ends = {(row["method"], row["sample"]): row for row in rows if row["p"] is None}
     found = []
     for row in rows:
         if row["p"] is not None:
             whole, none = (ends[method, row["sample"]] for method in ("the model", "nothing"))
-            kept = {f"of_{k}": (row[k] - none[k]) / (whole[k] - none[k]) for k in ("score", "probability")}
-            found.append({**row, **kept})
+            left = {f"of_{k}": (row[k] - none[k]) / (whole[k] - none[k]) for k in ("score", "probability")}
+            found.append({**row, **left})
     return found
 
 
 def summary(rows: Rows) -> dict[tuple[str, float], dict[str, float]]:
-    """By method and p: means of sizes and decisions, medians of what is kept, and how often that is within 10%."""
+    """By method and p: means of sizes and decisions, medians of what is kept."""
     groups: dict[tuple[str, float], Rows] = {}
-    for row in shares(rows):
+    for row in kept(rows):
         groups.setdefault((row["method"], row["p"]), []).append(row)
     return {
         key: {
@@ -216,7 +220,7 @@ def summary(rows: Rows) -> dict[tuple[str, float], dict[str, float]]:
             "score": statistics.median(r["of_score"] for r in group),
             "probability": statistics.median(r["of_probability"] for r in group),
             "decision": statistics.fmean(r["decision"] for r in group),
-            "within": statistics.fmean(abs(r["of_probability"] - 1) <= 0.1 for r in group),
+            "samples": len(group),
         }
         for key, group in groups.items()
     }
@@ -227,25 +231,24 @@ def tables(measured: dict[str, Rows]) -> str:
     lines = []
     for name, rows in measured.items():
         found, count = summary(rows), len({row["sample"] for row in rows})
-        methods = list(dict.fromkeys(method for method, _ in found))
-        sizes = {p: found["PLRP-λ", p] for p in SHARES}
+        shares = NETWORKS[name].shares
+        methods = [m for m in dict.fromkeys(m for m, _ in found) if found[m, shares[-1]]["samples"] == count]
+        sizes = {p: found["PLRP-λ", p] for p in shares}
         heads = [f"p = {p:g}<br>{100 * s['of_active']:.2g}% of the active" for p, s in sizes.items()]
         lines += [f"### {NETWORKS[name].title}", "", f"{count} predictions.", ""]
         lines += ["| neurons chosen by | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
-        best = {p: max(found[m, p]["decision"] for m in methods) for p in SHARES}
+        best = {p: max(found[m, p]["decision"] for m in methods) for p in shares}
         for method in methods:
             cells = []
-            for p in SHARES:
+            for p in shares:
                 one = found[method, p]
                 decision = f"{one['decision']:.0%}"
                 decision = f"**{decision}**" if one["decision"] == best[p] else decision
-                own = (
-                    ""
-                    if abs(one["of_active"] / sizes[p]["of_active"] - 1) < 0.05
-                    else f" ({100 * one['of_active']:.2g}%)"
-                )
+                fewer = abs(one["of_active"] / sizes[p]["of_active"] - 1) > 0.05
+                own = f" ({100 * one['of_active']:.2g}%)" if fewer else ""
                 cells.append(f"{decision} · {number(one['probability'])} · {number(one['score'])}{own}")
-            lines.append(f"| {method} | " + " | ".join(cells) + " |")
+            label = method.replace("|", r"\|")
+            lines.append(f"| {label} | " + " | ".join(cells) + " |")
         lines.append("")
     return "\n".join(lines)
 
@@ -282,12 +285,14 @@ def draw(measured: dict[str, Rows], path: Path) -> None:
         panels = (("decision", "same decision, %"), ("probability", "probability kept, median %"))
         for ax, (key, label) in zip(line, panels, strict=True):
             for method, (colour, style) in COLOURS.items():
-                points = sorted((100 * found[method, p]["of_active"], 100 * found[method, p][key]) for p in SHARES)
+                points = sorted(
+                    (100 * found[method, p]["of_active"], 100 * found[method, p][key]) for p in NETWORKS[name].shares
+                )
                 ax.plot(*zip(*points, strict=True), style, color=colour, marker="o", ms=3, lw=1.4, label=method)
             ax.set_xscale("log")
             ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             ax.xaxis.set_minor_formatter(lambda value, _: "")
-            ax.set_ylim(-4, 104 if key == "decision" else 220)
+            ax.set_ylim(-4, 104 if key == "decision" else 145)
             if key == "probability":
                 ax.axhline(100, color=FAINT, lw=0.8)
             ax.set_title(f"{NETWORKS[name].title}: {label}", fontsize=8.5, color=INK, loc="left")
@@ -313,6 +318,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "circuits", help="where measurements are kept")
     parser.add_argument("--page", type=Path, help="write tables and picture into this page")
     parser.add_argument("--report", action="store_true", help="measure nothing, report what is there")
+    parser.add_argument("--batches", type=int, help="stop after so many batches of each network; the next run goes on")
     parser.add_argument("--threads", type=int, help="torch's threads: 1 where others use the machine too")
     options = parser.parse_args()
     if options.threads:

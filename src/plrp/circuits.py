@@ -98,7 +98,7 @@ class Circuit:
         self._masks: dict[str, Tensor] = {}  # (1, neurons of the tensor)
         self.neurons: dict[str, Survivors] = {}
         for site in sites:
-            relevance = _relevance(explanation, site)
+            relevance = relevance_at(explanation, site)
             relevance = relevance.clamp(min=0) if positive else relevance
             self._masks[site.name] = relevance != 0
             self.neurons[site.name] = _survivors(relevance[0], self.shapes[site.name])
@@ -155,7 +155,7 @@ class Circuit:
 
         options: dict[str, Any] = {"target": self.target, "composite": self.composite, "pruning": None, "layers": True}
         plain = explain_trace(self._trace, **options)
-        relevance = sized([_relevance(plain, site) for site in ablation.sites])
+        relevance = sized([relevance_at(plain, site) for site in ablation.sites])
         products = sized([g * a for g, a in zip(ablation.gradients(), activations, strict=True)])
         size = [a.abs() for a in activations]
 
@@ -412,7 +412,7 @@ def _trace_of(explanation: Explanation, model: Callable[..., Any] | None, inputs
     return trace
 
 
-def _relevance(explanation: Explanation, site: Site) -> Tensor:
+def relevance_at(explanation: Explanation, site: Site) -> Tensor:
     """The relevance of a site's tensor, (1, neurons)."""
     name = next(op.name for op in site.readers if op.name in explanation.layers)
     return site.value.samples.rows(explanation.layers[name])
