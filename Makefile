@@ -29,7 +29,8 @@ test: ## linter, formatter, types, and the tests that need no more than minutes
 PRUNING := $(patsubst %, tests/test_%.py, conservation gain_oracle pruning_oracle)
 FORMULAS := $(PRUNING) $(patsubst %, tests/test_%.py, ledger rules_oracle)
 CORE := $(FORMULAS) $(patsubst %, tests/test_%.py, \
-	errors invariance interop networks own_rules pieces pruning_edges theta trace walk zennit) tests/metrics
+	circuits conditions errors health invariance interop networks own_rules pieces pruning_edges recurrence replay theta \
+	trace units walk zennit) tests/metrics
 
 test-all: test sanitize ## the same, whole networks at full size, sanitizers, and the core without its fast code
 	@$(PYTHON) tools/setup.py test-all
