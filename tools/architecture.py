@@ -41,6 +41,7 @@ STOREYS: tuple[tuple[str, ...], ...] = (
     ("metrics", "models", "interop"),
     ("runs",),
     ("vision", "genomics", "text"),
+    ("concepts",),
     ("view",),
     ("experiments",),
     ("cli",),

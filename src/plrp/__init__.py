@@ -13,6 +13,7 @@ from .lazy import lazily
 if TYPE_CHECKING:
     from . import composites, rules
     from .composites import Composite, composite
+    from .concepts.search import exemplars, neuron_relevance
     from .engine import reference
     from .errors import TraceError, UnhealthyExplanation, UnsupportedOperation
     from .explanation import Explanation, check, explain
@@ -35,8 +36,10 @@ __all__ = [
     "check",
     "composite",
     "composites",
+    "exemplars",
     "explain",
     "load",
+    "neuron_relevance",
     "reference",
     "register_rule",
     "registered_rules",
@@ -51,6 +54,7 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "composites": ("Composite", "composite"),
+        "concepts.search": ("exemplars", "neuron_relevance"),
         "engine": ("reference",),
         "errors": ("TraceError", "UnhealthyExplanation", "UnsupportedOperation"),
         "explanation": ("Explanation", "check", "explain"),

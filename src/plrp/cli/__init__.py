@@ -20,7 +20,7 @@ from plrp.progress import keep_interrupts
 
 from .arguments import EXIT_CODES, RAW
 
-COMMANDS = ("demo", "explain", "view", "genomics", "text", "sweep", "report")
+COMMANDS = ("demo", "explain", "view", "genomics", "text", "exemplars", "sweep", "report")
 
 DESCRIPTION = """\
 Explains predictions of PyTorch models by layer-wise relevance propagation (LRP), and prunes the relevance on

@@ -16,7 +16,6 @@ import re
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from plrp.health import Problem, summary, unwarned
 from plrp.models.sources import source_files, source_of_module
 from plrp.progress import progress
 from plrp.pruning import Pruning
+from plrp.runs.checked_parts import PART_NAME, find_parts, read_part, whole_parts, write_part
 from plrp.runs.crew import Watch
 from plrp.runs.digests import content_digest, text_digest
 from plrp.runs.inputs import LARGEST
@@ -54,9 +54,6 @@ from .tracks import write_bedgraph
 RUN = "run.json"
 COMMAND = "genomics explain"
 """What has written a folder, as its `run.json` says."""
-READERS = 16
-"""Parts that are read at once: a bucket answers many as quickly as one."""
-PART_NAME = re.compile(r"parts/(?P<index>\d{5,})-(?P<key>[0-9a-f]{16})-(?P<checksum>[0-9a-f]{16})\.npz")
 OWN_NAMES = re.compile(
     rf"run\.json|relevance\.(?:parquet|bedgraph)|seqlets\.bed|(?:attributions|onehot)\.npz|parts/gathered\.npy|"
     rf"{PART_NAME.pattern}"
@@ -228,7 +225,7 @@ def explain_file(
         _begin(place, {"command": COMMAND, **explaining.settings(), **(about or {})})
         outcome = _make_shard(explaining, engine, shard, show_progress, say)
         if outcome.complete:
-            found = _find(place, explaining.key)
+            found = find_parts(place, explaining.key)
             names = [found[k] for k in range(len(explaining.plan))]
             _gather(place, explaining.sequences, explaining.plan, names, pooling, ambiguous)
             outcome = replace(outcome, unhealthy=_unhealthy(place, names, pruning))
@@ -245,7 +242,7 @@ def _make_shard(
     """Make the missing parts of a shard; when those of all shards are there, also any that were damaged since."""
     place, plan, (index, count) = explaining.place, explaining.plan, shard
     mine = [k for k in range(len(plan)) if k % count == index - 1]
-    there = _whole_parts(place, explaining.key, mine, say)
+    there = whole_parts(place, explaining.key, mine, say)
     missing = [k for k in mine if k not in there]
     if explaining.options["match"] and missing:
         say(MATCHING)
@@ -255,14 +252,14 @@ def _make_shard(
         failures: list[Failure] = []
         try:
             failures = _make(explaining, engine, missing, watch)
-            if len(_find(place, explaining.key)) == len(plan):
+            if len(find_parts(place, explaining.key)) == len(plan):
                 others = [k for k in range(len(plan)) if k not in mine]
-                whole = _whole_parts(place, explaining.key, others, say)
+                whole = whole_parts(place, explaining.key, others, say)
                 failures += _make(explaining, engine, [k for k in others if k not in whole], watch)
         except KeyboardInterrupt:
             say(f"stopped: {watch.stored} of {len(missing)} parts were stored; start again to resume")
             raise
-    found = _find(place, explaining.key)
+    found = find_parts(place, explaining.key)
     return Outcome(watch.stored, len(found), len(plan), len(explaining.sequences), tuple(failures))
 
 
@@ -390,7 +387,7 @@ class Explaining:
         named = _named_seqlets(per_base, chosen, self.options["match"])
         named["problems"] = found.problems
         content = npz_bytes(relevance=found.relevance, score=found.score, target=found.target, **named)
-        self.place.write(f"parts/{k:05d}-{self.key}-{_checksum(content)}.npz", content)
+        write_part(self.place, k, self.key, content)
 
 
 def read_target(target: Any) -> Any:
@@ -422,39 +419,6 @@ class _Parts(Watch):
         """A part is stored."""
         super().done(index)
         self.step(index)
-
-
-def _find(place: Place, key: str) -> dict[int, str]:
-    """The parts of a run that are there: index to name; whether they are whole shows when they are read."""
-    matches = filter(None, map(PART_NAME.fullmatch, place.names("parts")))
-    return {int(match["index"]): match[0] for match in matches if match["key"] == key}
-
-
-def _whole_parts(place: Place, key: str, wanted: Sequence[int], say: Callable[[str], None]) -> set[int]:
-    """Those of the wanted parts that are there and whole; damaged ones are named and removed."""
-    found = {k: name for k, name in _find(place, key).items() if k in set(wanted)}
-    with ThreadPoolExecutor(READERS) as readers:
-        contents = readers.map(lambda name: _read_part(place, name) is not None, found.values())
-        damaged = {k for k, whole in zip(found, contents, strict=True) if not whole}
-    for k in sorted(damaged):
-        say(f"{found[k]} was damaged and will be made again")
-        place.remove(found[k])
-    return set(found) - damaged
-
-
-def _read_part(place: Place, name: str) -> bytes | None:
-    """The bytes of a part; None where they are not those that were written."""
-    match = PART_NAME.fullmatch(name)
-    assert match is not None
-    try:
-        content = place.read(name)
-    except FileNotFoundError:
-        return None
-    return content if _checksum(content) == match["checksum"] else None
-
-
-def _checksum(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _plan(sequences: Sequences, part_size: int) -> list[list[int]]:
@@ -576,10 +540,7 @@ def _difference(name: str, before: Any, now: Any) -> str:
 
 
 def _load_part(place: Place, name: str, arrays: Sequence[str]) -> list[npt.NDArray[Any]]:
-    content = _read_part(place, name)
-    if content is None:
-        raise RunError(f"{place}/{name} was damaged while the results were gathered: start again, and it is made anew.")
-    with np.load(io.BytesIO(content)) as stored:
+    with np.load(io.BytesIO(read_part(place, name))) as stored:
         return [stored[array] for array in arrays]
 
 

@@ -1,0 +1,151 @@
+"""`plrp exemplars`: photographs in, for every channel of some layers the patches that stand for it out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from plrp.errors import UsageError, usage
+
+from .arguments import RAW, add_cluster, check_composite, cluster_of, count, location, proportion
+
+EPILOG = """\
+examples:
+  plrp exemplars photos/ --model resnet50 --layers layer3.5.conv2 layer4.2.conv2 --out exemplars
+  plrp exemplars photos/ --model resnet50 --layers layer4.2.conv2 --channels 12,40 --out exemplars
+  plrp exemplars photos/ --model networks.py:build --weights best.pt --out exemplars --engine ray
+
+A channel is one of a layer's output, as in `plrp.explain(condition={layer: [channel]})`. The work is stored part by
+part: the same command resumes what was killed. Also written: channels.csv (relevance of every channel over all
+photographs) and a picture per layer, of the channels asked for or of the strongest.
+exit codes: 0 finished; 1 failed while working; 2 wrong usage; 130 interrupted
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds `plrp exemplars`."""
+    parser = subparsers.add_parser(
+        "exemplars",
+        help="what do the channels of a layer stand for? the photographs that gave them most relevance",
+        description="Searches a folder of photographs for those that gave each channel most relevance.",
+        epilog=EPILOG,
+        formatter_class=RAW,
+    )
+    parser.add_argument("photographs", metavar="FOLDER", help="photographs, also in folders inside it")
+    parser.add_argument("--model", default="resnet50", metavar="NAME", help="as in plrp explain (default: resnet50)")
+    parser.add_argument("--weights", metavar="FILE", help="as in plrp explain")
+    parser.add_argument("--layers", nargs="+", metavar="NAME", help="conv and linear layers (default: the last one)")
+    parser.add_argument("--out", type=location, default=Path("exemplars"), metavar="DIR", help="default: ./exemplars")
+    how = parser.add_argument_group("explanation")
+    how.add_argument("-p", type=proportion, metavar="P", help="prune with PLRP-λ (default: LRP)")
+    how.add_argument("--composite", default="auto", metavar="NAME", help="default: auto")
+    picture = parser.add_argument_group("pictures")
+    picture.add_argument("--channels", type=_numbers, metavar="N,N,…", help="which (default: the strongest eight)")
+    picture.add_argument("--by", choices=("relevance", "activation"), default="relevance", help="default: relevance")
+    picture.add_argument("--no-pictures", action="store_true", help="only search")
+    work = parser.add_argument_group("work")
+    work.add_argument("--workers", type=count, default=1, metavar="N", help="processes (default: 1)")
+    work.add_argument("--part-size", type=count, default=64, metavar="N", help="photographs per part (default: 64)")
+    work.add_argument("--batch-size", type=count, default=8, metavar="N", help="explained at once (default: 8)")
+    work.add_argument("--device", help="cpu, cuda, mps (default: cpu)")
+    work.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    add_cluster(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search, then draw."""
+    check_composite(arguments.composite)
+    engine = cluster_of(arguments)
+    from plrp.concepts.search import PhotographSearch
+    from plrp.concepts.search import run as make_parts
+    from plrp.pruning import Pruning
+
+    if arguments.out is not None and not isinstance(arguments.out, Path) and not arguments.no_pictures:
+        raise UsageError("pictures are written to a folder of this machine: add --no-pictures for a bucket.")
+    with usage():
+        search = PhotographSearch(
+            arguments.model,
+            arguments.weights,
+            arguments.photographs,
+            str(arguments.out),
+            arguments.device,
+            layers=arguments.layers or [last_layer(arguments)],
+            target=None,
+            composite=arguments.composite,
+            pruning=None if arguments.p is None else Pruning(p=arguments.p).to_dict(),
+            part_size=arguments.part_size,
+            batch_size=arguments.batch_size,
+        )
+    say = (lambda text: None) if arguments.quiet else (lambda text: print(f"plrp: {text}", file=sys.stderr))
+    quiet = False if arguments.quiet else None
+    found = make_parts(search, workers=arguments.workers, engine=engine, show_progress=quiet, say=say)
+    if not arguments.quiet:
+        print(found)
+    if isinstance(arguments.out, Path):
+        write_table(found, arguments.out / "channels.csv")
+        if not arguments.no_pictures:
+            draw(found, search, arguments)
+        if not arguments.quiet:
+            print(f"written: {arguments.out}")
+    return 0
+
+
+def last_layer(arguments: argparse.Namespace) -> str:
+    """The last convolution of the model, where none was named."""
+    from plrp.concepts.inputs import FromPhotographs
+    from plrp.models.loading import load
+    from plrp.tape.tracing import trace
+
+    loaded = load(arguments.model, weights=arguments.weights, quiet=True)
+    traced = trace(loaded.module, FromPhotographs(arguments.photographs, loaded).batch([0]))
+    names = [op.name for op in traced.layers if op.kind.startswith("conv")] or [op.name for op in traced.layers]
+    return names[-1]
+
+
+def write_table(found: Any, path: Path) -> None:
+    """The relevance of every channel as CSV."""
+    import csv
+
+    from plrp.files import new_file
+    from plrp.tables import csv_cell
+
+    rows = found.table()
+    with new_file(path) as part, part.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(rows[0])
+        writer.writerows(
+            [csv_cell(value) if isinstance(value, str) else value for value in row.values()] for row in rows
+        )
+
+
+def draw(found: Any, search: Any, arguments: argparse.Namespace) -> None:
+    """A picture per layer."""
+    from plrp.concepts.drawing import channel_figure
+    from plrp.files import save_figure
+    from plrp.progress import progress
+
+    with progress("drawing", len(found), False if arguments.quiet else None) as step:
+        for layer in found:
+            channels = arguments.channels or found.strongest(layer, 8)
+            figure = channel_figure(
+                found,
+                layer,
+                channels,
+                search.model,
+                search.inputs,
+                by=arguments.by,
+                composite=arguments.composite,
+                pruning=search.pruning,
+            )
+            save_figure(figure, arguments.out / f"{layer.replace('/', '-')}.png")
+            step(1)
+
+
+def _numbers(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r}: write channels such as 12,40")
+    return [int(part) for part in parts]

@@ -1,0 +1,77 @@
+"""Relevance and activation of the channels of some layers, of one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plrp.composites import Composite
+from plrp.conditions import SurveyWalk, channel_axis
+from plrp.engine import choose_walk
+from plrp.pruning import Pruning
+from plrp.spelling import nearest
+from plrp.tape.trace import Trace
+from plrp.tape.values import Op
+
+
+@dataclass(frozen=True)
+class Channels:
+    """What the channels of a layer's output hold, each tensor (batch, channels).
+
+    relevance: the sum over the positions; absolute: that of |R|; activation: the largest value; relevant_at, active_at:
+    the position (in the flattened space, or the token) with the largest relevance, and with the largest activation.
+    """
+
+    relevance: Tensor
+    absolute: Tensor
+    activation: Tensor
+    relevant_at: Tensor
+    active_at: Tensor
+
+
+def checked_layers(trace: Trace, layers: Sequence[str] | None) -> list[str]:
+    """The layers that were asked for, all where None; refuses what the model does not have."""
+    names = [op.name for op in trace.layers]
+    if isinstance(layers, str):
+        raise TypeError(f"layers is a list of names: write layers=[{layers!r}].")
+    for name in layers or ():
+        if name not in names:
+            raise ValueError(f"The model has no conv or linear layer '{name}'{nearest(name, names)}.")
+    return names if layers is None else list(layers)
+
+
+def measure(
+    trace: Trace, layers: Sequence[str], target: Any, composite: Composite, pruning: Pruning | None
+) -> tuple[dict[str, Channels], Tensor, Any]:
+    """The channels of some layers by name, the relevance of the input, and the classes that were explained."""
+    ops = {op.name: op for op in trace.layers}
+    watched = {id(ops[name].output) for name in layers}
+    walk = choose_walk(trace, target, composite, pruning, set(), False, SurveyWalk, watched=watched)
+    inputs = walk.run()
+    found = {}
+    for name in layers:
+        op = ops[name]
+        relevance = walk.seen.get(id(op.output), torch.zeros(op.output.shape, dtype=walk.dtype))
+        found[name] = _channels(_by_channel(relevance, op), _by_channel(op.output.data, op))
+    return found, inputs[0], walk.start.target
+
+
+def _by_channel(x: Tensor, op: Op) -> Tensor:
+    """A layer's output as (batch, channels, positions)."""
+    samples, axis = op.output.samples, channel_axis(op)
+    if samples.whole or (samples.batch > 1 and not samples.in_order):
+        raise ValueError(f"The output of layer '{op.name}' does not hold one sample after the other: leave it out.")
+    if len(x) != samples.batch:  # (batch · windows, …)
+        x, axis = x.unflatten(0, (samples.batch, -1)), axis + 1
+    return x.movedim(axis, 1).flatten(2) if x.dim() > 2 else x[..., None]
+
+
+def _channels(relevance: Tensor, activation: Tensor) -> Channels:
+    relevance, activation = relevance.detach().float().cpu(), activation.detach().float().cpu()
+    return Channels(
+        relevance.sum(2), relevance.abs().sum(2), activation.amax(2), relevance.argmax(2), activation.argmax(2)
+    )

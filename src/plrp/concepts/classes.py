@@ -1,0 +1,119 @@
+"""Which channels a class uses, and its few typical ways to use them (Dreyer et al. 2024).
+
+A *concept vector* is what the channels of one layer received of one input: its relevance by channel, divided by Σ|R|.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .found import Exemplars
+
+
+def concept_vectors(
+    found: Exemplars, layer: str, explained: int | None = None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """The inputs of a class (None: all) that gave the layer any relevance, and their vectors (inputs, channels)."""
+    relevance = found[layer].relevance.astype(np.float64)
+    total = np.abs(relevance).sum(1)
+    chosen = total > 0
+    if explained is not None:
+        chosen &= found.classes == explained
+    rows = np.flatnonzero(chosen)
+    return rows, relevance[rows] / total[rows, None]
+
+
+def class_channels(found: Exemplars, layer: str, explained: int, count: int = 8) -> list[dict[str, Any]]:
+    """The channels of a layer that a class uses: their mean share of relevance in its inputs, strongest first.
+
+    `others` is the mean share in the inputs of other classes, `lift` the ratio of the two.
+    """
+    rows, vectors = concept_vectors(found, layer, explained)
+    if not len(rows):
+        raise ValueError(f"No input was explained as class {explained} in layer '{layer}'.")
+    everything, all_vectors = concept_vectors(found, layer)
+    rest = all_vectors[~np.isin(everything, rows)]
+    mean, others = vectors.mean(0), rest.mean(0) if len(rest) else np.zeros(vectors.shape[1])
+    order = np.argsort(-mean, kind="stable")[:count]
+    return [
+        {
+            "channel": int(c),
+            "share": float(mean[c]),
+            "others": float(others[c]),
+            "lift": float(mean[c] / others[c]) if others[c] > 0 else float("inf"),
+            "inputs": len(rows),
+        }
+        for c in order
+    ]
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """A few typical ways in which a class uses the channels of a layer.
+
+    samples: the inputs they were found in; component: which prototype each is nearest to; centres: (prototypes,
+    channels); typical: of each prototype the input closest to its centre; log_likelihood: of each input under all of
+    them, low for an outlier.
+    """
+
+    layer: str
+    samples: npt.NDArray[np.int64]
+    component: npt.NDArray[np.int64]
+    centres: npt.NDArray[np.float64]
+    typical: npt.NDArray[np.int64]
+    log_likelihood: npt.NDArray[np.float64]
+
+    def outliers(self, count: int = 5) -> list[int]:
+        """The inputs that fit no prototype, least likely first."""
+        return [int(self.samples[k]) for k in np.argsort(self.log_likelihood, kind="stable")[:count]]
+
+    def channels(self, prototype: int, count: int = 5) -> list[int]:
+        """The channels that a prototype uses most."""
+        return [int(c) for c in np.argsort(-self.centres[prototype], kind="stable")[:count]]
+
+
+def prototypes(
+    found: Exemplars,
+    layer: str,
+    explained: int | None = None,
+    *,
+    components: int = 3,
+    dimensions: int = 16,
+    seed: int = 0,
+) -> Prototypes:
+    """Gaussian components over the concept vectors of a class (None: of all inputs).
+
+    Vectors are first reduced to their `dimensions` principal axes, so that a component has fewer parameters than a
+    class has inputs; covariances are diagonal. Needs scikit-learn.
+    """
+    try:
+        from sklearn.decomposition import PCA
+        from sklearn.mixture import GaussianMixture
+    except ImportError as error:
+        raise ImportError("prototypes need scikit-learn: pip install scikit-learn") from error
+
+    rows, vectors = concept_vectors(found, layer, explained)
+    if len(rows) < 2 * components:
+        of = "all inputs" if explained is None else f"class {explained}"
+        raise ValueError(
+            f"{len(rows)} inputs of {of} gave layer '{layer}' relevance, too few for {components} prototypes: search "
+            f"more data, or ask for {max(1, len(rows) // 2)}."
+        )
+    axes = PCA(min(dimensions, *vectors.shape), random_state=seed).fit(vectors)
+    points = axes.transform(vectors)
+    mixture = GaussianMixture(components, covariance_type="diag", reg_covar=1e-6, random_state=seed, n_init=3).fit(
+        points
+    )
+    distance = np.linalg.norm(points[:, None] - mixture.means_[None], axis=2)
+    return Prototypes(
+        layer,
+        rows,
+        mixture.predict(points),
+        axes.inverse_transform(mixture.means_),
+        rows[distance.argmin(0)],
+        mixture.score_samples(points),
+    )

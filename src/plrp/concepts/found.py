@@ -1,0 +1,136 @@
+"""What a search for exemplars has found: per layer and channel the inputs that stand for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from plrp.runs.places import Place, RunError, place_at
+from plrp.spelling import nearest
+from plrp.tables import render_table
+
+RUN = "run.json"
+KINDS = ("relevance", "activation")
+
+
+@dataclass(frozen=True)
+class Exemplar:
+    """One input that stands for a channel.
+
+    sample: its number in the data, name: what it is called there; value: the relevance (summed over positions) or the
+    largest activation that the channel has in it; place: where in the channel's map it is strongest, an index into the
+    flattened positions.
+    """
+
+    sample: int
+    name: str
+    value: float
+    place: int
+
+
+@dataclass(frozen=True)
+class LayerTotals:
+    """The channels of one layer over all inputs.
+
+    relevance, activation: (samples, channels); absolute: Σ|R| over positions, (samples, channels); relevant_at,
+    active_at: the strongest position, (samples, channels).
+    """
+
+    relevance: npt.NDArray[np.float32]
+    absolute: npt.NDArray[np.float32]
+    activation: npt.NDArray[np.float32]
+    relevant_at: npt.NDArray[np.int32]
+    active_at: npt.NDArray[np.int32]
+
+
+class Exemplars(Mapping[str, LayerTotals]):
+    """By layer, what its channels hold of each input; `of` gives a channel's exemplars.
+
+    names: of the inputs; classes: the class that was explained of each, -1 where the target was no class; settings: how
+    it was made.
+    """
+
+    def __init__(
+        self,
+        layers: Mapping[str, LayerTotals],
+        names: Sequence[str],
+        classes: npt.NDArray[np.int64],
+        settings: Mapping[str, Any],
+    ) -> None:
+        self.layers, self.names, self.classes, self.settings = dict(layers), list(names), classes, dict(settings)
+
+    def __getitem__(self, layer: str) -> LayerTotals:
+        if layer not in self.layers:
+            raise KeyError(f"Layer '{layer}' was not searched{nearest(layer, list(self.layers))}.")
+        return self.layers[layer]
+
+    def __iter__(self) -> Any:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def of(self, layer: str, channel: int, count: int = 8, by: str = "relevance") -> list[Exemplar]:
+        """The inputs that gave a channel most relevance, or in which it was most active, strongest first.
+
+        Inputs that gave it none, or less, are no exemplars.
+        """
+        if by not in KINDS:
+            raise ValueError(f"by is 'relevance' or 'activation', got {by!r}.")
+        found = self[layer]
+        channels = found.relevance.shape[1]
+        if not 0 <= channel < channels:
+            raise IndexError(f"There is no channel {channel} in '{layer}': it has {channels}, 0…{channels - 1}.")
+        values = getattr(found, by)[:, channel]
+        places = (found.relevant_at if by == "relevance" else found.active_at)[:, channel]
+        order = np.argsort(-values, kind="stable")[:count]
+        return [Exemplar(int(s), self.names[s], float(values[s]), int(places[s])) for s in order if values[s] > 0]
+
+    def strongest(self, layer: str, count: int = 8, samples: Iterable[int] | None = None) -> list[int]:
+        """The channels with most |relevance| over all inputs, or over some."""
+        chosen = self[layer].absolute if samples is None else self[layer].absolute[list(samples)]
+        return [int(c) for c in np.argsort(-chosen.sum(0), kind="stable")[:count]]
+
+    def table(self) -> list[dict[str, Any]]:
+        """A record per channel: its share of the layer's Σ|R| over all inputs, as Yeom et al. (2021) rank neurons, its
+        mean relevance, and in how many inputs it holds any. A list of records that pandas takes as it is.
+        """
+        rows = []
+        for layer, found in self.layers.items():
+            total = found.absolute.sum(dtype=np.float64)
+            for channel in range(found.relevance.shape[1]):
+                column = found.absolute[:, channel]
+                rows.append(
+                    {
+                        "layer": layer,
+                        "channel": channel,
+                        "share": float(column.sum(dtype=np.float64) / total) if total else 0.0,
+                        "mean": float(found.relevance[:, channel].mean(dtype=np.float64)) if len(column) else 0.0,
+                        "inputs": int(np.count_nonzero(column)),
+                    }
+                )
+        return rows
+
+    def __repr__(self) -> str:
+        head = f"Exemplars of {len(self.names):,} inputs"
+        rows = []
+        for layer, found in self.layers.items():
+            best = ", ".join(map(str, self.strongest(layer, 5)))
+            with_relevance = np.count_nonzero(found.absolute.sum(0))
+            rows.append((layer, str(found.relevance.shape[1]), str(with_relevance), best))
+        return f"{head}\n" + render_table(("layer", "channels", "with relevance", "strongest"), rows)
+
+    @classmethod
+    def load(cls, out: str | Place) -> Exemplars:
+        """What `exemplars(…, out=…)` or `plrp exemplars` stored in a folder; all parts must be there."""
+        from .search import gather
+
+        place = out if isinstance(out, Place) else place_at(out)
+        if not place.exists(RUN):
+            raise RunError(f"{place} holds no exemplars: it has no {RUN}.")
+        return gather(place, json.loads(place.read(RUN)))

@@ -1,0 +1,333 @@
+"""The search for exemplars: long work, in parts, stored and resumable, here or on a Ray cluster.
+
+A run is a folder, or a URL that fsspec opens. `run.json` says what is being done; each part holds what the channels of
+the searched layers received of its inputs. A run that was killed resumes where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import socket
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from plrp.composites import AUTO, Composite, resolve
+from plrp.models.loading import LoadedModel, load
+from plrp.progress import progress
+from plrp.pruning import Pruning
+from plrp.runs.checked_parts import PART_NAME, find_parts, read_part, whole_parts, write_part
+from plrp.runs.crew import Watch, make_here
+from plrp.runs.digests import text_digest
+from plrp.runs.local import LocalCrew
+from plrp.runs.parts import Failure, Tick, Work, by_cause
+from plrp.runs.places import Folder, Place, RunError, WrongPlace, place_at, refuse_strangers
+from plrp.runs.ray import RayCluster, inside, spread
+from plrp.tape.trace import Trace
+from plrp.tape.tracing import trace
+
+from .channels import checked_layers, measure
+from .found import RUN, Exemplars, LayerTotals
+from .inputs import FromData, FromPhotographs, NumberedInputs
+
+COMMAND = "exemplars"
+"""What has written a folder, as its `run.json` says."""
+OWN_NAMES = re.compile(rf"run\.json|{PART_NAME.pattern}")
+COLUMNS = ("relevance", "absolute", "activation", "relevant_at", "active_at")
+
+
+def exemplars(
+    model: nn.Module | LoadedModel,
+    data: Any,
+    layers: Sequence[str] | None = None,
+    *,
+    target: Any = None,
+    composite: str | Composite = AUTO,
+    pruning: Pruning | None = None,
+    out: str | Path | Place | None = None,
+    part_size: int = 64,
+    batch_size: int = 8,
+    show_progress: bool | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Exemplars:
+    """For each channel of some layers, the inputs that gave it most relevance, and most activation.
+
+    data: a tensor (samples, …), a data set with `len` and `[i]`, or the path of a folder of photographs (with a
+        `plrp.models.load`ed model, whose preprocessing they get).
+    layers: by name (None: all); a channel is one of the layer's *output*, as in `condition={layer: [channel]}`.
+    target: as in `plrp.explain`; by default each input's winning class.
+    out: a folder to store the work in, part by part; the same call resumes it. Without one, nothing is stored.
+
+    >>> import plrp, torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)).eval()
+    >>> found = plrp.exemplars(model, torch.randn(20, 4), ["0"], show_progress=False)
+    >>> found["0"].relevance.shape
+    (20, 3)
+    """
+    loaded = model if isinstance(model, LoadedModel) else None
+    module = model.module if isinstance(model, LoadedModel) else model
+    if isinstance(data, str | Path):
+        inputs: NumberedInputs = FromPhotographs(data, loaded or LoadedModel(module, "", ""))
+    else:
+        inputs = data if isinstance(data, NumberedInputs) else FromData(data)
+    options = {"layers": layers, "target": target, "composite": composite, "pruning": pruning}
+    if out is not None:
+        place = out if isinstance(out, Place) else place_at(out)
+        search = Search(module, inputs, place, part_size=part_size, batch_size=batch_size, **options)
+        return run(search, show_progress=show_progress, say=say)
+    with tempfile.TemporaryDirectory() as folder:
+        search = Search(module, inputs, Folder(folder), part_size=part_size, batch_size=batch_size, **options)
+        return run(search, show_progress=show_progress, say=say)
+
+
+def neuron_relevance(
+    model: nn.Module | LoadedModel, data: Any, layers: Sequence[str] | None = None, **options: Any
+) -> Any:
+    """The relevance of every channel over a data set, as a table: a list of records that pandas takes as it is.
+
+    `share` is a channel's part of its layer's Σ|R| over all inputs, as Yeom et al. (2021) rank neurons; `mean` its mean
+    relevance, `inputs` in how many it holds any. Arguments are those of `exemplars`.
+    """
+    return exemplars(model, data, layers, **options).table()
+
+
+class Search:
+    """A model, numbered inputs, and what is asked of each part of them; on this machine or on a worker."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: NumberedInputs,
+        place: Place,
+        *,
+        layers: Sequence[str] | None,
+        target: Any,
+        composite: str | Composite,
+        pruning: Pruning | Mapping[str, Any] | None,
+        part_size: int,
+        batch_size: int,
+        device: str = "cpu",
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        for name, value in (("part_size", part_size), ("batch_size", batch_size)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}={value!r}: a whole number from 1.")
+        self.model, self.inputs, self.place, self.device = model.to(device), inputs, place, device
+        self.pruning = Pruning(**pruning) if isinstance(pruning, Mapping) else pruning
+        self.target, self.composite, self.part_size, self.batch_size = target, composite, part_size, batch_size
+        first = trace(model, inputs.batch([0]).to(device))
+        self.layers = checked_layers(first, layers)
+        self.channels = {name: width(first, name) for name in self.layers}
+        self.about = dict(about or {})
+        self.key = text_digest(json.dumps(self.settings(), sort_keys=True))
+
+    @property
+    def parts(self) -> int:
+        """How many there are."""
+        return -(-len(self.inputs) // self.part_size)
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the results, for `run.json`."""
+        target = self.target.tolist() if isinstance(self.target, Tensor) else self.target
+        return {
+            "command": COMMAND,
+            "inputs": len(self.inputs),
+            "digest": self.inputs.digest(),
+            "weights_digest": weights_digest(self.model),
+            "layers": self.layers,
+            "target": getattr(target, "__qualname__", repr(target)) if callable(target) else target,
+            "composite": self.composite if isinstance(self.composite, str) else repr(self.composite),
+            "pruning": None if self.pruning is None else self.pruning.to_dict(),
+            "part_size": self.part_size,
+            **self.about,
+        }
+
+    def do(self, index: int, tick: Tick = lambda kind, count: None) -> None:
+        """Explain the inputs of a part, and store what each channel received."""
+        numbers = range(index * self.part_size, min((index + 1) * self.part_size, len(self.inputs)))
+        columns: dict[str, list[np.ndarray]] = {}
+        for begin in range(0, len(numbers), self.batch_size):
+            some = numbers[begin : begin + self.batch_size]
+            x = self.inputs.batch(some).to(self.device)
+            traced = trace(self.model, x)
+            found, _, classes = measure(
+                traced, self.layers, self._target(some), resolve(self.composite, [x], traced), self.pruning
+            )
+            known = classes.cpu().numpy() if isinstance(classes, Tensor) else np.full(len(some), -1, np.int64)
+            columns.setdefault("classes", []).append(known)
+            for layer, channels in found.items():
+                for name in COLUMNS:
+                    columns.setdefault(f"{name}:{layer}", []).append(getattr(channels, name).numpy())
+            tick("inputs", len(some))
+        content = io.BytesIO()
+        whole: dict[str, Any] = {name: np.concatenate(arrays) for name, arrays in columns.items()}
+        np.savez_compressed(content, **whole)
+        write_part(self.place, index, self.key, content.getvalue())
+
+    def _target(self, some: Sequence[int]) -> Any:
+        """The target of some inputs: one class per input is cut like they are."""
+        if isinstance(self.target, Tensor) and self.target.dim() == 1:
+            return self.target[list(some)]
+        return [self.target[n] for n in some] if isinstance(self.target, list) else self.target
+
+
+class PhotographSearch(Search):
+    """The same from plain data, for workers and the command line: names of a model and of a folder of photographs."""
+
+    def __init__(
+        self,
+        model: str,
+        weights: str | None,
+        root: str,
+        out: str,
+        device: str | None,
+        expected: str | None = None,
+        **options: Any,
+    ) -> None:
+        loaded = load(model, weights=weights, quiet=True)
+        self.arguments = {"model": model, "weights": weights, "root": root, "out": out, "device": device, **options}
+        place = place_at(out)
+        about = {"model": loaded.name, "weights": loaded.weights}
+        super().__init__(
+            loaded.module, FromPhotographs(root, loaded), place, device=device or "cpu", about=about, **options
+        )
+        if expected is not None and self.key != expected:
+            raise RunError(f"{socket.gethostname()} has other photographs, weights or code than where it was started.")
+
+    def work(self, working_dir: str | None = None) -> Work:
+        """What workers are told."""
+        file, colon, factory = self.arguments["model"].rpartition(":")
+        there = {
+            name: None
+            if self.arguments[name] is None
+            else inside(str(Path(self.arguments[name]).resolve()), working_dir)
+            for name in ("root", "weights")
+        }
+        if there["weights"] is not None and not Path(self.arguments["weights"]).is_file():
+            there["weights"] = self.arguments["weights"]  # a published name
+        named = f"{inside(str(Path(file).resolve()), working_dir)}{colon}{factory}" if file.endswith(".py") else None
+        out = self.place.path.resolve() if isinstance(self.place, Folder) else self.place
+        pruning = None if self.pruning is None else self.pruning.to_dict()
+        options = {**self.arguments, **there, "out": str(out), "pruning": pruning, "expected": self.key}
+        return Work("plrp.concepts.search:PhotographSearch", {**options, "model": named or self.arguments["model"]})
+
+
+def run(
+    search: Search,
+    *,
+    workers: int = 1,
+    engine: RayCluster | None = None,
+    show_progress: bool | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Exemplars:
+    """Make the missing parts of a search, here or on a cluster, and gather all of them."""
+    place = search.place
+    if engine is not None and place.private:
+        raise WrongPlace(f"{place} is this process's memory, which workers do not see: name a folder or a bucket.")
+    if not place.exists(RUN):
+        refuse_strangers(place, (RUN, "parts"))
+    with place.lock():
+        place.tidy(OWN_NAMES)
+        _begin(place, search)
+        there = whole_parts(place, search.key, range(search.parts), say)
+        missing = [k for k in range(search.parts) if k not in there]
+        with progress("searching exemplars", len(search.inputs), show_progress) as step:
+            step(sum(_size(search, k) for k in there))
+            watch = _Counting(step, say)
+            try:
+                failures = _make(search, missing, watch, workers, engine)
+            except KeyboardInterrupt:
+                say(f"stopped: {watch.stored} of {len(missing)} parts were stored; start again to resume")
+                raise
+        if failures:
+            raise RunError(
+                f"{len(failures)} of {search.parts} parts failed: {by_cause(failures)}. Start again to retry."
+            )
+        return gather(place, {**search.settings(), "key": search.key, "names": search.inputs.names})
+
+
+def _make(
+    search: Search, missing: Sequence[int], watch: Watch, workers: int, engine: RayCluster | None
+) -> list[Failure]:
+    if isinstance(search, PhotographSearch) and missing:
+        if engine is not None:
+            return spread(engine, search.work(engine.runtime_env.get("working_dir")), missing, watch)
+        if workers > 1:
+            return LocalCrew(search.work(), missing, watch, min(workers, len(missing))).run()
+    return make_here(search, missing, watch)
+
+
+class _Counting(Watch):
+    """Moves the bar by inputs."""
+
+    def __init__(self, step: Callable[[float], None], say: Callable[[str], None]) -> None:
+        super().__init__(say)
+        self.step = step
+
+    def tick(self, kind: str, count: int) -> None:
+        """Some inputs are done."""
+        self.step(count)
+
+
+def _size(search: Search, index: int) -> int:
+    return min(search.part_size, len(search.inputs) - index * search.part_size)
+
+
+def _begin(place: Place, search: Search) -> None:
+    """Write `run.json`, or make sure that the run found there is this one; one without a part may be begun anew."""
+    wanted = json.loads(json.dumps({**search.settings(), "key": search.key, "names": search.inputs.names}))
+    if place.exists(RUN) and any(map(PART_NAME.fullmatch, place.names("parts"))):
+        try:
+            there = dict(json.loads(place.read(RUN)))
+        except (ValueError, TypeError) as error:
+            raise WrongPlace(f"{place}/{RUN} cannot be read ({error}): restore it from a copy, or remove it.") from None
+        changed = [k for k in wanted if k not in ("key", "names") and wanted[k] != there.get(k)]
+        if changed:
+            what = {"digest": "the inputs", "weights_digest": "the weights"}.get(changed[0], changed[0])
+            raise WrongPlace(
+                f"{place}/{RUN}: this folder holds another search; {what} changed. Choose another folder, or undo it."
+            )
+        return
+    place.write(RUN, (json.dumps(wanted, indent=1) + "\n").encode())
+
+
+def gather(place: Place, settings: Mapping[str, Any]) -> Exemplars:
+    """All parts of a run together."""
+    found = find_parts(place, settings["key"])
+    count = -(-settings["inputs"] // settings["part_size"])
+    if len(found) < count:
+        raise RunError(f"{place} holds {len(found)} of {count} parts: start the search again to finish it.")
+    columns: dict[str, list[np.ndarray]] = {}
+    for k in range(count):
+        with np.load(io.BytesIO(read_part(place, found[k]))) as stored:
+            for name in stored.files:
+                columns.setdefault(name, []).append(stored[name])
+    whole = {name: np.concatenate(arrays) for name, arrays in columns.items()}
+    layers = {layer: LayerTotals(*(whole[f"{name}:{layer}"] for name in COLUMNS)) for layer in settings["layers"]}
+    about = {name: value for name, value in settings.items() if name not in ("key", "names")}
+    return Exemplars(layers, settings["names"], whole["classes"], about)
+
+
+def width(traced: Trace, layer: str) -> int:
+    """How many channels a layer's output has."""
+    from plrp.conditions import channel_axis
+
+    op = next(op for op in traced.layers if op.name == layer)
+    return int(op.output.shape[channel_axis(op)])
+
+
+def weights_digest(model: nn.Module) -> str:
+    """Of everything a model's state dict holds."""
+    state = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        state.update(name.encode())
+        state.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return state.hexdigest()[:16]

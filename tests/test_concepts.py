@@ -1,0 +1,301 @@
+"""Exemplars, the relevance of channels over a data set, and the channels and prototypes of classes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import plrp
+from plrp.cli import main
+from plrp.concepts import Exemplars, channel_figure, class_channels, prototypes
+from plrp.concepts.search import Search
+from plrp.runs.places import RunError, WrongPlace
+
+torch.manual_seed(0)
+DATA = torch.randn(11, 3, 10, 10)
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Conv2d(5, 6, 3), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, 4),
+    ).eval()  # fmt: skip
+
+
+def found(**options: object) -> Exemplars:
+    return plrp.exemplars(net(), DATA, ["0", "2"], show_progress=False, part_size=4, batch_size=3, **options)
+
+
+def outputs_relevance(model: nn.Sequential, x: Tensor, layer: int, **options: object) -> Tensor:
+    """The relevance at a layer's output, restated: ReLU passes it from the next layer's input, the pool shares it."""
+    following = {0: "2", 2: "6"}[layer]
+    inputs = plrp.explain(model, x, layers=[following], **options).layers[following]
+    if layer == 0:
+        return inputs
+    held = torch.nn.functional.adaptive_avg_pool2d  # the pool stands between: hand it down in proportion, in float64
+    h = model[:4](x).detach().double()
+    z = held(h, 2)
+    r = inputs.double().reshape(z.shape)
+    (back,) = torch.autograd.functional.vjp(lambda t: held(t, 2), h, r / (z + 1e-6 * torch.where(z >= 0, 1.0, -1.0)))[
+        1:
+    ]
+    return h * back
+
+
+@pytest.mark.parametrize("pruning", [None, plrp.Pruning(p=0.2)])
+def test_channels_hold_what_an_explanation_of_each_input_alone_gives_them(pruning: plrp.Pruning | None) -> None:
+    model, all_ = net(), found(pruning=pruning, composite="epsilon-plus")
+    for sample in range(len(DATA)):
+        x = DATA[sample : sample + 1]
+        for layer, name in ((0, "0"), (2, "2")):
+            expected = outputs_relevance(model, x, layer, pruning=pruning, composite="epsilon-plus")[0].flatten(1)
+            held = all_[name]
+            assert np.allclose(held.relevance[sample], expected.sum(1), rtol=1e-4, atol=1e-5)
+            assert np.allclose(held.absolute[sample], expected.abs().sum(1), rtol=1e-4, atol=1e-5)
+            activation = model[: layer + 1](x)[0].flatten(1).detach()
+            assert np.allclose(held.activation[sample], activation.amax(1), atol=1e-6)
+            assert np.array_equal(held.active_at[sample], activation.argmax(1))
+            strongest = expected.gather(1, torch.as_tensor(held.relevant_at[sample]).long()[:, None])[:, 0]
+            assert torch.allclose(strongest, expected.amax(1), rtol=1e-4, atol=1e-6)
+        assert all_.classes[sample] == int(model(x).argmax())
+
+
+def test_exemplars_are_the_strongest_inputs_in_order() -> None:
+    all_ = found()
+    for by in ("relevance", "activation"):
+        values = getattr(all_["2"], by)
+        for channel in range(6):
+            best = all_.of("2", channel, 4, by)
+            expected = sorted((v for v in values[:, channel] if v > 0), reverse=True)[:4]
+            assert [example.value for example in best] == pytest.approx(expected)
+            assert [example.name for example in best] == [str(example.sample) for example in best]
+    strongest = all_.strongest("2", 3)
+    assert strongest == np.argsort(-all_["2"].absolute.sum(0))[:3].tolist()
+
+
+def test_shares_of_a_layers_channels_add_up_to_one() -> None:
+    table = plrp.neuron_relevance(net(), DATA, ["0", "2"], show_progress=False)
+    for layer, channels in (("0", 5), ("2", 6)):
+        rows = [row for row in table if row["layer"] == layer]
+        assert [row["channel"] for row in rows] == list(range(channels))
+        assert sum(row["share"] for row in rows) == pytest.approx(1)
+
+
+def test_a_token_model_has_its_channels_last() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Embedding(9, 8), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 5), nn.Flatten(), nn.Linear(20, 3)
+    ).eval()
+    ids = torch.randint(9, (6, 4))
+    all_ = plrp.exemplars(model, ids, ["1"], show_progress=False)
+    assert all_["1"].relevance.shape == (6, 6)
+    assert all_["1"].active_at.max() < 4  # a token
+
+
+# Stored
+
+
+def test_a_search_is_stored_resumed_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = found()
+    made: list[int] = []
+    do = Search.do
+
+    def dying(self: Search, index: int, *rest: object) -> None:
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(index)
+        do(self, index, *rest)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Search, "do", dying)
+        with pytest.raises(KeyboardInterrupt):
+            found(out=tmp_path / "run")
+    with pytest.raises(RunError, match="holds 2 of 3 parts"):
+        Exemplars.load(str(tmp_path / "run"))
+    part = next((tmp_path / "run" / "parts").iterdir())
+    part.write_bytes(part.read_bytes()[:-7])  # a damaged part is made again
+    said: list[str] = []
+    resumed = found(out=tmp_path / "run", say=said.append)
+    assert "was damaged and will be made again" in said[0]
+    for other in (resumed, Exemplars.load(str(tmp_path / "run"))):
+        for layer in ("0", "2"):
+            assert np.array_equal(other[layer].relevance, whole[layer].relevance)
+        assert other.names == whole.names
+
+
+def test_another_search_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    found(out=tmp_path / "run")
+    with pytest.raises(WrongPlace, match="another search; pruning changed"):
+        found(out=tmp_path / "run", pruning=plrp.Pruning(p=0.1))
+    with pytest.raises(WrongPlace, match="the inputs changed"):
+        plrp.exemplars(
+            net(), DATA + 1, ["0", "2"], out=tmp_path / "run", part_size=4, batch_size=3, show_progress=False
+        )
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("dear")
+    with pytest.raises(WrongPlace, match="holds other files"):
+        found(out=tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: plrp.exemplars(net(), DATA, ["layer9"]), ValueError, "no conv or linear layer 'layer9'"),
+        (lambda: plrp.exemplars(net(), DATA, "2"), TypeError, r"layers=\['2'\]"),
+        (lambda: plrp.exemplars(net(), iter(DATA), ["2"]), TypeError, "an iterator cannot be resumed"),
+        (lambda: plrp.exemplars(net(), [], ["2"]), ValueError, "holds no inputs"),
+        (lambda: plrp.exemplars(net(), ["a"], ["2"]), TypeError, "it should be a tensor"),
+        (lambda: plrp.exemplars(net(), DATA, ["2"], part_size=0), ValueError, "a whole number from 1"),
+        (lambda: found().of("2", 6), IndexError, "There is no channel 6 in '2': it has 6"),
+        (lambda: found().of("2", 0, by="size"), ValueError, "'relevance' or 'activation'"),
+        (lambda: found()["7"], KeyError, "was not searched"),
+    ],
+)
+def test_bad_input_is_told(call: object, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call()  # type: ignore[operator]
+
+
+# Classes
+
+
+def planted() -> Exemplars:
+    """Two classes; class 0 uses channel 1 in one half of its inputs, and channel 2 in the other."""
+    rng = np.random.default_rng(0)
+    relevance = np.abs(rng.normal(0, 0.01, (60, 8))).astype(np.float32)
+    relevance[:20, 1] += 1
+    relevance[20:40, 2] += 1
+    relevance[40:, 5] += 1
+    relevance[19] = [0, 0, 0, 0, 0, 0, 1, 0]  # an outlier
+    nothing = np.zeros((60, 8), np.int32)
+    from plrp.concepts.found import LayerTotals
+
+    totals = LayerTotals(relevance, relevance, relevance, nothing, nothing)
+    return Exemplars({"fc": totals}, [str(i) for i in range(60)], np.repeat([0, 1], [40, 20]), {})
+
+
+def test_the_channels_of_a_class_are_found() -> None:
+    rows = class_channels(planted(), "fc", 0, count=2)
+    assert {row["channel"] for row in rows} == {1, 2}
+    assert all(row["lift"] > 5 for row in rows)
+    assert class_channels(planted(), "fc", 1, count=1)[0]["channel"] == 5
+    with pytest.raises(ValueError, match="No input was explained as class 7"):
+        class_channels(planted(), "fc", 7)
+
+
+def test_prototypes_are_the_ways_in_which_a_class_uses_channels() -> None:
+    pytest.importorskip("sklearn")
+    ways = prototypes(planted(), "fc", 0, components=2, dimensions=4)
+    assert {ways.channels(k, 1)[0] for k in range(2)} == {1, 2}
+    assert 19 in ways.outliers(3)
+    for sample in ways.typical:
+        assert sample < 40
+    with pytest.raises(ValueError, match="too few for 30 prototypes"):
+        prototypes(planted(), "fc", 1, components=30)
+
+
+# Photographs
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> Path:
+    from PIL import Image
+
+    folder = tmp_path / "photos"
+    (folder / "more").mkdir(parents=True)
+    for number in range(7):
+        pixels = np.random.default_rng(number).integers(0, 255, (6, 6, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((40, 40)).save(folder / ("more" if number % 2 else "") / f"{number}.png")
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\nfrom plrp.models import Preprocessing\n"
+        "preprocessing = Preprocessing(resize=36, crop=32)\n"
+        "def build():\n    return nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.ReLU(), "
+        "nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))\n"
+    )
+    return folder
+
+
+def test_the_command_searches_draws_and_resumes(photographs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = photographs.parent / "run"
+    command = ["exemplars", photographs, "--model", f"{photographs.parent / 'net.py'}:build", "--layers", "0", "2"]
+    words = [*map(str, command), "--out", str(out), "--part-size", "3"]
+    assert main(words) == 0
+    assert "Exemplars of 7 inputs" in capsys.readouterr().out
+    with (out / "channels.csv").open() as stream:
+        assert len(list(csv.DictReader(stream))) == 10
+    before = {path: path.stat().st_mtime_ns for path in (out / "parts").iterdir()}
+    assert (out / "0.png").stat().st_size > 1000
+    assert main([*words, "--channels", "1"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in (out / "parts").iterdir()} == before
+    assert json.loads((out / "run.json").read_text())["command"] == "exemplars"
+    assert Exemplars.load(str(out)).names[0] == "0.png"
+
+
+def test_wrong_usage_of_the_command_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["exemplars", str(tmp_path / "none"), "--model", "resnet18", "--weights", "random"]) == 2
+    assert "is no folder" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main(["exemplars", str(tmp_path / "empty"), "--model", "resnet18", "--weights", "random"]) == 2
+    assert "holds no photographs" in capsys.readouterr().err
+
+
+def test_a_patch_is_the_region_that_a_channel_reads() -> None:
+    """The network's channel 0 sees the left half alone: so do its patches."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 64, 2)).eval()
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+        model[0].bias.zero_()
+        weight = torch.zeros(2, 2, 8, 8)
+        weight[0, 0, :, :4], weight[0, 1, :, 4:] = 1, 1
+        model[3].weight.copy_(weight.flatten(1))
+    data = torch.rand(3, 1, 8, 8) + 0.5
+    all_ = plrp.exemplars(model, data, ["0"], target=0, composite="epsilon-plus", show_progress=False)
+    assert (all_["0"].relevant_at[:, 0] % 8 < 4).all()
+    assert (all_["0"].relevant_at[:, 1] % 8 >= 4).all()
+    figure = channel_figure(all_, "0", [0, 1], model, data, count=3, composite="epsilon-plus")
+    assert len([ax for ax in figure.axes if ax.images]) == 6
+
+
+@pytest.mark.slow
+def test_workers_and_a_kill_give_the_same(photographs: Path) -> None:
+    folder = photographs.parent
+    command = [
+        sys.executable,
+        "-m",
+        "plrp",
+        "exemplars",
+        photographs,
+        "--model",
+        f"{folder / 'net.py'}:build",
+        "--layers",
+        "2",
+    ]
+
+    def start(out: str, *more: str) -> subprocess.Popen[bytes]:
+        words = [*map(str, command), "--out", str(folder / out), "--part-size", "1", "--no-pictures", *more]
+        return subprocess.Popen(words, stdout=subprocess.DEVNULL)
+
+    assert start("whole").wait() == 0
+    assert start("several", "--workers", "2").wait() == 0
+    killed = start("killed")
+    while killed.poll() is None and len(list((folder / "killed").glob("parts/*.npz"))) < 2:
+        time.sleep(0.002)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert start("killed").wait() == 0
+    names = {
+        out: sorted(path.name for path in (folder / out / "parts").iterdir()) for out in ("whole", "several", "killed")
+    }
+    assert names["whole"] == names["several"] == names["killed"]
