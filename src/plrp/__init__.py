@@ -12,6 +12,7 @@ from .lazy import lazily
 
 if TYPE_CHECKING:
     from . import composites, rules
+    from .choosing import choose_p
     from .composites import Composite, composite
     from .concepts.search import exemplars, neuron_relevance
     from .engine import reference
@@ -34,6 +35,7 @@ __all__ = [
     "UnhealthyExplanation",
     "UnsupportedOperation",
     "check",
+    "choose_p",
     "composite",
     "composites",
     "exemplars",
@@ -53,6 +55,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "choosing": ("choose_p",),
         "composites": ("Composite", "composite"),
         "concepts.search": ("exemplars", "neuron_relevance"),
         "engine": ("reference",),

@@ -1,0 +1,101 @@
+"""The p of a pruning, chosen by the network itself: as much as the circuit of its survivors can do without."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .ablation import Ablation, Answer, fills_from, pruned_sites
+from .circuits import relevance_at
+from .composites import Composite, resolve
+from .explanation import explain_trace
+from .progress import progress
+from .pruning import Pruning
+from .tape.trace import Trace
+from .targets import snapshot, start
+
+GRID = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+KINDS = ("probability", "logit", "decision")
+
+
+def choose_p(
+    trace: Trace,
+    keep: float = 0.9,
+    of: str = "probability",
+    *,
+    pruning: Pruning | None = None,
+    target: Any = None,
+    composite: str | Composite = "auto",
+    positive: bool = False,
+    grid: Sequence[float] = GRID,
+    ablate: str = "zero",
+    data: Any = None,
+    classes: int | None = None,
+) -> Tensor:
+    """The largest p of a grid, per sample, whose circuit keeps the prediction. A definition that needs no labels.
+
+    kept = (f(circuit) − f(all ablated)) / (f(model) − f(all ablated)) must lie within 1 − `keep` of 1, where f is the
+    `"probability"` or the `"logit"`; `"decision"` asks for the same winner only. What is kept is not monotone in p, so
+    every p of the grid is tried. Where none fits, p is 0, with a warning. Returns (batch,), float64.
+
+    `pruning` has the other settings (None: the defaults); `positive`, `ablate`, `data` and `classes` are those of
+    `Explanation.circuit`.
+
+    >>> import torch, plrp
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+    >>> plrp.choose_p(plrp.trace(model, torch.randn(2, 4)), of="decision").shape
+    torch.Size([2])
+    """
+    if not 0 < keep <= 1:
+        raise ValueError(f"keep is the share of the prediction to keep, 0 < keep ≤ 1, got {keep!r}.")
+    if of not in KINDS:
+        raise ValueError(f"of is 'probability', 'logit' or 'decision', got {of!r}.")
+    trace.check_unchanged()
+    template, target = pruning or Pruning(), snapshot(target)
+    tried = [replace(template, p=p) for p in sorted(set(grid))]
+    if not tried:
+        raise ValueError("grid holds no p.")
+    chosen = resolve(composite, (value.data for value in trace.inputs), trace)
+    options: dict[str, Any] = {"target": target, "composite": chosen, "layers": True}
+    begin = start(trace, target, torch.float64)
+    found = torch.zeros(trace.batch, dtype=torch.float64)
+    ablation: Ablation | None = None
+    with progress("trying p", len(tried), None if len(tried) * trace.batch > 20 else False, transient=True) as step:
+        for one in tried:
+            explanation = explain_trace(trace, pruning=one, **options)
+            if ablation is None:
+                sites = pruned_sites(trace, one, explanation.layers)
+                fills = fills_from(trace, sites, ablate, data, 1, 0, 16)
+                ablation = Ablation(trace, begin, sites, classes=classes, fills=fills)
+                whole, nothing = ablation.whole(), ablation.nothing()
+                _check_known(whole, of)
+            relevance = [relevance_at(explanation, site) for site in ablation.sites]
+            answer = ablation.outcome([r > 0 if positive else r != 0 for r in relevance])
+            fits = _fits(answer, whole, nothing, keep, of).cpu()
+            found = torch.where(fits, torch.full_like(found, float(one.p or 0)), found)
+            step(1)
+    without = (found == 0).nonzero()[:, 0].tolist()
+    if without:
+        amount = "the decision" if of == "decision" else f"{keep:g} of the {of}"
+        shown = ", ".join(map(str, without[:8])) + (" …" if len(without) > 8 else "")
+        warnings.warn(f"No p of the grid leaves a circuit that keeps {amount} in sample {shown}: p = 0.", stacklevel=2)
+    return found
+
+
+def _fits(answer: Answer, whole: Answer, nothing: Answer, keep: float, of: str) -> Tensor:
+    """Whether the circuit of each sample keeps its prediction, (batch,)."""
+    if of == "decision":
+        return answer.decision == 1
+    f, full, none = (a.score if of == "logit" else a.probability for a in (answer, whole, nothing))
+    return ((f - none) / (full - none) - 1).abs() <= 1 - keep
+
+
+def _check_known(whole: Answer, of: str) -> None:
+    value = whole.probability if of == "probability" else whole.decision
+    if of != "logit" and bool(value.isnan().any()):
+        raise ValueError(f"This output has no {of}: choose of='logit', or say by classes= which axis the classes are.")
