@@ -71,6 +71,18 @@ def engine(model: str, name: str, to: str) -> Callable[[Parts], Found]:
     }
 
 
+def attention(name: str, to: str) -> Callable[[Parts], Found]:
+    """Time of one method (without a name: plrp with LXT's rules) over that of another, by transformer and size."""
+
+    def found(parts: Parts) -> Found:
+        return {
+            f"{row['model']}, {row['size']}": quotients(row["seconds"], name or f"plrp {row['rules']}", to)
+            for row in rows(parts, "attention")
+        }
+
+    return found
+
+
 def sweep(parts: Parts) -> Found:
     """Twenty runs of Zennit over one sweep of twenty values."""
     return {
@@ -146,6 +158,8 @@ def goals() -> Iterator[Goal]:
         yield Goal(f"{title(model)}: peak memory / Zennit's, batch 8", False, 1, 0.7, peak(model))
     yield Goal("1D CNN, 250 bases: LRP against Zennit", True, 3, 5, sequences)
     yield Goal("100 explanations of one model / without their checks", False, 1.03, 1.01, checks)
+    yield Goal("transformers: LRP / LXT's efficient form, the same rules", False, 1, None, attention("", "LXT"))
+    yield Goal("transformers: λ p = 0.2 / own LRP", False, 1, None, attention("plrp λ 0.2", "plrp attnlrp"))
     for model in both:
         what = f"{title(model)}: λ p = 0.2 / own LRP, first bound"
         yield Goal(what, False, 1.2, None, engine(model, prune, lrp))

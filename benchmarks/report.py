@@ -14,7 +14,18 @@ from typing import Any, NamedTuple
 
 from timing import ratio
 
-PARTS = ("engine", "growth", "lambda_sweep", "memory", "threshold", "sequences", "checks", "metrics", "logos")
+PARTS = (
+    "engine",
+    "attention",
+    "growth",
+    "lambda_sweep",
+    "memory",
+    "threshold",
+    "sequences",
+    "checks",
+    "metrics",
+    "logos",
+)
 Parts = Mapping[str, Mapping[str, Any]]  # what the parts wrote, by part
 
 FORWARD = "forward"
@@ -97,6 +108,25 @@ def cost(parts: Parts) -> Table:
         notes.insert(0, f"Multiples of the model's own forward pass, {over}. Peak memory: MB above the model.")
     header = ["model", "batch", "method", "plrp", *PEERS, "peak memory", "Zennit's"]
     return Table("Cost of an explanation", header, found, list(dict.fromkeys(notes)))
+
+
+ATTENTION = ("plrp attnlrp", "plrp cp-lrp", "plrp λ 0.2", "plrp λ 0.2, tokens", "LXT", "grad × input")
+
+
+def attention(parts: Parts) -> Table:
+    """Transformers: what an explanation costs, beside LXT and gradient × input."""
+    found, notes = [], []
+    for row in rows(parts, "attention"):
+        costs = [number(ratio(row["seconds"], name, FORWARD)) for name in ATTENTION]
+        found.append([row["model"], row["size"], row["weights"], *costs])
+        notes += [f"{name} cannot run on {row['model']}: {why}." for name, why in row["reasons"].items()]
+        if row["likeness"].get("LXT") is not None:
+            like = f"{row['model']}, {row['size']}: {row['likeness']['LXT']:.4f}"
+            notes.append(f"Correlation of LXT's relevance with plrp's {row['rules']}, {like}.")
+    if found:
+        notes.insert(0, "Multiples of the model's own forward pass; λ prunes attnlrp, by neuron or by token.")
+    header = ["model", "input", "weights", *ATTENTION]
+    return Table("Cost with attention", header, found, list(dict.fromkeys(notes)))
 
 
 def likeness(row: Mapping[str, Any]) -> str:
@@ -254,7 +284,7 @@ def tables(parts: Parts) -> Iterator[Table]:
     """All tables that have rows, the one first and the goals last."""
     from goals import judged
 
-    for make in (many, selection, checks, metrics, logos, memory, cost, growth, judged):
+    for make in (many, selection, checks, metrics, logos, memory, cost, attention, growth, judged):
         found = make(parts)
         if found.rows:
             yield found

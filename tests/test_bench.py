@@ -366,3 +366,17 @@ def test_every_benchmark_can_be_begun(script: str, monkeypatch: pytest.MonkeyPat
         if str(error.name).split(".")[0] not in PEERS:
             raise
         pytest.skip(f"{error.name} is not installed")
+
+
+def test_transformers_are_measured_against_lxt_with_the_same_rules() -> None:
+    seconds = [{"forward": 1.0, "plrp attnlrp": 3.0, "plrp cp-lrp": 2.0, "plrp λ 0.2": 2.4, "LXT": 2.5}]
+    row = {"size": "batch 1", "weights": "random", "seconds": seconds, "reasons": {}, "likeness": {"LXT": 1.0}}
+    parts = {
+        "attention": {"rows": [{"model": "ViT", "rules": "cp-lrp", **row}, {"model": "LM", "rules": "attnlrp", **row}]}
+    }
+    assert report.attention(parts).rows[0] == ["ViT", "batch 1", "random", "3.00", "2.00", "2.40", "–", "2.50", "–"]
+    found = {record["what"]: record for record in goals.verdicts(parts) if record["what"].startswith("transformers")}
+    against, pruned = found.values()
+    assert against["measured"] == {"ViT, batch 1": 0.8, "LM, batch 1": 1.2}
+    assert against["met"] is False
+    assert pruned["met"] is True
