@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from discs import NAMES, PROPORTIONS, mask, network, picture
 import plrp
 from plrp.view import Page, explanation_bundle
 from plrp.view.bundle import Bundle
+
+sys.path.append(str(Path(__file__).parents[1] / "text"))  # small_models
 
 
 @pytest.fixture(scope="session")

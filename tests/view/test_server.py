@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import re
@@ -20,17 +21,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from discs import NAMES, SIDE, network, picture
 from PIL import Image
+from torch import nn
 
 import plrp
 from plrp.cli.view import bound
 from plrp.errors import UsageError
 from plrp.models.loading import LoadedModel
 from plrp.models.preprocessing import Preprocessing
+from plrp.view import opened as opened_module
 from plrp.view import server as server_module
-from plrp.view.bundle import Bundle
-from plrp.view.server import PhotographExplainer, application
+from plrp.view.bundle import Bundle, dequantise
+from plrp.view.opened import index_of, open_photograph, open_sequence, open_text
+from plrp.view.server import Explainer, application
 from plrp.vision import network_input
 from plrp.vision.photographs import decode_photograph
 
@@ -51,13 +56,15 @@ def encoded(image: Image.Image) -> bytes:
 
 
 @pytest.fixture
-def explainer() -> PhotographExplainer:
+def explainer() -> Explainer:
     model = LoadedModel(network(), "network", "random", tuple(NAMES), PREPROCESSING)
-    return PhotographExplainer(model, plrp.Pruning(p=0.15), proportions=(0.1, 0.4), targets=2)
+    options = {"pruning": plrp.Pruning(p=0.15), "composite": "epsilon-plus-flat"}
+    opened = lambda content, name: open_photograph(content, name, model, **options)  # noqa: E731
+    return Explainer(opened, "photograph", "network", proportions=(0.1, 0.4), targets=2)
 
 
 @pytest.fixture
-def address(explainer: PhotographExplainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def address(explainer: Explainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A running server; nothing may be written to the folder it runs in."""
     monkeypatch.chdir(tmp_path)
     listening = bound("127.0.0.1", 0)
@@ -170,11 +177,9 @@ def test_two_visitors_are_both_served(address: str) -> None:
         assert [b.facts["title"] for b in bundles(found[name])] == [Path(name).stem] * 2
 
 
-def test_work_ends_when_its_visitor_leaves(
-    address: str, explainer: PhotographExplainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_ends_when_its_visitor_leaves(address: str, explainer: Explainer, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, gone = [], threading.Event()
-    real = server_module.photograph_bundle
+    real = opened_module.photograph_bundle
 
     def slow(*arguments: Any, report: Callable[[int, int], None], **options: Any) -> Bundle:
         def patient(done: int, of: int) -> None:
@@ -185,7 +190,7 @@ def test_work_ends_when_its_visitor_leaves(
 
         return real(*arguments, report=patient, **options)
 
-    monkeypatch.setattr(server_module, "photograph_bundle", slow)
+    monkeypatch.setattr(opened_module, "photograph_bundle", slow)
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as line:
         content = photograph()
@@ -195,8 +200,100 @@ def test_work_ends_when_its_visitor_leaves(
     gone.set()
     patiently(lambda: not explainer.turn.locked())
     assert len(seen) < 9  # of 9 maps of the first bundle, and 14 of the second
-    monkeypatch.setattr(server_module, "photograph_bundle", real)
+    monkeypatch.setattr(opened_module, "photograph_bundle", real)
     assert len(bundles(post(address, photograph())[1])) == 2  # the next one is served
+
+
+def ask(address: str, token: str = TOKEN, **wanted: Any) -> tuple[int, dict[str, Any]]:
+    request = urllib.request.Request(f"{address}/channel", json.dumps(wanted).encode(), {"x-plrp-token": token})
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_any_channel_and_another_class_are_computed_from_the_kept_pass(
+    address: str, explainer: Explainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, lines = post(address, photograph(), name="disc.png")
+    session, number = lines[-1]["facts"]["session"], bundles(lines)[-1].facts["targets"][0]["number"]
+    monkeypatch.setattr(explainer, "open", None)  # no new forward pass from here on
+    wanted = {"session": session, "layer": "5", "number": number, "method": "lambda", "p": 0.4}
+    sums = np.zeros((SIDE, SIDE))
+    for channel in range(8):
+        status, answer = ask(address, channel=channel, **wanted)
+        assert status == 200
+        levels = np.frombuffer(base64.b64decode(answer["levels"]), np.int8).reshape(SIDE, SIDE)
+        sums += dequantise(levels, answer["largest"])
+    inputs = network_input(decode_photograph(photograph(), "disc"), PREPROCESSING)[None]
+    whole = plrp.explain(network(), inputs, composite="epsilon-plus-flat", pruning=plrp.Pruning(p=0.4))
+    exact = whole.relevance[0].double().sum(0).numpy()
+    assert np.abs(sums - exact).max() <= 0.03 * np.abs(exact).max()  # channels add up, to their quantisation
+    _, lines = post(address, b"", session=session, target="fish & chips")
+    facts = bundles(lines)[-1].facts
+    assert facts["targets"][facts["start"]["target"]]["name"] == "fish & chips"
+
+
+def test_questions_that_no_page_asks_are_refused(address: str) -> None:
+    good = {"session": "x", "layer": "5", "channel": 0, "number": 0, "method": "lambda", "p": 0.4}
+    assert ask(address, token="wrong", **good)[0] == 403
+    assert "no longer kept" in ask(address, **good)[1]["problem"]
+    for change in ({"channel": "0"}, {"p": 2}, {"method": "__class__"}, {"layer": None}, {"more": 1}):
+        assert ask(address, **{**good, **change})[0] == 400
+    session = post(address, photograph())[1][-1]["facts"]["session"]
+    for change in ({"channel": 999}, {"layer": "../x"}, {"number": 10**6}):
+        assert ask(address, **{**good, "session": session, **change})[1]["problem"]
+
+
+def test_what_a_visitor_writes_is_never_run() -> None:
+    assert (index_of("3"), index_of(" 0, 141")) == (3, (0, 141))
+    for text in ("net.py:score", "outputs[0]", "__import__('os')", "1e9", "٣", ""):
+        with pytest.raises(ValueError, match="is no class"):
+            index_of(text)
+
+
+def serving(explainer: Explainer, content: bytes, target: str | None = None) -> list[dict[str, Any]]:
+    """What the explainer tells, without a server."""
+    lines: list[dict[str, Any]] = []
+    explainer.work(content, "pasted", target, lines.append, threading.Event())
+    return lines
+
+
+def test_a_pasted_sequence_is_explained_and_a_bad_one_refused() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(4, 6, 5), nn.ReLU(), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(6, 3)).eval()
+    options = {"pruning": plrp.Pruning(p=0.1), "composite": "epsilon-gamma"}
+    explainer = Explainer(lambda c, n: open_sequence(c, n, model, **options), "sequence", "cnn", (0.3,), 2)
+    letters = "ACGTTGACCTAGATAACGGTACGATAAGGCTA"
+    whole = bundles(serving(explainer, f">one more\n{letters[:10]}\n{letters[10:]}\n>two\nAC\n".encode()))[-1]
+    assert (whole.facts["title"], whole.facts["letters"], whole.facts["kind"]) == ("one", letters, "sequence")
+    onehot = torch.from_numpy(plrp.genomics.encode([letters]))
+    exact = plrp.explain(model, onehot, composite="epsilon-gamma", pruning=plrp.Pruning(p=0.3)).relevance[0].sum(0)
+    assert np.array_equal(whole.relevance("maps", 2) != 0, exact.numpy() != 0)
+    assert bundles(serving(explainer, letters.encode(), "2"))[-1].facts["start"]["target"] in (0, 1)
+    for content, problem in (
+        (b"MKVLA", "protein"), (b" \n", "empty"), (b"\xff\xfe", "no text"), (b"A" * 200_001, "more than"),
+    ):  # fmt: skip
+        assert problem in serving(explainer, content)[-1]["problem"]
+    assert "is no class" in serving(explainer, letters.encode(), "net.py:score")[-1]["problem"]
+
+
+def test_a_pasted_sentence_is_explained() -> None:
+    small = pytest.importorskip("small_models")
+    tokenizer = small.byte_tokenizer()
+    model = small.built("llama", len(tokenizer))
+    options = {"pruning": plrp.Pruning(p=0.1), "composite": plrp.composite("attnlrp")}
+    explainer = Explainer(lambda c, n: open_text(c, model, tokenizer, **options), "text", "llama", (0.3,), 2)
+    whole = bundles(serving(explainer, b"The capital of France is", " Paris"))[-1]
+    assert whole.facts["targets"][0]["name"] == " Paris"
+    traced = plrp.text.trace(model, tokenizer, "The capital of France is")
+    exact = traced.explain(target=" Paris", pruning=plrp.Pruning(p=0.3)).relevance.numpy()
+    assert np.array_equal(whole.relevance("maps", 2) != 0, exact != 0)
+    number = whole.facts["targets"][0]["number"]
+    path = next(iter(explainer.kept.values())).path("model.layers.1.mlp.down_proj", 3, number, "lambda", 0.3)
+    assert len(base64.b64decode(path["levels"])) == len(whole.facts["tokens"])
+    assert "is empty" in serving(explainer, b"")[-1]["problem"]
 
 
 NETWORK = """

@@ -6,7 +6,8 @@ import argparse
 import ipaddress
 import socket
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from plrp.errors import UsageError, usage
 
@@ -16,13 +17,19 @@ from .explain import METHODS, add_model, prepared
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from plrp.pruning import Pruning
+    from plrp.view.opened import Opened
+    from plrp.view.server import Explainer
+
 EPILOG = """\
 examples:
   plrp view --model resnet50
   plrp view --model networks.py:build --weights best.pt --port 9000
+  plrp view --model cnn.pt --input sequence       DNA is pasted; models as in plrp genomics
+  plrp view --model SmolLM2.gguf                  sentences are pasted; models as in plrp text
 
-Open the address that is printed, and drop a photograph on the page. Photographs stay in memory; the address has a
-token, and other machines cannot reach it, unless --host says otherwise.
+Open the address that is printed, and drop a photograph on the page, or paste a sequence or a sentence. What visitors
+give stays in memory; the address has a token, and other machines cannot reach it, unless --host says otherwise.
 """
 
 
@@ -30,39 +37,47 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Adds `plrp view`."""
     parser = subparsers.add_parser(
         "view",
-        help="serve a page on which photographs are dropped and explained",
-        description="Serves a page on this machine: drop a photograph, slide p, choose method and class.",
+        help="serve a page on which photographs, sequences or sentences are explained",
+        description="Serves a page on this machine: drop a photograph or paste a sequence or sentence, slide p, choose "
+        "method and class, follow single channels.",
         epilog=EPILOG,
         formatter_class=RAW,
     )
     add_model(parser)
+    parser.add_argument(
+        "--input",
+        choices=("photograph", "sequence", "text"),
+        help="what the model reads (default: text for a folder or .gguf file of a language model, else photographs)",
+    )
     how = parser.add_argument_group("explanation")
     how.add_argument("-p", type=proportion, default=None, metavar="P", help="where the slider starts (default: 0.05)")
     how.add_argument("--method", choices=tuple(METHODS), default="lambda", help="the method it starts with")
-    how.add_argument("--composite", default="auto", metavar="NAME", help="rules, as in plrp explain (default: auto)")
+    how.add_argument("--composite", metavar="NAME", help="rules, as in plrp explain, genomics explain and text")
     where = parser.add_argument_group("address")
     where.add_argument("--port", type=_port, default=8765, help="default: 8765; 0: any that is free")
     where.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, which other machines cannot reach")
     parser.set_defaults(run=run, compare=None, sparsity_gain=None, target=None)
-    parser.set_defaults(unit="auto", colours="red-blue", quiet=False)
+    parser.set_defaults(unit="auto", colours="red-blue", quiet=False, beside=())
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until Ctrl-C."""
-    check_composite(arguments.composite)
+    kind = arguments.input or ("text" if is_language_model(arguments.model) else "photograph")
+    arguments.composite = arguments.composite or COMPOSITES[kind]
+    if ":" not in arguments.composite:
+        check_composite(arguments.composite)
     try:
         import uvicorn
     except ImportError as error:
         raise UsageError("plrp view needs a web server: pip install 'plrp[view]'") from error
     import secrets
 
-    from plrp.view.server import PhotographExplainer, application
+    from plrp.view.server import application
 
     listening = bound(arguments.host, arguments.port)
     with usage():
-        model, (pruning, *_) = prepared(arguments)
+        explainer = EXPLAINERS[kind](arguments)
     token = secrets.token_urlsafe(24)
-    explainer = PhotographExplainer(model, pruning, arguments.composite, arguments.device)
     host, port = listening.getsockname()[:2]
     if not ipaddress.ip_address(host).is_loopback:
         print("plrp view: other machines can reach this address; whoever has its token can use it", file=sys.stderr)
@@ -71,6 +86,68 @@ def run(arguments: argparse.Namespace) -> int:
     settings = uvicorn.Config(application(explainer, token), log_level="warning", timeout_graceful_shutdown=1)
     serve(uvicorn.Server(settings), [listening])
     return 0
+
+
+def is_language_model(name: str) -> bool:
+    """Whether a model is given as `plrp text` takes it."""
+    path = Path(name)
+    return path.suffix.lower() == ".gguf" or (path.is_dir() and (path / "config.json").is_file())
+
+
+def photograph_explainer(arguments: argparse.Namespace) -> Explainer:
+    """Photographs, by a model of `plrp explain`."""
+    from plrp.view.opened import open_photograph
+    from plrp.view.server import Explainer
+
+    model, (pruning, *_) = prepared(arguments)
+    options: dict[str, Any] = {"pruning": pruning, "composite": arguments.composite, "device": arguments.device}
+    return Explainer(lambda content, name: open_photograph(content, name, model, **options), "photograph", model.name)
+
+
+def sequence_explainer(arguments: argparse.Namespace) -> Explainer:
+    """DNA, by a model of `plrp genomics`."""
+    from plrp.genomics.attribution import composite_from_text
+    from plrp.genomics.jobs import load_model
+    from plrp.view.opened import open_sequence
+    from plrp.view.server import Explainer
+
+    composite_from_text(arguments.composite)
+    model = load_model(arguments.model, arguments.weights).eval().to(arguments.device)
+    name = Path(arguments.model).name
+    options: dict[str, Any] = {"pruning": pruning_of(arguments), "composite": arguments.composite, "label": name}
+    options["device"] = arguments.device
+    return Explainer(lambda content, name: open_sequence(content, name, model, **options), "sequence", name)
+
+
+def text_explainer(arguments: argparse.Namespace) -> Explainer:
+    """Sentences, by a model of `plrp text`."""
+    from plrp import text
+    from plrp.composites import resolve
+    from plrp.view.opened import open_text
+    from plrp.view.server import Explainer
+    from plrp.view.texts import PROPORTIONS
+
+    model, tokenizer = text.load(arguments.model)
+    name = Path(arguments.model).name
+    options: dict[str, Any] = {"pruning": pruning_of(arguments), "composite": resolve(arguments.composite)}
+    options["label"] = name
+
+    def opened(content: bytes, _: str) -> Opened:
+        return open_text(content, model, tokenizer, **options)
+
+    return Explainer(opened, "text", name, PROPORTIONS, 3)
+
+
+def pruning_of(arguments: argparse.Namespace) -> Pruning:
+    """Where the slider starts."""
+    from plrp.pruning import DEFAULT_P, Pruning
+
+    p = DEFAULT_P if arguments.p is None else arguments.p
+    return Pruning(p=p, redistribution=METHODS[arguments.method])
+
+
+COMPOSITES = {"photograph": "auto", "sequence": "epsilon-gamma", "text": "attnlrp"}
+EXPLAINERS = {"photograph": photograph_explainer, "sequence": sequence_explainer, "text": text_explainer}
 
 
 def serve(server: object, sockets: Sequence[socket.socket]) -> None:

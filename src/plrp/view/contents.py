@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from .bundle import Bundle, quantise
 from .grid import Grid, by_channel, layer_facts, layer_inputs, strongest_channels, survivors
 from .paths import Paths, Pool, flow_facts
 
+Inside = Literal["all", "graph", "nothing"]
+"""How much of the network's inside a page holds."""
+
 Report = Callable[[int, int], None]
 """How far the maps of a page are: so many, of so many."""
 
@@ -36,21 +39,21 @@ def collect(
     mask: Tensor | None = None,
     sample: int = 0,
     report: Report | None = None,
-    inside: bool = True,
+    inside: Inside = "all",
     pool: Pool | None = None,
 ) -> Bundle:
     """Explain one sample of a trace for the whole grid.
 
     The input is (batch, channel, *space), maps are summed over channels; or token ids (batch, tokens), whose relevance
     is that already. `mask` (*space): the curve 'inside the mask' is the share of positive relevance in it. `report` is
-    called after each map. `inside`: with what flows through the strongest channels, and the graph of them, for the
-    setting asked for. `pool`: another way from relevance to a map.
+    called after each map. `inside`, for the setting asked for: "all" holds what flows through the strongest
+    channels of every layer and the graph of them, "graph" the graph alone. `pool`: another way from relevance to a map.
     """
     space = map_shape(trace)
     to_map = pool or (lambda relevance: as_map(relevance, space))
     maps = np.zeros((len(grid), *space), np.int8)
     left = np.zeros((len(grid), len(layer_inputs(trace)), 3), np.uint32)
-    steps = len(grid) + (inside and len(layer_inputs(trace)))
+    steps = len(grid) + (inside == "all") * len(layer_inputs(trace))
     numbers: dict[str, list[float | None]] = {name: [] for name in ("largest", "limit", "holding", "kept", "inside")}
     scores: list[float] = []
     problems: list[str | None] = []
@@ -79,7 +82,7 @@ def collect(
             report(number + 1, steps)
     assert start is not None  # the grid holds what was asked for
     asked = trace, grid.targets[grid.target], composite, start.pruning
-    paths = Paths(*asked, sample) if inside else None
+    paths = Paths(*asked, sample) if inside == "all" else None
     done = (lambda layers: report(len(grid) + layers, steps)) if report is not None else None
     channels, channel_maps, through = strongest(trace, start, sample, paths, to_map, done)
     facts = {
@@ -96,7 +99,7 @@ def collect(
         "layers": layer_facts(trace),
         "channels": channels,
         "ledger": ledger_facts(start, sample),
-        "flow": flow_facts(*asked) if inside else None,
+        "flow": flow_facts(*asked) if inside != "nothing" else None,
     }
     arrays: dict[str, npt.NDArray[Any]] = {"maps": maps, "left": left, "channels": channel_maps}
     arrays["through"] = np.stack(through[0]) if through[0] else np.zeros((0, *space), np.int8)

@@ -18,7 +18,7 @@ from plrp.tape.values import tensors_in
 from plrp.vision.heatmaps import COLOURS
 
 from .bundle import Bundle
-from .contents import Report, classes, collect, map_shape
+from .contents import Inside, Report, classes, collect, map_shape
 from .grid import PROPORTIONS, Grid
 from .paths import Pool
 from .pictures import data_address, fitting_mask, input_picture, target_facts
@@ -41,7 +41,7 @@ def explanation_bundle(
     targets: int = 5,
     show_progress: bool | None = False,
     report: Report | None = None,
-    inside: bool = True,
+    inside: Inside = "all",
     pool: Pool | None = None,
     tokens: Sequence[str] | None = None,
 ) -> Bundle:
@@ -55,7 +55,8 @@ def explanation_bundle(
     sites: for a sequence, (start, end, name) of what to mark.
     categories: names of the classes. title, model: for the head of the page.
     targets: how many classes; a target that is not a class is the only one.
-    inside: with what flows through the strongest channels, for the setting asked for.
+    inside: for the setting asked for, "all" holds what flows through the strongest channels of every layer and the
+        graph of them; "graph" the graph alone.
     pool: from the relevance of a sample to its map; by default the sum over channels.
     tokens: what the token ids of this sample stand for.
     """

@@ -102,9 +102,9 @@ def read_page(path: str | Path) -> Page:
     return Page([Bundle.unpack(json.dumps(one), packed) for one, packed in pairs])
 
 
-def front_page(model: str) -> str:
-    """The page as a server hands it out: without a bundle, with a place to drop a photograph."""
-    return filled(json.dumps({"served": True, "model": model}), "", policy_of_server())
+def front_page(model: str, kind: str = "photograph") -> str:
+    """The page as a server hands it out: without a bundle, with a place for a photograph, a sequence or a text."""
+    return filled(json.dumps({"served": True, "model": model, "takes": kind}), "", policy_of_server())
 
 
 def filled(facts: str, arrays: str, policy: str) -> str:

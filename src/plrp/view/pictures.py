@@ -17,7 +17,7 @@ from plrp.vision.explained import ExplainedPhotograph
 from plrp.vision.heatmaps import COLOURS
 
 from .bundle import Bundle
-from .contents import Report, classes, collect, probabilities
+from .contents import Inside, Report, classes, collect, probabilities
 from .grid import PROPORTIONS, Grid
 
 
@@ -29,6 +29,7 @@ def photograph_bundle(
     proportions: Sequence[float] = PROPORTIONS,
     targets: int = 5,
     report: Report | None = None,
+    inside: Inside = "all",
 ) -> Bundle:
     """A photograph for every p, for PLRP-λ and PLRP-M±, for its strongest classes: `plrp explain -o x.html`.
 
@@ -38,8 +39,8 @@ def photograph_bundle(
     asked = explained.prunings[variant or list(explained.prunings)[-1]]
     chosen = classes(explained.logits, explained.target, targets)
     grid = Grid.around(asked, chosen, chosen.index(explained.target), proportions)
-    inside = None if mask is None else fitting_mask(mask, tuple(explained.trace.inputs[0].shape[2:]))
-    found = collect(explained.trace, grid, explained.composite, mask=inside, report=report)
+    where = None if mask is None else fitting_mask(mask, tuple(explained.trace.inputs[0].shape[2:]))
+    found = collect(explained.trace, grid, explained.composite, mask=where, report=report, inside=inside)
     found.facts.update(
         kind="picture",
         title=explained.photograph.name,

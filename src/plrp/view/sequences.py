@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,10 +13,11 @@ from plrp.genomics.seqlets import find_seqlets, match_seqlets
 from plrp.genomics.sequences import Ambiguous, Sequences, encode
 from plrp.health import unwarned
 from plrp.pruning import Pruning
+from plrp.tape.trace import Trace
 from plrp.tape.tracing import trace as trace_model
 
 from .bundle import Bundle
-from .contents import Report
+from .contents import Inside, Report
 from .explanations import Site, explanation_bundle
 from .grid import PROPORTIONS
 
@@ -39,22 +40,21 @@ def sequence_bundle(
     proportions: Sequence[float] = PROPORTIONS,
     targets: int = 5,
     report: Report | None = None,
-    inside: bool = True,
+    inside: Inside = "all",
     device: str | torch.device | None = None,
-    keep: Callable[[Any], None] | None = None,
+    trace: Trace | None = None,
 ) -> Bundle:
     """One sequence for every p, for its strongest classes: `plrp genomics explain … --html`.
 
     match: name the seqlets of the setting asked for by their nearest JASPAR motif. name: of the model, for the head of
-    the page. keep: is given the explanation, for more of the same.
+    the page. trace: of this sequence, if it was run before.
     """
     onehot = encode(sequences[[row]], ambiguous)
     found = torch.from_numpy(onehot)
-    trace = trace_model(model, found if device is None else found.to(device))
+    if trace is None:
+        trace = trace_model(model, found if device is None else found.to(device))
     with unwarned():  # the page says it
         explanation = trace.explain(target=target, composite=composite_from_text(composite, trace), pruning=pruning)
-    if keep is not None:
-        keep(explanation)
     per_base = pool(explanation.relevance.detach().cpu().numpy(), onehot, pooling)
     present = torch.from_numpy(onehot[0] != 0).double()
     return explanation_bundle(

@@ -1,8 +1,10 @@
-"""The page served on this machine: drop a photograph, and see it explained. Needs `pip install 'plrp[view,vision]'`.
+"""The page served on this machine: drop a photograph, paste a sequence or a text, and see it explained.
 
-A visitor's photograph stays in memory and is never written to disk; no code comes from a visitor; without the token of
+What a visitor gives stays in memory and is never written to disk; no code comes from a visitor; without the token of
 the address nothing is answered. Answers are lines of JSON: how far the work is, a first bundle with few p, then the
-whole one. Work ends when its visitor leaves; of several visitors, one is served at a time and the others wait.
+whole one. Work ends when its visitor leaves; of several visitors, one is served at a time and the others wait. The last
+inputs are kept as they ran through the model, so that another target or a click on a channel needs no new forward pass.
+Needs `pip install 'plrp[view]'`.
 """
 
 from __future__ import annotations
@@ -10,23 +12,22 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import secrets
 import threading
+import time
 import traceback
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from plrp.errors import TraceError, UnsupportedOperation
-from plrp.models.loading import LoadedModel
-from plrp.pruning import Pruning
-from plrp.vision.explained import explain_photograph
-from plrp.vision.photographs import decode_photograph
 
 from .bundle import Bundle
 from .grid import PROPORTIONS
+from .opened import Kind, Opened
 from .page import front_page, policy_of_server
-from .pictures import photograph_bundle
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -34,9 +35,11 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 LARGEST_UPLOAD = 30_000_000  # bytes
+KEPT = 6  # inputs whose forward pass is kept
 FIRST = (0.05, 0.15, 0.3, 0.5)  # the p of the bundle that comes first
 TOKEN = "x-plrp-token"
 _PATIENCE = 0.2  # seconds between two looks whether a waiting visitor has left
+REFUSED = (ValueError, TypeError, UnsupportedOperation, TraceError)  # what is wrong with an input, and said so
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -46,28 +49,43 @@ class VisitorLeft(Exception):
 
 
 @dataclass
-class PhotographExplainer:
-    """Explains photographs of visitors with one model, one at a time."""
+class Explainer:
+    """Explains what visitors bring with one model, one input at a time.
 
-    model: LoadedModel
-    pruning: Pruning = field(default_factory=Pruning)
-    composite: str = "epsilon-plus-flat"
-    device: str = "cpu"
+    open: from the bytes and the name of an input to what it is after its forward pass (`plrp.view.opened`).
+    """
+
+    open: Callable[[bytes, str], Opened]
+    kind: Kind
+    name: str
     proportions: tuple[float, ...] = PROPORTIONS
     targets: int = 5
     turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    clicks: int = 0  # short questions that wait
+    kept: OrderedDict[str, Opened] = field(default_factory=OrderedDict, repr=False)
 
-    def work(self, content: bytes, name: str, target: str | None, tell: Tell, left: threading.Event) -> None:
-        """Tell how far the work is, a first bundle and the whole one; or what is wrong with the photograph."""
+    def work(
+        self,
+        content: bytes,
+        name: str,
+        target: str | None,
+        tell: Tell,
+        left: threading.Event,
+        session: str | None = None,
+    ) -> None:
+        """Tell how far the work is, a first bundle and the whole one; or what is wrong with the input.
+
+        session: of an input that is kept, in place of its content.
+        """
         while not self.turn.acquire(timeout=_PATIENCE):
             if left.is_set():
                 return
             tell({"waiting": True})
         try:
-            self._explain(content, name, target, tell, left)
+            self._explain(content, name, target, tell, left, session)
         except VisitorLeft:
             pass
-        except (ValueError, UnsupportedOperation, TraceError) as error:  # a bad photograph, a class that is not there
+        except REFUSED as error:  # a bad photograph, a class that is not there
             tell({"problem": str(error)})
         except Exception:
             traceback.print_exc()
@@ -75,31 +93,81 @@ class PhotographExplainer:
         finally:
             self.turn.release()
 
-    def _explain(self, content: bytes, name: str, target: str | None, tell: Tell, left: threading.Event) -> None:
+    def _explain(
+        self, content: bytes, name: str, target: str | None, tell: Tell, left: threading.Event, session: str | None
+    ) -> None:
         def report(done: int, of: int) -> None:
+            self._make_way()
             if left.is_set():
                 raise VisitorLeft
             tell({"done": done, "of": of})
 
-        photograph = decode_photograph(content, name)
         report(0, 1)
-        options: dict[str, Any] = {"prunings": [self.pruning], "composite": self.composite, "device": self.device}
-        explained = explain_photograph(photograph, self.model, target=target, **options)
+        opened = None if session is None else self.kept.get(session)
+        if opened is None and session is not None:
+            raise ValueError("This input is no longer kept: give it once more.")
+        opened = opened or self.open(content, name)
+        session = session or secrets.token_urlsafe(12)
+        self.kept[session] = opened
+        self.kept.move_to_end(session)
+        while len(self.kept) > KEPT:
+            self.kept.popitem(last=False)
         report(0, 1)
-        for proportions, targets in ((FIRST, 1), (self.proportions, self.targets)):
-            bundle = photograph_bundle(explained, proportions=proportions, targets=targets, report=report)
-            tell(as_line(bundle))
+        first = opened.bundle(target, FIRST, 1, report, "nothing")
+        tell(as_line(first, session))
+        whole = opened.bundle(target, self.proportions, self.targets, report, "graph")
+        tell(as_line(whole, session))
+
+    def _make_way(self) -> None:
+        """Let short questions of the page go first."""
+        if self.clicks:
+            self.turn.release()
+            try:
+                while self.clicks:
+                    time.sleep(0.005)
+            finally:
+                self.turn.acquire()
+
+    def path(self, session: str, **wanted: Any) -> dict[str, Any]:
+        """What flows through one channel of a kept input: short work, that goes before long work."""
+        opened = self.kept.get(session)
+        if opened is None:
+            return {"problem": "This input is no longer kept: give it once more."}
+        self.clicks += 1
+        try:
+            with self.turn:
+                return opened.path(**wanted)
+        except REFUSED as error:
+            return {"problem": str(error)}
+        finally:
+            self.clicks -= 1
 
 
-def as_line(bundle: Bundle) -> dict[str, Any]:
+def as_line(bundle: Bundle, session: str) -> dict[str, Any]:
     """A bundle as part of an answer."""
     facts, arrays = bundle.pack()
-    return {"facts": json.loads(facts), "arrays": arrays}
+    return {"facts": {**json.loads(facts), "session": session}, "arrays": arrays}
 
 
-def application(explainer: PhotographExplainer, token: str) -> Starlette:
-    """The web application: `/` is the page, `/explain` takes a photograph and answers with bundles."""
+def wanted_path(given: Any) -> dict[str, Any]:
+    """A question for a path as it came over the wire, checked field by field."""
+    kinds = {"session": str, "layer": str, "channel": int, "number": (int, type(None)), "method": str}
+    if not isinstance(given, dict) or set(given) != {*kinds, "p"}:
+        raise ValueError("A path has session, layer, channel, number, method and p.")
+    for name, kind in kinds.items():
+        if not isinstance(given[name], kind) or isinstance(given[name], bool):  # type: ignore[arg-type]
+            raise ValueError(f"{name} is not what the page sends.")
+    if given["method"] not in ("lambda", "M", "M-sign"):
+        raise ValueError("method is lambda, M or M-sign.")
+    if given["p"] is not None and not (isinstance(given["p"], float | int) and 0 <= given["p"] < 1):
+        raise ValueError("p is a share of mass, 0 ≤ p < 1.")
+    return dict(given)
+
+
+def application(explainer: Explainer, token: str) -> Starlette:
+    """The web application: `/` is the page, `/explain` answers inputs with bundles, `/channel` a click with a path."""
     from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
     from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
     from starlette.routing import Route
 
@@ -113,42 +181,59 @@ def application(explainer: PhotographExplainer, token: str) -> Starlette:
     def known(given: str | None) -> bool:
         return hmac.compare_digest((given or "").encode(), token.encode())
 
+    def refused() -> Response:
+        return JSONResponse({"problem": "The token is wrong: open the address that plrp view printed."}, 403, headers)
+
     async def page(request: Request) -> Response:
         if not known(request.query_params.get("token")):
             text = "This address needs its token: open the one that `plrp view` printed."
             return PlainTextResponse(text, 403, headers)
-        return HTMLResponse(front_page(explainer.model.name), headers=headers)
+        return HTMLResponse(front_page(explainer.name, explainer.kind), headers=headers)
 
     async def explain(request: Request) -> Response:
         if not known(request.headers.get(TOKEN)):
-            return JSONResponse(
-                {"problem": "The token is wrong: open the address that plrp view printed."}, 403, headers
-            )
-        content = await bounded_body(request)
+            return refused()
+        content = await bounded_body(request, LARGEST_UPLOAD)
         if content is None:
             problem = f"The file has more than {LARGEST_UPLOAD // 10**6} MB: scale it down first."
             return JSONResponse({"problem": problem}, 413, headers)
-        name = PurePosixPath(request.query_params.get("name", "")).name[:200] or "photograph"
-        target = request.query_params.get("target") or None
-        return StreamingResponse(
-            answers(explainer, content, name, target), media_type="application/x-ndjson", headers=headers
-        )
+        name = PurePosixPath(request.query_params.get("name", "")).name[:200] or explainer.kind
+        target, session = (request.query_params.get(key) or None for key in ("target", "session"))
+        lines = answers(explainer, content, name, target, session)
+        return StreamingResponse(lines, media_type="application/x-ndjson", headers=headers)
 
-    routes = [Route("/", page), Route("/explain", explain, methods=["POST"])]
+    async def channel(request: Request) -> Response:
+        if not known(request.headers.get(TOKEN)):
+            return refused()
+        content = await bounded_body(request, 10_000)
+        try:
+            wanted = wanted_path(json.loads(content or b""))
+        except ValueError as error:  # no JSON, too
+            return JSONResponse({"problem": str(error)}, 400, headers)
+        answer = await run_in_threadpool(lambda: explainer.path(**wanted))
+        return JSONResponse(answer, headers=headers)
+
+    routes = [
+        Route("/", page),
+        Route("/explain", explain, methods=["POST"]),
+        Route("/channel", channel, methods=["POST"]),
+    ]
     return Starlette(routes=routes)
 
 
-async def bounded_body(request: Request) -> bytes | None:
+async def bounded_body(request: Request, most: int) -> bytes | None:
     """What was uploaded; None if it is too large, of which no more than that is read."""
     content = bytearray()
     async for chunk in request.stream():
         content += chunk
-        if len(content) > LARGEST_UPLOAD:
+        if len(content) > most:
             return None
     return bytes(content)
 
 
-async def answers(explainer: PhotographExplainer, content: bytes, name: str, target: str | None) -> AsyncIterator[str]:
+async def answers(
+    explainer: Explainer, content: bytes, name: str, target: str | None, session: str | None
+) -> AsyncIterator[str]:
     """The lines of one answer. When the visitor leaves, this is closed, and the work stops at its next map."""
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
@@ -159,7 +244,7 @@ async def answers(explainer: PhotographExplainer, content: bytes, name: str, tar
 
     def run() -> None:
         try:
-            explainer.work(content, name, target, tell, left)
+            explainer.work(content, name, target, tell, left, session)
         finally:
             tell(None)
 

@@ -12,7 +12,7 @@ from plrp.text.tokens import Token
 from plrp.vision.heatmaps import COLOURS
 
 from .bundle import Bundle
-from .contents import Report, collect
+from .contents import Inside, Report, collect
 from .grid import Grid
 
 PROPORTIONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
@@ -27,7 +27,7 @@ def text_bundle(
     targets: int = 3,
     show_progress: bool | None = False,
     report: Report | None = None,
-    inside: bool = True,
+    inside: Inside = "all",
 ) -> Bundle:
     """A text for every p, for PLRP-λ and PLRP-M±: `plrp text … -o x.html`.
 

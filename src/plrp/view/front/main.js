@@ -250,7 +250,7 @@ class View {
     if (stored) return this.choose({ ...this.asked, path: stored });
     if (!this.compute || number < 0) return this.request();
     const { facts } = this.bundle, { setting } = this.state;
-    const wanted = { layer, channel, target: setting.target, method: facts.methods[setting.method].key, p: setting.p === 0 ? null : facts.p[setting.p - 1] };
+    const wanted = { layer, channel, number: facts.targets[setting.target].number, method: facts.methods[setting.method].key, p: setting.p === 0 ? null : facts.p[setting.p - 1] };
     const answer = await this.compute("channel", wanted);
     if (answer && !this.closing.signal.aborted) this.choose({ path: answeredPath(answer) });
   }
@@ -399,8 +399,10 @@ async function open() {
   byId("upload").hidden = false;
   const blank = byId("page").innerHTML; // our own markup, before anything was written into it
   let view = null;
-  const elements = { file: byId("file"), wanted: byId("wanted"), bar: byId("bar"), text: byId("progress-text"), problem: byId("problem") };
-  new Sender(elements, async (found, packed) => (view = await show(found, packed, { blank, last: view })));
+  const names = { file: "file", drop: "drop", dropText: "drop-text", paste: "paste", pasted: "pasted", pasteText: "paste-text", wanted: "wanted", wantedText: "wanted-text", bar: "bar", text: "progress-text", problem: "problem" };
+  const elements = Object.fromEntries(Object.entries(names).map(([name, id]) => [name, byId(id)]));
+  const compute = (what, wanted) => sender.ask(what, wanted);
+  const sender = new Sender(elements, facts.takes, async (found, packed) => (view = await show(found, packed, { blank, last: view, compute })));
 }
 
 open().catch((error) => {

@@ -1,0 +1,203 @@
+"""What a visitor gave, run through the model once: photographs, sequences and texts, explained as often as is asked."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from plrp.composites import Composite
+from plrp.genomics.attribution import COMPOSITE, composite_from_text
+from plrp.genomics.sequences import Sequences, checked_bases
+from plrp.models.loading import LoadedModel
+from plrp.pruning import Pruning
+from plrp.tape.trace import Trace
+from plrp.text.attribution import TracedText
+from plrp.text.attribution import trace as trace_text
+from plrp.vision.explained import ExplainedPhotograph, class_number, explain_photograph
+from plrp.vision.photographs import decode_photograph
+
+from .bundle import Bundle
+from .contents import Inside, Report, as_map, map_shape, path_levels
+from .paths import Paths
+from .pictures import photograph_bundle
+from .sequences import sequence_bundle
+from .texts import text_bundle
+
+Kind = Literal["photograph", "sequence", "text"]
+
+LONGEST = 200_000
+"""Bases or letters of a pasted text."""
+
+
+@dataclass
+class Opened:
+    """An input after its one forward pass."""
+
+    trace: Trace
+    composite: Composite
+    pruning: Pruning | None
+    latest: tuple[Any, Paths] | None = field(default=None, repr=False)  # the setting whose paths were asked for last
+
+    def bundle(
+        self, target: str | None, proportions: Sequence[float], targets: int, report: Report, inside: Inside
+    ) -> Bundle:
+        """The bundle for an answer that the visitor names; None is the model's own."""
+        raise NotImplementedError
+
+    def score(self, number: int | None) -> Any:
+        """What the page's target of this number means to the trace."""
+        return number
+
+    def path(self, layer: str, channel: int, number: int | None, method: str, p: float | None) -> dict[str, Any]:
+        """What reaches the input through one channel alone, for the page to draw."""
+        pruning = None if p is None else replace(self.pruning or Pruning(), p=p, redistribution=method)
+        setting = number, pruning
+        if self.latest is None or self.latest[0] != setting:
+            self.latest = setting, Paths(self.trace, self.score(number), self.composite, pruning, 0)
+        sent = self.latest[1].through(layer, channel, lambda relevance: as_map(relevance, map_shape(self.trace)))
+        levels, largest, limit = path_levels(sent)
+        content = base64.b64encode(levels.tobytes()).decode("ascii")
+        return {"layer": layer, "channel": channel, "levels": content, "largest": largest, "limit": limit}
+
+
+@dataclass(kw_only=True)
+class OpenedPhotograph(Opened):
+    """A photograph that was explained once."""
+
+    explained: ExplainedPhotograph = field(repr=False)
+
+    def bundle(
+        self, target: str | None, proportions: Sequence[float], targets: int, report: Report, inside: Inside
+    ) -> Bundle:
+        """See `Opened`."""
+        found = self.explained
+        number = int(found.logits.argmax()) if target is None else class_number(target, found.categories)
+        found = replace(found, target=number)
+        return photograph_bundle(found, proportions=proportions, targets=targets, report=report, inside=inside)
+
+
+@dataclass(kw_only=True)
+class OpenedSequence(Opened):
+    """A sequence of DNA."""
+
+    model: nn.Module = field(repr=False)
+    sequences: Sequences = field(repr=False)
+    rules: str = COMPOSITE
+    name: str = ""
+    device: str | None = None
+
+    def bundle(
+        self, target: str | None, proportions: Sequence[float], targets: int, report: Report, inside: Inside
+    ) -> Bundle:
+        """See `Opened`."""
+        return sequence_bundle(
+            self.model,
+            self.sequences,
+            target=None if target is None else index_of(target),
+            composite=self.rules,
+            pruning=self.pruning,
+            name=self.name,
+            proportions=proportions,
+            targets=targets,
+            report=report,
+            inside=inside,
+            device=self.device,
+            trace=self.trace,
+        )
+
+
+@dataclass(kw_only=True)
+class OpenedText(Opened):
+    """A text that a language model read."""
+
+    traced: TracedText = field(repr=False)
+    name: str = ""
+
+    def bundle(
+        self, target: str | None, proportions: Sequence[float], targets: int, report: Report, inside: Inside
+    ) -> Bundle:
+        """See `Opened`."""
+        found = self.traced.explain(target=target, composite=self.composite, pruning=self.pruning)
+        options: dict[str, Any] = {"proportions": proportions, "targets": targets, "report": report, "inside": inside}
+        return text_bundle(found, model=self.name, **options)
+
+    def score(self, number: int | None) -> Any:
+        """See `Opened`."""
+        return self.traced.score_of(int(self.traced.scores.argmax()) if number is None else number)
+
+
+def open_photograph(
+    content: bytes, name: str, model: LoadedModel, *, pruning: Pruning, composite: str, device: str = "cpu"
+) -> OpenedPhotograph:
+    """A photograph from its bytes; they are read in memory."""
+    photograph = decode_photograph(content, name)
+    found = explain_photograph(photograph, model, prunings=[pruning], composite=composite, device=device)
+    return OpenedPhotograph(found.trace, found.composite, pruning, explained=found)
+
+
+def open_sequence(
+    content: bytes,
+    name: str,
+    model: nn.Module,
+    *,
+    pruning: Pruning | None,
+    composite: str = COMPOSITE,
+    device: str = "cpu",
+    label: str = "",
+) -> OpenedSequence:
+    """A sequence that was pasted: bases, or FASTA, of which the first record is taken."""
+    from plrp.genomics.sequences import encode
+    from plrp.tape.tracing import trace
+
+    lines = pasted(content).splitlines()
+    if lines and lines[0].startswith(">"):
+        name = lines[0][1:].split()[0][:80] if lines[0][1:].split() else name
+        ends = [number for number, line in enumerate(lines) if number and line.startswith(">")]
+        lines = lines[1 : ends[0]] if ends else lines[1:]
+    letters = checked_bases("".join("".join(line.split()) for line in lines), "the sequence", name)
+    if not letters:
+        raise ValueError("The sequence is empty: paste its bases, A, C, G, T or N.")
+    sequences = Sequences([name], [letters])
+    recorded = trace(model, torch.from_numpy(encode(sequences)).to(device))
+    rules = composite_from_text(composite, recorded)
+    own: dict[str, Any] = {"model": model, "sequences": sequences, "rules": composite, "name": label, "device": device}
+    return OpenedSequence(recorded, rules, pruning, **own)
+
+
+def open_text(
+    content: bytes,
+    model: Any,
+    tokenizer: Any,
+    *,
+    pruning: Pruning | None,
+    composite: Composite,
+    label: str = "",
+) -> OpenedText:
+    """A text that was pasted."""
+    traced = trace_text(model, tokenizer, pasted(content))
+    return OpenedText(traced.trace, composite, pruning, traced=traced, name=label)
+
+
+def pasted(content: bytes) -> str:
+    """A text of a visitor; refused where it is none, or too long."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError("This is no text: paste it, or save the file as UTF-8.") from None
+    if len(text) > LONGEST:
+        raise ValueError(f"The text has more than {LONGEST:,} letters: paste a part of it.")
+    return text
+
+
+def index_of(text: str) -> int | tuple[int, ...]:
+    """A class, or an index into the output, as a visitor writes it: `3`, `0,141`. Nothing of it is run."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.removeprefix("-").isdecimal() and part.isascii() and len(part) < 10 for part in parts):
+        raise ValueError(f"{text!r} is no class: write its number, or an index into the output such as 0,141.")
+    numbers = tuple(map(int, parts))
+    return numbers[0] if len(numbers) == 1 else numbers
