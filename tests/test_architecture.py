@@ -29,7 +29,12 @@ finally:
 CHOOSES_THE_WALK = "engine.py"  # the one file that may import plrp.fast
 # Methods that reach upward, each within a function and through the table of contents: `import plrp; plrp.explain`.
 UPWARD = {("tape/trace.py", f"Trace.{method}") for method in ("explain", "sweep", "rows")}
-UPWARD |= {("explanation.py", "Explanation._page"), ("text/explained.py", "_Coloured.save")}
+UPWARD |= {
+    ("explanation.py", "Explanation._page"),
+    ("explanation.py", "Explanation.plot"),
+    ("explanation.py", "Explanation._repr_mimebundle_"),
+    ("text/explained.py", "_Coloured.save"),
+}
 UPWARD |= {("explanation.py", "Explanation.circuit"), ("circuits.py", "Circuit.plot")}
 # What the core uses where it is installed, imported in the function that does.
 EXTRAS = {("circuits.py", "networkx"), ("progress.py", "rich")}

@@ -207,6 +207,21 @@ class Explanation:
 
         return plrp.circuits.circuit_of(self, model, inputs, sample, **options)
 
+    def plot(self, samples: Sequence[int] | None = None, **options: Any) -> Any:
+        """The relevance as a matplotlib figure: over pictures, as logos of DNA, as coloured tokens, as bars."""
+        import plrp
+
+        return plrp.view.plot(self, samples, **options)
+
+    def _repr_mimebundle_(self, **_: Any) -> Any:
+        """The page, in notebooks; None, where it cannot show this input, leaves the ledger's table."""
+        import plrp
+
+        try:
+            return plrp.view.mime_bundle(self)
+        except (ValueError, ImportError):  # another kind of input, or no Pillow
+            return None
+
     @property
     def _inputs(self) -> tuple[Tensor, ...]:
         """The relevance of each of the model's inputs, samples along the first axis."""

@@ -14,8 +14,10 @@ from discs import NAMES, PROPORTIONS, SIDE, network, picture
 from torch import nn
 
 import plrp
-from plrp.view import Bundle, Page, explanation_bundle
+from plrp.view import Bundle, Page, explanation_bundle, text_bundle
+from plrp.view.bundle import dequantise
 from plrp.view.grid import Grid
+from plrp.view.notebook import SCRIPT, Live
 from plrp.vision.heatmaps import heatmap, outline_level
 
 Visit = Callable[..., Any]
@@ -83,6 +85,7 @@ def test_moving_p_draws_what_python_computes(visit: Visit, page: Path, bundle: B
     assert len({found.tobytes() for found in seen}) == 2 * len(PROPORTIONS) + 1
 
 
+@pytest.mark.slow
 def test_another_class_and_other_colours(visit: Visit, page: Path, bundle: Bundle) -> None:
     tab = visit(page)
     only_heat(tab)
@@ -95,6 +98,7 @@ def test_another_class_and_other_colours(visit: Visit, page: Path, bundle: Bundl
     assert np.abs(drawn(tab) - expected(bundle, number, colours="orange-purple", dilate=0)).max() <= NOISE
 
 
+@pytest.mark.slow
 def test_two_settings_are_divided_by_a_swipe(visit: Visit, page: Path, bundle: Bundle) -> None:
     tab = visit(page)
     only_heat(tab)
@@ -119,6 +123,7 @@ def test_two_settings_are_divided_by_a_swipe(visit: Visit, page: Path, bundle: B
     assert 88 <= float(tab.locator("#swipe").input_value()) <= 92
 
 
+@pytest.mark.slow
 def test_overlay_outline_and_side_by_side(visit: Visit, page: Path, bundle: Bundle, explanation: Any) -> None:
     tab = visit(page)
     only_heat(tab)
@@ -161,7 +166,7 @@ def test_the_layers_thin_and_show_their_channels(visit: Visit, page: Path, bundl
     tab.locator("#strip label").nth(1).click()
     frame(tab)
     assert tab.locator("#layer h3").inner_text().startswith("5 conv2d, reads 8×18×18")
-    shown = tab.locator(".channels li span:not(.soft)").all_inner_texts()
+    shown = tab.locator(".channels button > span:not(.soft)").all_inner_texts()
     assert shown == [f"channel {one['channel']}" for one in bundle.facts["channels"][1]]
     one = bundle.facts["channels"][1][0]
     levels = bundle.arrays["channels"][one["offset"] : one["offset"] + 18 * 18].reshape(18, 18)
@@ -172,10 +177,44 @@ def test_the_layers_thin_and_show_their_channels(visit: Visit, page: Path, bundl
     assert np.abs(np.array(colours).reshape(18, 18, 4) - heatmap(values, scale=0.6, dilate=0).numpy()).max() <= NOISE
 
 
+def test_a_channel_is_followed_to_the_input(visit: Visit, page: Path, bundle: Bundle) -> None:
+    """A click shows what passes one channel alone; the channels of a layer that all relevance passes add up."""
+    tab = visit(page)
+    only_heat(tab)
+    whole = drawn(tab)
+    tab.locator("#strip label").nth(1).click()
+    first = bundle.facts["channels"][1][0]
+    tab.locator(f".channels button[data-channel='{first['channel']}']").click()
+    values = dequantise(
+        bundle.arrays["through"][first["through"]], bundle.facts["largest"]["through"][first["through"]]
+    )
+    alone = heatmap(values, scale=first["limit"]).numpy()[..., :3].astype(int)
+    assert np.abs(drawn(tab) - alone).max() <= NOISE
+    assert f"channel {first['channel']} of 5" in tab.locator("#path-text").inner_text()
+    tab.locator("#path-off").click()
+    assert np.array_equal(drawn(tab), whole)
+    assert tab.locator("#path").is_hidden()
+    # the same channel as a node of the graph, by keyboard; then the graph is panned and zoomed
+    node = tab.locator(f"#flow-graph g[aria-label^='5, channel {first['channel']}:']")
+    node.focus()
+    tab.keyboard.press("Enter")
+    assert np.abs(drawn(tab) - alone).max() <= NOISE
+    tab.locator("#flow-tools button").first.click()
+    box = [float(v) for v in tab.locator("#flow-graph").get_attribute("viewBox").split()]
+    tab.locator("#flow-graph").focus()
+    tab.keyboard.press("ArrowRight")
+    moved = [float(v) for v in tab.locator("#flow-graph").get_attribute("viewBox").split()]
+    assert moved[0] > box[0]
+    assert moved[2:] == box[2:]
+    tab.locator("#p").fill("2")
+    frame(tab)
+    assert tab.locator("#path").is_hidden()  # another p is another explanation
+
+
 def test_everything_by_keyboard(visit: Visit, page: Path) -> None:
     tab = visit(page)
     reached = []
-    for _ in range(40):
+    for _ in range(60):
         tab.keyboard.press("Tab")
         where = tab.evaluate(
             "() => document.activeElement.id || document.activeElement.name || document.activeElement.tagName"
@@ -208,7 +247,7 @@ def test_everything_by_keyboard(visit: Visit, page: Path) -> None:
     assert "of pixels hold relevance" in words
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_phone_width_and_dark_mode(visit: Visit, page: Path, bundle: Bundle, scheme: str) -> None:
     tab = visit(page, width=360, color_scheme=scheme, has_touch=True, is_mobile=True, device_scale_factor=2)
     assert tab.evaluate("() => document.documentElement.scrollWidth") <= 360
@@ -238,6 +277,7 @@ def test_names_are_text_and_never_run(visit: Visit, page: Path) -> None:
     assert tab.locator("h1 i, #targets b, #other b").count() == 0
 
 
+@pytest.mark.slow
 def test_a_sequence_is_zoomed_to_its_letters(visit: Visit, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv1d(4, 6, 5), nn.ReLU(), nn.Conv1d(6, 3, 3), nn.AdaptiveMaxPool1d(1), nn.Flatten())
@@ -274,3 +314,113 @@ def test_a_sequence_is_zoomed_to_its_letters(visit: Visit, tmp_path: Path) -> No
     frame(tab)
     assert tab.locator("#pan").is_disabled()
     assert "Logo of bases 0 to 400" in tab.locator("#picture").get_attribute("aria-label")
+
+
+@pytest.mark.slow
+def test_a_text_is_coloured_and_its_span_is_a_matrix(visit: Visit, tmp_path: Path) -> None:
+    small = pytest.importorskip("small_models")
+    tokenizer = small.byte_tokenizer()
+    model = small.built("llama", len(tokenizer))
+    found = plrp.text.explain(model, tokenizer, "The capital of France is", span=3, pruning=plrp.Pruning(p=0.1))
+    bundle = text_bundle(found, proportions=(0.3,))
+    Page(bundle).save(tmp_path / "x.html")
+    tab = visit(tmp_path / "x.html")
+    assert [t["name"] for t in bundle.facts["targets"]] == found.targets
+    for target in range(3):
+        press(tab, "targets", target)
+        frame(tab)
+        values = found.relevance[target].numpy()
+        shown = tab.evaluate(
+            "() => [...document.querySelectorAll('#tokens-0 span')].map((s) => s.style.background.match(/\\d+/g))"
+        )
+        colours = heatmap(values[None], scale=float(np.abs(values).max()), dilate=0).numpy()[0, :, :3].astype(int)
+        assert np.abs(np.array(shown, int) - colours).max() <= 4  # 255 levels
+    texts = tab.locator("#tokens-0 span").all_inner_texts()
+    assert "".join(texts) == "".join(t.text for t in found.tokens)
+    tab.locator("#tokens-0 span").nth(2).hover()
+    assert "relevance" in tab.locator("#probe").inner_text()
+    tab.locator("#tokens-0").focus()
+    tab.keyboard.press("ArrowRight")
+    assert texts[0].strip() in tab.locator("#probe").inner_text()
+    press(tab, "views", "words")
+    frame(tab)
+    assert tab.locator("#tokens-0 span").count() == len({t.word for t in found.tokens})
+    press(tab, "views", "matrix")
+    frame(tab)
+    assert f"3 answers × {len(found.tokens)} tokens" in tab.locator("#picture").get_attribute("aria-label")
+
+
+@pytest.mark.slow
+def test_a_batch_is_a_gallery(visit: Visit, tmp_path: Path) -> None:
+    both = plrp.explain(network(), torch.cat([picture(), picture().flip(3)]), pruning=plrp.Pruning(p=0.15))
+    both.save(tmp_path / "x.html", sample=[0, 1], proportions=(0.2,), targets=1, title=["one", "<b>two</b>"])
+    tab = visit(tmp_path / "x.html")
+    press(tab, "views", "heatmap")
+    first = drawn(tab)
+    press(tab, "gallery", 1)
+    tab.wait_for_function("() => document.getElementById('title').textContent === '<b>two</b>'")
+    second = drawn(tab)
+    assert tab.locator("#views input:checked").input_value() == "heatmap"  # what was chosen stays
+    exact = both.relevance[1].sum(0)
+    assert np.array_equal((second == 255).all(-1), heatmap(exact).values[0] == 0)
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.slow
+def test_a_notebook_answers_a_click(browser: Any, explanation: plrp.Explanation, tmp_path: Path) -> None:
+    """The widget's own script in a page that stands for a notebook: questions reach Python, answers are drawn."""
+    live = Live(explanation, proportions=(0.4,), targets=1)
+    page = tmp_path / "notebook.html"
+    page.write_text(
+        """<body><script type="module">
+        const listeners = [];
+        const model = { get: (name) => ({ page: window.content, height: 800 })[name], off() {},
+            on: (name, call) => listeners.push(call),
+            send: (question) => window.answer(question).then((reply) => listeners.forEach((call) => call(reply))) };
+        window.start = async (source) => {
+            const blob = new Blob([source], { type: "text/javascript" });
+            const { default: widget } = await import(URL.createObjectURL(blob));
+            widget.render({ model, el: document.body }); };
+        </script>""",
+        encoding="utf-8",
+    )
+    context = browser.new_context(viewport={"width": 1100, "height": 900})
+    tab = context.new_page()
+    problems: list[str] = []
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    asked: list[Any] = []
+
+    def answer(question: Any) -> Any:
+        asked.append(question)
+        return live.answer(question)
+
+    tab.expose_function("answer", answer)
+    tab.goto(page.as_uri())
+    tab.evaluate("(content) => { window.content = content; }", live.page.html())
+    tab.evaluate("(source) => window.start(source)", SCRIPT)
+    inner = tab.frame_locator("iframe")
+    inner.locator("#page:not([hidden])").wait_for()
+    inner.locator("#strip label").nth(1).click()
+    inner.locator(".any input").fill("3")
+    inner.locator(".any button").click()
+    inner.locator("#path").wait_for()
+    assert "channel 3 of 5" in inner.locator("#path-text").inner_text()
+    assert asked[0]["wanted"]["channel"] == 3
+    inner.locator(".any input").fill("7")
+    inner.locator(".any button").click()
+    tab.wait_for_timeout(200)
+    context.close()
+    assert problems == []
+
+
+@pytest.mark.slow
+def test_the_page_prints_without_its_controls(visit: Visit, page: Path) -> None:
+    tab = visit(page, color_scheme="dark")
+    tab.emulate_media(media="print")
+    frame(tab)
+    for one in ("#play", "#options", "#compare-block", "#flow-tools", "#views"):
+        assert tab.locator(one).is_hidden()
+    for one in ("#picture", "#curves", "#strip", "#totals", "#flow-graph", "#ledger"):
+        assert tab.locator(one).is_visible()
+    assert tab.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert len(tab.pdf()) > 10_000

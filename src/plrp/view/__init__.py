@@ -4,6 +4,7 @@
 - `Page`, `read_page`: write it, show it in a notebook, read its numbers back
 - `Bundle`: what a page holds, as plain data; `photograph_bundle`, `sequence_bundle`,
   `text_bundle`, `explanation_bundle` compute it, `maps_bundle` takes stored maps
+- `mime_bundle`, `plot`: an explanation in a notebook, as a widget or frame, and as a matplotlib figure
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from .bundle import Bundle, BundleError
     from .explanations import explanation_bundle, explanation_bundles
     from .maps import maps_bundle
+    from .notebook import mime_bundle
     from .page import Page, read_page
     from .pictures import photograph_bundle
+    from .plots import plot
     from .sequences import sequence_bundle
     from .texts import text_bundle
 
@@ -28,7 +31,9 @@ __all__ = [
     "explanation_bundle",
     "explanation_bundles",
     "maps_bundle",
+    "mime_bundle",
     "photograph_bundle",
+    "plot",
     "read_page",
     "sequence_bundle",
     "text_bundle",
@@ -40,8 +45,10 @@ __getattr__, __dir__ = lazily(
         "bundle": ("Bundle", "BundleError"),
         "explanations": ("explanation_bundle", "explanation_bundles"),
         "maps": ("maps_bundle",),
+        "notebook": ("mime_bundle",),
         "page": ("Page", "read_page"),
         "pictures": ("photograph_bundle",),
+        "plots": ("plot",),
         "sequences": ("sequence_bundle",),
         "texts": ("text_bundle",),
     },

@@ -89,12 +89,11 @@ export function drawLayer(panel, bundle, state, asked, table, follow, served) {
 /** A field for any channel, which a server computes. */
 function anyChannel(layer, follow) {
   const input = element("input", { type: "number", min: 0, max: layer.channels - 1, step: 1, "aria-label": `Channel, 0 to ${layer.channels - 1}` });
-  const form = element("form", { class: "any" }, element("label", {}, "Another channel ", input), element("button", {}, "Follow"));
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    if (input.value !== "") follow(layer.name, Number(input.value));
-  });
-  return form;
+  const button = element("button", { type: "button" }, "Follow");
+  const send = () => { if (input.value !== "") follow(layer.name, Number(input.value)); };
+  button.addEventListener("click", send);
+  input.addEventListener("keydown", (event) => { if (event.key === "Enter") send(); }); // a form would not do in a sandbox
+  return element("div", { class: "any" }, element("label", {}, "Another channel ", input), button);
 }
 
 /** The path through one channel: from the file, or as a server answered. */

@@ -369,6 +369,23 @@ async function show(facts, arrays, { blank = null, last = null, compute = null }
   return view;
 }
 
+/** Asks the notebook around this page; each question has a number, and waits for the answer with it. */
+function hostCompute(facts) {
+  if (!facts.host || window.parent === window) return null;
+  return (what, wanted) => new Promise((resolve) => {
+    const id = Math.random().toString(36).slice(2);
+    const listen = (event) => {
+      if (event.source !== window.parent || event.data?.plrp !== "answer" || event.data.id !== id) return;
+      window.removeEventListener("message", listen);
+      byId("problem").hidden = !event.data.problem;
+      byId("problem").textContent = event.data.problem ?? "";
+      resolve(event.data.answer ?? null);
+    };
+    window.addEventListener("message", listen);
+    window.parent.postMessage({ plrp: "ask", id, what, wanted: { session: facts.session, ...wanted } }, "*");
+  });
+}
+
 /** Several samples in one page: a row of them, of which one is shown. */
 async function openGallery(samples, packed) {
   const blank = byId("page").innerHTML;
@@ -376,7 +393,7 @@ async function openGallery(samples, packed) {
   let view = null, latest = 0;
   const open = async (number) => {
     const turn = ++latest;
-    const shown = await show(samples[number], packed[number], { blank, last: view });
+    const shown = await show(samples[number], packed[number], { blank, last: view, compute: hostCompute(samples[number]) });
     if (turn === latest) view = shown;
   };
   samples.forEach((facts, number) => {
@@ -393,7 +410,7 @@ async function open() {
   const facts = JSON.parse(byId("facts").textContent);
   const arrays = byId("arrays").textContent;
   if (facts.gallery) return openGallery(facts.gallery, arrays.trim().split("\n"));
-  if (!facts.served) return show(facts, arrays);
+  if (!facts.served) return show(facts, arrays, { compute: hostCompute(facts) });
   byId("title").textContent = document.title = "plrp view";
   byId("subtitle").textContent = facts.model;
   byId("upload").hidden = false;

@@ -1,0 +1,115 @@
+"""Relevance as a matplotlib figure: `explanation.plot()`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from plrp.explanation import Explanation
+from plrp.genomics.sequences import LETTERS
+
+from .pictures import input_picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST = 16
+"""Samples in one figure, where nobody says which."""
+
+
+def plot(explanation: Explanation, samples: Sequence[int] | None = None, tokens: Sequence[str] | None = None) -> Figure:
+    """The relevance of some samples: over pictures, as logos of DNA, as coloured tokens, as bars of numbers.
+
+    samples: which of a batch (default: the first 16). tokens: what the token ids of a single sample stand for.
+    """
+    if isinstance(explanation.relevance, tuple):
+        raise ValueError("This model has several inputs: plot explanation.relevance[0] and so on by themselves.")
+    relevance: Tensor = explanation.relevance.detach().float().cpu()
+    chosen = list(range(min(MOST, len(relevance)))) if samples is None else list(samples)
+    inputs = [_input(explanation, sample) for sample in chosen]
+    titles = [_title(explanation, sample) for sample in chosen]
+    shape = relevance.shape
+    if len(shape) == 4:
+        return _pictures(relevance[chosen], inputs, titles)
+    if len(shape) == 3 and shape[1] == len(LETTERS):
+        return _logos(relevance[chosen], inputs, titles)
+    if len(shape) != 2:
+        raise ValueError(f"plot draws pictures, one-hot DNA, tokens and vectors; this input is {tuple(shape)}.")
+    if inputs[0] is not None and not inputs[0].is_floating_point():
+        return _texts(relevance[chosen], inputs, titles, tokens)
+    return _bars(relevance[chosen], titles)
+
+
+def _input(explanation: Explanation, sample: int) -> Tensor | None:
+    if explanation._trace_sample is None:  # stored without its model
+        return None
+    trace, place = explanation.trace_sample(sample)
+    data: Tensor = trace.inputs[0].data[place].detach().cpu()
+    return data
+
+
+def _title(explanation: Explanation, sample: int) -> str:
+    how = "LRP" if explanation.pruning is None else f"{explanation.pruning.label}, p = {explanation.pruning.p:g}"
+    target = explanation.target
+    what = f"class {int(target[sample])}" if isinstance(target, Tensor) else "score"
+    return f"{what} ({float(explanation.score[sample]):.3g}), {how}"
+
+
+def _pictures(relevance: Tensor, inputs: Sequence[Tensor | None], titles: Sequence[str]) -> Figure:
+    from plrp.vision.figures import grid_of, show_map
+    from plrp.vision.heatmaps import heatmap
+
+    columns = min(4, len(relevance))
+    figure, axes = grid_of(math.ceil(len(relevance) / columns), columns, side=2.6)
+    for ax in axes.flat[len(relevance) :]:
+        ax.set_axis_off()
+    for ax, own, given, title in zip(axes.flat, relevance, inputs, titles, strict=False):
+        picture = None if given is None else input_picture(given)
+        show_map(ax, heatmap(own, picture=picture), own, title)
+    return figure
+
+
+def _logos(relevance: Tensor, inputs: Sequence[Tensor | None], titles: Sequence[str]) -> Figure:
+    from plrp.genomics.logo import logo_page
+    from plrp.genomics.sequences import decode
+
+    entries: list[Any] = []
+    for own, given, title in zip(relevance, inputs, titles, strict=True):
+        letters = "N" * own.shape[-1] if given is None else str(decode(given.numpy()[None])[0])
+        entries.append((title, {"relevance": own.sum(0).numpy()}, letters, []))
+    return logo_page(entries)
+
+
+def _texts(
+    relevance: Tensor, inputs: Sequence[Tensor | None], titles: Sequence[str], tokens: Sequence[str] | None
+) -> Figure:
+    from plrp.text.drawing import Cell, Sentence, to_figure
+
+    sentences = []
+    for own, given, title in zip(relevance, inputs, titles, strict=True):
+        assert given is not None
+        words = list(tokens) if tokens is not None else [f"{number} " for number in given.tolist()]
+        if len(words) != len(own):
+            raise ValueError(f"{len(words)} names were given for {len(own)} tokens.")
+        most = float(own.abs().max()) or 1.0
+        cells = [Cell(word, float(v) / most, False, f"{float(v):+.3g}") for word, v in zip(words, own, strict=True)]
+        sentences.append(Sentence(title, cells))
+    figure: Any = to_figure(sentences)
+    return figure
+
+
+def _bars(relevance: Tensor, titles: Sequence[str]) -> Figure:
+    from plrp.vision.figures import grid_of
+
+    figure, axes = grid_of(len(relevance), 1, side=2.2, bar=False)
+    figure.set_size_inches(7, 1.8 * len(relevance))
+    for ax, own, title in zip(axes.flat, relevance, titles, strict=True):
+        ax.set_axis_on()
+        colours = np.where(own.numpy() > 0, "#d42a20", "#1f63b0")
+        ax.bar(np.arange(len(own)), own.numpy(), color=colours)
+        ax.set_title(title, fontsize=9)
+    return figure
