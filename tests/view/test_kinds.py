@@ -36,7 +36,7 @@ def test_the_channels_of_a_layer_add_up_to_the_explanation() -> None:
     for pruning in (None, plrp.Pruning(p=0.3), plrp.Pruning(p=0.3, redistribution="M-sign")):
         paths = Paths(trace, 1, composite, pruning, 0)
         whole = trace.explain(target=1, composite=composite, pruning=pruning).relevance[0].sum(0)
-        for layer, channels in (("9", 72), ("5", 8), ("2", 6), ("0", 3)):
+        for layer, channels in (("5", 8), ("2", 6), ("0", 3)):
             parts = [paths.through(layer, c, lambda r: as_map(r, (72, 72))) for c in range(channels)]
             assert torch.allclose(sum(parts), whole, atol=1e-12)
     with pytest.raises(ValueError, match="channels 0 to 7"):

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from . import Config, Results
 
 FILTERS = (32, 4)
+SLIDE_P = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.7, 0.9)
 METRICS = (GINI, ENTROPY, MASS)
 
 
@@ -263,7 +264,8 @@ def _slide(network: nn.Module, shown: Simulated, k: int, name: str) -> Bundle:
         categories=shown.class_names,
         title=shown.names[k],
         model=f"network with {name}",
-        targets=2,
+        proportions=SLIDE_P,
+        targets=1,
     )
 
 

@@ -156,7 +156,7 @@ def drawn_sequences(labels: npt.NDArray[np.int64]) -> list[int]:
 def _slides(study: Study) -> str:
     return section(
         "Slide p over the logos",
-        "<p>The same sequences for every p: move the slider and watch the noise go, choose another sequence or class, "
+        "<p>The same sequences for every p: move the slider and watch the noise go, choose another sequence, "
         "zoom with the wheel, click a layer to see its filters and a filter to see what passes it alone. The planted "
         "motifs are marked.</p>",
         Page(study.slides).frame(height=880),
