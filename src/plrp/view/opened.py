@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -18,8 +19,9 @@ from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
 from plrp.text.attribution import TracedText
 from plrp.text.attribution import trace as trace_text
-from plrp.vision.explained import ExplainedPhotograph, class_number, explain_photograph
+from plrp.vision.explained import ExplainedPhotograph, explain_photograph
 from plrp.vision.photographs import decode_photograph
+from plrp.vision.places import class_number
 
 from .bundle import Bundle
 from .contents import Inside, Report, as_map, map_shape, path_levels
@@ -29,6 +31,8 @@ from .sequences import sequence_bundle
 from .texts import text_bundle
 
 Kind = Literal["photograph", "sequence", "text"]
+
+PLACE = re.compile(r"(^|\s)at\s+\d")  # `dog at 120,80`
 
 LONGEST = 200_000
 """Bases or letters of a pasted text."""
@@ -70,15 +74,26 @@ class OpenedPhotograph(Opened):
     """A photograph that was explained once."""
 
     explained: ExplainedPhotograph = field(repr=False)
+    rules: str = "auto"
+    device: str = "cpu"
 
     def bundle(
         self, target: str | None, proportions: Sequence[float], targets: int, report: Report, inside: Inside
     ) -> Bundle:
-        """See `Opened`."""
+        """See `Opened`. Another place of a detector or segmenter (`dog at 120,80`) is another forward pass."""
+        if target is not None and PLACE.search(target):
+            self._aim(target)
         found = self.explained
-        number = int(found.logits.argmax()) if target is None else class_number(target, found.categories)
-        found = replace(found, target=number)
+        if target is not None and not PLACE.search(target):
+            found = replace(found, target=class_number(target, found.categories))
         return photograph_bundle(found, proportions=proportions, targets=targets, report=report, inside=inside)
+
+    def _aim(self, target: str) -> None:
+        found = self.explained
+        prunings = [pruning for pruning in found.prunings.values() if pruning is not None]
+        options: dict[str, Any] = {"prunings": prunings, "composite": self.rules, "device": self.device}
+        self.explained = explain_photograph(found.photograph, found.model, target=target, **options)
+        self.trace, self.composite, self.latest = self.explained.trace, self.explained.composite, None
 
 
 @dataclass(kw_only=True)
@@ -137,7 +152,8 @@ def open_photograph(
     """A photograph from its bytes; they are read in memory."""
     photograph = decode_photograph(content, name)
     found = explain_photograph(photograph, model, prunings=[pruning], composite=composite, device=device)
-    return OpenedPhotograph(found.trace, found.composite, pruning, explained=found)
+    own: dict[str, Any] = {"explained": found, "rules": composite, "device": device}
+    return OpenedPhotograph(found.trace, found.composite, pruning, **own)
 
 
 def open_sequence(
