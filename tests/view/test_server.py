@@ -35,7 +35,7 @@ from plrp.view import opened as opened_module
 from plrp.view import server as server_module
 from plrp.view.bundle import Bundle, dequantise
 from plrp.view.opened import index_of, open_photograph, open_sequence, open_text
-from plrp.view.server import Explainer, application
+from plrp.view.server import Host, application
 from plrp.vision import network_input
 from plrp.vision.photographs import decode_photograph
 
@@ -56,15 +56,15 @@ def encoded(image: Image.Image) -> bytes:
 
 
 @pytest.fixture
-def explainer() -> Explainer:
+def explainer() -> Host:
     model = LoadedModel(network(), "network", "random", tuple(NAMES), PREPROCESSING)
     options = {"pruning": plrp.Pruning(p=0.15), "composite": "epsilon-plus-flat"}
     opened = lambda content, name: open_photograph(content, name, model, **options)  # noqa: E731
-    return Explainer(opened, "photograph", "network", proportions=(0.1, 0.4), targets=2)
+    return Host(opened, "photograph", "network", proportions=(0.1, 0.4), targets=2)
 
 
 @pytest.fixture
-def address(explainer: Explainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def address(explainer: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A running server; nothing may be written to the folder it runs in."""
     monkeypatch.chdir(tmp_path)
     listening = bound("127.0.0.1", 0)
@@ -177,7 +177,7 @@ def test_two_visitors_are_both_served(address: str) -> None:
         assert [b.facts["title"] for b in bundles(found[name])] == [Path(name).stem] * 2
 
 
-def test_work_ends_when_its_visitor_leaves(address: str, explainer: Explainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_ends_when_its_visitor_leaves(address: str, explainer: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, gone = [], threading.Event()
     real = opened_module.photograph_bundle
 
@@ -214,7 +214,7 @@ def ask(address: str, token: str = TOKEN, **wanted: Any) -> tuple[int, dict[str,
 
 
 def test_any_channel_and_another_class_are_computed_from_the_kept_pass(
-    address: str, explainer: Explainer, monkeypatch: pytest.MonkeyPatch
+    address: str, explainer: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, lines = post(address, photograph(), name="disc.png")
     session, number = lines[-1]["facts"]["session"], bundles(lines)[-1].facts["targets"][0]["number"]
@@ -253,7 +253,7 @@ def test_what_a_visitor_writes_is_never_run() -> None:
             index_of(text)
 
 
-def serving(explainer: Explainer, content: bytes, target: str | None = None) -> list[dict[str, Any]]:
+def serving(explainer: Host, content: bytes, target: str | None = None) -> list[dict[str, Any]]:
     """What the explainer tells, without a server."""
     lines: list[dict[str, Any]] = []
     explainer.work(content, "pasted", target, lines.append, threading.Event())
@@ -264,7 +264,7 @@ def test_a_pasted_sequence_is_explained_and_a_bad_one_refused() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv1d(4, 6, 5), nn.ReLU(), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(6, 3)).eval()
     options = {"pruning": plrp.Pruning(p=0.1), "composite": "epsilon-gamma"}
-    explainer = Explainer(lambda c, n: open_sequence(c, n, model, **options), "sequence", "cnn", (0.3,), 2)
+    explainer = Host(lambda c, n: open_sequence(c, n, model, **options), "sequence", "cnn", (0.3,), 2)
     letters = "ACGTTGACCTAGATAACGGTACGATAAGGCTA"
     whole = bundles(serving(explainer, f">one more\n{letters[:10]}\n{letters[10:]}\n>two\nAC\n".encode()))[-1]
     assert (whole.facts["title"], whole.facts["letters"], whole.facts["kind"]) == ("one", letters, "sequence")
@@ -284,7 +284,7 @@ def test_a_pasted_sentence_is_explained() -> None:
     tokenizer = small.byte_tokenizer()
     model = small.built("llama", len(tokenizer))
     options = {"pruning": plrp.Pruning(p=0.1), "composite": plrp.composite("attnlrp")}
-    explainer = Explainer(lambda c, n: open_text(c, model, tokenizer, **options), "text", "llama", (0.3,), 2)
+    explainer = Host(lambda c, n: open_text(c, model, tokenizer, **options), "text", "llama", (0.3,), 2)
     whole = bundles(serving(explainer, b"The capital of France is", " Paris"))[-1]
     assert whole.facts["targets"][0]["name"] == " Paris"
     traced = plrp.text.trace(model, tokenizer, "The capital of France is")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from plrp.pruning import Pruning
     from plrp.view.opened import Opened
-    from plrp.view.server import Explainer
+    from plrp.view.server import Host
 
 EPILOG = """\
 examples:
@@ -94,37 +94,37 @@ def is_language_model(name: str) -> bool:
     return path.suffix.lower() == ".gguf" or (path.is_dir() and (path / "config.json").is_file())
 
 
-def photograph_explainer(arguments: argparse.Namespace) -> Explainer:
+def photograph_explainer(arguments: argparse.Namespace) -> Host:
     """Photographs, by a model of `plrp explain`."""
     from plrp.view.opened import open_photograph
-    from plrp.view.server import Explainer
+    from plrp.view.server import Host
 
     model, (pruning, *_) = prepared(arguments)
     options: dict[str, Any] = {"pruning": pruning, "composite": arguments.composite, "device": arguments.device}
-    return Explainer(lambda content, name: open_photograph(content, name, model, **options), "photograph", model.name)
+    return Host(lambda content, name: open_photograph(content, name, model, **options), "photograph", model.name)
 
 
-def sequence_explainer(arguments: argparse.Namespace) -> Explainer:
+def sequence_explainer(arguments: argparse.Namespace) -> Host:
     """DNA, by a model of `plrp genomics`."""
     from plrp.genomics.attribution import composite_from_text
     from plrp.genomics.jobs import load_model
     from plrp.view.opened import open_sequence
-    from plrp.view.server import Explainer
+    from plrp.view.server import Host
 
     composite_from_text(arguments.composite)
     model = load_model(arguments.model, arguments.weights).eval().to(arguments.device)
     name = Path(arguments.model).name
     options: dict[str, Any] = {"pruning": pruning_of(arguments), "composite": arguments.composite, "label": name}
     options["device"] = arguments.device
-    return Explainer(lambda content, name: open_sequence(content, name, model, **options), "sequence", name)
+    return Host(lambda content, name: open_sequence(content, name, model, **options), "sequence", name)
 
 
-def text_explainer(arguments: argparse.Namespace) -> Explainer:
+def text_explainer(arguments: argparse.Namespace) -> Host:
     """Sentences, by a model of `plrp text`."""
     from plrp import text
     from plrp.composites import resolve
     from plrp.view.opened import open_text
-    from plrp.view.server import Explainer
+    from plrp.view.server import Host
     from plrp.view.texts import PROPORTIONS
 
     model, tokenizer = text.load(arguments.model)
@@ -135,7 +135,7 @@ def text_explainer(arguments: argparse.Namespace) -> Explainer:
     def opened(content: bytes, _: str) -> Opened:
         return open_text(content, model, tokenizer, **options)
 
-    return Explainer(opened, "text", name, PROPORTIONS, 3)
+    return Host(opened, "text", name, PROPORTIONS, 3)
 
 
 def pruning_of(arguments: argparse.Namespace) -> Pruning:

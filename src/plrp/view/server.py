@@ -49,7 +49,7 @@ class VisitorLeft(Exception):
 
 
 @dataclass
-class Explainer:
+class Host:
     """Explains what visitors bring with one model, one input at a time.
 
     open: from the bytes and the name of an input to what it is after its forward pass (`plrp.view.opened`).
@@ -164,7 +164,7 @@ def wanted_path(given: Any) -> dict[str, Any]:
     return dict(given)
 
 
-def application(explainer: Explainer, token: str) -> Starlette:
+def application(host: Host, token: str) -> Starlette:
     """The web application: `/` is the page, `/explain` answers inputs with bundles, `/channel` a click with a path."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
@@ -188,7 +188,7 @@ def application(explainer: Explainer, token: str) -> Starlette:
         if not known(request.query_params.get("token")):
             text = "This address needs its token: open the one that `plrp view` printed."
             return PlainTextResponse(text, 403, headers)
-        return HTMLResponse(front_page(explainer.name, explainer.kind), headers=headers)
+        return HTMLResponse(front_page(host.name, host.kind), headers=headers)
 
     async def explain(request: Request) -> Response:
         if not known(request.headers.get(TOKEN)):
@@ -197,9 +197,9 @@ def application(explainer: Explainer, token: str) -> Starlette:
         if content is None:
             problem = f"The file has more than {LARGEST_UPLOAD // 10**6} MB: scale it down first."
             return JSONResponse({"problem": problem}, 413, headers)
-        name = PurePosixPath(request.query_params.get("name", "")).name[:200] or explainer.kind
+        name = PurePosixPath(request.query_params.get("name", "")).name[:200] or host.kind
         target, session = (request.query_params.get(key) or None for key in ("target", "session"))
-        lines = answers(explainer, content, name, target, session)
+        lines = answers(host, content, name, target, session)
         return StreamingResponse(lines, media_type="application/x-ndjson", headers=headers)
 
     async def channel(request: Request) -> Response:
@@ -210,7 +210,7 @@ def application(explainer: Explainer, token: str) -> Starlette:
             wanted = wanted_path(json.loads(content or b""))
         except ValueError as error:  # no JSON, too
             return JSONResponse({"problem": str(error)}, 400, headers)
-        answer = await run_in_threadpool(lambda: explainer.path(**wanted))
+        answer = await run_in_threadpool(lambda: host.path(**wanted))
         return JSONResponse(answer, headers=headers)
 
     routes = [
@@ -231,9 +231,7 @@ async def bounded_body(request: Request, most: int) -> bytes | None:
     return bytes(content)
 
 
-async def answers(
-    explainer: Explainer, content: bytes, name: str, target: str | None, session: str | None
-) -> AsyncIterator[str]:
+async def answers(host: Host, content: bytes, name: str, target: str | None, session: str | None) -> AsyncIterator[str]:
     """The lines of one answer. When the visitor leaves, this is closed, and the work stops at its next map."""
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
@@ -244,7 +242,7 @@ async def answers(
 
     def run() -> None:
         try:
-            explainer.work(content, name, target, tell, left, session)
+            host.work(content, name, target, tell, left, session)
         finally:
             tell(None)
 
