@@ -444,22 +444,57 @@ def test_layers_are_kept_and_the_tape_survives():
     assert torch.equal(trace.explain().relevance, before)
 
 
-def test_a_sweep_takes_conditions():
-    model, x, _ = made("residual")
+@pytest.mark.parametrize("walk", ["fast", "plain"])
+@pytest.mark.parametrize("kind", ["residual", "attention", "sequence"])
+def test_a_stack_of_conditions_is_its_explanations_one_by_one(monkeypatch, walk, kind):
+    monkeypatch.setattr(plrp.many_conditions, "STACKED_SAMPLES", 6)  # of two samples each
+    model, x, layers = made(kind)
     trace = plrp.trace(model, x)
     prunings = [None, plrp.Pruning(p=0.2), plrp.Pruning(p=0.2, redistribution="M")]
-    several = [{"one": [c]} for c in range(3)] + [{"two": lambda a, g, r: g > 0}]
-    found = list(trace.sweep(prunings, condition=several, only_through=True, layers=["two"]))
-    expected = [(how, one) for how in prunings for one in several]
-    assert len(found) == len(expected)
-    for explanation, (pruning, condition) in zip(found, expected, strict=True):
-        alone = trace.explain(pruning=pruning, condition=condition, only_through=True, layers=["two"])
-        close(explanation.relevance, alone.relevance)
-        close(explanation.layers["two"], alone.layers["two"])
-        assert explanation.condition == condition
-        assert explanation.pruning == pruning
-    single = list(trace.sweep(prunings, condition={"one": [2]}))
-    assert [e.condition for e in single] == [{"one": [2]}] * 3
+    low, *_, high = layers
+    several = [{high: [0, 3]}, {low: [2], high: range(4)}, {low: lambda a, g, r: g > 0}, {high: [1]}]
+    with walking(walk):
+        for only_through in (False, True):
+            found = list(trace.sweep(prunings, condition=several, only_through=only_through, layers=True))
+            expected = [(how, one) for how in prunings for one in several]
+            assert len(found) == len(expected)
+            for explanation, (pruning, condition) in zip(found, expected, strict=True):
+                options: dict[str, Any] = {"condition": condition, "only_through": only_through, "layers": True}
+                alone = trace.explain(pruning=pruning, **options)
+                close(explanation.relevance, alone.relevance)
+                for name in alone.layers:
+                    close(explanation.layers[name], alone.layers[name])
+                close(explanation._scale.first, alone._scale.first)
+                assert explanation.condition == condition
+                assert explanation.pruning == pruning
+        assert float(found[1].closing().max()) < 1e-12  # its ledger is written by a walk of its own
+
+
+def test_many_conditions_share_activations_and_the_way_above():
+    """Above the conditioned layer one relevance goes down, and below it all of them as one batch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(96, 3))
+    trace = plrp.trace(model.eval(), torch.rand(1, 3, 8, 8))
+    sizes: dict[str, list[int]] = {}
+    plain = plrp.walk.Walk.through_branches
+
+    def through_branches(self: Any, op: Any, rule: Any, branches: Any, x: Any, relevance: Tensor, *rest: Any) -> Any:
+        sizes.setdefault(op.name, []).append(len(relevance))
+        return plain(self, op, rule, branches, x, relevance, *rest)
+
+    with plrp.reference(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plrp.walk.Walk, "through_branches", through_branches)
+        found = list(trace.sweep([None], condition=[{"2": [c]} for c in range(6)]))
+    assert sizes == {"5": [1], "2": [6], "0": [6]}
+    close(sum(e.relevance for e in found), trace.explain().relevance, 1e-5)
+
+
+def test_a_sweep_of_prunings_takes_one_condition():
+    model, x, _ = made("sequence")
+    prunings = [None, plrp.Pruning(p=0.2), plrp.Pruning(p=0.4)]
+    found = list(plrp.trace(model, x).sweep(prunings, condition={"3": [2]}))
+    assert [e.condition for e in found] == [{"3": [2]}] * 3
+    assert [e.pruning for e in found] == prunings
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

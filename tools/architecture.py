@@ -35,7 +35,7 @@ STOREYS: tuple[tuple[str, ...], ...] = (
     ("bookkeeping", "walk", "held"),
     ("fast",),
     ("engine",),
-    ("pieces", "health", "conditions"),
+    ("pieces", "health", "conditions", "many_conditions"),
     ("explanation",),
     ("ablation", "circuits", "choosing"),
     ("metrics", "models", "interop"),

@@ -17,6 +17,8 @@ from .engine import choice, choose_walk, stacked_walk, walked_together
 from .errors import TraceError, UnsupportedOperation
 from .health import VANISHED, Health, Problem, Scale, alarm, bound_for, examine, mass_of, verdicts
 from .ledger import Ledger, conservation
+from .many_conditions import StackedConditionsWalk
+from .many_conditions import walked_together as together
 from .pieces import joined_structure, pieces
 from .pruning import Pruning
 from .spelling import nearest
@@ -493,13 +495,30 @@ def _sweep_conditions(
     same_walk: Callable[[], Any],
     conditions: Sequence[Condition],
     only_through: bool,
-    **options: Any,
+    *,
+    target: Any,
+    composite: Composite,
+    layers: bool | Sequence[str],
 ) -> Iterator[Explanation]:
+    wanted = wanted_layers(trace, layers)
     for pruning in prunings:
-        for condition in conditions:
-            with same_walk():
-                found = explain_trace(trace, pruning=pruning, condition=condition, only_through=only_through, **options)
-            yield found.warned()
+        with same_walk(), torch.inference_mode(False), torch.no_grad():
+            trace.check_unchanged()
+            seen = survey(trace, target, composite, pruning, conditions)
+        for group in together(trace, conditions):
+            with same_walk(), torch.inference_mode(False), torch.no_grad():
+                passages = [seen.passage(condition, only_through) for condition in group]
+                walk = choose_walk(
+                    trace, target, composite, pruning, wanted, False, StackedConditionsWalk, passages=passages
+                )
+                stacked = walk.run()
+            for number, condition in enumerate(group):
+                relevance, by_layer = walk.of_condition(number, stacked)
+                with same_walk():
+                    found = described(
+                        walk, relevance, by_layer, pruning, target, condition, only_through, first=walk.first_of(number)
+                    )
+                yield found.warned()
 
 
 def check_pruning(pruning: Any) -> None:
@@ -535,8 +554,9 @@ def described(
     condition: Condition | None = None,
     only_through: bool = False,
     part: slice | None = None,
+    first: Tensor | None = None,
 ) -> Explanation:
-    """What a walk found, for the user."""
+    """What a walk found, for the user; `first`: ‖R‖₁ that the first layer handed down, where it is not the walk's."""
     found, composite = walk.trace, walk.composite
 
     same_walk = choice()
@@ -566,7 +586,11 @@ def described(
         _recompute=recompute,
         _trace_sample=lambda sample: (found, sample),
         _scattered=frozenset(walk.scattered),
-        _scale=Scale(walk.first_mass, bound_for(walk.epsilon_layers), VANISHED if condition is None else 0.0),
+        _scale=Scale(
+            walk.first_mass if first is None else first,
+            bound_for(walk.epsilon_layers),
+            VANISHED if condition is None else 0.0,
+        ),
         _whole=found.samples is None,
     )
 

@@ -138,8 +138,7 @@ class Walk(Bookkeeper):
             if op.output.shape != op.inputs[0].shape:
                 raise ValueError(f"Pass needs a layer that keeps its input's shape; '{op.name}' does not.")
             return given, []
-        assert op.map is not None
-        layer, x = op.map.to(self.dtype), op.inputs[0].data.to(self.dtype)
+        layer, x = self.map(op, rule), op.inputs[0].data.to(self.dtype)
         return self.through_branches(op, rule, self.branches(op, rule, layer, x), x, given, book)
 
     def pass_operation(self, op: Op, given: Sequence[Any], book: Booking) -> Sequence[Any]:
@@ -151,6 +150,11 @@ class Walk(Bookkeeper):
         return a + b
 
     # --- what they are made of ----------------------------------------------------------------------------------------
+
+    def map(self, op: Op, rule: Rule) -> LinearMap:
+        """A layer's map in the precision of the walk."""
+        assert op.map is not None
+        return op.map.to(self.dtype)
 
     def branches(self, op: Op, rule: Rule, layer: LinearMap, x: Tensor) -> list[Branch]:
         """The branches of a rule for a layer that read x."""

@@ -141,6 +141,10 @@ class FastWalk(Walk):
             return None
         return neurons_of(given)
 
+    def map(self, op: Op, rule: Rule) -> LinearMap:
+        """The layer's map at less cost."""
+        return self._layer(op, rule, False)
+
     def _layer(self, op: Op, rule: Rule, last: bool) -> LinearMap:
         """The layer's map at less cost; a rule of the user's gets the plain one, whose weights it may write into."""
         assert op.map is not None
