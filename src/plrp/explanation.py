@@ -29,7 +29,7 @@ from .tape.trace import Trace, record
 from .tape.tracing import supported
 from .tape.values import replaced, tensors_in, version
 from .tape.verification import record_verified, verify
-from .targets import snapshot, start
+from .targets import Seed, snapshot, start
 from .walk import Walk
 
 if TYPE_CHECKING:
@@ -257,6 +257,8 @@ class Explanation:
         if isinstance(self.target, Tensor) and batch:
             shown = [f"{int(c)} ({float(s):.4g})" for c, s in zip(self.target[:8], self.score[:8], strict=True)]
             lines.append("target (score): " + ", ".join(shown) + (" …" if batch > 8 else ""))
+        elif isinstance(self.target, Seed):
+            lines.append(f"target: {self.target!r}")
         if self.condition is not None:
             lines.append(f"only what passes {in_words(self.condition)}{', and nothing around it' * self.only_through}")
         if self.head:
@@ -357,6 +359,7 @@ def explain(
         with same_walk(), alone(same_rules):
             found = [explain_piece(number, *part, layers, ledger) for number, part in enumerate(parts)]
         whole = joined(found, recompute=lambda layers: run(layers, ledger=True))
+        whole.target = target if isinstance(target, Seed) else whole.target
         whole._trace_sample = trace_sample
         return whole
 
@@ -379,6 +382,7 @@ def joined(found: Sequence[Explanation], recompute: Callable[[Sequence[str]], Ex
     layers = first.layers.like({name: torch.cat([e.layers[name] for e in found]) for name in first.layers})
     ledgers = [e._ledger for e in found if e._ledger is not None]
     firsts = [e._scale.first for e in found if e._scale.first is not None]
+    begun = [e._scale.begun for e in found if e._scale.begun is not None]
     return Explanation(
         relevance=joined_structure([e.relevance for e in found]),
         logits=joined_structure([e.logits for e in found]),
@@ -390,7 +394,11 @@ def joined(found: Sequence[Explanation], recompute: Callable[[Sequence[str]], Ex
         pruning=first.pruning,
         condition=first.condition,
         only_through=first.only_through,
-        _scale=replace(first._scale, first=torch.cat(firsts) if len(firsts) == len(found) else None),
+        _scale=replace(
+            first._scale,
+            first=torch.cat(firsts) if len(firsts) == len(found) else None,
+            begun=torch.cat(begun) if len(begun) == len(found) else None,
+        ),
         _ledger=Ledger.joined(ledgers) if ledgers else None,
         _recompute=recompute,
     )
@@ -450,7 +458,7 @@ def sweep_trace(
         if pruning is not None and pruning.layers:
             pruning.plan(trace)  # refuses unknown layers
     prunings = [pruning and pruning.for_trace(trace) for pruning in prunings]
-    if not callable(target):
+    if not callable(target) or isinstance(target, Seed):
         start(trace, target, torch.float32)
     if condition is not None:
         several = list(condition) if isinstance(condition, list | tuple) else [condition]
@@ -590,6 +598,7 @@ def described(
             walk.first_mass if first is None else first,
             bound_for(walk.epsilon_layers),
             VANISHED if condition is None else 0.0,
+            walk.start.mass,
         ),
         _whole=found.samples is None,
     )

@@ -50,12 +50,23 @@ class Problem(Enum):
 class Scale:
     """What growth is measured against: `first`, the ‖R‖₁ that the network's last layer handed down, (batch,), and how
     far it may grow: `bound` times the larger of it and |score|; `least`: the share of |score| that is to arrive, 0
-    where a condition may withhold any.
+    where a condition may withhold any. `begun` takes the place of |score| where a seed (`plrp.targets`) gives relevance
+    to several outputs, which may add up to nothing: their ‖R‖₁.
     """
 
     first: Tensor | None = None
     bound: float = EXPLODED_EPSILON
     least: float = VANISHED
+    begun: Tensor | None = None
+
+    def size(self, score: Tensor) -> Tensor:
+        """What masses are compared with, (batch,)."""
+        return score.abs() if self.begun is None else self.begun
+
+    @property
+    def of(self) -> str:
+        """What that is, in words."""
+        return "the score" if self.begun is None else "what it began with"
 
 
 def bound_for(epsilon_layers: int) -> float:
@@ -69,17 +80,14 @@ def verdicts(score: Tensor, scale: Scale, mass: Tensor) -> list[Problem | None]:
     `score` and `mass` are (batch,): the ‖R‖₁ of the input, or the largest on the way.
     """
     firsts = [0.0] * len(score) if scale.first is None else scale.first.tolist()
-    given = zip(score.tolist(), firsts, mass.tolist(), strict=True)
-    return [
-        _verdict(abs(score), scale.bound * max(abs(score), first), scale.least * abs(score), mass)
-        for score, first, mass in given
-    ]
+    given = zip(scale.size(score).tolist(), firsts, mass.tolist(), strict=True)
+    return [_verdict(size, scale.bound * max(size, first), scale.least * size, mass) for size, first, mass in given]
 
 
-def _verdict(score: float, most: float, least: float, mass: float) -> Problem | None:
-    if not (math.isfinite(score) and math.isfinite(mass)):
+def _verdict(size: float, most: float, least: float, mass: float) -> Problem | None:
+    if not (math.isfinite(size) and math.isfinite(mass)):
         return Problem.NOT_FINITE
-    if score == 0:
+    if size == 0:
         return Problem.NO_SCORE
     if mass > most:
         return Problem.EXPLODED
@@ -107,6 +115,8 @@ class Health:
       survivors (of one sign) that equal neurons at the cut hold, which stay or go together; NaN without pruning;
     - `flipped`: the largest share of a tensor's ‖R‖₁ on survivors whose sign PLRP-M has flipped;
     - `problems`: what is wrong with a sample, None where nothing is.
+
+    Where a seed (`plrp.targets`) gave relevance to several outputs, all shares are of their ‖R‖₁, not of the score.
     """
 
     score: Tensor
@@ -127,6 +137,7 @@ class Health:
     flipped: Tensor
     problems: list[Problem | None]
     pruning: Pruning | None
+    of: str = "the score"
 
     @property
     def healthy(self) -> bool:
@@ -135,7 +146,7 @@ class Health:
 
     def records(self) -> list[dict[str, Any]]:
         """One record per sample, as plain data that pandas and polars take as it is."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("pruning", "problems")}
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("pruning", "problems", "of")}
         table = {name: c.tolist() if isinstance(c, Tensor) else c for name, c in columns.items()}
         table["problem"] = [None if problem is None else problem.value for problem in self.problems]
         return [{"sample": n, **{name: c[n] for name, c in table.items()}} for n in range(len(self.problems))]
@@ -160,8 +171,8 @@ class Health:
         taken = f", {self._taken(worst)}"
         fact = {
             Problem.NOT_FINITE: f"relevance is not finite{grew}",
-            Problem.EXPLODED: f"Σ|R| grew to {float(self.amplification[worst]):.2g} times the score{grew}",
-            Problem.VANISHED: f"Σ|R| of the input is {float(self.mass_at_input[worst]):.1g} of the score{taken}",
+            Problem.EXPLODED: f"Σ|R| grew to {float(self.amplification[worst]):.2g} times {self.of}{grew}",
+            Problem.VANISHED: f"Σ|R| of the input is {float(self.mass_at_input[worst]):.1g} of {self.of}{taken}",
             Problem.NO_SCORE: "the score is 0",
         }[problem]
         return f"{_of(count, len(self.problems))}{fact}: {remedy(problem, self.pruning)}"
@@ -194,7 +205,7 @@ class Health:
             rest.append(f"{float(self.created.mean()):.0%} were created")
         taken = f", {', '.join(rest)}" if rest else ""
         reached, most = float(self.reached.mean()), float(self.amplification.max())
-        return f"{reached:.0%} of the score reached the input{taken}; Σ|R| is at most {most:.2g} times the score"
+        return f"{reached:.0%} of {self.of} reached the input{taken}; Σ|R| is at most {most:.2g} times {self.of}"
 
     def _note(self) -> str:
         """What is no fault, but should be known: that nothing could be pruned."""
@@ -209,10 +220,11 @@ class Health:
 
 def examine(score: Tensor, scale: Scale, inputs: Sequence[Tensor], ledger: Ledger, pruning: Pruning | None) -> Health:
     """The health of an explanation: `inputs` is the relevance of each of the model's inputs."""
+    whole = score.double().cpu() if scale.begun is None else scale.begun.double().cpu()  # shares are of it
     score, first = score.double().cpu(), None if scale.first is None else scale.first.double().cpu()
     rows = torch.cat([_rows(relevance).double().cpu() for relevance in inputs], 1)
     mass = rows.abs().sum(1)
-    begun = score.abs() if first is None else torch.maximum(score.abs(), first)
+    begun = whole.abs() if first is None else torch.maximum(whole.abs(), first)
     largest, grew_at = ledger.largest_growth(begun, mass)
     problems = [
         at_input or on_the_way
@@ -220,7 +232,7 @@ def examine(score: Tensor, scale: Scale, inputs: Sequence[Tensor], ledger: Ledge
     ]
 
     def of_score(value: Tensor) -> Tensor:
-        return torch.where(score == 0, math.nan, value / score)
+        return torch.where(whole == 0, math.nan, value / whole)
 
     cut, tied, flipped = ledger.pruned()
     return Health(
@@ -242,6 +254,7 @@ def examine(score: Tensor, scale: Scale, inputs: Sequence[Tensor], ledger: Ledge
         flipped=flipped,
         problems=problems,
         pruning=pruning,
+        of=scale.of,
     )
 
 
@@ -251,15 +264,13 @@ def alarm(score: Tensor, scale: Scale, inputs: Sequence[Tensor], pruning: Prunin
     problems = verdicts(score, scale, mass)
     if not any(problems):
         return
-    said = []
+    said, sizes = [], scale.size(score).tolist()
     for problem, count in _counted(problems):
-        shares = [
-            m / abs(s) for m, s, p in zip(mass.tolist(), score.tolist(), problems, strict=True) if p is problem and s
-        ]
+        shares = [m / s for m, s, p in zip(mass.tolist(), sizes, problems, strict=True) if p is problem and s]
         fact = {
             Problem.NOT_FINITE: "relevance is not finite",
-            Problem.EXPLODED: f"Σ|R| of the input is over {_power_below(max(shares, default=1.0))} times the score",
-            Problem.VANISHED: f"Σ|R| of the input is below {VANISHED:g} of the score",
+            Problem.EXPLODED: f"Σ|R| of the input is over {_power_below(max(shares, default=1.0))} times {scale.of}",
+            Problem.VANISHED: f"Σ|R| of the input is below {VANISHED:g} of {scale.of}",
             Problem.NO_SCORE: "the score is 0",
         }[problem]
         said.append(f"{_of(count, len(problems))}{fact}: {remedy(problem, pruning)}")

@@ -109,16 +109,20 @@ class StackedConditionsWalk(ConditionedWalk):
         rule, alone = self.composite.rule(op), super().through_layer
         if self.stack == 1 or isinstance(rule, Pass):
             return alone(op, given, book)
-        value, samples = op.inputs[0], op.output.samples
-        if not (samples.ordinary and value.samples.ordinary):
+        value = op.inputs[0]
+        if not (op.output.samples.ordinary and value.samples.ordinary):
             return torch.cat([self.tensor(alone(op, r, book)[0]) for r in self._each(given)]), []
         x = value.data.to(self.dtype)
         branches = [
             self._stacked(branch, self.denominator(op, rule, number, branch))
             for number, branch in enumerate(self.branches(op, rule, self.map(op, rule), x))
         ]
-        layout = Samples.first_axis(self.stack * samples.batch)
-        return self.through_branches(op, rule, branches, self._repeated(x), self.tensor(given), book, layout)
+        return self.through_branches(op, rule, branches, self._repeated(x), self.tensor(given), book)
+
+    def samples_of(self, op: Op, relevance: Tensor) -> Samples:
+        """As in `Walk`; a stack is one large batch."""
+        alone = len(relevance) == op.output.shape[0]
+        return super().samples_of(op, relevance) if alone else Samples.first_axis(len(relevance))
 
     def _stacked(self, branch: Branch, denominator: Tensor) -> Branch:
         """A branch for the copies of the batch."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .tape.refusals import check_inputs
 from .tape.values import replaced, tensors_in
+from .targets import piece_of
 
 Given = Tensor | Sequence[Tensor]
 
@@ -20,15 +20,11 @@ def pieces(inputs: Given, target: Any, size: int) -> list[tuple[Given, Any]]:
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ValueError(f"micro_batch is a number of samples, 1 or more, got {size!r}.")
     batch = check_inputs(inputs)[0].shape[0]
-    per_sample = isinstance(target, Tensor | np.ndarray) and target.ndim > 0
-    per_sample = per_sample or (isinstance(target, Sequence) and not isinstance(target, str | tuple))
-    if per_sample and len(target) != batch and batch:
-        raise ValueError(f"target has {len(target)} entries for a batch of {batch}: give one class per sample.")
     found = []
     for begin in range(0, max(batch, 1), size):
         part = slice(begin, begin + size)
         given: Given = inputs[part] if isinstance(inputs, Tensor) else tuple(x[part] for x in inputs)
-        found.append((given, target[part] if per_sample else target))
+        found.append((given, piece_of(target, part, batch)))
     return found
 
 

@@ -1,4 +1,9 @@
-"""Where relevance starts: the score that is explained."""
+"""Where relevance starts: the score that is explained.
+
+Most scores are one output, or computed from the outputs by a callable. A `Seed` gives relevance to several outputs at
+once, so that the explanation says what speaks for one class and not for others: `contrast`, `log_odds`, `clrp`,
+`sglrp`. Jung et al. (2021) warn that such differences may erase what classes share: see docs/how-to/targets.md.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +32,7 @@ class Start:
     score: Tensor
     target: Any
     ops: list[Op]  # the tape, with what a callable target computed at its end
+    mass: Tensor | None = None  # ‖R‖₁ per sample, where it is not |score|
 
 
 def snapshot(target: Any) -> Any:
@@ -36,6 +42,132 @@ def snapshot(target: Any) -> Any:
     return target.copy() if isinstance(target, np.ndarray | list) else target
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Seed:
+    """Relevance for several outputs at once; called with a model's output it gives the score that is meant."""
+
+    name: str
+    target: Any = None  # a class or one per sample, None is the winner; of a contrast any target that is no callable
+    against: Any = None
+
+    def relevance(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """The relevance of the outputs (batch, …), and the gradient of the score with respect to them."""
+        chosen = torch.zeros_like(output)
+        chosen[_index(output, self.target)[0]] = 1.0
+        if self.name == "contrast":
+            other = torch.zeros_like(output)
+            other[_index(output, self.against)[0]] = 1.0
+            if bool((chosen * other).any()):
+                raise ValueError(f"{self!r} contrasts a class with itself: name two.")
+            return output * (chosen - other), chosen - other
+        if output.dim() != 2 or output.shape[1] < 2:
+            raise ValueError(
+                f"{self.name} compares a class with all others; the output has shape {tuple(output.shape)}: take "
+                "targets.contrast, or a callable."
+            )
+        return _SEEDS[self.name][0](output, chosen)
+
+    def __call__(self, output: Tensor) -> Tensor:
+        """The score per sample: what a metric looks at while it changes the input."""
+        chosen = output[_index(output, self.target)[0]]
+        if self.name == "contrast":
+            return chosen - output[_index(output, self.against)[0]]
+        return _SEEDS[self.name][1](output, chosen)
+
+    def of(self, samples: slice) -> Seed:
+        """The seed of some samples of the batch."""
+        each = (one[samples] if _per_sample(one) else one for one in (self.target, self.against))
+        return Seed(self.name, *each)
+
+    def __repr__(self) -> str:
+        given = [_shown(self.target), *([_shown(self.against)] if self.name == "contrast" else [])]
+        return f"{self.name}({', '.join(given)})"
+
+
+def contrast(target: Any, against: Any) -> Seed:
+    """Why one class rather than another: z_t − z_s. Relevance starts as R_t = z_t and R_s = −z_s.
+
+    Each is a class, one class per sample, or an index tuple into the output; None is the winning class.
+
+    >>> import torch, plrp
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+    >>> explanation = plrp.explain(model, torch.randn(2, 4), target=plrp.targets.contrast(2, 0))
+    >>> torch.allclose(explanation.score, explanation.logits[:, 2] - explanation.logits[:, 0])
+    True
+    """
+    return Seed("contrast", snapshot(target), snapshot(against))
+
+
+def log_odds(target: Any = None) -> Seed:
+    """Why a class rather than the others: log p_t / (1 − p_t), explained on the differences z_t − z_n.
+
+    With w_n = exp(z_n) / Σ_{m≠t} exp(z_m), each difference starts with w_n (z_t − z_n), so R_t = z_t and R_n = −w_n z_n
+    (Montavon et al. 2019). What is handed down is z_t − Σ w_n z_n: the log-odds are that minus the entropy of w.
+    """
+    return Seed("log_odds", snapshot(target))
+
+
+def clrp(target: Any = None) -> Seed:
+    """Contrastive LRP (Gu et al. 2019): R_t = z_t, and −z_t shared out evenly: R_n = −z_t / (N − 1).
+
+    They keep the positive part of the result, `relevance.clamp(min=0)`, and propagate by z⁺: under the ε-rule, a class
+    whose score is near zero hands down many times what it is given, and the explanation is unhealthy.
+    """
+    return Seed("clrp", snapshot(target))
+
+
+def sglrp(target: Any = None) -> Seed:
+    """Softmax-gradient LRP (Iwana et al. 2019): the gradient of p_t, R_t = p_t (1 − p_t) and R_n = −p_t p_n.
+
+    As with `clrp` the relevance adds up to 0, and their rule is z⁺.
+    """
+    return Seed("sglrp", snapshot(target))
+
+
+def _log_odds(z: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    slope = chosen - z.masked_fill(chosen.bool(), -torch.inf).softmax(1)
+    return slope * z, slope
+
+
+def _clrp(z: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    slope = chosen - (1 - chosen) / (z.shape[1] - 1)
+    return slope * (z * chosen).sum(1, keepdim=True), slope
+
+
+def _sglrp(z: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    p = z.softmax(1)
+    slope = (p * chosen).sum(1, keepdim=True) * (chosen - p)
+    return slope, slope
+
+
+_SEEDS: dict[str, tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., Tensor]]] = {
+    "log_odds": (_log_odds, lambda z, z_t: z_t - (z.logsumexp(1) + torch.log1p(-(z_t - z.logsumexp(1)).exp()))),
+    "clrp": (_clrp, lambda z, z_t: z_t - (z.sum(1) - z_t) / (z.shape[1] - 1)),
+    "sglrp": (_sglrp, lambda z, z_t: (z_t - z.logsumexp(1)).exp()),
+}
+"""Of each seed: the relevance and the gradient, from scores and a one-hot target; the score, from scores and z_t."""
+
+
+def _per_sample(target: Any) -> bool:
+    """Whether a target holds one class per sample."""
+    if isinstance(target, Tensor | np.ndarray):
+        return target.ndim > 0
+    return isinstance(target, Sequence) and not isinstance(target, str | tuple)
+
+
+def piece_of(target: Any, samples: slice, batch: int) -> Any:
+    """The target of some samples of a batch."""
+    if isinstance(target, Seed):
+        return target.of(samples)
+    if _per_sample(target) and len(target) != batch and batch:
+        raise ValueError(f"target has {len(target)} entries for a batch of {batch}: give one class per sample.")
+    return target[samples] if _per_sample(target) else target
+
+
+def _shown(target: Any) -> str:
+    return repr(target.tolist() if isinstance(target, Tensor | np.ndarray) else target)
+
+
 def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
     """Turn what the user calls a target into relevance at the output."""
     if any(isinstance(one, bool | np.bool_) for one in (target if isinstance(target, list | tuple) else (target,))):
@@ -43,7 +175,7 @@ def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
             f"target={target} holds truth values, which name no class: give the number of a class, such as 1, or leave "
             "target out to explain the winning one."
         )
-    if callable(target):
+    if callable(target) and not isinstance(target, Seed):
         return _from_callable(trace, target, dtype)
     output = trace.output
     if not isinstance(output, Tensor):
@@ -54,6 +186,12 @@ def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
     value = trace.value_of(output)
     assert value is not None
     _check_order(value)
+    if isinstance(target, Seed):
+        if trace.samples is None:
+            raise ValueError(f"{target!r} needs a batch of scores; without a batch axis spell it out with a callable.")
+        given, slope = target.relevance(value.data.to(dtype))
+        rows = given.flatten(1)
+        return Start(value, given, slope, rows.sum(1), target, trace.ops, rows.abs().sum(1))
     index, chosen = _index(output, target) if trace.samples is not None else _index_of_whole(output, target)
     relevance = torch.zeros_like(value.data, dtype=dtype)
     score = value.data[index].to(dtype)

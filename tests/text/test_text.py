@@ -95,6 +95,7 @@ def test_a_contrast_is_the_difference_of_both_scores(llama: Any, bytewise: Any) 
     passed = plrp.text.trace(llama, bytewise, PROMPT)
     one, other = passed.explain(target=" Paris"), passed.explain(target=" London")
     both = passed.explain(target=" Paris", against=" London")
+    assert both.explanation.target.name == "contrast"  # `plrp.targets.contrast`, as everywhere
     assert both.score == pytest.approx(one.score - other.score, rel=1e-4)
     assert torch.allclose(both.relevance, one.relevance - other.relevance, rtol=1e-2, atol=1e-4)  # LRP is linear
     with pytest.raises(ValueError, match="name two answers"):

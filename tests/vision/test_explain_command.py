@@ -81,6 +81,27 @@ def test_one_photograph(photos: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert name in printed.out
 
 
+def test_one_class_rather_than_another(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--target", "tench", "--against", "hot dog", "--layers")
+    assert run("cat.jpg", *options, "-o", "out.svg", "--save", "out.npz") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[1] for line in lines if line.endswith(("◂", "▹"))] != []
+    assert {line.split("  ")[1] for line in lines if line.endswith("▹")} == {"hot dog"}
+    assert "cat: tench rather than hot dog (score" in (photos / "out.svg").read_text()
+    assert (photos / "out-flow.svg").is_file()
+    saved = np.load(photos / "out.npz")
+    settings = json.loads(str(saved["settings"]))
+    assert (settings["target"], settings["against"]) == (3, 1)
+    one, other = (explain_photograph("cat.jpg", "network.py:build", target=n).relevance["LRP"] for n in (3, 1))
+    torch.testing.assert_close(torch.from_numpy(saved["relevance"][0]), one - other, rtol=1e-3, atol=1e-6)
+    assert run("cat.jpg", "--target", "tench", "--against", "3", "-o", "out.png") == 2
+    assert "both 'tench'" in capsys.readouterr().err
+    assert run("cat.jpg", "--against", "wolf", "-o", "out.png") == 2
+    assert "no class is called 'wolf'" in capsys.readouterr().err
+    assert run("cat.jpg", "--against", "tench", "-o", "out.html") == 2
+    assert "--against draws pictures" in capsys.readouterr().err
+
+
 def test_a_bad_file_is_reported_and_the_rest_is_done(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (photos / "dog.jpg").write_bytes((photos / "dog.jpg").read_bytes()[:300])
     assert run("cat.jpg", "dog.jpg", "none.jpg", "fish.jpg", "-o", "out.png") == 1

@@ -27,6 +27,7 @@ examples:
   plrp explain photo.jpg --beside gradcam,ig -o out.png      other methods' maps in the same picture
   plrp explain photo.jpg --model networks.py:build --weights best.pt --target dog --layers -o out.pdf
   plrp explain photo.jpg --model timm:convnext_tiny --save relevance.npz
+  plrp explain photo.jpg --target "tabby cat" --against "tiger cat" -o why.png
   plrp explain photo.jpg --mask object.png -o page.html     to slide p in a browser
   plrp explain photo.jpg --model timm:vit_base_patch16_224 --layers     tokens that survive, heads
   plrp explain street.jpg --model fasterrcnn_resnet50_fpn --target "dog at 120,80"     one box
@@ -90,6 +91,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="class to explain, by name or number (default: the winner). Of a detector the most probable box of that "
         "class is explained, of a segmenter the area that it wins; 'dog at 120,80' asks for the box around that point "
         "(x,y in pixels of the photograph) or for the point itself, 'at 120,80' for the winner there",
+    )
+    how.add_argument(
+        "--against",
+        metavar="CLASS",
+        help="explain the target's score minus this class's: what speaks for one rather than the other. What both "
+        "share cancels, and is not shown",
     )
     how.add_argument(
         "--composite",
@@ -182,6 +189,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--mask goes with one photograph and a page: -o page.html.")
     if arguments.beside and any(path.suffix.lower() == PAGE for path in outputs):
         raise UsageError("--beside draws pictures, and a page shows plrp's own maps: leave it out.")
+    if arguments.against and any(path.suffix.lower() == PAGE for path in outputs):
+        raise UsageError("--against draws pictures; on a page each class is explained by itself: leave it out.")
     if arguments.layers and any(path.suffix.lower() == PAGE for path in outputs):
         raise UsageError("--layers draws pictures, and a page has its layers already: leave it out.")
     overwritten = {path.resolve() for path in photographs} & {path.resolve() for path in outputs}
@@ -251,7 +260,6 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     from plrp.vision.beside import check_methods
     from plrp.vision.detection import is_detector
     from plrp.vision.heatmaps import colour_table
-    from plrp.vision.places import Asked, class_number
 
     check_methods(arguments.beside)
     colour_table(arguments.colours)  # what is wrong is said before anything is loaded
@@ -259,9 +267,7 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     categories = class_names(arguments.classes) or models.published_categories(
         arguments.model, weights=arguments.weights, num_classes=arguments.num_classes
     )
-    asked = Asked.read(arguments.target).name
-    if asked is not None and categories is not None:
-        class_number(asked, categories)
+    check_classes(arguments, categories)
     gain = arguments.sparsity_gain
     if arguments.compare:
         gains = [None] if gain is None else [None, gain]
@@ -290,9 +296,17 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
         usual = preprocessing or models.Preprocessing()
         preprocessing = replace(usual, resize=arguments.resize or usual.resize, crop=arguments.crop or usual.crop)
     model = replace(model, module=model.module.to(device), preprocessing=preprocessing)
-    if asked is not None and model.categories is not None:
-        class_number(asked, model.categories)
+    check_classes(arguments, model.categories)
     return model, prunings
+
+
+def check_classes(arguments: argparse.Namespace, categories: Sequence[str] | None) -> None:
+    """Refuse a class that is not there, where the classes are known."""
+    from plrp.vision.places import Asked, class_number
+
+    for name in (Asked.read(arguments.target).name, arguments.against):
+        if name is not None and categories is not None:
+            class_number(name, categories)
 
 
 def class_names(file: str | None) -> tuple[str, ...] | None:
@@ -316,6 +330,7 @@ def explain_one(
         photograph,
         model,
         target=arguments.target,
+        against=arguments.against,
         prunings=prunings,
         composite=arguments.composite,
         device=arguments.device,
@@ -396,14 +411,16 @@ def report(explained: ExplainedPhotograph, written: Sequence[Path], width: int) 
     from plrp.vision.figures import percent, shortened
 
     rows = explained.top()
-    if explained.target_name not in [name for name, _, _ in rows]:
-        score = float(explained.logits[explained.target])
-        rows.append((explained.target_name, score, float(explained.probabilities[explained.target])))
+    against = None if explained.against is None else explained.categories[explained.against]
+    for number in (explained.target, explained.against):
+        if number is not None and explained.categories[number] not in [name for name, _, _ in rows]:
+            score, probability = float(explained.logits[number]), float(explained.probabilities[number])
+            rows.append((explained.categories[number], score, probability))
     room = max(8, min(max(len(name) for name, _, _ in rows), width - 24))
     where = "" if explained.place is None else f", {explained.target_name} {explained.place.words}"
     lines = [f"{explained.photograph.path}{where} → {', '.join(map(str, written))}"]
     for name, score, probability in rows:
-        mark = "◂" if name == explained.target_name else ""
+        mark = "◂" if name == explained.target_name else "▹" if name == against else ""
         lines.append(f"  {shortened(name, room):<{room}}  {score:8.2f}  {percent(probability):>6} {mark}".rstrip())
     lines += [f"  {name}: {percent(share)} of pixels" for name, share in explained.pixels().items()]
     lines = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]

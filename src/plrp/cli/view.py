@@ -56,7 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     where = parser.add_argument_group("address")
     where.add_argument("--port", type=_port, default=8765, help="default: 8765; 0: any that is free")
     where.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, which other machines cannot reach")
-    parser.set_defaults(run=run, compare=None, sparsity_gain=None, target=None)
+    parser.set_defaults(run=run, compare=None, sparsity_gain=None, target=None, against=None)
     parser.set_defaults(unit="auto", colours="red-blue", quiet=False, beside=())
 
 

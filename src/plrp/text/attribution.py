@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import plrp
+from plrp.targets import contrast
 
 from .explained import ExplainedSpan, ExplainedText
 from .heads import Forward, Kind, check_model, class_names, class_number, greedy, kind_of
@@ -58,16 +59,10 @@ class TracedText:
         shares = self.probabilities
         return [(i, float(shares[i])) for i in shares.topk(min(count, len(shares))).indices.tolist()]
 
-    def score_of(self, chosen: int, other: int | None = None) -> Callable[[Tensor], Tensor]:
-        """From the model's output to the score of an answer, minus that of another."""
-        place: tuple[Any, ...] = (slice(None),) if self.position is None else (slice(None), self.position)
-
-        def score(output: Tensor) -> Tensor:
-            if other is None:
-                return output[(*place, chosen)]
-            return output[(*place, chosen)] - output[(*place, other)]
-
-        return score
+    def score_of(self, chosen: int, other: int | None = None) -> Any:
+        """The target of an answer's score, or of its contrast with another."""
+        place = () if self.position is None else (self.position,)
+        return (*place, chosen) if other is None else contrast((*place, chosen), (*place, other))
 
     def explain(
         self,

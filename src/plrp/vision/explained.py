@@ -20,6 +20,7 @@ from plrp.models.loading import LoadedModel, load
 from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
+from plrp.targets import contrast
 
 from .beside import check_methods, maps_beside
 from .detection import own_preprocessing
@@ -27,7 +28,7 @@ from .figures import comparison_figure, explanation_figure, percent
 from .flows import flow, thinning
 from .layers import flow_figure, thinning_figure
 from .photographs import Photograph, as_photograph
-from .places import PicturePart, aim
+from .places import ClassError, PicturePart, aim, class_number
 from .saved import SavedRelevance, save_relevance
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ LRP = "LRP"
 class ExplainedPhotograph:
     """What a model saw in a photograph, and why.
 
-    relevance: of the class `target`, by variant, "LRP" first; each (3, height, width).
+    relevance: of the class `target` (rather than `against`, if there is one), by variant, "LRP" first; each (3, height,
+    width).
     prunings: how each variant was pruned; None for LRP.
     place: the part of the photograph that was asked about, whose scores the `logits` are; None for the whole.
     exclusive: whether the classes exclude each other.
@@ -63,6 +65,12 @@ class ExplainedPhotograph:
     exclusive: bool = True
     unhealthy: Mapping[str, Health] = field(default_factory=dict)
     beside: Mapping[str, Tensor] = field(default_factory=dict)
+    against: int | None = None
+
+    @property
+    def explained(self) -> Any:
+        """The target of the explanation: the class, or its contrast with another."""
+        return self.target if self.against is None else contrast(self.target, self.against)
 
     def __repr__(self) -> str:
         lines = [f"{self.title}, {self.composite.name}"]
@@ -98,8 +106,11 @@ class ExplainedPhotograph:
     def title(self) -> str:
         """Photograph, explained class and model, in one line."""
         score, where = float(self.logits[self.target]), "" if self.place is None else f" {self.place.words}"
-        network = self.model.name.split(":")[-1]
-        return f"{self.photograph.name}: {self.target_name}{where} (score {score:.2f}), {network}"
+        network, than = self.model.name.split(":")[-1], ""
+        if self.against is not None:
+            score -= float(self.logits[self.against])
+            than = f" rather than {self.categories[self.against]}"
+        return f"{self.photograph.name}: {self.target_name}{than}{where} (score {score:.2f}), {network}"
 
     def figure(self, **options: Any) -> Figure:
         """Photograph, heatmaps, prediction, overlay and outline (`plrp.vision.explanation_figure`)."""
@@ -128,7 +139,7 @@ class ExplainedPhotograph:
         """How relevance thins (`layers`) and where it flows (`flow`), for a variant (default: the last)."""
         name = variant or list(self.prunings)[-1]
         pruning = self.prunings[name]
-        options: dict[str, Any] = {"target": self.target, "composite": self.composite}
+        options: dict[str, Any] = {"target": self.explained, "composite": self.composite}
         plain = thinning(self.trace, self.trace.explain(layers=True, **options))
         pruned = thinning(self.trace, self.trace.explain(layers=True, pruning=pruning, **options))
         title = f"{self.title}, {name}"
@@ -146,6 +157,7 @@ class ExplainedPhotograph:
             "weights": self.model.weights,
             "composite": self.composite.name,
             "place": None if self.place is None else self.place.words,
+            "against": self.against,
             "prunings": {name: None if p is None else p.to_dict() for name, p in self.prunings.items()},
         }
         seen, picture = self.trace.inputs[0].data[0].cpu(), np.asarray(self.picture)
@@ -160,6 +172,7 @@ def explain_photograph(
     model: LoadedModel | nn.Module | str,
     *,
     target: int | str | None = None,
+    against: int | str | None = None,
     prunings: Sequence[Pruning] = (Pruning(),),
     composite: str = "auto",
     device: str | torch.device = "cpu",
@@ -171,6 +184,7 @@ def explain_photograph(
     model: LoadedModel | nn.Module | str,
     *,
     target: int | str | None = None,
+    against: int | str | None = None,
     prunings: Sequence[Pruning] = (Pruning(),),
     composite: str = "auto",
     device: str | torch.device = "cpu",
@@ -181,6 +195,7 @@ def explain_photograph(
     model: LoadedModel | nn.Module | str,
     *,
     target: int | str | None = None,
+    against: int | str | None = None,
     prunings: Sequence[Pruning] = (Pruning(),),
     composite: str = "auto",
     device: str | torch.device = "cpu",
@@ -195,6 +210,7 @@ def explain_photograph(
     target: a class by number or by name; by default the winning class. Of a detector the most probable box is
         explained, of a segmenter the area that the class wins; `"dog at 120,80"` asks for the box around this point (x,
         y in pixels of the photograph), or for the point itself, and `"at 120,80"` for the winner there.
+    against: a second class, by number or by name; the difference of both scores is explained.
     beside: other methods whose maps are drawn beside ours: "gradcam", "gradient-input", "ig".
     """
     check_methods(beside)
@@ -204,19 +220,23 @@ def explain_photograph(
         model = LoadedModel(model, type(model).__name__, "its own")
     if isinstance(photograph, list | tuple):
         options: dict[str, Any] = {"target": target, "prunings": prunings, "composite": composite, "device": device}
-        return [explain_photograph(one, model, beside=beside, **options) for one in photograph]
+        return [explain_photograph(one, model, against=against, beside=beside, **options) for one in photograph]
     photograph = as_photograph(photograph)
     aimed = aim(model, photograph, target, str(device))
+    chosen, other = aimed.target, None if against is None else class_number(against, aimed.categories)
+    if chosen == other:
+        raise ClassError(f"the class and the one against it are both {aimed.categories[chosen]!r}: name two.")
+    score = chosen if other is None else contrast(chosen, other)
     variants: dict[str, Pruning | None] = {LRP: None, **{variant_name(pruning): pruning for pruning in prunings}}
     rules = composite_for(composite, model, aimed.trace)
-    found = aimed.trace.sweep(list(variants.values()), target=aimed.target, composite=rules)
+    found = aimed.trace.sweep(list(variants.values()), target=score, composite=rules)
     relevance, unhealthy = {}, {}
     for name, explanation in zip(variants, found, strict=True):
         relevance[name] = explanation.relevance[0].float().cpu()
         if any(explanation.verdicts()):
             unhealthy[name] = explanation.health
-    inputs, chosen = aimed.trace.inputs[0].data, aimed.target
-    others = maps_beside(aimed.module, inputs, lambda output: output[:, chosen], beside)
+    spelt = score if callable(score) else lambda output: output[:, chosen]
+    others = maps_beside(aimed.module, aimed.trace.inputs[0].data, spelt, beside)
     return ExplainedPhotograph(
         photograph=photograph,
         picture=aimed.picture,
@@ -232,6 +252,7 @@ def explain_photograph(
         exclusive=aimed.exclusive,
         unhealthy=unhealthy,
         beside=others,
+        against=other,
     )
 
 

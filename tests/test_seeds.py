@@ -1,0 +1,176 @@
+"""Seeds: relevance that starts at several outputs, against formulas written out."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import oracles
+import plrp
+from plrp import targets
+
+CLASSES = 5
+
+
+def made() -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+    return model.double().eval(), torch.randn(3, 6, dtype=torch.float64)
+
+
+def expected_relevance(name: str, z: list[float], t: int, s: int = 0) -> list[float]:
+    """R of each output, from the papers."""
+    others = [n for n in range(CLASSES) if n != t]
+    p = [math.exp(v) / sum(map(math.exp, z)) for v in z]
+    if name == "contrast":
+        return [z[t] if n == t else -z[s] if n == s else 0.0 for n in range(CLASSES)]
+    if name == "log_odds":  # each difference z_t − z_n gets its weight in −log Σ exp(−(z_t − z_n))
+        weights = {n: math.exp(-(z[t] - z[n])) / sum(math.exp(-(z[t] - z[m])) for m in others) for n in others}
+        return [sum(w * z[t] for w in weights.values()) if n == t else -weights[n] * z[n] for n in range(CLASSES)]
+    if name == "clrp":
+        return [z[t] if n == t else -z[t] / (CLASSES - 1) for n in range(CLASSES)]
+    return [p[t] * (1 - p[t]) if n == t else -p[t] * p[n] for n in range(CLASSES)]
+
+
+def seeds(t: Any) -> dict[str, targets.Seed]:
+    return {
+        "contrast": targets.contrast(t, 0),
+        "log_odds": targets.log_odds(t),
+        "clrp": targets.clrp(t),
+        "sglrp": targets.sglrp(t),
+    }
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float = 1e-10) -> None:
+    assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
+
+
+@pytest.mark.filterwarnings("ignore::plrp.UnhealthyExplanation")
+@pytest.mark.parametrize("name", ["contrast", "log_odds", "clrp", "sglrp"])
+def test_seeds_are_their_formulas(name):
+    model, x = made()
+    trace, classes = plrp.trace(model, x), [3, 1, 4]
+    found = trace.explain(target=seeds(classes)[name], composite="epsilon")
+    wanted = torch.tensor([expected_relevance(name, z, t) for z, t in zip(model(x).tolist(), classes, strict=True)])
+    alone = [trace.explain(target=n, composite="epsilon") for n in range(CLASSES)]  # each hands down its z_n
+    close(found.relevance, sum(wanted[:, n, None] / e.score[:, None] * e.relevance for n, e in enumerate(alone)), 1e-7)
+    assert float((found.score - wanted.sum(1)).abs().max()) < 1e-6
+    oracles.assert_ledger_closes(found, found.score, 1e-12)
+
+
+def test_log_odds_are_explained_on_the_differences():
+    """Montavon et al. 2019: a layer of differences z_t − z_n between the last linear layer and the log-odds."""
+    model, x = made()
+    t, last = 2, model[-1]
+    others = [n for n in range(CLASSES) if n != t]
+    differences = nn.Linear(8, CLASSES - 1).double()
+    with torch.no_grad():
+        differences.weight.copy_(last.weight[t] - last.weight[others])
+        differences.bias.copy_(last.bias[t] - last.bias[others])
+    z = differences(model[:-1](x)).detach()
+    shares = (-z).softmax(1)
+    inside = plrp.trace(nn.Sequential(*model[:-1], differences).eval(), x)
+    zero = plrp.Composite([(lambda op: True, plrp.rules.Zero())], name="zero")
+    expected = sum(shares[:, n, None] * inside.explain(target=n, composite=zero).relevance for n in range(CLASSES - 1))
+    found = plrp.explain(model, x, target=targets.log_odds(t), composite=zero)
+    close(found.relevance, expected)
+    odds = torch.log(model(x).softmax(1)[:, t] / (1 - model(x).softmax(1)[:, t]))
+    entropy = -(shares * shares.log()).sum(1)
+    close(found.score - entropy, odds.detach())
+
+
+def test_a_contrast_is_the_difference_of_two_explanations():
+    model, x = made()
+    trace = plrp.trace(model, x)
+    found = trace.explain(target=targets.contrast([3, 1, 4], [0, 0, 1]))
+    one, other = trace.explain(target=[3, 1, 4]), trace.explain(target=[0, 0, 1])
+    close(found.relevance, one.relevance - other.relevance)
+    close(found.score, one.score - other.score)
+    spelt = trace.explain(target=lambda z: z[[0, 1, 2], [3, 1, 4]] - z[[0, 1, 2], [0, 0, 1]])
+    close(found.relevance, spelt.relevance, 1e-4)  # which divides by the difference, ε and all
+
+
+@pytest.mark.parametrize("name", ["contrast", "log_odds", "clrp", "sglrp"])
+def test_a_seed_called_is_its_score_and_its_gradient(name):
+    model, x = made()
+    seed, z = seeds([3, 1, 4])[name], model(x).detach().requires_grad_()
+    slope = torch.autograd.grad(seed(z).sum(), z)[0]
+    close(seed.relevance(z.detach())[1], slope)
+    asked = []
+    trace = plrp.trace(model, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace.explain(target=seed, condition={"4": lambda a, g, r: asked.append((g, r)) or g > 0})
+    close(asked[0][0], slope)
+    close(asked[0][1], seed.relevance(z.detach())[0])
+
+
+@pytest.mark.parametrize("redistribution", ["lambda", "M-sign"])
+def test_seeds_go_with_pruning_sweeps_pieces_and_disk(redistribution):
+    model, x = made()
+    seed = targets.contrast([3, 1, 4], None if redistribution == "lambda" else 0)
+    model[-1].bias.data[0] += 5  # class 0 wins
+    prunings = [plrp.Pruning(p=p, redistribution=redistribution) for p in (0.1, 0.3)]
+    swept = list(plrp.trace(model, x).sweep(prunings, target=seed))
+    for found, pruning in zip(swept, prunings, strict=True):
+        alone = plrp.explain(model, x, target=seed, pruning=pruning)
+        close(found.relevance, alone.relevance)
+        pieces = plrp.explain(model, x, target=seed, pruning=pruning, micro_batch=2)
+        close(pieces.relevance, alone.relevance)
+        assert pieces.target is seed
+        assert float(pieces.closing().max()) < 1e-12
+        assert "target: contrast([3, 1, 4]" in repr(pickle.loads(pickle.dumps(alone)))
+
+
+def test_relevance_that_adds_up_to_nothing_is_no_fault():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 4)).eval()
+    positive = plrp.Composite([(lambda op: True, plrp.rules.ZPlus())], name="z-plus")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = plrp.explain(model, torch.rand(2, 6), target=targets.sglrp(), composite=positive)
+    assert float(found.score.abs().max()) < 1e-6
+    assert found.health.healthy
+    assert "of what it began with reached the input" in repr(found)
+    assert float(found.closing().max()) < 1e-6
+
+
+@pytest.mark.filterwarnings("ignore::plrp.UnhealthyExplanation")
+def test_dense_outputs_are_contrasted_by_index():
+    torch.manual_seed(0)
+    profile = nn.Sequential(nn.Conv1d(4, 6, 5), nn.ReLU(), nn.Conv1d(6, 3, 1)).eval()
+    x = torch.rand(2, 4, 20)
+    trace = plrp.trace(profile, x)
+    found = trace.explain(target=targets.contrast((2, 4), (0, 4)), composite="epsilon-plus")
+    one, other = (trace.explain(target=(n, 4), composite="epsilon-plus") for n in (2, 0))
+    assert torch.allclose(found.relevance, one.relevance - other.relevance, atol=1e-6)
+    with pytest.raises(ValueError, match="log_odds compares a class with all others"):
+        trace.explain(target=targets.log_odds((2, 4)))
+
+
+@pytest.mark.parametrize(
+    ("seed", "says"),
+    [
+        (targets.contrast(1, 1), r"contrast\(1, 1\) contrasts a class with itself"),
+        (targets.contrast(1, 9), "target 9 is out of range"),
+        (targets.clrp(7), "target 7 is out of range"),
+        (targets.sglrp([1, 2]), "give one class per sample"),
+    ],
+)
+def test_bad_seeds_are_refused(seed, says):
+    model, x = made()
+    with pytest.raises(ValueError, match=says):
+        plrp.explain(model, x, target=seed)
+    with pytest.raises(ValueError, match=says):
+        plrp.trace(model, x).sweep([None], target=seed)
+
+
+def test_seeds_need_a_batch():
+    with pytest.raises(ValueError, match="without a batch axis"):
+        plrp.explain(nn.Linear(4, 3).eval(), torch.rand(4), target=targets.log_odds(1), samples=None)
