@@ -27,6 +27,6 @@ def test_scenes_show_what_their_labels_say() -> None:
 
 def test_pictures_are_small_and_all_there() -> None:
     pictures = {path.stem: path for path in (ROOT / "docs" / "assets" / "gallery").glob("*.png")}
-    assert {"explain", "compare", "targets", "layers", "flow"} <= set(pictures)
+    assert {"explain", "compare", "targets", "layers", "flow", "erased"} <= set(pictures)
     for path in pictures.values():
         assert path.stat().st_size < 300_000, path
