@@ -617,7 +617,7 @@ def test_what_hard_attention_hides_the_test_tells(ids: list[int], a: int, b: int
     for sharp, composite in ((20.0, "attnlrp"), (3.0, "cp-lrp")):
         model = Induction(sharp).double().eval()
         explanation = plrp.explain(
-            model, torch.tensor([ids]), target=b, composite=composite, pruning=plrp.Pruning(p=0.05)
+            model, torch.tensor([ids]), target=b, composite=composite, pruning=plrp.Pruning(p=0.05, unit="neuron")
         )
         circuit, (carry, look_up) = explanation.circuit(positive=True), model.circuit(a, b, place)
         found = neurons_of(circuit)
