@@ -99,10 +99,10 @@ NETWORKS = {
 }
 
 PRUNED = {
-    "PLRP-λ": lambda p: plrp.Pruning(p=p),
-    "PLRP-M": lambda p: plrp.Pruning(p=p, redistribution="M"),
-    "PLRP-M±": lambda p: plrp.Pruning(p=p, redistribution="M-sign"),
-    "PLRP-λ, negative pruned to 0.99": lambda p: plrp.Pruning(p=p, p_negative=0.99),
+    "PLRP-λ": lambda p: plrp.Pruning(p=p, unit="neuron"),
+    "PLRP-M": lambda p: plrp.Pruning(p=p, redistribution="M", unit="neuron"),
+    "PLRP-M±": lambda p: plrp.Pruning(p=p, redistribution="M-sign", unit="neuron"),
+    "PLRP-λ, negative pruned to 0.99": lambda p: plrp.Pruning(p=p, p_negative=0.99, unit="neuron"),
 }
 VARIANTS = ("PLRP-M±", "PLRP-λ, negative pruned to 0.99")  # tried where rules have contributions of both signs
 

@@ -587,6 +587,7 @@ class Induction(nn.Module):
         return carry, look_up
 
 
+BY_NEURON = plrp.Pruning(p=0.05, unit="neuron")  # the circuit is known to the neuron, not to the token
 SENTENCES = [
     ([0, 1, 2, 3, 4, 5, 4, 2], 2, 3, 3),
     ([5, 3, 0, 0, 1, 2, 4, 3], 3, 0, 2),
@@ -602,7 +603,7 @@ def neurons_of(circuit: Circuit) -> set[Neuron]:
 def test_the_induction_circuit_of_a_compiled_transformer_is_found(ids: list[int], a: int, b: int, place: int) -> None:
     """To the neuron: previous-token head, its copy, the matching query, the value, the answer; and nothing else."""
     model = Induction(3.0).double().eval()
-    explanation = plrp.explain(model, torch.tensor([ids]), target=b, composite="attnlrp", pruning=plrp.Pruning(p=0.05))
+    explanation = plrp.explain(model, torch.tensor([ids]), target=b, composite="attnlrp", pruning=BY_NEURON)
     circuit, (carry, look_up) = explanation.circuit(positive=True), model.circuit(a, b, place)
     assert precision_and_recall(neurons_of(circuit), carry | look_up) == (1.0, 1.0)
     assert circuit.kept["this circuit"].of_score == pytest.approx(1.0, abs=0.05)
@@ -616,9 +617,7 @@ def test_what_hard_attention_hides_the_test_tells(ids: list[int], a: int, b: int
     """
     for sharp, composite in ((20.0, "attnlrp"), (3.0, "cp-lrp")):
         model = Induction(sharp).double().eval()
-        explanation = plrp.explain(
-            model, torch.tensor([ids]), target=b, composite=composite, pruning=plrp.Pruning(p=0.05, unit="neuron")
-        )
+        explanation = plrp.explain(model, torch.tensor([ids]), target=b, composite=composite, pruning=BY_NEURON)
         circuit, (carry, look_up) = explanation.circuit(positive=True), model.circuit(a, b, place)
         found = neurons_of(circuit)
         assert carry <= found
