@@ -237,6 +237,9 @@ def test_the_command_searches_draws_and_resumes(photographs: Path, capsys: pytes
         assert len(list(csv.DictReader(stream))) == 10
     before = {path: path.stat().st_mtime_ns for path in (out / "parts").iterdir()}
     assert (out / "0.png").stat().st_size > 1000
+    page = (out / "index.html").read_text("utf-8")
+    assert "Channels of 2" in page
+    assert "Prototypes in 0" in page
     assert main([*words, "--channels", "1"]) == 0
     assert {path: path.stat().st_mtime_ns for path in (out / "parts").iterdir()} == before
     assert json.loads((out / "run.json").read_text())["command"] == "exemplars"

@@ -19,7 +19,8 @@ examples:
 
 A channel is one of a layer's output, as in `plrp.explain(condition={layer: [channel]})`. The work is stored part by
 part: the same command resumes what was killed. Also written: channels.csv (relevance of every channel over all
-photographs) and a picture per layer, of the channels asked for or of the strongest.
+photographs), a picture per layer, of the channels asked for or of the strongest, and index.html with both, the
+channels that classes use, prototypes and outliers.
 exit codes: 0 finished; 1 failed while working; 2 wrong usage; 130 interrupted
 """
 
@@ -89,7 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.no_pictures:
             draw(found, search, arguments)
         if not arguments.quiet:
-            print(f"written: {arguments.out}")
+            page = "" if arguments.no_pictures else "/index.html"
+            print(f"written: {arguments.out}{page}")
     return 0
 
 
@@ -122,11 +124,14 @@ def write_table(found: Any, path: Path) -> None:
 
 
 def draw(found: Any, search: Any, arguments: argparse.Namespace) -> None:
-    """A picture per layer."""
+    """A picture per layer, and the page."""
     from plrp.concepts.drawing import channel_figure
+    from plrp.experiments.concept_page import render_concepts
+    from plrp.experiments.pages import write_page
     from plrp.files import save_figure
     from plrp.progress import progress
 
+    figures = {}
     with progress("drawing", len(found), False if arguments.quiet else None) as step:
         for layer in found:
             channels = arguments.channels or found.strongest(layer, 8)
@@ -141,7 +146,9 @@ def draw(found: Any, search: Any, arguments: argparse.Namespace) -> None:
                 pruning=search.pruning,
             )
             save_figure(figure, arguments.out / f"{layer.replace('/', '-')}.png")
+            figures[layer] = figure
             step(1)
+    write_page(arguments.out / "index.html", render_concepts(found, search.inputs, figures, search.categories))
 
 
 def _numbers(text: str) -> list[int]:

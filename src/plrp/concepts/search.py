@@ -193,6 +193,7 @@ class PhotographSearch(Search):
         **options: Any,
     ) -> None:
         loaded = load(model, weights=weights, quiet=True)
+        self.categories = loaded.categories
         self.arguments = {"model": model, "weights": weights, "root": root, "out": out, "device": device, **options}
         place = place_at(out)
         about = {"model": loaded.name, "weights": loaded.weights}

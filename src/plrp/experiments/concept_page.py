@@ -1,0 +1,97 @@
+"""The page of `plrp exemplars`: channels with their patches, the channels that classes use, prototypes and outliers."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from plrp.concepts.classes import class_channels, prototypes
+from plrp.concepts.drawing import picture_of
+
+from .pages import cards, data_uri, escape, page, picture, section, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from plrp.concepts.found import Exemplars
+    from plrp.concepts.inputs import NumberedInputs
+
+FEWEST = 4  # inputs of a class whose channels are listed
+COMPONENTS = 3
+THUMBNAIL = 96  # pixels
+
+
+def render_concepts(
+    found: Exemplars, inputs: NumberedInputs, figures: dict[str, Figure], categories: Sequence[str] | None = None
+) -> str:
+    """The page as one HTML document; `figures` are the patches of each layer's channels."""
+    body = cards({"inputs": f"{len(found.names):,}", "layers": f"{len(found)}"})
+    for layer, figure in figures.items():
+        body += section(
+            f"Channels of {layer}",
+            "<p>Each row is a channel of the layer's output. Its patches are cut from the inputs that gave it most, "
+            "and masked by the relevance that passes this channel alone.</p>",
+            picture(data_uri(figure, "png", 130), f"patches of channels of {layer}", plate=True),
+        )
+    for layer in found:
+        body += _classes(found, layer, categories)
+        body += _prototypes(found, layer, inputs)
+    lead = "What the channels of a network stand for, by the inputs that gave them most relevance."
+    return page("Concepts", lead, body)
+
+
+def _classes(found: Exemplars, layer: str, categories: Sequence[str] | None) -> str:
+    counted = Counter(int(c) for c in found.classes if c >= 0)
+    rows = []
+    for number, count in counted.most_common(12):
+        if count < FEWEST:
+            break
+        name = categories[number] if categories is not None and number < len(categories) else f"class {number}"
+        used = ", ".join(
+            f"{r['channel']} ({r['share']:.1%}, ×{r['lift']:.2g})" for r in class_channels(found, layer, number, 5)
+        )
+        rows.append([escape(name), str(count), used])
+    if not rows:
+        return ""
+    return section(
+        f"Which channels of {layer} does a class use?",
+        "<p>Mean share of the layer's relevance in the inputs explained as this class, and how many times as much as "
+        f"in the others. Classes with {FEWEST} inputs or more.</p>",
+        table(["class", "inputs", "channels (share, lift)"], rows),
+    )
+
+
+def _prototypes(found: Exemplars, layer: str, inputs: NumberedInputs) -> str:
+    try:
+        ways = prototypes(found, layer, components=COMPONENTS)
+    except (ValueError, ImportError) as error:
+        return section(f"Prototypes in {layer}", f"<p>None: {escape(error)}</p>")
+    rows = []
+    for k in range(COMPONENTS):
+        typical = int(ways.typical[k])
+        count = int((ways.component == k).sum())
+        channels = ", ".join(map(str, ways.channels(k)))
+        rows.append([_thumbnail(inputs, typical), escape(found.names[typical]), str(count), channels])
+    outliers = "".join(_thumbnail(inputs, sample) for sample in ways.outliers(4))
+    return section(
+        f"Prototypes in {layer}",
+        "<p>Gaussian components over what the channels received of each input (its shares of relevance): the typical "
+        "ways in which the network used this layer, each with the input nearest to its centre.</p>",
+        table(["typical input", "name", "inputs", "strongest channels"], rows),
+        f"<p>Inputs that fit none of them, the outliers:</p><div class='grid'>{outliers}</div>",
+    )
+
+
+def _thumbnail(inputs: NumberedInputs, sample: int) -> str:
+    from PIL import Image
+
+    image = Image.fromarray(picture_of(inputs.batch([sample])[0], inputs))
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    content = io.BytesIO()
+    image.save(content, format="PNG")
+    address: Any = base64.b64encode(content.getvalue()).decode()
+    name = escape(inputs.names[sample])
+    return f'<img src="data:image/png;base64,{address}" alt="{name}" title="{name}" style="width:{THUMBNAIL}px">'
