@@ -33,12 +33,20 @@ class Recorder(TorchFunctionMode):
 
     `frugal`: the outputs of convolutions and sums are not kept where an activation function has been read off them; a
     rule that wants them has them recomputed. `refused`: a list for what would be refused (operation, layer before it,
-    sentence), so that the recording goes on; None: the first refusal is raised.
+    sentence), so that the recording goes on; None: the first refusal is raised. `summing`: of every tensor its sums are
+    noted, by which a later change of its memory shows.
     """
 
-    def __init__(self, model: Any, frugal: bool = False, refused: list[tuple[str, str, str]] | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        frugal: bool = False,
+        refused: list[tuple[str, str, str]] | None = None,
+        summing: bool = False,
+    ) -> None:
         super().__init__()
         self.frugal = frugal
+        self.summing = summing
         self.refused = refused
         self.rules = RulesInForce(rules_in_force())
         self.ops: list[Op] = []
@@ -325,6 +333,7 @@ class Recorder(TorchFunctionMode):
         )
         for tensor in outputs:
             value = Value(_snapshot(tensor), inputs[0].samples, op)
+            value.sums = value.add_up() if self.summing else None
             op.outputs.append(value)
             self.know(tensor, value)
         if operation is None or not operation.registered:

@@ -185,11 +185,12 @@ def record(
     frugal: bool = False,
     samples: int | None = 0,
     refused: list[tuple[str, str, str]] | None = None,
+    summing: bool = False,
 ) -> Trace:
-    """Record one forward pass, operations without a rule included; `frugal`, `refused`: see `Recorder`."""
+    """Record one forward pass, operations without a rule included; `frugal`, `refused`, `summing`: see `Recorder`."""
     given = check_inputs(inputs, samples)
     check_model(model)
-    recorder = Recorder(model, frugal, refused)
+    recorder = Recorder(model, frugal, refused, summing)
     aliases = [
         x.clone() if x.is_inference() else x.detach() for x in given
     ]  # in-place operations on the input never reach the user's tensor

@@ -37,6 +37,7 @@ class Value:
         self.readers: list[Op] = []
         self.nonnegative = False
         self.above_layer = False  # whether a conv or linear layer, or an embedding, lies below
+        self.sums: Tensor | None = None  # along the last axis when it was recorded, where a second look is taken
 
     @property
     def data(self) -> Tensor:
@@ -55,6 +56,12 @@ class Value:
     def overwritten(self) -> bool:
         """Whether somebody has written into the tensor since it was recorded."""
         return self._data is not None and version(self._data) != self._version
+
+    def add_up(self) -> Tensor | None:
+        """The sums of the tensor along its last axis; None where it was let go of."""
+        if self._data is None:
+            return None
+        return (self._data.sum(-1) if self._data.dim() else self._data).nan_to_num()
 
     @property
     def forgotten(self) -> bool:
