@@ -189,17 +189,18 @@ def share(values: Sequence[float]) -> float:
     return values[0] / sum(values) if sum(values) > 0 else math.nan
 
 
-def truth(model: nn.Module, case: Case) -> float:
-    """The lattice's share in occlusion: every dot of the four lattices blurred alone, what the logit fell added up."""
+def occluded(model: nn.Module, case: Case, by: tuple[int, int]) -> float:
+    """By how much the logit falls with every dot of a lattice blurred alone, added up where it falls."""
     blurred = _blurred(case.input, BLUR)
-    fell: list[float] = []
     with torch.no_grad():
         score = model(case.input)[0, case.target]
-        for by in BETWEEN:
-            masks = dots(case.input.shape[-1], by)[:, None].split(14)
-            drops = [score - model(torch.where(some, blurred, case.input))[:, case.target] for some in masks]
-            fell.append(torch.cat(drops).clamp(min=0).sum().item())
-    return share(fell)
+        masks = dots(case.input.shape[-1], by)[:, None].split(14)
+        drops = [score - model(torch.where(some, blurred, case.input))[:, case.target] for some in masks]
+    return torch.cat(drops).clamp(min=0).sum().item()
+
+
+TRUTH = "occlusion, the truth"
+TRUTHS = {f"occlusion, dots at {a}, {b}": (a, b) for a, b in BETWEEN}
 
 
 def measure(name: str, options: argparse.Namespace) -> None:
@@ -210,7 +211,7 @@ def measure(name: str, options: argparse.Namespace) -> None:
     model, cases = network.load(options.data, options.weights)
     for index in range(options.photos or network.screened):
         case = cases[index]
-        work: list[str] = [m for m in ("truth", *METHODS) if (index, "lattice", m) not in store.known]
+        work: list[str] = [m for m in (*TRUTHS, *METHODS) if (index, "lattice", m) not in store.known]
         if work and index not in tiles and network.flipped:
             found = [r["values"] for r in store.rows if r["case"] == index and r["part"] == "truth"]
             tiles[index] = found[0] if found else case.truth(model)[0].tolist()
@@ -219,8 +220,8 @@ def measure(name: str, options: argparse.Namespace) -> None:
         for method in work:
             if time.monotonic() > options.until:
                 raise OutOfTime
-            if method == "truth":
-                store.add(case=index, part="lattice", method=method, share=truth(model, case))
+            if method in TRUTHS:
+                store.add(case=index, part="lattice", method=method, gain=occluded(model, case, TRUTHS[method]))
                 continue
             relevance = METHODS[method](model, case)
             pixels = relevance.sum(1)[0].clamp(min=0)
@@ -242,23 +243,25 @@ def report(folder: Path) -> str:
     lines: list[str] = []
     for name, network in STRIDED.items():
         rows = [r for r in records(folder / f"truth-lattice-{name}.csv") if r["part"] == "lattice"]
-        shared = set.intersection(*({r["case"] for r in rows if r["method"] == m} for m in ("truth", *METHODS)))
+        shared = set.intersection(*({r["case"] for r in rows if r["method"] == m} for m in (*TRUTHS, *METHODS)))
         if not shared:
             continue
         rows = [row for row in rows if row["case"] in shared]
-        gains = {r["case"] for r in rows if "gain" in r}
+        fell = {(r["case"], r["method"]): r["gain"] for r in rows if r["method"] in TRUTHS}
+        for case in shared:
+            rows.append({"case": case, "method": TRUTH, "share": share([fell[case, m] for m in TRUTHS])})
+        gains = {r["case"] for r in rows if "gain" in r and r["method"] in METHODS}
         note = f", gain n = {len(gains)}" if gains and gains != shared else ""
         lines += [f"### {network.title}", "", f"n = {len(shared)}{note}", ""]
         lines += ["| method | share on the lattice | ρ | r | gain |", "|---|---|---|---|---|"]
-        for method in ("truth", *METHODS):
+        for method in (TRUTH, *METHODS):
             found = [r for r in rows if r["method"] == method]
             cells = []
             for measure in ("share", "spearman", "pearson", "gain"):
                 values = [r[measure] for r in found if not math.isnan(r.get(measure, math.nan))]
                 shown = f"{statistics.fmean(values):.1%}" if values and measure == "share" else ""
                 cells.append(shown or (f"{statistics.fmean(values):.2f}" if values else ""))
-            title = "occlusion, the truth" if method == "truth" else method
-            lines.append(f"| {title} | " + " | ".join(cells) + " |")
+            lines.append(f"| {method} | " + " | ".join(cells) + " |")
         lines.append("")
     return "\n".join(lines).rstrip() or "Not measured yet."
 
