@@ -101,7 +101,8 @@ def _ready(rows: Rows) -> Rows:
 
 def of_finalists(rows: Rows, kept: Rows) -> Rows:
     """What the finalists measured, on the cases that all of them have; nothing where they have no more than others."""
-    known = len({row["case"] for row in kept})
+    rows = [row for row in rows if row["case"] != EARLIER]
+    known = max(map(count, by_method(kept, "screen").values()), default=0)
     further = {label: found for label, found in by_method(rows, "screen").items() if len(found) > known + 1}
     cases = [{row["case"] for row in found} for found in further.values()]
     shared = set.intersection(*cases) if cases else set()
@@ -146,6 +147,8 @@ def overview(kept: Mapping[str, Rows], names: Sequence[str]) -> list[str]:
 def own_table(rows: Rows) -> list[str]:
     """Every method of one network, best first."""
     screened, flipped = by_method(rows, "screen"), by_method(rows, "flip")
+    everywhere = set.intersection(*({row["case"] for row in found} for found in flipped.values())) if flipped else set()
+    flipped = {m: [row for row in found if row["case"] in everywhere] for m, found in flipped.items() if everywhere}
     both = {m: [*found, *flipped.get(m, [])] for m, found in screened.items()}
     lines = [f"n = {max(map(count, screened.values()))}", ""]
     if flipped:
