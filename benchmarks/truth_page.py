@@ -164,7 +164,7 @@ def own_table(rows: Rows) -> list[str]:
             if math.isnan(value):
                 cells.append("")
             elif column == "lost":
-                cells.append(f"{value:.0f} of {sum(r.get('far', 0) for r in screened[method])}")
+                cells.append(f"{value:.0f} of {sum(r.get('far', 0) for r in screened[method]):.0f}")
             else:
                 cells.append(f"{value:.1f}" if column == "cost" else f"{value:.2f}")
         lines.append(f"| {shown(method)} | " + " | ".join(cells) + " |")
