@@ -22,6 +22,8 @@ attribution = pytest.importorskip(
     "crp.attribution", reason="zennit-crp asks for an older zennit: pip install --no-deps zennit-crp==0.6.0"
 )
 
+from zennit.torchvision import ResNetBasicBlockCanonizer  # noqa: E402
+
 from test_zennit import COMPOSITES, HIGH, LOW, folded, out_of_place, vgg16_real  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -30,7 +32,8 @@ pytestmark = pytest.mark.slow
 def by_crp(model: nn.Module, x: Tensor, conditions: list[dict[str, list[int]]], name: str, parallel: bool) -> Tensor:
     """Relevance summed over the colours, a map per condition."""
     make, bounds = COMPOSITES[name]
-    composite = make(**{key: torch.full_like(x[:1], value) for key, value in bounds.items()})
+    given = {key: torch.full_like(x[:1], value) for key, value in bounds.items()}
+    composite = make(**given, canonizers=[ResNetBasicBlockCanonizer()])  # sums of a skip by the ε-rule
     attributor = attribution.CondAttribution(out_of_place(copy.deepcopy(model)))
     found = attributor(x.clone().requires_grad_(), conditions, composite, exclude_parallel=not parallel)
     return found.heatmap
