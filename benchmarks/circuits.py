@@ -309,6 +309,13 @@ def draw(measured: dict[str, Rows], path: Path) -> None:
     plt.close(figure)
 
 
+def draw_circuit(data: Path, path: Path, photograph: int = 26) -> None:
+    """The circuit of one photograph's class by ResNet-50, as on the page."""
+    x = photographs(data)(slice(photograph, photograph + 1))
+    explanation = plrp.explain(NETWORKS["resnet50"].model(data), x, pruning=plrp.Pruning(p=0.3))
+    explanation.circuit(positive=True).plot(path, levels=6, nodes=5)
+
+
 def main() -> None:
     default = Path(os.environ.get("PLRP_DATA", ROOT.parent / "shared" / "data"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -320,9 +327,13 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="measure nothing, report what is there")
     parser.add_argument("--batches", type=int, help="stop after so many batches of each network; the next run goes on")
     parser.add_argument("--threads", type=int, help="torch's threads: 1 where others use the machine too")
+    parser.add_argument("--picture", type=Path, help="draw the circuit of one photograph into this file, and end")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
+    if options.picture:
+        draw_circuit(options.data, options.picture)
+        return
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.networks if not options.report else ():
         measure(name, options)
