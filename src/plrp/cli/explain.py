@@ -126,7 +126,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     out.add_argument(
         "--layers",
         action="store_true",
-        help="also draw …-layers and …-flow: how relevance thins, and which channels it takes",
+        help="also draw …-layers and …-flow: how relevance thins, and which channels it takes; with attention "
+        "…-tokens: patches that survive at each depth, and heads",
     )
     out.add_argument("--save", metavar="FILE", help="relevance and settings as .npz (or a folder of them)")
     out.add_argument(

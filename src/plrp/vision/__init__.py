@@ -4,7 +4,8 @@
 - as the network sees it: `network_input`, `network_picture`, `network_mask`
 - explaining: `explain_photograph`; boxes of a detector: `detect`; `plrp.load` brings back what was saved
 - drawing: `heatmap`, `explanation_figure`, `comparison_figure`, `save_figure`
-- hidden layers: `thinning`, `thinning_figure`, `flow`, `flow_figure`, `circuit_figure`
+- hidden layers: `thinning`, `thinning_figure`, `flow`, `flow_figure`, `circuit_figure`; of transformers `token_depths`,
+  `tokens_figure`
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .photographs import BadImage, Photograph, read_photograph
     from .preprocessing import network_input, network_mask, network_picture, network_point
     from .saved import SavedRelevance
+    from .tokens import TokenDepth, token_depths, tokens_figure
 
 __all__ = [
     "ECSSD",
@@ -40,6 +42,7 @@ __all__ = [
     "Photographs",
     "SavedRelevance",
     "Thinning",
+    "TokenDepth",
     "circuit_figure",
     "comparison_figure",
     "detect",
@@ -56,6 +59,8 @@ __all__ = [
     "save_figure",
     "thinning",
     "thinning_figure",
+    "token_depths",
+    "tokens_figure",
 ]
 
 __getattr__, __dir__ = lazily(
@@ -71,5 +76,6 @@ __getattr__, __dir__ = lazily(
         "photographs": ("BadImage", "Photograph", "read_photograph"),
         "preprocessing": ("network_input", "network_mask", "network_picture", "network_point"),
         "saved": ("SavedRelevance",),
+        "tokens": ("TokenDepth", "token_depths", "tokens_figure"),
     },
 )

@@ -30,6 +30,7 @@ from .layers import flow_figure, thinning_figure
 from .photographs import Photograph, as_photograph
 from .places import ClassError, PicturePart, aim, class_number
 from .saved import SavedRelevance, save_relevance
+from .tokens import token_depths, tokens_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -136,17 +137,22 @@ class ExplainedPhotograph:
         return comparison_figure(self.picture, lrp, rows, title=self.title, beside=self.beside, **options)
 
     def layer_figures(self, variant: str | None = None) -> dict[str, Figure]:
-        """How relevance thins (`layers`) and where it flows (`flow`), for a variant (default: the last)."""
+        """How relevance thins (`layers`) and where it flows (`flow`), for a variant (default: the last).
+
+        Of a network with attention also which patches and heads carry it (`tokens`).
+        """
         name = variant or list(self.prunings)[-1]
         pruning = self.prunings[name]
         options: dict[str, Any] = {"target": self.explained, "composite": self.composite}
         plain = thinning(self.trace, self.trace.explain(layers=True, **options))
-        pruned = thinning(self.trace, self.trace.explain(layers=True, pruning=pruning, **options))
+        explanation = self.trace.explain(layers=True, pruning=pruning, **options)
         title = f"{self.title}, {name}"
-        return {
-            "layers": thinning_figure(plain, pruned, name=name, title=self.title),
+        figures = {
+            "layers": thinning_figure(plain, thinning(self.trace, explanation), name=name, title=self.title),
             "flow": flow_figure(flow(self.trace, pruning=pruning, **options), target=self.target_name, title=title),
         }
+        depths = token_depths(self.trace, explanation)
+        return {**figures, "tokens": tokens_figure(depths, title=title)} if depths else figures
 
     def save(self, path: str | Path) -> None:
         """Write relevance, logits and settings as `.npz`, which `plrp.load` brings back."""
