@@ -740,3 +740,11 @@ def test_a_detour_of_tokens_without_a_batch_axis_is_seen() -> None:
     torch.manual_seed(0)
     with pytest.raises(REFUSED, match=r"tape|record|see"):
         plrp.explain(Detour().eval(), torch.tensor([3, 1, 4, 5, 9, 2]), samples=None, target=(0,))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_quantised_layers_are_refused_by_that_name() -> None:
+    model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    with pytest.raises(plrp.UnsupportedOperation, match="as it was before its layers were quantised"):
+        plrp.explain(quantised, torch.randn(1, 8))

@@ -306,6 +306,8 @@ def remedy(op: Op) -> str:
             "Explain one sample at a time; if the model has no batch axis (a graph of nodes, say), explain it with "
             "`samples=None`."
         )
+    if spelled(op.function).startswith("quantized."):
+        return "Relevance needs real weights: explain the model as it was before its layers were quantised."
     if "complex" in op.reason:
         return "Write it with real tensors: the real and the imaginary part by themselves."
     # A function that plrp knows may have its rule in other calls: then this call alone needs another.
