@@ -25,6 +25,7 @@ PARTS = (
     "checks",
     "metrics",
     "logos",
+    "page",
 )
 Parts = Mapping[str, Mapping[str, Any]]  # what the parts wrote, by part
 
@@ -258,6 +259,17 @@ def logos(parts: Parts) -> Table:
     return Table("A logo of 250 bases", ["library", "draw", "draw and save"], found, [note] if found else [])
 
 
+def page_table(parts: Parts) -> Table:
+    """The page in a browser, against a blank canvas of the same size."""
+    found = [
+        [row["page"], number(row["megabytes"], 1), number(row["first"], 1), number(row["frames"], 2)]
+        for row in rows(parts, "page")
+    ]
+    note = "First picture and frames while p slides: times over those of a blank canvas of the same size."
+    header = ["page", "MB", "first picture", "frames"]
+    return Table("The page in a browser", header, found, [note] if found else [])
+
+
 def failures(parts: Parts) -> list[str]:
     """The parts that failed, and why."""
     return [f"Failed: {part}: {content['failed']}" for part, content in parts.items() if "failed" in content]
@@ -284,7 +296,7 @@ def tables(parts: Parts) -> Iterator[Table]:
     """All tables that have rows, the one first and the goals last."""
     from goals import judged
 
-    for make in (many, selection, checks, metrics, logos, memory, cost, attention, growth, judged):
+    for make in (many, selection, checks, metrics, logos, page_table, memory, cost, attention, growth, judged):
         found = make(parts)
         if found.rows:
             yield found

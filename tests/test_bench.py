@@ -103,6 +103,7 @@ def parts() -> dict[str, dict[str, Any]]:
             ]
         },
         "logos": {"libraries": ["plrp"], "seconds": [{"plrp draw": 1.0, "plrp both": 2.0}]},
+        "page": {"rows": [{"page": "photograph", "megabytes": 4.2, "first": 2.0, "frames": 1.0}]},
     }
     return {part: {"quick": False, "machine": MACHINE, **content} for part, content in found.items()}
 

@@ -15,6 +15,7 @@ import plrp
 from plrp.cli import main
 from plrp.genomics.sequences import Sequences, write_fasta
 from plrp.view import Page, maps_bundle, read_page, sequence_bundle
+from plrp.view import page as page_module
 from plrp.view.bundle import LEVELS, Bundle, dequantise
 from plrp.view.contents import as_map
 from plrp.view.notebook import Live, mime_bundle
@@ -117,6 +118,23 @@ def test_a_gallery_comes_back_as_it_was(bundle: Bundle, tmp_path: Path) -> None:
     assert np.array_equal(found.bundles[1].arrays["maps"], bundle.arrays["maps"])
     with pytest.raises(ValueError, match="there is none"):
         Page([])
+
+
+def test_a_page_that_is_too_large_leaves_paths_out(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = len(Page(bundle).html().encode())
+    monkeypatch.setattr(page_module, "LARGEST", whole - 1)
+    Page(bundle).save(tmp_path / "x.html")
+    found = read_page(tmp_path / "x.html").bundle
+    assert 0 < len(found.arrays["through"]) < len(bundle.arrays["through"])
+    for old, new in zip(bundle.facts["channels"], found.facts["channels"], strict=True):
+        assert [row["channel"] for row in new] == [row["channel"] for row in old]
+        for before, row in zip(old, new, strict=True):
+            if "through" in row:
+                a, b = before["through"], row["through"]
+                assert np.array_equal(bundle.arrays["through"][a], found.arrays["through"][b])
+                assert bundle.facts["largest"]["through"][a] == found.facts["largest"]["through"][b]
 
 
 def test_a_notebook_is_given_a_widget_and_a_page_that_stands_alone(explanation: plrp.Explanation) -> None:

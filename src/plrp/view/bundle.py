@@ -42,6 +42,25 @@ class Bundle:
         """One map of a quantised array, as relevance; `facts["largest"][array]` has its scale."""
         return dequantise(self.arrays[array][number], self.facts["largest"][array][number])
 
+    def lighter(self, channels: int) -> Bundle:
+        """The same with the paths through at most so many channels of each layer."""
+        kept: list[int] = []
+        rows = []
+        for layer in self.facts.get("channels", []):
+            rows.append([dict(row) for row in layer])
+            for place, row in enumerate(rows[-1]):
+                if "through" in row and place >= channels:
+                    del row["through"], row["limit"]
+                elif "through" in row:
+                    kept.append(row["through"])
+                    row["through"] = len(kept) - 1
+        if "through" not in self.arrays:
+            return self
+        scales = self.facts["largest"]
+        largest = {**scales, "through": [scales["through"][number] for number in kept]}
+        arrays = {**self.arrays, "through": self.arrays["through"][kept]}
+        return Bundle({**self.facts, "channels": rows, "largest": largest}, arrays)
+
     def pack(self) -> tuple[str, str]:
         """The facts as JSON, and the arrays compressed, in base64."""
         parts, places, offset = [], {}, 0
