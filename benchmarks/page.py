@@ -4,7 +4,8 @@
 
 Of a photograph's page with 20 p × (λ, M±) × 5 classes, and of a sequence's: its size; the time to the first picture
 and the time from one frame to the next while p slides, both as quotients by the blank canvas, measured in turn within
-one run. A quotient of 1 for the frames says that none is lost. Needs chromium and Playwright. --quick: fewer p, one class.
+one run. A quotient of 1 for the frames says that none is lost. Needs chromium and Playwright.
+--quick: fewer p, one class.
 """
 
 from __future__ import annotations
