@@ -87,9 +87,11 @@ def test_it_is_said_before_motifs_are_compared_that_this_may_take_a_while(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said_before: list[str] = []
+    explained: list[int] = []
 
     def compiling(seqlets: Seqlets, *_: object) -> list[Match]:
         said_before.append(capsys.readouterr().err)
+        explained.append(len(list((work / "out" / "parts").glob("*.npz"))))
         return [Match(jaspar("CTCF"), 0.5, 400.0, 0, 5, "+")] * len(seqlets)
 
     monkeypatch.setattr(jobs_module, "match_seqlets", compiling)
@@ -97,6 +99,7 @@ def test_it_is_said_before_motifs_are_compared_that_this_may_take_a_while(
     assert main(words) == 0
     assert said_before[0] == f"{jobs_module.MATCHING}\n"
     assert not any(said_before[1:])
+    assert explained == [7] * len(said_before)  # a step of its own, after all parts were explained
     capsys.readouterr()
     assert main(words) == 0  # nothing left to do, nothing compiled
     assert jobs_module.MATCHING not in capsys.readouterr().err
@@ -265,6 +268,30 @@ def test_labels_from_a_table(
 def test_models_that_do_not_fit_are_told_by_the_line_of_the_record(work: Path) -> None:
     with pytest.raises(SequenceError, match=r"seqs\.fa, line 31, record 's15': its 30 bases do not fit the model"):
         explain_file("seqs.fa", torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(160, 2)), "out")
+
+
+def test_matching_may_be_asked_for_later_and_resumes(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of its own: a run that was explained without it is not explained again, and what was matched stays."""
+    options = {"part_size": 4, "show_progress": False}
+    explain_file("seqs.fa", network(), "out", match=False, **options)
+    parts = {path.name: path.stat().st_mtime_ns for path in (work / "out" / "parts").iterdir()}
+    asked: list[int] = []
+
+    def stopped_at_the_third(seqlets, onehot, per_base):
+        asked.append(len(seqlets))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return [Match(jaspar("CTCF"), 1e-3, 1.0, 0, 10, "-")] * len(seqlets)
+
+    monkeypatch.setattr(jobs_module, "match_seqlets", stopped_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        explain_file("seqs.fa", network(), "out", match=True, **options)
+    stopped = len(asked)
+    explain_file("seqs.fa", network(), "out", match=True, **options)
+    assert {path.name: path.stat().st_mtime_ns for path in (work / "out" / "parts").iterdir()} == parts
+    rows = [line.split("\t") for line in (work / "out" / "seqlets.bed").read_text().splitlines()]
+    assert {row[3] for row in rows} == {"CTCF"}
+    assert sum(asked) - asked[stopped - 1] == len(rows)
 
 
 def test_seqlets_are_named_part_by_part_and_shards_agree(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

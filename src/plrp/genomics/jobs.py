@@ -2,8 +2,9 @@
 
 A run is a folder, or a URL that fsspec opens. `run.json` says what is being done; `parts/NNNNN-KEY-CHECKSUM.npz` are
 finished parts, each written whole or not at all; KEY is a hash of all that decides them. A run that was killed resumes
-where it stopped, a part that was damaged is made again, and `--shard i/n` lets n processes share one folder. When the
-last part is there, the results are gathered into the files other tools read.
+where it stopped, a part that was damaged is made again, and `--shard i/n` lets n processes share one folder. Comparing
+seqlets with known motifs is a step of its own, with parts of its own in `matches/`. When the last part is there, the
+results are gathered into the files other tools read.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ OWN_NAMES = re.compile(
 MATCHING = (
     "seqlets are compared with known motifs (TOMTOM); the first time on a machine this compiles for a minute or two"
 )
-"""Said before the first part, because nothing moves while it compiles."""
+"""Said before the first of them, because nothing moves while it compiles."""
+MATCHED_AT_ONCE = 256
+"""Seqlets that are compared with known motifs between two steps of the bar."""
 
 MATCHED = 2000
 """Sequences up to which seqlets are compared with known motifs where nobody says: it takes longer than explaining."""
@@ -218,7 +221,7 @@ def explain_file(
         say(f"more than {MATCHED} sequences: seqlets are not compared with known motifs unless asked for")
     _try_lengths(explaining.model, explaining.sequences, explaining.plan, ambiguous, device, explaining.target)
     if not place.exists(RUN):
-        refuse_strangers(place, (RUN, "parts"))  # other shards may have begun
+        refuse_strangers(place, (RUN, "parts", "matches"))  # other shards may have begun
     with place.lock(shard):
         if shard == (1, 1):
             place.tidy(OWN_NAMES)
@@ -227,7 +230,9 @@ def explain_file(
         if outcome.complete:
             found = find_parts(place, explaining.key)
             names = [found[k] for k in range(len(explaining.plan))]
-            _gather(place, explaining.sequences, explaining.plan, names, pooling, ambiguous)
+            there = find_parts(place, explaining.key, "matches") if explaining.options["match"] else {}
+            matched = [there.get(k) for k in range(len(names))]
+            _gather(place, explaining.sequences, explaining.plan, names, matched, pooling, ambiguous)
             outcome = replace(outcome, unhealthy=_unhealthy(place, names, pruning))
     return outcome
 
@@ -244,8 +249,6 @@ def _make_shard(
     mine = [k for k in range(len(plan)) if k % count == index - 1]
     there = whole_parts(place, explaining.key, mine, say)
     missing = [k for k in mine if k not in there]
-    if explaining.options["match"] and missing:
-        say(MATCHING)
     with progress("explaining", sum(len(plan[k]) for k in mine), show_progress) as step:
         step(sum(len(plan[k]) for k in there))
         watch = _Parts(lambda k: step(len(plan[k])), say)
@@ -260,6 +263,8 @@ def _make_shard(
             say(f"stopped: {watch.stored} of {len(missing)} parts were stored; start again to resume")
             raise
     found = find_parts(place, explaining.key)
+    if explaining.options["match"] and not failures:
+        _match(explaining, found, list(found) if len(found) == len(plan) else mine, show_progress, say)
     return Outcome(watch.stored, len(found), len(plan), len(explaining.sequences), tuple(failures))
 
 
@@ -331,7 +336,7 @@ class Explaining:
             "code": code,
             "pruning": None if self.pruning is None else self.pruning.to_dict(),
             "part_size": self.part_size,
-            **{name: value for name, value in self.options.items() if value is not None and name != "batch_size"},
+            **{name: value for name, value in self.options.items() if value is not None and name not in _UNSTORED},
             "target": target_entry(self.target),
             **({} if self.reverse_target is None else {"reverse_target": target_entry(self.reverse_target)}),
         }
@@ -384,10 +389,52 @@ class Explaining:
                 device=self.device,
             )
         per_base = pool(found.relevance, onehot, self.options["pooling"])
-        named = _named_seqlets(per_base, chosen, self.options["match"])
-        named["problems"] = found.problems
-        content = npz_bytes(relevance=found.relevance, score=found.score, target=found.target, **named)
+        seqlets = dict(zip(SEQLET_COLUMNS, astuple(find_seqlets(per_base)), strict=True))
+        content = npz_bytes(
+            relevance=found.relevance, score=found.score, target=found.target, problems=found.problems, **seqlets
+        )
         write_part(self.place, k, self.key, content)
+
+    def match(self, k: int, part: str, step: Callable[[int], None]) -> None:
+        """Compare the seqlets of a finished part with known motifs, and write the best match of each."""
+        relevance, *columns = _load_part(self.place, part, ["relevance", *SEQLET_COLUMNS])
+        chosen, seqlets = self.sequences[self.plan[k]], Seqlets(*columns)
+        per_base = pool(relevance, encode(chosen, self.options["ambiguous"]), self.options["pooling"])
+        onehot = encode(chosen, "zero")
+        matches: list[Match] = []
+        for begin in range(0, len(seqlets), MATCHED_AT_ONCE):
+            some = seqlets.chosen(np.arange(begin, min(begin + MATCHED_AT_ONCE, len(seqlets))))
+            matches += match_seqlets(some, onehot, per_base)
+            step(len(some))
+        content = npz_bytes(
+            motif=np.array([m.motif.id for m in matches], dtype=str),
+            p=np.array([m.p for m in matches], np.float64),
+            strand=np.array([m.strand for m in matches], dtype=str),
+        )
+        write_part(self.place, k, self.key, content, "matches")
+
+
+_UNSTORED = ("batch_size", "match")
+"""Options that decide nothing of what a part holds."""
+
+
+def _match(
+    explaining: Explaining,
+    parts: Mapping[int, str],
+    wanted: Sequence[int],
+    show_progress: bool | None,
+    say: Callable[[str], None],
+) -> None:
+    """Compare the seqlets of the wanted parts with known motifs, where that has not been done."""
+    place = explaining.place
+    there = whole_parts(place, explaining.key, wanted, say, "matches")
+    missing = [k for k in wanted if k in parts and k not in there]
+    count = sum(len(_load_part(place, parts[k], ["start"])[0]) for k in missing)
+    if count:
+        say(MATCHING)
+    with progress("matching seqlets", count, show_progress) as step:
+        for k in missing:
+            explaining.match(k, parts[k], step)
 
 
 def read_target(target: Any) -> Any:
@@ -550,32 +597,21 @@ def _unhealthy(place: Place, parts: Sequence[str], pruning: Pruning | None) -> s
     return summary([Problem(word) if word else None for word in words], pruning, "sequences")
 
 
-SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet", "motif", "p", "strand")
-"""What a part keeps of its seqlets; `motif` (JASPAR id), `p` and `strand` are empty where nothing was matched."""
+SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet")
+"""What a part keeps of its seqlets, as `Seqlets` has it."""
+MATCH_COLUMNS = ("motif", "p", "strand")
+"""What is kept of their best matches: JASPAR's id, p-value and strand."""
 
 
-def _named_seqlets(per_base: npt.NDArray[np.float32], chosen: Sequences, match: bool) -> dict[str, npt.NDArray[Any]]:
-    """The seqlets of a part with their best matches: done part by part, so that shards and restarts share that work."""
-    seqlets = find_seqlets(per_base)
-    matches = match_seqlets(seqlets, encode(chosen, "zero"), per_base) if match and len(seqlets) else []
-    return {
-        "sequence": seqlets.sequence,
-        "start": seqlets.start,
-        "end": seqlets.end,
-        "relevance_of_seqlet": seqlets.score,
-        "motif": np.array([m.motif.id for m in matches], dtype=str),
-        "p": np.array([m.p for m in matches], np.float64),
-        "strand": np.array([m.strand for m in matches], dtype=str),
-    }
-
-
-def _matches(columns: dict[str, npt.NDArray[Any]]) -> list[Match] | None:
-    if not len(columns["motif"]):
+def _matches(place: Place, matched: Sequence[str | None]) -> list[Match] | None:
+    """The best match of every seqlet; None where they were not compared with known motifs."""
+    if not matched or None in matched:
         return None
     known = {motif.id: motif for motif in jaspar_motifs()}
     return [
         Match(known[str(name)], float(p), float(p) * len(known), 0, 0, str(strand))
-        for name, p, strand in zip(columns["motif"], columns["p"], columns["strand"], strict=True)
+        for stored in matched
+        for name, p, strand in zip(*_load_part(place, str(stored), MATCH_COLUMNS), strict=True)
     ]
 
 
@@ -599,6 +635,7 @@ def _gather(
     sequences: Sequences,
     plan: list[list[int]],
     names: Sequence[str],
+    matched: Sequence[str | None],
     pooling: Pooling,
     ambiguous: Ambiguous,
 ) -> None:
@@ -624,9 +661,9 @@ def _gather(
             columns.setdefault(name, []).append(column)
         columns["sequence"][-1] = np.array(rows, np.int64)[columns["sequence"][-1]]
     whole_columns = {name: np.concatenate(arrays) for name, arrays in columns.items()}
-    seqlets = Seqlets(*(whole_columns[name] for name in ("sequence", "start", "end", "relevance_of_seqlet")))
+    seqlets = Seqlets(*(whole_columns[name] for name in SEQLET_COLUMNS))
     with place.new_file("seqlets.bed") as path:
-        write_seqlets(path, seqlets, sequences, _matches(whole_columns))
+        write_seqlets(path, seqlets, sequences, _matches(place, matched))
 
     lengths = set(sequences.lengths.tolist())
     if len(lengths) == 1:
@@ -637,5 +674,9 @@ def _gather(
                 (whole[rows],) = _load_part(place, stored, ["relevance"])
             write_npz(path, arr_0=whole)
             del whole
-        with place.new_file("onehot.npz") as path:
-            write_npz(path, arr_0=encode(sequences, ambiguous).astype(np.int8))
+        with place.new_file("onehot.npz") as path, _scratch(place) as scratch:
+            letters = np.lib.format.open_memmap(scratch, "w+", np.int8, shape)
+            for rows in plan:
+                letters[rows] = encode(sequences[rows], ambiguous)
+            write_npz(path, arr_0=letters)
+            del letters
