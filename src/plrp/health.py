@@ -79,9 +79,14 @@ def verdicts(score: Tensor, scale: Scale, mass: Tensor) -> list[Problem | None]:
 
     `score` and `mass` are (batch,): the ‖R‖₁ of the input, or the largest on the way.
     """
-    firsts = [0.0] * len(score) if scale.first is None else scale.first.tolist()
-    given = zip(scale.size(score).tolist(), firsts, mass.tolist(), strict=True)
-    return [_verdict(size, scale.bound * max(size, first), scale.least * size, mass) for size, first, mass in given]
+    size, mass = scale.size(score).detach().cpu().double(), mass.detach().cpu().double()
+    first = torch.zeros_like(size) if scale.first is None else scale.first.detach().cpu().double()
+    most, least = scale.bound * torch.maximum(size, first), scale.least * size
+    healthy = size.isfinite() & mass.isfinite() & (size != 0) & (mass <= most) & (mass >= least)
+    found: list[Problem | None] = [None] * len(size)
+    for k in (~healthy).nonzero()[:, 0].tolist():
+        found[k] = _verdict(float(size[k]), float(most[k]), float(least[k]), float(mass[k]))
+    return found
 
 
 def _verdict(size: float, most: float, least: float, mass: float) -> Problem | None:

@@ -333,10 +333,10 @@ def winner(geometry: dict[str, int], x: Tensor, neuron: int) -> int:
 def winners(draw: Draw) -> Case:
     geometry, planes = draw.geometry(), draw.size(1, 4)
     x = draw.numbers(planes, volume(geometry, "in"))
-    neurons = draw.integers(planes * volume(geometry, "out"), draw.size(0, 40))
+    neurons = draw.integers(planes * volume(geometry, "out"), draw.size(0, 40, large=9000))
     found = torch.tensor([winner(geometry, x, n) for n in neurons.tolist()], dtype=torch.int64)
     arguments = {"x": x, "flat": neurons, "neurons": len(neurons), "out": torch.empty_like(found)}
-    return Case(arguments | geometry, None, {"out": found})
+    return Case(arguments | {"threads": draw.threads} | geometry, None, {"out": found})
 
 
 def _between(draw: Draw) -> tuple[dict[str, Any], Tensor]:

@@ -254,7 +254,7 @@ def winners(x: Tensor, geometry: Geometry, neurons: Neurons) -> Tensor | None:
     if not native.available(x, neurons.values):
         return None
     found = torch.empty_like(neurons.flat)
-    native.call("winners", x, neurons.flat_in(len(x)), len(found), found, *geometry.numbers())
+    native.call("winners", x, neurons.flat_in(len(x)), len(found), found, native.threads(), *geometry.numbers())
     return found
 
 

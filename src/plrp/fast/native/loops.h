@@ -37,7 +37,7 @@
 #define ENTRIES(X) \
     X(select, "aanaan") X(thin, "annaan") X(collect_rows, "aaannafaaaan") X(collect_dense, "annnafaaaan") \
     X(regroup, "aaannnaaaa") X(take, "aanan") X(union, "ananaaa") X(flat, "aanannaa") X(plan, "anaaag") \
-    X(winners, "aanag") X(gather, "aannnan") X(spread, "aannnan") X(add, "ananaaa") \
+    X(winners, "aanang") X(gather, "aannnan") X(spread, "aannnan") X(add, "ananaaa") \
     X(weights, "aannnzanaaan") X(layer, "nnaaaannnnaaaaannnnnaarfn") X(redistribute, "naaaannnaaaannnnaaaaaan") \
     X(divide, "aanrfan") X(split, "aaaaannnfrfn") X(to_channels_last, "aannnn") X(hand_one_by_one, "aaaannnnnnzn") \
     X(hand_to_winners, "aaannnnn") X(pool, "aaanng") X(count, "annan") X(glance, "annnn")

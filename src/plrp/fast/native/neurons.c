@@ -227,26 +227,84 @@ ENTRY(plan) {
     return PyLong_FromLongLong(rows);
 }
 
+typedef struct {
+    const float *x;
+    const int64_t *flat;
+    int64_t neurons, planes, in_plane, out_plane;
+    int64_t *winner;
+    geometry g;
+    int axis, narrow; /* the only one that counts, or −1; every number fits 32 bits, whose division is cheaper */
+    atomic_int failed;
+} winning;
+
+enum { WON = 2048 }; /* neurons per item */
+
+/* `winner_of` where all axes but one have a single place; a larger input takes over without a branch, which could not be
+   foreseen. */
+INLINE int64_t winner_on_line(const float *x, const geometry *g, int axis, int64_t o) {
+    int64_t step = g->dilation[axis], i = o * g->stride[axis] - g->padding[axis], end = i + g->kernel[axis] * step;
+    while (i < 0 && i < end) i += step;
+    if (end > g->in[axis]) end = g->in[axis];
+    if (i >= end) return -1;
+    int64_t best = i;
+    float most = x[i];
+    for (i += step; i < end; i += step) {
+        int larger = x[i] > most;
+        best = larger ? i : best;
+        most = larger ? x[i] : most;
+    }
+    return best;
+}
+
+/* The axis along which a pool works if it works along one; −1 if along several. */
+static int only_axis(const geometry *g) {
+    int axis = 0;
+    for (int a = 1; a < 3; a++)
+        if (g->in[a] * g->kernel[a] * g->out[a] > 1) axis = a;
+    for (int a = 0; a < 3; a++)
+        if (a != axis && (g->in[a] != 1 || g->kernel[a] != 1 || g->out[a] != 1 || g->padding[a] != 0)) return -1;
+    return axis;
+}
+
+static void win_some(void *context, int64_t item) {
+    winning *w = context;
+    const geometry *g = &w->g;
+    int64_t to = (item + 1) * WON < w->neurons ? (item + 1) * WON : w->neurons;
+    for (int64_t e = item * WON; e < to; e++) {
+        int64_t n = w->flat[e];
+        int64_t plane = w->narrow ? (uint32_t)n / (uint32_t)w->out_plane : n / w->out_plane, o = n - plane * w->out_plane;
+        if (outside(n, w->planes * w->out_plane)) {
+            atomic_store(&w->failed, 1);
+            return;
+        }
+        const float *x = w->x + plane * w->in_plane;
+        w->winner[e] = w->axis >= 0
+                           ? winner_on_line(x, g, w->axis, o)
+                           : winner_of(x, g, o / (g->out[1] * g->out[2]), o / g->out[2] % g->out[1], o % g->out[2]);
+    }
+}
+
 /* The winners of a max pool under single neurons: the place of the first largest input of each window, −1 where there is
-   none. winners(x, flat, neurons, out, geometry …); `flat` is where the neurons stand in the pool's output. */
+   none. winners(x, flat, neurons, out, threads, geometry …); `flat` is where the neurons stand in the pool's output. */
 ENTRY(winners) {
     (void)self;
-    array a_x, a_flat, a_out;
-    int64_t neurons;
-    geometry g;
-    if (!READ(winners, &a_x, &a_flat, &neurons, &a_out, &g)) return NULL;
-    const float *x = a_x.data;
-    const int64_t *flat = a_flat.data;
-    int64_t *winner = a_out.data, in_plane = plane_of(g.in), out_plane = plane_of(g.out);
-    int64_t planes = in_plane ? a_x.size / in_plane : 0, e = 0;
+    array x, flat, out;
+    int64_t threads;
+    winning w = {0};
+    if (!READ(winners, &x, &flat, &w.neurons, &out, &threads, &w.g)) return NULL;
+    w.x = x.data, w.flat = flat.data, w.winner = out.data;
+    w.in_plane = plane_of(w.g.in), w.out_plane = plane_of(w.g.out);
+    w.planes = w.in_plane ? x.size / w.in_plane : 0;
+    if (w.out_plane && w.planes > INT64_MAX / w.out_plane)
+        return refuse(PyExc_ValueError, "winners", "the pool's output is too large");
+    w.narrow = w.planes * w.out_plane <= UINT32_MAX;
+    w.axis = only_axis(&w.g);
+    if (w.neurons && !w.out_plane) return refuse(PyExc_IndexError, "winners", "a neuron lies outside the pool's output");
+    if (w.neurons < 4 * WON) threads = 1;
     Py_BEGIN_ALLOW_THREADS
-    for (; e < neurons; e++) {
-        if (!out_plane || outside(flat[e] / out_plane, planes) || flat[e] < 0) break;
-        int64_t o = flat[e] % out_plane, o0 = o / (g.out[1] * g.out[2]), o1 = o / g.out[2] % g.out[1], o2 = o % g.out[2];
-        winner[e] = winner_of(x + flat[e] / out_plane * in_plane, &g, o0, o1, o2);
-    }
+    parallel(win_some, &w, (w.neurons + WON - 1) / WON, threads);
     Py_END_ALLOW_THREADS
-    if (e < neurons) return refuse(PyExc_IndexError, "winners", "a neuron lies outside the pool's output");
+    if (w.failed) return refuse(PyExc_IndexError, "winners", "a neuron lies outside the pool's output");
     Py_RETURN_NONE;
 }
 

@@ -136,7 +136,8 @@ SIGNATURES: dict[str, dict[str, Argument]] = {
         "taps": i32(f"places * {KERNEL}"), **GEOMETRY,
     },
     "winners": {
-        "x": f32("entries"), "flat": i64("neurons"), "neurons": COUNT, "out": i64("neurons"), **GEOMETRY,
+        "x": f32("entries"), "flat": i64("neurons"), "neurons": COUNT, "out": i64("neurons"), "threads": THREADS,
+        **GEOMETRY,
     },
     "gather": {
         "x": f32("entries"), "positions": i64("count"), "count": COUNT, "channels": SIZE, "plane": SIZE,
