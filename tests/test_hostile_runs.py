@@ -908,7 +908,10 @@ def test_sequences_killed_and_damaged_again_and_again_give_the_same_files(sequen
     rng, stored = np.random.default_rng(seed), 0
     for _ in range(4):
         process = subprocess.Popen(
-            [sys.executable, "-m", "plrp.cli", *words], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            [sys.executable, "-m", "plrp.cli", *words],
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},  # as many threads as here: sums in the same order
         )
         while process.poll() is None and len(Folder("killed").names("parts")) <= stored:
             time.sleep(0.002)
