@@ -354,7 +354,11 @@ def test_known_splice_variants_of_hbb(data: Path) -> None:
         (one,) = found
         effects[position] = one
         nearby = np.abs(one.coordinates - position) <= 25
-        assert np.abs(one.difference[nearby]).sum() > 0.5 * np.abs(one.difference).sum()
+        assert one.coordinates[np.abs(one.difference).argmax()] == position
+        share = (
+            0.3 if donor == new_donor else 0.5
+        )  # a new site draws on more of the sequence; the 51 bases are 3% of it
+        assert np.abs(one.difference[nearby]).sum() > share * np.abs(one.difference).sum()
     assert effects[142].score_reference > 0 > effects[142].score_alternative
     assert effects[495].score_reference > 0
     assert effects[495].effect < -3
