@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -152,13 +153,32 @@ def test_the_demo_writes_one_page_that_needs_nothing_else(
 
 def test_photographs_are_trained_apart_and_shown_for_each_object(tmp_path: Path) -> None:
     training = photo_demo.train_in_background(tmp_path / "network.pt", steps=2, seed=0)
-    assert training.communicate() == (None, b"")
+    assert training.wait() == 0
     shown = photo_demo.render(tmp_path / "network.pt")
     assert "200 new scenes" in shown
     assert shown.count("<iframe") == 1
     training = photo_demo.train_in_background(tmp_path / "none" / "\0", steps=2, seed=0)
     with pytest.raises(RuntimeError, match=r"the network of the photographs could not be trained: .*null byte"):
         demo_module._photographs(training, tmp_path / "none", False)
+
+
+def test_work_in_the_background_ends_with_whoever_asked_for_it() -> None:
+    code = (
+        "import time; from plrp.experiments.background import in_background; "
+        "print(in_background('import time; time.sleep(600)').pid, flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.communicate()
+    for _ in range(200):
+        state = Path(f"/proc/{child}/stat")
+        if not state.exists() or state.read_text().split()[2] == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("it goes on alone")
 
 
 def test_a_missing_extra_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

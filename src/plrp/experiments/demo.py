@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import importlib.util
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from plrp.tables import csv_cell
 from plrp.view import Bundle, explanation_bundle
 
 from . import photo_demo
+from .background import in_background, last_words
 from .demo_page import drawn_sequences, planted_sites, render
 from .findings import MOTIF_P, NotAThreshold, find_not_a_threshold, findings
 from .measured import LABELS, LRP, Measured, Method
@@ -139,9 +139,8 @@ def _photographs(painting: subprocess.Popen[bytes], scenes: Path, show_progress:
     """The page's section on photographs, once their network is trained."""
     with progress("explaining photographs", 2, show_progress) as step:
         step(0, "waiting for their network")
-        _, said = painting.communicate()
-        if painting.returncode:
-            why = (said.decode().strip().splitlines() or ["no reason given"])[-1]
+        if painting.wait():
+            why = (last_words(painting).splitlines() or ["no reason given"])[-1]
             raise RuntimeError(f"the network of the photographs could not be trained: {why}")
         step(1, "every p")
         found = photo_demo.render(scenes)
@@ -173,11 +172,7 @@ def compile_in_background() -> subprocess.Popen[bytes]:
 
     The first use in an environment costs a minute or two of compiling; later ones a few seconds.
     """
-    work = (
-        "import sys; sys.path[:] = filter(None, sys.path); "  # not from the current folder
-        "from plrp.genomics import jaspar, match_motifs; match_motifs([jaspar('CTCF')])"
-    )
-    return subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return in_background("from plrp.genomics import jaspar, match_motifs; match_motifs([jaspar('CTCF')])")
 
 
 def examine(

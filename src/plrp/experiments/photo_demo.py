@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
-import sys
 from pathlib import Path
 
 import torch
@@ -19,6 +18,7 @@ from plrp.view.pictures import photograph_bundle
 from plrp.vision.explained import explain_photograph
 
 from . import scenes
+from .background import in_background
 from .pages import data_uri, picture, section
 
 STEPS = 160
@@ -32,12 +32,10 @@ def possible() -> bool:
 
 def train_in_background(path: Path, steps: int, seed: int) -> subprocess.Popen[bytes]:
     """Have another process train the network of the scenes and write its weights to `path`."""
-    work = (
-        "import sys; sys.path[:] = filter(None, sys.path); "  # not from the current folder
+    return in_background(
         "from pathlib import Path; from plrp.experiments.photo_demo import train_to; "
         f"train_to(Path({str(path)!r}), {steps}, {seed})"
     )
-    return subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def train_to(path: Path, steps: int, seed: int) -> None:
