@@ -16,6 +16,7 @@ demo: ## photographs, and DNA with planted motifs: train, explain with LRP and P
 
 test: ## linter, formatter, types, and the tests that need no more than minutes
 	@$(PYTHON) tools/setup.py test
+	@$(PYTHON) tools/browser.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
