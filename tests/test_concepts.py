@@ -18,7 +18,17 @@ from torch import Tensor, nn
 
 import plrp
 from plrp.cli import main
-from plrp.concepts import Exemplars, channel_figure, class_channels, prototypes
+from plrp.concepts import (
+    Exemplars,
+    channel_figure,
+    class_channels,
+    logo_figure,
+    patches,
+    prototypes,
+    receptive_field,
+    token_contexts,
+    token_figure,
+)
 from plrp.concepts.search import Search
 from plrp.runs.places import RunError, WrongPlace
 
@@ -182,7 +192,7 @@ def planted() -> Exemplars:
     nothing = np.zeros((60, 8), np.int32)
     from plrp.concepts.found import LayerTotals
 
-    totals = LayerTotals(relevance, relevance, relevance, nothing, nothing)
+    totals = LayerTotals(relevance, relevance, relevance, nothing, nothing, (1,))
     return Exemplars({"fc": totals}, [str(i) for i in range(60)], np.repeat([0, 1], [40, 20]), {})
 
 
@@ -267,7 +277,7 @@ def test_a_patch_is_the_region_that_a_channel_reads() -> None:
     all_ = plrp.exemplars(model, data, ["0"], target=0, composite="epsilon-plus", show_progress=False)
     assert (all_["0"].relevant_at[:, 0] % 8 < 4).all()
     assert (all_["0"].relevant_at[:, 1] % 8 >= 4).all()
-    figure = channel_figure(all_, "0", [0, 1], model, data, count=3, composite="epsilon-plus")
+    figure = channel_figure(all_, "0", [0, 1], model, data, count=3)
     assert len([ax for ax in figure.axes if ax.images]) == 6
 
 
@@ -302,3 +312,81 @@ def test_workers_and_a_kill_give_the_same(photographs: Path) -> None:
         out: sorted(path.name for path in (folder / out / "parts").iterdir()) for out in ("whole", "several", "killed")
     }
     assert names["whole"] == names["several"] == names["killed"]
+
+
+# Sequences and texts
+
+
+def test_a_receptive_field_is_what_a_neuron_reads() -> None:
+    """Restated by arithmetic: two convolutions of 5 and 3 with a pool of 2 between them."""
+    model = nn.Sequential(nn.Conv1d(4, 6, 5), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(6, 3, 3)).eval()
+    x = torch.randn(1, 4, 40)
+    for place in (0, 4, 15):
+        (field,) = receptive_field(model, x, "3", 1, (place,))
+        assert field == (2 * place, 2 * place + 2 * 3 + 4)
+    plane = nn.Sequential(nn.Conv2d(1, 2, (3, 5), padding=(1, 0)), nn.ReLU()).eval()
+    assert receptive_field(plane, torch.randn(1, 1, 9, 12), "0", 0, (0, 2)) == [(0, 2), (2, 7)]
+
+
+def motif_net() -> nn.Sequential:
+    """Channel 0 looks for TATA, channel 1 for GGC; both speak for class 0."""
+    model = nn.Sequential(
+        nn.Conv1d(4, 2, 4), nn.ReLU(), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(2, 2, bias=False)
+    ).eval()
+    with torch.no_grad():
+        model[0].weight.fill_(-1.0)
+        for channel, motif in enumerate(("TATA", "GGC")):
+            model[0].weight[channel, :, len(motif) :] = 0
+            for place, base in enumerate(motif):
+                model[0].weight[channel, "ACGT".index(base), place] = 1
+        model[0].bias.copy_(torch.tensor([-2.5, -1.5]))
+        model[4].weight.copy_(torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
+    return model
+
+
+def test_logos_show_the_motif_that_a_channel_looks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from plrp.genomics import logo
+
+    drawn: list[tuple[np.ndarray, str, int]] = []
+    draw = logo.draw_logo
+    monkeypatch.setattr(
+        logo, "draw_logo", lambda ax, v, s, start: (drawn.append((v, s, start)), draw(ax, v, s, start=start))
+    )
+    sequences = ["CCCCCTATACCCCCCC", "CCTATACCCCAACCCC", "CCCCCCCCCCGGCCCC", "AGGCAAAAAAAAAAAA"]
+    data = torch.stack([torch.eye(4)[["ACGT".index(base) for base in one]].T for one in sequences])
+    all_ = plrp.exemplars(motif_net(), data, ["0"], target=0, composite="epsilon", show_progress=False)
+    assert {(e.sample, e.place) for e in all_.of("0", 0)} == {(0, (5,)), (1, (2,))}
+    assert {(e.sample, e.place) for e in all_.of("0", 1)} == {(2, (10,)), (3, (1,))}
+    figure = logo_figure(all_, "0", [0, 1], motif_net(), data, count=3)
+    assert [letters for _, letters, _ in drawn] == ["TATA", "TATA", "GGCC", "GGCA"]
+    assert {start for _, _, start in drawn[:2]} == {5, 2}
+    for values, _, _ in drawn[:2]:
+        assert (values > 0).all()
+    for values, _, _ in drawn[2:]:
+        assert (values[:3] > 0).all()
+        assert values[3] == 0  # it reads the fourth base with weight zero
+    assert sum(ax.axison for ax in figure.axes) == 4
+    with pytest.raises(ValueError, match="one-hot sequences"):
+        logo_figure(found(), "2", [0], net(), DATA)
+
+
+def test_texts_mark_the_strongest_token_and_what_it_read() -> None:
+    """A network that counts a word: its channel is strongest there, and reads nothing else."""
+    words = ["the", "cat", "sat", "on", "mat"]
+    model = nn.Sequential(
+        nn.Embedding(5, 5), nn.Linear(5, 2, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(8, 1, bias=False)
+    ).eval()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(5))
+        model[1].weight.copy_(torch.tensor([[0.0, 1, 0, 0, 0], [0, 0, 0, 0, 1]]))
+        model[4].weight.fill_(1.0)
+    ids = torch.tensor([[0, 1, 2, 3], [3, 0, 4, 0], [2, 2, 3, 1]])
+    all_ = plrp.exemplars(model, ids, ["1"], target=0, show_progress=False)
+    sentences = token_contexts(all_, "1", [0, 1], model, ids, words.__getitem__)
+    shown = [" ".join(cell.text for cell in sentence.cells) for sentence in sentences]
+    assert sorted(shown[:2]) == ["sat sat on ⟦cat⟧", "the ⟦cat⟧ sat on"]
+    assert shown[2:] == ["on the ⟦mat⟧ the"]
+    assert [cell.share for cell in sentences[2].cells] == pytest.approx([0, 0, 1, 0])
+    assert len(token_figure(all_, "1", [1], model, ids, words.__getitem__).axes) == 1
+    with pytest.raises(ValueError, match="a place for each"):
+        token_contexts(found(), "2", [0], net(), DATA, words.__getitem__)

@@ -132,22 +132,12 @@ def draw(found: Any, search: Any, arguments: argparse.Namespace) -> None:
     from plrp.progress import progress
 
     figures = {}
-    with progress("drawing", len(found), False if arguments.quiet else None) as step:
-        for layer in found:
-            channels = arguments.channels or found.strongest(layer, 8)
-            figure = channel_figure(
-                found,
-                layer,
-                channels,
-                search.model,
-                search.inputs,
-                by=arguments.by,
-                composite=arguments.composite,
-                pruning=search.pruning,
-            )
+    rows = {layer: arguments.channels or found.strongest(layer, 8) for layer in found}
+    with progress("drawing", sum(map(len, rows.values())), False if arguments.quiet else None) as step:
+        for layer, channels in rows.items():
+            figure = channel_figure(found, layer, channels, search.model, search.inputs, by=arguments.by, step=step)
             save_figure(figure, arguments.out / f"{layer.replace('/', '-')}.png")
             figures[layer] = figure
-            step(1)
     write_page(arguments.out / "index.html", render_concepts(found, search.inputs, figures, search.categories))
 
 

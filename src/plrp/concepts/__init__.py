@@ -3,7 +3,8 @@
 - `exemplars`: for each channel the inputs that gave it most relevance, and most activation; stored and resumable
 - `neuron_relevance`: the relevance of every channel over a data set, as a table
 - `class_channels`, `prototypes`: which channels a class uses, and its few typical ways to use them
-- `channel_figure`: a channel with its exemplary patches
+- `channel_figure`, `logo_figure`, `token_figure`: a channel with its exemplary patches, logos, or texts
+- `patches`: exemplary patches for the picture of the flow; `receptive_field`: what a neuron reads of an input
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from plrp.lazy import lazily
 
 if TYPE_CHECKING:
     from .classes import Prototypes, class_channels, prototypes
-    from .drawing import channel_figure
+    from .drawing import channel_figure, logo_figure, patches, receptive_field, token_contexts, token_figure
     from .found import Exemplar, Exemplars
     from .search import exemplars, neuron_relevance
 
@@ -25,14 +26,26 @@ __all__ = [
     "channel_figure",
     "class_channels",
     "exemplars",
+    "logo_figure",
     "neuron_relevance",
+    "patches",
     "prototypes",
+    "receptive_field",
+    "token_contexts",
+    "token_figure",
 ]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "drawing": ("channel_figure",),
+        "drawing": (
+            "channel_figure",
+            "logo_figure",
+            "patches",
+            "receptive_field",
+            "token_contexts",
+            "token_figure",
+        ),
         "found": ("Exemplar", "Exemplars"),
         "classes": ("Prototypes", "class_channels", "prototypes"),
         "search": ("exemplars", "neuron_relevance"),

@@ -23,7 +23,7 @@ class Channels:
     """What the channels of a layer's output hold, each tensor (batch, channels).
 
     relevance: the sum over the positions; absolute: that of |R|; activation: the largest value; relevant_at, active_at:
-    the position (in the flattened space, or the token) with the largest relevance, and with the largest activation.
+    the position, an index into the flattened `space_of` the layer, with the largest relevance and activation.
     """
 
     relevance: Tensor
@@ -46,32 +46,47 @@ def checked_layers(trace: Trace, layers: Sequence[str] | None) -> list[str]:
 
 def measure(
     trace: Trace, layers: Sequence[str], target: Any, composite: Composite, pruning: Pruning | None
-) -> tuple[dict[str, Channels], Tensor, Any]:
-    """The channels of some layers by name, the relevance of the input, and the classes that were explained."""
+) -> tuple[dict[str, Channels], Any]:
+    """The channels of some layers by name, and the classes that were explained."""
     ops = {op.name: op for op in trace.layers}
     watched = {id(ops[name].output) for name in layers}
     walk = choose_walk(trace, target, composite, pruning, set(), False, SurveyWalk, watched=watched)
-    inputs = walk.run()
+    walk.run()
     found = {}
     for name in layers:
         op = ops[name]
-        relevance = walk.seen.get(id(op.output), torch.zeros(op.output.shape, dtype=walk.dtype))
-        found[name] = _channels(_by_channel(relevance, op), _by_channel(op.output.data, op))
-    return found, inputs[0], walk.start.target
+        relevance = walk.seen.get(id(op.output))  # None: it received none
+        relevance = torch.zeros_like(op.output.data) if relevance is None else relevance
+        found[name] = _channels(by_channel(relevance, op).flatten(2), by_channel(op.output.data, op).flatten(2))
+    return found, walk.start.target
 
 
-def _by_channel(x: Tensor, op: Op) -> Tensor:
-    """A layer's output as (batch, channels, positions)."""
+def layer_named(trace: Trace, name: str) -> Op:
+    """A conv or linear layer."""
+    return next(op for op in trace.layers if op.name == name)
+
+
+def space_of(op: Op) -> tuple[int, ...]:
+    """The positions of a layer's output: (height, width), (length,), (tokens,); (1,) where it has none."""
+    return tuple(by_channel(op.output.data, op).shape[2:])
+
+
+def by_channel(x: Tensor, op: Op) -> Tensor:
+    """A layer's output as (batch, channels, *positions)."""
     samples, axis = op.output.samples, channel_axis(op)
     if samples.whole or (samples.batch > 1 and not samples.in_order):
         raise ValueError(f"The output of layer '{op.name}' does not hold one sample after the other: leave it out.")
     if len(x) != samples.batch:  # (batch · windows, …)
         x, axis = x.unflatten(0, (samples.batch, -1)), axis + 1
-    return x.movedim(axis, 1).flatten(2) if x.dim() > 2 else x[..., None]
+    return x.movedim(axis, 1) if x.dim() > 2 else x[..., None]
 
 
 def _channels(relevance: Tensor, activation: Tensor) -> Channels:
-    relevance, activation = relevance.detach().float().cpu(), activation.detach().float().cpu()
+    relevance, activation = relevance.detach().float(), activation.detach().float()
     return Channels(
-        relevance.sum(2), relevance.abs().sum(2), activation.amax(2), relevance.argmax(2), activation.argmax(2)
+        relevance.sum(2).cpu(),
+        relevance.abs().sum(2).cpu(),
+        activation.amax(2).cpu(),
+        relevance.argmax(2).int().cpu(),
+        activation.argmax(2).int().cpu(),
     )

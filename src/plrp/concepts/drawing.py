@@ -1,29 +1,104 @@
-"""Pictures of channels: the inputs that stand for them, cropped and masked by the channel's own relevance."""
+"""Pictures of channels: the inputs that stand for them.
+
+- `channel_figure`: pictures, cropped and masked by the relevance that passes the channel alone
+- `logo_figure`: sequences, as logos of what the channel read where it is strongest
+- `token_figure`: texts, coloured by what the channel read at its strongest token, which is marked
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
-from plrp.composites import AUTO, Composite
+from plrp.composites import Composite
 from plrp.models.loading import LoadedModel
+from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.tape.tracing import trace
-from plrp.vision.figures import FAINT, grid_of, set_title, shortened
+from plrp.vision.figures import FAINT, grid_of, shortened
 from plrp.vision.heatmaps import outline_level
 
-from .found import Exemplars
-from .inputs import FromData, FromPhotographs, NumberedInputs
+from .channels import by_channel, layer_named
+from .found import Exemplar, Exemplars
+from .inputs import FromPhotographs, NumberedInputs, numbered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHARE = 0.8  # of the positive relevance that a patch shows
 MARGIN = 0.15  # of its side around it
+WIDEST = 40  # bases of a logo
+
+Pixels = npt.NDArray[np.uint8]
+Patches = dict[str, dict[int, Pixels]]
+"""By layer and channel, the pixels of an exemplary patch (side, side, 3)."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is needed to look at exemplars again: what a search found, and the model and data it was made with.
+
+    target: that of the search, where it was no class; composite: where the search had one of one's own.
+    """
+
+    found: Exemplars
+    model: nn.Module | LoadedModel
+    data: Any
+    target: Any = None
+    composite: str | Composite | None = None
+
+    @property
+    def module(self) -> nn.Module:
+        """The network."""
+        return self.model.module if isinstance(self.model, LoadedModel) else self.model
+
+    @property
+    def inputs(self) -> NumberedInputs:
+        """The data by number."""
+        return numbered(self.data, self.model)
+
+    def relevance(
+        self, x: Tensor, example: Exemplar, layer: str, channel: int, place: tuple[int, ...] | None = None
+    ) -> npt.NDArray[np.float32]:
+        """The relevance of an input that passes one channel of a layer, at one place or at all, and nothing beside it;
+        in the input's shape.
+        """
+        explained, settings = int(self.found.classes[example.sample]), self.found.settings
+        pruning = settings.get("pruning")
+        traced = trace(self.module, x)
+        wanted: Any = [channel]
+        if place is not None:
+            op = layer_named(traced, layer)
+            wanted = torch.zeros(op.output.shape, dtype=torch.bool)
+            by_channel(wanted, op)[(0, channel, *place)] = True
+        relevance = traced.explain(
+            target=self.target if explained < 0 else explained,
+            composite=self.composite or settings.get("composite", "auto"),
+            pruning=None if pruning is None else Pruning(**pruning),
+            condition={layer: wanted},
+            only_through=True,
+        ).relevance[0]
+        found: npt.NDArray[np.float32] = relevance.float().cpu().numpy()
+        return found
+
+    def input(self, example: Exemplar) -> Tensor:
+        """The input of an exemplar as a batch of one, where the model is."""
+        device = next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
+        return self.inputs.batch([example.sample]).to(device)
+
+    def patch(self, layer: str, channel: int, example: Exemplar) -> Pixels:
+        """What a channel saw in a picture."""
+        x = self.input(example)
+        if x.dim() != 4:
+            raise ValueError(f"Patches are drawn of pictures (channels, height, width), got {tuple(x.shape[1:])}.")
+        return patch(picture_of(x[0], self.inputs), self.relevance(x, example, layer, channel).sum(0))
 
 
 def channel_figure(
@@ -35,62 +110,212 @@ def channel_figure(
     *,
     by: str = "relevance",
     count: int = 6,
-    composite: str | Composite = AUTO,
-    pruning: Pruning | None = None,
+    target: Any = None,
+    composite: str | Composite | None = None,
+    step: Callable[[float], None] = lambda done: None,
 ) -> Figure:
     """A row per channel, with the patches of its exemplars: where the relevance that passes it alone comes from.
 
-    `model` and `data` are those of the search; pictures only.
+    `model` and `data` are those of the search, composite and pruning are too; pictures only. `target` and `composite`
+    are needed again where the search had no class, or a composite of one's own. `step` is told of every row.
     """
-    module = model.module if isinstance(model, LoadedModel) else model
-    inputs = _inputs(model, data)
+    reading = Reading(found, model, data, target, composite)
     figure, axes = grid_of(len(channels), count, side=1.25, bar=False)
     for row, channel in enumerate(channels):
         examples = found.of(layer, channel, count, by)
-        for ax in axes[row][len(examples) :]:
+        for ax in axes[row][max(1, len(examples)) :]:
             ax.set_axis_off()
         for ax, example in zip(axes[row], examples, strict=False):
-            x = inputs.batch([example.sample])
-            target = int(found.classes[example.sample])
-            relevance = _through(module, x, layer, channel, None if target < 0 else target, composite, pruning)
-            ax.imshow(patch(picture_of(x[0], inputs), relevance))
-            ax.set_xlabel(shortened(example.name.rsplit("/", 1)[-1], 18), fontsize=5.5, color=FAINT, labelpad=2)
+            ax.imshow(reading.patch(layer, channel, example))
+            ax.set_xlabel(
+                shortened(example.name.rsplit("/", 1)[-1], 18), fontsize=5.5, color=FAINT, labelpad=2, parse_math=False
+            )
+        if not examples:
+            axes[row][0].text(0.5, 0.5, "none", fontsize=6.5, color=FAINT, ha="center", va="center")
         axes[row][0].set_ylabel(f"channel {channel}", fontsize=7.5)
-    what = "most relevance" if by == "relevance" else "most activation"
-    set_title(axes[0][0], "")
-    figure.suptitle(f"{layer}: inputs with {what}, masked by what passes the channel", fontsize=9, parse_math=False)
+        step(1)
+    figure.suptitle(
+        f"{layer}: inputs with {_most(by)}, masked by what passes the channel", fontsize=9, parse_math=False
+    )
     return figure
 
 
-def _inputs(model: nn.Module | LoadedModel, data: Any) -> NumberedInputs:
-    if isinstance(data, NumberedInputs):
-        return data
-    if isinstance(data, str) or hasattr(data, "rglob"):
-        return FromPhotographs(data, model if isinstance(model, LoadedModel) else LoadedModel(model, "", ""))
-    return FromData(data)
+def patches(
+    found: Exemplars,
+    wanted: Mapping[str, Iterable[int]],
+    model: nn.Module | LoadedModel,
+    data: Any,
+    *,
+    show_progress: bool | None = False,
+) -> Patches:
+    """By layer and channel the patch of the strongest exemplar, for `flow_figure`; leaves out what was not searched."""
+    reading, made = Reading(found, model, data), Patches()
+    asked = [(layer, channel) for layer, channels in wanted.items() if layer in found for channel in channels]
+    with progress("drawing patches", len(asked), show_progress) as step:
+        for layer, channel in asked:
+            for example in found.of(layer, channel, 1):
+                made.setdefault(layer, {})[channel] = reading.patch(layer, channel, example)
+            step(1)
+    return made
 
 
-def _through(
-    module: nn.Module,
-    x: Tensor,
+def logo_figure(
+    found: Exemplars,
     layer: str,
-    channel: int,
-    target: Any,
-    composite: str | Composite,
-    pruning: Pruning | None,
-) -> npt.NDArray[np.float32]:
-    """The relevance of a picture (height, width) that passes one channel of a layer and nothing beside it."""
-    explained = trace(module, x).explain(
-        target=target, composite=composite, pruning=pruning, condition={layer: [channel]}, only_through=True
+    channels: Sequence[int],
+    model: nn.Module,
+    data: Any,
+    *,
+    by: str = "relevance",
+    count: int = 4,
+    target: Any = None,
+    composite: str | Composite | None = None,
+) -> Figure:
+    """A row per channel of a sequence network, with logos of its exemplars: what it read where it is strongest.
+
+    Inputs are one-hot, (4, length). A logo spans the receptive field of the strongest place, or the `WIDEST` bases of
+    it that hold most relevance; a letter is as tall as the relevance of its base that passes the channel there.
+    """
+    from plrp.genomics.logo import draw_logo
+    from plrp.genomics.sequences import LETTERS
+
+    reading = Reading(found, model, data, target, composite)
+    figure, axes = grid_of(len(channels), count, side=1.0, bar=False)
+    figure.set_size_inches(count * 2.4, len(channels) * 1.05 + 0.4)
+    for row, channel in enumerate(channels):
+        examples = found.of(layer, channel, count, by)
+        for ax in axes[row][max(1, len(examples)) :]:
+            ax.set_axis_off()
+        for ax, example in zip(axes[row], examples, strict=False):
+            x = reading.input(example)
+            if x.dim() != 3 or x.shape[1] != 4:
+                raise ValueError(f"Logos are drawn of one-hot sequences (4, length), got {tuple(x.shape[1:])}.")
+            relevance = reading.relevance(x, example, layer, channel, example.place).sum(0)
+            ((start, end),) = receptive_field(reading.module, x, layer, channel, example.place)
+            if end - start > WIDEST:
+                mass = np.convolve(np.abs(relevance[start:end]), np.ones(WIDEST), "valid")
+                start += int(mass.argmax())
+                end = start + WIDEST
+            bases = x[0].cpu().numpy()
+            letters = "".join(LETTERS[k] if bases[k, i] > 0 else "N" for i, k in enumerate(bases.argmax(0)))
+            draw_logo(ax, relevance[start:end], letters[start:end], start=start)
+            ax.set_xlabel(
+                f"{shortened(example.name, 18)}, {start}…{end - 1}",
+                fontsize=5.5,
+                color=FAINT,
+                labelpad=2,
+                parse_math=False,
+            )
+        axes[row][0].set_ylabel(f"channel {channel}", fontsize=7.5)
+    figure.suptitle(f"{layer}: sequences with {_most(by)}", fontsize=9, parse_math=False)
+    return figure
+
+
+def token_figure(
+    found: Exemplars,
+    layer: str,
+    channels: Sequence[int],
+    model: nn.Module,
+    data: Any,
+    words: Callable[[int], str],
+    *,
+    by: str = "relevance",
+    count: int = 4,
+    target: Any = None,
+    composite: str | Composite | None = None,
+) -> Figure:
+    """The texts that stand for channels: the strongest token in ⟦brackets⟧, each coloured by what the channel read there.
+
+    Inputs are token ids, (tokens,); `words` spells one, such as `lambda i: tokenizer.decode([i])`.
+    """
+    from plrp.text.drawing import to_figure
+
+    sentences = token_contexts(
+        found, layer, channels, model, data, words, by=by, count=count, target=target, composite=composite
     )
-    relevance = explained.relevance[0]
-    if relevance.dim() != 3:
-        raise ValueError(f"Patches are drawn of pictures (channels, height, width), got {tuple(relevance.shape)}.")
-    found: npt.NDArray[np.float32] = relevance.sum(0).float().cpu().numpy()
-    return found
+    return to_figure(sentences)
 
 
-def picture_of(x: Tensor, inputs: NumberedInputs) -> npt.NDArray[np.uint8]:
+def token_contexts(
+    found: Exemplars,
+    layer: str,
+    channels: Sequence[int],
+    model: nn.Module,
+    data: Any,
+    words: Callable[[int], str],
+    *,
+    by: str = "relevance",
+    count: int = 4,
+    target: Any = None,
+    composite: str | Composite | None = None,
+) -> list[Any]:
+    """What `token_figure` draws, as `plrp.text.drawing.Sentence`s: a caption and coloured tokens, for pages too."""
+    from plrp.text.drawing import Cell, Sentence
+
+    reading = Reading(found, model, data, target, composite)
+    sentences = []
+    for channel in channels:
+        for example in found.of(layer, channel, count, by):
+            x = reading.input(example)
+            if x.dim() != 2 or found[layer].space != tuple(x.shape[1:]):
+                raise ValueError(
+                    f"Texts are token ids (tokens,), and '{layer}' should have a place for each: the input is "
+                    f"{tuple(x.shape[1:])}, the places are {found[layer].space}."
+                )
+            relevance = reading.relevance(x, example, layer, channel, example.place)
+            largest = float(np.abs(relevance).max()) or 1.0
+            cells = []
+            for i, (token, value) in enumerate(zip(x[0].tolist(), relevance.tolist(), strict=True)):
+                word = words(token)
+                word = f"⟦{word}⟧" if i == example.place[0] else word
+                cells.append(Cell(word, value / largest, False, f"{value:.3g}"))
+            caption = f"{layer}, channel {channel}: {by} {example.value:.3g} in {example.name}"
+            sentences.append(Sentence(caption, cells))
+    return sentences
+
+
+def _most(by: str) -> str:
+    return "most relevance" if by == "relevance" else "most activation"
+
+
+def receptive_field(
+    module: nn.Module, x: Tensor, layer: str, channel: int, place: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Which part of an input a neuron reads: per axis of its space (start, end), the smallest box.
+
+    Found by asking the network: what lies before (after) a position is made NaN; where the neuron stays a number, it
+    does not read it. In float64, whose convolutions compute each output by itself. `x` is a batch of one.
+    """
+    network, held = deepcopy(module).double().eval(), list[Tensor]()
+    where = (0, channel, *place)
+    network.get_submodule(layer).register_forward_hook(lambda _, __, output: held.append(output))
+
+    def reads(axis: int, gone: slice) -> bool:
+        probe = x.double().clone()
+        probe[(slice(None),) * axis + (gone,)] = torch.nan
+        held.clear()
+        with torch.no_grad():
+            network(probe)
+        return bool(held[0][where].isnan())
+
+    def first(size: int, holds: Callable[[int], bool]) -> int:
+        """The smallest n in 1…size that holds; all larger ones do."""
+        low, high = 1, size
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if holds(middle) else (middle + 1, high)
+        return low
+
+    field = []
+    for axis in range(2, x.dim()):
+        size = x.shape[axis]
+        start = first(size, lambda n, axis=axis: reads(axis, slice(0, n))) - 1  # type: ignore[misc]
+        after = first(size, lambda n, axis=axis, size=size: reads(axis, slice(size - n, size))) - 1  # type: ignore[misc]
+        field.append((start, size - after))
+    return field
+
+
+def picture_of(x: Tensor, inputs: NumberedInputs) -> Pixels:
     """An input as pixels (height, width, 3): a photograph before its normalisation, else stretched to its range."""
     if isinstance(inputs, FromPhotographs):
         mean, std = (
@@ -105,7 +330,7 @@ def picture_of(x: Tensor, inputs: NumberedInputs) -> npt.NDArray[np.uint8]:
     return (255 * np.clip(pixels, 0, 1)).round().astype(np.uint8).transpose(1, 2, 0)
 
 
-def patch(picture: npt.NDArray[np.uint8], relevance: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+def patch(picture: Pixels, relevance: npt.NDArray[np.float32]) -> Pixels:
     """The square around the region that holds most of the positive relevance; what lies outside the region is faded."""
     if not (relevance > 0).any():
         return picture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from plrp.spelling import nearest
 from plrp.tables import render_table
 
 RUN = "run.json"
+COMMAND = "exemplars"
+"""What has written a folder, as its `run.json` says."""
 KINDS = ("relevance", "activation")
 
 
@@ -23,14 +26,14 @@ class Exemplar:
     """One input that stands for a channel.
 
     sample: its number in the data, name: what it is called there; value: the relevance (summed over positions) or the
-    largest activation that the channel has in it; place: where in the channel's map it is strongest, an index into the
-    flattened positions.
+    largest activation that the channel has in it; place: where in the channel's map it is strongest: (row, column),
+    (position,), (token,).
     """
 
     sample: int
     name: str
     value: float
-    place: int
+    place: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class LayerTotals:
     """The channels of one layer over all inputs.
 
     relevance, activation: (samples, channels); absolute: Σ|R| over positions, (samples, channels); relevant_at,
-    active_at: the strongest position, (samples, channels).
+    active_at: the strongest position, (samples, channels), an index into the flattened `space` of the layer's output.
     """
 
     relevance: npt.NDArray[np.float32]
@@ -46,6 +49,7 @@ class LayerTotals:
     activation: npt.NDArray[np.float32]
     relevant_at: npt.NDArray[np.int32]
     active_at: npt.NDArray[np.int32]
+    space: tuple[int, ...]
 
 
 class Exemplars(Mapping[str, LayerTotals]):
@@ -89,7 +93,16 @@ class Exemplars(Mapping[str, LayerTotals]):
         values = getattr(found, by)[:, channel]
         places = (found.relevant_at if by == "relevance" else found.active_at)[:, channel]
         order = np.argsort(-values, kind="stable")[:count]
-        return [Exemplar(int(s), self.names[s], float(values[s]), int(places[s])) for s in order if values[s] > 0]
+        return [
+            Exemplar(
+                int(s),
+                self.names[s],
+                float(values[s]),
+                tuple(int(i) for i in np.unravel_index(places[s], found.space)),
+            )
+            for s in order
+            if values[s] > 0
+        ]
 
     def strongest(self, layer: str, count: int = 8, samples: Iterable[int] | None = None) -> list[int]:
         """The channels with most |relevance| over all inputs, or over some."""
@@ -126,11 +139,14 @@ class Exemplars(Mapping[str, LayerTotals]):
         return f"{head}\n" + render_table(("layer", "channels", "with relevance", "strongest"), rows)
 
     @classmethod
-    def load(cls, out: str | Place) -> Exemplars:
+    def load(cls, out: str | Path | Place) -> Exemplars:
         """What `exemplars(…, out=…)` or `plrp exemplars` stored in a folder; all parts must be there."""
         from .search import gather
 
         place = out if isinstance(out, Place) else place_at(out)
         if not place.exists(RUN):
             raise RunError(f"{place} holds no exemplars: it has no {RUN}.")
-        return gather(place, json.loads(place.read(RUN)))
+        settings = json.loads(place.read(RUN))
+        if settings.get("command") != COMMAND:
+            raise RunError(f"{place} holds another run, no exemplars: name a folder that plrp exemplars has written.")
+        return gather(place, settings)

@@ -6,17 +6,15 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from plrp.errors import UsageError
+from plrp.models.loading import LoadedModel
 from plrp.runs.digests import Digests
-
-if TYPE_CHECKING:
-    from plrp.models.loading import LoadedModel
 
 
 class NumberedInputs(ABC):
@@ -102,3 +100,15 @@ class FromPhotographs(NumberedInputs):
         for name, digest in zip(self.names, digests.of_all(self.paths), strict=True):
             state.update(f"{name}\t{digest}\n".encode())
         return state.hexdigest()[:16]
+
+
+def numbered(data: Any, model: Any) -> NumberedInputs:
+    """Whatever data a user gives; a path is that of a folder of photographs."""
+    if not isinstance(data, str | Path):
+        return data if isinstance(data, NumberedInputs) else FromData(data)
+    if not isinstance(model, LoadedModel):
+        raise TypeError(
+            "A folder of photographs needs a model whose preprocessing is known: load it with plrp.models.load, or "
+            "give tensors."
+        )
+    return FromPhotographs(data, model)

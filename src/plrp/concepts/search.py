@@ -31,15 +31,12 @@ from plrp.runs.local import LocalCrew
 from plrp.runs.parts import Failure, Tick, Work, by_cause
 from plrp.runs.places import Folder, Place, RunError, WrongPlace, place_at, refuse_strangers
 from plrp.runs.ray import RayCluster, inside, spread
-from plrp.tape.trace import Trace
 from plrp.tape.tracing import trace
 
-from .channels import checked_layers, measure
-from .found import RUN, Exemplars, LayerTotals
-from .inputs import FromData, FromPhotographs, NumberedInputs
+from .channels import checked_layers, layer_named, measure, space_of
+from .found import COMMAND, RUN, Exemplars, LayerTotals
+from .inputs import NumberedInputs, numbered
 
-COMMAND = "exemplars"
-"""What has written a folder, as its `run.json` says."""
 OWN_NAMES = re.compile(rf"run\.json|{PART_NAME.pattern}")
 COLUMNS = ("relevance", "absolute", "activation", "relevant_at", "active_at")
 
@@ -66,18 +63,15 @@ def exemplars(
     target: as in `plrp.explain`; by default each input's winning class.
     out: a folder to store the work in, part by part; the same call resumes it. Without one, nothing is stored.
 
+    The result holds 20 bytes per input and channel. The work is done where the model is.
+
     >>> import plrp, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)).eval()
     >>> found = plrp.exemplars(model, torch.randn(20, 4), ["0"], show_progress=False)
     >>> found["0"].relevance.shape
     (20, 3)
     """
-    loaded = model if isinstance(model, LoadedModel) else None
-    module = model.module if isinstance(model, LoadedModel) else model
-    if isinstance(data, str | Path):
-        inputs: NumberedInputs = FromPhotographs(data, loaded or LoadedModel(module, "", ""))
-    else:
-        inputs = data if isinstance(data, NumberedInputs) else FromData(data)
+    module, inputs = model.module if isinstance(model, LoadedModel) else model, numbered(data, model)
     options = {"layers": layers, "target": target, "composite": composite, "pruning": pruning}
     if out is not None:
         place = out if isinstance(out, Place) else place_at(out)
@@ -114,18 +108,21 @@ class Search:
         pruning: Pruning | Mapping[str, Any] | None,
         part_size: int,
         batch_size: int,
-        device: str = "cpu",
+        device: str | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
         for name, value in (("part_size", part_size), ("batch_size", batch_size)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}={value!r}: a whole number from 1.")
-        self.model, self.inputs, self.place, self.device = model.to(device), inputs, place, device
+        self.model, self.inputs, self.place = model if device is None else model.to(device), inputs, place
+        self.device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
         self.pruning = Pruning(**pruning) if isinstance(pruning, Mapping) else pruning
         self.target, self.composite, self.part_size, self.batch_size = target, composite, part_size, batch_size
-        first = trace(model, inputs.batch([0]).to(device))
+        if self.one_each and len(target) != len(inputs):
+            raise ValueError(f"target holds {len(target)} classes for {len(inputs)} inputs: give one each.")
+        first = trace(self.model, inputs.batch([0]).to(self.device))
         self.layers = checked_layers(first, layers)
-        self.channels = {name: width(first, name) for name in self.layers}
+        self.spaces = {name: list(space_of(layer_named(first, name))) for name in self.layers}
         self.about = dict(about or {})
         self.key = text_digest(json.dumps(self.settings(), sort_keys=True))
 
@@ -143,6 +140,7 @@ class Search:
             "digest": self.inputs.digest(),
             "weights_digest": weights_digest(self.model),
             "layers": self.layers,
+            "spaces": self.spaces,
             "target": getattr(target, "__qualname__", repr(target)) if callable(target) else target,
             "composite": self.composite if isinstance(self.composite, str) else repr(self.composite),
             "pruning": None if self.pruning is None else self.pruning.to_dict(),
@@ -158,7 +156,7 @@ class Search:
             some = numbers[begin : begin + self.batch_size]
             x = self.inputs.batch(some).to(self.device)
             traced = trace(self.model, x)
-            found, _, classes = measure(
+            found, classes = measure(
                 traced, self.layers, self._target(some), resolve(self.composite, [x], traced), self.pruning
             )
             known = classes.cpu().numpy() if isinstance(classes, Tensor) else np.full(len(some), -1, np.int64)
@@ -172,11 +170,15 @@ class Search:
         np.savez_compressed(content, **whole)
         write_part(self.place, index, self.key, content.getvalue())
 
+    @property
+    def one_each(self) -> bool:
+        """Whether the target names a class for every input."""
+        return isinstance(self.target, list) or (isinstance(self.target, Tensor) and self.target.dim() == 1)
+
     def _target(self, some: Sequence[int]) -> Any:
-        """The target of some inputs: one class per input is cut like they are."""
-        if isinstance(self.target, Tensor) and self.target.dim() == 1:
-            return self.target[list(some)]
-        return [self.target[n] for n in some] if isinstance(self.target, list) else self.target
+        if isinstance(self.target, Tensor):
+            return self.target[list(some)] if self.one_each else self.target
+        return [self.target[n] for n in some] if self.one_each else self.target
 
 
 class PhotographSearch(Search):
@@ -198,7 +200,7 @@ class PhotographSearch(Search):
         place = place_at(out)
         about = {"model": loaded.name, "weights": loaded.weights}
         super().__init__(
-            loaded.module, FromPhotographs(root, loaded), place, device=device or "cpu", about=about, **options
+            loaded.module, numbered(root, loaded), place, device=device or "cpu", about=about, **options
         )
         if expected is not None and self.key != expected:
             raise RunError(f"{socket.gethostname()} has other photographs, weights or code than where it was started.")
@@ -312,17 +314,12 @@ def gather(place: Place, settings: Mapping[str, Any]) -> Exemplars:
             for name in stored.files:
                 columns.setdefault(name, []).append(stored[name])
     whole = {name: np.concatenate(arrays) for name, arrays in columns.items()}
-    layers = {layer: LayerTotals(*(whole[f"{name}:{layer}"] for name in COLUMNS)) for layer in settings["layers"]}
+    layers = {
+        layer: LayerTotals(*(whole[f"{name}:{layer}"] for name in COLUMNS), tuple(settings["spaces"][layer]))
+        for layer in settings["layers"]
+    }
     about = {name: value for name, value in settings.items() if name not in ("key", "names")}
     return Exemplars(layers, settings["names"], whole["classes"], about)
-
-
-def width(traced: Trace, layer: str) -> int:
-    """How many channels a layer's output has."""
-    from plrp.conditions import channel_axis
-
-    op = next(op for op in traced.layers if op.name == layer)
-    return int(op.output.shape[channel_axis(op)])
 
 
 def weights_digest(model: nn.Module) -> str:
