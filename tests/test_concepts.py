@@ -166,6 +166,8 @@ def test_another_search_in_the_same_folder_is_refused(tmp_path: Path) -> None:
         (lambda: plrp.exemplars(net(), iter(DATA), ["2"]), TypeError, "an iterator cannot be resumed"),
         (lambda: plrp.exemplars(net(), [], ["2"]), ValueError, "holds no inputs"),
         (lambda: plrp.exemplars(net(), ["a"], ["2"]), TypeError, "it should be a tensor"),
+        (lambda: plrp.exemplars(net(), "photos", ["2"]), TypeError, "load it with plrp.models.load"),
+        (lambda: plrp.exemplars(net(), DATA, ["2"], target=[0, 1]), ValueError, "2 classes for 11 inputs"),
         (lambda: plrp.exemplars(net(), DATA, ["2"], part_size=0), ValueError, "a whole number from 1"),
         (lambda: found().of("2", 6), IndexError, "There is no channel 6 in '2': it has 6"),
         (lambda: found().of("2", 0, by="size"), ValueError, "'relevance' or 'activation'"),
@@ -253,6 +255,39 @@ def test_the_command_searches_draws_and_resumes(photographs: Path, capsys: pytes
     assert {path: path.stat().st_mtime_ns for path in (out / "parts").iterdir()} == before
     assert json.loads((out / "run.json").read_text())["command"] == "exemplars"
     assert Exemplars.load(str(out)).names[0] == "0.png"
+
+
+def test_the_flow_of_a_photograph_shows_patches_of_what_was_searched(
+    photographs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from plrp.vision import explained
+
+    drawn: list[dict[str, dict[int, np.ndarray]]] = []
+    figure = explained.flow_figure
+    monkeypatch.setattr(
+        explained, "flow_figure", lambda *a, patches, **k: (drawn.append(patches), figure(*a, patches=patches, **k))[1]
+    )
+    out, model = photographs.parent / "run", f"{photographs.parent / 'net.py'}:build"
+    words = ["exemplars", str(photographs), "--model", model, "--layers", "0", "--out", str(out), "--no-pictures"]
+    assert main(words) == 0
+    explain = ["explain", str(photographs / "0.png"), "--model", model, "-o", str(photographs.parent / "why.png")]
+    assert main([*explain, "--layers", "--exemplars", str(out)]) == 0
+    assert (photographs.parent / "why-flow.png").stat().st_size > 1000
+    (patches,) = drawn
+    assert list(patches) == ["0"]  # layer 2 was not searched
+    for pixels in patches["0"].values():
+        assert pixels.shape[2] == 3
+    assert main([*explain, "--exemplars", str(out)]) == 2
+    assert "--exemplars goes with --layers" in capsys.readouterr().err
+    assert main([*explain, "--layers", "--exemplars", str(photographs)]) == 2
+    assert "holds no exemplars" in capsys.readouterr().err
+    (photographs / "0.png").rename(photographs / "9.png")
+    assert main([*explain[:1], str(photographs / "9.png"), *explain[2:], "--layers", "--exemplars", str(out)]) == 2
+    assert "no longer holds the photographs" in capsys.readouterr().err
+    other = photographs.parent / "net.py"
+    other.write_text(other.read_text().replace("Linear(4, 3)", "Linear(4, 5)"))
+    assert main([*explain[:1], str(photographs / "9.png"), *explain[2:], "--layers", "--exemplars", str(out)]) == 2
+    assert "another model or other weights" in capsys.readouterr().err
 
 
 def test_wrong_usage_of_the_command_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

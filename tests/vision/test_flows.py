@@ -167,3 +167,29 @@ def test_figures_are_drawn_for_any_of_them() -> None:
         drawn.draw_without_rendering()
         titles = [ax.get_title() for ax in drawn.axes]
         assert titles[:3] == ["neurons with relevance", "channels with relevance", "mass in the 10 strongest channels"]
+
+
+def test_a_level_knows_whose_channels_it_has() -> None:
+    """Behind BatchNorm, activation, pools and a flattened place; not behind a residual sum, nor a flattened map."""
+    found = flow(traced(convnet()), layers=["3", "6", "10", "0"])
+    assert [(level.layer, level.source) for level in found.levels] == [
+        ("10", "6"),
+        ("6", "3"),
+        ("3", "0"),
+        ("input", ""),
+    ]
+    residual = flow(traced(Residual()), layers=["fc", "third", "first"])
+    assert [level.source for level in residual.levels] == ["", "", "stem"]
+    flat = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(200, 2))
+    assert [level.source for level in flow(traced(flat)).levels] == ["", ""]
+
+
+def test_a_patch_stands_beside_its_channel() -> None:
+    found = flow(traced(convnet()), layers=["6", "3"])
+    channel = found.levels[0].shown[0]
+    patch = np.full((5, 5, 3), 7, np.uint8)
+    plain = len(flow_figure(found).axes[0].images)
+    figure = flow_figure(found, patches={"3": {channel: patch}, "9": {0: patch}})
+    images = [image.get_array() for image in figure.axes[0].images]
+    assert len(images) == plain + 1
+    assert sum(image.shape == (5, 5, 3) for image in images) == 1

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plrp.errors import UsageError, usage
 
@@ -129,6 +129,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="also draw …-layers and …-flow: how relevance thins, and which channels it takes; with attention "
         "…-tokens: patches that survive at each depth, and heads",
     )
+    out.add_argument(
+        "--exemplars",
+        metavar="DIR",
+        help="with --layers: what plrp exemplars has written with this model, so that the flow shows patches beside "
+        "the channels that were searched",
+    )
     out.add_argument("--save", metavar="FILE", help="relevance and settings as .npz (or a folder of them)")
     out.add_argument(
         "--colours",
@@ -194,6 +200,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--against draws pictures; on a page each class is explained by itself: leave it out.")
     if arguments.layers and any(path.suffix.lower() == PAGE for path in outputs):
         raise UsageError("--layers draws pictures, and a page has its layers already: leave it out.")
+    if arguments.exemplars and not arguments.layers:
+        raise UsageError("--exemplars goes with --layers.")
     overwritten = {path.resolve() for path in photographs} & {path.resolve() for path in outputs}
     if overwritten:
         raise UsageError(f"{overwritten.pop()} is a photograph; name another output with -o.")
@@ -201,6 +209,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{photographs[0]} does not exist.")
     with usage():
         model, prunings = prepared(arguments)
+        patches = None if arguments.exemplars is None else exemplary_patches(arguments.exemplars, model)
     done, skipped, unhealthy = 0, 0, 0
     try:
         with progress("explaining", len(photographs), False if arguments.quiet else None, transient=True) as step:
@@ -216,7 +225,8 @@ def run(arguments: argparse.Namespace) -> int:
                     skipped += 1
                     continue
                 note = partial(step, 0)
-                written = write(explained, outputs[number], archives[number] if archives else None, arguments, note)
+                archive = archives[number] if archives else None
+                written = write(explained, outputs[number], archive, arguments, note, patches)
                 if not arguments.quiet:
                     print("\n".join(report(explained, written, width_of_terminal())), flush=True)
                 done += 1
@@ -229,6 +239,26 @@ def run(arguments: argparse.Namespace) -> int:
     if skipped:
         print(f"plrp: {done} of {len(photographs)} photographs explained, {skipped} skipped", file=sys.stderr)
     return 1 if skipped else 0
+
+
+def exemplary_patches(folder: str, model: LoadedModel) -> Callable[[dict[str, Any]], Any]:
+    """What draws the patches of channels, by a search that was made with the same model and photographs."""
+    from plrp.concepts.drawing import patches
+    from plrp.concepts.found import Exemplars
+    from plrp.concepts.inputs import FromPhotographs
+    from plrp.concepts.search import weights_digest
+    from plrp.runs.places import RunError
+
+    try:
+        found = Exemplars.load(folder)
+    except RunError as error:
+        raise UsageError(str(error)) from None
+    if found.settings["weights_digest"] != weights_digest(model.module):
+        raise UsageError(f"{folder} was searched with another model or other weights: name those.")
+    inputs = FromPhotographs(found.settings["photographs"], model)
+    if inputs.names != found.names:
+        raise UsageError(f"{inputs.root} no longer holds the photographs of {folder}: bring them back, or search anew.")
+    return lambda wanted: patches(found, wanted, model, inputs)
 
 
 def make_folder(folder: Path) -> None:
@@ -345,6 +375,7 @@ def write(
     archive: Path | None,
     arguments: argparse.Namespace,
     note: Callable[[str], None],
+    patches: Callable[[dict[str, Any]], Any] | None,
 ) -> list[Path]:
     """All files of one photograph, each whole or not there; the picture or page last, so that it stands for a
     finished one. `note` shows how far a page is.
@@ -360,7 +391,7 @@ def write(
         write_page(explained, picture, arguments, note)
         return [picture, *written]
     if arguments.layers:
-        for name, figure in explained.layer_figures(variant_for_layers(explained, arguments)).items():
+        for name, figure in explained.layer_figures(variant_for_layers(explained, arguments), patches).items():
             path = picture.with_name(f"{picture.stem}-{name}{picture.suffix}")
             save_figure(figure, path, dpi=arguments.dpi)
             written.append(path)

@@ -224,7 +224,7 @@ def token_figure(
     target: Any = None,
     composite: str | Composite | None = None,
 ) -> Figure:
-    """The texts that stand for channels: the strongest token in ⟦brackets⟧, each coloured by what the channel read there.
+    """Texts that stand for channels: the strongest token in ⟦brackets⟧, all coloured by what the channel read there.
 
     Inputs are token ids, (tokens,); `words` spells one, such as `lambda i: tokenizer.decode([i])`.
     """

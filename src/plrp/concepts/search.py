@@ -35,9 +35,10 @@ from plrp.tape.tracing import trace
 
 from .channels import checked_layers, layer_named, measure, space_of
 from .found import COMMAND, RUN, Exemplars, LayerTotals
-from .inputs import NumberedInputs, numbered
+from .inputs import FromPhotographs, NumberedInputs, numbered
 
 OWN_NAMES = re.compile(rf"run\.json|{PART_NAME.pattern}")
+BESIDE = ("names", "photographs")  # in `run.json`, and no part of the key
 COLUMNS = ("relevance", "absolute", "activation", "relevant_at", "active_at")
 
 
@@ -148,6 +149,11 @@ class Search:
             **self.about,
         }
 
+    def record(self) -> dict[str, Any]:
+        """All of `run.json`."""
+        root = {"photographs": str(self.inputs.root.resolve())} if isinstance(self.inputs, FromPhotographs) else {}
+        return {**self.settings(), "key": self.key, "names": self.inputs.names, **root}
+
     def do(self, index: int, tick: Tick = lambda kind, count: None) -> None:
         """Explain the inputs of a part, and store what each channel received."""
         numbers = range(index * self.part_size, min((index + 1) * self.part_size, len(self.inputs)))
@@ -199,9 +205,7 @@ class PhotographSearch(Search):
         self.arguments = {"model": model, "weights": weights, "root": root, "out": out, "device": device, **options}
         place = place_at(out)
         about = {"model": loaded.name, "weights": loaded.weights}
-        super().__init__(
-            loaded.module, numbered(root, loaded), place, device=device or "cpu", about=about, **options
-        )
+        super().__init__(loaded.module, numbered(root, loaded), place, device=device or "cpu", about=about, **options)
         if expected is not None and self.key != expected:
             raise RunError(f"{socket.gethostname()} has other photographs, weights or code than where it was started.")
 
@@ -254,7 +258,7 @@ def run(
             raise RunError(
                 f"{len(failures)} of {search.parts} parts failed: {by_cause(failures)}. Start again to retry."
             )
-        return gather(place, {**search.settings(), "key": search.key, "names": search.inputs.names})
+        return gather(place, search.record())
 
 
 def _make(
@@ -286,13 +290,13 @@ def _size(search: Search, index: int) -> int:
 
 def _begin(place: Place, search: Search) -> None:
     """Write `run.json`, or make sure that the run found there is this one; one without a part may be begun anew."""
-    wanted = json.loads(json.dumps({**search.settings(), "key": search.key, "names": search.inputs.names}))
+    wanted = json.loads(json.dumps(search.record()))
     if place.exists(RUN) and any(map(PART_NAME.fullmatch, place.names("parts"))):
         try:
             there = dict(json.loads(place.read(RUN)))
         except (ValueError, TypeError) as error:
             raise WrongPlace(f"{place}/{RUN} cannot be read ({error}): restore it from a copy, or remove it.") from None
-        changed = [k for k in wanted if k not in ("key", "names") and wanted[k] != there.get(k)]
+        changed = [k for k in wanted if k not in ("key", *BESIDE) and wanted[k] != there.get(k)]
         if changed:
             what = {"digest": "the inputs", "weights_digest": "the weights"}.get(changed[0], changed[0])
             raise WrongPlace(
@@ -315,7 +319,9 @@ def gather(place: Place, settings: Mapping[str, Any]) -> Exemplars:
                 columns.setdefault(name, []).append(stored[name])
     whole = {name: np.concatenate(arrays) for name, arrays in columns.items()}
     layers = {
-        layer: LayerTotals(*(whole[f"{name}:{layer}"] for name in COLUMNS), tuple(settings["spaces"][layer]))
+        layer: LayerTotals(
+            **{name: whole[f"{name}:{layer}"] for name in COLUMNS}, space=tuple(settings["spaces"][layer])
+        )
         for layer in settings["layers"]
     }
     about = {name: value for name, value in settings.items() if name not in ("key", "names")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -136,10 +136,15 @@ class ExplainedPhotograph:
         lrp = self.relevance[LRP]
         return comparison_figure(self.picture, lrp, rows, title=self.title, beside=self.beside, **options)
 
-    def layer_figures(self, variant: str | None = None) -> dict[str, Figure]:
+    def layer_figures(
+        self,
+        variant: str | None = None,
+        patches: Callable[[dict[str, tuple[int, ...]]], Mapping[str, Mapping[int, np.ndarray]]] | None = None,
+    ) -> dict[str, Figure]:
         """How relevance thins (`layers`) and where it flows (`flow`), for a variant (default: the last).
 
-        Of a network with attention also which patches and heads carry it (`tokens`).
+        Of a network with attention also which patches and heads carry it (`tokens`). `patches`: from layers and their
+        channels to pictures of what these stand for, see `flow_figure`.
         """
         name = variant or list(self.prunings)[-1]
         pruning = self.prunings[name]
@@ -147,9 +152,12 @@ class ExplainedPhotograph:
         plain = thinning(self.trace, self.trace.explain(layers=True, **options))
         explanation = self.trace.explain(layers=True, pruning=pruning, **options)
         title = f"{self.title}, {name}"
+        found = flow(self.trace, pruning=pruning, **options)
+        wanted = {level.source: (*level.shown, *level.pruned) for level in found.levels if level.source}
+        drawn = patches(wanted) if patches is not None else None
         figures = {
             "layers": thinning_figure(plain, thinning(self.trace, explanation), name=name, title=self.title),
-            "flow": flow_figure(flow(self.trace, pruning=pruning, **options), target=self.target_name, title=title),
+            "flow": flow_figure(found, target=self.target_name, title=title, patches=drawn),
         }
         depths = token_depths(self.trace, explanation)
         return {**figures, "tokens": tokens_figure(depths, title=title)} if depths else figures

@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from plrp.composites import Composite, resolve
+from plrp.conditions import channel_axis
 from plrp.explanation import Explanation
 from plrp.held import HeldWalk, RecordingWalk
 from plrp.pruning import Pruning
 from plrp.spelling import nearest
+from plrp.tape.operations import Family
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op, Value
 
@@ -52,7 +54,8 @@ class Level:
 
     `relevance` is that of the explanation, (channel, *space); `unpruned` that of LRP. `shown` are the
     channels drawn as nodes, strongest first; `pruned` those that LRP holds strongest among the ones that lost
-    all relevance.
+    all relevance. `source` is the layer whose output channels these are, one to one (behind activations, norms and
+    pools); "" where there is none, as behind a residual sum.
     """
 
     layer: str
@@ -60,6 +63,7 @@ class Level:
     unpruned: Tensor
     shown: tuple[int, ...]
     pruned: tuple[int, ...]
+    source: str = ""
 
     @property
     def by_channel(self) -> Tensor:
@@ -203,7 +207,36 @@ def _level(value: Value, explained: RecordingWalk, plain: RecordingWalk, nodes: 
     mass, mass_before = _rows(relevance).abs().sum(1), _rows(unpruned).abs().sum(1)
     order = [int(c) for c in mass.argsort(descending=True, stable=True) if mass[c] > 0]
     lost = [int(c) for c in mass_before.argsort(descending=True, stable=True) if mass[c] == 0 and mass_before[c] > 0]
-    return Level(_name(value), relevance, unpruned, tuple(order[:nodes]), tuple(lost[:pruned]))
+    return Level(_name(value), relevance, unpruned, tuple(order[:nodes]), tuple(lost[:pruned]), source_of(value))
+
+
+def source_of(value: Value) -> str:
+    """The layer whose output channels a layer's input has, one to one; "" where there is none.
+
+    Behind it there may be what leaves every channel to itself: activations, norms, pools, gates, and a flattening of
+    one place.
+    """
+    axis = _channel_axis(_reader(value), len(value.shape))
+    size = value.shape[axis]
+    while (op := value.producer) is not None:
+        if op.is_layer:
+            same = channel_axis(op) == axis and op.output.shape[axis] == size
+            return op.name if same else ""
+        below = op.signal if op.family is Family.GATE else op.inputs[0] if len(op.inputs) == 1 else None
+        if below is None:
+            return ""
+        kept = below.shape == value.shape and op.family in (Family.PASS, Family.AFFINE, Family.GATE)
+        pooled = "pool" in op.kind and len(below.shape) == len(value.shape) and below.shape[axis] == size
+        one_place = (
+            op.kind in ("flatten", "view", "reshape", "squeeze")
+            and axis == 1
+            and below.shape[:2] == value.shape[:2]
+            and below.shape.numel() == value.shape[0] * size
+        )
+        if not (kept or pooled or one_place):
+            return ""
+        value = below
+    return ""
 
 
 def _handed(walk: RecordingWalk, upper: Value, lower: Value, channels: Sequence[int]) -> Tensor:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from plrp.circuits import SCORE, Circuit, Neuron
@@ -17,7 +18,6 @@ from .heatmaps import heatmap
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from PIL.Image import Image
 
 POSITIVE, NEGATIVE, PLAIN, FADED = "#d42a20", "#1f63b0", "#7d8791", "#c9ced3"
 COLUMN, ROW, THUMBNAIL = 1.35, 0.98, 0.35  # inches: between nodes, and half a node's side
@@ -82,22 +82,32 @@ def thinning_figure(
     return figure
 
 
-def flow_figure(flow: Flow, *, target: str = "", title: str = "", picture: Image | None = None) -> Figure:
+def flow_figure(
+    flow: Flow,
+    *,
+    target: str = "",
+    title: str = "",
+    patches: Mapping[str, Mapping[int, npt.NDArray[np.uint8]]] | None = None,
+) -> Figure:
     """How relevance flows through the network, output on the left: the paper's Figure 1(b), computed.
 
     Nodes are channels; a node shows where in the picture its relevance lies. Red edges carry positive and blue edges
     negative relevance, their width is its amount; grey nodes and edges show what LRP has and pruning cut off.
+
+    patches: by layer and channel of its output, pixels (side, side, 3) of what the channel stands for
+        (`plrp.concepts.patches`), drawn beside the nodes of the levels whose `source` is this layer.
     """
     from matplotlib.figure import Figure
 
     rows = max(len(level.shown) + len(level.pruned) for level in flow.levels)
-    columns = len(flow.levels) + 1
-    figure = Figure(figsize=(COLUMN * columns + 0.3, ROW * rows + 1.5))
+    step = 1.5 if patches else 1.0  # room for a patch beside each node
+    last = step * len(flow.levels)
+    figure = Figure(figsize=(COLUMN * (last + 1) + 0.3, ROW * rows + 1.5))
     ax = figure.add_axes((0.01, 0.01, 0.98, 0.94))
-    ax.set_xlim(-0.6, columns - 0.4)
+    ax.set_xlim(-0.6, last + 0.6)
     ax.set_ylim(-0.75, rows + 0.5)
     ax.set_axis_off()
-    places = [_places(level, column + 1, rows) for column, level in enumerate(flow.levels)]
+    places = [_places(level, step * (column + 1), rows) for column, level in enumerate(flow.levels)]
     start = (0.0, rows / 2)
     for level, above, below, edges, faded in zip(flow.levels, places, places[1:], flow.edges, flow.faded, strict=False):
         lower = flow.levels[flow.levels.index(level) + 1]
@@ -111,13 +121,15 @@ def flow_figure(flow: Flow, *, target: str = "", title: str = "", picture: Image
     for channel in first.shown:
         _edge(ax, start, places[0][channel], float(first.by_channel[channel]), strongest)
     for level, where in zip(flow.levels, places, strict=True):
-        _draw_nodes(ax, level, where)
+        _draw_nodes(ax, level, where, (patches or {}).get(level.source, {}))
         column = next(iter(where.values()))[0] if where else 0
         _caption(ax, level, column, rows)
     _output_node(ax, start, target, flow.score, rows)
     if title:
         figure.suptitle(title, fontsize=10, color=INK, y=0.985, parse_math=False)
     legend = "red, blue: positive, negative relevance; width: amount within a column; grey: LRP's, cut off by pruning"
+    if patches:
+        legend += "; beside a channel: its exemplar, what gave it most relevance in other pictures"
     if min(level.coverage for level in flow.levels) < 0.6:
         legend += (
             "\nmuch of the mass is in channels that are not drawn: prune by unit='channel' (--unit channel) to see more"
@@ -213,40 +225,56 @@ def _circuit_caption(
     ax.text(column, -0.2, lines, fontsize=6.3, color=FAINT, linespacing=1.3, **top)
 
 
-def _places(level: Level, column: int, rows: int) -> dict[int, tuple[float, float]]:
+def _places(level: Level, column: float, rows: int) -> dict[int, tuple[float, float]]:
     """Where each node stands: survivors on top, pruned ones below them."""
     channels = (*level.shown, *level.pruned)
     gap = (rows - len(channels)) / 2
     return {channel: (float(column), rows - 0.5 - gap - place) for place, channel in enumerate(channels)}
 
 
-def _draw_nodes(ax: Axes, level: Level, where: dict[int, tuple[float, float]]) -> None:
+def _draw_nodes(
+    ax: Axes,
+    level: Level,
+    where: dict[int, tuple[float, float]],
+    patches: Mapping[int, npt.NDArray[np.uint8]],
+) -> None:
+    half = THUMBNAIL / COLUMN
     strongest = max([channel_share(level, channel) for channel in level.shown] or [1.0])
     for channel, (x, y) in where.items():
         alive = channel in level.shown
         relevance = (level.relevance if alive else level.unpruned)[channel]
         total = float(relevance.sum())
         colour = FADED if not alive else POSITIVE if total >= 0 else NEGATIVE
+        aside = half if channel in patches else 0.0
+        if channel in patches:
+            _framed(ax, patches[channel], (x + half, y), colour)
         if relevance.dim() == 2:
-            _thumbnail(ax, relevance, (x, y), colour, alive)
+            _thumbnail(ax, relevance, (x - aside, y), colour, alive)
         else:
             size = 60 + 260 * (channel_share(level, channel) / strongest if alive else 0.15)
-            ax.scatter([x], [y], s=size, color=colour if alive else "white", edgecolors=colour, zorder=4, linewidths=1)
+            ax.scatter(
+                [x - aside], [y], s=size, color=colour if alive else "white", edgecolors=colour, zorder=4, linewidths=1
+            )
         label = CHANNEL_NAMES[channel] if level.layer == INPUT and len(level.relevance) == 3 else str(channel)
         ax.text(x, y - 0.445, label, fontsize=6.3, ha="center", va="center", color=INK if alive else FAINT, zorder=6)
 
 
 def _thumbnail(ax: Axes, relevance: Tensor, centre: tuple[float, float], colour: str, alive: bool) -> None:
-    from matplotlib.patches import Rectangle
-
-    x, y = centre
-    half, tall = THUMBNAIL / COLUMN, THUMBNAIL / ROW
     pixels = heatmap(relevance, dilate=1 if min(relevance.shape) >= 28 else 0, percentile=99).numpy()
     if not alive:
         grey = pixels[..., :3].mean(-1, keepdims=True)
         pixels = np.concatenate([(255 - 0.45 * (255 - grey)).repeat(3, -1), np.full_like(grey, 255)], -1).astype(
             np.uint8
         )
+    _framed(ax, pixels, centre, colour)
+
+
+def _framed(ax: Axes, pixels: npt.NDArray[Any], centre: tuple[float, float], colour: str) -> None:
+    """A picture in a frame, at a node."""
+    from matplotlib.patches import Rectangle
+
+    x, y = centre
+    half, tall = THUMBNAIL / COLUMN, THUMBNAIL / ROW
     extent = (x - half, x + half, y - tall, y + tall)
     ax.imshow(pixels, extent=extent, zorder=4, interpolation="nearest", aspect="auto")
     ax.add_patch(Rectangle((x - half, y - tall), 2 * half, 2 * tall, fill=False, edgecolor=colour, lw=1.1, zorder=5))
