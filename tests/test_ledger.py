@@ -204,10 +204,13 @@ def test_dropped_mass_is_booked_only_where_nothing_is_conserved(redistribution):
 
 
 @pytest.mark.parametrize("pruning", [None, plrp.Pruning(p=0.3, redistribution="M")], ids=str)
-def test_printing_an_explanation_shows_a_readable_table(pruning):
+def test_printing_an_explanation_is_a_summary_and_its_ledger_a_readable_table(pruning):
     model, x = mixed(torch.float32)
     explanation = plrp.explain(model, x, pruning=pruning)
-    text = str(explanation)
+    assert len(str(explanation)) < 900
+    assert "healthy" in str(explanation)
+    assert "print(explanation.booked)" in str(explanation)
+    text = str(explanation.booked)
     for name in ("stem", "conv2", "fc2"):
         assert name in text
     assert max(map(len, text.splitlines())) <= 200

@@ -264,12 +264,11 @@ class Explanation:
         if self.head:
             lines.append(f"relevance starts before the model's final {self.head}")
         lines.append(repr(self.health))
-        if batch > 1:
-            lines.append("the ledger shows means over the samples")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"{self._title()}\n\n{self.booked!r}"
+        means = ", means over the samples" if len(self.score) > 1 else ""
+        return f"{self._title()}\nthe ledger, layer by layer{means}: print(explanation.booked)"
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(self._title()).replace(chr(10), '<br>')}</p>{self.booked._repr_html_()}"

@@ -183,7 +183,7 @@ class Ledger(Sequence[dict[str, Any]]):
         return len(self._rows) * self.batch
 
     def table(self) -> list[tuple[str, ...]]:
-        """Means over the samples, as text: what `print(explanation)` shows."""
+        """Means over the samples, as text: what `print(explanation.booked)` shows."""
         rows = []
         for row in self._rows:
             numbers = {k: _mean(v) for k, v in row.items() if k not in ("entry", "layer", "op", "rule")}
