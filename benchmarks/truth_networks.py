@@ -357,22 +357,6 @@ class DeePaC(nn.Module):
         return self.dense3(self.rectified[3](self.dense2(x)))
 
 
-class DeePaCLSTM(nn.Module):
-    """DeePaC's sensitive LSTM: the last states of both directions, for the read and its reverse complement."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(4, 384, batch_first=True, bidirectional=True)
-        self.dense = nn.Linear(768, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.strand(x) + self.strand(x.flip((1, 2)))
-
-    def strand(self, x: Tensor) -> Tensor:
-        states = self.lstm(x.transpose(1, 2))[0]
-        return self.dense(torch.cat([states[:, -1, :384], states[:, 0, 384:]], 1))
-
-
 def pathogenic_reads(data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]]:
     """Reads of 250 bases from HBB, 60 bases apart, every fifth base of which is mutated.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +280,59 @@ def test_dense_layers_of_sequences_and_strands(tmp_path: Path) -> None:
     x = onehot(2, 34).transpose(0, 2, 1)
     found = explain_sequences(model, x, reverse_complement=True)
     assert found.per_base().shape == (2, 34)
+
+
+# --- a real network ---------------------------------------------------------------------------------------------------
+
+
+class DeePaCLSTM(nn.Module):
+    """DeePaC's sensitive LSTM: the last states of both directions, for a read (batch, 4, 250) and its other strand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 384, batch_first=True, bidirectional=True)
+        self.dense = nn.Linear(768, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.strand(x) + self.strand(x.flip((1, 2)))
+
+    def strand(self, x: torch.Tensor) -> torch.Tensor:
+        states = self.lstm(x.transpose(1, 2))[0]
+        return self.dense(torch.cat([states[:, -1, :384], states[:, 0, 384:]], 1))
+
+
+@pytest.mark.slow
+def test_deepac_reads_both_strands_and_is_explained() -> None:
+    """Output: as Keras computes it, from the numbers of the file alone. Ledger: closes, with and without pruning."""
+    home = Path(os.environ.get("PLRP_DEEPAC", Path.home() / ".cache" / "plrp-deepac"))
+    file = home / "deepac" / "builtin" / "weights" / "nn-img-sensitive-lstm.h5"
+    if not file.exists():
+        pytest.skip(f"{file.name} is absent: unpack the wheel of deepac==0.14.1 into the folder that PLRP_DEEPAC names")
+    model = DeePaCLSTM().eval()
+    load_keras_weights(model, file)
+    read = onehot(1, 250)
+
+    with h5py.File(file) as stored:
+        both = stored["bidirectional_1/bidirectional_1"]
+        kernel, bias = (stored["dense_1/dense_1"][f"{name}:0"][()].astype(float) for name in ("kernel", "bias"))
+
+        def last_state(letters: np.ndarray, direction: str) -> np.ndarray:
+            one = both[f"{direction}_cu_dnnlstm_1"]
+            inputs, steps, shift = (one[f"{n}:0"][()].astype(float) for n in ("kernel", "recurrent_kernel", "bias"))
+            plain = np.hstack([np.reshape(np.ravel(gate), (384, 4)).T for gate in np.hsplit(inputs, 4)])
+            turned = np.hstack([gate.T for gate in np.hsplit(steps, 4)])
+            return lstm(letters, plain, turned, shift[:1536] + shift[1536:])[-1]
+
+        expected = 0.0
+        for strand in (read[0], read[0, ::-1, ::-1]):
+            states = np.concatenate([last_state(strand, "forward"), last_state(strand[::-1], "backward")])
+            expected += float((states @ kernel + bias)[0])
+
+    x = torch.from_numpy(read).transpose(1, 2).contiguous()
+    assert float(model(x)) == pytest.approx(expected, rel=1e-3)
+    for pruning in (None, plrp.Pruning(p=0.1)):
+        found = plrp.explain(model, x, target=0, composite="attnlrp", pruning=pruning)
+        assert float(found.score) == pytest.approx(expected, rel=1e-3)
+        assert float(found.closing()) < 1e-4
+        assert not found.health.problems[0]
+        assert found.relevance.abs().sum() > 0
