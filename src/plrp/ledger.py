@@ -209,7 +209,7 @@ class Ledger(Sequence[dict[str, Any]]):
         "in",
         "out",
         "to bias, constants",
-        "to ε, softmax, dropped",
+        "to ε, softmax, dropped, withheld",
         "neurons",
         "pruned + / −",
     )

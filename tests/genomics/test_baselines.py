@@ -230,3 +230,11 @@ def test_a_pipeline_for_tangermeme_runs_with_the_import_changed() -> None:
             assert hypothetical == bool((scores[x == 0] != 0).any())
         table = recursive_seqlets((scores * x).sum(1), min_seqlet_len=4, max_seqlet_len=10)
         assert {"start", "end"} <= set(table.columns)
+
+
+def test_attribute_leaves_every_layer_in_its_mode() -> None:
+    model = nn.Sequential(nn.Conv1d(4, 3, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 1)).train()
+    model[1].eval()  # frozen, as in fine-tuning
+    before = [module.training for module in model.modules()]
+    attribute(model, torch.eye(4)[:, torch.arange(10) % 4][None], device="cpu")
+    assert [module.training for module in model.modules()] == before

@@ -11,6 +11,7 @@ import torch
 from plrp.cli import main
 from plrp.genomics import SequenceError, explain_file, ism, read_intervals, simulate
 from plrp.genomics import jobs as jobs_module
+from plrp.genomics.tracks import write_modisco_h5
 
 MODEL = """
 import torch
@@ -156,3 +157,14 @@ def test_targets_as_text_are_stored_and_resumed(work: Path) -> None:
     assert explain("--composite", "gamma:0.5", "--out", "g") == 0
     assert explain("--composite", "gamma:much", "--out", "y") == 2
     assert explain("--target", "outputs[:, 1]", "--reverse-complement", "--out", "z") == 2
+
+
+def test_hdf5_holds_relevance_of_any_size(tmp_path: Path) -> None:
+    """Half precision would make 10⁵ infinite and 10⁻⁸ nothing."""
+    h5py = pytest.importorskip("h5py")
+    onehot = np.eye(4, dtype=np.float32)[None]
+    relevance = onehot * np.array([1e5, 1e-8, 1, 2], np.float32)
+    write_modisco_h5(tmp_path / "m.h5", onehot, relevance)
+    with h5py.File(tmp_path / "m.h5") as file:
+        for name in ("shap/seq", "projected_shap/seq"):
+            np.testing.assert_array_equal(file[name][:], relevance)

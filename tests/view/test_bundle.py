@@ -54,8 +54,8 @@ def test_a_bundle_comes_back_as_it_was() -> None:
     assert found.relevance("maps", 0) == pytest.approx([0, -2, 2 * (64 / 127) ** 2])
 
 
-@pytest.mark.parametrize("damage", ["format", "zlib", "type", "json"])
-def test_a_damaged_bundle_is_refused(damage: str) -> None:
+@pytest.mark.parametrize("damage", ["format", "zlib", "type", "json", "letters", "short", "offset", "large"])
+def test_a_damaged_bundle_is_refused(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     facts, content = Bundle({}, {"maps": np.zeros((2, 3), np.int8)}).pack()
     if damage == "format":
         facts = facts.replace('"format":1', '"format":99')
@@ -63,6 +63,14 @@ def test_a_damaged_bundle_is_refused(damage: str) -> None:
         facts = facts.replace('"int8"', '"object"')
     elif damage == "json":
         facts = facts[:-2]
+    elif damage == "letters":
+        content = "€" + content
+    elif damage == "short":
+        facts = facts.replace("[2,3]", "[9,9]")
+    elif damage == "offset":
+        facts = facts.replace('"offset":0', '"offset":-4')
+    elif damage == "large":
+        monkeypatch.setattr("plrp.view.bundle.LARGEST", 4)
     else:
         content = content[:8]
     with pytest.raises(BundleError, match=r"write it again|version 1"):

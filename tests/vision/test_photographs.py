@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import subprocess
 import sys
 import warnings
 import zlib
+from email.message import Message
 from pathlib import Path
+from urllib.request import HTTPHandler, HTTPSHandler, Request
+from urllib.response import addinfourl
 
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ from PIL import Image
 
 from plrp.vision import BadImage, network_picture, read_photograph
 from plrp.vision import photographs as reader
+from plrp.vision.photographs import as_photograph
 
 
 def gradient(width: int = 60, height: int = 40) -> np.ndarray:
@@ -242,3 +247,25 @@ def test_large_palette_and_sixteen_bit_files_are_reduced_too(tmp_path: Path, mon
         assert photograph.image.size == (30, 20)
         assert photograph.size == (90, 60)
     assert (pixels(tmp_path / "i.png") == 40_000 >> 8).all()
+
+
+def test_an_address_that_is_none_is_said_in_one_sentence() -> None:
+    with pytest.raises(BadImage, match="cannot be read"):
+        as_photograph("http://127.0.0.1:9/a b.jpg")  # http.client refuses the space
+
+
+def test_an_address_is_asked_by_name_and_never_leads_from_https_to_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def answer(self: HTTPHandler, request: Request) -> object:
+        asked.append((request.full_url, request.get_header("User-agent")))
+        headers = Message()
+        headers["Location"] = "http://other.example/cat.png"
+        return addinfourl(io.BytesIO(), headers, request.full_url, 302)
+
+    monkeypatch.setattr(HTTPHandler, "http_open", answer)
+    monkeypatch.setattr(HTTPSHandler, "https_open", answer)
+    monkeypatch.setattr(addinfourl, "msg", "Found", raising=False)
+    with pytest.raises(BadImage, match=r"cannot be read \(it leads from https to http://other"):
+        as_photograph("https://some.example/cat.png")
+    assert asked == [("https://some.example/cat.png", "plrp")]

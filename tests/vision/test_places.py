@@ -21,10 +21,12 @@ from torchvision.ops import MultiScaleRoIAlign, ps_roi_align, roi_align, roi_poo
 
 import plrp
 from plrp.cli import main
+from plrp.errors import UsageError
 from plrp.models.loading import load
 from plrp.models.preprocessing import Preprocessing
 from plrp.vision import detect, explain_photograph, network_picture, network_point, read_photograph
-from plrp.vision.places import Asked, ClassError
+from plrp.vision.detection import _row
+from plrp.vision.places import Asked, ClassError, class_number
 
 # --- maps read inside boxes -------------------------------------------------------------------------------------------
 
@@ -380,3 +382,16 @@ def test_detectors_of_torchvision_at_full_depth(name: str) -> None:
     best = seen.found[0]
     found = plrp.explain(best.scores, seen.inputs, target=best.label, composite="epsilon-plus-flat")
     assert float(found.closing().max()) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["²", "--1", "-"])
+def test_what_only_looks_like_a_number_is_a_name(name: str) -> None:
+    with pytest.raises(ClassError, match=f"no class is called '{name}'"):
+        class_number(name, ["cat", "dog"])
+
+
+def test_a_box_whose_score_no_place_has_is_refused() -> None:
+    probabilities, boxes = torch.tensor([0.2, 0.7]), torch.eye(4)[:2]
+    assert _row(probabilities, boxes, torch.tensor(0.7), boxes[1]) == 1
+    with pytest.raises(UsageError, match=r"No place .* score of its box, 0\.9000"):
+        _row(probabilities, boxes, torch.tensor(0.9), boxes[1])

@@ -77,7 +77,7 @@ def attribute(
     where = _device(model, device)
     number = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     number = number or next((p.dtype for p in model.parameters()), torch.float32)
-    was_training, home = model.training, _device(model, None)
+    modes, home = {module: module.training for module in model.modules()}, _device(model, None)
     parts = []
     try:
         model.eval().to(where)
@@ -97,6 +97,8 @@ def attribute(
                 parts.append((found[0] if args else found).float().cpu())
                 step(len(inputs[0]))
     finally:
-        model.train(was_training).to(home)
+        model.to(home)
+        for module, mode in modes.items():
+            module.training = mode
     relevance = torch.cat(parts)
     return relevance if hypothetical else relevance * (X.cpu() > 0)

@@ -132,7 +132,7 @@ def write_modisco_h5(path: str | Path, onehot: npt.NDArray[Any], relevance: npt.
     if onehot.shape != relevance.shape or onehot.ndim != 3 or onehot.shape[1] != 4:
         raise ValueError(f"Two arrays (sequence, 4, position) of one shape; got {onehot.shape}, {relevance.shape}.")
     with new_file(path) as part, h5py.File(part, "w") as file:
-        for name, kind in (("raw/seq", np.int8), ("shap/seq", np.float16), ("projected_shap/seq", np.float16)):
+        for name, kind in (("raw/seq", np.int8), ("shap/seq", np.float32), ("projected_shap/seq", np.float32)):
             chunk = (max(1, min(len(onehot), 64)), *onehot.shape[1:])
             file.create_dataset(name, onehot.shape, kind, chunks=chunk, compression="gzip")
         for begin in range(0, len(onehot), 1024):

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 LEVELS = 127
 FORMAT = 1
+LARGEST = 2**29  # bytes that the arrays of a page take when they are unpacked
 KINDS = ("int8", "uint8", "uint32")  # element types that a page reads
 _ALIGNED = 4  # bytes; a page reads uint32 in place
 
@@ -83,11 +84,24 @@ class Bundle:
             known = json.loads(facts)
             if known.pop("format") != FORMAT:
                 raise BundleError(f"the bundle is not of version {FORMAT}: read it with the plrp that wrote it.")
-            content = zlib.decompress(base64.b64decode(arrays, validate=True))
+            content = _decompressed(base64.b64decode(arrays, validate=True))
             found = {name: _array(content, place) for name, place in known.pop("arrays").items()}
-        except (KeyError, TypeError, AttributeError, zlib.error, json.JSONDecodeError) as error:
+        except BundleError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, zlib.error) as error:
             raise BundleError(f"the bundle is damaged ({error}): write it again.") from error
         return cls(known, found)
+
+
+def _decompressed(content: bytes) -> bytes:
+    """What zlib packed, up to `LARGEST`: a page may come from anywhere."""
+    unpacking = zlib.decompressobj()
+    found = unpacking.decompress(content, LARGEST + 1)
+    if len(found) > LARGEST:
+        raise BundleError(f"the bundle takes more than {LARGEST // 2**20} MB: write it again with fewer targets.")
+    if not unpacking.eof:
+        raise zlib.error("incomplete data")
+    return found
 
 
 def _array(content: bytes, place: Mapping[str, Any]) -> npt.NDArray[Any]:

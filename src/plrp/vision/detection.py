@@ -177,5 +177,10 @@ def _clipped(boxes: Tensor, images: Any) -> Tensor:
 
 def _row(probabilities: Tensor, boxes: Tensor, score: Tensor, box: Tensor) -> int:
     """The place that a box came from: of those with its score, the one with its corners."""
-    far = (boxes - box).abs().sum(-1)
-    return int(far.masked_fill((probabilities - score).abs() > 1e-6, torch.inf).argmin())
+    others = (probabilities - score).abs() > 1e-6
+    if others.all():
+        raise UsageError(
+            f"No place that the detector looks at has the score of its box, {float(score):.4f}, so that the box cannot "
+            "be traced back: its postprocess_detections has to leave the scores as they are."
+        )
+    return int((boxes - box).abs().sum(-1).masked_fill(others, torch.inf).argmin())

@@ -9,10 +9,12 @@ from __future__ import annotations
 import io
 import warnings
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.error import URLError
 from urllib.parse import unquote, urlsplit
-from urllib.request import urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import numpy as np
 from torch import Tensor
@@ -113,12 +115,22 @@ def _from_pixels(pixels: np.ndarray) -> Image:
     return pil.fromarray(np.round(pixels * (255 / highest)).astype(np.uint8))
 
 
+class _NoDowngrade(HTTPRedirectHandler):
+    """Follows a server to another address, but not from https to one that others can change on its way."""
+
+    def redirect_request(self, request: Request, answer: Any, code: int, message: str, headers: Any, url: str) -> Any:
+        if request.type == "https" and urlsplit(url).scheme != "https":
+            raise URLError(f"it leads from https to {url}")
+        return super().redirect_request(request, answer, code, message, headers, url)
+
+
 def _fetched(address: str) -> bytes:
     """The bytes of a file at an address, up to `LARGEST_FILE`."""
     try:
-        with urlopen(address, timeout=30) as response:
+        request = Request(address, headers={"User-Agent": "plrp"})
+        with build_opener(_NoDowngrade).open(request, timeout=30) as response:
             content: bytes = response.read(LARGEST_FILE + 1)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise BadImage(f"{address} cannot be read ({getattr(error, 'reason', error)}).") from error
     if len(content) > LARGEST_FILE:
         raise BadImage(f"{address} has more than {LARGEST_FILE // 2**20} MB; download it and scale it down first.")

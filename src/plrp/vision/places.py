@@ -247,7 +247,7 @@ def class_number(target: int | str, categories: Sequence[str]) -> int:
     It may say more than the class does: `tabby cat` finds `tabby`. A name that fits several classes is refused with
     their numbers.
     """
-    if isinstance(target, int) or target.strip().lstrip("-").isdigit():
+    if isinstance(target, int) or re.fullmatch(r"-?[0-9]+", target.strip()):
         number = int(target)
         if not 0 <= number < len(categories):
             raise ClassError(f"there is no class {number}: the model has 0 to {len(categories) - 1}.")

@@ -135,11 +135,12 @@ const BOOKS = [
   { key: "absorbed_epsilon", label: "to ε" },
   { key: "softmax", label: "taken by softmax" },
   { key: "dropped", label: "dropped" },
+  { key: "withheld", label: "withheld by a condition" },
   { key: "created", label: "created (negative share)" },
 ];
 
 const parameters = (row) => (row.absorbed_bias ?? 0) + (row.absorbed_constant ?? 0);
-const lost = (row) => (row.absorbed_epsilon ?? 0) + (row.softmax ?? 0) + (row.dropped ?? 0) - (row.created ?? 0);
+const lost = (row) => (row.absorbed_epsilon ?? 0) + (row.softmax ?? 0) + (row.dropped ?? 0) + (row.withheld ?? 0) - (row.created ?? 0);
 
 /** The totals as one bar and its key, and a table layer by layer. */
 export function drawLedger(bar, key, table, caption, bundle, asked) {
@@ -159,7 +160,7 @@ export function drawLedger(bar, key, table, caption, bundle, asked) {
     key.append(element("li", {}, element("span", { class: `swatch ${name}` }), `${label}: ${percent(totals[name] / score)}`));
   }
   const rows = facts.ledger.filter((row) => row.pruned !== undefined || BOOKS.slice(1).some((b) => Math.abs(row[b.key] ?? 0) > 1e-9 * Math.abs(score)));
-  const head = ["Layer", "Operation", "Rule", "Pruned", "", "To biases, constants", "To ε, softmax, dropped", ""];
+  const head = ["Layer", "Operation", "Rule", "Pruned", "", "To biases, constants", "To ε, softmax, dropped, withheld", ""];
   const largest = Math.max(1e-12, ...rows.map((row) => Math.abs(parameters(row)) + Math.abs(lost(row))));
   table.append(element("thead", {}, element("tr", {}, ...head.map((text) => element("th", { scope: "col" }, text)))));
   const body = element("tbody", {});
