@@ -115,7 +115,7 @@ def _from_pixels(pixels: np.ndarray) -> Image:
     return pil.fromarray(np.round(pixels * (255 / highest)).astype(np.uint8))
 
 
-class _NoDowngrade(HTTPRedirectHandler):
+class _StaysSecure(HTTPRedirectHandler):
     """Follows a server to another address, but not from https to one that others can change on its way."""
 
     def redirect_request(self, request: Request, answer: Any, code: int, message: str, headers: Any, url: str) -> Any:
@@ -128,7 +128,7 @@ def _fetched(address: str) -> bytes:
     """The bytes of a file at an address, up to `LARGEST_FILE`."""
     try:
         request = Request(address, headers={"User-Agent": "plrp"})
-        with build_opener(_NoDowngrade).open(request, timeout=30) as response:
+        with build_opener(_StaysSecure).open(request, timeout=30) as response:
             content: bytes = response.read(LARGEST_FILE + 1)
     except (OSError, ValueError, HTTPException) as error:
         raise BadImage(f"{address} cannot be read ({getattr(error, 'reason', error)}).") from error
