@@ -623,3 +623,11 @@ def test_what_hard_attention_hides_the_test_tells(ids: list[int], a: int, b: int
         assert carry <= found
         assert not found & look_up
         assert circuit.kept["this circuit"].of_score < 0.4
+
+
+def test_a_circuit_after_a_change_of_a_buffer_is_refused() -> None:
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)).eval()
+    found = plrp.explain(net, torch.randn(2, 4), pruning=plrp.Pruning(p=0.2))
+    net[1].running_mean.add_(3.0)
+    with pytest.raises(RuntimeError, match="changed"):
+        found.circuit(sample=0)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import oracles
 import plrp
-from plrp import targets
+from plrp import metrics, targets
 
 CLASSES = 5
 
@@ -174,3 +174,46 @@ def test_bad_seeds_are_refused(seed, says):
 def test_seeds_need_a_batch():
     with pytest.raises(ValueError, match="without a batch axis"):
         plrp.explain(nn.Linear(4, 3).eval(), torch.rand(4), target=targets.log_odds(1), samples=None)
+
+
+def test_log_odds_of_a_confident_prediction_are_finite():
+    z = torch.tensor([[20.0, 0.0, 0.0], [3.0, 90.0, 1.0]])
+    assert torch.allclose(targets.log_odds()(z), torch.tensor([20 - math.log(2), 87 - math.log1p(math.exp(-2))]))
+
+
+@pytest.mark.parametrize("seed", [targets.clrp, targets.log_odds, targets.sglrp, lambda t: targets.contrast(t, 0)])
+def test_metrics_hold_the_winner_of_a_seed_fixed(seed):
+    torch.manual_seed(1)
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)).eval(), torch.randn(12, 8)
+    classes = model(x).argmax(1)
+    x, classes = x[classes != 0], classes[classes != 0]
+
+    def measured(x: Tensor, target: Any) -> list[Tensor]:
+        flipping = metrics.pixel_flipping(
+            model, x, x, target=target, region=1, perturbation="zeros", batch_size=4, normalise=False
+        )
+        drops = metrics.occlusion(model, x, target=target, region=1, perturbation="zeros", batch_size=5)
+        return [flipping.auc, drops]
+
+    alone = [measured(one[None], seed(int(c))) for one, c in zip(x, classes, strict=True)]
+    for target in (seed(None), seed(classes.tolist())):
+        for found, each in zip(measured(x, target), zip(*alone, strict=True), strict=True):
+            assert torch.allclose(found, torch.cat(each), atol=1e-5)
+
+
+def test_mutagenesis_takes_a_seed_with_one_class_per_sample():
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 3)).eval()
+    x = torch.eye(4)[torch.randint(4, (3, 5))].mT
+    found = metrics.mutagenesis(model, x, target=targets.clrp([0, 2, 1]))
+    alone = [metrics.mutagenesis(model, x[n : n + 1], target=targets.clrp(c)) for n, c in enumerate((0, 2, 1))]
+    assert torch.allclose(found, torch.cat(alone), atol=1e-6)
+
+
+def test_a_circuit_of_a_seed_is_measured_by_the_seeds_score():
+    model, x = made()
+    found = plrp.explain(model, x, target=targets.contrast(None, [2, 1, 2]), pruning=plrp.Pruning(p=0.2))
+    circuit = found.circuit(sample=1)
+    logits = model(x)[1].detach()
+    assert math.isclose(circuit.score, float(logits.max() - logits[1]), abs_tol=1e-6)
+    assert plrp.choose_p(plrp.trace(model, x), of="logit", target=targets.contrast(1, 0)) is not None

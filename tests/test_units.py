@@ -11,6 +11,10 @@ from torch import Tensor, nn
 
 import plrp
 from oracles import Cut
+from plrp.composites import resolve
+from plrp.held import RecordingWalk
+from plrp.pruning import factor
+from plrp.tape.samples import Samples
 from test_pruning_oracle import RULES, compare, prepared
 
 # The maps (channels, plane) of two networks of the oracles that conv layers read; vectors have no positions.
@@ -167,3 +171,40 @@ def test_auto_is_tokens_in_models_with_attention_and_neurons_elsewhere(attention
         assert ("by position" in str(found)) == attention
     other = trace.explain(pruning=plrp.Pruning(p=0.3, unit="neuron" if attention else "position"))
     assert not torch.equal(other.relevance, named.relevance)
+
+
+class _Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.e, self.q, self.k, self.v, self.o = (nn.Linear(n, 16) for n in (6, 16, 16, 16, 16))
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.e(x)
+        weights = (self.q(h) @ self.k(h).transpose(1, 2) / 4).softmax(-1)
+        return self.head(torch.relu(h + self.o(weights @ self.v(h))).mean(1))
+
+
+def test_auto_means_the_same_in_every_walk() -> None:
+    """What stands beside `explain`: a search for exemplars, a recorded walk."""
+    torch.manual_seed(0)
+    model, x = _Attending().eval(), torch.randn(2, 10, 6)
+    auto, position = (plrp.Pruning(p=0.3, unit=unit) for unit in ("auto", "position"))
+    one, other = (
+        plrp.exemplars(model, x, ["v"], pruning=pruning, composite="attnlrp", show_progress=False)["v"].relevance
+        for pruning in (auto, position)
+    )
+    assert (one == other).all()
+    recorded = RecordingWalk(plrp.trace(model, x), None, resolve("attnlrp", [x]), auto)
+    assert recorded.pruning == position
+    recorded = RecordingWalk(plrp.trace(model, x), None, resolve("attnlrp", [x]), auto)
+    explained = plrp.explain(model, x, pruning=auto, composite="attnlrp").relevance
+    assert torch.allclose(recorded.run()[0], explained, atol=1e-6)
+
+
+def test_what_pruning_made_of_a_neuron_is_stated_once() -> None:
+    """r = 0: factor one in a sample that was left alone, and zero in one that was cut."""
+    before = torch.tensor([[0.0, 2.0, 1.0], [0.0, 2.0, 1.0]])
+    after = torch.tensor([[0.0, 2.0, 1.0], [0.0, 3.0, 0.0]])
+    found = factor(before, after, Samples(2))
+    assert found.tolist() == [[1.0, 1.0, 1.0], [0.0, 1.5, 0.0]]

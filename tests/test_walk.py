@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import plrp
+from plrp.rules import Branch, Part
+from plrp.tape.maps import Weight
 from plrp.tape.values import Value
 from plrp.walk import Walk
 
@@ -193,3 +195,10 @@ def test_other_devices_take_the_plain_walk() -> None:
     assert type(choose_walk(trace, None, composite, None, set(), False)) is (Walk if fast is None else fast.FastWalk)
     trace.inputs[0].data = trace.inputs[0].data.to("meta")
     assert type(choose_walk(trace, None, composite, None, set(), False)) is Walk
+
+
+def test_the_signs_of_contributions_are_told_apart_without_asking_the_device() -> None:
+    """PLRP-M-sign: a tensor on the meta device has no values to ask for."""
+    x, weight = torch.empty(2, 3, device="meta"), Weight(torch.empty(4, 3, device="meta"))
+    positive, negative = Branch(None, (Part(x, weight),)).by_sign()  # type: ignore[arg-type]
+    assert len(positive.parts) == len(negative.parts) == 2

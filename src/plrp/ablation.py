@@ -20,7 +20,7 @@ from .tape.refusals import check_inputs
 from .tape.replay import replay
 from .tape.trace import Trace
 from .tape.values import Value
-from .targets import Start
+from .targets import Seed, Start
 
 ABLATIONS = ("zero", "mean", "resample")
 
@@ -199,7 +199,9 @@ class _Reading:
     """Score, probability and winner of an output: which values they are read from, and how."""
 
     def __init__(self, trace: Trace, start: Start, classes: int | None) -> None:
-        self.trace, self.start = trace, start
+        self.trace, self.start, self.target = trace, start, start.target
+        if isinstance(self.target, Seed):
+            self.target = self.target.fixed(lambda: start.value.data.argmax(1))
         output = trace.value_of(trace.output) if isinstance(trace.output, Tensor) else None
         self.values = [start.value] if output is None or output is start.value else [start.value, output]
         self.pick = None if output is None else _picker(output.shape, start.target, classes, trace.samples is None)
@@ -214,8 +216,10 @@ class _Reading:
 
     def score(self, tensors: Sequence[Tensor]) -> Tensor:
         """The explained score, (batch,)."""
-        target, tensor, batch = self.start.target, tensors[0], self.trace.batch
-        if isinstance(target, Tensor) and tensor.dim() > 1:
+        target, tensor, batch = self.target, tensors[0], self.trace.batch
+        if isinstance(target, Seed):
+            tensor = target(tensor)
+        elif isinstance(target, Tensor) and tensor.dim() > 1:
             tensor = tensor.gather(1, target[:, None].to(tensor.device))
         elif isinstance(target, tuple):
             tensor = tensor[target] if self.trace.samples is None else tensor[(slice(None), *target)]

@@ -26,7 +26,7 @@ from .tables import render_html, render_table
 from .tape.replay import replayed
 from .tape.trace import Trace, record
 from .tape.values import Value, tensors_in
-from .targets import start
+from .targets import piece_of, start
 
 SCORE = "score"  # the layer of the node at which relevance starts
 DRAWS = 5  # random circuits, or samples that stand in, over which a figure is a mean
@@ -380,8 +380,7 @@ def circuit_of(
     if not 0 <= sample < len(explanation.score):
         raise IndexError(f"There is no sample {sample}: this explanation has {len(explanation.score)}, from 0.")
     trace = _trace_of(explanation, model, inputs, sample)
-    target = explanation.target
-    target = target[sample : sample + 1] if isinstance(target, Tensor) else target
+    target = piece_of(explanation.target, slice(sample, sample + 1), len(explanation.score))
     found = explain_trace(
         trace, target=target, composite=explanation.composite, pruning=explanation.pruning, layers=True
     )

@@ -20,9 +20,8 @@ from .composites import Composite
 from .engine import choose_walk
 from .ledger import Booking, signed_mass
 from .passing import transposed
-from .pruning import Arrived, Pruning, Site
+from .pruning import Arrived, Pruning, Site, factor
 from .spelling import nearest
-from .tape.samples import Samples
 from .tape.trace import Trace
 from .tape.values import Op, Value, reached
 from .targets import Start, snapshot, start
@@ -223,15 +222,8 @@ class SurveyWalk(Walk):
     def prune(self, relevance: Any, site: Site, arrived: Arrived | None, book: Booking) -> tuple[Any, dict[str, Any]]:
         """As in `Walk`; the factors are noted."""
         new, columns = super().prune(relevance, site, arrived, book)
-        self.factors[id(site.value)] = _factor(self.tensor(relevance), self.tensor(new), site.value.samples)
+        self.factors[id(site.value)] = factor(self.tensor(relevance), self.tensor(new), site.value.samples)
         return new, columns
-
-
-def _factor(before: Tensor, after: Tensor, samples: Samples) -> Tensor:
-    """r̂_j / r_j; where r_j = 0, one in samples that were left as they are, else zero: such a neuron is not kept."""
-    untouched = (samples.rows(before) == samples.rows(after)).all(1)
-    empty = samples.spread(untouched.to(before.dtype), before.dim()).expand_as(before)
-    return torch.where(before == 0, empty, after / torch.where(before == 0, torch.ones_like(before), before))
 
 
 def gradients(start: Start, values: Sequence[Value]) -> dict[int, Tensor]:

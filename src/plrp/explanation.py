@@ -342,7 +342,7 @@ def explain(
         same_rules = rules_in_force()
 
     def state() -> list[tuple[int, int | None]]:
-        weights = model.parameters() if isinstance(model, nn.Module) else ()
+        weights = (*model.parameters(), *model.buffers()) if isinstance(model, nn.Module) else ()
         return [(id(tensor), version(tensor)) for tensor in (*tensors_in(inputs), *weights)]
 
     def trace_sample(sample: int) -> tuple[Trace, int]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .composites import Composite
-from .pruning import Pruning
+from .pruning import Pruning, factor
 from .tape.trace import Trace
 from .tape.values import Value
 from .walk import Walk
@@ -73,4 +72,4 @@ class HeldWalk(Walk):
         before, after = self.recorded.before[id(value)], self.recorded.after[id(value)]
         if before is after:
             return relevance
-        return relevance * torch.where(before == 0, torch.zeros_like(before), after / before.where(before != 0, 1.0))
+        return relevance * factor(before, after, value.samples)

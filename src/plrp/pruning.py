@@ -402,6 +402,13 @@ def _gini_gain(values: Tensor, gain: float) -> Tensor:
 # --- where pruned mass goes -------------------------------------------------------------------------------------------
 
 
+def factor(before: Tensor, after: Tensor, samples: Samples) -> Tensor:
+    """r̂_j / r_j; where r_j = 0, one in samples that were left as they are, else zero: such a neuron is not kept."""
+    untouched = (samples.rows(before) == samples.rows(after)).all(1)
+    empty = samples.spread(untouched.to(before.dtype), before.dim()).expand_as(before)
+    return torch.where(before == 0, empty, after / torch.where(before == 0, torch.ones_like(before), before))
+
+
 def prune(
     relevance: Tensor,
     site: Site,

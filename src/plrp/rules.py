@@ -69,7 +69,8 @@ class Branch:
             (part.weight, side, one_side)
             for part in self.parts
             for side, one_side in ((1, part.input.clamp(min=0)), (-1, part.input.clamp(max=0)))
-            if one_side.any() or (side > 0 and part is self.parts[0])  # a side without inputs contributes nothing
+            # A side without inputs contributes nothing; to ask is free on a CPU, and elsewhere waits for the device.
+            if (side > 0 and part is self.parts[0]) or not one_side.is_cpu or one_side.any()
         ]
         found = []
         for sign in (1, -1):

@@ -69,14 +69,23 @@ class Seed:
 
     def __call__(self, output: Tensor) -> Tensor:
         """The score per sample: what a metric looks at while it changes the input."""
-        chosen = output[_index(output, self.target)[0]]
+        index = _index(output, self.target)[0]
         if self.name == "contrast":
-            return chosen - output[_index(output, self.against)[0]]
-        return _SEEDS[self.name][1](output, chosen)
+            return output[index] - output[_index(output, self.against)[0]]
+        return _SEEDS[self.name][1](output, index)
 
-    def of(self, samples: slice) -> Seed:
+    def fixed(self, winners: Callable[[], Tensor]) -> Seed:
+        """The seed with these winners, (batch,), where it names no class: it follows no other output."""
+        target = winners() if self.target is None else self.target
+        return Seed(self.name, target, winners() if self.name == "contrast" and self.against is None else self.against)
+
+    def of(self, samples: slice | Tensor) -> Seed:
         """The seed of some samples of the batch."""
-        each = (one[samples] if _per_sample(one) else one for one in (self.target, self.against))
+        each = [self.target, self.against]
+        for n, one in enumerate(each):
+            if _per_sample(one):
+                one = one if isinstance(samples, slice) else torch.as_tensor(one, device=samples.device)
+                each[n] = one[samples]
         return Seed(self.name, *each)
 
     def __repr__(self) -> str:
@@ -141,11 +150,11 @@ def _sglrp(z: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 _SEEDS: dict[str, tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., Tensor]]] = {
-    "log_odds": (_log_odds, lambda z, z_t: z_t - (z.logsumexp(1) + torch.log1p(-(z_t - z.logsumexp(1)).exp()))),
-    "clrp": (_clrp, lambda z, z_t: z_t - (z.sum(1) - z_t) / (z.shape[1] - 1)),
-    "sglrp": (_sglrp, lambda z, z_t: (z_t - z.logsumexp(1)).exp()),
+    "log_odds": (_log_odds, lambda z, t: z[t] - z.index_put(t, z.new_tensor(-torch.inf)).logsumexp(1)),
+    "clrp": (_clrp, lambda z, t: z[t] - (z.sum(1) - z[t]) / (z.shape[1] - 1)),
+    "sglrp": (_sglrp, lambda z, t: (z[t] - z.logsumexp(1)).exp()),
 }
-"""Of each seed: the relevance and the gradient, from scores and a one-hot target; the score, from scores and z_t."""
+"""Of each seed: the relevance and the gradient, from scores and a one-hot target; the score, from scores and t."""
 
 
 def _per_sample(target: Any) -> bool:

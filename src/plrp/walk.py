@@ -41,6 +41,7 @@ class Walk(Bookkeeper):
         self, trace: Trace, target: Any, composite: Composite, pruning: Pruning | None, wanted: set[str], ledger: bool
     ) -> None:
         super().__init__(trace, wanted, ledger)
+        pruning = pruning and pruning.for_trace(trace)
         self.trace, self.composite, self.pruning = trace, composite, pruning
         self.dtype = torch.float64 if _dtype(trace.output) == torch.float64 else torch.float32
         self.start = start(trace, target, self.dtype)

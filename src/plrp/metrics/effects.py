@@ -101,7 +101,7 @@ def mutagenesis(
             number = torch.arange(len(part), device=inputs.device)
             changed[number, :, where[part[:, 1]]] = 0
             changed[number, part[:, 0], where[part[:, 1]]] = 1
-            same = chosen.expand(len(part)) if isinstance(chosen, Tensor) else chosen
+            same = for_rows(target, torch.full((len(part),), row, device=inputs.device))
             drops[row, part[:, 0], part[:, 1]] = whole - score(predict(model, changed), same, score_as)
         drops[row, :, present.sum(0) == 0] = torch.nan
     return drops

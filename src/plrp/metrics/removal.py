@@ -141,14 +141,13 @@ def symmetric_relevance_gain(
         order = ranking(per_region[None], ties, seed)
         tied[row] = order["tied"][0]
         removed = (points * len(per_region)).round().long()
-        chosen = for_rows(target, torch.tensor([row], device=inputs.device))
         for which, curve in curves.items():
             rank = order[which][0][number[row]]
             for part in chunks(len(points), batch_size, inputs.device):
                 missing = rank[None, None] < removed[part].reshape(-1, *[1] * (rank.ndim + 1))
                 several = inputs[row].expand(len(part), *inputs.shape[1:])
                 imputed = impute(several, missing, imputer, noise=noise, seed=seed)
-                same = chosen.expand(len(part)) if isinstance(chosen, Tensor) else chosen
+                same = for_rows(target, torch.full((len(part),), row, device=inputs.device))
                 curve[row, part] = score(predict(model, imputed), same, score_as)
     areas = {which: mean_height(curve, points) for which, curve in curves.items()}
     return FlippingCurve(

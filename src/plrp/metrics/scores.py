@@ -8,6 +8,8 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from plrp.targets import Seed
+
 from .maps import wide_dtype
 
 Target: TypeAlias = "int | Sequence[int] | Tensor | tuple[int, ...] | Callable[[Tensor], Tensor] | None"
@@ -18,10 +20,12 @@ def fix_target(model: Model, inputs: Tensor, target: Target, batch_size: int) ->
     """The target to hold fixed while inputs are perturbed: as given, or each sample's winning class.
 
     Classes per sample come back as int64 (batch,) on the inputs' device; an int, an index tuple into the
-    output and a callable stay as they are.
+    output and a callable stay as they are; a seed of `plrp.targets` gets the winners where it names no class.
     """
     if target is None:
         return winner(model, inputs, batch_size)
+    if isinstance(target, Seed):
+        return target.fixed(lambda: winner(model, inputs, batch_size))
     if isinstance(target, (int, tuple)) or callable(target):
         return target
     classes = torch.as_tensor(target, device=inputs.device)
@@ -71,6 +75,8 @@ def chunks(count: int, size: int, device: torch.device) -> Iterator[Tensor]:
 
 def for_rows(target: Target, rows: Tensor) -> Target:
     """The fixed target of the samples `rows` (an index into the batch)."""
+    if isinstance(target, Seed):
+        return target.of(rows)
     return target[rows] if isinstance(target, Tensor) else target
 
 
