@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -219,10 +220,25 @@ def test_cudnn_has_kernels_of_its_own_order(tmp_path: Path) -> None:
         (layer("LSTM", "lstm", recurrent_activation="hard_sigmoid"), "recurrent_activation is hard_sigmoid"),
         (layer("GRU", "lstm"), "reset_after=False"),
         (layer("Concatenate", "join", axis=1), "joins axis 1"),
+        (layer("LSTM", "lstm", return_state=True), r"its states are outputs of their own \(return_state\)"),
+        (layer("BatchNormalization", "norm", axis=[0]), "norm, a BatchNormalization, .* its axis is 0"),
+        (layer("LayerNormalization", "scaled", axis=[1, 2]), r"its axis is \[1, 2\]"),
+        (layer("LayerNormalization", "scaled", rms_scaling=True), "rms_scaling"),
+        (layer("Softmax", "shares", axis=0), "its axis is 0"),
+        (layer("GlobalMaxPooling1D", "pool", keepdims=True), "keepdims"),
+        (layer("GlobalAveragePooling1D", "pool", keepdims=True), "keepdims"),
+        (
+            layer(
+                "Bidirectional", "lstm", layer=layer("LSTM", "f", units=3), backward_layer=layer("LSTM", "b", units=3)
+            ),
+            "backward_layer",
+        ),
     ],
 )
 def test_what_has_no_counterpart_is_refused_by_name(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
     weights = {"lstm": {"kernel": numbers(4, 12), "recurrent_kernel": numbers(3, 12), "bias": numbers(12)}}
+    weights["norm"] = {name: numbers(4) ** 2 for name in ("gamma", "beta", "mean", "variance")}
+    weights["scaled"] = {"gamma": numbers(4), "beta": numbers(4)}
     config = {"class_name": "Sequential", "config": {"layers": [wrong]}}
     with pytest.raises(CheckpointError, match=said):
         load_keras(write(tmp_path / "net.h5", config, weights))
@@ -336,3 +352,47 @@ def test_deepac_reads_both_strands_and_is_explained() -> None:
         assert float(found.closing()) < 1e-4
         assert not found.health.problems[0]
         assert found.relevance.abs().sum() > 0
+
+
+def test_an_axis_of_one_is_that_of_the_channels_after_flatten_alone(tmp_path: Path) -> None:
+    weights = {"norm": {name: numbers(12) ** 2 + 0.5 for name in ("gamma", "beta", "mean", "variance")}}
+    norm = layer("BatchNormalization", "norm", axis=[1], epsilon=1e-3)
+    flat = {"class_name": "Sequential", "config": {"layers": [layer("Flatten", "flat"), norm]}}
+    model = load_keras(write(tmp_path / "flat.h5", flat, weights))
+    x = onehot(2, 3)
+    own = weights["norm"]
+    expected = (x.reshape(2, -1) - own["mean"]) / np.sqrt(own["variance"] + 1e-3) * own["gamma"] + own["beta"]
+    found = model(torch.from_numpy(x).transpose(1, 2)).detach().numpy()
+    assert np.allclose(found, expected, atol=1e-5)
+    wrong = {"class_name": "Sequential", "config": {"layers": [norm]}}
+    model = load_keras(write(tmp_path / "wrong.h5", wrong, weights))
+    with pytest.raises(ValueError, match="along axis 1, the positions"):
+        model(torch.zeros(1, 12, 12))
+
+
+@pytest.mark.parametrize("end", [False, True])
+def test_only_the_first_output_of_a_layer_is_read(tmp_path: Path, end: bool) -> None:
+    config = {
+        "layers": [layer("InputLayer", "in"), layer("Activation", "act", ["in"], activation="relu")],
+        "input_layers": [["in", 0, 0]],
+        "output_layers": [["act", 0, int(end)]],
+    }
+    config["layers"][1]["inbound_nodes"][0][0][2] = int(not end)
+    with pytest.raises(CheckpointError, match=rf"output 1 of {'act' if end else 'in'} is read"):
+        load_keras(write(tmp_path / "net.h5", {"class_name": "Functional", "config": config}, {}))
+
+
+@pytest.mark.parametrize("kind", ["Sequential", "Functional"])
+def test_a_config_without_layers_is_refused(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(CheckpointError, match="its config lists no layers"):
+        load_keras(write(tmp_path / "net.h5", {"class_name": kind, "config": {}}, {}))
+
+
+def test_the_epsilon_of_norms_that_a_file_does_not_hold_is_said(tmp_path: Path) -> None:
+    weights = {"norm": {name: numbers(4) ** 2 for name in ("gamma", "beta", "mean", "variance")}}
+    path = write(tmp_path / "weights.h5", None, weights)
+    with pytest.warns(UserWarning, match=r"by default 1e-3 in Keras; yours have others: 0 \(1e-05\)"):
+        load_keras_weights(nn.Sequential(nn.BatchNorm1d(4)), path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_keras_weights(nn.Sequential(nn.BatchNorm1d(4, eps=1e-3)), path)

@@ -25,7 +25,7 @@ from plrp.view.bundle import LEVELS, dequantise, quantise
 from plrp.view.contents import strongest
 from plrp.view.grid import Grid, layer_facts, layer_inputs, survivors
 from plrp.view.page import SCRIPTS, joined_script
-from plrp.view.pictures import input_picture
+from plrp.view.pictures import input_picture, target_facts
 
 # --- quantisation -----------------------------------------------------------------------------------------------------
 
@@ -419,3 +419,27 @@ def test_the_command_writes_a_page(
     assert main([*run, "--mask", "mask.png", "-o", "x.png"]) == 2
     assert "--mask goes with one photograph and a page" in capsys.readouterr().err
     assert main([*run, "--layers", "-o", "x.html"]) == 2
+
+
+def test_an_explanation_that_is_not_finite_has_a_page_that_says_so(tmp_path: Path) -> None:
+    """Nine layers whose weights of 10⁵ cancel: ε hands down infinite relevance of either sign."""
+    large = 1e5
+    layers: list[nn.Module] = [nn.Flatten()]
+    for rows in [[[large, 1 - large], [1 - large, large]]] * 9 + [[[1.0, 0.0], [0.0, 0.5]]]:
+        layers.append(nn.Linear(2, 2, bias=False))
+        layers[-1].weight.data = torch.tensor(rows)
+    with pytest.warns(UserWarning, match="finite"):
+        found = plrp.explain(
+            nn.Sequential(*layers).eval(), torch.ones(1, 1, 1, 2), composite="epsilon", pruning=plrp.Pruning(p=0.05)
+        )
+    assert not found.relevance.isfinite().all()
+    found.save(tmp_path / "x.html")
+    (bundle,) = read_page(tmp_path / "x.html").bundles
+    assert "not finite" in bundle.facts["problems"]
+
+
+def test_classes_that_do_not_exclude_each_other_have_probabilities_of_their_own() -> None:
+    logits = torch.tensor([2.0, 1.0])
+    for exclusive, expected in ((True, logits.softmax(0)), (False, logits.sigmoid())):
+        shown = [row["probability"] for row in target_facts([0, 1], logits, None, exclusive)]
+        assert shown == pytest.approx(expected.tolist(), rel=1e-6)

@@ -24,6 +24,8 @@ from plrp.cli import main
 from plrp.errors import UsageError
 from plrp.models.loading import load
 from plrp.models.preprocessing import Preprocessing
+from plrp.pruning import Pruning
+from plrp.view.opened import open_photograph
 from plrp.vision import detect, explain_photograph, network_picture, network_point, read_photograph
 from plrp.vision.detection import _row
 from plrp.vision.places import Asked, ClassError, class_number
@@ -395,3 +397,17 @@ def test_a_box_whose_score_no_place_has_is_refused() -> None:
     assert _row(probabilities, boxes, torch.tensor(0.7), boxes[1]) == 1
     with pytest.raises(UsageError, match=r"No place .* score of its box, 0\.9000"):
         _row(probabilities, boxes, torch.tensor(0.9), boxes[1])
+
+
+def test_a_visitor_who_asks_anew_gets_the_place_of_that_target(photos: Path) -> None:
+    """After `dog at x,y`, nothing is the model's own area again, and a class is scored where it wins."""
+    model = load("network.py:build")
+    opened = open_photograph((photos / "cat.png").read_bytes(), "cat.png", model, pruning=Pruning(), composite="auto")
+    own = opened.explained
+    for target in ("dog at 25,40", None, own.target_name):
+        bundle = opened.bundle(target, (0.1,), 1, lambda done, of: None, "nothing")
+        expected = explain_photograph("cat.png", model, target=target)
+        assert opened.explained.place is not None
+        assert expected.place is not None
+        assert opened.explained.place.words == expected.place.words
+        assert bundle.facts["targets"][0]["score"] == pytest.approx(float(expected.logits[expected.target]), rel=1e-5)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -52,7 +53,8 @@ def load_keras_weights(module: nn.Module, path: str | Path) -> None:
     """Put the weights of a Keras file into a module whose layers with weights are the same ones in the same order.
 
     Order is that of the layers in the file and of the module's attributes; kinds and shapes have to fit. Biases of
-    recurrent layers, which Keras has once and PyTorch twice, are the first; the second is zero.
+    recurrent layers, which Keras has once and PyTorch twice, are the first; the second is zero. What has no weights is
+    yours: a Dense after Flatten needs `x.transpose(1, 2).flatten(1)` before it, a norm usually `eps=1e-3`.
     """
     theirs = {name: arrays for name, arrays in _stored_weights(path, nested=False).items() if arrays}
     ours = {
@@ -69,6 +71,16 @@ def load_keras_weights(module: nn.Module, path: str | Path) -> None:
         except (ValueError, IndexError) as error:
             shapes = ", ".join(str(array.shape) for array in arrays)
             raise CheckpointError(f"{path}: {name} ({shapes}) does not fit {own}, {layer}: {error}.") from None
+    norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm)
+    others = [
+        f"{name} ({layer.eps:g})" for name, layer in ours.items() if isinstance(layer, norms) and layer.eps != 1e-3
+    ]
+    if others:
+        warnings.warn(
+            f"{path} does not say the ε of its norms, by default 1e-3 in Keras; yours have others: {', '.join(others)}."
+            " Give them eps=1e-3 unless the Keras model has these.",
+            stacklevel=2,
+        )
 
 
 class KerasModel(nn.Module):
@@ -124,12 +136,21 @@ def _entry(config: Any, where: str) -> tuple[str, dict[str, Any]]:
         raise CheckpointError(f"{where}: its config is not that of a Keras model.") from None
 
 
+def _layers(settings: Mapping[str, Any], where: str) -> list[Any]:
+    found = settings.get("layers")
+    if not isinstance(found, list):
+        raise CheckpointError(
+            f"{where}: its config lists no layers; only Sequential and functional models can be read."
+        )
+    return found
+
+
 def _sequential(settings: Mapping[str, Any], where: str) -> Nodes:
     """Each layer reads the one before it."""
     steps: list[Step] = []
     last = ("input of Sequential", 0)
     first = last
-    for layer in settings["layers"]:
+    for layer in _layers(settings, where):
         kind, own = _entry(layer, where)
         name = str(own.get("name", f"layer_{len(steps)}"))
         if kind == "InputLayer":
@@ -144,12 +165,12 @@ def _functional(kind: str, settings: Mapping[str, Any], where: str) -> Nodes:
     if kind not in _GRAPHS:
         raise CheckpointError(f"{where} is a {kind}: only Sequential and functional models can be read.")
     waiting: list[Step] = []
-    for layer in settings["layers"]:
+    for layer in _layers(settings, where):
         layer_kind, own = _entry(layer, where)
         name = str(layer.get("name") or own["name"])
         calls = layer.get("inbound_nodes") or [[]]
         for number, call in enumerate(calls):
-            waiting.append((name, (layer_kind, own), list(_sources(call)), (name, number)))
+            waiting.append((name, (layer_kind, own), list(_sources(call, where)), (name, number)))
     steps: list[Step] = []
     there: set[tuple[str, int]] = set()
     while waiting:
@@ -159,34 +180,41 @@ def _functional(kind: str, settings: Mapping[str, Any], where: str) -> Nodes:
         steps += ready
         there.update(step[3] for step in ready)
         waiting = [step for step in waiting if step[3] not in there]
-    ends = [_ends(settings.get(name, [])) for name in ("input_layers", "output_layers")]
+    ends = [_ends(settings.get(name, []), where) for name in ("input_layers", "output_layers")]
     return steps, ends[0], ends[1]
 
 
-def _ends(entry: Any) -> list[tuple[str, int]]:
+def _ends(entry: Any, where: str) -> list[tuple[str, int]]:
     """`[["dense_1", 0, 0], …]`, or one of them alone, as Keras 3 writes it; dictionaries by name likewise."""
     if isinstance(entry, Mapping):
         entry = list(entry.values())
     if entry and isinstance(entry[0], str):
         entry = [entry]
-    return [(str(one[0]), int(one[1])) for one in entry]
+    return [_node(one, where) for one in entry]
 
 
-def _sources(call: Any) -> Iterator[tuple[str, int]]:
+def _node(entry: Any, where: str) -> tuple[str, int]:
+    """Layer and call of `[name, call, tensor, …]`; a layer has one output here, the first."""
+    name, number, *rest = entry
+    if rest and rest[0] != 0:
+        raise CheckpointError(f"{where}: output {rest[0]} of {name} is read; only the first has a counterpart here.")
+    return str(name), int(number)
+
+
+def _sources(call: Any, where: str) -> Iterator[tuple[str, int]]:
     """The nodes that a call reads: lists `[name, call, tensor, …]` of Keras 2, tensors with a history of Keras 3."""
     if isinstance(call, Mapping):
         if call.get("class_name") == "__keras_tensor__":
-            name, number, *_ = call["config"]["keras_history"]
-            yield str(name), int(number)
+            yield _node(call["config"]["keras_history"], where)
         else:
             for value in call.values():
-                yield from _sources(value)
+                yield from _sources(value, where)
     elif isinstance(call, list):
         if len(call) >= 3 and isinstance(call[0], str) and isinstance(call[1], int):
-            yield call[0], call[1]
+            yield _node(call, where)
         else:
             for value in call:
-                yield from _sources(value)
+                yield from _sources(value, where)
 
 
 # -- layers
@@ -393,12 +421,49 @@ def _dense(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     return _Channels(nn.Linear(arrays[0].shape[0], arrays[0].shape[1], bias=len(arrays) > 1))
 
 
+class _LastOfTwo(nn.Module):
+    """A layer along axis 1 of Keras: the channels of (batch, channels), the positions of a sequence, refused."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() > 2:
+            raise ValueError(
+                "a layer works along axis 1, the positions; only the last axis, the channels, can be read."
+            )
+        return self.layer(x)
+
+
+def _along_channels(settings: Mapping[str, Any], layer: nn.Module) -> nn.Module:
+    """The layer, if its axis is the last one; 1 is that of (batch, channels), as after Flatten."""
+    axis = settings.get("axis", -1)
+    axis = axis[0] if isinstance(axis, list) and len(axis) == 1 else axis
+    if axis not in (-1, 1, 2):
+        raise ValueError(f"its axis is {axis}; the last one, the channels, can be read")
+    return _LastOfTwo(layer) if axis == 1 else layer
+
+
 def _norm(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
-    return nn.BatchNorm1d(len(arrays[0]), eps=float(settings.get("epsilon", 1e-3)))
+    return _along_channels(settings, nn.BatchNorm1d(len(arrays[0]), eps=float(settings.get("epsilon", 1e-3))))
 
 
 def _layer_norm(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
-    return _Channels(nn.LayerNorm(len(arrays[0]), eps=float(settings.get("epsilon", 1e-3))))
+    if settings.get("rms_scaling"):
+        raise ValueError("a norm without a mean (rms_scaling) has no counterpart")
+    norm = nn.LayerNorm(len(arrays[0]), eps=float(settings.get("epsilon", 1e-3)))
+    return _along_channels(settings, _Channels(norm))
+
+
+def _softmax(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    return _along_channels(settings, _Channels(nn.Softmax(-1)))
+
+
+def _whole(kind: str, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    if settings.get("keepdims"):
+        raise ValueError("one position that stays (keepdims) has no counterpart")
+    return _Whole(kind)
 
 
 def _pool(kind: str) -> Callable[[Mapping[str, Any], Arrays], nn.Module]:
@@ -421,6 +486,8 @@ def _recurrent(kind: str, settings: Mapping[str, Any], arrays: Arrays, merge: st
             raise ValueError(f"its {name} is {settings[name]}, PyTorch's is {expected}")
     if settings.get("go_backwards") or settings.get("stateful"):
         raise ValueError("layers that go backwards or keep their state between batches have no counterpart")
+    if settings.get("return_state"):
+        raise ValueError("its states are outputs of their own (return_state), which have no counterpart")
     if kind == "GRU" and not settings.get("reset_after", False):
         raise ValueError("PyTorch's GRU resets after the product; this one before it (reset_after=False)")
     net = (nn.LSTM if kind.endswith("LSTM") else nn.GRU)(
@@ -432,9 +499,27 @@ def _recurrent(kind: str, settings: Mapping[str, Any], arrays: Arrays, merge: st
 def _bidirectional(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     kind, inner = _entry(settings["layer"], "Bidirectional")
     merge = settings.get("merge_mode", "concat")
+    back = settings.get("backward_layer")
+    if back is not None and not _is_mirrored(inner, _entry(back, "Bidirectional")[1]):
+        raise ValueError("a backward_layer with settings of its own has no counterpart")
     if kind not in _RECURRENT or merge not in ("concat", "sum", "ave"):
         raise ValueError(f"a bidirectional {kind} with merge_mode={merge!r} has no counterpart")
     return _recurrent(kind, inner, arrays, merge)
+
+
+def _is_mirrored(forward: Mapping[str, Any], backward: Mapping[str, Any]) -> bool:
+    """Whether a backward layer is the forward one read from the end, as Keras 3 writes it for every Bidirectional."""
+    there = bool(forward.get("go_backwards")), bool(backward.get("go_backwards"))
+    keys = (
+        "units",
+        "activation",
+        "recurrent_activation",
+        "use_bias",
+        "return_sequences",
+        "return_state",
+        "reset_after",
+    )
+    return there == (False, True) and all(forward.get(key) == backward.get(key) for key in keys)
 
 
 def _distributed(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
@@ -484,15 +569,15 @@ _LAYERS: dict[str, Callable[[Mapping[str, Any], Arrays], nn.Module]] = {
     "ReLU": _relu,
     "LeakyReLU": _leaky,
     "ELU": lambda settings, arrays: nn.ELU(float(settings.get("alpha", 1.0))),
-    "Softmax": lambda settings, arrays: _Channels(nn.Softmax(-1)),
+    "Softmax": _softmax,
     "Dropout": lambda settings, arrays: nn.Dropout(float(settings.get("rate", 0.5))),
     "SpatialDropout1D": lambda settings, arrays: nn.Dropout1d(float(settings.get("rate", 0.5))),
     "GaussianNoise": lambda settings, arrays: nn.Identity(),
     "GaussianDropout": lambda settings, arrays: nn.Identity(),
     "MaxPooling1D": _pool("max"),
     "AveragePooling1D": _pool("mean"),
-    "GlobalMaxPooling1D": lambda settings, arrays: _Whole("max"),
-    "GlobalAveragePooling1D": lambda settings, arrays: _Whole("mean"),
+    "GlobalMaxPooling1D": partial(_whole, "max"),
+    "GlobalAveragePooling1D": partial(_whole, "mean"),
     "Flatten": lambda settings, arrays: _Flat(),
     "Concatenate": _concatenate,
     **{kind: partial(_merge, kind) for kind in ("Add", "Multiply", "Average", "Subtract")},

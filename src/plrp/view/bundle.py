@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -110,6 +111,11 @@ def _array(content: bytes, place: Mapping[str, Any]) -> npt.NDArray[Any]:
     kind, shape = np.dtype(place["type"]).newbyteorder("<"), tuple(place["shape"])
     count = int(np.prod(shape, dtype=np.int64))
     return np.frombuffer(content, kind, count, int(place["offset"])).reshape(shape).astype(place["type"])
+
+
+def finite(value: float) -> float | None:
+    """The number itself; None where JSON has no word for it."""
+    return float(value) if math.isfinite(value) else None
 
 
 def quantise(relevance: npt.ArrayLike) -> tuple[npt.NDArray[np.int8], float]:

@@ -20,7 +20,7 @@ from plrp.metrics.localization import relevance_mass_accuracy
 from plrp.tape.trace import Trace
 from plrp.vision.heatmaps import limits_of
 
-from .bundle import Bundle, quantise
+from .bundle import Bundle, finite, quantise
 from .grid import Grid, by_channel, layer_facts, layer_inputs, strongest_channels, survivors
 from .paths import Paths, Pool, flow_facts
 
@@ -55,7 +55,7 @@ def collect(
     left = np.zeros((len(grid), len(layer_inputs(trace)), 3), np.uint32)
     steps = len(grid) + (inside == "all") * len(layer_inputs(trace))
     numbers: dict[str, list[float | None]] = {name: [] for name in ("largest", "limit", "holding", "kept", "inside")}
-    scores: list[float] = []
+    scores: list[float | None] = []
     problems: list[str | None] = []
     start: Explanation | None = None
     for number, explanation in grid.explain(trace, composite):
@@ -75,7 +75,7 @@ def collect(
             share = relevance_mass_accuracy(relevance[None], mask[None])
             numbers["inside"].append(finite(float(share[0])))
         if number % len(grid.prunings) == 0:
-            scores.append(score)
+            scores.append(finite(score))
         if number == grid.number(*grid.start):
             start = explanation
         if report is not None:
@@ -142,13 +142,17 @@ def strongest(
         rows.append([])
         if op.name not in explanation.layers:
             continue
-        relevance = by_channel(explanation, op, sample).detach().cpu()
+        relevance = _drawn(by_channel(explanation, op, sample).detach().cpu())
         shape = list(relevance.shape[1:])
         if len(shape) > 2:  # drawn as a picture, window below window
             shape = [math.prod(shape[:-1]), shape[-1]]
         channels = relevance.reshape(len(relevance), -1)
         for channel, share in strongest_channels(channels):
-            one: dict[str, Any] = {"channel": channel, "share": share, "relevance": float(channels[channel].sum())}
+            one: dict[str, Any] = {
+                "channel": channel,
+                "share": share,
+                "relevance": finite(float(channels[channel].sum())),
+            }
             if math.prod(shape) > 1:
                 levels, one["largest"] = quantise(channels[channel].numpy())
                 one |= {"shape": shape, "offset": offset}
@@ -166,8 +170,13 @@ def strongest(
 
 def path_levels(sent: Tensor) -> tuple[npt.NDArray[np.int8], float, float]:
     """The map of a path, quantised: levels, the largest relevance, and the end of its colour scale."""
-    values = torch.nan_to_num(sent, 0.0, 0.0, 0.0)  # there is nothing to draw where it is not finite
+    values = _drawn(sent)
     return *quantise(values.numpy()), float(limits_of(values.reshape(1, 1, -1).numpy())[0])
+
+
+def _drawn(relevance: Tensor) -> Tensor:
+    """Relevance as a page draws it: nothing where it is not finite, which the page says elsewhere."""
+    return torch.nan_to_num(relevance, 0.0, 0.0, 0.0)
 
 
 def ledger_facts(explanation: Explanation, sample: int = 0) -> list[dict[str, Any]]:
@@ -188,20 +197,9 @@ def ledger_facts(explanation: Explanation, sample: int = 0) -> list[dict[str, An
     return rows
 
 
-def finite(value: float) -> float | None:
-    """The number itself; None where JSON has no word for it."""
-    return float(value) if math.isfinite(value) else None
-
-
 def classes(logits: Tensor, asked: int | None, count: int = 5) -> list[int]:
     """The classes of a page: the strongest, and the one asked for, strongest first."""
     order: list[int] = logits.topk(min(count, len(logits))).indices.tolist()
     if asked is not None and asked not in order:
         order[-1:] = [asked]  # in place of the weakest
     return order
-
-
-def probabilities(logits: Tensor) -> Tensor:
-    """Softmax of the logits, or the sigmoid if there is only one."""
-    logits = logits.detach().double()
-    return logits.softmax(0) if len(logits) > 1 else torch.sigmoid(logits)

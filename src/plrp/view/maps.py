@@ -13,8 +13,7 @@ from plrp import __version__
 from plrp.metrics.localization import relevance_mass_accuracy
 from plrp.vision.heatmaps import COLOURS, limits_of
 
-from .bundle import Bundle, quantise
-from .contents import finite
+from .bundle import Bundle, finite, quantise
 from .explanations import Site, letter_facts
 from .pictures import data_address
 

@@ -76,24 +76,30 @@ class OpenedPhotograph(Opened):
     explained: ExplainedPhotograph = field(repr=False)
     rules: str = "auto"
     device: str = "cpu"
+    where: str | None = None  # the target whose box or area is explained; None: the model's own
 
     def bundle(
         self, target: str | None, proportions: Sequence[float], targets: int, report: Report, inside: Inside
     ) -> Bundle:
-        """See `Opened`. Another place of a detector or segmenter (`dog at 120,80`) is another forward pass."""
-        if target is not None and PLACE.search(target):
-            self._aim(target)
+        """See `Opened`. Another target of a detector or segmenter is another place, and another forward pass."""
         found = self.explained
-        if target is not None and not PLACE.search(target):
+        if found.place is not None or (target is not None and PLACE.search(target)):
+            found = self._aim(target)
+        elif target is not None:
             found = replace(found, target=class_number(target, found.categories))
         return photograph_bundle(found, proportions=proportions, targets=targets, report=report, inside=inside)
 
-    def _aim(self, target: str) -> None:
+    def _aim(self, target: str | None) -> ExplainedPhotograph:
+        """The box or area of a target; looked for only where it changes."""
         found = self.explained
+        if target == self.where:
+            return found
         prunings = [pruning for pruning in found.prunings.values() if pruning is not None]
         options: dict[str, Any] = {"prunings": prunings, "composite": self.rules, "device": self.device}
         self.explained = explain_photograph(found.photograph, found.model, target=target, **options)
         self.trace, self.composite, self.latest = self.explained.trace, self.explained.composite, None
+        self.where = target
+        return self.explained
 
 
 @dataclass(kw_only=True)

@@ -6,6 +6,7 @@ of a layer that all relevance passes add up to the explanation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
 from plrp.vision.flows import Flow, channel_share, flow
 
+from .bundle import finite
 from .grid import channels_of, layer_inputs
 
 Pool = Callable[[Tensor], Tensor]
@@ -77,11 +79,12 @@ def _flow_of(found: Flow) -> dict[str, Any]:
     for level in found.levels:
         by_channel = level.by_channel
         nodes = [
-            {"channel": c, "relevance": float(by_channel[c]), "share": channel_share(level, c)} for c in level.shown
+            {"channel": c, "relevance": finite(float(by_channel[c])), "share": channel_share(level, c)}
+            for c in level.shown
         ]
         lost = [{"channel": c, "relevance": 0.0, "share": 0.0} for c in level.pruned]
         row = {"layer": level.layer, "channels": len(by_channel), "surviving": level.surviving}
-        levels.append({**row, "coverage": level.coverage, "nodes": nodes, "pruned": lost})
+        levels.append({**row, "coverage": finite(level.coverage), "nodes": nodes, "pruned": lost})
     edges = []
     for number, (handed, faded) in enumerate(zip(found.edges, found.faded, strict=True)):
         upper, lower = found.levels[number], found.levels[number + 1]
@@ -89,6 +92,6 @@ def _flow_of(found: Flow) -> dict[str, Any]:
             for b, sink in enumerate((*lower.shown, *lower.pruned)):
                 strong = a < len(upper.shown) and b < len(lower.shown)
                 value = float(handed[a, sink]) if strong else float(faded[a, sink])
-                if value:
+                if value and math.isfinite(value):
                     edges.append({"level": number, "from": source, "to": sink, "relevance": value, "lost": not strong})
-    return {"levels": levels, "edges": edges, "score": found.score}
+    return {"levels": levels, "edges": edges, "score": finite(found.score)}

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from plrp.models.preprocessing import Preprocessing
-from plrp.vision.explained import ExplainedPhotograph
+from plrp.vision.explained import ExplainedPhotograph, class_probabilities
 from plrp.vision.heatmaps import COLOURS
 
-from .bundle import Bundle
-from .contents import Inside, Report, classes, collect, probabilities
+from .bundle import Bundle, finite
+from .contents import Inside, Report, classes, collect
 from .grid import PROPORTIONS, Grid
 
 
@@ -45,22 +45,24 @@ def photograph_bundle(
         kind="picture",
         title=explained.photograph.name,
         model=explained.model.name.split(":")[-1],
-        targets=target_facts(chosen, explained.logits, explained.categories),
+        targets=target_facts(chosen, explained.logits, explained.categories, explained.exclusive),
         picture=data_address(np.asarray(explained.picture.convert("RGB"))),
         colours=COLOURS,
     )
     return found
 
 
-def target_facts(chosen: Sequence[int], logits: Tensor, categories: Sequence[str] | None) -> list[dict[str, Any]]:
+def target_facts(
+    chosen: Sequence[int], logits: Tensor, categories: Sequence[str] | None, exclusive: bool = True
+) -> list[dict[str, Any]]:
     """For the page: number, name, score and probability of each class."""
-    shares = probabilities(logits)
+    shares = class_probabilities(logits.detach().double(), exclusive)
     return [
         {
             "number": number,
             "name": categories[number] if categories is not None else f"class {number}",
-            "score": float(logits[number]),
-            "probability": float(shares[number]),
+            "score": finite(float(logits[number])),
+            "probability": finite(float(shares[number])),
         }
         for number in chosen
     ]

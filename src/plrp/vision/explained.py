@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 LRP = "LRP"
 
 
+def class_probabilities(logits: Tensor, exclusive: bool = True) -> Tensor:
+    """Softmax of the logits (classes,), or the sigmoid where there is only one or they do not exclude each other."""
+    return logits.softmax(0) if exclusive and len(logits) > 1 else logits.sigmoid()
+
+
 @dataclass(frozen=True, repr=False)
 class ExplainedPhotograph:
     """What a model saw in a photograph, and why.
@@ -87,7 +92,7 @@ class ExplainedPhotograph:
     @property
     def probabilities(self) -> Tensor:
         """Softmax of the logits, or the sigmoid where there is only one or they do not exclude each other."""
-        return self.logits.softmax(0) if self.exclusive and len(self.logits) > 1 else self.logits.sigmoid()
+        return class_probabilities(self.logits, self.exclusive)
 
     @property
     def target_name(self) -> str:
