@@ -109,8 +109,18 @@ def test_pictures_show_the_other_methods(model: LoadedModel) -> None:
     for figure in (found.figure(), found.comparison()):
         titles = [ax.get_title() for ax in figure.axes]
         assert {"GradCAM", "integrated gradients", "gradient × input", "LRP"} <= set(titles)
-    with pytest.raises(ValueError, match="No method 'grad-cam' can be drawn beside; nearest: gradcam"):
+    with pytest.raises(
+        ValueError, match="Unknown method 'grad-cam': beside ours, gradcam, gradient-input, ig can be drawn"
+    ):
         explain_photograph(PIXELS, model, beside=["grad-cam"])
+
+
+def test_the_explained_class_is_among_the_bars(model: LoadedModel) -> None:
+    module = nn.Sequential(model.module, nn.Linear(4, 12)).eval()
+    ten = LoadedModel(module, "ten", "random", tuple(f"name {k}" for k in range(12)), model.preprocessing)
+    weakest = int(explain_photograph(PIXELS, ten).logits.argmin())
+    figure = explain_photograph(PIXELS, ten, target=weakest).figure()
+    assert f"name {weakest}" in [text.get_text() for ax in figure.axes for text in ax.texts]
 
 
 # Saved and loaded, shown

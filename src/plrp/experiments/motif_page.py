@@ -34,8 +34,9 @@ def render_motifs(search: MotifSearch, folder: str | Path, limit: float) -> str:
     body += section(
         "Patterns",
         "<p>Surviving stretches of sequence that look alike, aligned. “For” patterns speak for the explained score, "
-        "“against” patterns against it. The matches are JASPAR's vertebrate CORE motifs, by TOMTOM. "
-        "<code>patterns.meme</code> and <code>patterns.jaspar</code> hold the matrices.</p>",
+        "“against” patterns against it. "
+        + ("The matches are JASPAR's vertebrate CORE motifs, by TOMTOM. " if search.matches else "")
+        + "<code>patterns.meme</code> and <code>patterns.jaspar</code> hold the matrices.</p>",
         patterns if count else "<p>No group of ten seqlets or more looked alike.</p>",
     )
     if cut is not None:

@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from plrp.spelling import nearest
-
 STEPS = 32  # of integrated gradients
 AT_ONCE = 8  # of these, in one forward pass
 
@@ -78,7 +76,7 @@ def check_methods(names: Iterable[str]) -> None:
     """Refuse what is not in `METHODS`."""
     for name in names:
         if name not in METHODS:
-            raise ValueError(f"No method {name!r} can be drawn beside{nearest(name, METHODS)}.")
+            raise ValueError(f"Unknown method {name!r}: beside ours, {', '.join(METHODS)} can be drawn.")
 
 
 def maps_beside(model: nn.Module, x: Tensor, score: Score, names: Iterable[str]) -> dict[str, Tensor]:

@@ -121,6 +121,8 @@ class ExplainedPhotograph:
     def figure(self, **options: Any) -> Figure:
         """Photograph, heatmaps, prediction, overlay and outline (`plrp.vision.explanation_figure`)."""
         classes = [(name, probability) for name, _, probability in self.top()]
+        if self.target_name not in dict(classes):
+            classes[-1:] = [(self.target_name, float(self.probabilities[self.target]))]
         return explanation_figure(
             self.picture,
             self.relevance,
