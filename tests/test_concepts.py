@@ -152,10 +152,26 @@ def test_another_search_in_the_same_folder_is_refused(tmp_path: Path) -> None:
         plrp.exemplars(
             net(), DATA + 1, ["0", "2"], out=tmp_path / "run", part_size=4, batch_size=3, show_progress=False
         )
+    other = net()
+    other[1] = nn.Tanh()
+    with pytest.raises(WrongPlace, match="the model changed"):
+        plrp.exemplars(other, DATA, ["0", "2"], out=tmp_path / "run", part_size=4, batch_size=3, show_progress=False)
+    with pytest.raises(TypeError, match="a target that can be compared"):
+        found(out=tmp_path / "new", target=lambda output: output[:, 0])
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("dear")
     with pytest.raises(WrongPlace, match="holds other files"):
         found(out=tmp_path / "other")
+
+
+def test_classes_per_input_come_as_an_array_or_in_a_seed() -> None:
+    classes = [n % 2 for n in range(len(DATA))]
+    by_list, by_array = (found(target=t)["0"].relevance for t in (classes, np.array(classes)))
+    assert (by_list == by_array).all()
+    each = found(target=plrp.targets.contrast(classes, [1 - c for c in classes]))["0"].relevance
+    for c in (0, 1):
+        one = found(target=plrp.targets.contrast(c, 1 - c))["0"].relevance
+        np.testing.assert_allclose(each[c::2], one[c::2], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +184,7 @@ def test_another_search_in_the_same_folder_is_refused(tmp_path: Path) -> None:
         (lambda: plrp.exemplars(net(), ["a"], ["2"]), TypeError, "it should be a tensor"),
         (lambda: plrp.exemplars(net(), "photos", ["2"]), TypeError, "load it with plrp.models.load"),
         (lambda: plrp.exemplars(net(), DATA, ["2"], target=[0, 1]), ValueError, "2 classes for 11 inputs"),
+        (lambda: plrp.exemplars(net(), DATA, ["2"], target=99), ValueError, "^target 99 is out of range"),
         (lambda: plrp.exemplars(net(), DATA, ["2"], part_size=0), ValueError, "a whole number from 1"),
         (lambda: found().of("2", 6), IndexError, "There is no channel 6 in '2': it has 6"),
         (lambda: found().of("2", 0, by="size"), ValueError, "'relevance' or 'activation'"),

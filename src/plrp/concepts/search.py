@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from plrp.composites import AUTO, Composite, resolve
 from plrp.models.loading import LoadedModel, load
+from plrp.models.sources import source_of_module
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.runs.checked_parts import PART_NAME, find_parts, read_part, whole_parts, write_part
@@ -32,6 +33,7 @@ from plrp.runs.parts import Failure, Tick, Work, by_cause
 from plrp.runs.places import Folder, Place, RunError, WrongPlace, place_at, refuse_strangers
 from plrp.runs.ray import RayCluster, inside, spread
 from plrp.tape.tracing import trace
+from plrp.targets import Seed, check_target
 
 from .channels import checked_layers, layer_named, measure, space_of
 from .found import COMMAND, RUN, Exemplars, LayerTotals
@@ -75,6 +77,8 @@ def exemplars(
     module, inputs = model.module if isinstance(model, LoadedModel) else model, numbered(data, model)
     options = {"layers": layers, "target": target, "composite": composite, "pruning": pruning}
     if out is not None:
+        if callable(target) and not isinstance(target, Seed):
+            raise TypeError("A stored search needs a target that can be compared: a class, or a seed of plrp.targets.")
         place = out if isinstance(out, Place) else place_at(out)
         search = Search(module, inputs, place, part_size=part_size, batch_size=batch_size, **options)
         return run(search, show_progress=show_progress, say=say)
@@ -118,10 +122,13 @@ class Search:
         self.model, self.inputs, self.place = model if device is None else model.to(device), inputs, place
         self.device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
         self.pruning = Pruning(**pruning) if isinstance(pruning, Mapping) else pruning
+        target = target.tolist() if isinstance(target, np.ndarray) else target
         self.target, self.composite, self.part_size, self.batch_size = target, composite, part_size, batch_size
         if self.one_each and len(target) != len(inputs):
             raise ValueError(f"target holds {len(target)} classes for {len(inputs)} inputs: give one each.")
         first = trace(self.model, inputs.batch([0]).to(self.device))
+        for one in dict.fromkeys(target) if isinstance(target, list) else [target]:
+            check_target(first.output, one)
         self.layers = checked_layers(first, layers)
         self.spaces = {name: list(space_of(layer_named(first, name))) for name in self.layers}
         self.about = dict(about or {})
@@ -140,6 +147,7 @@ class Search:
             "inputs": len(self.inputs),
             "digest": self.inputs.digest(),
             "weights_digest": weights_digest(self.model),
+            "model_digest": text_digest(source_of_module(self.model)),
             "layers": self.layers,
             "spaces": self.spaces,
             "target": getattr(target, "__qualname__", repr(target)) if callable(target) else target,
@@ -182,6 +190,8 @@ class Search:
         return isinstance(self.target, list) or (isinstance(self.target, Tensor) and self.target.dim() == 1)
 
     def _target(self, some: Sequence[int]) -> Any:
+        if isinstance(self.target, Seed):
+            return self.target.of(torch.tensor(list(some)))
         if isinstance(self.target, Tensor):
             return self.target[list(some)] if self.one_each else self.target
         return [self.target[n] for n in some] if self.one_each else self.target
@@ -255,9 +265,8 @@ def run(
                 say(f"stopped: {watch.stored} of {len(missing)} parts were stored; start again to resume")
                 raise
         if failures:
-            raise RunError(
-                f"{len(failures)} of {search.parts} parts failed: {by_cause(failures)}. Start again to retry."
-            )
+            causes = by_cause(failures).rstrip(".")
+            raise RunError(f"{len(failures)} of {search.parts} parts failed: {causes}. Start again to retry.")
         return gather(place, search.record())
 
 
@@ -298,7 +307,9 @@ def _begin(place: Place, search: Search) -> None:
             raise WrongPlace(f"{place}/{RUN} cannot be read ({error}): restore it from a copy, or remove it.") from None
         changed = [k for k in wanted if k not in ("key", *BESIDE) and wanted[k] != there.get(k)]
         if changed:
-            what = {"digest": "the inputs", "weights_digest": "the weights"}.get(changed[0], changed[0])
+            what = {"digest": "the inputs", "weights_digest": "the weights", "model_digest": "the model"}.get(
+                changed[0], changed[0]
+            )
             raise WrongPlace(
                 f"{place}/{RUN}: this folder holds another search; {what} changed. Choose another folder, or undo it."
             )
