@@ -200,7 +200,7 @@ def logo_figure(
             letters = "".join(LETTERS[k] if bases[k, i] > 0 else "N" for i, k in enumerate(bases.argmax(0)))
             draw_logo(ax, relevance[start:end], letters[start:end], start=start)
             ax.set_xlabel(
-                f"{shortened(example.name, 18)}, {start}…{end - 1}",
+                f"input {shortened(example.name, 18)}, bases {start}…{end - 1}",
                 fontsize=5.5,
                 color=FAINT,
                 labelpad=2,
@@ -267,9 +267,10 @@ def token_contexts(
             cells = []
             for i, (token, value) in enumerate(zip(x[0].tolist(), relevance.tolist(), strict=True)):
                 word = words(token)
-                word = f"⟦{word}⟧" if i == example.place[0] else word
+                if i == example.place[0]:
+                    word = word[: len(word) - len(word.lstrip(" "))] + f"⟦{word.lstrip(' ')}⟧"
                 cells.append(Cell(word, value / largest, False, f"{value:.3g}"))
-            caption = f"{layer}, channel {channel}: {by} {example.value:.3g} in {example.name}"
+            caption = f"{layer}, channel {channel}: {by} {example.value:.3g} in input {example.name}"
             sentences.append(Sentence(caption, cells))
     return sentences
 
