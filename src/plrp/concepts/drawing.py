@@ -1,6 +1,6 @@
 """Pictures of channels: the inputs that stand for them.
 
-- `channel_figure`: pictures, cropped and masked by the relevance that passes the channel alone
+- `channel_figure`: pictures, cropped and masked by the relevance that passes the channel where it is strongest
 - `logo_figure`: sequences, as logos of what the channel read where it is strongest
 - `token_figure`: texts, coloured by what the channel read at its strongest token, which is marked
 """
@@ -94,11 +94,14 @@ class Reading:
         return self.inputs.batch([example.sample]).to(device)
 
     def patch(self, layer: str, channel: int, example: Exemplar) -> Pixels:
-        """What a channel saw in a picture."""
+        """What a channel saw in a picture where it is strongest; at all places where it has no relevance there."""
         x = self.input(example)
         if x.dim() != 4:
             raise ValueError(f"Patches are drawn of pictures (channels, height, width), got {tuple(x.shape[1:])}.")
-        return patch(picture_of(x[0], self.inputs), self.relevance(x, example, layer, channel).sum(0))
+        relevance = self.relevance(x, example, layer, channel, example.place).sum(0)
+        if not (relevance > 0).any():
+            relevance = self.relevance(x, example, layer, channel).sum(0)
+        return patch(picture_of(x[0], self.inputs), relevance)
 
 
 def channel_figure(
@@ -114,7 +117,8 @@ def channel_figure(
     composite: str | Composite | None = None,
     step: Callable[[float], None] = lambda done: None,
 ) -> Figure:
-    """A row per channel, with the patches of its exemplars: where the relevance that passes it alone comes from.
+    """A row per channel, with the patches of its exemplars: where the relevance that passes it alone comes from, at the
+    place where it is strongest.
 
     `model` and `data` are those of the search, composite and pruning are too; pictures only. `target` and `composite`
     are needed again where the search had no class, or a composite of one's own. `step` is told of every row.
@@ -134,9 +138,7 @@ def channel_figure(
             axes[row][0].text(0.5, 0.5, "none", fontsize=6.5, color=FAINT, ha="center", va="center")
         axes[row][0].set_ylabel(f"channel {channel}", fontsize=7.5)
         step(1)
-    figure.suptitle(
-        f"{layer}: inputs with {_most(by)}, masked by what passes the channel", fontsize=9, parse_math=False
-    )
+    figure.suptitle(f"{layer}: inputs with {_most(by)}, at the channel's strongest place", fontsize=9, parse_math=False)
     return figure
 
 

@@ -33,7 +33,7 @@ def render_concepts(
         body += section(
             f"Channels of {layer}",
             "<p>Each row is a channel of the layer's output. Its patches are cut from the inputs that gave it most, "
-            "and masked by the relevance that passes this channel alone.</p>",
+            "and masked by the relevance that passes this channel alone, where it is strongest.</p>",
             picture(data_uri(figure, "png", 130), f"patches of channels of {layer}", plate=True),
         )
     for layer in found:
