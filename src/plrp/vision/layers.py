@@ -129,7 +129,7 @@ def flow_figure(
         figure.suptitle(title, fontsize=10, color=INK, y=0.985, parse_math=False)
     legend = "red, blue: positive, negative relevance; width: amount within a column; grey: LRP's, cut off by pruning"
     if patches:
-        legend += "; beside a channel: its exemplar, what gave it most relevance in other pictures"
+        legend += "; beside a channel: its exemplar, of the pictures searched"
     if min(level.coverage for level in flow.levels) < 0.6:
         legend += (
             "\nmuch of the mass is in channels that are not drawn: prune by unit='channel' (--unit channel) to see more"
