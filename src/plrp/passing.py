@@ -340,7 +340,11 @@ def _product(op: Op, relevance: Relevances, book: Booking, composite: Composite)
     if op.kind == "mul":
         return _handed(op, receivers, [sum_to(given, v.shape) / n for v in receivers])
     s = _divided(op, given, n * _output(op, given.dtype), epsilon_for(op.output, *receivers, composite=composite), book)
-    back = transposed(op, [s], given.dtype, receivers)
+    if op.kind in ("matmul", "bmm") and list(op.args) == op.inputs and all(len(v.shape) > 1 for v in op.inputs):
+        a, b = (v.data.to(given.dtype).mT for v in op.inputs)
+        back = [sum_to(s @ b if v is op.inputs[0] else a @ s, v.shape) for v in receivers]
+    else:
+        back = transposed(op, [s], given.dtype, receivers)
     return _handed(op, receivers, [v.data.to(given.dtype) * b for v, b in zip(receivers, back, strict=True)])
 
 

@@ -52,10 +52,16 @@ class _DerivedWeights(LinearMap):
 
 
 class FastDense(_DerivedWeights, Dense):
-    """A linear layer; relevance from the outputs that hold any, where these are few (one, above the logits)."""
+    """A linear layer; relevance from the outputs (one, above the logits) or the tokens that hold any, if few do."""
 
     def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
         """Wᵀs."""
+        tokens = s.reshape(-1, s.shape[-1])
+        live = tokens.any(1)
+        if live.sum() * 4 < live.numel() * 3:
+            found = tokens.new_zeros(len(tokens), weight.shape[1])
+            found[live] = tokens[live] @ weight
+            return found.view(*s.shape[:-1], -1)
         if s.dim() == 2:
             live = s.ne(0).any(0)
             if live.sum() * 4 < live.numel():

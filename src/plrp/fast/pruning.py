@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from plrp.ledger import Booking
-from plrp.pruning import Arrived, Pruning, Site, lambda_columns, placing, ratio, tied
+from plrp.pruning import Arrived, Pruning, Site, lambda_columns, placing, ratio, threshold, tied
 from plrp.rules import Branch, FirstPass
 from plrp.tape.maps import Dense, Weight
 from plrp.tape.samples import Samples
@@ -98,6 +98,37 @@ def prune_neurons(
         columns["flipped_mass"] = new.sum(new.values.abs() * flipped)
         columns["neurons_after"] = new.sum(new.values != 0).long()
     return new, columns
+
+
+def prune_positions(relevance: Relevance, site: Site, pruning: Pruning, book: Booking) -> Tensor | None:
+    """`pruning.prune` of whole tokens by PLRP-λ: channels last of a tensor, nothing booked; None where it is not so."""
+    samples, shape = site.value.samples, relevance.shape
+    if (
+        book.active
+        or pruning.unit != "position"
+        or pruning.redistribution != "lambda"
+        or not pruning.conserve
+        or pruning.sparsity_gain is not None
+        or not isinstance(relevance, Tensor)
+        or not (samples.leads(shape) or samples.batch == 1)
+        or len(shape) < 3 - (samples.batch == 1)
+        or site.channel_axis != len(shape) - 1
+        or site.channel_axis == samples.axis
+    ):
+        return None
+    tokens = relevance.reshape(samples.batch, -1, shape[-1])
+    if not (tokens.shape[1] > 1 and shape[-1] > 1):
+        return None
+    signs = tokens.clamp(min=0), tokens.clamp(max=0)
+    sums = [part.sum(2, dtype=torch.float64).abs() for part in signs]
+    theta = [threshold(part, p) for part, p in zip(sums, site.shares, strict=True)]
+    stays = (sums[0] > theta[0][:, None]) | (sums[1] > theta[1][:, None])
+    pruned = ((sums[0] + sums[1] > 0) & ~stays).any(1)
+    up, down = (
+        (ratio(part.sum(1), (part * stays).sum(1), pruned)[:, None] * stays).to(tokens.dtype)[..., None]
+        for part in sums
+    )
+    return signs[0].mul_(up).add_(signs[1].mul_(down)).view(shape)
 
 
 def _tied(surviving: Neurons) -> Tensor:

@@ -25,7 +25,7 @@ from .layers import layer_geometry, pool_geometry, to_winners
 from .maps import FastConvolution, FastDense, OneChannel, fast_map
 from .neurons import Neurons, Relevance, add, dense, dense_last, mass_of
 from .propagation import DensePass, Few, neurons_of
-from .pruning import by_neurons, dense_arrived, prune_neurons
+from .pruning import by_neurons, dense_arrived, prune_neurons, prune_positions
 from .selection import cut
 
 
@@ -48,12 +48,14 @@ class FastWalk(Walk):
     def prune(
         self, relevance: Relevance, site: Site, arrived: Arrived | None, book: Booking
     ) -> tuple[Relevance, dict[str, Any]]:
-        """Single neurons where few survive; else whole tensors with θ by selection."""
+        """Single neurons where few survive, whole tokens; else whole tensors with θ by selection."""
         assert self.pruning is not None
         if by_neurons(relevance, site, self.pruning, arrived):
             found = prune_neurons(relevance, site.shares, self.pruning, arrived, book)
             if found is not None:
                 return found
+        if (tokens := prune_positions(relevance, site, self.pruning, book)) is not None:
+            return tokens, {}
         arrived = None if arrived is None else dense_arrived(arrived)
         return pruning.prune(dense(relevance), site, self.pruning, arrived, book, cut)
 
