@@ -33,7 +33,7 @@ from paper_claims import FLIPPED, MODELS, ROOT, TITLES, load, plain, records
 from plrp import metrics
 from plrp.experiments.measured import difference_of
 from plrp.explanation import Explanation, explain_trace
-from plrp.models import Preprocessing
+from plrp.models.loading import LoadedModel
 from plrp.vision import ECSSD
 from plrp.vision.explained import composite_for
 
@@ -71,7 +71,7 @@ OUTER = [m for m in ALL if m not in MIDDLE]
 
 def explained(trace: plrp.Trace, composite: str, methods: Iterable[Method]) -> Iterator[tuple[Method, Explanation]]:
     """The winning class by each method, with the ledger of the same walk."""
-    rules = composite_for(composite, Preprocessing())
+    rules = composite_for(composite, LoadedModel(nn.Identity(), "", ""), trace)
     for method in methods:
         pruning = method.pruning
         yield method, explain_trace(trace, target=None, composite=rules, pruning=pruning, layers=False, ledger=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 import plrp
 from plrp import cli
+from plrp.errors import UsageError
 
 
 def test_help_names_every_command_and_a_first_step(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,6 +45,7 @@ PROGRAM = """
 import sys
 import plrp
 from plrp import cli
+from plrp.errors import UsageError
 try:
     code = cli.main(sys.argv[1:])
 except SystemExit as stop:
@@ -123,17 +126,20 @@ def with_command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 @pytest.mark.parametrize(
     ("error", "lines"),
     [
-        (ValueError("p must lie in [0, 1)"), ["plrp: p must lie in [0, 1)"]),
-        (KeyError("x"), ["plrp: 'x'", "plrp: `plrp --debug ...` shows where this happened"]),
-        (AssertionError(), ["plrp: AssertionError", "plrp: `plrp --debug ...` shows where this happened"]),
+        (UsageError("p must lie in [0, 1)"), ["plrp: p must lie in [0, 1)"]),
+        (ValueError("p must lie in [0, 1)"), ["plrp: ValueError in HERE: p must lie in [0, 1)"]),
+        (KeyError("x"), ["plrp: KeyError in HERE: 'x'", "plrp: `plrp --debug ...` shows where this happened"]),
+        (AssertionError(), ["plrp: AssertionError in HERE: ", "plrp: `plrp --debug ...` shows where this happened"]),
     ],
 )
 def test_errors_are_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, lines: list[str]
 ) -> None:
+    """Those of code that is not plrp's, as here, name its line."""
     with_command(monkeypatch, error)
-    assert cli.main(["fail"]) == 1
-    assert capsys.readouterr().err.splitlines() == lines
+    assert cli.main(["fail"]) == getattr(error, "exit_code", 1)
+    here = re.compile(r"\S*test_cli\.py, line \d+ \(`raise error`\)")
+    assert [here.sub("HERE", line) for line in capsys.readouterr().err.splitlines()] == lines
 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

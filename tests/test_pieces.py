@@ -87,7 +87,7 @@ def test_only_one_piece_is_held_at_a_time():
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(588, 16), nn.ReLU(), Watched(), nn.Linear(16, 5)).eval()
     plrp.explain(model, IMAGES, micro_batch=1)
-    assert seen == [0] * (7 + 3)  # seven pieces, and a second look at the first
+    assert seen == [0] * (7 + 4)  # seven pieces, and a second look at the first
 
 
 def test_an_empty_batch_and_bad_sizes():
