@@ -6,7 +6,6 @@ the searched layers received of its inputs. A run that was killed resumes where 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import re
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from plrp.composites import AUTO, Composite, resolve
 from plrp.models.loading import LoadedModel, load
-from plrp.models.sources import source_of_module
+from plrp.models.sources import source_of_module, weights_digest
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.runs.checked_parts import PART_NAME, find_parts, read_part, whole_parts, write_part
@@ -337,12 +336,3 @@ def gather(place: Place, settings: Mapping[str, Any]) -> Exemplars:
     }
     about = {name: value for name, value in settings.items() if name not in ("key", "names")}
     return Exemplars(layers, settings["names"], whole["classes"], about)
-
-
-def weights_digest(model: nn.Module) -> str:
-    """Of everything a model's state dict holds."""
-    state = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        state.update(name.encode())
-        state.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return state.hexdigest()[:16]

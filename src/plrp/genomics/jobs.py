@@ -30,7 +30,7 @@ from torch import nn
 from plrp.errors import UsageError, usage
 from plrp.files import UNFINISHED
 from plrp.health import Problem, summary, unwarned
-from plrp.models.sources import source_files, source_of_module
+from plrp.models.sources import source_files, source_of_module, weights_digest
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.runs.checked_parts import PART_NAME, find_parts, read_part, whole_parts, write_part
@@ -317,7 +317,7 @@ class Explaining:
             options["match"] = len(self.sequences) <= MATCHED
         self.plan = _plan(self.sequences, part_size)
         self.model = (load_model(model, weights) if isinstance(model, str) else model).eval()
-        self.digests = (_digest(self.sequences), _weights_digest(self.model), code)
+        self.digests = (_digest(self.sequences), weights_digest(self.model), code)
         if expected is not None and list(self.digests) != list(expected):
             raise RunError(
                 f"{socket.gethostname()} has other sequences, weights or code than where the command was started."
@@ -542,14 +542,6 @@ def _file_digests(file: Path) -> dict[str, str]:
     if not file.is_file():  # loading it will say what is wrong
         return {}
     return {name: content_digest(path) for name, path in source_files(file).items()}
-
-
-def _weights_digest(model: nn.Module) -> str:
-    state = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        state.update(name.encode())
-        state.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return state.hexdigest()[:16]
 
 
 def _begin(place: Place, settings: dict[str, Any]) -> None:

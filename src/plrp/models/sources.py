@@ -1,8 +1,9 @@
-"""The Python files a model is made of: its own, and those of the user's that it imports."""
+"""What a model is made of: its own Python file, those of the user's that it imports, and its weights."""
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import inspect
 import os
 import re
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 
+import torch
 from torch import nn
 
 _INSTALLED = ("site-packages", "dist-packages")
@@ -107,3 +109,12 @@ def source_of_module(model: nn.Module) -> str:
         except (OSError, TypeError):
             parts.append(name)
     return "\n".join(parts)
+
+
+def weights_digest(model: nn.Module) -> str:
+    """Of everything a model's state dict holds."""
+    state = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        state.update(name.encode())
+        state.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return state.hexdigest()[:16]
