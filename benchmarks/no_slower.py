@@ -5,9 +5,11 @@
 
 One process per tree measures when it is told to, while the other waits. A round is old, new, new, old, the next one
 new, old, old, new; its ratio is new / old, of the quicker of two each, so that a moment's load on the machine does not
-count. Slower means that the whole 95% interval of the median ratio (bootstrap over the rounds) lies above 1.03. The
-processes use plrp's public names only, so a tree may be laid out in any way. Use a quiet machine. `--quick` only tries
-whether all this works, and never fails for slowness. Not part of `make bench`.
+count. The same code in two processes differs by up to a tenth, for as long as they live (where memory came to lie), so
+there are several pairs of processes one after the other. Slower means that the whole 95% interval of the median ratio
+(bootstrap over pairs, and over the rounds of each) lies above 1.03. The processes use plrp's public names only, so a
+tree may be laid out in any way. Use a quiet machine. `--quick` only tries whether all this works, and never fails for
+slowness. Not part of `make bench`.
 """
 
 from __future__ import annotations
@@ -186,16 +188,21 @@ class Verdict(NamedTuple):
         )
 
 
-def judge(ratios: Sequence[float], difference: float = 0.0) -> Verdict:
-    """The median of paired ratios with a percentile bootstrap of their logarithms."""
-    logs = np.log(ratios)
-    draws = np.random.default_rng(0).choice(logs, (10_000, len(logs)))
-    low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
-    return Verdict(math.exp(np.median(logs)), math.exp(low), math.exp(high), difference)
+def judge(pairs: Sequence[Sequence[float]], difference: float = 0.0) -> Verdict:
+    """The median of ratios, by pairs of processes, with a percentile bootstrap over pairs and rounds."""
+    logs, draw = [np.log(ratios) for ratios in pairs], np.random.default_rng(0)
+    drawn = [
+        np.median(
+            np.concatenate([draw.choice(logs[n], len(logs[n])) for n in draw.integers(len(logs), size=len(logs))])
+        )
+        for _ in range(2000)
+    ]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Verdict(math.exp(np.median(np.concatenate(logs))), math.exp(low), math.exp(high), difference)
 
 
-def compare(case: Case, old: Tree, new: Tree, rounds: int) -> Verdict:
-    """Rounds of both, the one that begins changing from round to round."""
+def compare(case: Case, old: Tree, new: Tree, rounds: int) -> tuple[list[float], float]:
+    """The ratios of some rounds, the tree that begins changing from round to round, and how far masses are apart."""
     progress(f"{case}: warming up")
     first = [tree.run(case, 0) for tree in (old, new)]
     times = max(1, math.ceil(LEAST / min(answer["seconds"] for answer in first)))
@@ -209,7 +216,7 @@ def compare(case: Case, old: Tree, new: Tree, rounds: int) -> Verdict:
         ratios.append(min(took[new]) / min(took[old]))
     progress.clear()
     masses = [answer["mass"] for answer in first]
-    return judge(ratios, abs(masses[1] / masses[0] - 1))
+    return ratios, abs(masses[1] / masses[0] - 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -218,6 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--old", type=Path, metavar="TREE", help="a source tree to compare with, instead")
     parser.add_argument("--new", type=Path, metavar="TREE", default=ROOT, help="the tree in question (default: this)")
     parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="cases that contain one of these")
+    parser.add_argument("--pairs", type=int, help="pairs of processes, one after the other (default: 5)")
     parser.add_argument("--threads", type=int, help="of torch, in both (default: its own number)")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
@@ -227,20 +235,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (args.base is None) == (args.old is None):
         parser.error("say what to compare with: --base COMMIT or --old TREE")
     cases = [case for case in (QUICK if args.quick else CASES) if any(text in str(case) for text in args.only)]
-    rounds = args.rounds or (3 if args.quick else 20)
+    rounds, pairs = args.rounds or (2 if args.quick else 4), args.pairs or (1 if args.quick else 5)
+    found: dict[Case, list[tuple[list[float], float]]] = {case: [] for case in cases}
     with ExitStack() as stack:
         trees = [args.old or stack.enter_context(checked_out(args.base)), args.new]
         for tree in trees:
             build(tree)
-        old, new = (stack.enter_context(Tree(tree, args.threads)) for tree in trees)
-        print(
-            f"new / old: median of {rounds} rounds, 95% interval, difference of ‖R‖₁; {new.threads} threads", flush=True
-        )
-        slower = []
-        for case in cases:
-            verdict = compare(case, old, new, rounds)
-            print(f"  {case!s:<28}{verdict}", flush=True)
-            slower += [case] if verdict.slower else []
+        for number in range(pairs):
+            with Tree(trees[0], args.threads) as old, Tree(trees[1], args.threads) as new:
+                threads = new.threads
+                for case in cases:
+                    found[case].append(compare(case, old, new, rounds))
+                    median = float(np.median(found[case][-1][0]))
+                    print(f"  pair {number + 1} of {pairs}: {case!s:<28}{median:6.3f}", file=sys.stderr, flush=True)
+    print(f"new / old: median of {pairs} × {rounds} rounds, 95% interval, difference of ‖R‖₁; {threads} threads")
+    slower = []
+    for case, of_pairs in found.items():
+        verdict = judge([ratios for ratios, _ in of_pairs], max(difference for _, difference in of_pairs))
+        print(f"  {case!s:<28}{verdict}", flush=True)
+        slower += [case] if verdict.slower else []
     if slower and not args.quick:
         print(f"slower, the whole interval above {BOUND}: {'; '.join(map(str, slower))}")
     return 1 if slower and not args.quick else 0

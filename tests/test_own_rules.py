@@ -377,3 +377,22 @@ def test_pass_for_a_call_with_several_inputs_is_refused() -> None:
         plrp.explain(Step(lambda h: h * h.flip(1)).eval(), X, rules={torch.mul: "pass"})
     with pytest.raises(UnsupportedOperation, match="'pass' is for one input"):
         plrp.explain(Step(lambda h: torch.atan2(h, h.flip(1))).eval(), X, rules={"atan2": "pass"})
+
+
+def test_no_hook_stays_behind_where_a_function_is_written_out() -> None:
+    from torch.nn.modules import module as hooks
+
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own, self.last = nn.PReLU(), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.own(x)
+            x = nn.functional.scaled_dot_product_attention(x, x, x)  # the recorder enters itself again for its steps
+            return self.last(self.own(x).mean(1))
+
+    before = len(hooks._global_forward_hooks), len(hooks._global_forward_pre_hooks)
+    trace = plrp.trace(Attends().eval(), torch.randn(2, 3, 4), rules={nn.PReLU: "pass"})
+    assert [op.kind for op in trace.ops].count("PReLU") == 2  # also the second, after the attention
+    assert (len(hooks._global_forward_hooks), len(hooks._global_forward_pre_hooks)) == before

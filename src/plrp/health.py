@@ -66,7 +66,7 @@ class Scale:
     @property
     def of(self) -> str:
         """What that is, in words."""
-        return "the score" if self.begun is None else "what it began with"
+        return "the score" if self.begun is None else "the relevance it started from"
 
 
 def bound_for(epsilon_layers: int) -> float:

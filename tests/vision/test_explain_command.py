@@ -73,8 +73,8 @@ def test_one_photograph(photos: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "\x1b" not in printed.out
     lines = printed.out.splitlines()
     assert lines[0] == "cat.jpg → out.png"
-    assert sum(line.endswith("◂") for line in lines) == 1
-    assert lines[1].endswith("◂")  # the winner is explained, and named first
+    assert sum(line.endswith("◂ explained") for line in lines) == 1
+    assert lines[1].endswith("◂ explained")  # the winner is explained, and named first
     assert re.search(r"^  LRP: \d+% of pixels$", printed.out, re.MULTILINE)
     assert re.search(r"^  PLRP-λ, p = 0.15: [\d.]+% of pixels$", printed.out, re.MULTILINE)
     for name in ("tabby cat", "hot dog", "golden retriever dog", "tench"):
@@ -85,8 +85,8 @@ def test_one_class_rather_than_another(photos: Path, capsys: pytest.CaptureFixtu
     options = ("--target", "tench", "--against", "hot dog", "--layers")
     assert run("cat.jpg", *options, "-o", "out.svg", "--save", "out.npz") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[1] for line in lines if line.endswith(("◂", "▹"))] != []
-    assert {line.split("  ")[1] for line in lines if line.endswith("▹")} == {"hot dog"}
+    assert [line.split("  ")[1] for line in lines if line.endswith(("◂ explained", "▹ against"))] != []
+    assert {line.split("  ")[1] for line in lines if line.endswith("▹ against")} == {"hot dog"}
     assert "cat: tench rather than hot dog (score" in (photos / "out.svg").read_text()
     assert (photos / "out-flow.svg").is_file()
     saved = np.load(photos / "out.npz")
@@ -184,7 +184,7 @@ def test_layers_and_flow_are_drawn(photos: Path) -> None:
 def test_the_target_by_name_number_or_nearly(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for given, name in {"3": "tench", "Hot_Dog": "hot dog", "TENCH": "tench"}.items():
         assert run("cat.jpg", "--target", given, "-o", "out.png") == 0
-        assert re.search(rf"^  {name} .*◂$", capsys.readouterr().out, re.MULTILINE)
+        assert re.search(rf"^  {name} .*◂ explained$", capsys.readouterr().out, re.MULTILINE)
     assert run("cat.jpg", "--target", "dog", "-o", "none.png") == 2
     assert capsys.readouterr().err == (
         "plrp: no class is called 'dog'; the nearest are hot dog (1), golden retriever dog (2).\n"
@@ -192,6 +192,16 @@ def test_the_target_by_name_number_or_nearly(photos: Path, capsys: pytest.Captur
     assert run("cat.jpg", "--target", "9", "-o", "none.png") == 2
     assert "there is no class 9: the model has 0 to 3" in capsys.readouterr().err
     assert not (photos / "none.png").exists()
+
+
+def test_classes_that_share_the_words_of_the_one_asked_for_are_named(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("names.txt").write_text("heron\ncrane bird\ncrane\ntruck\n")
+    assert run("cat.jpg", "--target", "crane", "--classes", "names.txt", "-o", "out.png") == 0
+    assert "  class 2 was taken; also there: crane bird (1)\n" in capsys.readouterr().out
+    assert run("cat.jpg", "--target", "truck", "--classes", "names.txt", "-o", "out.png") == 0
+    assert "also there" not in capsys.readouterr().out
 
 
 def test_imagenets_names_find_the_nearest() -> None:

@@ -228,7 +228,9 @@ def run(arguments: argparse.Namespace) -> int:
                 archive = archives[number] if archives else None
                 written = write(explained, outputs[number], archive, arguments, note, patches)
                 if not arguments.quiet:
-                    print("\n".join(report(explained, written, width_of_terminal())), flush=True)
+                    print(
+                        "\n".join(report(explained, written, width_of_terminal(), bool(arguments.target))), flush=True
+                    )
                 done += 1
                 unhealthy += bool(explained.unhealthy)
     except KeyboardInterrupt:
@@ -436,9 +438,9 @@ def variant_for_layers(explained: ExplainedPhotograph, arguments: argparse.Names
     return min(distance, key=lambda name: distance[name])
 
 
-def report(explained: ExplainedPhotograph, written: Sequence[Path], width: int) -> list[str]:
+def report(explained: ExplainedPhotograph, written: Sequence[Path], width: int, named: bool = False) -> list[str]:
     """What is printed for one photograph: where it went, the classes, how sparse it is, and what is unhealthy. No line
-    but those of the last kind exceeds `width`.
+    but those of the last kind exceeds `width`. `named`: the class was asked for by name, which others may share.
     """
     from plrp.vision.figures import percent, shortened
 
@@ -448,12 +450,15 @@ def report(explained: ExplainedPhotograph, written: Sequence[Path], width: int) 
         if number is not None and explained.categories[number] not in [name for name, _, _ in rows]:
             score, probability = float(explained.logits[number]), float(explained.probabilities[number])
             rows.append((explained.categories[number], score, probability))
-    room = max(8, min(max(len(name) for name, _, _ in rows), width - 24))
+    room = max(8, min(max(len(name) for name, _, _ in rows), width - 34))
     where = "" if explained.place is None else f", {explained.target_name} {explained.place.words}"
     lines = [f"{explained.photograph.path}{where} → {', '.join(map(str, written))}"]
     for name, score, probability in rows:
-        mark = "◂" if name == explained.target_name else "▹" if name == against else ""
+        mark = "◂ explained" if name == explained.target_name else "▹ against" if name == against else ""
         lines.append(f"  {shortened(name, room):<{room}}  {score:8.2f}  {percent(probability):>6} {mark}".rstrip())
+    alike = explained.namesakes() if named else []
+    if alike:
+        lines.append(f"  class {explained.target} was taken; also there: {', '.join(alike)}")
     lines += [f"  {name}: {percent(share)} of pixels" for name, share in explained.pixels().items()]
     lines = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
     return lines + [f"  {name} is {health}" for name, health in explained.unhealthy.items()]

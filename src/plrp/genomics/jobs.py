@@ -109,6 +109,8 @@ def read_sequences(
         return read_intervals(path, genome, width=width, ends=ends, largest=largest)
     if suffixes and suffixes[-1] in (".npz", ".npy"):
         return read_npz(path, largest=largest)
+    if ".vcf" in suffixes or ".bcf" in suffixes:
+        raise SequenceError(f"{path}: variants are explained by `plrp genomics variants {path.name} --genome FASTA`.")
     return read_fasta(path, largest=largest)
 
 
@@ -227,13 +229,17 @@ def explain_file(
             place.tidy(OWN_NAMES)
         _begin(place, {"command": COMMAND, **explaining.settings(), **(about or {})})
         outcome = _make_shard(explaining, engine, shard, show_progress, say)
+        names = find_parts(place, explaining.key)
         if outcome.complete:
-            found = find_parts(place, explaining.key)
-            names = [found[k] for k in range(len(explaining.plan))]
-            there = find_parts(place, explaining.key, "matches") if explaining.options["match"] else {}
-            matched = [there.get(k) for k in range(len(names))]
-            _gather(place, explaining.sequences, explaining.plan, names, matched, pooling, ambiguous)
-            outcome = replace(outcome, unhealthy=_unhealthy(place, names, pruning))
+            stored = [names[k] for k in range(len(explaining.plan))]
+            _gather(place, explaining.sequences, explaining.plan, stored, pooling, ambiguous)
+            _gather_seqlets(explaining, stored, matched=False)
+            outcome = replace(outcome, unhealthy=_unhealthy(place, stored, pruning))
+        if explaining.options["match"] and not outcome.failures:  # when all else is written: it takes long
+            mine = [k for k in range(len(explaining.plan)) if outcome.complete or k % shard[1] == shard[0] - 1]
+            _match(explaining, names, mine, show_progress, say)
+            if outcome.complete:
+                _gather_seqlets(explaining, stored, matched=True)
     return outcome
 
 
@@ -262,10 +268,8 @@ def _make_shard(
         except KeyboardInterrupt:
             say(f"stopped: {watch.stored} of {len(missing)} parts were stored; start again to resume")
             raise
-    found = find_parts(place, explaining.key)
-    if explaining.options["match"] and not failures:
-        _match(explaining, found, list(found) if len(found) == len(plan) else mine, show_progress, say)
-    return Outcome(watch.stored, len(found), len(plan), len(explaining.sequences), tuple(failures))
+    found = len(find_parts(place, explaining.key))
+    return Outcome(watch.stored, found, len(plan), len(explaining.sequences), tuple(failures))
 
 
 def _make(explaining: Explaining, engine: RayCluster | None, indices: Sequence[int], watch: Watch) -> list[Failure]:
@@ -627,7 +631,6 @@ def _gather(
     sequences: Sequences,
     plan: list[list[int]],
     names: Sequence[str],
-    matched: Sequence[str | None],
     pooling: Pooling,
     ambiguous: Ambiguous,
 ) -> None:
@@ -647,16 +650,6 @@ def _gather(
         with place.new_file("relevance.bedgraph") as path:
             write_bedgraph(path, intervals, (row for _, _, values in parts() for row in values))
 
-    columns: dict[str, list[npt.NDArray[Any]]] = {}
-    for stored, rows in zip(names, plan, strict=True):
-        for name, column in zip(SEQLET_COLUMNS, _load_part(place, stored, SEQLET_COLUMNS), strict=True):
-            columns.setdefault(name, []).append(column)
-        columns["sequence"][-1] = np.array(rows, np.int64)[columns["sequence"][-1]]
-    whole_columns = {name: np.concatenate(arrays) for name, arrays in columns.items()}
-    seqlets = Seqlets(*(whole_columns[name] for name in SEQLET_COLUMNS))
-    with place.new_file("seqlets.bed") as path:
-        write_seqlets(path, seqlets, sequences, _matches(place, matched))
-
     lengths = set(sequences.lengths.tolist())
     if len(lengths) == 1:
         shape = (len(sequences), 4, lengths.pop())
@@ -672,3 +665,18 @@ def _gather(
                 letters[rows] = encode(sequences[rows], ambiguous)
             write_npz(path, arr_0=letters)
             del letters
+
+
+def _gather_seqlets(explaining: Explaining, names: Sequence[str], matched: bool) -> None:
+    """The seqlets of all parts in one BED file, with the motifs they match if they were compared."""
+    place, plan, sequences = explaining.place, explaining.plan, explaining.sequences
+    there = find_parts(place, explaining.key, "matches") if matched else {}
+    columns: dict[str, list[npt.NDArray[Any]]] = {}
+    for stored, rows in zip(names, plan, strict=True):
+        for name, column in zip(SEQLET_COLUMNS, _load_part(place, stored, SEQLET_COLUMNS), strict=True):
+            columns.setdefault(name, []).append(column)
+        columns["sequence"][-1] = np.array(rows, np.int64)[columns["sequence"][-1]]
+    whole_columns = {name: np.concatenate(arrays) for name, arrays in columns.items()}
+    seqlets = Seqlets(*(whole_columns[name] for name in SEQLET_COLUMNS))
+    with place.new_file("seqlets.bed") as path:
+        write_seqlets(path, seqlets, sequences, _matches(place, [there.get(k) for k in range(len(names))]))

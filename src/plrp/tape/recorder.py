@@ -62,6 +62,7 @@ class Recorder(TorchFunctionMode):
         self.lock = threading.Lock()
         if isinstance(model, nn.Module):
             for prefix, module in model.named_modules():
+                self._modules.scripted |= isinstance(module, torch.jit.ScriptModule)
                 for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                     if tensor is not None and id(tensor) not in self._names:
                         path = f"{prefix}.{name}" if prefix else name
@@ -469,19 +470,20 @@ class ModuleCalls:
         self._recorder = weakref.ref(recorder)
         self._handles: list[Any] = []
         self._thread = 0
+        self._depth = 0  # a recorder enters itself again for functions that are written out in steps
         self._writing = False
+        self.scripted = False  # whether the model has TorchScript modules
         self.inside: nn.Module | None = None  # a module whose call is one entry of the tape
 
     def watch(self) -> None:
         """Begin."""
+        self._depth += 1
+        if self._depth > 1:
+            return
         recorder = self._recorder()
         assert recorder is not None
         self._thread, self.inside = threading.get_ident(), None
-        model = recorder.model
-        scripted = isinstance(model, nn.Module) and any(
-            isinstance(module, torch.jit.ScriptModule) for module in model.modules()
-        )
-        if scripted or recorder.rules.modules:
+        if self.scripted or recorder.rules.modules:
             self._handles = [
                 register_module_forward_pre_hook(self._before),
                 register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
@@ -489,6 +491,9 @@ class ModuleCalls:
 
     def unwatch(self) -> None:
         """End."""
+        self._depth -= 1
+        if self._depth:
+            return
         for handle in self._handles:
             handle.remove()
         self._handles, self.inside = [], None

@@ -76,5 +76,6 @@ def run(arguments: argparse.Namespace) -> int:
     print(found)
     found.plot(arguments.out, names=sequences.names, count=arguments.draw, window=arguments.window)
     drawn = min(arguments.draw, len(sequences))
-    print(f"{arguments.out}: {drawn} sequence{'s' * (drawn != 1)}")
+    more = "" if drawn == len(sequences) else f" of {len(sequences)} (--draw N draws more)"
+    print(f"{arguments.out}: {drawn} sequence{'s' * (drawn != 1)}{more}")
     return 0
