@@ -317,8 +317,9 @@ class Recorder(TorchFunctionMode):
 
         def lift(tensor: Tensor) -> Any:
             """A value for a tensor that is read, an alias for a constant, which may get other data later."""
-            value = self.value_of(tensor) if id(tensor) in self._known else None
-            return value if value is not None and any(value is v for v in inputs) else tensor.detach()
+            entry = self._known.get(id(tensor))
+            known = entry is not None and entry[0]() is tensor and any(entry[1] is value for value in inputs)
+            return entry[1] if entry is not None and known else tensor.detach()
 
         op = Op(
             kind=kind,
@@ -582,8 +583,12 @@ def _snapshot(tensor: Tensor) -> Tensor:
 def _state(tensor: Tensor) -> tuple[int, int | None]:
     """Where a tensor's data lies, and how often it was written into."""
     try:
-        return tensor.data_ptr(), version(tensor)
-    except RuntimeError:  # a tensor without memory, as torch.func makes them
+        return tensor.data_ptr(), tensor._version
+    except RuntimeError:  # made in inference mode, or without memory, as torch.func makes them
+        pass
+    try:
+        return tensor.data_ptr(), None
+    except RuntimeError:
         return 0, None
 
 

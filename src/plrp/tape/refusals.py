@@ -104,33 +104,46 @@ def check_model(model: Any) -> None:
         raise TypeError(f"The model is a {type(model).__name__}, neither a module nor a function: {hint}.")
     if not isinstance(model, nn.Module):
         return
-    for name, module in model.named_modules():
+    pending, seen = [model], {id(model)}
+    while pending:
+        module = pending.pop()
+        own = module.__dict__  # what most modules show at once, at little cost
+        children = own.get("_modules") or {}
+        plain = own.get("training") is False and own.get("_compiled_call_impl") is None
+        if not plain or "_orig_mod" in children or type(module).__name__ == "OptimizedModule":
+            _check_module(model, module)
+        for child in children.values():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                pending.append(child)
+
+
+def _check_module(model: nn.Module, module: nn.Module) -> None:
+    kind, fault = type(module).__name__, ""
+    error: type[Exception] = TraceError
+    if isinstance(module, torch.jit.ScriptModule):
+        if module is model:  # inside one it matters when it is called
+            fault = "is a TorchScript module, which hides its operations; give the Python model it was made from."
+    elif kind == "OptimizedModule" or "_orig_mod" in module._modules:
+        fault = "was made by torch.compile, which hides its operations; give `model._orig_mod` instead."
+    elif getattr(module, "_compiled_call_impl", None) is not None:
+        fault = "was compiled in place, which hides its operations; explain a model that was not compiled."
+    elif module.training:
+        error, fault = ValueError, _random_in_training(module)
+    if fault:
+        name = next(path for path, one in model.named_modules() if one is module)
         where = f"'{name}'" if name else "The model"
-        if isinstance(module, torch.jit.ScriptModule):
-            if name:  # inside a model it matters when it is called
-                continue
-            raise TraceError(
-                f"{where} is a TorchScript module, which hides its operations; give the Python model it was made from."
-            )
-        if type(module).__name__ == "OptimizedModule" or "_orig_mod" in module._modules:
-            raise TraceError(
-                f"{where} was made by torch.compile, which hides its operations; give `model._orig_mod` instead."
-            )
-        if getattr(module, "_compiled_call_impl", None) is not None:
-            raise TraceError(
-                f"{where} was compiled in place, which hides its operations; explain a model that was not compiled."
-            )
-        if module.training and isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ValueError(
-                f"{where} is a BatchNorm in training mode: its output would depend on the whole batch. "
-                "Call `model.eval()`."
-            )
-        random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
-        random = random or (type(module).__name__ in ("StochasticDepth", "DropPath") and getattr(module, "p", 1) != 0)
-        if module.training and random:
-            raise ValueError(
-                f"{where} is a dropout in training mode: explanations would be random. Call `model.eval()`."
-            )
+        raise error(f"{where} {fault}")
+
+
+def _random_in_training(module: nn.Module) -> str:
+    """What is wrong with a module that is in training mode; empty if nothing is."""
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return "is a BatchNorm in training mode: its output would depend on the whole batch. Call `model.eval()`."
+    drops = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+    if drops or (type(module).__name__ in ("StochasticDepth", "DropPath") and getattr(module, "p", 1) != 0):
+        return "is a dropout in training mode: explanations would be random. Call `model.eval()`."
+    return ""
 
 
 def check_device(name: str | torch.device) -> torch.device:

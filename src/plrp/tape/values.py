@@ -22,7 +22,10 @@ PRODUCTS = (None, "half", "gated")
 
 def version(tensor: Tensor) -> int | None:
     """How often a tensor was written into, as torch counts it; None where it does not (in inference mode)."""
-    return None if tensor.is_inference() else tensor._version
+    try:
+        return tensor._version
+    except RuntimeError:
+        return None
 
 
 class Value:
