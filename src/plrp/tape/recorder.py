@@ -24,7 +24,7 @@ from .own_rules import RulesInForce, apply_rule, refuse_misfit, rules_in_force
 from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
 from .refusals import RANDOM, refuse_active
 from .samples import Samples, mixing_reason
-from .values import Op, Value, gathered, replaced, tensors_in, version
+from .values import Op, Value, gathered, replaced, tensors_in
 from .written_out import written_out
 
 
