@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import numpy as np
@@ -230,6 +231,33 @@ def test_a_pipeline_for_tangermeme_runs_with_the_import_changed() -> None:
             assert hypothetical == bool((scores[x == 0] != 0).any())
         table = recursive_seqlets((scores * x).sum(1), min_seqlet_len=4, max_seqlet_len=10)
         assert {"start", "end"} <= set(table.columns)
+
+
+def test_tangermemes_own_functions_take_attribute_as_theirs() -> None:
+    """Marginalization, variant effects and ablation call the function they are given; packed sequences go in too."""
+    pytest.importorskip("tangermeme")
+    from tangermeme.ablate import ablate
+    from tangermeme.deep_lift_shap import deep_lift_shap
+    from tangermeme.marginalize import marginalize
+    from tangermeme.utils import random_one_hot
+    from tangermeme.variant_effect import substitution_effect
+
+    names = list(inspect.signature(deep_lift_shap).parameters)
+    assert list(inspect.signature(attribute).parameters)[: len(names)] == names
+    model, x = network(), random_one_hot((3, 4, 22), random_state=0).float()
+    inserted = x.clone()
+    inserted[:, :, 9:13] = torch.from_numpy(encode(["ACGT"]))
+    shared = {"func": attribute, "additional_func_kwargs": {"target": 1}, "device": "cpu"}
+    before, after = marginalize(model, x, "ACGT", **shared)
+    torch.testing.assert_close(before, attribute(model, x, target=1, device="cpu"))
+    torch.testing.assert_close(after, attribute(model, inserted, target=1, device="cpu"))
+    _, changed = substitution_effect(model, x, torch.tensor([[0, 5, 1], [1, 7, 2]]), **shared)
+    assert changed.shape == x.shape
+    assert ablate(model, x, 5, 9, n=2, **shared)[1].shape == (3, 2, 4, 22)
+    utils = pytest.importorskip("tangermeme.utils")
+    if hasattr(utils, "PackedSequence"):  # since tangermeme 1.6
+        packed = utils.PackedSequence.from_one_hot(x)
+        torch.testing.assert_close(attribute(model, packed, target=1, batch_size=2, device="cpu"), before)
 
 
 def test_attribute_leaves_every_layer_in_its_mode() -> None:

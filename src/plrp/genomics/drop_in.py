@@ -24,7 +24,7 @@ from .outputs import target_from_text
 
 def attribute(
     model: nn.Module,
-    X: Tensor,
+    X: Any,
     args: Sequence[Tensor] | None = None,
     target: Any = 0,
     batch_size: int = 32,
@@ -47,7 +47,8 @@ def attribute(
 ) -> Tensor:
     """Relevance of one-hot sequences (batch, 4, length), in their shape, on the CPU.
 
-    `args`: more inputs of the model, (batch, …) each. `target`: a column of the output, or anything that
+    `X` may be tangermeme's `PackedSequence`; a batch of it is unpacked at a time. `args`: more inputs of the model,
+    (batch, …) each. `target`: a column of the output, or anything that
     `explain_sequences` takes. `hypothetical`: scores of absent letters too (see `Hypothetical`), for TF-MoDISco.
     `composite` and `pruning` are plrp's own.
 
@@ -82,23 +83,30 @@ def attribute(
     try:
         model.eval().to(where)
         if composite == AUTO:
-            first = tuple(part[:1].to(where, number) for part in (X, *(args or ())))
+            first = tuple(part[:1].to(where, number) for part in (_unpacked(X[:1]), *(args or ())))
             chosen = composite_from_text(AUTO, record(model, first if args else first[0]))
         if hypothetical:
             chosen = hypothetical_composite(chosen)
         with progress("explaining", len(X), None if verbose else False) as step:
             for begin in range(0, len(X), batch_size):
                 rows = slice(begin, begin + batch_size)
-                inputs = tuple(part[rows].to(where, number) for part in (X, *(args or ())))
+                letters = _unpacked(X[rows])
+                inputs = tuple(part.to(where, number) for part in (letters, *(extra[rows] for extra in args or ())))
                 per_row = target[rows] if isinstance(target, list | Tensor) else target
                 found = explain(
                     model, inputs if args else inputs[0], target=per_row, composite=chosen, pruning=pruning
                 ).relevance
-                parts.append((found[0] if args else found).float().cpu())
+                relevance = (found[0] if args else found).float().cpu()
+                parts.append(relevance if hypothetical else relevance * (letters.cpu() > 0))
                 step(len(inputs[0]))
     finally:
         model.to(home)
         for module, mode in modes.items():
             module.training = mode
-    relevance = torch.cat(parts)
-    return relevance if hypothetical else relevance * (X.cpu() > 0)
+    return torch.cat(parts)
+
+
+def _unpacked(x: Any) -> Tensor:
+    """One-hot sequences of a tensor or of tangermeme's `PackedSequence`."""
+    letters: Tensor = x.to_one_hot() if hasattr(x, "to_one_hot") else x
+    return letters
