@@ -20,6 +20,7 @@ from plrp.genomics import (
     write_parquet,
     write_seqlets,
 )
+from plrp.genomics.export import npz_rows, write_npz
 from plrp.genomics.seqlets import Match
 
 RNG = np.random.default_rng(0)
@@ -120,6 +121,20 @@ def test_files_and_folders_appear_whole_or_not_at_all(tmp_path: Path) -> None:
             fail(context)
     assert [path.name for path in tmp_path.iterdir()] == ["old.txt"]
     assert (tmp_path / "old.txt").read_text() == "old"
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 100])
+def test_rows_of_an_archive_are_those_of_the_array(tmp_path: Path, count: int) -> None:
+    given = np.random.default_rng(0).normal(size=(7, 4, 5)).astype(np.float32)
+    write_npz(tmp_path / "a.npz", arr_0=given)
+    with npz_rows(tmp_path / "a.npz", count) as (shape, rows):
+        found = list(rows)
+    assert shape == given.shape
+    assert max(map(len, found)) == min(count, 7)
+    np.testing.assert_array_equal(np.concatenate(found), given)
+    write_npz(tmp_path / "b.npz", arr_0=np.asfortranarray(given))
+    with pytest.raises(ValueError, match="row by row"), npz_rows(tmp_path / "b.npz", count):
+        pass
 
 
 @pytest.mark.slow

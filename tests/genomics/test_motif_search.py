@@ -14,6 +14,7 @@ import plrp
 from plrp.cli import main
 from plrp.genomics import Seqlets, encode, explain_file, explain_sequences, read_motifs, simulate, write_fasta
 from plrp.genomics.motif_search import (
+    Agreement,
     CutOff,
     Explained,
     Truth,
@@ -23,6 +24,7 @@ from plrp.genomics.motif_search import (
     read_explained,
     run_settings,
     threshold_seqlets,
+    verdict,
 )
 from plrp.genomics.sequences import Interval
 
@@ -89,7 +91,25 @@ def test_agreement_counts_half_of_the_shorter() -> None:
     seqlets = Seqlets(*columns, np.ones(4))
     found = truth.agreement("mine", [(seqlets, ["a", "b", "c"])])
     assert (found.seqlets, found.precision, found.recall) == (4, 2 / 4, 2 / 3)
+    named = Truth([Interval("a", 10, 20, "X"), Interval("a", 40, 50, "Y"), Interval("b", 0, 10, "X")])
+    assert named.agreement("mine", [(seqlets, ["a", "b", "c"])]).by_motif == {"X": 1, "Y": 0}
     assert found.f1 == pytest.approx(2 * 0.5 * (2 / 3) / (0.5 + 2 / 3))
+
+
+def test_the_verdict_names_the_better_one_and_the_lost_motif() -> None:
+    used = Agreement("PLRP", 10, 0.9, 0.5, {"CTCF": 0.95, "Spi1": 0.05})
+    cuts = [
+        Agreement("LRP, cut at 0.5", 10, 0.9, 0.8, {"CTCF": 0.9, "Spi1": 0.7}, 0.5),
+        Agreement("LRP, cut at 0.7", 10, 0.9, 0.2, {"CTCF": 0.3, "Spi1": 0.1}, 0.7),
+    ]
+    better, lost = verdict(used, cuts)
+    assert "Better here: LRP, cut at 0.5 (F1 0.85), not PLRP (F1 0.64)" in better
+    assert "a run without -p with --cut 0.5" in better
+    assert lost == "Of the sites of Spi1, 5% are found; by LRP, cut at 0.5, 70%."
+    assert verdict(used, cuts[1:]) == [
+        "Better here: PLRP (F1 0.64), not a plain cut (at best LRP, cut at 0.7: F1 0.33).",
+    ]
+    assert verdict(used, []) == []
 
 
 def test_a_cut_on_lrp_is_relative_to_the_strongest_base() -> None:
@@ -145,6 +165,12 @@ def test_the_command_finds_the_planted_motif(run: plrp.genomics.Simulated, capsy
     assert "http" not in page.replace("http://www.w3.org", "")
     right = {(line.split("\t")[0]) for line in Path("motifs/seqlets.bed").read_text().splitlines()}
     assert right >= {run.names[i] for i in np.flatnonzero(run.labels)}
+    assert "Better here: " in said
+    assert "Better here: " in page
+    assert main(words.replace("--out motifs", "--cut 0.5 --out cut").split()) == 0
+    said = capsys.readouterr().out
+    assert "PLRP-λ p=0.1, cut at 0.5, above the null: precision" in said
+    assert "1 pattern;" in said
     # a null that is as strong as the run leaves nothing to believe
     assert main(words.replace("--out motifs", "--fdr 0 --sample 3 --out none").split()) == 0
     assert main(["genomics", "motifs", "sim", "--out", "x"]) == 2

@@ -22,7 +22,9 @@ def test_jaspar_by_name_by_id_and_by_base_id() -> None:
 def test_unknown_jaspar_names_are_told_with_what_there_is() -> None:
     with pytest.raises(SequenceError, match=r"no motif called 'TAL1::TCF'; it has TAL1::TCF3 \(MA0091"):
         jaspar("TAL1::TCF")
-    with pytest.raises(SequenceError, match="no motif with id 'MA9999'"):
+    with pytest.raises(SequenceError, match=r"'GATTA'; it has GATA\d.*\. Give one of its names or ids"):
+        jaspar("GATTA")
+    with pytest.raises(SequenceError, match="no motif with id 'MA9999': give a name"):
         jaspar("MA9999")
 
 

@@ -18,7 +18,7 @@ def render_motifs(search: MotifSearch, folder: str | Path, limit: float) -> str:
         {
             "sequences": f"{search.sequences:,}",
             "seqlets": f"{search.found:,}",
-            "of them believed" if cut is not None else "used (no null)": f"{search.believed:,}",
+            "of them above the null" if cut is not None else "used (no null)": f"{search.believed:,}",
             "pattern" if count == 1 else "patterns": f"{count}",
         }
     )
@@ -51,17 +51,22 @@ def render_motifs(search: MotifSearch, folder: str | Path, limit: float) -> str:
             f"{limit:.0%}.</p>",
         )
     if search.agreements:
+        names = list(search.agreements[0].by_motif) if len(search.agreements[0].by_motif) > 1 else []
+        motifs = [escape(f"recall of {name}") for name in names]
         rows = [
-            [escape(a.name), f"{a.seqlets:,}", f"{a.precision:.2f}", f"{a.recall:.2f}", f"{a.f1:.2f}"]
+            [
+                escape(a.name), f"{a.seqlets:,}", f"{a.precision:.2f}", f"{a.recall:.2f}", f"{a.f1:.2f}",
+                *(f"{a.by_motif.get(name, 0):.2f}" for name in names),
+            ]
             for a in search.agreements
-        ]
+        ]  # fmt: skip
         body += section(
             "Agreement with known sites",
             "<p>A seqlet is right if it shares at least half of the shorter one with a known site; recall counts "
             "sites. Below stands the plain alternative to pruning: relevance cut at a share of each sequence's "
-            "strongest base, of the sequences that were shuffled. Where a cut has the better balance, use the "
-            "cut.</p>",
-            table(["seqlets of", "number", "precision", "recall", "F1"], rows),
+            "strongest base, of the sequences that were shuffled.</p>"
+            + "".join(f"<p><strong>{escape(sentence)}</strong></p>" for sentence in search.verdict),
+            table(["seqlets of", "number", "precision", "recall", "F1", *motifs], rows),
         )
     lead = f"Of the run in <code>{escape(Path(folder).name)}</code>."
     return page("Motifs", lead, body)

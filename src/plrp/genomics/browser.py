@@ -100,7 +100,7 @@ def write_browser(
     """Write one or several runs on the same sequences as a page; returns how many sequences it shows.
 
     `runs` are folders of `explain_file` (LRP, pruned, ISM …), a track each, in this order; later ones may have fewer
-    sequences. `motifs` is a folder of `plrp genomics motifs`, for believed seqlets and places of patterns; without it
+    sequences. `motifs` is a folder of `plrp genomics motifs`, for its seqlets and places of patterns; without it
     the seqlets of runs that were pruned are shown. `beds` are more files by the name of their track. Where intervals
     overlap, a base has the `overlap` of its values (`tracks.along_genome`). `count`: the first so many sequences.
     """

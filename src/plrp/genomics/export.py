@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,27 @@ def _archive(sink: Path | io.BytesIO, arrays: Mapping[str, npt.NDArray[Any]]) ->
             entry.compress_type = zipfile.ZIP_DEFLATED
             with archive.open(entry, "w", force_zip64=True) as stream:
                 np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
+
+
+@contextmanager
+def npz_rows(
+    path: str | Path, count: int, name: str = "arr_0"
+) -> Iterator[tuple[tuple[int, ...], Iterator[npt.NDArray[Any]]]]:
+    """Shape of an array in an NPZ file, and its rows, `count` at a time, which is all that memory holds."""
+    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as stream:
+        major = np.lib.format.read_magic(stream)[0]
+        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+        shape, by_column, kind = read(stream)
+        if by_column or kind.hasobject or not shape:
+            raise ValueError(f"{path}: {name} is not an array of numbers, row by row.")
+
+        def rows() -> Iterator[npt.NDArray[Any]]:
+            for begin in range(0, shape[0], count):
+                some = min(count, shape[0] - begin), *shape[1:]
+                content = stream.read(int(np.prod(some)) * kind.itemsize)
+                yield np.frombuffer(content, kind).reshape(some)
+
+        yield shape, rows()
 
 
 def save_modisco(folder: str | Path, onehot: npt.NDArray[Any], relevance: npt.NDArray[Any]) -> tuple[Path, Path]:

@@ -48,7 +48,7 @@ from .baselines import METHODS, attribute_by
 from .export import npz_bytes, write_npz, write_parquet, write_seqlets
 from .motifs import jaspar_motifs
 from .outputs import OutputScore, score_file, target_from_text
-from .seqlets import Match, Seqlets, find_seqlets, match_seqlets
+from .seqlets import Match, Seqlets, find_seqlets, match_seqlets, tomtom_is_compiled
 from .sequences import Ambiguous, Ends, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz
 from .tracks import write_bedgraph
 
@@ -61,10 +61,6 @@ OWN_NAMES = re.compile(
 )
 """The files a run writes: their unfinished versions may be removed."""
 
-MATCHING = (
-    "seqlets are compared with known motifs (TOMTOM); the first time on a machine this compiles for a minute or two"
-)
-"""Said before the first of them, because nothing moves while it compiles."""
 MATCHED_AT_ONCE = 256
 """Seqlets that are compared with known motifs between two steps of the bar."""
 
@@ -422,6 +418,12 @@ _UNSTORED = ("batch_size", "match")
 """Options that decide nothing of what a part holds."""
 
 
+def matching_note(what: str) -> str:
+    """Said before the first of them, because nothing moves while memelite compiles."""
+    first = "" if tomtom_is_compiled() else "; this once, compiling it takes a minute or two"
+    return f"{what} are compared with known motifs (TOMTOM){first}"
+
+
 def _match(
     explaining: Explaining,
     parts: Mapping[int, str],
@@ -435,7 +437,7 @@ def _match(
     missing = [k for k in wanted if k in parts and k not in there]
     count = sum(len(_load_part(place, parts[k], ["start"])[0]) for k in missing)
     if count:
-        say(MATCHING)
+        say(matching_note("seqlets"))
     with progress("matching seqlets", count, show_progress) as step:
         for k in missing:
             explaining.match(k, parts[k], step)

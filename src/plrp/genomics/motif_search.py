@@ -9,6 +9,7 @@ the strongest seqlets.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -243,12 +244,17 @@ def explain_null(
 
 @dataclass(frozen=True)
 class Agreement:
-    """How seqlets agree with known sites: `precision` of seqlets, `recall` of sites, and their number."""
+    """How seqlets agree with known sites: `precision` of seqlets, `recall` of sites, and the number of seqlets.
+
+    `by_motif`: recall of the sites of each name; `share`: where relevance was cut for comparison, else None.
+    """
 
     name: str
     seqlets: int
     precision: float
     recall: float
+    by_motif: dict[str, float] = field(default_factory=dict)
+    share: float | None = None
 
     @property
     def f1(self) -> float:
@@ -261,23 +267,63 @@ class Truth:
     """Known sites by sequence. A seqlet and a site agree if they share at least half of the shorter one."""
 
     def __init__(self, sites: Iterable[Interval]) -> None:
-        self.sites: dict[str, list[tuple[int, int]]] = {}
+        self.sites: dict[str, list[tuple[int, int, str]]] = {}
         for site in sites:
-            self.sites.setdefault(site.chrom, []).append((site.start, site.end))
+            self.sites.setdefault(site.chrom, []).append((site.start, site.end, site.name))
 
-    def agreement(self, name: str, batches: Iterable[tuple[Seqlets, Sequence[str]]]) -> Agreement:
+    def agreement(
+        self, name: str, batches: Iterable[tuple[Seqlets, Sequence[str]]], share: float | None = None
+    ) -> Agreement:
         """Precision and recall of seqlets; each batch comes with the names of all its sequences."""
-        seqlets = right = sites = hit = 0
+        seqlets = right = 0
+        sites: Counter[str] = Counter()
+        hit: Counter[str] = Counter()
         for found, names in batches:
             by_row: dict[int, list[tuple[int, int]]] = {}
             for row, start, end in zip(found.sequence, found.start, found.end, strict=True):
                 by_row.setdefault(int(row), []).append((int(start), int(end)))
             for row, sequence in enumerate(names):
                 known, here = self.sites.get(sequence, []), by_row.get(row, [])
-                seqlets, sites = seqlets + len(here), sites + len(known)
-                right += sum(any(_agree(one, site) for site in known) for one in here)
-                hit += sum(any(_agree(one, site) for one in here) for site in known)
-        return Agreement(name, seqlets, right / seqlets if seqlets else 0.0, hit / sites if sites else 0.0)
+                seqlets += len(here)
+                right += sum(any(_agree(one, site[:2]) for site in known) for one in here)
+                for start, end, motif in known:
+                    sites[motif] += 1
+                    hit[motif] += any(_agree(one, (start, end)) for one in here)
+        return Agreement(
+            name,
+            seqlets,
+            right / seqlets if seqlets else 0.0,
+            hit.total() / sites.total() if sites else 0.0,
+            {motif: hit[motif] / number for motif, number in sorted(sites.items())},
+            share,
+        )
+
+
+def verdict(used: Agreement, cuts: Sequence[Agreement]) -> list[str]:
+    """Whether the seqlets that were searched or those of a plain cut agree better with known sites, in sentences.
+
+    Empty where there is nothing to compare with. A motif of whose sites a cut finds more than twice as many is named.
+    """
+    best = max(cuts, key=lambda one: one.f1, default=None)
+    if best is None:
+        return []
+    if best.f1 > used.f1:
+        run = "a run without -p" if best.name.startswith("LRP") else "this run"
+        said = [
+            f"Better here: {best.name} (F1 {best.f1:.2f}), not {used.name} (F1 {used.f1:.2f}), whose patterns these "
+            f"are. Search {run} with --cut {best.share:g}."
+        ]
+    else:
+        said = [
+            f"Better here: {used.name} (F1 {used.f1:.2f}), not a plain cut (at best {best.name}: F1 {best.f1:.2f})."
+        ]
+    for motif, recall in used.by_motif.items():
+        other = max(cuts, key=lambda one: one.by_motif.get(motif, 0.0))
+        if other.by_motif.get(motif, 0.0) > 2 * recall:
+            said.append(
+                f"Of the sites of {motif}, {recall:.0%} are found; by {other.name}, {other.by_motif[motif]:.0%}."
+            )
+    return said
 
 
 def _agree(a: tuple[int, int], b: tuple[int, int]) -> bool:
@@ -290,7 +336,10 @@ def above(seqlets: Seqlets, strength: float) -> Seqlets:
 
 
 def threshold_seqlets(per_base: npt.NDArray[np.float32], cut: float) -> Seqlets:
-    """Seqlets of relevance cut at a share of each sequence's strongest base: the plain alternative to pruning."""
+    """Seqlets of relevance cut at a share of each sequence's strongest base: the plain alternative to pruning.
+
+    A `cut` of 0 leaves all relevance.
+    """
     strongest = np.abs(per_base).max(1, keepdims=True)
     return find_seqlets(np.where(np.abs(per_base) > cut * strongest, per_base, 0))
 
@@ -303,8 +352,9 @@ class MotifSearch:
     """What was found in a run.
 
     `patterns` with their `matches` (none where motifs were not compared); `cut`: the cut-off, None without a null;
-    `agreements`: with known sites, those of pruning first; `seqlets` by batch with the names of their sequences;
-    `hits`: where patterns are, likewise; `sequences` and `believed` count sequences, and seqlets above the cut-off.
+    `agreements`: with known sites, those of the run first; `verdict`: which is better; `seqlets` by batch with the
+    names of their sequences; `hits`: where patterns are, likewise; `sequences` and
+    `believed` count sequences, and seqlets above the cut-off.
     `intervals` are the places of the sequences on a genome, by name, where known.
     """
 
@@ -318,6 +368,7 @@ class MotifSearch:
     believed: int
     hits: list[tuple[Hits, list[str]]] = field(default_factory=list)
     intervals: dict[str, Interval] = field(default_factory=dict)
+    verdict: list[str] = field(default_factory=list)
 
 
 def find_motifs(
@@ -328,6 +379,7 @@ def find_motifs(
     reverse_target: Any = None,
     truth: Truth | None = None,
     limit: float = 0.05,
+    share: float = 0.0,
     sample: int = 1000,
     match: bool = True,
     max_patterns: int = 10,
@@ -340,7 +392,8 @@ def find_motifs(
 
     With a `model`, `sample` of its sequences are shuffled and explained as the run was, which gives the cut-off with a
     false discovery rate of `limit`; with `truth` too, plain LRP of the sample, cut at thresholds, is compared with
-    pruning. A run whose target is a function of a file needs its `target` (and `reverse_target`) once more, see
+    pruning. `share`: relevance below this share of a sequence's strongest base is cut off first, in the null too. A
+    run whose target is a function of a file needs its `target` (and `reverse_target`) once more, see
     `run_settings`. `options` (batch_size, device) go to `explain_sequences`.
     """
     settings: dict[str, Any] = {}
@@ -351,7 +404,7 @@ def find_motifs(
         examples: list[Explained] = []
         intervals: dict[str, Interval] = {}
         for one in read_explained(folder):
-            seqlets = find_seqlets(one.per_base)
+            seqlets = threshold_seqlets(one.per_base, share)
             batches.append((seqlets, one.names))
             intervals.update(zip(one.names, one.intervals or [], strict=False))
             wanted = sample - sum(map(len, examples))
@@ -363,26 +416,31 @@ def find_motifs(
     cut = None
     if model is not None:
         null = [
-            find_seqlets(per_base).score for per_base in explain_null(model, examples, settings, seed=seed, **options)
+            threshold_seqlets(per_base, share).score
+            for per_base in explain_null(model, examples, settings, seed=seed, **options)
         ]
         cut = cut_off(scores, sequences, np.concatenate([np.zeros(0), *null]), sum(map(len, examples)), limit)
     strength = 0.0 if cut is None else cut.strength
     believed = [(above(seqlets, strength), names) for seqlets, names in batches]
-    agreements = []
+    agreements: list[Agreement] = []
+    said: list[str] = []
     if truth is not None:
         stored = read_run(folder)
         pruning, method = _pruning(folder, stored), stored.get("method")
         label = method or (pruning_title(pruning) if pruning else "LRP")
-        rows = {label: batches, **({f"{label}, believed": believed} if cut is not None else {})}
+        title = f"{label}, cut at {share:g}" if share else label
+        rows = {title: batches, **({f"{title}, above the null": believed} if cut is not None else {})}
         agreements = [truth.agreement(name, found) for name, found in rows.items()]
         if model is not None:
             plain = {**settings, "pruning": None, "method": None}
             lrp = [explain_as(model, one.letters, plain, **options) for one in examples]
             sources = {"LRP": lrp, **({label: [e.per_base for e in examples]} if label != "LRP" else {})}
             for name, maps in sources.items():
-                for share in CUTS:
-                    cut_maps = [(threshold_seqlets(r, share), e.names) for r, e in zip(maps, examples, strict=True)]
-                    agreements.append(truth.agreement(f"{name}, cut at {share:g}", cut_maps))
+                for level in CUTS:
+                    cut_maps = [(threshold_seqlets(r, level), e.names) for r, e in zip(maps, examples, strict=True)]
+                    agreements.append(truth.agreement(f"{name}, cut at {level:g}", cut_maps, level))
+        used = len(rows) - 1
+        said = verdict(agreements[used], agreements[used + 1 :])
     patterns = _patterns(folder, believed, max_patterns, max_seqlets)
     hits: list[tuple[Hits, list[str]]] = []
     with progress("placing patterns", sequences, show_progress) as step:
@@ -396,7 +454,9 @@ def find_motifs(
                 matches += match_motifs([pattern.motif])
                 step(1)
     count = sum(len(seqlets) for seqlets, _ in believed)
-    return MotifSearch(patterns, matches, cut, agreements, believed, sequences, len(scores), count, hits, intervals)
+    return MotifSearch(
+        patterns, matches, cut, agreements, believed, sequences, len(scores), count, hits, intervals, said
+    )
 
 
 def _patterns(

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from plrp.spelling import close_names
+
 from .sequences import LETTERS, SequenceError, one_line, open_text
 
 if TYPE_CHECKING:
@@ -145,13 +147,19 @@ def _look_up(name: str, release: str) -> Motif:
     if re.fullmatch(r"[A-Z]{2}\d{4}(\.\d+)?", name, re.IGNORECASE):
         record = database.fetch_motif_by_id(name.upper())
         if record is None:
-            raise SequenceError(f"{release} has no motif with id {name!r}.")
+            raise SequenceError(
+                f"{release} has no motif with id {name!r}: give a name (GATA1), an id without its version, which finds "
+                "the newest (MA0035), or a MEME or JASPAR file."
+            )
         return _from_pyjaspar(record)
     records = database.fetch_motifs_by_name(name) or []
     if not records:
-        close = [m for m in jaspar_motifs(release=release) if name.upper() in m.name.upper()]
-        hint = f"; it has {', '.join(str(m) for m in close[:5])}" if close else ""
-        raise SequenceError(f"{release} has no motif called {name!r}{hint}.")
+        known = {m.name: m for m in jaspar_motifs(release=release)}
+        close = [str(known[one]) for one in close_names(name, known, 5)]
+        hint = f"; it has {', '.join(close)}" if close else ""
+        raise SequenceError(
+            f"{release} has no motif called {name!r}{hint}. Give one of its names or ids, or a MEME or JASPAR file."
+        )
     core_first = sorted(
         records,
         key=lambda r: (r.collection != "CORE", r.tax_group != "vertebrates", r.base_id, -int(r.version)),

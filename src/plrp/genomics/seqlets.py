@@ -10,6 +10,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -322,6 +324,16 @@ def match_motifs(
         ]
         for q in range(len(matrices))
     ]
+
+
+def tomtom_is_compiled() -> bool:
+    """Whether numba has memelite's outermost loop in its cache, so that matching begins at once."""
+    try:
+        loops = import_module("memelite.tomtom")
+    except ImportError:
+        return False
+    cache = getattr(getattr(getattr(loops, "_tomtom", None), "stats", None), "cache_path", None)
+    return cache is not None and any(Path(cache).glob("tomtom._tomtom-*.nbi"))
 
 
 PSEUDOCOUNT = 1 / 16

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from plrp.errors import UsageError
 from plrp.files import new_file
 
+from .export import npz_rows
 from .sequences import Genome, Interval, tab_line
 
 Overlap: TypeAlias = Literal["mean", "sum", "strongest"]
@@ -125,19 +126,31 @@ def write_modisco_h5(path: str | Path, onehot: npt.NDArray[Any], relevance: npt.
 
     `projected_shap/seq` has the relevance of the letters that are there.
     """
+    if onehot.shape != relevance.shape or onehot.ndim != 3 or onehot.shape[1] != 4:
+        raise ValueError(f"Two arrays (sequence, 4, position) of one shape; got {onehot.shape}, {relevance.shape}.")
+    pieces = ((onehot[k : k + ROWS], relevance[k : k + ROWS]) for k in range(0, len(onehot), ROWS))
+    _write_h5(path, onehot.shape, pieces)
+
+
+ROWS = 1024
+"""Sequences that are held in memory at a time."""
+
+
+def _write_h5(
+    path: str | Path, shape: tuple[int, ...], pieces: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]]
+) -> None:
+    """Write one-hot sequences and their relevance, (sequence, 4, position) in all, piece by piece."""
     try:
         import h5py
     except ImportError:
         raise ImportError("HDF5 needs h5py: pip install 'plrp[experiments]'") from None
-    if onehot.shape != relevance.shape or onehot.ndim != 3 or onehot.shape[1] != 4:
-        raise ValueError(f"Two arrays (sequence, 4, position) of one shape; got {onehot.shape}, {relevance.shape}.")
     with new_file(path) as part, h5py.File(part, "w") as file:
         for name, kind in (("raw/seq", np.int8), ("shap/seq", np.float32), ("projected_shap/seq", np.float32)):
-            chunk = (max(1, min(len(onehot), 64)), *onehot.shape[1:])
-            file.create_dataset(name, onehot.shape, kind, chunks=chunk, compression="gzip")
-        for begin in range(0, len(onehot), 1024):
-            rows = slice(begin, begin + 1024)
-            letters, scores = np.asarray(onehot[rows]), np.asarray(relevance[rows])
+            chunk = (max(1, min(shape[0], 64)), *shape[1:])
+            file.create_dataset(name, shape, kind, chunks=chunk, compression="gzip")
+        begin = 0
+        for letters, scores in pieces:
+            rows = slice(begin, begin := begin + len(letters))
             for name, values in (
                 ("raw/seq", letters), ("shap/seq", scores), ("projected_shap/seq", scores * letters)
             ):  # fmt: skip
@@ -192,7 +205,9 @@ def export_run(
         arrays = [Path(folder) / name for name in ("onehot.npz", "attributions.npz")]
         if not all(path.is_file() for path in arrays):
             raise UsageError(f"{folder} has no attributions.npz: TF-MoDISco needs sequences of one length.")
-        onehot, relevance = (np.load(path)["arr_0"] for path in arrays)
-        write_modisco_h5(h5, onehot, relevance)
+        with npz_rows(arrays[0], ROWS) as (shape, onehot), npz_rows(arrays[1], ROWS) as (other, relevance):
+            if shape != other:
+                raise UsageError(f"{arrays[0]} and {arrays[1]} are not of one run: explain the sequences again.")
+            _write_h5(h5, shape, zip(onehot, relevance, strict=True))
         written.append(Path(h5))
     return written

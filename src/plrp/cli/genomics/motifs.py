@@ -20,7 +20,7 @@ def add_parser(commands: Any) -> None:
         formatter_class=RAW,
         description="Finds what surviving stretches (seqlets) of a folder of `plrp genomics explain` have in common.\n"
         "With --model, sequences with shuffled dinucleotides are explained too, and only seqlets that are stronger\n"
-        "than theirs are believed. Written into --out: index.html, patterns.meme, patterns.jaspar,\n"
+        "than theirs count. Written into --out: index.html, patterns.meme, patterns.jaspar,\n"
         "patterns.tsv, seqlets.bed, and hits.bed: where the patterns are.",
         epilog="example:\n"
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.25 --out explained\n"
@@ -38,6 +38,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--fdr", type=proportion, default=0.05, metavar="F", help="limit of the false discovery rate (default: 0.05)"
     )
+    parser.add_argument(
+        "--cut",
+        type=proportion,
+        default=0.0,
+        metavar="SHARE",
+        help="first cut off relevance below this share of a sequence's strongest base (default: 0, nothing)",
+    )
     parser.add_argument("--sample", type=count, default=1000, metavar="N", help="shuffled sequences (default: 1000)")
     parser.add_argument("--patterns", type=count, default=10, metavar="N", help="patterns at most (default: 10)")
     parser.add_argument("--no-match", dest="match", action="store_false", help="do not match patterns to JASPAR")
@@ -49,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Search a folder for motifs."""
     from plrp.experiments.motif_page import render_motifs
     from plrp.experiments.pages import write_page
-    from plrp.genomics.jobs import MATCHING, load_model
+    from plrp.genomics.jobs import load_model, matching_note
     from plrp.genomics.motif_search import Truth, find_motifs, run_settings
     from plrp.genomics.motifs import write_jaspar, write_meme
     from plrp.genomics.sequences import read_bed
@@ -69,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         truth = Truth(read_bed(arguments.truth)) if arguments.truth else None
         model = load_model(arguments.model, arguments.weights).eval() if arguments.model else None
     if arguments.match:
-        print(MATCHING.replace("seqlets", "patterns"), flush=True)
+        print(matching_note("patterns"), flush=True)
     search = find_motifs(
         arguments.folder,
         model=model,
@@ -77,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         reverse_target=arguments.reverse_target,
         truth=truth,
         limit=arguments.fdr,
+        share=arguments.cut,
         sample=arguments.sample,
         match=arguments.match,
         max_patterns=arguments.patterns,
@@ -91,12 +99,22 @@ def run(arguments: argparse.Namespace) -> int:
     write_page(out / "index.html", render_motifs(search, arguments.folder, arguments.fdr))
     for number, pattern in enumerate(search.patterns):
         best = f": {search.matches[number][0].motif}" if search.matches else ""
-        print(f"{pattern.motif.name}: {pattern.motif.consensus} ({pattern.count} seqlets){best}")
-    found = len(search.patterns)
+        print(f"{pattern.motif.name}: {pattern.motif.consensus} ({plural(pattern.count, 'seqlet')}){best}")
     for one in search.agreements:
-        print(f"{one.name}: precision {one.precision:.2f}, recall {one.recall:.2f}, {one.seqlets} seqlets")
-    print(f"{search.believed} of {search.found} seqlets, {found} pattern{'s' * (found != 1)}; {out / 'index.html'}")
+        print(
+            f"{one.name}: precision {one.precision:.2f}, recall {one.recall:.2f}, F1 {one.f1:.2f}, "
+            + plural(one.seqlets, "seqlet")
+        )
+    for sentence in search.verdict:
+        print(sentence)
+    seqlets, found = plural(search.found, "seqlet"), plural(len(search.patterns), "pattern")
+    print(f"{search.believed} of {seqlets}, {found}; {out / 'index.html'}")
     return 0
+
+
+def plural(count: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _write_table(path: Path, search: Any) -> None:
@@ -110,7 +128,7 @@ def _write_table(path: Path, search: Any) -> None:
 
 
 def _write_seqlets(path: Path, search: Any) -> None:
-    """Believed seqlets as BED6+2: `for` or `against`, strength of 1000, relevance, the name of the sequence."""
+    """Seqlets above the null as BED6+2: `for` or `against`, strength of 1000, relevance, the name of the sequence."""
     strongest = max((abs(s.score).max(initial=0) for s, _ in search.seqlets), default=0) or 1.0
     rows = []
     for seqlets, names in search.seqlets:
