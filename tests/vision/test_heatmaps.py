@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from importlib import resources
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +87,25 @@ def test_positive_and_negative_stay_apart_for_colour_blind_eyes(colours: str, bl
     for strength in (64, 128, 191, 255):  # of 255
         apart = lab(table[255 + strength], blindness) - lab(table[255 - strength], blindness)
         assert np.linalg.norm(apart) > 18, (strength, apart)
+
+
+PAGE = {  # what lies side by side on the page, by the names of its style sheet
+    "flow": ("for", "against"),
+    "ledger": ("press", "bias", "epsilon", "inside", "cut"),
+    "curves": ("sparsity", "kept", "inside"),
+}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("blindness", BLINDNESS)
+def test_flow_ledger_and_curves_of_the_page_stay_apart_for_colour_blind_eyes(scheme: str, blindness: str) -> None:
+    style = (resources.files("plrp.view") / "front" / "style.css").read_text("utf-8")
+    light, dark = (dict(re.findall(r"--([\w-]+): #(\w{6})", part)) for part in style.split("@media")[:2])
+    colours = light if scheme == "light" else {**light, **dark}
+    for names in PAGE.values():
+        seen = {name: lab(np.array(list(bytes.fromhex(colours[name]))) / 255, blindness) for name in names}
+        for one, other in combinations(names, 2):
+            assert np.linalg.norm(seen[one] - seen[other]) > 18, (one, other)
 
 
 def test_unknown_colours_are_named() -> None:

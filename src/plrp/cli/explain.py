@@ -15,8 +15,10 @@ from plrp.errors import UsageError, usage
 from .arguments import check_composite, count, gain, proportion
 
 if TYPE_CHECKING:
+    from plrp.concepts.drawing import Reading
     from plrp.models.loading import LoadedModel
     from plrp.pruning import Pruning
+    from plrp.view.exemplary import Exemplary
     from plrp.vision.explained import ExplainedPhotograph
     from plrp.vision.photographs import Photograph
 
@@ -29,6 +31,7 @@ examples:
   plrp explain photo.jpg --model timm:convnext_tiny --save relevance.npz
   plrp explain photo.jpg --target "tabby cat" --against "tiger cat" -o why.png
   plrp explain photo.jpg --mask object.png -o page.html     to slide p in a browser
+  plrp explain photo.jpg --exemplars exemplars -o page.html     with what its channels stand for
   plrp explain photo.jpg --model timm:vit_base_patch16_224 --layers     tokens that survive, heads
   plrp explain street.jpg --model fasterrcnn_resnet50_fpn --target "dog at 120,80"     one box
   plrp explain street.jpg --model deeplabv3_resnet50 --target dog     where a segmenter sees dogs
@@ -132,8 +135,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     out.add_argument(
         "--exemplars",
         metavar="DIR",
-        help="with --layers: what plrp exemplars has written with this model, so that the flow shows patches beside "
-        "the channels that were searched",
+        help="with --layers or a page: what plrp exemplars has written with this model, so that the flow, or the layers "
+        "of the page, show patches beside the channels that were searched",
     )
     out.add_argument("--save", metavar="FILE", help="relevance and settings as .npz (or a folder of them)")
     out.add_argument(
@@ -200,8 +203,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--against draws pictures; on a page each class is explained by itself: leave it out.")
     if arguments.layers and any(path.suffix.lower() == PAGE for path in outputs):
         raise UsageError("--layers draws pictures, and a page has its layers already: leave it out.")
-    if arguments.exemplars and not arguments.layers:
-        raise UsageError("--exemplars goes with --layers.")
+    if arguments.exemplars and not arguments.layers and any(path.suffix.lower() != PAGE for path in outputs):
+        raise UsageError("--exemplars goes with --layers, or with a page: -o page.html.")
     overwritten = {path.resolve() for path in photographs} & {path.resolve() for path in outputs}
     if overwritten:
         raise UsageError(f"{overwritten.pop()} is a photograph; name another output with -o.")
@@ -209,7 +212,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{photographs[0]} does not exist.")
     with usage():
         model, prunings = prepared(arguments)
-        patches = None if arguments.exemplars is None else exemplary_patches(arguments.exemplars, model)
+        exemplars = None if arguments.exemplars is None else searched(arguments.exemplars, model)
     done, skipped, unhealthy = 0, 0, 0
     try:
         with progress("explaining", len(photographs), False if arguments.quiet else None, transient=True) as step:
@@ -226,7 +229,7 @@ def run(arguments: argparse.Namespace) -> int:
                     continue
                 note = partial(step, 0)
                 archive = archives[number] if archives else None
-                written = write(explained, outputs[number], archive, arguments, note, patches)
+                written = write(explained, outputs[number], archive, arguments, note, exemplars)
                 if not arguments.quiet:
                     print(
                         "\n".join(report(explained, written, width_of_terminal(), bool(arguments.target))), flush=True
@@ -243,13 +246,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if skipped else 0
 
 
-def exemplary_patches(folder: str, model: LoadedModel) -> Callable[[dict[str, Any]], Any]:
+def searched(folder: str, model: LoadedModel) -> Exemplary:
     """What draws the patches of channels, by a search that was made with the same model and photographs."""
-    from plrp.concepts.drawing import patches
+    from plrp.concepts.drawing import Reading
     from plrp.concepts.found import Exemplars
     from plrp.concepts.inputs import FromPhotographs
     from plrp.concepts.search import weights_digest
     from plrp.runs.places import RunError
+    from plrp.view.exemplary import Exemplary
 
     try:
         found = Exemplars.load(folder)
@@ -260,7 +264,7 @@ def exemplary_patches(folder: str, model: LoadedModel) -> Callable[[dict[str, An
     inputs = FromPhotographs(found.settings["photographs"], model)
     if inputs.names != found.names:
         raise UsageError(f"{inputs.root} no longer holds the photographs of {folder}: bring them back, or search anew.")
-    return lambda wanted: patches(found, wanted, model, inputs)
+    return Exemplary(Reading(found, model, inputs))
 
 
 def make_folder(folder: Path) -> None:
@@ -377,7 +381,7 @@ def write(
     archive: Path | None,
     arguments: argparse.Namespace,
     note: Callable[[str], None],
-    patches: Callable[[dict[str, Any]], Any] | None,
+    exemplars: Exemplary | None,
 ) -> list[Path]:
     """All files of one photograph, each whole or not there; the picture or page last, so that it stands for a
     finished one. `note` shows how far a page is.
@@ -390,9 +394,10 @@ def write(
         explained.save(archive)
         written.append(archive)
     if picture.suffix.lower() == PAGE:
-        write_page(explained, picture, arguments, note)
+        write_page(explained, picture, arguments, note, exemplars)
         return [picture, *written]
     if arguments.layers:
+        patches = None if exemplars is None else partial(flow_patches, exemplars.reading)
         for name, figure in explained.layer_figures(variant_for_layers(explained, arguments), patches).items():
             path = picture.with_name(f"{picture.stem}-{name}{picture.suffix}")
             save_figure(figure, path, dpi=arguments.dpi)
@@ -402,8 +407,19 @@ def write(
     return [picture, *written]
 
 
+def flow_patches(reading: Reading, wanted: dict[str, tuple[int, ...]]) -> Any:
+    """A patch beside each channel of the flow."""
+    from plrp.concepts.drawing import patches
+
+    return patches(reading.found, wanted, reading.model, reading.data)
+
+
 def write_page(
-    explained: ExplainedPhotograph, path: Path, arguments: argparse.Namespace, note: Callable[[str], None]
+    explained: ExplainedPhotograph,
+    path: Path,
+    arguments: argparse.Namespace,
+    note: Callable[[str], None],
+    exemplars: Exemplary | None = None,
 ) -> None:
     """The page of one photograph, for every p of its slider."""
     from plrp.view.page import Page
@@ -421,8 +437,14 @@ def write_page(
     def report(done: int, total: int) -> None:
         note(f"{explained.photograph.path.name}: {done} of {total} maps")
 
+    def drawing(done: int, total: int) -> None:
+        note(f"{explained.photograph.path.name}: {done} of {total} patches of a layer")
+
     variant = variant_for_layers(explained, arguments)
-    Page(photograph_bundle(explained, variant=variant, mask=mask, report=report)).save(path)
+    bundle = photograph_bundle(explained, variant=variant, mask=mask, report=report)
+    if exemplars is not None:
+        exemplars.show(bundle.facts["channels"], explained.trace, drawing)
+    Page(bundle).save(path)
 
 
 def variant_for_layers(explained: ExplainedPhotograph, arguments: argparse.Namespace) -> str:

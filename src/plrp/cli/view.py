@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plrp.errors import UsageError, usage
 
 from .arguments import RAW, check_composite, proportion
-from .explain import METHODS, add_model, prepared
+from .explain import METHODS, add_model, prepared, searched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +53,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     how.add_argument("-p", type=proportion, default=None, metavar="P", help="where the slider starts (default: 0.05)")
     how.add_argument("--method", choices=tuple(METHODS), default="lambda", help="the method it starts with")
     how.add_argument("--composite", metavar="NAME", help="rules, as in plrp explain, genomics explain and text")
+    how.add_argument(
+        "--exemplars",
+        metavar="DIR",
+        help="of photographs: what plrp exemplars has written with this model, to show what channels stand for",
+    )
     where = parser.add_argument_group("address")
     where.add_argument("--port", type=_port, default=8765, help="default: 8765; 0: any that is free")
     where.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, which other machines cannot reach")
@@ -66,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.composite = arguments.composite or COMPOSITES[kind]
     if ":" not in arguments.composite:
         check_composite(arguments.composite)
+    if arguments.exemplars and kind != "photograph":
+        raise UsageError("--exemplars goes with photographs: leave it out.")
     try:
         import uvicorn
     except ImportError as error:
@@ -101,6 +108,7 @@ def photograph_explainer(arguments: argparse.Namespace) -> Host:
 
     model, (pruning, *_) = prepared(arguments)
     options: dict[str, Any] = {"pruning": pruning, "composite": arguments.composite, "device": arguments.device}
+    options["exemplary"] = None if arguments.exemplars is None else searched(arguments.exemplars, model)
     return Host(lambda content, name: open_photograph(content, name, model, **options), "photograph", model.name)
 
 

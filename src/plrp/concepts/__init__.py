@@ -4,7 +4,7 @@
 - `neuron_relevance`: the relevance of every channel over a data set, as a table
 - `class_channels`, `prototypes`: which channels a class uses, and its few typical ways to use them
 - `channel_figure`, `logo_figure`, `token_figure`: a channel with its exemplary patches, logos, or texts
-- `patches`: exemplary patches for the picture of the flow; `receptive_field`: what a neuron reads of an input
+- `patches`: exemplary patches for the picture of the flow; `Reading`: for pages; `receptive_field`: what a neuron reads of an input
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from plrp.lazy import lazily
 
 if TYPE_CHECKING:
     from .classes import Prototypes, class_channels, prototypes
-    from .drawing import channel_figure, logo_figure, patches, receptive_field, token_contexts, token_figure
+    from .drawing import Reading, channel_figure, logo_figure, patches, receptive_field, token_contexts, token_figure
     from .found import Exemplar, Exemplars
     from .search import exemplars, neuron_relevance
 
@@ -23,6 +23,7 @@ __all__ = [
     "Exemplar",
     "Exemplars",
     "Prototypes",
+    "Reading",
     "channel_figure",
     "class_channels",
     "exemplars",
@@ -39,6 +40,7 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "drawing": (
+            "Reading",
             "channel_figure",
             "logo_figure",
             "patches",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from plrp.composites import Composite
 from plrp.models.loading import LoadedModel
 from plrp.progress import progress
 from plrp.pruning import Pruning
+from plrp.tape.trace import Trace
 from plrp.tape.tracing import trace
 from plrp.vision.figures import FAINT, grid_of, shortened
 from plrp.vision.heatmaps import outline_level
@@ -53,6 +54,7 @@ class Reading:
     data: Any
     target: Any = None
     composite: str | Composite | None = None
+    latest: dict[int, Trace] = field(default_factory=dict, init=False, repr=False)  # of the input looked at last
 
     @property
     def module(self) -> nn.Module:
@@ -72,7 +74,7 @@ class Reading:
         """
         explained, settings = int(self.found.classes[example.sample]), self.found.settings
         pruning = settings.get("pruning")
-        traced = trace(self.module, x)
+        traced = self._traced(example.sample, x)
         wanted: Any = [channel]
         if place is not None:
             op = layer_named(traced, layer)
@@ -88,6 +90,12 @@ class Reading:
         found: npt.NDArray[np.float32] = relevance.float().cpu().numpy()
         return found
 
+    def _traced(self, sample: int, x: Tensor) -> Trace:
+        if sample not in self.latest:
+            self.latest.clear()
+            self.latest[sample] = trace(self.module, x)
+        return self.latest[sample]
+
     def input(self, example: Exemplar) -> Tensor:
         """The input of an exemplar as a batch of one, where the model is."""
         device = next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
@@ -102,6 +110,22 @@ class Reading:
         if not (relevance > 0).any():
             relevance = self.relevance(x, example, layer, channel).sum(0)
         return patch(picture_of(x[0], self.inputs), relevance)
+
+    def patches(
+        self, layer: str, channels: Iterable[int], count: int = 3, step: Callable[[int, int], None] | None = None
+    ) -> dict[int, list[tuple[Exemplar, Pixels]]]:
+        """By channel its strongest exemplars with their patches, at most `count`; empty where none was found.
+
+        `step` is told how many patches are drawn, of how many.
+        """
+        shown = {channel: self.found.of(layer, channel, count) for channel in channels}
+        asked = sorted(((c, e) for c, rows in shown.items() for e in rows), key=lambda one: one[1].sample)
+        drawn: dict[tuple[int, int], Pixels] = {}
+        for channel, example in asked:  # an input's channels one after the other: it runs through the model once
+            drawn[channel, example.sample] = self.patch(layer, channel, example)
+            if step is not None:
+                step(len(drawn), len(asked))
+        return {channel: [(e, drawn[channel, e.sample]) for e in rows] for channel, rows in shown.items()}
 
 
 def channel_figure(

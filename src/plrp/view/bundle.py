@@ -45,14 +45,15 @@ class Bundle:
         return dequantise(self.arrays[array][number], self.facts["largest"][array][number])
 
     def lighter(self, channels: int) -> Bundle:
-        """The same with the paths through at most so many channels of each layer."""
+        """The same with the paths and patches of at most so many channels of each layer."""
         kept: list[int] = []
         rows = []
         for layer in self.facts.get("channels", []):
             rows.append([dict(row) for row in layer])
             for place, row in enumerate(rows[-1]):
-                if "through" in row and place >= channels:
-                    del row["through"], row["limit"]
+                if place >= channels:
+                    for name in ("through", "limit", "exemplars"):
+                        row.pop(name, None)
                 elif "through" in row:
                     kept.append(row["through"])
                     row["through"] = len(kept) - 1

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from plrp.concepts.drawing import Reading
 from plrp.explanation import CHANGED, Explanation
 from plrp.genomics.sequences import LETTERS
 from plrp.progress import progress
@@ -19,6 +20,7 @@ from plrp.vision.heatmaps import COLOURS
 
 from .bundle import Bundle
 from .contents import Inside, Report, classes, collect, map_shape
+from .exemplary import Exemplary
 from .grid import PROPORTIONS, Grid
 from .paths import Pool
 from .pictures import data_address, fitting_mask, input_picture, target_facts
@@ -44,6 +46,7 @@ def explanation_bundle(
     inside: Inside = "all",
     pool: Pool | None = None,
     tokens: Sequence[str] | None = None,
+    exemplars: Reading | None = None,
 ) -> Bundle:
     """One sample of an explanation for every p, for PLRP-λ and PLRP-M±, for its strongest classes.
 
@@ -59,6 +62,8 @@ def explanation_bundle(
         graph of them; "graph" the graph alone.
     pool: from the relevance of a sample to its map; by default the sum over channels.
     tokens: what the token ids of this sample stand for.
+    exemplars: a search for exemplars in pictures, with the model and data it was made with
+        (`plrp.concepts.Reading(found, model, data)`): patches of what the strongest channels stand for.
     """
     trace, place = explanation.trace_sample(sample)
     space = _space(trace)
@@ -76,6 +81,9 @@ def explanation_bundle(
         bundle = collect(trace, grid, explanation.composite, **options)
     for number, target in enumerate(facts):
         target["score"] = bundle.facts["scores"][number]
+    if exemplars is not None:
+        with progress("drawing patches", 1, show_progress, transient=True) as step:
+            Exemplary(exemplars).show(bundle.facts["channels"], trace, lambda done, total: step(1, total=total))
     bundle.facts.update(title=title or "An explanation", model=model or "a model", targets=facts)
     given = trace.inputs[0].data[place]
     if given.dim() == 1:

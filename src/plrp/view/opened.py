@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from plrp.vision.places import class_number
 
 from .bundle import Bundle
 from .contents import Inside, Report, as_map, map_shape, path_levels
+from .exemplary import Exemplary
 from .paths import Paths
 from .pictures import photograph_bundle
 from .sequences import sequence_bundle
@@ -53,6 +54,10 @@ class Opened:
         """The bundle for an answer that the visitor names; None is the model's own."""
         raise NotImplementedError
 
+    def exemplars(self, bundle: Bundle, report: Report) -> Iterator[tuple[int, dict[int, list[dict[str, str]]]]]:
+        """Patches of what the channels of a bundle stand for, layer by layer (`Exemplary.layers`)."""
+        yield from ()
+
     def score(self, number: int | None) -> Any:
         """What the page's target of this number means to the trace."""
         return number
@@ -76,6 +81,7 @@ class OpenedPhotograph(Opened):
     explained: ExplainedPhotograph = field(repr=False)
     rules: str = "auto"
     device: str = "cpu"
+    exemplary: Exemplary | None = field(default=None, repr=False)
     where: str | None = None  # the target whose box or area is explained; None: the model's own
 
     def bundle(
@@ -88,6 +94,11 @@ class OpenedPhotograph(Opened):
         elif target is not None:
             found = replace(found, target=class_number(target, found.categories))
         return photograph_bundle(found, proportions=proportions, targets=targets, report=report, inside=inside)
+
+    def exemplars(self, bundle: Bundle, report: Report) -> Iterator[tuple[int, dict[int, list[dict[str, str]]]]]:
+        """See `Opened`."""
+        if self.exemplary is not None:
+            yield from self.exemplary.layers(bundle.facts["channels"], self.trace, report)
 
     def _aim(self, target: str | None) -> ExplainedPhotograph:
         """The box or area of a target; looked for only where it changes."""
@@ -153,12 +164,19 @@ class OpenedText(Opened):
 
 
 def open_photograph(
-    content: bytes, name: str, model: LoadedModel, *, pruning: Pruning, composite: str, device: str = "cpu"
+    content: bytes,
+    name: str,
+    model: LoadedModel,
+    *,
+    pruning: Pruning,
+    composite: str,
+    device: str = "cpu",
+    exemplary: Exemplary | None = None,
 ) -> OpenedPhotograph:
     """A photograph from its bytes; they are read in memory."""
     photograph = decode_photograph(content, name)
     found = explain_photograph(photograph, model, prunings=[pruning], composite=composite, device=device)
-    own: dict[str, Any] = {"explained": found, "rules": composite, "device": device}
+    own: dict[str, Any] = {"explained": found, "rules": composite, "device": device, "exemplary": exemplary}
     return OpenedPhotograph(found.trace, found.composite, pruning, **own)
 
 

@@ -70,11 +70,11 @@ class Page:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the page, whole or not at all; where it is too large, without the paths of its weaker channels."""
+        """Write the page, whole or not at all; where it is too large, without paths and patches of its weaker channels."""
         if Path(path).suffix.lower() not in (".html", ".htm"):
             raise ValueError(f"{path} should end in .html: a page is one file of HTML.")
         content = self.html().encode()
-        for channels in (5, 3, 1, 0):  # paths through fewer channels, where all do not fit
+        for channels in (5, 3, 1, 0):  # paths and patches of fewer channels, where all do not fit
             if len(content) <= LARGEST:
                 break
             content = Page([bundle.lighter(channels) for bundle in self.bundles]).html().encode()

@@ -19,6 +19,7 @@ import traceback
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -96,11 +97,11 @@ class Host:
     def _explain(
         self, content: bytes, name: str, target: str | None, tell: Tell, left: threading.Event, session: str | None
     ) -> None:
-        def report(done: int, of: int) -> None:
+        def report(done: int, of: int, what: str = "maps") -> None:
             self._make_way()
             if left.is_set():
                 raise VisitorLeft
-            tell({"done": done, "of": of})
+            tell({"done": done, "of": of, "what": what})
 
         report(0, 1)
         opened = None if session is None else self.kept.get(session)
@@ -117,6 +118,8 @@ class Host:
         tell(as_line(first, session))
         whole = opened.bundle(target, self.proportions, self.targets, report, "graph")
         tell(as_line(whole, session))
+        for number, shown in opened.exemplars(whole, partial(report, what="patches of a layer")):
+            tell({"exemplars": shown, "layer": number})
 
     def _make_way(self) -> None:
         """Let short questions of the page go first."""

@@ -1,4 +1,4 @@
-// The curves over p: sparsity, score that reaches the input, mass inside the mask.
+// The curves over p: sparsity, score that reaches the input, relevance inside the mask.
 
 import { mapNumber } from "./bundle.js";
 

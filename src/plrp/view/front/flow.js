@@ -50,7 +50,7 @@ export class FlowGraph {
     for (const node of [...level.nodes, ...level.pruned]) {
       const [x, y] = this.places.get(`${number}/${node.channel}`);
       const lost = node.share === 0;
-      const words = `${label}, channel ${node.channel}: ${lost ? "pruned" : `relevance ${short(node.relevance)}, ${percent(node.share)} of mass`}`;
+      const words = `${label}, channel ${node.channel}: ${lost ? "pruned" : `relevance ${short(node.relevance)}, ${percent(node.share)} of relevance`}`;
       const group = svgShape("g", { tabindex: 0, role: "button", "aria-label": words, class: lost ? "lost" : node.relevance > 0 ? "for" : "against" });
       group.append(svgShape("title", {}, words), svgShape("circle", { cx: x, cy: y, r: lost ? 6 : 7 + 16 * Math.sqrt(node.share) }));
       group.append(svgShape("text", { x, y: y + 4, "text-anchor": "middle", class: "number" }, String(node.channel)));

@@ -72,14 +72,14 @@ export function drawLayer(panel, bundle, state, asked, table, follow, served) {
   for (const one of shown) {
     const button = element("button", { type: "button", "aria-pressed": String(one.channel === followed), "data-channel": one.channel });
     if (one.shape) button.append(channelMap(one, arrays.channels.data, table));
-    button.append(element("span", {}, `channel ${one.channel}`), element("span", { class: "soft" }, `${percent(one.share)} of mass`));
+    button.append(element("span", {}, `channel ${one.channel}`), element("span", { class: "soft" }, `${percent(one.share)} of relevance`));
     if (one.through === undefined && !served) button.disabled = true;
     button.addEventListener("click", () => follow(layer.name, one.channel));
     const item = element("li", {}, button);
-    if (one.exemplars) item.append(...one.exemplars.map(({ picture, caption }) => element("img", { src: picture, alt: caption, title: caption })));
+    if (one.exemplars) item.append(element("div", { class: "exemplars" }, ...one.exemplars.map(({ picture, caption }) => element("img", { src: picture, alt: caption, title: caption }))));
     list.append(item);
   }
-  const at = element("p", { class: "soft" }, `The strongest channels under ${settingName(facts, asked)}, ${facts.targets[asked.target].name}. Choose one to see what reaches the input through it alone:`);
+  const at = element("p", { class: "soft" }, `The strongest channels under ${settingName(facts, asked)}, ${facts.targets[asked.target].name}; shares count relevance for and against alike. Choose one to see what reaches the input through it alone${shown.some((one) => one.exemplars) ? "; below each, patches of the photographs that gave it most relevance, of those searched" : ""}:`);
   const any = served ? [anyChannel(layer, follow)] : [];
   const chosen = panel.contains(document.activeElement) ? document.activeElement.dataset.channel : undefined;
   panel.replaceChildren(heading, counts, ...(shown.length ? [at, list] : []), ...any);

@@ -86,7 +86,7 @@ class View {
     const head = facts.head ? ` · before the final ${facts.head}` : "";
     byId("subtitle").textContent = [facts.model, facts.composite].filter(Boolean).join(" · ") + head;
     byId("footer").textContent = `plrp ${facts.plrp}. ${SIGNS[facts.kind]}; relevance is stored in 255 levels, zero exactly.`;
-    byId("p-help").textContent = "At every layer, the weakest relevance that makes up this share of its mass is cut; 0 is LRP.";
+    byId("p-help").textContent = "At every layer, the weakest relevance is cut, up to this share of it; 0 is LRP.";
     for (const [key, label] of this.stage.views) {
       choice(byId("views"), key, label, key === state.view, (view) => this.set({ view }));
     }
@@ -255,6 +255,12 @@ class View {
     if (answer && !this.closing.signal.aborted) this.choose({ path: answeredPath(answer) });
   }
 
+  /** Patches of what a layer's channels stand for, which come after the bundle. */
+  addExemplars(layer, exemplars) {
+    for (const row of this.bundle.facts.channels[layer]) if (exemplars[row.channel]) row.exemplars = exemplars[row.channel];
+    this.request();
+  }
+
   #atAsked() {
     const { setting } = this.state;
     return ["target", "method", "p"].every((key) => setting[key] === this.asked[key]);
@@ -419,7 +425,8 @@ async function open() {
   const names = { file: "file", drop: "drop", dropText: "drop-text", paste: "paste", pasted: "pasted", pasteText: "paste-text", wanted: "wanted", wantedText: "wanted-text", bar: "bar", text: "progress-text", problem: "problem" };
   const elements = Object.fromEntries(Object.entries(names).map(([name, id]) => [name, byId(id)]));
   const compute = (what, wanted) => sender.ask(what, wanted);
-  const sender = new Sender(elements, facts.takes, async (found, packed) => (view = await show(found, packed, { blank, last: view, compute })));
+  const sender = new Sender(elements, facts.takes, async (found, packed) => (view = await show(found, packed, { blank, last: view, compute })),
+    (layer, exemplars) => view.addExemplars(layer, exemplars));
 }
 
 open().catch((error) => {

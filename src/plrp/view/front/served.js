@@ -6,11 +6,10 @@ const TAKES = {
   text: { paste: "A text", example: "The capital of France is", wanted: "Answer" },
 };
 
-/** Sends inputs, and calls `show` with each bundle's facts and arrays. A new one ends the work on the last. */
+/** Sends inputs, and calls `show` with each bundle's facts and arrays, `add` with patches of a layer. A new one ends the work on the last. */
 export class Sender {
-  constructor(elements, takes, show) {
-    Object.assign(this, elements);
-    this.show = show;
+  constructor(elements, takes, show, add) {
+    Object.assign(this, elements, { show, add });
     this.token = new URLSearchParams(location.search).get("token") ?? "";
     this.input = null;
     this.session = null; // of the input that is shown
@@ -80,8 +79,9 @@ export class Sender {
 
   async #take(line) {
     if (line.problem) return this.#fail(line.problem);
+    if (line.exemplars) return this.add(line.layer, line.exemplars);
     if (line.waiting) return this.#say("Waiting for other visitors …");
-    if (line.of) return this.#say(line.done === line.of ? "" : `${line.done} of ${line.of} maps`, line.done / line.of);
+    if (line.of) return this.#say(line.done === line.of ? "" : `${line.done} of ${line.of} ${line.what}`, line.done / line.of);
     this.session = line.facts.session;
     await this.show(line.facts, line.arrays);
     if (line.facts.flow) this.#say("");
