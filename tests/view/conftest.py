@@ -16,7 +16,8 @@ import plrp
 from plrp.view import Page, explanation_bundle
 from plrp.view.bundle import Bundle
 
-sys.path.append(str(Path(__file__).parents[1] / "text"))  # small_models
+for folder in ("text", "experiments"):  # small_models, made_runs
+    sys.path.append(str(Path(__file__).parents[1] / folder))
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +57,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
     """Opens a file offline; at the end no error was printed and nothing was requested from elsewhere."""
     contexts, problems, requests = [], [], []
 
-    def opened(path: Path, width: int = 1200, **options: Any) -> Any:
+    def opened(path: Path, width: int = 1200, ready: str = "#page:not([hidden])", **options: Any) -> Any:
         context = browser.new_context(offline=True, viewport={"width": width, "height": 900}, **options)
         contexts.append(context)
         tab = context.new_page()
@@ -64,7 +65,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         tab.on("pageerror", lambda error: problems.append(str(error)))
         tab.on("request", lambda request: requests.append(request.url))
         tab.goto(path.as_uri())
-        tab.wait_for_selector("#page:not([hidden])")
+        tab.wait_for_selector(ready)
         return tab
 
     yield opened

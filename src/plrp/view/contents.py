@@ -21,7 +21,7 @@ from plrp.tape.trace import Trace
 from plrp.vision.heatmaps import limits_of
 
 from .bundle import Bundle, finite, quantise
-from .grid import Grid, by_channel, layer_facts, layer_inputs, strongest_channels, survivors
+from .grid import Grid, by_channel, layer_facts, layer_inputs, skipping_layers, strongest_channels, survivors
 from .paths import Paths, Pool, flow_facts
 
 Inside = Literal["all", "graph", "nothing"]
@@ -97,6 +97,7 @@ def collect(
         "problems": problems,
         "curves": {name: numbers[name] for name in ("holding", "kept", "inside") if numbers[name]},
         "layers": layer_facts(trace),
+        "skipping": skipping_layers(trace),
         "channels": channels,
         "ledger": ledger_facts(start, sample),
         "flow": flow_facts(*asked) if inside != "nothing" else None,

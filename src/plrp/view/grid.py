@@ -18,6 +18,7 @@ from plrp.composites import Composite
 from plrp.explanation import Explanation
 from plrp.health import unwarned
 from plrp.pruning import Pruning
+from plrp.tape.maps import Convolution
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op
 
@@ -155,6 +156,12 @@ def layer_facts(trace: Trace) -> list[dict[str, Any]]:
         row["places"] = neurons // max(channels, 1)
         rows.append({**row, "first": op.first})
     return rows
+
+
+def skipping_layers(trace: Trace) -> int:
+    """How many convolutions step over places that they do not read: relevance gathers on the lattice of the others."""
+    maps = [op.map for op in trace.layers if isinstance(op.map, Convolution) and not op.map.transposed]
+    return sum(any(step > size for step, size in zip(m.stride, m.weight.shape[2:], strict=True)) for m in maps)
 
 
 def survivors(trace: Trace, explanation: Explanation, sample: int = 0) -> npt.NDArray[np.uint32]:

@@ -4,6 +4,7 @@ import { element, percent, short } from "./bundle.js";
 import { svgShape } from "./curves.js";
 
 const ACROSS = 170, DOWN = 62, MARGIN = 40; // between levels, between channels, around
+const LEGIBLE = 0.6; // pixels of the screen for one of the graph
 const CLOSEST = 0.2; // of the whole graph, the least that is shown
 
 export class FlowGraph {
@@ -12,7 +13,8 @@ export class FlowGraph {
     Object.assign(this, { svg, flow, follow });
     const tallest = Math.max(...flow.levels.map((level) => level.nodes.length + level.pruned.length));
     this.size = [2 * MARGIN + ACROSS * (flow.levels.length - 1) + 60, 2 * MARGIN + DOWN * (tallest - 1) + 50];
-    this.box = [0, 0, ...this.size];
+    this.box = this.#opening();
+    svg.style.aspectRatio = `${this.box[2]} / ${this.box[3]}`;
     this.places = new Map();
     flow.levels.forEach((level, number) => this.#place(level, number, tallest));
     svg.replaceChildren();
@@ -22,6 +24,12 @@ export class FlowGraph {
     this.#show();
   }
 
+  /** The whole graph; on a narrow screen its beginning, large enough to read. */
+  #opening() {
+    const [wide, high] = this.size, across = this.svg.clientWidth / LEGIBLE;
+    return across === 0 || across >= wide ? [0, 0, wide, high] : [0, 0, across, Math.min(high, 1.1 * across)];
+  }
+
   #place(level, number, tallest) {
     const all = [...level.nodes, ...level.pruned];
     const top = MARGIN + 30 + ((tallest - all.length) * DOWN) / 2;
@@ -29,10 +37,10 @@ export class FlowGraph {
   }
 
   #edges() {
-    const most = Math.max(...this.flow.edges.map(({ relevance }) => Math.abs(relevance)), 1e-30);
+    const most = this.flow.levels.map((_, number) => Math.max(1e-30, ...this.flow.edges.filter(({ level }) => level === number).map(({ relevance }) => Math.abs(relevance))));
     for (const edge of [...this.flow.edges].sort((a, b) => Math.abs(a.relevance) - Math.abs(b.relevance))) {
       const from = this.places.get(`${edge.level}/${edge.from}`), to = this.places.get(`${edge.level + 1}/${edge.to}`);
-      const share = Math.abs(edge.relevance) / most;
+      const share = Math.abs(edge.relevance) / most[edge.level]; // of the widest between these two levels
       if (!from || !to || share < 0.004) continue;
       const middle = (from[0] + to[0]) / 2;
       const path = svgShape("path", { d: `M${from} C${middle},${from[1]} ${middle},${to[1]} ${to}`, class: edge.lost ? "lost" : edge.relevance > 0 ? "for" : "against" });
@@ -51,13 +59,16 @@ export class FlowGraph {
       const [x, y] = this.places.get(`${number}/${node.channel}`);
       const lost = node.share === 0;
       const words = `${label}, channel ${node.channel}: ${lost ? "pruned" : `relevance ${short(node.relevance)}, ${percent(node.share)} of relevance`}`;
-      const group = svgShape("g", { tabindex: 0, role: "button", "aria-label": words, class: lost ? "lost" : node.relevance > 0 ? "for" : "against" });
-      group.append(svgShape("title", {}, words), svgShape("circle", { cx: x, cy: y, r: lost ? 6 : 7 + 16 * Math.sqrt(node.share) }));
-      group.append(svgShape("text", { x, y: y + 4, "text-anchor": "middle", class: "number" }, String(node.channel)));
+      const chosen = lost ? { role: "img" } : { tabindex: 0, role: "button" }; // nothing reaches the input through a pruned one
+      const group = svgShape("g", { ...chosen, "aria-label": words, class: lost ? "lost" : node.relevance > 0 ? "for" : "against" });
+      const radius = lost ? 6 : 7 + 16 * Math.sqrt(node.share);
+      group.append(svgShape("title", {}, words), svgShape("circle", { cx: x, cy: y, r: radius }));
+      group.append(svgShape("text", { x, y: y + radius + 11, "text-anchor": "middle", class: "number" }, String(node.channel)));
+      this.svg.append(group);
+      if (lost) continue;
       const choose = () => this.follow(level.layer, node.channel);
       group.addEventListener("click", () => { if (!this.dragged) choose(); });
       group.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(); } });
-      this.svg.append(group);
     }
   }
 

@@ -160,9 +160,9 @@ export function drawLedger(bar, key, table, caption, bundle, asked) {
     key.append(element("li", {}, element("span", { class: `swatch ${name}` }), `${label}: ${percent(totals[name] / score)}`));
   }
   const rows = facts.ledger.filter((row) => row.pruned !== undefined || BOOKS.slice(1).some((b) => Math.abs(row[b.key] ?? 0) > 1e-9 * Math.abs(score)));
-  const head = ["Layer", "Operation", "Rule", "Pruned", "", "To biases, constants", "To ε, softmax, dropped, withheld", ""];
+  const head = ["Layer", "Operation", "Rule", "Pruned", "To biases, constants", "To ε, softmax, dropped, withheld", "Both as bars; pale: negative"];
   const largest = Math.max(1e-12, ...rows.map((row) => Math.abs(parameters(row)) + Math.abs(lost(row))));
-  table.append(element("thead", {}, element("tr", {}, ...head.map((text) => element("th", { scope: "col" }, text)))));
+  table.append(element("thead", {}, element("tr", {}, ...head.map((text) => element("th", { scope: "col", colspan: text === "Pruned" ? 2 : null }, text)))));
   const body = element("tbody", {});
   const cut = Math.max(1e-12, ...rows.map((row) => row.pruned ?? 0));
   for (const row of rows) {
@@ -176,7 +176,7 @@ export function drawLedger(bar, key, table, caption, bundle, asked) {
     pruned.firstChild.style.width = `${(100 * (row.pruned ?? 0)) / cut}%`;
     const cell = (text) => element("td", {}, text);
     const booked = row.pruned === undefined ? [parameters(row), lost(row)].map(short) : ["", ""];
-    body.append(element("tr", {}, element("th", { scope: "row" }, row.layer), cell(row.op), cell(row.rule),
+    body.append(element("tr", {}, element("th", { scope: "row" }, row.layer), cell(row.op), cell(row.rule.replace("()", "")),
       cell(row.pruned === undefined ? "" : percent(row.pruned)), pruned, ...booked.map(cell), bars));
   }
   table.append(body);

@@ -59,7 +59,19 @@ export class LogoStage {
     const { facts } = this.bundle;
     const said = settings.map((setting) => `${facts.targets[setting.target].name}, ${settingName(facts, setting)}: ${percent(facts.curves.holding[mapNumber(facts, setting)])} of bases hold relevance`);
     const [begin, end] = [Math.floor(this.from), Math.ceil(this.from + this.bases)];
-    this.canvas.setAttribute("aria-label", `Logo of bases ${begin} to ${end}. ${said.join(". ")}.`);
+    this.canvas.setAttribute("aria-label", `Logo of bases ${begin} to ${end}. ${said.join(". ")}.${this.#markedWords(begin, end)}`);
+  }
+
+  #sites() {
+    return (this.bundle.facts.tracks ?? []).flatMap(({ sites }) => sites);
+  }
+
+  /** What is marked between two bases, in words. */
+  #markedWords(begin, end) {
+    const seen = this.#sites().filter((site) => site.end > begin && site.start < end);
+    if (!seen.length) return "";
+    const named = seen.filter(({ name }) => name).map(({ start, end, name }) => `${name} at ${start} to ${end - 1}`);
+    return ` ${seen.length} marked ${seen.length === 1 ? "stretch" : "stretches"}${named.length ? `: ${named.slice(0, 12).join(", ")}${named.length > 12 ? ", …" : ""}` : ""}.`;
   }
 
   /** The relevance at the top of a row. */
@@ -74,7 +86,8 @@ export class LogoStage {
     const at = Math.floor(this.from + ((event.clientX - box.left) / box.width) * this.bases);
     if (at < 0 || at >= this.length) return "";
     const value = relevanceOf(mapOf(this.bundle, state.setting)[at], largestOf(this.bundle.facts, state.setting));
-    return `Base ${at}, ${this.letters[at]}: relevance ${short(value)}`;
+    const names = this.#sites().filter(({ start, end, name }) => name && start <= at && at < end).map(({ name }) => name);
+    return `Base ${at}, ${this.letters[at]}: relevance ${short(value)}${names.length ? `, in ${[...new Set(names)].join(", ")}` : ""}`;
   }
 
   #drawRow(context, state, setting, top, width, ink) {

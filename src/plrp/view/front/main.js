@@ -81,6 +81,7 @@ class View {
   build() {
     const { facts } = this.bundle;
     const { state } = this;
+    byId("page").hidden = false; // before anything that measures its room
     document.title = `${facts.title} · ${facts.targets[this.asked.target].name} · plrp`;
     byId("title").textContent = facts.title;
     const head = facts.head ? ` · before the final ${facts.head}` : "";
@@ -113,7 +114,6 @@ class View {
     byId("where").hidden = facts.ledger.length === 0;
     if (facts.ledger.length) drawLedger(byId("totals"), byId("totals-key"), byId("ledger"), byId("where-setting"), this.bundle, this.asked);
     this.#listen();
-    byId("page").hidden = false;
     this.draw();
     this.resizing.observe(byId("stage"));
   }
@@ -356,6 +356,8 @@ class View {
     const problem = facts.problems[number];
     byId("belief").hidden = problem === null;
     byId("belief").textContent = problem === null ? "" : PROBLEMS[problem];
+    byId("lattice").hidden = facts.kind !== "picture" || !facts.skipping || setting.p === 0;
+    if (facts.skipping) byId("lattice").textContent = `A grid of dots is partly the network's own: ${facts.skipping} of its layers step over pixels that they do not read. Pruning overstates it; compare with LRP.`;
     const kept = facts.curves.kept[number] === null ? "" : `, ${percent(facts.curves.kept[number])} of the score reaches them`;
     const words = `${settingName(facts, setting)}, ${facts.targets[setting.target].name}: ${percent(facts.curves.holding[number])} of ${this.stage.unit} hold relevance${kept}.`;
     byId("curves").setAttribute("aria-label", `Over p: ${rows.map(({ label }) => label).join(", ")}. ${words}`);
