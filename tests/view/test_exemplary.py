@@ -45,7 +45,7 @@ def decoded(address: str) -> np.ndarray:
 
 
 def test_a_layer_shows_patches_of_the_channels_it_reads(shown: Bundle, reading: Reading) -> None:
-    """Layer 5 reads what layer 2 makes, behind ReLU and a pool, and layer 2 what 0 makes; the input is made by none, and
+    """Layer 5 reads what layer 2 makes, behind ReLU and a pool, and layer 2 what 0 makes; no layer makes the input, and
     the linear layer reads nine places of a channel as nine.
     """
     rows = {layer["name"]: rows for layer, rows in zip(shown.facts["layers"], shown.facts["channels"], strict=True)}

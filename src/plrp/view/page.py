@@ -70,7 +70,7 @@ class Page:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the page, whole or not at all; where it is too large, without paths and patches of its weaker channels."""
+        """Write the page, whole or not at all; too large, without paths and patches of its weaker channels."""
         if Path(path).suffix.lower() not in (".html", ".htm"):
             raise ValueError(f"{path} should end in .html: a page is one file of HTML.")
         content = self.html().encode()
