@@ -135,8 +135,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     out.add_argument(
         "--exemplars",
         metavar="DIR",
-        help="with --layers or a page: what plrp exemplars has written with this model, so that the flow, or the layers "
-        "of the page, show patches beside the channels that were searched",
+        help="with --layers or a page: what plrp exemplars has written with this model, so that the flow, or the "
+        "layers of the page, show patches beside the channels that were searched",
     )
     out.add_argument("--save", metavar="FILE", help="relevance and settings as .npz (or a folder of them)")
     out.add_argument(

@@ -4,7 +4,8 @@
 - `neuron_relevance`: the relevance of every channel over a data set, as a table
 - `class_channels`, `prototypes`: which channels a class uses, and its few typical ways to use them
 - `channel_figure`, `logo_figure`, `token_figure`: a channel with its exemplary patches, logos, or texts
-- `patches`: exemplary patches for the picture of the flow; `Reading`: for pages; `receptive_field`: what a neuron reads of an input
+- `patches`: exemplary patches for the picture of the flow; `Reading`: for pages
+- `receptive_field`: what a neuron reads of an input
 """
 
 from __future__ import annotations
