@@ -18,7 +18,9 @@ from plrp.genomics.motif_search import (
     CutOff,
     Explained,
     Truth,
+    above,
     cut_off,
+    cut_offs,
     explain_as,
     explain_null,
     read_explained,
@@ -83,6 +85,31 @@ def test_a_cut_off_is_the_least_strength_within_the_limit() -> None:
     assert cut_off([], 3, [], 3).found == 0
     tail = cut_off(np.r_[np.ones(100), 9.0], 10, [9.5], 10, limit=0.05)
     assert tail.strength == 1  # one strong seqlet of the null does not outweigh a hundred
+
+
+def test_every_class_has_its_own_cut_off() -> None:
+    """Class 1 has scores ten times those of class 0: one cut-off for both would lose class 0."""
+    rng = np.random.default_rng(1)
+    size, count = np.array([1.0, 10.0]), 120
+    classes = np.arange(count) % 2
+
+    def batch(strength: float) -> tuple[Seqlets, np.ndarray]:
+        rows = np.repeat(np.arange(count), 2)
+        scores = np.tile([strength, 0.5], count) * size[classes[rows]] * rng.uniform(0.9, 1.1, 2 * count)
+        return Seqlets(rows, np.zeros_like(rows), np.full_like(rows, 9), scores), classes
+
+    run, null = batch(3.0), batch(1.0)
+    cuts = cut_offs([run], [null])
+    assert set(cuts) == {None, 0, 1}
+    for name in (0, 1):
+        here = np.abs(run[0].score[classes[run[0].sequence] == name])
+        chance = null[0].score[classes[null[0].sequence] == name]
+        assert cuts[name] == cut_off(here, count // 2, chance, count // 2)
+    kept = above(*run, cuts)
+    assert np.bincount(kept.sequence, minlength=count).tolist() == [1] * count
+    assert np.bincount(classes[above(*run, {None: cuts[None]}).sequence]).tolist()[0] == 0
+    assert set(cut_offs([run], [(null[0], np.zeros(count, np.int64))])) == {None}
+    assert above(*run, {}) is run[0]
 
 
 def test_agreement_counts_half_of_the_shorter() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from plrp.genomics.motif_search import MotifSearch
+from plrp.genomics.motif_search import CutOff, MotifSearch
 
 from .demo_page import motif_logo, motif_table
 from .pages import cards, escape, page, section, table
@@ -13,12 +13,11 @@ from .pages import cards, escape, page, section, table
 def render_motifs(search: MotifSearch, folder: str | Path, limit: float) -> str:
     """The page as one HTML document."""
     count = len(search.patterns)
-    cut = search.cut
     body = cards(
         {
             "sequences": f"{search.sequences:,}",
             "seqlets": f"{search.found:,}",
-            "of them above the null" if cut is not None else "used (no null)": f"{search.believed:,}",
+            "of them above the null" if search.cuts else "used (no null)": f"{search.believed:,}",
             "pattern" if count == 1 else "patterns": f"{count}",
         }
     )
@@ -39,17 +38,8 @@ def render_motifs(search: MotifSearch, folder: str | Path, limit: float) -> str:
         + "<code>patterns.meme</code> and <code>patterns.jaspar</code> hold the matrices.</p>",
         patterns if count else "<p>No group of ten seqlets or more looked alike.</p>",
     )
-    if cut is not None:
-        body += section(
-            "What chance would give",
-            f"<p>Sequences with their dinucleotides shuffled were explained in the same way. At a strength of "
-            f"{cut.strength:.3g} and above there are {cut.found:.3g} seqlets per sequence, and {cut.expected:.3g} per "
-            f"shuffled one: a false discovery rate of {cut.fdr:.1%} (limit {limit:.0%}). Weaker seqlets were left "
-            "out.</p>"
-            if cut.found
-            else f"<p>No seqlet is stronger than those of shuffled sequences, at a false discovery rate of "
-            f"{limit:.0%}.</p>",
-        )
+    if search.cuts:
+        body += _null(search, limit)
     if search.agreements:
         names = list(search.agreements[0].by_motif) if len(search.agreements[0].by_motif) > 1 else []
         motifs = [escape(f"recall of {name}") for name in names]
@@ -70,3 +60,27 @@ def render_motifs(search: MotifSearch, folder: str | Path, limit: float) -> str:
         )
     lead = f"Of the run in <code>{escape(Path(folder).name)}</code>."
     return page("Motifs", lead, body)
+
+
+def _null(search: MotifSearch, limit: float) -> str:
+    """What the null says: the cut-off of each class, or that of all."""
+    own = {name: cut for name, cut in search.cuts.items() if name is not None}
+    rows = [
+        [escape("all" if name is None else f"class {name}"), *_cells(cut)] for name, cut in (own or search.cuts).items()
+    ]
+    return section(
+        "What chance would give",
+        "<p>Sequences with their dinucleotides shuffled were explained in the same way. A seqlet counts if, at its "
+        f"strength and above, shuffled sequences have at most {limit:.0%} as many (the false discovery rate)"
+        + (", by class, since the scores of classes differ in size" if own else "")
+        + ". Weaker seqlets were left out.</p>",
+        table(
+            ["sequences of", "least strength", "seqlets per sequence", "per shuffled one", "false discovery rate"], rows
+        ),
+    )
+
+
+def _cells(cut: CutOff) -> list[str]:
+    if not cut.found:
+        return ["none is stronger than chance", "0", "–", "–"]
+    return [f"{cut.strength:.3g}", f"{cut.found:.3g}", f"{cut.expected:.3g}", f"{cut.fdr:.1%}"]

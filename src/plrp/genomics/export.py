@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from plrp.errors import UsageError
 from plrp.files import new_file
 
 from .seqlets import Match, Seqlets
@@ -146,3 +147,15 @@ def write_parquet(path: str | Path, parts: Iterable[tuple[Sequences, Sequence[np
         finally:
             if writer is not None:
                 writer.close()
+
+
+def open_relevance(folder: str | Path) -> Any:
+    """The table of relevance of a folder that `explain_file` wrote, a `pyarrow.parquet.ParquetFile`."""
+    try:
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise ImportError("Reading relevance needs pyarrow: pip install 'plrp[genomics]'") from None
+    file = Path(folder) / "relevance.parquet"
+    if not file.is_file():
+        raise UsageError(f"{file} is not there: finish `plrp genomics explain ... --out {folder}` first.")
+    return pq.ParquetFile(file)

@@ -48,7 +48,7 @@ from .baselines import METHODS, attribute_by
 from .export import npz_bytes, write_npz, write_parquet, write_seqlets
 from .motifs import jaspar_motifs
 from .outputs import OutputScore, score_file, target_from_text
-from .seqlets import Match, Seqlets, find_seqlets, match_seqlets, tomtom_is_compiled
+from .seqlets import Match, Seqlets, compile_tomtom, find_seqlets, match_seqlets, tomtom_is_compiled
 from .sequences import Ambiguous, Ends, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz
 from .tracks import write_bedgraph
 
@@ -438,6 +438,7 @@ def _match(
     count = sum(len(_load_part(place, parts[k], ["start"])[0]) for k in missing)
     if count:
         say(matching_note("seqlets"))
+        compile_tomtom(show_progress)
     with progress("matching seqlets", count, show_progress) as step:
         for k in missing:
             explaining.match(k, parts[k], step)

@@ -2,7 +2,8 @@
 
 A seqlet is believed if seqlets as strong are rare in the *null*: the same sequences with their dinucleotides shuffled,
 explained for the same classes. The cut-off is the least strength at which the false discovery rate (seqlets per null
-sequence over seqlets per sequence) is within a limit. Memory holds one part of the sequences at a time, and those of
+sequence over seqlets per sequence) is within a limit; each class that wins somewhere has its own, since scores of
+classes differ in size. Memory holds one part of the sequences at a time, and those of
 the strongest seqlets.
 """
 
@@ -24,13 +25,17 @@ from plrp.errors import UsageError
 from plrp.progress import progress
 from plrp.pruning import Pruning
 
-from .attribution import pool, pruning_title
+from .attribution import batch_size_for, pool, pruning_title
 from .baselines import ScoreModel, attribute_by
+from .export import open_relevance
 from .jobs import RUN, read_target, target_entry
 from .outputs import score_file
-from .seqlets import Hits, Match, Pattern, Seqlets, find_hits, find_patterns, find_seqlets, match_motifs
+from .seqlets import Hits, Match, Pattern, Seqlets, compile_tomtom, find_hits, find_patterns, find_seqlets, match_motifs
 from .sequences import Interval, encode
 from .shuffling import dinucleotide_shuffle
+
+LEAST_NULL = 50
+"""Shuffled sequences of a class for a cut-off of its own; rarer classes have that of all together."""
 
 CUTS = (0.1, 0.3, 0.5, 0.7)
 """Thresholds with which pruning is compared, as shares of a sequence's strongest base."""
@@ -52,17 +57,16 @@ class Explained:
         return len(self.names)
 
 
+def count_explained(folder: str | Path) -> int:
+    """How many sequences a folder has."""
+    batches = open_relevance(folder).iter_batches(columns=["position"], batch_size=1 << 20)
+    return sum(int((batch.column(0).to_numpy() == 0).sum()) for batch in batches)
+
+
 def read_explained(folder: str | Path, batch: int = 512) -> Iterator[Explained]:
     """The sequences of a folder that `explain_file` wrote, at most `batch` of one length at a time."""
-    try:
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise ImportError("Reading relevance needs pyarrow: pip install 'plrp[genomics]'") from None
-    file = Path(folder) / "relevance.parquet"
-    if not file.is_file():
-        raise UsageError(f"{file} is not there: finish `plrp genomics explain ... --out {folder}` first.")
     waiting: list[Record] = []
-    for record in _records(pq.ParquetFile(file)):
+    for record in _records(open_relevance(folder)):
         if waiting and (len(waiting) == batch or len(waiting[0][1]) != len(record[1])):
             yield _explained(waiting)
             waiting = []
@@ -222,6 +226,36 @@ def cut_off(
     return CutOff(float(steps[first]), float(found[first]), float(expected[first]))
 
 
+def cut_offs(
+    seqlets: Sequence[tuple[Seqlets, npt.NDArray[np.int64]]],
+    null: Sequence[tuple[Seqlets, npt.NDArray[np.int64]]],
+    limit: float = 0.05,
+) -> dict[int | None, CutOff]:
+    """The `cut_off` of every class, and under None that of all together; batches come with the classes of their rows.
+
+    A class with fewer than `LEAST_NULL` sequences in the null has none of its own.
+    """
+
+    def strengths(batches: Sequence[tuple[Seqlets, Any]], of: int | None) -> tuple[npt.NDArray[np.float64], int]:
+        """Scores of the seqlets of a class, and its number of sequences."""
+        chosen = [np.full(len(classes), True) if of is None else classes == of for _, classes in batches]
+        scores = [found.score[mask[found.sequence]] for (found, _), mask in zip(batches, chosen, strict=True)]
+        return np.concatenate([np.zeros(0), *scores]), int(sum(mask.sum() for mask in chosen))
+
+    names = np.unique(np.concatenate([np.zeros(0, np.int64), *(classes for _, classes in null)]))
+    own = [int(name) for name in names if strengths(null, int(name))[1] >= LEAST_NULL] if len(names) > 1 else []
+    return {name: cut_off(*strengths(seqlets, name), *strengths(null, name), limit) for name in (None, *own)}
+
+
+def winners(model: nn.Module, letters: Sequence[str], settings: dict[str, Any]) -> npt.NDArray[np.int64]:
+    """The winning class of sequences of one length, (sequence,)."""
+    where = next(model.parameters()).device
+    batches = torch.from_numpy(encode(letters, settings.get("ambiguous", "zero")))
+    score = ScoreModel(model, None, batches[:1].to(where))
+    found = [score.winners(x.to(where)).cpu() for x in batches.split(batch_size_for(batches.shape[2]))]
+    return np.asarray(torch.cat(found).numpy(), np.int64)
+
+
 def explain_null(
     model: nn.Module, sample: Sequence[Explained], settings: dict[str, Any], *, seed: int = 0, **options: Any
 ) -> list[npt.NDArray[np.float32]]:
@@ -230,10 +264,7 @@ def explain_null(
     for one in sample:
         classes = settings.get("target")
         if classes is None:
-            x = torch.from_numpy(encode(one.letters, settings.get("ambiguous", "zero"))).to(
-                next(model.parameters()).device
-            )
-            classes = ScoreModel(model, None, x[:1]).winners(x).tolist()
+            classes = winners(model, one.letters, settings).tolist()
         shuffled = dinucleotide_shuffle(one.letters, seed)
         found.append(explain_as(model, shuffled, {**settings, "target": classes}, **options))
     return found
@@ -302,7 +333,7 @@ class Truth:
 def verdict(used: Agreement, cuts: Sequence[Agreement]) -> list[str]:
     """Whether the seqlets that were searched or those of a plain cut agree better with known sites, in sentences.
 
-    Empty where there is nothing to compare with. A motif of whose sites a cut finds more than twice as many is named.
+    Empty where there is nothing to compare with. A motif of whose sites the best cut finds more than twice as many is named.
     """
     best = max(cuts, key=lambda one: one.f1, default=None)
     if best is None:
@@ -318,11 +349,8 @@ def verdict(used: Agreement, cuts: Sequence[Agreement]) -> list[str]:
             f"Better here: {used.name} (F1 {used.f1:.2f}), not a plain cut (at best {best.name}: F1 {best.f1:.2f})."
         ]
     for motif, recall in used.by_motif.items():
-        other = max(cuts, key=lambda one: one.by_motif.get(motif, 0.0))
-        if other.by_motif.get(motif, 0.0) > 2 * recall:
-            said.append(
-                f"Of the sites of {motif}, {recall:.0%} are found; by {other.name}, {other.by_motif[motif]:.0%}."
-            )
+        if best.by_motif.get(motif, 0.0) > 2 * recall:
+            said.append(f"Of the sites of {motif}, {recall:.0%} are found; by {best.name}, {best.by_motif[motif]:.0%}.")
     return said
 
 
@@ -330,9 +358,12 @@ def _agree(a: tuple[int, int], b: tuple[int, int]) -> bool:
     return 2 * (min(a[1], b[1]) - max(a[0], b[0])) >= min(a[1] - a[0], b[1] - b[0])
 
 
-def above(seqlets: Seqlets, strength: float) -> Seqlets:
-    """The seqlets at or above a cut-off."""
-    return seqlets.chosen(np.abs(seqlets.score) >= strength)
+def above(seqlets: Seqlets, classes: npt.NDArray[np.int64], cuts: dict[int | None, CutOff]) -> Seqlets:
+    """The seqlets at or above the cut-off of their sequence's class; all where there is none."""
+    if not cuts:
+        return seqlets
+    strength = np.array([cuts.get(int(name), cuts[None]).strength for name in classes])
+    return seqlets.chosen(np.abs(seqlets.score) >= strength[seqlets.sequence])
 
 
 def threshold_seqlets(per_base: npt.NDArray[np.float32], cut: float) -> Seqlets:
@@ -351,7 +382,8 @@ def threshold_seqlets(per_base: npt.NDArray[np.float32], cut: float) -> Seqlets:
 class MotifSearch:
     """What was found in a run.
 
-    `patterns` with their `matches` (none where motifs were not compared); `cut`: the cut-off, None without a null;
+    `patterns` with their `matches` (none where motifs were not compared); `cuts`: the cut-offs (`cut_offs`), empty
+    without a null;
     `agreements`: with known sites, those of the run first; `verdict`: which is better; `seqlets` by batch with the
     names of their sequences; `hits`: where patterns are, likewise; `sequences` and
     `believed` count sequences, and seqlets above the cut-off.
@@ -360,7 +392,7 @@ class MotifSearch:
 
     patterns: list[Pattern]
     matches: list[list[Match]]
-    cut: CutOff | None
+    cuts: dict[int | None, CutOff]
     agreements: list[Agreement]
     seqlets: list[tuple[Seqlets, list[str]]]
     sequences: int
@@ -390,38 +422,48 @@ def find_motifs(
 ) -> MotifSearch:
     """Seqlets, patterns and matching motifs of a folder that `explain_file` wrote.
 
-    With a `model`, `sample` of its sequences are shuffled and explained as the run was, which gives the cut-off with a
-    false discovery rate of `limit`; with `truth` too, plain LRP of the sample, cut at thresholds, is compared with
-    pruning. `share`: relevance below this share of a sequence's strongest base is cut off first, in the null too. A
-    run whose target is a function of a file needs its `target` (and `reverse_target`) once more, see
+    With a `model`, `sample` of its sequences, evenly spread, are shuffled and explained as the run was, which gives the
+    cut-offs with a false discovery rate of `limit`; with `truth` too, plain LRP of the sample, cut at thresholds, is
+    compared with pruning. `share`: relevance below this share of a sequence's strongest base is cut off first, in the
+    null too. A run whose target is a function of a file needs its `target` (and `reverse_target`) once more, see
     `run_settings`. `options` (batch_size, device) go to `explain_sequences`.
     """
     settings: dict[str, Any] = {}
     if model is not None:
         settings = run_settings(folder, target=target, reverse_target=reverse_target)
-    with progress("finding seqlets", None, show_progress) as step:
+    sequences = count_explained(folder)
+    spread = np.unique(np.linspace(0, max(sequences - 1, 0), min(sample, sequences), dtype=np.int64))
+    by_class = model is not None and settings.get("target") is None
+    with progress("finding seqlets", sequences, show_progress) as step:
         batches: list[tuple[Seqlets, list[str]]] = []
+        classes: list[npt.NDArray[np.int64]] = []
         examples: list[Explained] = []
+        example_classes: list[npt.NDArray[np.int64]] = []
         intervals: dict[str, Interval] = {}
+        seen = 0
         for one in read_explained(folder):
-            seqlets = threshold_seqlets(one.per_base, share)
-            batches.append((seqlets, one.names))
+            batches.append((threshold_seqlets(one.per_base, share), one.names))
             intervals.update(zip(one.names, one.intervals or [], strict=False))
-            wanted = sample - sum(map(len, examples))
-            if wanted > 0:
-                examples.append(Explained(one.names[:wanted], one.letters[:wanted], one.per_base[:wanted]))
+            named = winners(model, one.letters, settings) if by_class and model else np.zeros(len(one), np.int64)
+            classes.append(named)
+            rows = spread[(spread >= seen) & (spread < seen + len(one))] - seen
+            if rows.size and model is not None:
+                examples.append(
+                    Explained([one.names[k] for k in rows], [one.letters[k] for k in rows], one.per_base[rows])
+                )
+                example_classes.append(named[rows])
+            seen += len(one)
             step(len(one))
-    sequences = sum(len(names) for _, names in batches)
-    scores = np.concatenate([seqlets.score for seqlets, _ in batches]) if batches else np.zeros(0)
-    cut = None
+    found = sum(len(seqlets) for seqlets, _ in batches)
+    cuts: dict[int | None, CutOff] = {}
     if model is not None:
-        null = [
-            threshold_seqlets(per_base, share).score
-            for per_base in explain_null(model, examples, settings, seed=seed, **options)
-        ]
-        cut = cut_off(scores, sequences, np.concatenate([np.zeros(0), *null]), sum(map(len, examples)), limit)
-    strength = 0.0 if cut is None else cut.strength
-    believed = [(above(seqlets, strength), names) for seqlets, names in batches]
+        null = explain_null(model, examples, settings, seed=seed, **options)
+        cuts = cut_offs(
+            [(seqlets, named) for (seqlets, _), named in zip(batches, classes, strict=True)],
+            [(threshold_seqlets(one, share), named) for one, named in zip(null, example_classes, strict=True)],
+            limit,
+        )
+    believed = [(above(seqlets, named, cuts), names) for (seqlets, names), named in zip(batches, classes, strict=True)]
     agreements: list[Agreement] = []
     said: list[str] = []
     if truth is not None:
@@ -429,8 +471,8 @@ def find_motifs(
         pruning, method = _pruning(folder, stored), stored.get("method")
         label = method or (pruning_title(pruning) if pruning else "LRP")
         title = f"{label}, cut at {share:g}" if share else label
-        rows = {title: batches, **({f"{title}, above the null": believed} if cut is not None else {})}
-        agreements = [truth.agreement(name, found) for name, found in rows.items()]
+        variants = {title: batches, **({f"{title}, above the null": believed} if cuts else {})}
+        agreements = [truth.agreement(name, these) for name, these in variants.items()]
         if model is not None:
             plain = {**settings, "pruning": None, "method": None}
             lrp = [explain_as(model, one.letters, plain, **options) for one in examples]
@@ -439,7 +481,7 @@ def find_motifs(
                 for level in CUTS:
                     cut_maps = [(threshold_seqlets(r, level), e.names) for r, e in zip(maps, examples, strict=True)]
                     agreements.append(truth.agreement(f"{name}, cut at {level:g}", cut_maps, level))
-        used = len(rows) - 1
+        used = len(variants) - 1
         said = verdict(agreements[used], agreements[used + 1 :])
     patterns = _patterns(folder, believed, max_patterns, max_seqlets)
     hits: list[tuple[Hits, list[str]]] = []
@@ -448,15 +490,14 @@ def find_motifs(
             hits.append((find_hits(patterns, seqlets, encode(one.letters), one.per_base), names))
             step(len(one))
     matches: list[list[Match]] = []
-    if match:
+    if match and patterns:
+        compile_tomtom(show_progress)
         with progress("comparing with known motifs", len(patterns), show_progress) as step:
             for pattern in patterns:
                 matches += match_motifs([pattern.motif])
                 step(1)
     count = sum(len(seqlets) for seqlets, _ in believed)
-    return MotifSearch(
-        patterns, matches, cut, agreements, believed, sequences, len(scores), count, hits, intervals, said
-    )
+    return MotifSearch(patterns, matches, cuts, agreements, believed, sequences, found, count, hits, intervals, said)
 
 
 def _patterns(

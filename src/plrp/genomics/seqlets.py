@@ -17,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from plrp.progress import progress
+
 from .motifs import Motif, jaspar_motifs
 from .sequences import OneHot
 
@@ -334,6 +336,13 @@ def tomtom_is_compiled() -> bool:
         return False
     cache = getattr(getattr(getattr(loops, "_tomtom", None), "stats", None), "cache_path", None)
     return cache is not None and any(Path(cache).glob("tomtom._tomtom-*.nbi"))
+
+
+def compile_tomtom(show_progress: bool | None = False) -> None:
+    """Let memelite compile its loops if they are not, so that the time left of matching is not that of compiling."""
+    if not tomtom_is_compiled():
+        with progress("compiling TOMTOM", None, show_progress):
+            match_motifs([np.full((4, 6), 0.25)])
 
 
 PSEUDOCOUNT = 1 / 16

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from plrp.errors import UsageError
 from plrp.files import new_file
 
-from .export import npz_rows
+from .export import npz_rows, open_relevance
 from .sequences import Genome, Interval, tab_line
 
 Overlap: TypeAlias = Literal["mean", "sum", "strongest"]
@@ -162,14 +162,7 @@ def _write_h5(
 
 def run_pieces(folder: str | Path) -> Pieces:
     """The relevance of a folder that `explain_file` wrote, along the genome."""
-    try:
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise ImportError("Reading relevance needs pyarrow: pip install 'plrp[genomics]'") from None
-    path = Path(folder) / "relevance.parquet"
-    if not path.is_file():
-        raise UsageError(f"{path} is not there: finish `plrp genomics explain ... --out {folder}` first.")
-    file = pq.ParquetFile(path)
+    file = open_relevance(folder)
     if "coordinate" not in file.schema_arrow.names:
         raise UsageError(f"{folder} has no coordinates: tracks need intervals (BED with --genome) as input.")
     for batch in file.iter_batches(columns=["chrom", "coordinate", "relevance"], batch_size=1 << 20):

@@ -84,7 +84,7 @@ function tracksOf(facts) {
     visibilityWindow: 100000,
   }));
   const features = facts.features.map((track, k) => ({
-    type: "annotation", format: "bed", name: track.name, displayMode: "EXPANDED", height: 55, order: 100 + k,
+    type: "annotation", format: "bed", name: track.name, displayMode: "EXPANDED", height: 74, margin: 30, order: 100 + k,
     reader: featureReader(facts, track), searchable: false, visibilityWindow: -1,
   }));
   return [...relevance, ...features];
@@ -116,6 +116,9 @@ async function start() {
     },
     locus: locus(first), tracks,
   });
+  const style = document.createElement("style");  // labels lie on the tracks: what is below them stays visible
+  style.textContent = ".igv-track-label { opacity: 0.7; border: 0; font-size: 11px; padding: 0 4px; margin-top: -4px; }";
+  (element("igv").shadowRoot || document.head).append(style);
   window.browser = browser;  // for those who want igv.js's own interface
 
   let current = first, rows = facts.segments;
