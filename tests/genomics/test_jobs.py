@@ -83,8 +83,9 @@ def test_a_log_of_both_streams_has_the_last_line_once(work: Path, monkeypatch: p
     assert Path("log").read_text().splitlines() == ["25 sequences explained (7 of 7 parts done); results in out"]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 def test_it_is_said_before_motifs_are_compared_that_this_may_take_a_while(
-    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], compiled: bool
 ) -> None:
     said_before: list[str] = []
     explained: list[int] = []
@@ -95,14 +96,17 @@ def test_it_is_said_before_motifs_are_compared_that_this_may_take_a_while(
         return [Match(jaspar("CTCF"), 0.5, 400.0, 0, 5, "+")] * len(seqlets)
 
     monkeypatch.setattr(jobs_module, "match_seqlets", compiling)
+    monkeypatch.setattr(jobs_module, "tomtom_is_compiled", lambda: compiled)
+    monkeypatch.setattr(jobs_module, "compile_tomtom", lambda show_progress: None)
     words = EXPLAIN.replace("--no-match ", "").split()
     assert main(words) == 0
-    assert said_before[0] == f"{jobs_module.MATCHING}\n"
+    note = "seqlets are compared with known motifs (TOMTOM)"
+    assert said_before[0] == (f"{note}\n" if compiled else f"{note}; this once, compiling it takes a minute or two\n")
     assert not any(said_before[1:])
     assert explained == [7] * len(said_before)  # a step of its own, after all parts were explained
     capsys.readouterr()
     assert main(words) == 0  # nothing left to do, nothing compiled
-    assert jobs_module.MATCHING not in capsys.readouterr().err
+    assert note not in capsys.readouterr().err
 
 
 def test_a_killed_run_goes_on_where_it_stopped(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -333,7 +333,7 @@ class Truth:
 def verdict(used: Agreement, cuts: Sequence[Agreement]) -> list[str]:
     """Whether the seqlets that were searched or those of a plain cut agree better with known sites, in sentences.
 
-    Empty where there is nothing to compare with. A motif of whose sites the best cut finds more than twice as many is named.
+    Empty where there is nothing to compare with. A motif is named if the best cut finds twice as many of its sites.
     """
     best = max(cuts, key=lambda one: one.f1, default=None)
     if best is None:
