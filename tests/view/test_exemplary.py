@@ -80,7 +80,10 @@ def test_the_browser_shows_them_with_words(visit: Callable[..., Any], shown: Bun
     tab.wait_for_function("() => [...document.querySelectorAll('.exemplars img')].every((one) => one.naturalWidth > 0)")
     words = tab.locator(".exemplars img").evaluate_all("(all) => all.map((one) => one.alt)")
     assert words == [one["caption"] for row in shown.facts["channels"][1] for one in row.get("exemplars", [])]
-    assert "patches of the photographs that gave it most relevance" in tab.locator("#layer").inner_text()
+    assert (
+        "patches of the photographs, of those searched, that gave it most relevance"
+        in tab.locator("#layer").inner_text()
+    )
 
 
 def test_a_server_draws_them_after_the_page_and_each_once(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:

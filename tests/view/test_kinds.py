@@ -18,7 +18,7 @@ from plrp.view import Page, maps_bundle, read_page, sequence_bundle
 from plrp.view import page as page_module
 from plrp.view.bundle import LEVELS, Bundle, dequantise
 from plrp.view.contents import as_map
-from plrp.view.notebook import Live, mime_bundle
+from plrp.view.notebook import VIEW, Live, mime_bundle
 from plrp.view.paths import Paths
 
 LETTERS = "ACGTTGACCTAGATAACGGTACGATAAGGCTAACCGGTTAGCATCGAT"
@@ -137,12 +137,25 @@ def test_a_page_that_is_too_large_leaves_paths_out(
                 assert bundle.facts["largest"]["through"][a] == found.facts["largest"]["through"][b]
 
 
-def test_a_notebook_is_given_a_widget_and_a_page_that_stands_alone(explanation: plrp.Explanation) -> None:
+def test_a_notebook_is_given_a_page_and_a_widget_that_answers_it(
+    explanation: plrp.Explanation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page is HTML, which exported notebooks keep; the widget is an output of its own, without words."""
     pytest.importorskip("anywidget", reason="no anywidget: pip install 'plrp[notebook]'")
-    shown, _ = mime_bundle(explanation)
-    assert "application/vnd.jupyter.widget-view+json" in shown
+    import IPython
+    from IPython import display as display_module
+
+    shown, _ = mime_bundle(explanation)  # no notebook: no widget is shown
+    assert sorted(shown) == ["text/html", "text/plain"]
     assert shown["text/html"].startswith("<iframe srcdoc=")
-    assert "&quot;host&quot;:false" in shown["text/html"]
+    outputs: list[dict[str, Any]] = []
+    monkeypatch.setattr(IPython, "get_ipython", object)
+    monkeypatch.setattr(display_module, "display", lambda output, raw: outputs.append(output))
+    shown, _ = mime_bundle(explanation)
+    (output,) = outputs
+    assert sorted(output) == [VIEW, "text/plain"]
+    assert output["text/plain"] == ""
+    assert "&quot;host&quot;:&quot;" in shown["text/html"]
     other = plrp.explain(nn.Linear(3, 2), torch.rand(1, 3))
     assert other._repr_mimebundle_() is None  # the ledger's table stays
 
@@ -153,7 +166,7 @@ def test_a_notebook_answers_with_the_path_that_was_asked_for(explanation: plrp.E
     answer = live.answer({"id": "a", "wanted": wanted})
     paths = Paths(plrp.trace(network(), picture()), 1, plrp.composite("epsilon-plus-flat"), plrp.Pruning(p=0.4), 0)
     exact = paths.through("5", 3, lambda r: as_map(r, (72, 72)))
-    assert answer["id"] == "a"
+    assert (answer["id"], answer["session"]) == ("a", live.session)
     assert answer["answer"]["largest"] == pytest.approx(float(exact.abs().max()))
     for wrong in ({}, {"wanted": {**wanted, "layer": "x"}}, {"wanted": {**wanted, "session": "9"}}, "text"):
         assert "problem" in live.answer(wrong)

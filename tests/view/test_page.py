@@ -191,6 +191,11 @@ def test_a_channel_is_followed_to_the_input(visit: Visit, page: Path, bundle: Bu
     alone = heatmap(values, scale=first["limit"]).numpy()[..., :3].astype(int)
     assert np.abs(drawn(tab) - alone).max() <= NOISE
     assert f"channel {first['channel']} of 5" in tab.locator("#path-text").inner_text()
+    seen = "() => document.getElementById('picture').getBoundingClientRect().top"
+    assert 0 <= tab.evaluate(seen) < 500  # the click was below: the page scrolled to the picture
+    tab.locator("#path-back").click()
+    assert tab.evaluate("() => document.activeElement.dataset.channel") == str(first["channel"])
+    assert tab.evaluate(seen) < 0
     tab.locator("#path-off").click()
     assert np.array_equal(drawn(tab), whole)
     assert tab.locator("#path").is_hidden()
@@ -369,20 +374,24 @@ def test_a_batch_is_a_gallery(visit: Visit, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_notebook_answers_a_click(browser: Any, explanation: plrp.Explanation, tmp_path: Path) -> None:
-    """The widget's own script in a page that stands for a notebook: questions reach Python, answers are drawn."""
-    live = Live(explanation, proportions=(0.4,), targets=1)
-    page = tmp_path / "notebook.html"
-    page.write_text(
-        """<body><script type="module">
+@pytest.mark.parametrize("first", ["page", "widget"])
+def test_a_notebook_answers_a_click(browser: Any, explanation: plrp.Explanation, tmp_path: Path, first: str) -> None:
+    """The widget's own script and two pages in a document that stands for a notebook, in either order: the page that is
+    the widget's asks Python and draws its answers, the other one stands by itself.
+    """
+    live, other = (Live(explanation, proportions=(0.4,), targets=1) for _ in range(2))
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(
+        """<meta charset="utf-8"><body><script type="module">
         const listeners = [];
-        const model = { get: (name) => ({ page: window.content, height: 800 })[name], off() {},
+        const model = { get: () => window.session, off() {},
             on: (name, call) => listeners.push(call),
             send: (question) => window.answer(question).then((reply) => listeners.forEach((call) => call(reply))) };
         window.start = async (source) => {
             const blob = new Blob([source], { type: "text/javascript" });
             const { default: widget } = await import(URL.createObjectURL(blob));
-            widget.render({ model, el: document.body }); };
+            widget.render({ model, el: document.createElement("div") }); };
+        window.add = (frame) => document.body.insertAdjacentHTML("beforeend", frame);
         </script>""",
         encoding="utf-8",
     )
@@ -397,20 +406,30 @@ def test_a_notebook_answers_a_click(browser: Any, explanation: plrp.Explanation,
         return live.answer(question)
 
     tab.expose_function("answer", answer)
-    tab.goto(page.as_uri())
-    tab.evaluate("(content) => { window.content = content; }", live.page.html())
-    tab.evaluate("(source) => window.start(source)", SCRIPT)
-    inner = tab.frame_locator("iframe")
-    inner.locator("#page:not([hidden])").wait_for()
-    inner.locator("#strip label").nth(1).click()
-    inner.locator(".any input").fill("3")
-    inner.locator(".any button").click()
-    inner.locator("#path").wait_for()
-    assert "channel 3 of 5" in inner.locator("#path-text").inner_text()
+    tab.goto(notebook.as_uri())
+    tab.evaluate("(session) => { window.session = session; }", live.session)
+    steps = {
+        "page": lambda: [tab.evaluate("(frame) => window.add(frame)", one.page.frame()) for one in (live, other)],
+        "widget": lambda: tab.evaluate("(source) => window.start(source)", SCRIPT),
+    }
+    for step in sorted(steps, reverse=first == "widget"):
+        steps[step]()
+        tab.wait_for_timeout(100)
+    mine, others = (tab.frame_locator("iframe").nth(number) for number in (0, 1))
+    for number, page in enumerate((mine, others)):
+        tab.locator("iframe").nth(number).scroll_into_view_if_needed()
+        page.locator("#page:not([hidden])").wait_for()
+        page.locator("#strip label").nth(1).click()
+    mine.locator(".any input").fill("3")
+    mine.locator(".any button").click()
+    mine.locator("#path").wait_for()
+    assert "channel 3 of 5" in mine.locator("#path-text").inner_text()
     assert asked[0]["wanted"]["channel"] == 3
-    inner.locator(".any input").fill("7")
-    inner.locator(".any button").click()
+    mine.locator(".any input").fill("7")
+    mine.locator(".any button").click()
     tab.wait_for_timeout(200)
+    assert others.locator(".any").count() == 0
+    assert others.locator(".channels button").first.is_disabled()
     context.close()
     assert problems == []
 

@@ -99,7 +99,7 @@ def explanation_bundles(explanation: Explanation, samples: Sequence[int], **opti
     for name, values in own.items():
         if isinstance(values, str) or len(values) != len(samples):
             raise ValueError(f"{name} has one entry per sample of a gallery: {len(samples)}.")
-    titles = own.pop("title", [f"Sample {sample}" for sample in samples])
+    titles = own.pop("title", [f"Sample {sample}" if len(samples) > 1 else "" for sample in samples])
     return [
         explanation_bundle(
             explanation,

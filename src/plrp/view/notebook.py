@@ -1,8 +1,13 @@
-"""An explanation in a notebook: the page as a widget that computes what is clicked, or as a frame."""
+"""An explanation in a notebook: the page as a frame, and beside it an invisible widget by which it asks Python.
+
+The page is plain HTML, so that it also stands in an exported or reopened notebook; there nobody answers, and it shows
+what it holds. Where the widget runs, it says so to the page, and any channel can be followed.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,24 +20,28 @@ from .server import REFUSED, wanted_path
 
 PROPORTIONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
 SAMPLES = 4  # of a batch, in a gallery
+VIEW = "application/vnd.jupyter.widget-view+json"
 SCRIPT = """
 function render({ model, el }) {
-  const frame = document.createElement("iframe");
-  frame.setAttribute("sandbox", "allow-scripts");
-  frame.title = "plrp";
-  frame.style = "width:100%;height:" + model.get("height") + "px;border:0";
-  frame.srcdoc = model.get("page");
-  const listen = (event) => {
-    if (event.source === frame.contentWindow && event.data && event.data.plrp === "ask") model.send(event.data);
+  el.hidden = true;
+  const session = model.get("session"), waiting = new Map();
+  const here = { plrp: "here", session };
+  const listen = ({ source, data }) => {
+    if (!source || !data || data.session !== session) return;
+    if (data.plrp === "hello") source.postMessage(here, "*");
+    if (data.plrp !== "ask") return;
+    waiting.set(data.id, source);
+    model.send(data);
   };
-  const answer = (content) => frame.contentWindow && frame.contentWindow.postMessage(content, "*");
+  const answer = (content) => { waiting.get(content.id)?.postMessage(content, "*"); waiting.delete(content.id); };
   window.addEventListener("message", listen);
   model.on("msg:custom", answer);
-  el.append(frame);
+  for (const frame of document.querySelectorAll('iframe[title="plrp"]')) frame.contentWindow.postMessage(here, "*");
   return () => { window.removeEventListener("message", listen); model.off("msg:custom", answer); };
 }
 export default { render };
 """
+"""Hands the questions of the page, which is a frame of the same notebook, to Python, and its answers back."""
 
 
 @dataclass
@@ -54,11 +63,12 @@ class Live:
         chosen = list(range(count)) if samples is None else samples
         options = {"proportions": PROPORTIONS, "targets": 2, "inside": "graph", **options}
         bundles = explanation_bundles(explanation, chosen, **options)
+        self.session = secrets.token_urlsafe(12)  # one of several pages in a notebook
         self.opened: dict[str, OpenedSample] = {}
         for sample, bundle in zip(chosen, bundles, strict=True):
             trace, place = explanation.trace_sample(sample)
             own = trace.batch == 1 and place == 0
-            bundle.facts.update(host=own, session=str(sample))
+            bundle.facts.update(host=self.session if own else None, session=str(sample))
             if own:  # else the trace holds others, too, which a click need not explain
                 self.opened[str(sample)] = OpenedSample(
                     trace, explanation.composite, explanation.pruning, target=explanation.target
@@ -67,7 +77,7 @@ class Live:
 
     def answer(self, asked: Any) -> dict[str, Any]:
         """The answer to one question of the page."""
-        reply = {"plrp": "answer", "id": asked.get("id") if isinstance(asked, dict) else None}
+        reply = {"plrp": "answer", "session": self.session, "id": asked.get("id") if isinstance(asked, dict) else None}
         try:
             wanted = wanted_path(asked["wanted"])
             return {**reply, "answer": self.opened[wanted.pop("session")].path(**wanted)}
@@ -75,28 +85,34 @@ class Live:
             return {**reply, "problem": str(error)}
 
 
-def widget(live: Live, height: int = 860) -> Any:
-    """The page as a widget; needs anywidget (`pip install 'plrp[notebook]'`)."""
+def widget(live: Live) -> Any:
+    """What answers the page; needs anywidget (`pip install 'plrp[notebook]'`)."""
     import anywidget
     import traitlets
 
     class PageWidget(anywidget.AnyWidget):
         _esm = SCRIPT
-        page = traitlets.Unicode().tag(sync=True)
-        height = traitlets.Int().tag(sync=True)
+        session = traitlets.Unicode().tag(sync=True)
 
-    made = PageWidget(page=live.page.html(), height=height)
+    made = PageWidget(session=live.session)
     made.on_msg(lambda this, content, buffers: this.send(live.answer(content)))
     return made
 
 
 def mime_bundle(explanation: Explanation) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How notebooks show an explanation: as a widget, or as a page that stands by itself."""
+    """How notebooks show an explanation: as a page, which a widget answers where there is one."""
     live = Live(explanation, show_progress=None)
-    shown: dict[str, Any] = {}
     if importlib.util.find_spec("anywidget") is not None:
-        found = widget(live)._repr_mimebundle_()
-        shown = dict(found[0] if isinstance(found, tuple) else found or {})
-    for bundle in live.page.bundles:  # nobody answers a page that stands by itself
-        bundle.facts["host"] = False
-    return {**shown, "text/plain": repr(explanation), "text/html": live.page.frame()}, {}
+        show_widget(widget(live))
+    return {"text/plain": repr(explanation), "text/html": live.page.frame()}, {}
+
+
+def show_widget(made: Any) -> None:
+    """Put a widget into the cell that runs; no words where widgets cannot be shown, and nothing without a notebook."""
+    from IPython import get_ipython
+    from IPython.display import display
+
+    found = made._repr_mimebundle_()
+    view = (found[0] if isinstance(found, tuple) else found or {}).get(VIEW)
+    if get_ipython() is not None and view is not None:
+        display({VIEW: view, "text/plain": ""}, raw=True)

@@ -79,7 +79,8 @@ export function drawLayer(panel, bundle, state, asked, table, follow, served) {
     if (one.exemplars) item.append(element("div", { class: "exemplars" }, ...one.exemplars.map(({ picture, caption }) => element("img", { src: picture, alt: caption, title: caption }))));
     list.append(item);
   }
-  const at = element("p", { class: "soft" }, `The strongest channels under ${settingName(facts, asked)}, ${facts.targets[asked.target].name}; shares count relevance for and against alike. Choose one to see what reaches the input through it alone${shown.some((one) => one.exemplars) ? "; below each, patches of the photographs that gave it most relevance, of those searched" : ""}:`);
+  const follows = served || shown.some((one) => one.through !== undefined);
+  const at = element("p", { class: "soft" }, `The strongest channels under ${settingName(facts, asked)}, ${facts.targets[asked.target].name}; shares count relevance for and against alike.${follows ? " Choose one to see what reaches the input through it alone." : ""}${shown.some((one) => one.exemplars) ? " Below each: patches of the photographs, of those searched, that gave it most relevance." : ""}`);
   const any = served ? [anyChannel(layer, follow)] : [];
   const chosen = panel.contains(document.activeElement) ? document.activeElement.dataset.channel : undefined;
   panel.replaceChildren(heading, counts, ...(shown.length ? [at, list] : []), ...any);

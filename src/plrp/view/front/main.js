@@ -110,6 +110,7 @@ class View {
     buildFlow(byId("flow"), byId("flow-graph"), byId("flow-tools"), this.bundle, (layer, channel) => this.follow(layer, channel));
     byId("flow-setting").textContent = `${settingName(facts, this.asked)}, ${facts.targets[this.asked.target].name}.`;
     byId("path-off").addEventListener("click", () => this.choose({}));
+    byId("path-back").addEventListener("click", () => this.#back());
     byId("inside").hidden = facts.layers.length === 0;
     byId("where").hidden = facts.ledger.length === 0;
     if (facts.ledger.length) drawLedger(byId("totals"), byId("totals-key"), byId("ledger"), byId("where-setting"), this.bundle, this.asked);
@@ -247,12 +248,29 @@ class View {
     const number = this.bundle.facts.layers.findIndex(({ name }) => name === layer);
     if (number >= 0) this.state.layer = number;
     const stored = this.#atAsked() || !this.compute ? storedPath(this.bundle, layer, channel) : null;
-    if (stored) return this.choose({ ...this.asked, path: stored });
+    const origin = byId("flow-graph").contains(document.activeElement) ? document.activeElement : null; // else the layer's list
+    if (stored) return this.#showPath({ ...this.asked, path: stored }, origin);
     if (!this.compute || number < 0) return this.request();
     const { facts } = this.bundle, { setting } = this.state;
     const wanted = { layer, channel, number: facts.targets[setting.target].number, method: facts.methods[setting.method].key, p: setting.p === 0 ? null : facts.p[setting.p - 1] };
     const answer = await this.compute("channel", wanted);
-    if (answer && !this.closing.signal.aborted) this.choose({ path: answeredPath(answer) });
+    if (answer && !this.closing.signal.aborted) this.#showPath({ path: answeredPath(answer) }, origin);
+  }
+
+  /** Draws a path, and scrolls to where it is drawn; a button there leads back. */
+  #showPath(change, origin) {
+    this.origin = origin;
+    this.choose(change);
+    requestAnimationFrame(() => {
+      const { top, bottom } = byId("stage").getBoundingClientRect();
+      if (bottom < 200 || top > window.innerHeight - 200) byId("look").scrollIntoView();
+    });
+  }
+
+  #back() {
+    const { channel } = this.state.setting.path;
+    const row = byId("layer").querySelector(`[data-channel="${channel}"]`) ?? byId("layer").querySelector(".any input");
+    (this.origin ?? row)?.focus();
   }
 
   /** Patches of what a layer's channels stand for, which come after the bundle. */
@@ -374,24 +392,34 @@ async function show(facts, arrays, { blank = null, last = null, compute = null }
   const stage = await STAGES[facts.kind].open(bundle, byId("stage"));
   const view = new View(bundle, stage, last && last.bundle.facts.kind === facts.kind ? last : null, compute);
   view.build();
+  listenToHost(view);
   return view;
 }
 
-/** Asks the notebook around this page; each question has a number, and waits for the answer with it. */
-function hostCompute(facts) {
-  if (!facts.host || window.parent === window) return null;
-  return (what, wanted) => new Promise((resolve) => {
+/** The notebook around this page: once it says that it is there, the view may ask it; answers come by number. */
+function listenToHost(view) {
+  const { host, session } = view.bundle.facts;
+  if (!host || window.parent === window) return;
+  const say = (content) => window.parent.postMessage({ ...content, session: host }, "*");
+  const waiting = new Map();
+  const compute = (what, wanted) => new Promise((resolve) => {
     const id = Math.random().toString(36).slice(2);
-    const listen = (event) => {
-      if (event.source !== window.parent || event.data?.plrp !== "answer" || event.data.id !== id) return;
-      window.removeEventListener("message", listen);
-      byId("problem").hidden = !event.data.problem;
-      byId("problem").textContent = event.data.problem ?? "";
-      resolve(event.data.answer ?? null);
-    };
-    window.addEventListener("message", listen);
-    window.parent.postMessage({ plrp: "ask", id, what, wanted: { session: facts.session, ...wanted } }, "*");
+    waiting.set(id, resolve);
+    say({ plrp: "ask", id, what, wanted: { session, ...wanted } });
   });
+  window.addEventListener("message", ({ source, data }) => {
+    if (source !== window.parent || data?.session !== host) return;
+    if (data.plrp === "here" && !view.compute) {
+      view.compute = compute;
+      view.request();
+    }
+    if (data.plrp !== "answer") return;
+    byId("problem").hidden = !data.problem;
+    byId("problem").textContent = data.problem ?? "";
+    waiting.get(data.id)?.(data.answer ?? null);
+    waiting.delete(data.id);
+  }, { signal: view.closing.signal });
+  say({ plrp: "hello" });
 }
 
 /** Several samples in one page: a row of them, of which one is shown. */
@@ -401,7 +429,7 @@ async function openGallery(samples, packed) {
   let view = null, latest = 0;
   const open = async (number) => {
     const turn = ++latest;
-    const shown = await show(samples[number], packed[number], { blank, last: view, compute: hostCompute(samples[number]) });
+    const shown = await show(samples[number], packed[number], { blank, last: view });
     if (turn === latest) view = shown;
   };
   samples.forEach((facts, number) => {
@@ -418,7 +446,7 @@ async function open() {
   const facts = JSON.parse(byId("facts").textContent);
   const arrays = byId("arrays").textContent;
   if (facts.gallery) return openGallery(facts.gallery, arrays.trim().split("\n"));
-  if (!facts.served) return show(facts, arrays, { compute: hostCompute(facts) });
+  if (!facts.served) return show(facts, arrays);
   byId("title").textContent = document.title = "plrp view";
   byId("subtitle").textContent = facts.model;
   byId("upload").hidden = false;
