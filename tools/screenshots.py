@@ -44,7 +44,7 @@ from plrp.experiments.scenes import (
     train,
 )
 from plrp.experiments.scenes import network as scene_network
-from plrp.view import Page, photograph_bundle
+from plrp.view import Page, photograph_bundle, text_bundle
 from plrp.view.exemplary import Exemplary
 from plrp.vision.explained import explain_photograph
 from plrp.vision.preprocessing import network_input
@@ -156,7 +156,7 @@ def photographs(take: Camera, folder: Path, arguments: argparse.Namespace) -> No
         if run_plrp(words):
             raise SystemExit("chelsea could not be explained.")
     take("page", page, compared)
-    take("page-channel", page, layer_open(10, 0), size=(900, 1300))
+    take("page-channel", page, layer_open(10, 0), size=(1000, 1320))
 
 
 def sequences(take: Camera, folder: Path, arguments: argparse.Namespace, seed: int = 0) -> None:
@@ -190,10 +190,11 @@ def texts(take: Camera, folder: Path, arguments: argparse.Namespace) -> None:
     if arguments.language_model is None:
         print("page-text: left out, it needs --language-model")
         return
+    model, tokenizer = plrp.text.load(arguments.language_model)
     prompt = "The Eiffel Tower stands in the city of"
-    words = ["text", prompt, "--model", str(arguments.language_model), "--span", "4", "-p", "0.05"]
-    if run_plrp([*words, "-o", str(folder / "text.html")]):
-        raise SystemExit("the sentence could not be explained.")
+    found = plrp.text.explain(model, tokenizer, prompt, span=4, pruning=plrp.Pruning(p=0.05))
+    # The layers are below what is photographed, and their paths take minutes.
+    Page(text_bundle(found, model=arguments.language_model.stem, inside="nothing")).save(folder / "text.html")
     take("page-text", folder / "text.html", size=(1180, 720))
     take("page-matrix", folder / "text.html", lambda page: choose(page, "views", "matrix"), part="#look")
 
