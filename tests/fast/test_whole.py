@@ -14,6 +14,7 @@ import plrp
 from plrp.fast import channels_last, limits, native
 from plrp.fast import walk as walking
 from plrp.fast import whole_tensors as whole
+from plrp.fast.layers import Geometry, to_winners
 from plrp.fast.neurons import Neurons, Rows, add, dense, dense_last
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="no compiled loops here")
@@ -249,3 +250,18 @@ def test_one_hot_sequences_equal_the_reference() -> None:
         expected = plrp.explain(model, x, composite="epsilon-plus").relevance
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
     assert bool((found[x == 0] == 0).all())
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+@pytest.mark.parametrize("length", [12, 13, 15, 63])
+def test_windows_side_by_side_hand_relevance_to_the_first_largest(size: int, length: int) -> None:
+    """Against autograd, whose winner is the first too: with ties, zeros, and a last window that is cut short."""
+    generator = torch.Generator().manual_seed(length)
+    x = torch.randint(-2, 3, (3, 4, length), generator=generator).float().requires_grad_()
+    pooled = F.max_pool1d(x, size, ceil_mode=True)
+    relevance = drawn(tuple(pooled.shape), length)
+    (expected,) = torch.autograd.grad(pooled, x, relevance)
+    geometry = Geometry(x.shape, pooled.shape, (size,), (size,), (0,), (1,), 1)
+    found = to_winners(x.detach(), geometry, relevance)
+    assert found is not None
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)

@@ -15,7 +15,5 @@ STACKED_FROM = 0.15
 # As many samples as a stack of prunings may have: beyond, larger steps gain nothing.
 STACKED_SAMPLES = 16
 
-SELECT_FROM = 8192  # θ of shorter rows is found by sorting them all together
-
 MANY_ZEROS = 0.3  # inputs of which at most this share is not zero receive their relevance one by one,
 FEW_INPUTS = 16  # if they are of few channels: the weights are read once for each

@@ -15,16 +15,15 @@ from plrp import pruning
 from plrp.ledger import Mass
 from plrp.pruning import Cut, Pruning, survivors, threshold
 
-from . import limits, native
+from . import native
 
 STATISTICS = 8  # θ⁺ θ⁻, mass before ⁺ ⁻, mass pruned ⁺ ⁻, entries ≠ 0, entries that stay
 
 
 def cut(rows: Tensor, how: Pruning, p: float | None, p_negative: float | None) -> Cut:
-    """`pruning.cut`: by selection for large rows that are cut by a share of mass."""
+    """`pruning.cut`: by selection for rows that are cut by a share of mass."""
     p_negative = p if p_negative is None else p_negative
-    large = rows.shape[1] >= limits.SELECT_FROM and native.available(rows)
-    if how.sparsity_gain is not None or p is None or p_negative is None or not large:
+    if how.sparsity_gain is not None or p is None or p_negative is None or not native.available(rows):
         return pruning.cut(rows, how, p, p_negative)
     return cut_of(statistics(rows, torch.arange(len(rows) + 1) * rows.shape[1], p, p_negative))
 

@@ -199,10 +199,52 @@ static void clear(piece *p) {
     p->sums = NULL, p->inside[0] = p->inside[1] = NULL;
 }
 
+enum { FEW = 64 }; /* a row as short is sorted: clearing bins would take longer */
+
+/* θ, masses and counts of one sign of a short row. */
+static void sort_sign(row *r, int sign) {
+    const piece *p = r->pieces;
+    uint32_t few[FEW];
+    int count = 0;
+    for (int64_t i = 0; i < p->size; i++) {
+        uint32_t u = bits_of(p->values[i]), a = u & 0x7fffffffu;
+        if (!a || (int)(u >> 31) != sign) continue;
+        int k = count++;
+        for (; k > 0 && few[k - 1] > a; k--) few[k] = few[k - 1];
+        few[k] = a;
+    }
+    double total = 0, inside = 0;
+    for (int k = 0; k < count; k++) {
+        if (k && few[k] >> 23 != few[k - 1] >> 23) total += inside, inside = 0;
+        inside += float_of(few[k]);
+    }
+    total += inside;
+    r->stats[2 + sign] = total;
+    if (!count || r->shares[sign] == 0) return;
+    double limit = r->shares[sign] * total, base = 0, before = 0;
+    uint32_t theta = 0;
+    inside = 0;
+    for (int k = 0, next; k < count && few[k] < few[count - 1]; k = next) { /* value by value, ties together */
+        if (k && few[k] >> 23 != few[k - 1] >> 23) base += inside, inside = 0;
+        for (next = k; next < count && few[next] == few[k]; next++) inside += float_of(few[k]);
+        if (base + inside > limit) break;
+        theta = few[k];
+        before = base + inside;
+    }
+    r->stats[sign] = float_of(theta);
+    r->stats[4 + sign] = before;
+}
+
 /* A row that one thread has for itself is read again and again while it is in the cache. */
 static void select_row(void *context, int64_t item) {
     selection *s = context;
     row *r = &s->rows[item];
+    if (r->pieces->size <= FEW) {
+        for (int64_t i = 0; i < r->pieces->size; i++) r->pieces->entries += r->pieces->values[i] != 0;
+        for (int sign = 0; sign < 2; sign++) sort_sign(r, sign);
+        count_survivors(r->pieces, r->stats);
+        return;
+    }
     if (make_room(r->pieces)) {
         fill(r->pieces);
         for (int sign = 0; sign < 2; sign++) open_search(r, 1, sign);
