@@ -64,7 +64,7 @@ def smollm2() -> tuple[nn.Module, str]:
     home = Path(os.environ.get("PLRP_TEXT", Path.home() / ".cache" / "plrp-text"))
     if (home / GGUF).exists():
         model, _ = plrp.text.load(home / GGUF)
-        return NextToken(model.float()).eval().requires_grad_(False), "its own"
+        return NextToken(model).eval().requires_grad_(False), "its own"
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMOLLM2))
     return NextToken(model).eval().requires_grad_(False), "random"

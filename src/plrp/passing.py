@@ -104,12 +104,27 @@ def _rearrange(op: Op, relevance: Relevances, book: Booking, composite: Composit
     if op.kind == "cat" and all(isinstance(t, Value) for t in op.args[0]) and len(op.inputs) == len(op.args[0]):
         dim = op.argument(1, "dim", 0)
         return list(first.split([v.shape[dim] for v in op.inputs], dim))
+    if op.kind in ("transpose", "swapaxes", "swapdims") and len(op.args) == 3:
+        return [first.transpose(*op.args[1:])]
+    if op.kind == "getitem" and op.inputs == [op.args[0]] and _is_basic(op.args[1]):
+        whole = first.new_zeros(op.inputs[0].shape)
+        whole[op.args[1]] = first
+        return [whole]
+    if op.kind == "repeat_interleave" and len(op.args) == 3 and type(op.args[1]) is int:
+        axis = op.args[2] % first.dim()
+        return [first.unflatten(axis, (-1, op.args[1])).sum(axis + 1)]
     if op.kind == "glu":  # a · σ(b): the signal a takes all
         halves = [first, torch.zeros_like(first)]
         return [torch.cat(halves, op.argument(1, "dim", -1))]
     if op.kind in _WITH_CONSTANTS and book.active:
         _book_constants(op, first, book)
     return list(transposed(op, relevance, first.dtype, op.inputs))
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether an index takes each element at most once, by numbers, slices and new axes."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is None or part is Ellipsis or type(part) in (int, slice) for part in parts)
 
 
 def _book_constants(op: Op, relevance: Tensor, book: Booking) -> None:
@@ -338,7 +353,8 @@ def _product(op: Op, relevance: Relevances, book: Booking, composite: Composite)
     receivers = op.receivers(composite.products)
     n = sum(any(operand is v for v in receivers) for operand in op.operands)
     if op.kind == "mul":
-        return _handed(op, receivers, [sum_to(given, v.shape) / n for v in receivers])
+        each = given if n == 1 else given / n
+        return _handed(op, receivers, [sum_to(each, v.shape) for v in receivers])
     s = _divided(op, given, n * _output(op, given.dtype), epsilon_for(op.output, *receivers, composite=composite), book)
     if op.kind in ("matmul", "bmm") and list(op.args) == op.inputs and all(len(v.shape) > 1 for v in op.inputs):
         a, b = (v.data.to(given.dtype).mT for v in op.inputs)

@@ -17,3 +17,5 @@ STACKED_SAMPLES = 16
 
 MANY_ZEROS = 0.3  # inputs of which at most this share is not zero receive their relevance one by one,
 FEW_INPUTS = 16  # if they are of few channels: the weights are read once for each
+
+GLANCE = 16  # entries by which a token, or a channel, is taken to hold relevance; all are looked at if these are zero

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from plrp.tape.maps import Convolution, Dense, LinearMap, Weight
 
+from . import limits
 from .channels_last import channels_last
 from .weights import FastWeight
 from .whole_tensors import hand_one_by_one
@@ -52,21 +53,32 @@ class _DerivedWeights(LinearMap):
 
 
 class FastDense(_DerivedWeights, Dense):
-    """A linear layer; relevance from the outputs (one, above the logits) or the tokens that hold any, if few do."""
+    """A linear layer; relevance from the tokens and the outputs alone that hold any, if not nearly all do.
+
+    One output above the logits, the class token in the last block, values where queries and keys take nothing.
+    """
 
     def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
         """Wᵀs."""
         tokens = s.reshape(-1, s.shape[-1])
-        live = tokens.any(1)
-        if live.sum() * 4 < live.numel() * 3:
+        if (live := _some(tokens)) is not None:
             found = tokens.new_zeros(len(tokens), weight.shape[1])
             found[live] = tokens[live] @ weight
-            return found.view(*s.shape[:-1], -1)
-        if s.dim() == 2:
-            live = s.ne(0).any(0)
-            if live.sum() * 4 < live.numel():
-                return s[:, live] @ weight[live]
-        return super().transpose(s, weight, like)
+        elif (live := _some(tokens.T)) is not None:
+            found = tokens[:, live] @ weight[live]
+        else:
+            return super().transpose(s, weight, like)
+        return found.view(*s.shape[:-1], weight.shape[1])
+
+
+def _some(rows: Tensor) -> Tensor | None:
+    """Which rows are not all zero; None where that is nearly all of them, as is mostly seen by some columns."""
+    few = rows[:, :: 1 + rows.shape[1] // limits.GLANCE]
+    for looked_at in (few, rows):
+        live = looked_at.ne(0).any(1)
+        if live.sum() * 4 >= live.numel() * 3:
+            return None
+    return live
 
 
 class FastConvolution(_DerivedWeights, Convolution):

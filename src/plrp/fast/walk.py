@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from plrp import pruning, rules
+from plrp.collection import collection_paused
 from plrp.ledger import Booking, Mass
 from plrp.passing import epsilon_for
 from plrp.pruning import Arrived, Site
@@ -42,6 +43,11 @@ class FastWalk(Walk):
         self.may_begin = True  # a chain of layers that work with channels last
         self.last_inputs: dict[int, Tensor] = {}  # what layers read, with channels last
         self.scratch: Tensor | None = None  # a denominator that nobody else holds
+
+    def run(self) -> list[Tensor]:
+        """As in `Walk`."""
+        with collection_paused():
+            return super().run()
 
     # --- the four steps -----------------------------------------------------------------------------------------------
 
@@ -217,10 +223,14 @@ class FastWalk(Walk):
         return super().quotient(relevance, d, epsilon, one_sign) if found is None else found
 
     def _whole_tensors(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> list[Tensor | None] | None:
-        """Sums of two and max pools by compiled loops; None where these do not serve."""
+        """Norms, products, sums of two and max pools by compiled loops; None where these do not serve."""
         if len(given) != 1 or given[0] is None or book.active:
             return None
         relevance = dense(given[0])
+        if op.family is Family.AFFINE:
+            return whole_tensors.through_norm(op, relevance, epsilon_for(op.output, composite=self.composite))
+        if op.family in (Family.PRODUCT, Family.GATE):
+            return whole_tensors.through_product(op, relevance, self.composite)
         if propagation.adds_in_proportion(op, self.composite):
             a, b = op.inputs
             if a.dtype == b.dtype == op.output.dtype == relevance.dtype:

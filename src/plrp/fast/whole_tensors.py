@@ -10,6 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from plrp.composites import Composite
+from plrp.passing import epsilon_for
+from plrp.tape.norms import norm_of
+from plrp.tape.values import Op
+
 from . import limits, native
 from .channels_last import channels_last, empty_last
 
@@ -71,3 +76,37 @@ def hand_to_winners(relevance: Tensor, winners: Tensor, shape: torch.Size) -> Te
     sizes = *relevance.shape[:2], relevance.shape[2:].numel(), shape[2:].numel()
     native.call("hand_to_winners", relevance, winners, received, *sizes, native.threads())
     return received
+
+
+def through_norm(op: Op, relevance: Tensor, epsilon: float) -> list[Tensor | None] | None:
+    """The ε-rule on a norm over the last axes; see `passing._affine`."""
+    x = op.inputs[0].data
+    if op.kind not in ("layer_norm", "rms_norm") or op.output.dtype != x.dtype or not epsilon:
+        return None
+    s = divide(relevance, op.output.data, epsilon, one_sign=False)
+    if s is None or x.dtype != s.dtype:
+        return None
+    norm = norm_of(op, x)
+    scaled = s.mul_(norm.scale)
+    if norm.mean is not None:
+        scaled.sub_(norm.mean(scaled))
+    return [scaled.mul_(x)]
+
+
+def through_product(op: Op, relevance: Tensor, composite: Composite) -> list[Tensor | None] | None:
+    """A·B, one or both of which receive relevance; see `passing._product`."""
+    if op.kind not in ("matmul", "bmm") or list(op.args) != op.inputs or len({v.dtype for v in op.inputs}) > 1:
+        return None
+    receivers = op.receivers(composite.products)
+    epsilon = epsilon_for(op.output, *receivers, composite=composite)
+    shapes = {v.shape[:-2] for v in (*op.inputs, op.output)}  # nothing is widened
+    if len(shapes) > 1 or len(op.output.shape) < 3 or op.output.dtype != relevance.dtype or not epsilon:
+        return None
+    n = len(receivers)
+    s = divide(relevance.contiguous(), op.output.data.contiguous(), epsilon / n, one_sign=False)
+    if s is None:
+        return None
+    s = s if n == 1 else s.div_(n)
+    a, b = (v.data for v in op.inputs)
+    handed = {id(v): (s @ b.mT if v is op.inputs[0] else a.mT @ s).mul_(v.data) for v in receivers}
+    return [handed.get(id(v)) for v in op.inputs]

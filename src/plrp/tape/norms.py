@@ -68,8 +68,8 @@ def _last_axes(op: Op, x: Tensor) -> Norm:
         epsilon = torch.finfo(op.inputs[0].dtype).eps if epsilon is None else epsilon
         return Norm(*_with_parameters(x.square().mean(axes, keepdim=True), epsilon, weight, None, tuple(shape)))
     bias, epsilon = op.argument(3, "bias"), op.argument(4, "eps", 1e-5)
-    variance = x.var(axes, keepdim=True, unbiased=False)
-    scale, shift = _with_parameters(variance, epsilon, weight, bias, tuple(shape))
+    _, _, spread = torch.native_layer_norm(x, shape, None, None, epsilon)  # 1/√(variance + ε)
+    scale, shift = _scaled(spread.to(x.dtype), weight, bias, tuple(shape))
     return Norm(scale, shift, lambda t: t.mean(axes, keepdim=True))
 
 
@@ -77,7 +77,13 @@ def _with_parameters(
     variance: Tensor, epsilon: float, weight: Tensor | None, bias: Tensor | None, channels: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
     """Scale and shift of a norm, its parameters in a shape that broadcasts."""
-    scale = (variance + epsilon).rsqrt()
+    return _scaled((variance + epsilon).rsqrt(), weight, bias, channels)
+
+
+def _scaled(
+    scale: Tensor, weight: Tensor | None, bias: Tensor | None, channels: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
+    """The same of a norm whose 1/√(variance + ε) is known."""
     scale = scale if weight is None else scale * weight.to(scale.dtype).view(channels)
     return scale, scale.new_zeros(()) if bias is None else bias.to(scale.dtype).view(channels)
 

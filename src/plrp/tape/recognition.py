@@ -26,9 +26,17 @@ def recognise(op: Op) -> None:
 
 def _is_complex(op: Op) -> bool:
     """Whether an operation returns complex numbers, or real ones by way of a complex constant."""
-    return any(value.dtype.is_complex for value in op.outputs) or any(
-        constant.is_complex() for constant in gathered(op.args, op.kwargs)
-    )
+    for value in op.outputs:
+        if value.dtype.is_complex:
+            return True
+    given = (*op.args, *op.kwargs.values()) if op.kwargs else op.args
+    for item in given:
+        if isinstance(item, Tensor):
+            if item.is_complex():
+                return True
+        elif isinstance(item, list | tuple | dict) and any(t.is_complex() for t in gathered(item)):
+            return True
+    return False
 
 
 def _recognise_family(op: Op) -> None:

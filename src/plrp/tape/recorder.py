@@ -395,11 +395,14 @@ class Recorder(TorchFunctionMode):
         """What is computed from parameters alone carries their layer's name (weight norm, masks, tied transposes)."""
         name = next((e[1] for t in tensors if (e := self._names.get(id(t))) is not None and e[0]() is t), None)
         for tensor in tensors_in(result):
-            self._living[id(tensor)] = weakref.ref(tensor)
-            if name is not None and id(tensor) not in self._names:
-                self._names[id(tensor)] = (weakref.ref(tensor), name)
-            elif (entry := self._names.get(id(tensor))) is not None and entry[0]() is not tensor:
-                del self._names[id(tensor)]
+            alive = self._living[id(tensor)] = weakref.ref(tensor)
+            entry = self._names.get(id(tensor))
+            if entry is not None and entry[0]() is tensor:
+                continue
+            if name is not None:
+                self._names[id(tensor)] = (alive, name)
+            else:
+                self._names.pop(id(tensor), None)  # of a tensor that is gone
 
     def _declare(self, tensors: list[Tensor]) -> None:
         """These tensors are constants because a user's rule says so, whatever they depend on."""

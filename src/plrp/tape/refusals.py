@@ -252,9 +252,10 @@ def _independent(found: Trace, tensors: Sequence[Tensor]) -> str:
 
 # Operations that cannot hide a NaN or +∞ of their input from the output they give (−∞ hides below a ReLU or a maximum,
 # where it neither counts nor holds relevance).
-_OPEN_FAMILIES = (Family.LAYER, Family.REARRANGE, Family.WINNER, Family.SPLIT)
+_OPEN_FAMILIES = (Family.LAYER, Family.REARRANGE, Family.WINNER, Family.SPLIT, Family.SOFTMAX, Family.HEAD)
 _OPEN_KINDS = frozenset(
-    "relu dropout dropout1d dropout2d dropout3d batch_norm clone detach contiguous to float".split()
+    """relu gelu silu dropout dropout1d dropout2d dropout3d batch_norm layer_norm rms_norm group_norm mul neg matmul bmm
+    clone detach contiguous to float""".split()
 )
 _CLOSED_KINDS = frozenset("maximum minimum min amin".split())
 
@@ -264,17 +265,14 @@ def check_finite(found: Trace) -> None:
 
     Looked at are the output, and what enters operations that could hide such a value (sigmoid, clamp, a gate …).
     """
-    suspects = list(tensors_in(found.output))
-    for op in found.ops:
-        if (op.family not in _OPEN_FAMILIES and op.kind not in _OPEN_KINDS) or op.kind in _CLOSED_KINDS:
-            suspects += [_unmasked(value, op) for value in op.inputs]
-    total: Any = 0.0  # if the sum is finite, so are all values
-    for t in suspects:
-        if t.is_floating_point() or t.is_complex():
-            part = t.sum()
-            part = part.abs() if part.is_complex() else part
-            total = part + (total.to(part.device) if isinstance(total, Tensor) else total)
-    if math.isfinite(float(total)):
+    hiding = [
+        (value, op)
+        for op in found.ops
+        if (op.family not in _OPEN_FAMILIES and op.kind not in _OPEN_KINDS) or op.kind in _CLOSED_KINDS
+        for value in op.inputs
+    ]
+    finite = all(map(_finite, tensors_in(found.output)))
+    if finite and all(_finite(value.data) or _finite(_unmasked(value, op)) for value, op in hiding):
         return
     for position, op in enumerate(found.ops):
         for value in op.outputs:
@@ -285,6 +283,13 @@ def check_finite(found: Trace) -> None:
                 raise ValueError(
                     f"The activations of {where} hold {bad}: check the weights and the range of the input."
                 )
+
+
+def _finite(t: Tensor) -> bool:
+    """Whether all of a tensor is finite, by its sum: that may overflow, which is looked into later on."""
+    if not t.is_floating_point() and not t.is_complex():
+        return True
+    return math.isfinite(abs(t.sum().item()))
 
 
 def _unmasked(value: Value, reader: Op | None = None) -> Tensor:

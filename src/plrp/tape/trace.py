@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from plrp.collection import collection_paused
 from plrp.tables import render_html, render_table
 
 from .maps import Convolution, Dense
@@ -201,7 +202,7 @@ def record(
     for alias, value in zip(aliases, values, strict=True):
         value.nonnegative = bool(value.samples.batch) and bool((value.data >= 0).all())
         recorder.know(alias, value)
-    with torch.inference_mode(False), torch.no_grad(), recorder:
+    with torch.inference_mode(False), torch.no_grad(), collection_paused(), recorder:
         with explain_misfit(model, given, lambda: _embeds(recorder)):
             output = model(*aliases)
         if not any(x.is_floating_point() for x in given) and not _embeds(recorder):

@@ -55,9 +55,10 @@ def scaled_dot_product_attention(
     if is_causal:
         allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
         scores = scores + _additive(allowed, query)
-    if attn_mask is not None:
-        scores = scores + (_additive(attn_mask, query) if attn_mask.dtype == torch.bool else attn_mask)
-    return torch._safe_softmax(scores, -1) @ value
+    if attn_mask is None:
+        return scores.softmax(-1) @ value
+    scores = scores + (_additive(attn_mask, query) if attn_mask.dtype == torch.bool else attn_mask)
+    return torch._safe_softmax(scores, -1) @ value  # 0 where a mask forbids all
 
 
 def _additive(allowed: Tensor, like: Tensor) -> Tensor:
