@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy
 import pytest
@@ -13,6 +14,9 @@ from torch.nn.utils import parametrizations, parametrize
 
 import oracles
 import plrp
+from plrp.ledger import Booking
+from plrp.passing import pass_on, transposed
+from plrp.tape.trace import record
 
 COMPOSITES = ["epsilon-plus-flat", "epsilon-alpha2-beta1", "epsilon"]
 PRUNINGS = [None, plrp.Pruning(p=0.2), plrp.Pruning(p=0.2, redistribution="M")]
@@ -607,3 +611,52 @@ def test_named_composites_give_first_conv_and_linear_layers_their_rules(name, ex
         steps, x.reshape(-1), 1, lambda step, first: (choice[step.name], options.get(choice[step.name], {}))
     )
     assert oracles.relative_difference(found.relevance.reshape(-1), walk.relevance["x"]) < 1e-9
+
+
+class Turned(nn.Module):
+    """Reads constants that are computed from buffers in every pass, as rotary positions are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.register_buffer("angles", torch.rand(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(30):
+            cosine, sine = self.angles.cos(), self.angles.sin()
+            spare = [torch.rand(6) + n for n in range(3)]  # come and go: later tensors get their ids
+            x = x * cosine + torch.relu(x) * sine
+            del spare, cosine, sine
+        return self.layer(x)
+
+
+def test_entries_have_the_same_names_in_every_pass() -> None:
+    model, x = Turned(), torch.rand(2, 6)
+    names = [[op.name for op in record(model, x).ops] for _ in range(12)]
+    assert all(found == names[0] for found in names)
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        lambda h: h.transpose(1, -1),
+        lambda h: torch.swapaxes(h, 1, 2),
+        lambda h: h[:, 1:],
+        lambda h: h[..., None, ::2],
+        lambda h: h[:, 0],
+        lambda h: h.repeat_interleave(3, -2),
+        lambda h: torch.repeat_interleave(h, 2, 1),
+    ],
+)
+def test_moves_hand_down_by_their_derivative(moved: Any) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 4, dtype=torch.float64)
+    layer = nn.Linear(4, 4, dtype=torch.float64)
+    weights = torch.randn_like(moved(x))
+    trace = plrp.trace(lambda x: (moved(layer(x)) * weights).flatten(1).sum(1), x)
+    (op,) = [op for op in trace.ops if op.kind in ("transpose", "swapaxes", "getitem", "repeat_interleave")]
+    given = torch.randn(op.output.shape, dtype=torch.float64)
+    (found,) = pass_on(op, [given], Booking(False), plrp.composite("epsilon"))
+    (expected,) = transposed(op, [given], torch.float64, op.inputs)
+    assert found is not None
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)

@@ -139,7 +139,7 @@ class Samples:
             "sub",
             "rsub",
         ):
-            found = [_locate(ids, batch) for ids in _probed(op, outputs)]
+            found = _moved(op, outputs)
         else:
             found = [_unmoved(op, t) for t in outputs]
         return [Samples(batch, mixed=True) if f is None else f for f in found]
@@ -195,6 +195,28 @@ def _moves_first_axis(op: Op) -> bool:
 
 def _axis(dim: Any, dims: int) -> int:
     return dim % dims if isinstance(dim, int) and dims else 0
+
+
+_MOVED: dict[Any, list[Samples | None]] = {}  # by the form of an operation and where the samples lay
+_MOST_MOVED = 4096
+
+
+def _moved(op: Op, outputs: Sequence[Tensor]) -> list[Samples | None]:
+    """Where an operation takes the samples, tried out once for each form of it: models repeat their blocks."""
+    from .values import gathered, replaced
+
+    if gathered(op.args, op.kwargs):  # constants decide too
+        return [_locate(ids, op.inputs[0].samples.batch) for ids in _probed(op, outputs)]
+    places = {id(value): place for place, value in enumerate(op.inputs)}
+    form = repr(replaced((op.args, op.kwargs), lambda value: places[id(value)] + 0.5))  # no index is a half
+    lay = tuple((value.shape, value.samples) for value in op.inputs)
+    key = op.kind, op.family, op.replay, form, lay, outputs[0].device, len(outputs)
+    found = _MOVED.get(key)
+    if found is None:
+        if len(_MOVED) >= _MOST_MOVED:
+            _MOVED.clear()
+        found = _MOVED[key] = [_locate(ids, op.inputs[0].samples.batch) for ids in _probed(op, outputs)]
+    return found
 
 
 def _probed(op: Op, outputs: Sequence[Tensor]) -> list[Tensor]:
