@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import re
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +128,25 @@ def test_deeplift_is_complete_and_refuses_what_it_would_get_wrong() -> None:
     assert "tangermeme cannot explain" in compared.refused["DeepLIFT"]
     assert {"ISM", "LRP", "gradient × input"} <= set(compared.per_base)
     assert "DeepLIFT is left out: tangermeme cannot explain" in repr(compared)
+
+
+@pytest.mark.slow
+def test_a_hybrid_with_an_lstm_that_tangermeme_refuses_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/genomics.md says of it: theirs is left out with a reason, Captum's misses, ours is measured by ISM."""
+    pytest.importorskip("tangermeme")
+    pytest.importorskip("captum")
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    refused = importlib.import_module("refused")
+    model, test = refused.trained_hybrid()
+    x = torch.from_numpy(test.onehot()[:20])
+    winners = model(x).argmax(1)
+    assert "has no DeepLIFT rule" in refused.tangermeme(model, x, winners.tolist())
+    missed = re.search(r"by (\d+)%", refused.captum(model, x, winners))
+    assert missed is not None
+    assert int(missed[1]) > 50
+    compared = compare_methods(model, x)
+    assert list(compared.refused) == ["DeepLIFT"]
+    assert compared.correlation("LRP").mean() > 0.6
 
 
 def test_the_comparison_correlates_with_ism() -> None:

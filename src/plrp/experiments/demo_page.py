@@ -313,17 +313,23 @@ def motif_logo(values: Any) -> str:
     return data_uri(figure)
 
 
-def motif_table(patterns: Sequence[Pattern], matches: Sequence[Sequence[Match]]) -> str:
-    """Patterns of surviving seqlets beside the JASPAR motifs they resemble most."""
+def pattern_logo(pattern: Pattern) -> str:
+    """A pattern in bits, all letters of a page equally wide."""
+    bits = pattern.motif.probabilities * pattern.motif.information
+    size = f"max-width:{bits.shape[1] * 13}px"
+    return f'<img src="{motif_logo(bits)}" alt="{escape(pattern.motif.consensus)}" style="{size}">'
+
+
+def motif_table(patterns: Sequence[Pattern], matches: Sequence[Sequence[Match]], *, named: bool = False) -> str:
+    """Patterns of surviving seqlets, with their names if wanted, beside the JASPAR motifs they resemble most."""
     rows = []
     for pattern, found in zip(patterns, matches, strict=True):
         best = found[0]
-        bits = pattern.motif.probabilities * pattern.motif.information
-        size = f"max-width:{bits.shape[1] * 13}px"
         others = ", ".join(f"{m.motif.name} ({m.p:.0e})" for m in found[1:3])
         rows.append(
             [
-                f'<img src="{motif_logo(bits)}" alt="{escape(pattern.motif.consensus)}" style="{size}">',
+                pattern_logo(pattern),
+                *([escape(pattern.motif.name)] if named else []),
                 f"{pattern.count}",
                 f"<span><b>{escape(best.motif.name)}</b> {escape(best.motif.id)}</span>",
                 f"{best.p:.1e}",
@@ -331,4 +337,5 @@ def motif_table(patterns: Sequence[Pattern], matches: Sequence[Sequence[Match]])
                 escape(others) or "–",
             ]
         )
-    return table(["pattern (bits)", "seqlets", "best JASPAR match", "p-value", "E-value", "next best (p)"], rows)
+    head = ["pattern (bits)", *(["name"] if named else []), "seqlets"]
+    return table([*head, "best JASPAR match", "p-value", "E-value", "next best (p)"], rows)

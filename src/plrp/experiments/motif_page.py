@@ -6,7 +6,7 @@ from pathlib import Path
 
 from plrp.genomics.motif_search import CutOff, MotifSearch
 
-from .demo_page import motif_logo, motif_table
+from .demo_page import motif_table, pattern_logo
 from .pages import cards, escape, page, section, table
 
 
@@ -22,13 +22,11 @@ def render_motifs(search: MotifSearch, folder: str | Path, limit: float) -> str:
         }
     )
     if search.matches:
-        patterns = motif_table(search.patterns, search.matches)
+        patterns = motif_table(search.patterns, search.matches, named=True)
     else:
         rows = [
-            [f'<img src="{motif_logo(p.motif.probabilities * p.motif.information)}" alt="{escape(p.motif.consensus)}">',
-             escape(p.motif.name), f"{p.count}", escape(p.motif.consensus)]
-            for p in search.patterns
-        ]  # fmt: skip
+            [pattern_logo(p), escape(p.motif.name), f"{p.count}", escape(p.motif.consensus)] for p in search.patterns
+        ]
         patterns = table(["pattern (bits)", "name", "seqlets", "consensus"], rows)
     body += section(
         "Patterns",

@@ -100,7 +100,8 @@ class VariantEffect:
         if abs(self.strongest - self.anchor) <= 100:
             places.append(self.strongest)
         window = max(0, min(places) - flank), min(len(self.letters_reference), max(places) + flank)
-        title = f"{self.variant}   score {self.score_reference:.3g} → {self.score_alternative:.3g}"
+        name = "" if self.variant.id == "." else f"{self.variant.id}   "
+        title = f"{name}{self.variant}   score {self.score_reference:.3g} → {self.score_alternative:.3g}"
         return plot_logos(
             self.rows(),
             self.letters_reference,
