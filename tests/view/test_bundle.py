@@ -114,6 +114,15 @@ def test_all_windows_of_a_sample_are_counted(samples: int) -> None:
         )
 
 
+def test_layers_that_step_over_pixels_are_counted() -> None:
+    """A kernel smaller than its stride leaves pixels unread, from which the lattice of dots comes."""
+    layers = [nn.Conv2d(3, 4, 1, stride=2), nn.Conv2d(4, 4, 3, stride=2), nn.Conv2d(4, 4, (1, 3), stride=(2, 1))]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(2)).eval()
+    model(torch.rand(1, 3, 16, 16))
+    found = explanation_bundle(plrp.explain(model, torch.rand(1, 3, 16, 16)), proportions=(0.2,), targets=1)
+    assert found.facts["skipping"] == 2
+
+
 def test_the_methods_are_called_what_they_are() -> None:
     grid = Grid.around(plrp.Pruning(p=0.1, unit="channel", conserve=False), [0])
     assert [m["label"] for m in grid.facts()["methods"]] == [

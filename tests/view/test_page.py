@@ -350,6 +350,11 @@ def test_a_text_is_coloured_and_its_span_is_a_matrix(visit: Visit, tmp_path: Pat
     press(tab, "views", "words")
     frame(tab)
     assert tab.locator("#tokens-0 span").count() == len({t.word for t in found.tokens})
+    words: dict[Any, float] = {}
+    for number, token in enumerate(found.tokens):
+        words[token.word] = words.get(token.word, 0.0) + float(found.relevance[2][number])
+    end = float(tab.locator("#legend-high").inner_text().removesuffix(" for"))
+    assert end == pytest.approx(max(map(abs, words.values())), rel=0.05)  # 255 levels; the scale is that of words
     press(tab, "views", "matrix")
     frame(tab)
     assert f"3 answers × {len(found.tokens)} tokens" in tab.locator("#picture").get_attribute("aria-label")

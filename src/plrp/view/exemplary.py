@@ -72,4 +72,5 @@ def thumbnail(pixels: Pixels) -> str:
 
 
 def _caption(channel: int, exemplar: Exemplar) -> str:
-    return f"{exemplar.name.rsplit('/', 1)[-1]}: gave channel {channel} relevance {exemplar.value:.3g}"
+    name = f"input {exemplar.name}" if exemplar.name.isdecimal() else exemplar.name.rsplit("/", 1)[-1]
+    return f"{name}: gave channel {channel} relevance {exemplar.value:.3g}"

@@ -355,8 +355,9 @@ class View {
     if (bundle.facts.kind === "sequence") return;
     const limit = this.stage.limit(state, setting);
     byId("legend").classList.toggle("idle", state.view === "photograph" || state.view === "outline");
-    byId("legend-low").textContent = short(-limit);
-    byId("legend-high").textContent = short(limit);
+    const rows = state.view === "matrix"; // each with a scale of its own
+    byId("legend-low").textContent = rows ? "against" : `against ${short(-limit)}`;
+    byId("legend-high").textContent = rows ? "for, in each row" : `${short(limit)} for`;
     const bar = byId("legend-bar");
     [bar.width, bar.height] = [511, 1];
     const pixels = new Uint8ClampedArray(511 * 4);

@@ -38,6 +38,7 @@ export class TextStage {
 
   /** The relevance at the ends of the colour scale. */
   limit(state, setting) {
+    if (state.view === "words" && state.scale !== "shared") return widest(this.#pieces(state, setting));
     if (setting.path) return setting.path.largest;
     const shown = state.scale === "shared" ? { ...setting, p: 0 } : setting;
     return this.bundle.facts.largest.maps[mapNumber(this.bundle.facts, shown)];
@@ -72,8 +73,7 @@ export class TextStage {
   #drawLine(line, state, setting, row) {
     const { facts } = this.bundle;
     const pieces = this.#pieces(state, setting);
-    const widest = pieces.reduce((most, { value }) => Math.max(most, Math.abs(value)), 0);
-    const limit = (state.view === "words" && state.scale !== "shared" ? widest : this.limit(state, setting)) || 1;
+    const strongest = widest(pieces), limit = this.limit(state, setting) || 1;
     if (line.childElementCount !== pieces.length || line.dataset.view !== state.view) this.#build(line, pieces, state.view);
     const title = `${settingName(facts, setting)} · ${facts.targets[setting.target].name}`;
     line.setAttribute("aria-label", `${title}: ${percent(facts.curves.holding[mapNumber(facts, setting)])} of tokens hold relevance`);
@@ -83,7 +83,7 @@ export class TextStage {
       const colour = tokenColour(state.table, value / limit);
       span.style.background = `rgb(${colour})`;
       span.style.color = bright(colour) ? "#000" : "#fff";
-      const words = `“${text}”: relevance ${short(value)}, ${percent(widest ? value / widest : 0)} of the strongest`;
+      const words = `“${text}”: relevance ${short(value)}, ${percent(strongest ? value / strongest : 0)} of the strongest`;
       span.title = words;
       span.setAttribute("aria-label", words);
     });
@@ -152,6 +152,10 @@ export class TextStage {
     if (this.prompt !== null && this.prompt < columns) context.fillRect(NAMES + this.prompt * this.cell - 1.5, HEAD - 8, 2, CELL * rows + 8);
     this.canvas.setAttribute("aria-label", `${rows} answers × ${columns} tokens, ${settingName(facts, state.setting)}; the tokens view has each number.`);
   }
+}
+
+function widest(pieces) {
+  return pieces.reduce((most, { value }) => Math.max(most, Math.abs(value)), 0);
 }
 
 /** Red, green and blue of a strength from −1 to 1. */
