@@ -145,9 +145,10 @@ export class LogoStage {
       context.textAlign = "center";
       context.textBaseline = "top";
       const half = context.measureText(name).width / 2 + 3;
-      if (half * 2 > wide + 60 || x + wide / 2 - half < written) continue;
-      context.fillText(name, x + wide / 2, top);
-      written = x + wide / 2 + half;
+      const middle = Math.max(half, Math.min(width - half, x + wide / 2)); // a name at the edge stays whole
+      if (half * 2 > wide + 60 || middle - half < written) continue;
+      context.fillText(name, middle, top);
+      written = middle + half;
     }
   }
 
