@@ -619,11 +619,12 @@ class Turned(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(6, 6)
-        self.register_buffer("angles", torch.rand(6))
+        self.turn = nn.Module()
+        self.turn.register_buffer("angles", torch.rand(6))
 
     def forward(self, x: Tensor) -> Tensor:
         for _ in range(30):
-            cosine, sine = self.angles.cos(), self.angles.sin()
+            cosine, sine = self.turn.angles.cos(), self.turn.angles.sin()
             spare = [torch.rand(6) + n for n in range(3)]  # come and go: later tensors get their ids
             x = x * cosine + torch.relu(x) * sine
             del spare, cosine, sine
