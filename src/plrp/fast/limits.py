@@ -19,3 +19,7 @@ MANY_ZEROS = 0.3  # inputs of which at most this share is not zero receive their
 FEW_INPUTS = 16  # if they are of few channels: the weights are read once for each
 
 GLANCE = 16  # entries by which a token, or a channel, is taken to hold relevance; all are looked at if these are zero
+# A linear layer hands down from some of its tokens, or outputs, where at most this share of them holds relevance;
+SOME_TOKENS = 0.75
+SOME_OUTPUTS = 0.25  # outputs of a few tokens: below this,
+MANY_TOKENS = 16  # and as for tokens from here on

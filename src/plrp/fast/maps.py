@@ -61,22 +61,24 @@ class FastDense(_DerivedWeights, Dense):
     def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
         """Wᵀs."""
         tokens = s.reshape(-1, s.shape[-1])
-        if (live := _some(tokens)) is not None:
+        # to take some weights is to copy them: for few tokens that costs more than to read them all
+        most = limits.SOME_OUTPUTS if len(tokens) < limits.MANY_TOKENS else limits.SOME_TOKENS
+        if (live := _some(tokens, limits.SOME_TOKENS)) is not None:
             found = tokens.new_zeros(len(tokens), weight.shape[1])
             found[live] = tokens[live] @ weight
-        elif (live := _some(tokens.T)) is not None:
+        elif (live := _some(tokens.T, most)) is not None:
             found = tokens[:, live] @ weight[live]
         else:
             return super().transpose(s, weight, like)
         return found.view(*s.shape[:-1], weight.shape[1])
 
 
-def _some(rows: Tensor) -> Tensor | None:
-    """Which rows are not all zero; None where that is nearly all of them, as is mostly seen by some columns."""
+def _some(rows: Tensor, most: float) -> Tensor | None:
+    """Which rows are not all zero; None where more than `most` of them are not, as is mostly seen by some columns."""
     few = rows[:, :: 1 + rows.shape[1] // limits.GLANCE]
     for looked_at in (few, rows):
         live = looked_at.ne(0).any(1)
-        if live.sum() * 4 >= live.numel() * 3:
+        if int(live.sum()) >= most * live.numel():
             return None
     return live
 
