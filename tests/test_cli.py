@@ -138,7 +138,7 @@ def test_errors_are_a_sentence(
     """Those of code that is not plrp's, as here, name its line."""
     with_command(monkeypatch, error)
     assert cli.main(["fail"]) == getattr(error, "exit_code", 1)
-    here = re.compile(r"\S*test_cli\.py, line \d+ \(`raise error`\)")
+    here = re.compile(r"(?<= in ).*test_cli\.py, line \d+ \(`raise error`\)")
     assert [here.sub("HERE", line) for line in capsys.readouterr().err.splitlines()] == lines
 
 
