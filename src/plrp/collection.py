@@ -1,7 +1,7 @@
 """Python's search for cyclic garbage, paused while a tape is written or walked.
 
-A tape is some thousand objects that are all in use; among them Python would search again and again, which took a fifth
-of the recording of a language model. What a tape leaves is released by hand (`Op.release`).
+A tape is thousands of objects, all of them in use, which Python would search again and again while they are made. What
+a tape leaves behind is released by hand (`Op.release`).
 """
 
 from __future__ import annotations

@@ -6,11 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+import plrp
 from plrp import pruning
+from plrp.fast import native, whole_tensors
 from plrp.fast.maps import fast_map
 from plrp.fast.pruning import prune_positions
 from plrp.ledger import Booking
+from plrp.passing import epsilon_for, pass_on
 from plrp.pruning import Pruning, Site
 from plrp.tape.maps import Dense
 from plrp.tape.samples import Samples
@@ -48,3 +53,67 @@ def test_tokens_without_relevance_are_left_out_of_a_linear_layer(live: int) -> N
     found = layer.transpose(s, weight, torch.zeros(2, 3, 3))
     assert found.shape == (2, 3, 3)
     assert torch.allclose(found, s @ weight, atol=1e-6)
+
+
+@pytest.mark.parametrize("tokens", [2, 40])
+@pytest.mark.parametrize("live", [0, 1, 5, 8, 12])
+def test_outputs_without_relevance_are_left_out_of_a_linear_layer(live: int, tokens: int) -> None:
+    torch.manual_seed(0)
+    weight, s = torch.randn(12, 3), torch.randn(1, tokens, 12)
+    s[..., live:] = 0  # values hold relevance, queries and keys do not
+    found = fast_map(Dense(weight, None)).transpose(s, weight, torch.zeros(1, tokens, 3))
+    torch.testing.assert_close(found, s @ weight)
+
+
+class Attends(nn.Module):
+    """One head in single precision, with each norm that goes by its own loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.root = nn.LayerNorm(8), nn.RMSNorm(8)
+        self.packed, self.last = nn.Linear(8, 24), nn.Linear(8, 3)
+        nn.init.normal_(self.norm.weight)
+        nn.init.normal_(self.norm.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.packed(self.norm(x)).chunk(3, -1)
+        attended = F.scaled_dot_product_attention(q, k, v)
+        return self.last(self.root(attended + x)).sum(1)
+
+
+@pytest.mark.parametrize("composite", ["attnlrp", "cp-lrp"])
+def test_norms_and_products_are_passed_as_by_the_formulas(composite: str) -> None:
+    if not native.available():
+        pytest.skip("no compiled loops here")
+    rules, trace = plrp.composite(composite), plrp.trace(Attends().eval(), torch.randn(3, 5, 8))
+    reached = {id(op) for op in trace.reached(rules.products)}
+    seen = []
+    for op in trace.ops:
+        if id(op) not in reached or op.kind not in ("layer_norm", "rms_norm", "matmul"):
+            continue
+        given = torch.randn(op.output.shape)
+        if op.kind == "matmul":
+            found = whole_tensors.through_product(op, given, rules)
+        else:
+            found = whole_tensors.through_norm(op, given, epsilon_for(op.output, composite=rules))
+        assert found is not None
+        for fast, plain in zip(found, pass_on(op, [given], Booking(False), rules), strict=True):
+            assert (fast is None) == (plain is None)
+            if fast is not None and plain is not None:
+                torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-4 * float(plain.abs().max()))
+        seen.append(op.kind)
+    assert sorted(set(seen)) == ["layer_norm", "matmul", "rms_norm"]
+    assert seen.count("matmul") == (2 if composite == "attnlrp" else 1)
+
+
+@pytest.mark.parametrize("pruning_", [None, Pruning(0.2), Pruning(0.2, unit="position")], ids=["LRP", "λ", "tokens"])
+@pytest.mark.parametrize("composite", ["attnlrp", "cp-lrp"])
+def test_a_transformer_in_single_precision_is_explained_as_by_the_plain_walk(
+    composite: str, pruning_: Pruning | None
+) -> None:
+    model, x = Attends().eval(), torch.randn(3, 40, 8)
+    found = plrp.explain(model, x, target=0, composite=composite, pruning=pruning_).relevance
+    with plrp.reference():
+        plain = plrp.explain(model, x, target=0, composite=composite, pruning=pruning_).relevance
+    torch.testing.assert_close(found, plain, rtol=1e-3, atol=1e-3 * float(plain.abs().max()))

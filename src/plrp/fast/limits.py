@@ -18,8 +18,9 @@ STACKED_SAMPLES = 16
 MANY_ZEROS = 0.3  # inputs of which at most this share is not zero receive their relevance one by one,
 FEW_INPUTS = 16  # if they are of few channels: the weights are read once for each
 
-GLANCE = 16  # entries by which a token, or a channel, is taken to hold relevance; all are looked at if these are zero
-# A linear layer hands down from some of its tokens, or outputs, where at most this share of them holds relevance;
+GLANCE = 16  # entries of a token, or of an output, that are looked at first; only if all are zero, the others are
+# A linear layer hands down from some of its tokens or outputs alone where at most this share of them holds relevance.
 SOME_TOKENS = 0.75
-SOME_OUTPUTS = 0.25  # outputs of a few tokens: below this,
-MANY_TOKENS = 16  # and as for tokens from here on
+# To take the weights of some outputs is to copy them: with fewer tokens than MANY_TOKENS that must save more reading.
+SOME_OUTPUTS = 0.25
+MANY_TOKENS = 16

@@ -53,15 +53,14 @@ class _DerivedWeights(LinearMap):
 
 
 class FastDense(_DerivedWeights, Dense):
-    """A linear layer; relevance from the tokens and the outputs alone that hold any, if not nearly all do.
+    """A linear layer that hands relevance down only from the tokens, or the outputs, that hold any.
 
-    One output above the logits, the class token in the last block, values where queries and keys take nothing.
+    Such as one output above the logits, the class token in the last block, values where queries and keys get nothing.
     """
 
     def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
         """Wᵀs."""
         tokens = s.reshape(-1, s.shape[-1])
-        # to take some weights is to copy them: for few tokens that costs more than to read them all
         most = limits.SOME_OUTPUTS if len(tokens) < limits.MANY_TOKENS else limits.SOME_TOKENS
         if (live := _some(tokens, limits.SOME_TOKENS)) is not None:
             found = tokens.new_zeros(len(tokens), weight.shape[1])
@@ -74,7 +73,7 @@ class FastDense(_DerivedWeights, Dense):
 
 
 def _some(rows: Tensor, most: float) -> Tensor | None:
-    """Which rows are not all zero; None where more than `most` of them are not, as is mostly seen by some columns."""
+    """Which rows are not all zero; None if that is `most` of them or more. A few columns mostly suffice to tell."""
     few = rows[:, :: 1 + rows.shape[1] // limits.GLANCE]
     for looked_at in (few, rows):
         live = looked_at.ne(0).any(1)

@@ -119,6 +119,7 @@ def check_model(model: Any) -> None:
 
 
 def _check_module(model: nn.Module, module: nn.Module) -> None:
+    """Refuse a module of a model that hides its operations, or is random in training mode."""
     kind, fault = type(module).__name__, ""
     error: type[Exception] = TraceError
     if isinstance(module, torch.jit.ScriptModule):
@@ -286,7 +287,7 @@ def check_finite(found: Trace) -> None:
 
 
 def _finite(t: Tensor) -> bool:
-    """Whether all of a tensor is finite, by its sum: that may overflow, which is looked into later on."""
+    """Whether a tensor's sum is finite: then so are its entries. It may overflow, so that False proves nothing."""
     if not t.is_floating_point() and not t.is_complex():
         return True
     return math.isfinite(abs(t.sum().item()))

@@ -209,8 +209,8 @@ def _moved(op: Op, outputs: Sequence[Tensor]) -> list[Samples | None]:
         return [_locate(ids, op.inputs[0].samples.batch) for ids in _probed(op, outputs)]
     places = {id(value): place for place, value in enumerate(op.inputs)}
     form = repr(replaced((op.args, op.kwargs), lambda value: places[id(value)] + 0.5))  # no index is a half
-    lay = tuple((value.shape, value.samples) for value in op.inputs)
-    key = op.kind, op.family, op.replay, form, lay, outputs[0].device, len(outputs)
+    layouts = tuple((value.shape, value.samples) for value in op.inputs)
+    key = op.kind, op.family, op.replay, form, layouts, outputs[0].device, len(outputs)
     found = _MOVED.get(key)
     if found is None:
         if len(_MOVED) >= _MOST_MOVED:
