@@ -14,7 +14,7 @@ from torch import nn
 import plrp
 from plrp.cli import main
 from plrp.genomics.sequences import Sequences, write_fasta
-from plrp.view import Page, maps_bundle, read_page, sequence_bundle
+from plrp.view import Page, explanation_bundle, maps_bundle, read_page, sequence_bundle
 from plrp.view import page as page_module
 from plrp.view.bundle import LEVELS, Bundle, dequantise
 from plrp.view.contents import as_map
@@ -46,6 +46,15 @@ def test_the_channels_of_a_layer_add_up_to_the_explanation() -> None:
         paths.through("nowhere", 0, lambda r: r)
 
 
+def test_of_a_very_deep_network_one_channel_per_layer_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plrp.view.contents.DEEP", 2)
+    found = plrp.explain(network(), picture(), target=1)
+    bundle = explanation_bundle(found, proportions=(0.1,), targets=1)
+    rows = bundle.facts["channels"]
+    assert all("through" in row[0] and not any("through" in one for one in row[1:]) for row in rows)
+    assert len(bundle.arrays["through"]) == len(rows) < sum(map(len, rows))
+
+
 def test_a_saved_page_holds_the_paths_of_its_strongest_channels(bundle: Bundle) -> None:
     trace = plrp.trace(network(), picture())
     target = bundle.facts["targets"][bundle.facts["start"]["target"]]["number"]
@@ -60,6 +69,7 @@ def test_a_saved_page_holds_the_paths_of_its_strongest_channels(bundle: Bundle) 
             assert np.abs(stored - exact).max() <= 2.1 / LEVELS * np.abs(exact).max(initial=0)
             count += 1
     assert count == len(bundle.arrays["through"])
+    assert count > len(bundle.facts["layers"])
     flow = bundle.facts["flow"]
     assert [level["layer"] for level in flow["levels"]][-1] == "input"
     assert all(edge["relevance"] for edge in flow["edges"])

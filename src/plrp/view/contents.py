@@ -21,11 +21,14 @@ from plrp.tape.trace import Trace
 from plrp.vision.heatmaps import limits_of
 
 from .bundle import Bundle, finite, quantise
-from .grid import Grid, by_channel, layer_facts, layer_inputs, skipping_layers, strongest_channels, survivors
+from .grid import CHANNELS, Grid, by_channel, layer_facts, layer_inputs, skipping_layers, strongest_channels, survivors
 from .paths import Paths, Pool, flow_facts
 
 Inside = Literal["all", "graph", "nothing"]
 """How much of the network's inside a page holds."""
+
+DEEP = 100
+"""From this many layers on (a language model has hundreds) only the strongest channel of each is followed."""
 
 Report = Callable[[int, int], None]
 """How far the maps of a page are: so many, of so many."""
@@ -131,13 +134,15 @@ def strongest(
 ) -> tuple[list[list[dict[str, Any]]], npt.NDArray[np.int8], tuple[list[npt.NDArray[np.int8]], list[float]]]:
     """For each layer its strongest channels, with their maps where it has places; the maps lie one after the other.
 
-    With `paths`, also what each of them alone hands down to the input: maps with their scales, which rows name by
-    number. `report` is called after each layer.
+    With `paths`, also what each of them alone (of very deep networks, the strongest) hands down to the input: maps with
+    their scales, which rows name by number. `report` is called after each layer.
     """
     rows: list[list[dict[str, Any]]] = []
     maps, offset = [], 0
     through: tuple[list[npt.NDArray[np.int8]], list[float]] = ([], [])
-    for number, op in enumerate(layer_inputs(trace)):
+    layers = layer_inputs(trace)
+    followed = CHANNELS if len(layers) < DEEP else 1
+    for number, op in enumerate(layers):
         if report is not None and paths is not None:
             report(number)
         rows.append([])
@@ -148,7 +153,7 @@ def strongest(
         if len(shape) > 2:  # drawn as a picture, window below window
             shape = [math.prod(shape[:-1]), shape[-1]]
         channels = relevance.reshape(len(relevance), -1)
-        for channel, share in strongest_channels(channels):
+        for rank, (channel, share) in enumerate(strongest_channels(channels)):
             one: dict[str, Any] = {
                 "channel": channel,
                 "share": share,
@@ -159,7 +164,7 @@ def strongest(
                 one |= {"shape": shape, "offset": offset}
                 maps.append(levels)
                 offset += levels.size
-            if paths is not None and pool is not None:
+            if paths is not None and pool is not None and rank < followed:
                 sent = paths.through(op.name, channel, pool)
                 levels, largest, one["limit"] = path_levels(sent)
                 one["through"] = len(through[0])
