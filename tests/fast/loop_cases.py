@@ -188,6 +188,28 @@ def thin(draw: Draw) -> Case:
     return case
 
 
+def prune_tokens(draw: Draw) -> Case:
+    samples, tokens, channels = draw.size(0, 3, large=2), draw.size(0, 9, large=300), draw.size(0, 20, large=130)
+    values = draw.numbers(samples, tokens, channels) * draw.numbers(samples, tokens, 1).abs()
+    p, p_negative = draw.random.choice([0.0, 0.3, 0.9]), draw.random.random()
+    expected = values.double()
+    for n in range(0 if draw.large else samples):
+        masses = values[n].double().clamp(min=0).sum(1), values[n].double().clamp(max=0).sum(1).neg()
+        theta = [
+            statistics(mass.float(), torch.tensor([share, 0.0]))[0] for mass, share in zip(masses, (p, p_negative))
+        ]
+        stays = (masses[0] > theta[0]) | (masses[1] > theta[1])
+        expected[n] *= stays[:, None]
+        if bool((~stays & (masses[0] + masses[1] > 0)).any()):
+            for sign, mass in zip((1, -1), masses, strict=True):
+                held = expected[n] * sign > 0
+                expected[n][held] *= mass.sum() / mass[stays].sum()
+    arguments = {"values": values, "samples": samples, "tokens": tokens, "channels": channels}
+    room = [torch.zeros(size, dtype=torch.float64) for size in (2 * samples * tokens, tokens)]
+    arguments |= {"p": p, "p_negative": p_negative, "sums": room[0], "ordered": room[1], "out": values.clone()}
+    return Case(arguments | {"threads": draw.threads}, outputs={} if draw.large else {"out": expected})
+
+
 def listed(whole: Tensor) -> dict[str, Tensor]:
     """The non-zero entries of (positions, channels) as neurons."""
     at, channel = whole.nonzero(as_tuple=True)

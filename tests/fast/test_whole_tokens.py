@@ -23,13 +23,18 @@ from plrp.tape.samples import Samples
 ONE_SAMPLE = Samples(1, 0, torch.zeros(7, dtype=torch.long))  # tokens first, as in nn.MultiheadAttention
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("p", [0.0, 0.2, 0.6])
 @pytest.mark.parametrize(
     ("shape", "samples"),
-    [((3, 7, 5), Samples.first_axis(3)), ((2, 3, 4, 5), Samples.first_axis(2)), ((7, 1, 5), ONE_SAMPLE)],
+    [((3, 7, 5), Samples.first_axis(3)), ((2, 3, 4, 13), Samples.first_axis(2)), ((7, 1, 5), ONE_SAMPLE)],
     ids=["tokens", "windows", "tokens-first"],
 )
-def test_tokens_are_pruned_as_by_the_formulas(shape: tuple[int, ...], samples: Samples, p: float) -> None:
+def test_tokens_are_pruned_as_by_the_formulas(
+    shape: tuple[int, ...], samples: Samples, p: float, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:
+        monkeypatch.setattr("plrp.fast.pruning.native.available", lambda *_: False)
     torch.manual_seed(0)
     relevance = torch.randn(shape) * torch.rand(*shape[:-1], 1) ** 3
     value = SimpleNamespace(samples=samples, shape=relevance.shape)
@@ -41,6 +46,17 @@ def test_tokens_are_pruned_as_by_the_formulas(shape: tuple[int, ...], samples: S
     assert torch.equal(found == 0, expected == 0)
     assert bool((found == 0).any()) == (p > 0)
     assert torch.allclose(found, expected, rtol=1e-6, atol=0)
+
+
+def test_what_is_no_number_stays_so_in_compiled_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    relevance = torch.randn(3, 4, 9, generator=torch.Generator().manual_seed(0))
+    relevance[0, 1, 2], relevance[1, 3, 8], relevance[2] = torch.nan, torch.inf, 0.0
+    value = SimpleNamespace(samples=Samples.first_axis(3), shape=relevance.shape)
+    site = Site(value, [], 0.3, None, 2)  # type: ignore[arg-type]
+    found = prune_positions(relevance, site, Pruning(0.3, unit="position"), Booking(False))
+    monkeypatch.setattr("plrp.fast.pruning.native.available", lambda *_: False)
+    expected = prune_positions(relevance, site, Pruning(0.3, unit="position"), Booking(False))
+    torch.testing.assert_close(found, expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("live", [0, 1, 3, 6])

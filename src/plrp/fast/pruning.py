@@ -119,6 +119,8 @@ def prune_positions(relevance: Relevance, site: Site, pruning: Pruning, book: Bo
     tokens = relevance.reshape(samples.batch, -1, shape[-1])
     if not (tokens.shape[1] > 1 and shape[-1] > 1):
         return None
+    if native.available(tokens):
+        return _prune_tokens(tokens, site.shares).view(shape)
     signs = tokens.clamp(min=0), tokens.clamp(max=0)
     sums = [part.sum(2, dtype=torch.float64).abs() for part in signs]
     theta = [threshold(part, p) for part, p in zip(sums, site.shares, strict=True)]
@@ -129,6 +131,15 @@ def prune_positions(relevance: Relevance, site: Site, pruning: Pruning, book: Bo
         for part in sums
     )
     return signs[0].mul_(up).add_(signs[1].mul_(down)).view(shape)
+
+
+def _prune_tokens(tokens: Tensor, shares: tuple[float, float]) -> Tensor:
+    """`prune_positions` of (samples, tokens, channels) in compiled loops."""
+    samples, count, channels = tokens.shape
+    out = torch.empty_like(tokens)
+    sums, ordered = (torch.empty(size, dtype=torch.float64) for size in (2 * samples * count, count))
+    native.call("prune_tokens", tokens, samples, count, channels, *shares, sums, ordered, out, native.threads())
+    return out
 
 
 def _tied(surviving: Neurons) -> Tensor:

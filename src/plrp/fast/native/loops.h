@@ -36,6 +36,7 @@
    numbers of a geometry. As signatures.py has them; importing the module compares the two. */
 #define ENTRIES(X) \
     X(select, "aanaan") X(thin, "annaan") X(collect_rows, "aaannafaaaan") X(collect_dense, "annnafaaaan") \
+    X(prune_tokens, "annnrraaan") \
     X(regroup, "aaannnaaaa") X(take, "aanan") X(union, "ananaaa") X(flat, "aanannaa") X(plan, "anaaag") \
     X(winners, "aanang") X(gather, "aannnan") X(spread, "aannnan") X(add, "ananaaa") \
     X(weights, "aannnzanaaan") X(layer, "nnaaaannnnaaaaannnnnaarfn") X(redistribute, "naaaannnaaaannnnaaaaaan") \

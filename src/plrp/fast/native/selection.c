@@ -625,3 +625,98 @@ ENTRY(collect_dense) {
     if (!room_enough) return refuse(PyExc_ValueError, "collect_dense", TOO_MANY);
     return PyLong_FromLongLong(total[0]);
 }
+
+/* --- whole tokens ----------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const float *values;
+    float *out;
+    double *sums; /* (samples, 2, tokens): mass of each sign, then the factor of each sign */
+    int64_t tokens, channels;
+} pruning;
+
+/* The mass of both signs of one token. */
+FOR_THIS_MACHINE
+static void weigh_token(void *context, int64_t item) {
+    pruning *p = context;
+    const float *v = p->values + item * p->channels;
+    double up = 0, down = 0, ups[LANES] = {0}, downs[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= p->channels; i += LANES)
+        for (int n = 0; n < LANES; n++) {
+            ups[n] += v[i + n] < 0 ? 0 : v[i + n]; /* so that NaN is in both */
+            downs[n] -= v[i + n] > 0 ? 0 : v[i + n];
+        }
+    for (; i < p->channels; i++) up += v[i] < 0 ? 0 : v[i], down -= v[i] > 0 ? 0 : v[i];
+    for (int n = 0; n < LANES; n++) up += ups[n], down += downs[n];
+    double *sums = p->sums + item / p->tokens * 2 * p->tokens + item % p->tokens;
+    sums[0] = up;
+    sums[p->tokens] = down;
+}
+
+static int by_size(const void *a, const void *b) { /* NaN last */
+    double x = *(const double *)a, y = *(const double *)b;
+    return isnan(x) || isnan(y) ? isnan(x) - isnan(y) : (x > y) - (x < y);
+}
+
+/* As `pruning.threshold` states it. */
+static double threshold_of(const double *sums, int64_t n, double share, double *ordered) {
+    memcpy(ordered, sums, n * sizeof *sums);
+    qsort(ordered, n, sizeof *ordered, by_size);
+    double total = 0, c = 0, theta = 0;
+    for (int64_t i = 0; i < n; i++) total += ordered[i];
+    for (int64_t i = 0; i < n && ordered[i] < ordered[n - 1]; i++) {
+        c += ordered[i];
+        if (c <= share * total && ordered[i] != ordered[i + 1]) theta = ordered[i];
+    }
+    return theta;
+}
+
+/* The factors of one sample's tokens, in place of their mass. */
+static void choose_tokens(double *sums, int64_t tokens, const double *shares, double *ordered) {
+    double *mass[] = {sums, sums + tokens}, theta[2], before[2] = {0}, after[2] = {0}, scale[2];
+    int pruned = 0;
+    for (int s = 0; s < 2; s++) theta[s] = threshold_of(mass[s], tokens, shares[s], ordered);
+    for (int64_t t = 0; t < tokens; t++) {
+        int stays = mass[0][t] > theta[0] || mass[1][t] > theta[1];
+        pruned |= !stays && mass[0][t] + mass[1][t] > 0;
+        for (int s = 0; s < 2; s++) before[s] += mass[s][t], after[s] += stays ? mass[s][t] : mass[s][t] * 0;
+    }
+    for (int s = 0; s < 2; s++) scale[s] = pruned && after[s] > 0 ? before[s] / after[s] : 1;
+    for (int64_t t = 0; t < tokens; t++) {
+        int stays = mass[0][t] > theta[0] || mass[1][t] > theta[1];
+        for (int s = 0; s < 2; s++) mass[s][t] = stays ? scale[s] : 0;
+    }
+}
+
+FOR_THIS_MACHINE
+static void scale_token(void *context, int64_t item) {
+    pruning *p = context;
+    const double *factors = p->sums + item / p->tokens * 2 * p->tokens + item % p->tokens;
+    const float *v = p->values + item * p->channels;
+    float *out = p->out + item * p->channels, up = (float)factors[0], down = (float)factors[p->tokens];
+    for (int64_t i = 0; i < p->channels; i++) out[i] = (v[i] < 0 ? 0 : v[i]) * up + (v[i] > 0 ? 0 : v[i]) * down;
+}
+
+/* PLRP-λ of whole tokens, as `pruning.prune_positions` states it in Python: `sums` and `ordered` are room to work in.
+   prune_tokens(values, samples, tokens, channels, p, p_negative, sums, ordered, out, threads) */
+ENTRY(prune_tokens) {
+    (void)self;
+    array values, sums, ordered, out;
+    int64_t samples, threads;
+    double shares[2];
+    pruning p = {0};
+    if (!READ(prune_tokens, &values, &samples, &p.tokens, &p.channels, &shares[0], &shares[1], &sums, &ordered, &out, &threads))
+        return NULL;
+    p.values = values.data, p.out = out.data, p.sums = sums.data;
+    if (values.size < 1 << 16) threads = 1;
+    Py_BEGIN_ALLOW_THREADS
+    if (values.size) {
+        parallel(weigh_token, &p, samples * p.tokens, threads);
+        for (int64_t i = 0; i < samples; i++)
+            choose_tokens(p.sums + i * 2 * p.tokens, p.tokens, shares, ordered.data);
+        parallel(scale_token, &p, samples * p.tokens, threads);
+    }
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}

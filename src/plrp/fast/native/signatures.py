@@ -113,6 +113,11 @@ SIGNATURES: dict[str, dict[str, Argument]] = {
         "out_positions": i64("most"), "out_begins": i64("most + 1"),
         "out_channels": i32("neurons"), "out_values": f32("neurons"), "threads": THREADS,
     },
+    "prune_tokens": {
+        "values": f32("samples * tokens * channels"), "samples": SIZE, "tokens": SIZE, "channels": SIZE,
+        "p": REAL, "p_negative": REAL, "sums": f64("2 * samples * tokens"), "ordered": f64("tokens"),
+        "out": f32("samples * tokens * channels"), "threads": THREADS,
+    },
     # neurons.c
     "regroup": {
         "at": i64("neurons"), "channels": i32("neurons"), "values": f32("neurons"),
