@@ -195,9 +195,7 @@ def prune_tokens(draw: Draw) -> Case:
     expected = values.double()
     for n in range(0 if draw.large else samples):
         masses = values[n].double().clamp(min=0).sum(1), values[n].double().clamp(max=0).sum(1).neg()
-        theta = [
-            statistics(mass.float(), torch.tensor([share, 0.0]))[0] for mass, share in zip(masses, (p, p_negative))
-        ]
+        theta = [statistics(masses[i].float(), torch.tensor([(p, p_negative)[i], 0.0]))[0] for i in range(2)]
         stays = (masses[0] > theta[0]) | (masses[1] > theta[1])
         expected[n] *= stays[:, None]
         if bool((~stays & (masses[0] + masses[1] > 0)).any()):

@@ -635,23 +635,37 @@ typedef struct {
     int64_t tokens, channels;
 } pruning;
 
+typedef double wide_lanes __attribute__((vector_size(LANES * sizeof(double))));
+
+/* The parts of both signs; NaN is in both. By masks: signs cannot be foreseen. */
+INLINE void part(lanes v, lanes *up, lanes *down) {
+    *up = (lanes)((__typeof__(v < 0))v & ~(v < 0));
+    *down = (lanes)((__typeof__(v < 0))v & ~(v > 0));
+}
+
+/* The entries of a token from i on, zero beyond its end. */
+INLINE lanes some_of(const float *token, int64_t i, int64_t channels) {
+    if (i + LANES <= channels) return *(const lanes *)(token + i);
+    lanes v = {0};
+    for (int n = 0; i + n < channels; n++) v[n] = token[i + n];
+    return v;
+}
+
 /* The mass of both signs of one token. */
 FOR_THIS_MACHINE
 static void weigh_token(void *context, int64_t item) {
     pruning *p = context;
-    const float *v = p->values + item * p->channels;
-    double up = 0, down = 0, ups[LANES] = {0}, downs[LANES] = {0};
-    int64_t i = 0;
-    for (; i + LANES <= p->channels; i += LANES)
-        for (int n = 0; n < LANES; n++) {
-            ups[n] += v[i + n] < 0 ? 0 : v[i + n]; /* so that NaN is in both */
-            downs[n] -= v[i + n] > 0 ? 0 : v[i + n];
-        }
-    for (; i < p->channels; i++) up += v[i] < 0 ? 0 : v[i], down -= v[i] > 0 ? 0 : v[i];
-    for (int n = 0; n < LANES; n++) up += ups[n], down += downs[n];
+    const float *token = p->values + item * p->channels;
+    wide_lanes ups = {0}, downs = {0};
     double *sums = p->sums + item / p->tokens * 2 * p->tokens + item % p->tokens;
-    sums[0] = up;
-    sums[p->tokens] = down;
+    lanes up, down;
+    for (int64_t i = 0; i < p->channels; i += LANES) {
+        part(some_of(token, i, p->channels), &up, &down);
+        ups += __builtin_convertvector(up, wide_lanes);
+        downs -= __builtin_convertvector(down, wide_lanes);
+    }
+    sums[0] = sums[p->tokens] = 0;
+    for (int n = 0; n < LANES; n++) sums[0] += ups[n], sums[p->tokens] += downs[n];
 }
 
 static int by_size(const void *a, const void *b) { /* NaN last */
@@ -685,7 +699,7 @@ static void choose_tokens(double *sums, int64_t tokens, const double *shares, do
     for (int s = 0; s < 2; s++) scale[s] = pruned && after[s] > 0 ? before[s] / after[s] : 1;
     for (int64_t t = 0; t < tokens; t++) {
         int stays = mass[0][t] > theta[0] || mass[1][t] > theta[1];
-        for (int s = 0; s < 2; s++) mass[s][t] = stays ? scale[s] : 0;
+        for (int s = 0; s < 2; s++) mass[s][t] = stays * scale[s];
     }
 }
 
@@ -694,8 +708,16 @@ static void scale_token(void *context, int64_t item) {
     pruning *p = context;
     const double *factors = p->sums + item / p->tokens * 2 * p->tokens + item % p->tokens;
     const float *v = p->values + item * p->channels;
-    float *out = p->out + item * p->channels, up = (float)factors[0], down = (float)factors[p->tokens];
-    for (int64_t i = 0; i < p->channels; i++) out[i] = (v[i] < 0 ? 0 : v[i]) * up + (v[i] > 0 ? 0 : v[i]) * down;
+    float *out = p->out + item * p->channels;
+    lanes up, down;
+    for (int64_t i = 0; i < p->channels; i += LANES) {
+        part(some_of(v, i, p->channels), &up, &down);
+        up = up * (float)factors[0] + down * (float)factors[p->tokens];
+        if (i + LANES <= p->channels)
+            *(lanes *)(out + i) = up;
+        else
+            for (int n = 0; i + n < p->channels; n++) out[i + n] = up[n];
+    }
 }
 
 /* PLRP-λ of whole tokens, as `pruning.prune_positions` states it in Python: `sums` and `ordered` are room to work in.
