@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -299,6 +300,19 @@ def test_wrong_usage_ends_with_2(
 ) -> None:
     assert main(["text", PROMPT, "--model", str(folder), *options]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "target"), [(PROMPT, " Paris London"), ("", " Paris")])
+def test_words_are_checked_before_the_weights_are_read(
+    text: str, target: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in folder.iterdir():
+        if file.suffix != ".safetensors":
+            shutil.copy(file, tmp_path)
+    assert main(["text", text, "--model", str(tmp_path), "--target", target]) == 2
+    assert "cannot be loaded" not in capsys.readouterr().err
+    assert main(["text", PROMPT, "--model", str(tmp_path)]) == 2
+    assert "cannot be loaded" in capsys.readouterr().err
 
 
 # --- real models ------------------------------------------------------------------------------------------------------

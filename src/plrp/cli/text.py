@@ -97,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     from plrp.files import save_figure
     from plrp.health import unwarned
     from plrp.pruning import Pruning
+    from plrp.text.attribution import check_words
     from plrp.text.explained import check_format
 
     given = sys.stdin.read().rstrip("\n") if arguments.text == "-" else arguments.text
@@ -110,7 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
             pruning = Pruning(p=arguments.p, redistribution=METHODS[arguments.method], unit=arguments.unit)
         say(arguments, f"loading {arguments.model} …")
         begun = time.monotonic()
-        model, tokenizer = text.load(arguments.model)
+        answers = arguments.target, arguments.against
+        model, tokenizer = text.load(arguments.model, check=lambda *of: check_words(*of, given, *answers))
         say(arguments, f"loaded in {time.monotonic() - begun:.0f} s; explaining …")
         begun = time.monotonic()
         span = int(arguments.span) if arguments.span and arguments.span.isdecimal() else arguments.span

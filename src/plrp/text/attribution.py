@@ -13,7 +13,7 @@ import plrp
 from plrp.targets import contrast
 
 from .explained import ExplainedSpan, ExplainedText
-from .heads import Forward, Kind, check_model, class_names, class_number, greedy, kind_of
+from .heads import Forward, Kind, check_model, class_names, class_number, greedy, kind_of, kind_of_class
 from .tokens import Token, token_id, tokenized
 
 
@@ -177,6 +177,16 @@ def _trace_span(model: Any, tokenizer: Any, text: str, span: int | str) -> list[
     check_model(model, tokenizer, ids)
     passed = plrp.trace(Forward(model, kind, positions=len(new)), ids)
     return [_SpanToken(text, whole, kind, passed, n, model, tokenizer, reads=len(tokens) + n) for n in range(len(new))]
+
+
+def check_words(tokenizer: Any, model: type, text: str, *answers: str | None) -> None:
+    """Refuse a text or an answer as `explain` would, before the model of this class has any weights."""
+    kind, tokens = kind_of_class(model), tokenized(tokenizer, text)
+    if kind == "masked token":
+        _mask(tokenizer, tokens)
+    for name, answer in zip(("target", "against"), answers, strict=False):
+        if kind != "class" and answer is not None:
+            token_id(tokenizer, answer, name)
 
 
 def _ids(tokens: Sequence[Token], model: Any) -> Tensor:

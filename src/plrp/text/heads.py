@@ -33,12 +33,17 @@ def kind_of(model: Any) -> Kind:
     """What a model answers with, by the name of its class or of one it derives from."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is one of Hugging Face's models, got {type(model).__name__}: load it first.")
-    for one in type(model).__mro__:
+    return kind_of_class(type(model))
+
+
+def kind_of_class(model: type) -> Kind:
+    """What the models of a class answer with."""
+    for one in model.__mro__:
         for ending, kind in ENDINGS.items():
             if one.__name__.endswith(ending):
                 return kind
     raise ValueError(
-        f"{type(model).__name__} neither classifies a text nor predicts a token: load it with one of "
+        f"{model.__name__} neither classifies a text nor predicts a token: load it with one of "
         f"{', '.join('Auto' + ('ModelFor' + e[3:]) for e in ENDINGS if e.startswith('For'))}, or call plrp.explain."
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from importlib import import_module
 from io import StringIO
@@ -21,10 +21,11 @@ def transformers_module() -> Any:
         raise ImportError("Language models need transformers: pip install 'plrp[text]'.") from None
 
 
-def load(path: str | Path) -> tuple[Any, Any]:
+def load(path: str | Path, *, check: Callable[[Any, type], None] | None = None) -> tuple[Any, Any]:
     """The model, with real weights on the CPU, and its tokenizer. Nothing is downloaded, and no code of theirs runs.
 
-    - `path`: a folder as `save_pretrained` writes it, or a GGUF file, whose quantised weights are converted.
+    - `path`: a folder as `save_pretrained` writes it, or a GGUF file, whose quantised weights are converted;
+    - `check(tokenizer, class of the model)` is called before the weights are read, which takes longest.
     """
     path = Path(path)
     if not path.exists():
@@ -51,14 +52,23 @@ def load(path: str | Path) -> tuple[Any, Any]:
         folder, kind = path.parent, transformers.AutoModelForCausalLM
     else:
         folder, kind = path, _class(transformers, path)
-    with _quiet(transformers):
-        try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **options)
-            model = kind.from_pretrained(str(folder), dtype=torch.float32, **options)
-        except (OSError, ValueError, KeyError) as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise UsageError(f"{path} cannot be loaded: {first}") from error
+    with _quiet(transformers), _refusing(path):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **options)
+    if check is not None:
+        check(tokenizer, kind)
+    with _quiet(transformers), _refusing(path):
+        model = kind.from_pretrained(str(folder), dtype=torch.float32, **options)
     return model.eval(), tokenizer
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """The first line of what transformers says of files that it cannot load."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"{path} cannot be loaded: {first}") from error
 
 
 def _class(transformers: Any, folder: Path) -> Any:
