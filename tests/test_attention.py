@@ -736,6 +736,9 @@ def test_a_mixture_of_experts_is_explained_one_sentence_at_a_time() -> None:
         assert plrp.explain(model, IDS[:1], composite=composite).closing().max() < 1e-12
     with pytest.raises(plrp.UnsupportedOperation, match="one sample at a time"):
         plrp.explain(model, IDS, composite="attnlrp")
+    exact = plrp.explain(model, IDS[:1], composite="attnlrp").relevance
+    fused = plrp.explain(model.float(), IDS[:1], composite="attnlrp").relevance  # by torch's grouped_mm
+    assert oracles.relative_difference(fused.double(), exact) < 1e-3
 
 
 def test_ids_that_no_embedding_reads_are_refused() -> None:

@@ -241,6 +241,31 @@ def test_a_small_score_made_of_large_contributions_is_healthy() -> None:
     assert explanation.health.healthy
 
 
+@pytest.mark.parametrize(("bias", "doubtful"), [(0.5, False), (3.0, True), (-3.0, True)])
+def test_a_sum_of_the_other_sign_or_far_above_the_score_is_doubtful(bias: float, doubtful: bool) -> None:
+    model = nn.Linear(1, 1).double()
+    nn.init.constant_(model.weight, 1.0)
+    nn.init.constant_(model.bias, bias)
+    x = 2.0 if bias == -3.0 else -2.0 if bias == 3.0 else 1.0  # scores −1, 1 and 1.5
+    health = plrp.explain(model, torch.tensor([[x]], dtype=torch.float64), composite="epsilon").health
+    assert health.healthy
+    assert health.doubtful == [doubtful]
+    assert repr(health).startswith("doubtful: the input's" if doubtful else "healthy: 67% of the score")
+
+
+def test_shares_of_a_contrast_are_of_the_difference() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2).double()
+    x = torch.rand(1, 4, dtype=torch.float64)
+    health = plrp.explain(model, x, target=plrp.targets.contrast(0, 1), composite="epsilon").health
+    logits = model(x)[0]
+    bias = (model.bias[0] - model.bias[1]) / (logits[0] - logits[1])
+    assert float(health.to_bias) == pytest.approx(float(bias.detach()), rel=1e-4)
+    assert float(health.reached + health.to_bias + health.to_epsilon) == pytest.approx(1)
+    assert "of the score reached the input" in repr(health)
+    assert "times the relevance it started from" in repr(health)
+
+
 def test_a_score_of_zero_is_said() -> None:
     model, x = two_layers([[1.0], [2.0]], [1.0, 1.0]), torch.tensor([[1.0], [-1.0]])
     with pytest.warns(plrp.UnhealthyExplanation, match="in 1 of 2 samples the score is 0.*another target"):

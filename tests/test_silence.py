@@ -342,7 +342,7 @@ class Unpredictable(nn.Module):
 
 def test_a_model_that_cannot_be_looked_at_twice_says_so() -> None:
     x = torch.randn(2, 6)
-    with pytest.warns(UserWarning, match="could not take its second look"):
+    with pytest.warns(UserWarning, match="second input to check"):
         plrp.explain(Unpredictable(x).eval(), x)
 
 

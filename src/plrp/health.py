@@ -33,6 +33,12 @@ EXPLODED_EPSILON = 1000.0
 FEW = 3
 """The linear layers at the end of a VGG."""
 
+DOUBTFUL = 2.0
+"""From this many times the score on, or below 0, the sum of the input's relevance says little about the score."""
+
+NEAR_ZERO = 0.01
+"""A contrast's difference is near zero below this share of what it started from."""
+
 VANISHED = 1e-3
 """‖R‖₁ of the input is at least so much of |score|."""
 
@@ -121,7 +127,8 @@ class Health:
     - `flipped`: the largest share of a tensor's ‖R‖₁ on survivors whose sign PLRP-M has flipped;
     - `problems`: what is wrong with a sample, None where nothing is.
 
-    Where a seed (`plrp.targets`) gave relevance to several outputs, all shares are of their ‖R‖₁, not of the score.
+    Where a seed (`plrp.targets`) gave relevance to several outputs, masses are measured against their ‖R‖₁, and so are
+    shares, but for a contrast, whose score is the difference: shares are of it unless it is near zero.
     """
 
     score: Tensor
@@ -143,6 +150,17 @@ class Health:
     problems: list[Problem | None]
     pruning: Pruning | None
     of: str = "the score"
+    shares_of: str = "the score"
+
+    @property
+    def doubtful(self) -> list[bool]:
+        """Which samples have no problem, but relevance whose sum has the other sign than the score, or is far larger.
+
+        Biases, constants or the softmax then hold as much of the other sign: signs and sizes may mean little.
+        """
+        far = (self.reached < 0) | (self.reached > DOUBTFUL)
+        strange = far & ~(self.withheld != 0) & (self.shares_of == "the score")
+        return [bool(one) and not problem for one, problem in zip(strange, self.problems, strict=True)]
 
     @property
     def healthy(self) -> bool:
@@ -151,7 +169,8 @@ class Health:
 
     def records(self) -> list[dict[str, Any]]:
         """One record per sample, as plain data that pandas and polars take as it is."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("pruning", "problems", "of")}
+        apart = ("pruning", "problems", "of", "shares_of")
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
         table = {name: c.tolist() if isinstance(c, Tensor) else c for name, c in columns.items()}
         table["problem"] = [None if problem is None else problem.value for problem in self.problems]
         return [{"sample": n, **{name: c[n] for name, c in table.items()}} for n in range(len(self.problems))]
@@ -161,6 +180,13 @@ class Health:
             return "healthy: no samples"
         if not self.healthy:
             return f"unhealthy: {'; '.join(map(self._sentence, _counted(self.problems)))}"
+        if any(self.doubtful):
+            some = _of(sum(self.doubtful), len(self.problems))
+            others = "other rules, a smaller p" if _prunes(self.pruning) else "other rules"
+            return (
+                f"doubtful: {some}the input's relevance adds up to less than 0% or more than {DOUBTFUL:.0%} of the "
+                f"score: compare with {others} or occlusion. {self._arrived()}"
+            )
         return f"healthy: {self._arrived()}{self._note()}"
 
     def _sentence(self, counted: tuple[Problem, int]) -> str:
@@ -210,7 +236,7 @@ class Health:
             rest.append(f"{float(self.created.mean()):.0%} were created")
         taken = f", {', '.join(rest)}" if rest else ""
         reached, most = float(self.reached.mean()), float(self.amplification.max())
-        return f"{reached:.0%} of {self.of} reached the input{taken}; Σ|R| is at most {most:.2g} times {self.of}"
+        return f"{reached:.0%} of {self.shares_of} reached the input{taken}; Σ|R| is at most {most:.2g} times {self.of}"
 
     def _note(self) -> str:
         """What is no fault, but should be known: that nothing could be pruned."""
@@ -236,8 +262,14 @@ def examine(score: Tensor, scale: Scale, inputs: Sequence[Tensor], ledger: Ledge
         for at_input, on_the_way in zip(*(verdicts(score, scale, m) for m in (mass, largest)), strict=True)
     ]
 
+    difference = scale.begun is not None and bool((score.abs() >= NEAR_ZERO * whole).all())
+    shared = score if difference else whole
+
     def of_score(value: Tensor) -> Tensor:
         return torch.where(whole == 0, math.nan, value / whole)
+
+    def share(column: str) -> Tensor:
+        return torch.where(shared == 0, math.nan, ledger.total(column) / shared)
 
     cut, tied, flipped = ledger.pruned()
     return Health(
@@ -245,14 +277,14 @@ def examine(score: Tensor, scale: Scale, inputs: Sequence[Tensor], ledger: Ledge
         amplification=of_score(largest).abs(),
         grew_at=grew_at,
         mass_at_input=of_score(mass).abs(),
-        reached=of_score(rows.sum(1)),
-        to_bias=of_score(ledger.total("absorbed_bias")),
-        to_constants=of_score(ledger.total("absorbed_constant")),
-        to_epsilon=of_score(ledger.total("absorbed_epsilon")),
-        to_softmax=of_score(ledger.total("softmax")),
-        dropped=of_score(ledger.total("dropped")),
-        withheld=of_score(ledger.total("withheld")),
-        created=of_score(ledger.total("created")),
+        reached=torch.where(shared == 0, math.nan, rows.sum(1) / shared),
+        to_bias=share("absorbed_bias"),
+        to_constants=share("absorbed_constant"),
+        to_epsilon=share("absorbed_epsilon"),
+        to_softmax=share("softmax"),
+        dropped=share("dropped"),
+        withheld=share("withheld"),
+        created=share("created"),
         zeros=(rows == 0).double().mean(1),
         cut=cut,
         tied=tied,
@@ -260,6 +292,7 @@ def examine(score: Tensor, scale: Scale, inputs: Sequence[Tensor], ledger: Ledge
         problems=problems,
         pruning=pruning,
         of=scale.of,
+        shares_of="the score" if difference else scale.of,
     )
 
 

@@ -92,6 +92,12 @@ class Pruning:
         return name if self.conserve else f"{name} (not conserving)"
 
     @property
+    def title(self) -> str:
+        """The same with its strength: `PLRP-λ, gain 1, p = 0.15`."""
+        gain = "" if self.sparsity_gain is None else f", gain {self.sparsity_gain:g}"
+        return f"{self.label}{gain}" + ("" if self.p is None else f", p = {self.p:g}")
+
+    @property
     def by_neuron(self) -> bool:
         """Whether single neurons stay or go; `"auto"` has become `"position"` where they do not (`for_trace`)."""
         return self.unit in ("auto", "neuron")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import re
 import shutil
@@ -184,7 +186,7 @@ def test_pictures_hold_every_token_and_nothing_acts(llama: Any, bytewise: Any, t
     found = plrp.text.explain(llama, bytewise, HOSTILE)
     svg = ElementTree.fromstring(found.save(tmp_path / "x.svg").read_text("utf-8"))
     texts = [e.text or "" for e in svg.iter("{http://www.w3.org/2000/svg}text")][1:]
-    assert "".join(texts).replace("⋯", "") == drawing.visible(HOSTILE)
+    assert "".join(texts).replace("⋯", "").replace(" ", "") == drawing.visible(HOSTILE).replace(" ", "")
     for shown in (found.save(tmp_path / "x.html").read_text("utf-8"), found._repr_html_()):
         assert "<script>" not in shown
         assert "\x1b" not in shown
@@ -196,6 +198,41 @@ def test_pictures_hold_every_token_and_nothing_acts(llama: Any, bytewise: Any, t
     assert found.save(tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="should end in"):
         found.save(tmp_path / "x.txt")
+
+
+def test_lines_break_between_words() -> None:
+    pieces = ["The", " pol", "onium", " of", " 19", "03", ".", " Yes", "\n", "No", "x" * 30]
+    cells = [drawing.Cell(text, 0.0, False, "") for text in pieces]
+    lines = ["".join(shown for _, shown, _ in line) for line in drawing.wrapped(cells, 12)]
+    assert lines == ["The polonium", "of 1903. Yes", "⏎", "No", "x" * 11 + "…"]
+    assert [at for at, *_ in next(iter(drawing.wrapped(cells, 12)))] == [0, 3, 7]
+
+
+def test_numbers_are_saved_as_tables(llama: Any, bytewise: Any, tmp_path: Path) -> None:
+    found = plrp.text.explain(llama, bytewise, PROMPT, target=" Paris", against=" London")
+    (rows,) = (json.loads(found.save(tmp_path / "x.json").read_text("utf-8")),)
+    assert [row["relevance"] for row in rows] == found.relevance.tolist()
+    assert "".join(row["token"] for row in rows) == PROMPT
+    assert rows[0]["against"] == " London"
+    with found.save(tmp_path / "x.csv", by_word=True).open(newline="") as file:
+        words = list(csv.DictReader(file))
+    assert [(row["word"], float(row["relevance"])) for row in words] == found.words()
+    span = plrp.text.explain(llama, bytewise, PROMPT, span=2)
+    count = len(found.tokens)
+    assert [row["number"] for row in span.records()] == [0] * count + [1] * (count + 1)
+
+
+def test_a_picture_says_which_p_it_was(llama: Any, bytewise: Any) -> None:
+    found = plrp.text.explain(llama, bytewise, PROMPT, pruning=plrp.Pruning(p=0.15))
+    assert "PLRP-λ by position, p = 0.15, attnlrp" in found.caption()
+
+
+def test_unknown_tokens_stand_for_their_text_and_are_told(bert: Any, wordwise: Any) -> None:
+    with pytest.warns(UserWarning, match="does not know 2 of the text's"):
+        found = plrp.text.explain(bert, wordwise, "good xylophone zebra")
+    assert [token.text for token in found.tokens if token.id == wordwise.unk_token_id] == [" xylophone", " zebra"]
+    with pytest.raises(TypeError, match="one text at a time"):
+        plrp.text.explain(bert, wordwise, ["good", "bad"])  # type: ignore[arg-type]
 
 
 def test_the_strongest_token_has_the_strongest_colour(llama: Any, bytewise: Any) -> None:
@@ -236,7 +273,7 @@ def test_wrong_input_is_refused_in_a_sentence(llama: Any, bert: Any, bytewise: A
         ((llama, wordwise, PROMPT), {}, ValueError, "tokenizer of another model"),
         ((llama, bytewise, ""), {}, ValueError, "The text is empty"),
         ((bert, wordwise, "  "), {}, ValueError, "The text is empty"),
-        ((llama, bytewise, PROMPT), {"target": " Paris London"}, ValueError, "is 2 tokens .*span="),
+        ((llama, bytewise, PROMPT), {"target": " Paris London"}, ValueError, "is 2 tokens .*span"),
         ((llama, bytewise, PROMPT), {"target": ""}, ValueError, "target is empty"),
         ((llama, bytewise, PROMPT), {"target": 10**6}, ValueError, "is no token"),
         ((llama, bytewise, PROMPT), {"target": 1.5}, TypeError, "written out or by its id"),
@@ -248,7 +285,7 @@ def test_wrong_input_is_refused_in_a_sentence(llama: Any, bert: Any, bytewise: A
         ((built("masked", len(wordwise)), wordwise, PROMPT), {}, ValueError, r"0 masked tokens: write \[MASK\]"),
         ((quantised, bytewise, PROMPT), {}, TypeError, "'model.layers.1.mlp.up_proj' is quantised"),
         ((whole, bytewise, PROMPT), {}, TypeError, "'lm_head' is quantised"),
-        ((llama.model, bytewise, PROMPT), {}, ValueError, "neither classifies a text nor predicts"),
+        ((llama.model, bytewise, PROMPT), {}, ValueError, "classify a text or predict its next"),
         (("gpt2", bytewise, PROMPT), {}, TypeError, "load it first"),
         ((bert, wordwise, "good " * 600), {}, ValueError, "the model reads 512: shorten it"),
     ]  # fmt: skip

@@ -12,6 +12,9 @@ from plrp.errors import UsageError, usage
 from .arguments import EXIT_CODES, RAW, check_composite, count, proportion
 from .explain import METHODS
 
+PICTURES = (".svg", ".png", ".pdf")
+FORMATS = (*PICTURES, ".html", ".csv", ".json")  # of plrp.text, whose import takes seconds
+
 DESCRIPTION = """\
 Explains what a language model makes of a text: which tokens spoke for its answer (red), which against it (blue).
 What the model answers depends on its head: the class of the text, its next token, or the one behind a mask.
@@ -75,7 +78,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     how.add_argument("--composite", default="attnlrp", metavar="NAME", help="attnlrp (default) or cp-lrp")
     out = parser.add_argument_group("output")
     out.add_argument(
-        "-o", "--out", metavar="FILE", help="coloured text as .svg, .png or .pdf; a page with p as a slider as .html"
+        "-o",
+        "--out",
+        metavar="FILE",
+        help="coloured text as .svg, .png or .pdf, numbers as .csv or .json; a page with p as a slider as .html "
+        "(a minute or two with a language model)",
     )
     out.add_argument("--words", action="store_true", help="sum the relevance by word")
     out.add_argument(
@@ -93,19 +100,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.p is None and (arguments.method != "lambda" or arguments.unit != "auto"):
         raise UsageError("--method and --unit go with -p.")
     check_composite(arguments.composite)
+    if not Path(arguments.model).exists():  # before torch is imported, which takes seconds
+        raise UsageError(f"{arguments.model} does not exist: give a folder with config.json, or a .gguf file.")
+    for option, file, suffixes in (("-o", arguments.out, FORMATS), ("--layers", arguments.layers, PICTURES)):
+        if file and Path(file).suffix.lower() not in suffixes:
+            raise UsageError(f"{option} {file} should end in {', '.join(suffixes)}.")
+    if arguments.span == "0":
+        raise UsageError("--span explains from 1 token on.")
     from plrp import text
     from plrp.files import save_figure
     from plrp.health import unwarned
     from plrp.pruning import Pruning
     from plrp.text.attribution import check_words
-    from plrp.text.explained import check_format
 
     given = sys.stdin.read().rstrip("\n") if arguments.text == "-" else arguments.text
     with usage():
-        if arguments.out:
-            check_format(arguments.out)
-        if arguments.layers and Path(arguments.layers).suffix.lower() not in (".svg", ".png", ".pdf"):
-            raise UsageError(f"{arguments.layers} should end in .svg, .png or .pdf.")
         pruning = None
         if arguments.p is not None:
             pruning = Pruning(p=arguments.p, redistribution=METHODS[arguments.method], unit=arguments.unit)
@@ -132,6 +141,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.quiet:
         print(found.show(by_word=arguments.words, columns=arguments.columns))
         if span is None:
+            if hint := found.likelier_with_space():
+                print(hint)
             print("answers: " + ", ".join(f"{answer!r} {share:.1%}" for answer, share in found.answers))
             print(repr(found.health))
     if arguments.out and Path(arguments.out).suffix.lower() == ".html":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,6 +86,12 @@ def _no_tensor(x: Any) -> str:
         return (
             f"a picture ({kind}), not a tensor: turn it into one by the transforms that the model was trained with, or "
             "give the file's name to `plrp.vision.explain_photograph`."
+        )
+    if isinstance(x, Mapping):  # of Hugging Face's tokenizers, for example
+        first = next(map(str, x), "name")
+        return (
+            f"a {kind}, not a tensor: give the one that is explained, and take the rest in a function, for example "
+            f"`plrp.explain(lambda x: model({first}=x), batch[{first!r}], …)`."
         )
     return f"a {kind}, not a tensor; convert it with `torch.as_tensor`."
 

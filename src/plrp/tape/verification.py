@@ -176,8 +176,9 @@ def _compare_moved(tape: Tape, moved: Callable[[Move, int], Tape | None], asked:
         complete = complete or _same_shapes(tape, second)
     if not complete:
         warnings.warn(
-            "plrp could not take its second look at this model: it fails, or runs other operations, for every input "
-            "that plrp tried instead. A step that the tape does not see would go unnoticed.",
+            "plrp runs a model on a second input to check that it sees every step, and could not do so here: the model "
+            "fails, or runs other operations (experts chosen by the input, for example), for every other input tried. "
+            "A step that plrp does not see would go unnoticed.",
             stacklevel=2,
         )
     return mixing

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from types import FunctionType
 from typing import Any
 
@@ -113,6 +114,14 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: 
     return product + (input if beta == 1 else input * beta)
 
 
+def grouped_mm(mat_a: Tensor, mat_b: Tensor, *, offs: Tensor, bias: Tensor | None = None, **_: Any) -> Tensor:
+    """Rows of A that belong together times the matrix of their group: experts. `offs`: where each group ends."""
+    ends = [int(end) for end in offs]
+    parts = [mat_a[a:b] @ mat_b[n] for n, (a, b) in enumerate(pairwise([0, *ends])) if b > a]
+    product = torch.cat([*parts, mat_a.new_zeros(len(mat_a) - ends[-1], mat_b.shape[-1])])
+    return product if bias is None else product + bias
+
+
 _FUSED: dict[Any, Callable[..., Any]] = {
     F.scaled_dot_product_attention: scaled_dot_product_attention,
     F.multi_head_attention_forward: multi_head_attention_forward,
@@ -120,6 +129,11 @@ _FUSED: dict[Any, Callable[..., Any]] = {
     torch.cosine_similarity: cosine_similarity,
     F.bilinear: bilinear,
     torch.bilinear: bilinear,
+    **{
+        found: grouped_mm
+        for place, name in ((F, "grouped_mm"), (torch, "_grouped_mm"))
+        if (found := getattr(place, name, None)) is not None
+    },
 }
 
 # Written out where each of these factors (by position or name) depends on the input.

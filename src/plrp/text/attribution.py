@@ -180,11 +180,11 @@ def _trace_span(model: Any, tokenizer: Any, text: str, span: int | str) -> list[
 
 
 def check_words(tokenizer: Any, model: type, text: str, *answers: str | None) -> None:
-    """Refuse a text or an answer as `explain` would, before the model of this class has any weights."""
+    """Refuse a text or an answer on the command line, before the model of this class has any weights."""
     kind, tokens = kind_of_class(model), tokenized(tokenizer, text)
     if kind == "masked token":
         _mask(tokenizer, tokens)
-    for name, answer in zip(("target", "against"), answers, strict=False):
+    for name, answer in zip(("--target", "--against"), answers, strict=False):
         if kind != "class" and answer is not None:
             token_id(tokenizer, answer, name)
 
@@ -197,6 +197,10 @@ def _ids(tokens: Sequence[Token], model: Any) -> Tensor:
 
 def _mask(tokenizer: Any, tokens: Sequence[Token]) -> int:
     """Which token is masked."""
+    if tokenizer.mask_token is None:
+        raise ValueError(
+            "The tokenizer has no mask token: this is the tokenizer of another model; load both from one place."
+        )
     masks = [n for n, token in enumerate(tokens) if token.id == tokenizer.mask_token_id]
     if len(masks) != 1:
         raise ValueError(

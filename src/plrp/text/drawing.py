@@ -74,25 +74,50 @@ def dark(share: float) -> bool:
 
 
 def wrapped(cells: Sequence[Cell], columns: int) -> Iterator[list[tuple[int, str, Cell]]]:
-    """Lines of cells: column, what is shown, cell. A line break in the text ends a line."""
+    """Lines of cells: column, what is shown, cell. Lines break at the text's own breaks and between words."""
     line: list[tuple[int, str, Cell]] = []
     at = 0
-    for cell in cells:
-        shown = visible(cell.text) or "⋯"
-        if width(shown) > columns:
-            while width(shown) >= columns:
-                shown = shown[:-1]
-            shown += "…"
-        if line and at + width(shown) > columns:
+    for word in _unbroken(cells):
+        if line and at + sum(width(_shown(cell, columns)) for cell in word) > columns:
             yield line
             line, at = [], 0
-        line.append((at, shown, cell))
-        at += width(shown)
-        if "\n" in cell.text:
+        for number, cell in enumerate(word):
+            shown = _shown(cell, columns)
+            if not line and number == 0 and len(shown) > 1 and shown[0] == " ":
+                shown = shown[1:]  # its space is the line's end
+            if line and at + width(shown) > columns:  # a word that is longer than a line
+                yield line
+                line, at = [], 0
+            line.append((at, shown, cell))
+            at += width(shown)
+        if "\n" in word[-1].text:
             yield line
             line, at = [], 0
     if line:
         yield line
+
+
+def _shown(cell: Cell, columns: int) -> str:
+    """A cell's text as it is drawn, at most a line of it."""
+    shown = visible(cell.text) or "⋯"
+    if width(shown) > columns:
+        while width(shown) >= columns:
+            shown = shown[:-1]
+        shown += "…"
+    return shown
+
+
+def _unbroken(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+    """The cells in groups between which a line may end: before white space and special tokens, after a break."""
+    word: list[Cell] = []
+    for cell in cells:
+        apart = cell.special or cell.text[:1].isspace()
+        if word and (apart or word[-1].special or "\n" in word[-1].text):
+            yield word
+            word = []
+        word.append(cell)
+    if word:
+        yield word
 
 
 def to_terminal(sentences: Sequence[Sentence], columns: int, colours: bool) -> str:

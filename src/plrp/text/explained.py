@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import shutil
 import sys
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from .attribution import TracedText
 
-FORMATS = (".svg", ".png", ".pdf", ".html")
+FORMATS = (".svg", ".png", ".pdf", ".html", ".csv", ".json")
 """What `save` writes, by the file's suffix."""
 
 
@@ -47,6 +49,10 @@ class _Coloured:
         """Captions and coloured text."""
         raise NotImplementedError
 
+    def records(self, by_word: bool = False) -> list[dict[str, Any]]:
+        """One record per token (or word) and answer, as plain data that pandas and polars take as it is."""
+        raise NotImplementedError
+
     def show(self, by_word: bool = False, colours: bool | None = None, columns: int | None = None) -> str:
         """The text for a terminal: coloured there (not with NO_COLOR), elsewhere a table with bars."""
         if colours is None:
@@ -62,13 +68,18 @@ class _Coloured:
         return drawing.to_html(self.sentences())
 
     def save(self, path: str | Path, *, by_word: bool = False) -> Path:
-        """Save as a picture (.svg, .png, .pdf), by token or summed by word, or as a page (.html).
+        """Save as a picture (.svg, .png, .pdf), by token or summed by word, as numbers (.csv, .json), or as a page.
 
-        The page explains the text anew for every p of its slider; `plrp.view.text_bundle` has its options.
+        The page (.html) explains the text anew for every p of its slider, which takes a minute or two with a language
+        model; `plrp.view.text_bundle` has its options.
         """
         path = check_format(path)
         if path.suffix.lower() == ".html" and isinstance(self, ExplainedText | ExplainedSpan):
-            plrp.view.Page(plrp.view.text_bundle(self)).save(path)
+            plrp.view.Page(plrp.view.text_bundle(self, show_progress=None)).save(path)
+            return path
+        if path.suffix.lower() in (".csv", ".json"):
+            with new_file(path) as part:
+                _write_records(self.records(by_word), part, path.suffix.lower())
             return path
         sentences, kind = self.sentences(by_word), path.suffix.lower()
         if kind in (".png", ".pdf"):
@@ -119,7 +130,17 @@ class ExplainedText(_Coloured):
     def method(self) -> str:
         """LRP or its pruned form, with the composite."""
         pruning = self.explanation.pruning
-        return f"{'LRP' if pruning is None else pruning.label}, {self.explanation.composite.name}"
+        return f"{'LRP' if pruning is None else pruning.title}, {self.explanation.composite.name}"
+
+    def likelier_with_space(self) -> str:
+        """A hint where the target is a next token without its space, and far likelier with it; else nothing."""
+        if self.traced is None or self.kind != "next token" or self.target[:1].isspace():
+            return ""
+        ids = self.traced.tokenizer(f" {self.target}", add_special_tokens=False)["input_ids"]
+        likelier = float(self.traced.probabilities[ids[0]]) if len(ids) == 1 else 0.0
+        if likelier < 10 * self.probability:
+            return ""
+        return f"note: {' ' + self.target!r}, with its space, has {likelier:.1%}: did you mean that?"
 
     def words(self) -> list[tuple[str, float]]:
         """Each word with the sum over its tokens."""
@@ -131,6 +152,8 @@ class ExplainedText(_Coloured):
 
     def caption(self) -> str:
         """What is explained, in a line."""
+        if self.kind == "class" and len(self.answers) == 1:  # one score: there is nothing to choose from
+            return f"{self.target}: score {self.score:.3g}  ({self.method})"
         than = f" rather than {self.against!r}" if self.against is not None else ""
         return f"{self.kind} {self.target!r}{than}: score {self.score:.3g}, {self.probability:.1%}  ({self.method})"
 
@@ -143,6 +166,16 @@ class ExplainedText(_Coloured):
             entries = [(token.text, value, token.special) for token, value in pairs]
         most = max((abs(value) for _, value, _ in entries), default=0.0) or 1.0
         return [Sentence(self.caption(), [Cell(t, v / most, special, f"{v:+.3g}") for t, v, special in entries])]
+
+    def records(self, by_word: bool = False) -> list[dict[str, Any]]:
+        """One record per token: the answer, the token with its position and id, and its relevance; or per word."""
+        answer = {"answer": self.target} | ({} if self.against is None else {"against": self.against})
+        if by_word:
+            return [{**answer, "word": text, "relevance": value} for text, value in self.words()]
+        return [
+            {**answer, "position": n, "token": token.text, "id": token.id, "relevance": value}
+            for n, (token, value) in enumerate(zip(self.tokens, self.relevance.tolist(), strict=True))
+        ]
 
     def plot_layers(self) -> Figure:
         """Which tokens carry relevance at each depth, and which heads; see `plrp.text.token_layers`."""
@@ -193,6 +226,10 @@ class ExplainedSpan(_Coloured):
         """One caption and coloured text per token of the span."""
         return [sentence for one in self.explanations for sentence in one.sentences(by_word)]
 
+    def records(self, by_word: bool = False) -> list[dict[str, Any]]:
+        """Those of all answers, one after the other; `number` counts them."""
+        return [{"number": n, **row} for n, one in enumerate(self.explanations) for row in one.records(by_word)]
+
     def plot_matrix(self) -> Figure:
         """The relevance as a matrix: a row per explained token, a column per token that was read."""
         from .layers import matrix_figure
@@ -203,6 +240,16 @@ class ExplainedSpan(_Coloured):
         return self.show()
 
 
+def _write_records(records: Sequence[dict[str, Any]], path: Path, kind: str) -> None:
+    if kind == ".json":
+        path.write_text(json.dumps(records, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        return
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(records[0]))
+        writer.writeheader()
+        writer.writerows(records)
+
+
 def save_together(explained: Sequence[Any], path: str | Path) -> Path:
     """Several explained texts in one picture or page."""
     return _Together(explained).save(path)
@@ -211,6 +258,9 @@ def save_together(explained: Sequence[Any], path: str | Path) -> Path:
 class _Together(_Coloured):
     def __init__(self, explained: Sequence[Any]) -> None:
         self.explained = explained
+
+    def records(self, by_word: bool = False) -> list[dict[str, Any]]:
+        return [{"text": n, **row} for n, one in enumerate(self.explained) for row in one.records(by_word)]
 
     def sentences(self, by_word: bool = False) -> list[Sentence]:
         return [sentence for one in self.explained for sentence in one.sentences(by_word)]

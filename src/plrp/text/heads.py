@@ -43,8 +43,9 @@ def kind_of_class(model: type) -> Kind:
             if one.__name__.endswith(ending):
                 return kind
     raise ValueError(
-        f"{model.__name__} neither classifies a text nor predicts a token: load it with one of "
-        f"{', '.join('Auto' + ('ModelFor' + e[3:]) for e in ENDINGS if e.startswith('For'))}, or call plrp.explain."
+        f"plrp.text explains models that classify a text or predict its next or masked token, not {model.__name__}: "
+        f"load it with one of {', '.join('Auto' + ('ModelFor' + e[3:]) for e in ENDINGS if e.startswith('For'))}, or "
+        "call plrp.explain on a function of its inputs."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,10 +103,11 @@ def layers_figure(explained: ExplainedText) -> Figure:
 
     tokens, heads = token_layers(explained), head_relevance(explained)
     count, depth = len(explained.tokens), len(tokens.names)
-    tall, each = max(2.8, 0.2 * depth + 1.6), max(2.6, 0.28 * count + 1)
-    figure = Figure(figsize=(2 * each + max(2.2, 0.22 * heads.shape[1] + 1), tall), layout="constrained")
-    axes = figure.subplots(1, 3, width_ratios=[count, count, max(heads.shape[1], 0.6 * count)])
-    labels = [visible(token.text).strip() or "␣" for token in explained.tokens]
+    tall, each, last = max(2.8, 0.2 * depth + 1.6), min(9.0, max(2.6, 0.2 * count + 1)), 0.22 * heads.shape[1] + 1.4
+    figure = Figure(figsize=(2 * each + last, tall), layout="constrained")
+    axes = figure.subplots(1, 3, width_ratios=[each, each, last])
+    every = math.ceil(count / (7 * each))  # as many labels as there is room for
+    labels = [shortened(visible(token.text).strip() or "␣") for token in explained.tokens][::every]
     numbers = [name.rpartition(".")[2] for name in tokens.names]
     for axis, values, title in zip(
         axes[:2], (tokens.attention, tokens.mlp), ("read by attention", "read by the MLP"), strict=True
@@ -114,7 +116,8 @@ def layers_figure(explained: ExplainedText) -> Figure:
         survive = (values > 0).float().mean()
         image = _image(axis, shares.masked_fill(values == 0, torch.nan), "Reds", 0, float(shares.max()))
         axis.set_title(f"{title}\n{float(survive):.0%} of the tokens survive", fontsize=9)
-        axis.set_xticks(range(count), labels, rotation=90, fontsize=7, parse_math=False)
+        axis.set_xticks(range(0, count, every), labels, rotation=90, fontsize=7, parse_math=False)
+        axis.set_xlabel("grey: no relevance", fontsize=7, color="#666")
         _depth(axis, numbers)
     figure.colorbar(image, ax=axes[:2], shrink=0.6, pad=0.01).set_label("share of the block's Σ|R|", fontsize=7)
     axes[0].set_ylabel("block", fontsize=8)
@@ -123,7 +126,9 @@ def layers_figure(explained: ExplainedText) -> Figure:
     axes[2].set_title("heads\nrelevance of their outputs", fontsize=9)
     axes[2].set_xticks(range(heads.shape[1]), range(heads.shape[1]), fontsize=7)
     _depth(axes[2], numbers)
-    figure.colorbar(image, ax=axes[2], shrink=0.6, pad=0.02).ax.tick_params(labelsize=7)
+    bar = figure.colorbar(image, ax=axes[2], shrink=0.6, pad=0.02)
+    bar.ax.tick_params(labelsize=7)
+    bar.set_label("Σ R", fontsize=7)
     figure.suptitle(visible(explained.caption()), fontsize=9, parse_math=False)
     return figure
 
@@ -140,13 +145,21 @@ def matrix_figure(span: ExplainedSpan) -> Figure:
     most = float(values.abs().max()) or 1.0
     image = _image(axis, values.masked_fill(later, torch.nan), "RdBu_r", -most, most)
     axis.axvline(span.prompt - 0.5, color="black", lw=0.8)
-    labels = [visible(token.text).strip() or "␣" for token in span.tokens]
+    labels = [shortened(visible(token.text).strip() or "␣") for token in span.tokens]
+    axis.set_title(f"relevance of each token read for each token written  ({span[0].method})", fontsize=9)
     axis.set_xticks(range(columns), labels, rotation=90, fontsize=8, parse_math=False)
     axis.set_yticks(range(rows), [visible(t).strip() or "␣" for t in span.targets], fontsize=8, parse_math=False)
     axis.set_xlabel("token read", fontsize=8)
     axis.set_ylabel("token explained", fontsize=8)
-    figure.colorbar(image, ax=axis, shrink=0.8).ax.tick_params(labelsize=7)
+    bar = figure.colorbar(image, ax=axis, shrink=0.8)
+    bar.ax.tick_params(labelsize=7)
+    bar.set_label("relevance", fontsize=7)
     return figure
+
+
+def shortened(label: str, most: int = 14) -> str:
+    """A label of a figure's axis."""
+    return label if len(label) <= most else label[: most - 1] + "…"
 
 
 def _image(axis: Any, values: Tensor, colours: str, low: float, high: float) -> Any:

@@ -79,9 +79,10 @@ def _class(transformers: Any, folder: Path) -> Any:
         raise UsageError(f"{folder / 'config.json'} is no JSON ({error}).") from None
     found = getattr(transformers, str(names[0]), None) if names else None
     if found is None:
+        what = f"names {names[0]}, which transformers does not have" if names else "names no architecture"
         raise UsageError(
-            f"{folder / 'config.json'} names no architecture that transformers has ({names}): save the model with "
-            "save_pretrained."
+            f"{folder / 'config.json'} {what}: load the model in Python with its own class "
+            "(BertForSequenceClassification.from_pretrained(…), say) and call plrp.text.explain."
         )
     return found
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import warnings
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+MANY_UNKNOWN = 0.2
+"""The share of unknown tokens from which on something is probably wrong."""
 
 WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 """A word, or a single sign."""
@@ -22,6 +26,8 @@ class Token(NamedTuple):
 
 def tokenized(tokenizer: Any, text: str) -> tuple[Token, ...]:
     """The tokens of a text, special ones that the tokenizer adds included."""
+    if isinstance(text, list | tuple) and all(isinstance(one, str) for one in text):
+        raise TypeError(f"text is one string, got {len(text)} of them: explain one text at a time.")
     if not isinstance(text, str):
         raise TypeError(
             f"text is a string, got {type(text).__name__}: the tokenizer makes its token ids "
@@ -31,12 +37,22 @@ def tokenized(tokenizer: Any, text: str) -> tuple[Token, ...]:
     encoding = tokenizer(text, return_offsets_mapping=True) if fast else tokenizer(text)
     ids = [int(i) for i in encoding["input_ids"]]
     special = set(tokenizer.all_special_ids)
+    ends = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad_token_id")
+    if all(getattr(tokenizer, name, None) != tokenizer.unk_token_id for name in ends):  # GPT-2 has one for all
+        special.discard(tokenizer.unk_token_id)  # it stands for a part of the text
     if all(i in special for i in ids):
         raise ValueError("The text is empty: there is no token that could be relevant.")
     if fast:
         spans = [(int(a), int(b)) for a, b in encoding["offset_mapping"]]
     else:
         spans = _spans(tokenizer, text, ids, special)
+    unknown = sum(i == tokenizer.unk_token_id and i not in special for i in ids)
+    if unknown > MANY_UNKNOWN * len(ids):
+        warnings.warn(
+            f"The tokenizer does not know {unknown} of the text's {len(ids)} tokens ({tokenizer.unk_token}): is it the "
+            "model's own, and the text of the kind that the model reads?",
+            stacklevel=2,
+        )
     starts = [match.start() for match in WORD.finditer(text)]
     tokens, read = [], 0
     for i, (_, end) in zip(ids, spans, strict=True):
@@ -82,11 +98,11 @@ def token_id(tokenizer: Any, target: str | int, name: str = "target") -> int:
     if len(ids) > 1:
         pieces = [str(tokenizer.decode([i])) for i in ids]
         raise ValueError(
-            f"{name}={target!r} is {len(ids)} tokens ({', '.join(map(repr, pieces))}): explain the first of them, or "
-            f"all with span={target!r}."
+            f"{name} {target!r} is {len(ids)} tokens ({', '.join(map(repr, pieces))}): name one of them, or explain "
+            f"each with {name.replace('target', 'span').replace('against', 'span')}."
         )
     if ids[0] == getattr(tokenizer, "unk_token_id", None) and target != tokenizer.unk_token:
-        raise ValueError(f"{name}={target!r} is not in the tokenizer's vocabulary: choose another spelling.")
+        raise ValueError(f"{name} {target!r} is not in the tokenizer's vocabulary: choose another spelling.")
     return ids[0]
 
 

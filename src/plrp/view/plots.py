@@ -53,7 +53,7 @@ def _input(explanation: Explanation, sample: int) -> Tensor | None:
 
 
 def _title(explanation: Explanation, sample: int) -> str:
-    how = "LRP" if explanation.pruning is None else f"{explanation.pruning.label}, p = {explanation.pruning.p:g}"
+    how = "LRP" if explanation.pruning is None else explanation.pruning.title
     target = explanation.target
     what = f"class {int(target[sample])}" if isinstance(target, Tensor) else "score"
     return f"{what} ({float(explanation.score[sample]):.3g}), {how}"

@@ -15,7 +15,7 @@ from .bundle import Bundle
 from .contents import Inside, Report, collect
 from .grid import Grid
 
-PROPORTIONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
+PROPORTIONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 
 
 def text_bundle(

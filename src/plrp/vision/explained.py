@@ -256,7 +256,7 @@ def explain_photograph(
     if chosen == other:
         raise ClassError(f"the class and the one against it are both {aimed.categories[chosen]!r}: name two.")
     score = chosen if other is None else contrast(chosen, other)
-    variants: dict[str, Pruning | None] = {LRP: None, **{variant_name(pruning): pruning for pruning in prunings}}
+    variants: dict[str, Pruning | None] = {LRP: None, **{pruning.title: pruning for pruning in prunings}}
     rules = composite_for(composite, model, aimed.trace)
     found = aimed.trace.sweep(list(variants.values()), target=score, composite=rules)
     relevance, unhealthy = {}, {}
@@ -292,9 +292,3 @@ def composite_for(name: str, model: LoadedModel, trace: Trace) -> Composite:
     preprocessing = own_preprocessing(model.module) or model.preprocessing or Preprocessing()
     black, white = (preprocessing.normalise(torch.full((3, 1, 1), value)) for value in (0.0, 1.0))
     return composite_by_name(name, low=black, high=white)
-
-
-def variant_name(pruning: Pruning) -> str:
-    """The name of a pruning in figures: `PLRP-λ, gain 1, p = 0.15`."""
-    gain = "" if pruning.sparsity_gain is None else f", gain {pruning.sparsity_gain:g}"
-    return f"{pruning.label}{gain}" + ("" if pruning.p is None else f", p = {pruning.p:g}")
