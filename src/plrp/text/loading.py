@@ -58,6 +58,11 @@ def load(path: str | Path, *, check: Callable[[Any, type], None] | None = None) 
         check(tokenizer, kind)
     with _quiet(transformers), _refusing(path):
         model = kind.from_pretrained(str(folder), dtype=torch.float32, **options)
+    if file:  # its weights are real numbers now, so that `save_pretrained` may write them
+        model.is_quantized = False
+        for owner, name in ((model, "hf_quantizer"), (model.config, "quantization_config")):
+            if hasattr(owner, name):
+                delattr(owner, name)
     return model.eval(), tokenizer
 
 
