@@ -21,6 +21,7 @@ SIZE, LINE, MARGIN = 15.0, 26.0, 18.0
 """Of a picture, in pixels: letters, lines, and the space around."""
 
 LETTER = 0.602 * SIZE  # the advance of a monospaced font
+CAPTION_LETTER = 7.2  # about that of a caption's letters
 
 _DIRECTION = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -176,8 +177,8 @@ def to_page(sentences: Sequence[Sentence], title: str) -> str:
 
 def placed(
     sentences: Sequence[Sentence],
-) -> tuple[list[tuple[float, str]], list[tuple[float, float, str, Cell]], float]:
-    """The picture's layout in pixels: captions (y, text), cells (x, y, shown, cell), and the height."""
+) -> tuple[list[tuple[float, str]], list[tuple[float, float, str, Cell]], float, float]:
+    """The picture's layout in pixels: captions (y, text), cells (x, y, shown, cell), width and height."""
     captions, cells, y = [], [], MARGIN
     for sentence in sentences:
         captions.append((y, visible(sentence.caption)))
@@ -186,13 +187,14 @@ def placed(
             cells += [(MARGIN + at * LETTER, y, shown, cell) for at, shown, cell in line]
             y += LINE
         y += 0.4 * LINE
-    return captions, cells, y - 0.4 * LINE + MARGIN
+    widest = max([CAPTION_LETTER * len(text) for _, text in captions], default=0.0)
+    widest = max([widest, *(x + width(shown) * LETTER - MARGIN for x, _, shown, _ in cells)])
+    return captions, cells, widest + 2 * MARGIN, y - 0.4 * LINE + MARGIN
 
 
 def to_svg(sentences: Sequence[Sentence], title: str) -> str:
     """A picture in which the tokens stay text."""
-    captions, cells, height = placed(sentences)
-    wide = 2 * MARGIN + COLUMNS * LETTER
+    captions, cells, wide, height = placed(sentences)
     mono = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
     svg = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:.0f} {height:.0f}" width="{wide:.0f}" '
@@ -221,8 +223,7 @@ def to_figure(sentences: Sequence[Sentence]) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyBboxPatch
 
-    captions, cells, height = placed(sentences)
-    wide = 2 * MARGIN + COLUMNS * LETTER
+    captions, cells, wide, height = placed(sentences)
     figure = Figure(figsize=(wide / 96, height / 96), facecolor="white")
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, wide), ylim=(height, 0))

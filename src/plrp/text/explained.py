@@ -165,7 +165,8 @@ class ExplainedText(_Coloured):
             pairs = zip(self.tokens, self.relevance.tolist(), strict=True)
             entries = [(token.text, value, token.special) for token, value in pairs]
         most = max((abs(value) for _, value, _ in entries), default=0.0) or 1.0
-        return [Sentence(self.caption(), [Cell(t, v / most, special, f"{v:+.3g}") for t, v, special in entries])]
+        cells = [Cell(t, v / most, special, f"{v:+.3g}") for t, v, special in entries]
+        return [Sentence(f"{self.caption()}; strongest colour: ±{most:.3g}", cells)]
 
     def records(self, by_word: bool = False) -> list[dict[str, Any]]:
         """One record per token: the answer, the token with its position and id, and its relevance; or per word."""
