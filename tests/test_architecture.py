@@ -31,6 +31,7 @@ CHOOSES_THE_WALK = "engine.py"  # the one file that may import plrp.fast
 UPWARD = {("tape/trace.py", f"Trace.{method}") for method in ("explain", "sweep", "rows")}
 UPWARD |= {
     ("explanation.py", "Explanation._page"),
+    ("explanation.py", "Explanation.save"),
     ("explanation.py", "Explanation.plot"),
     ("explanation.py", "Explanation._repr_mimebundle_"),
     ("text/explained.py", "_Coloured.save"),

@@ -38,7 +38,7 @@ STOREYS: tuple[tuple[str, ...], ...] = (
     ("pieces", "health", "conditions", "many_conditions"),
     ("explanation",),
     ("ablation", "circuits", "choosing"),
-    ("metrics", "models", "interop"),
+    ("metrics", "models", "interop", "stored"),
     ("runs",),
     ("vision", "genomics", "text"),
     ("concepts",),

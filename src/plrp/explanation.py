@@ -172,13 +172,26 @@ class Explanation:
         return self._trace_sample(sample)
 
     def save(self, path: str | Path, **options: Any) -> None:
-        """Write a page of one sample: one `.html` file in which p, method and target can be moved, without a network.
+        """Write the numbers (`.npz`), or a page of one sample (`.html`) in which p, method and target can be moved.
 
-        It explains the sample anew for every p of its slider, which takes up to some minutes for a large network.
-        `options` are those of `plrp.view.explanation_bundle`: `sample`, `picture`, `mask`, `categories`, `title`, …;
-        with a list as `sample`, the page is a gallery.
+        - `.npz`: relevance, score, target, logits, the composite's name and the pruning, for `plrp.load` or `np.load`;
+          no model, ledger or layers: `torch.save(explanation, path)` keeps these two as well, as a pickle.
+        - `.html`: one file that needs no network. It explains the sample anew for every p of its slider, which takes up
+          to some minutes for a large model; `show_progress=False` leaves out the bar. `options` are those of
+          `plrp.view.explanation_bundle`: `sample`, `picture`, `mask`, `categories`, `title`, …; with a list as
+          `sample`, the page is a gallery.
         """
-        self._page(**options).save(path)
+        import plrp
+
+        kind = Path(path).suffix.lower()
+        if kind not in (".npz", ".html", ".htm"):
+            raise ValueError(f"{path} should end in .html for a page, or in .npz for the numbers.")
+        if kind != ".npz":
+            self._page(**{"show_progress": None, **options}).save(path)
+            return
+        if options:
+            raise TypeError(f"{', '.join(options)}: a page (.html) has options, a file of numbers (.npz) has none.")
+        plrp.stored.save_explanation(path, self, plrp.__version__)
 
     def _page(self, **options: Any) -> Any:
         import plrp

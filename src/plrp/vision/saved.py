@@ -1,4 +1,4 @@
-"""Relevance of a photograph as a file: what `plrp explain --save` writes, and `plrp.load` reads."""
+"""Relevance of a photograph as a file: what `plrp explain --save` writes. `plrp.load` reads it, and any explanation's."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from plrp.files import new_file
+from plrp.stored import KIND, SavedExplanation, read_explanation
 
 from .figures import explanation_figure
 
@@ -79,12 +80,16 @@ def save_relevance(path: str | Path, saved: SavedRelevance) -> None:
         part.write_bytes(content.getvalue())
 
 
-def load(path: str | Path) -> SavedRelevance:
-    """Bring back what `plrp explain --save relevance.npz` or `ExplainedPhotograph.save` wrote."""
+def load(path: str | Path) -> SavedRelevance | SavedExplanation:
+    """Bring back the numbers of an explanation (`explanation.save("x.npz")`) or of an explained photograph
+    (`plrp explain --save x.npz`, `ExplainedPhotograph.save`).
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}
         settings = json.loads(str(found["settings"]))
+        if settings.get("kind") == KIND:
+            return read_explanation(found, settings)
         return SavedRelevance(
             {str(name): torch.from_numpy(r) for name, r in zip(found["variants"], found["relevance"], strict=True)},
             torch.from_numpy(found["input"]),
@@ -100,5 +105,5 @@ def load(path: str | Path) -> SavedRelevance:
         raise ValueError(f"{path} cannot be read ({error.strerror or 'it is no .npz file'}).") from error
     except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"{path} is damaged, or was not written by `plrp explain --save` or ExplainedPhotograph.save."
+            f"{path} is damaged, or was not written by `plrp explain --save` or explanation.save."
         ) from error

@@ -1,0 +1,102 @@
+"""An explanation's numbers as a file: what `explanation.save("x.npz")` writes, and `plrp.load` reads."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .explanation import Explanation
+from .files import new_file
+from .pruning import Pruning
+
+KIND = "explanation"
+"""What the settings in the file say that it holds."""
+
+
+@dataclass(frozen=True, repr=False)
+class SavedExplanation:
+    """The numbers of an explanation, read back from a file: without its model, ledger and layers.
+
+    relevance: of the input, in its shape; a tuple of tensors for a model with several inputs.
+    logits: the model's output; None where it was no tensor.
+    target: classes (batch,), an index tuple into the output, or what was explained in words.
+    score: (batch,). composite: its name. pruning: None for LRP.
+    problems: what is wrong with each sample (`Explanation.verdicts`), in words; None where nothing is.
+    """
+
+    relevance: Any
+    logits: Tensor | None
+    target: Any
+    score: Tensor
+    composite: str
+    pruning: Pruning | None
+    problems: tuple[str | None, ...]
+    version: str
+
+    def __repr__(self) -> str:
+        parts = self.relevance if isinstance(self.relevance, tuple) else (self.relevance,)
+        shapes = ", ".join(" × ".join(map(str, part.shape)) for part in parts)
+        how = "LRP" if self.pruning is None else f"{self.pruning.label}, {self.pruning}"
+        wrong = sum(problem is not None for problem in self.problems)
+        health = f"; {wrong} of {len(self.problems)} samples unhealthy" if wrong else ""
+        return f"Relevance {shapes}, {how}, {self.composite}, by plrp {self.version}{health}"
+
+
+def save_explanation(path: str | Path, explanation: Explanation, version: str) -> None:
+    """Write relevance, score, target, logits and settings as `.npz`: numbers and text only, no pickle."""
+    several = isinstance(explanation.relevance, tuple)
+    parts = explanation.relevance if several else (explanation.relevance,)
+    arrays: dict[str, Any] = {f"relevance{number if several else ''}": _array(part) for number, part in enumerate(parts)}
+    target = explanation.target
+    if isinstance(explanation.logits, Tensor):
+        arrays["logits"] = _array(explanation.logits)
+    if isinstance(target, Tensor):
+        arrays["target"] = _array(target)
+    index = isinstance(target, tuple) and all(isinstance(place, int) for place in target)
+    settings = {
+        "kind": KIND,
+        "plrp": version,
+        "inputs": len(parts) if several else None,
+        "target": list(target) if index else None if isinstance(target, Tensor) else repr(target),
+        "composite": explanation.composite.name,
+        "pruning": None if explanation.pruning is None else explanation.pruning.to_dict(),
+        "problems": [None if problem is None else problem.value for problem in explanation.verdicts()],
+    }
+    content = io.BytesIO()
+    np.savez_compressed(content, score=_array(explanation.score), settings=np.array(json.dumps(settings)), **arrays)
+    with new_file(path) as part:
+        part.write_bytes(content.getvalue())
+
+
+def read_explanation(found: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> SavedExplanation:
+    """What `save_explanation` wrote, from the file's arrays and settings."""
+    several, target, pruning = settings["inputs"], settings["target"], settings["pruning"]
+    names = ["relevance"] if several is None else [f"relevance{number}" for number in range(several)]
+    parts = tuple(torch.from_numpy(found[name]) for name in names)
+    if "target" in found:
+        target = torch.from_numpy(found["target"])
+    return SavedExplanation(
+        relevance=parts[0] if several is None else parts,
+        logits=torch.from_numpy(found["logits"]) if "logits" in found else None,
+        target=tuple(target) if isinstance(target, list) else target,
+        score=torch.from_numpy(found["score"]),
+        composite=settings["composite"],
+        pruning=None if pruning is None else Pruning.from_dict(pruning),
+        problems=tuple(settings["problems"]),
+        version=settings["plrp"],
+    )
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """The tensor's numbers; numpy has no bfloat16."""
+    tensor = tensor.detach().cpu()
+    array: np.ndarray = (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    return array
