@@ -443,10 +443,11 @@ def test_plrp_explain_says_which_variants_are_unhealthy_and_counts_photographs(
     command = ["explain", "cat.png", "dog.png", "--model", "network.py:build", "--dpi", "40", "-o", "out/"]
     with warnings.catch_warnings():
         warnings.simplefilter("error", plrp.UnhealthyExplanation)
-        assert cli.main([*command, "--composite", "epsilon", "--method", "M-paper", "-p", "0.2"]) == 0
+        assert cli.main([*command, "--composite", "epsilon", "--method", "M", "-p", "0.2"]) == 0
     out, err = capsys.readouterr()
     unhealthy = out.count("  PLRP-M, p = 0.2 is unhealthy: Σ|R| grew to")
     assert unhealthy >= 1
+    assert out.count("take --method lambda or M-sign, or prune less (a smaller -p)") == unhealthy
     assert "  LRP is unhealthy" not in out
     assert f"{unhealthy} of 2 photographs have unhealthy explanations" in err
     assert cli.main(command) == 0

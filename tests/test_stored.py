@@ -44,7 +44,8 @@ def test_numbers_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "told"), [((1, 2), (1, 2)), (lambda output: output[:, 0], "function"), (plrp.targets.contrast(0, 1), "0")]
+    ("target", "told"),
+    [((1, 2), (1, 2)), (lambda output: output[:, 0], "function"), (plrp.targets.contrast(0, 1), "0")],
 )
 def test_any_target_is_told(target: Any, told: Any, tmp_path: Path) -> None:
     model = nn.Sequential(MODEL, nn.Linear(3, 6), nn.Unflatten(1, (2, 3))) if isinstance(target, tuple) else MODEL
@@ -57,7 +58,8 @@ def test_several_inputs_and_an_output_that_is_no_tensor(tmp_path: Path) -> None:
     inputs = (torch.randn(2, 4), torch.randn(2, 5))
     explanation = plrp.explain(Pair().eval(), inputs, target=lambda output: output["out"][:, 1])
     back = stored(explanation, tmp_path)
-    assert all(map(torch.equal, back.relevance, explanation.relevance)) and len(back.relevance) == 2
+    assert all(map(torch.equal, back.relevance, explanation.relevance))
+    assert len(back.relevance) == 2
     assert back.logits is None
 
 
@@ -67,9 +69,7 @@ def test_half_precision_is_stored_as_float32(tmp_path: Path) -> None:
     assert torch.equal(stored(explanation, tmp_path).relevance, explanation.relevance.float())
 
 
-def test_a_wrong_suffix_is_refused_before_anything_is_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_suffix_is_refused_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     explanation = plrp.explain(MODEL, torch.randn(1, 4))
     monkeypatch.setattr(plrp.Explanation, "_page", lambda *_, **__: pytest.fail("computed"))
     with pytest.raises(ValueError, match=r"x\.png should end in \.html for a page, or in \.npz for the numbers"):

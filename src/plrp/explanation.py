@@ -15,7 +15,7 @@ from .composites import Composite, names, resolve
 from .conditions import Condition, ConditionedWalk, checked, in_words, storable, survey
 from .engine import choice, choose_walk, stacked_walk, walked_together
 from .errors import TraceError, UnsupportedOperation
-from .health import VANISHED, Health, Problem, Scale, alarm, bound_for, examine, mass_of, verdicts
+from .health import VANISHED, Health, Problem, Scale, alarm, bound_for, examine, in_brief, mass_of, verdicts
 from .ledger import Ledger, conservation
 from .many_conditions import StackedConditionsWalk
 from .many_conditions import walked_together as together
@@ -223,7 +223,12 @@ class Explanation:
         return plrp.circuits.circuit_of(self, model, inputs, sample, **options)
 
     def plot(self, samples: Sequence[int] | None = None, **options: Any) -> Any:
-        """The relevance as a matplotlib figure: over pictures, as logos of DNA, as coloured tokens, as bars."""
+        """The relevance as a matplotlib figure: over pictures, as logos of DNA, as coloured tokens, as bars.
+
+        - `samples`: which of a batch, by number (default: the first 16);
+        - `names`: of the classes, in their order or as a dict by number, for the titles;
+        - `tokens`: what the token ids of a single sample stand for.
+        """
         import plrp
 
         return plrp.view.plot(self, samples, **options)
@@ -255,6 +260,12 @@ class Explanation:
     def verdicts(self) -> list[Problem | None]:
         """What is wrong with each sample, None where nothing is, as seen at the input: needs no ledger."""
         return verdicts(self.score, self._scale, mass_of(self._inputs))
+
+    def verdicts_in_brief(self) -> list[str | None]:
+        """The same in the few words that fit under a picture: `unhealthy: the score is 0`."""
+        sizes, masses = self._scale.size(self.score).tolist(), mass_of(self._inputs).tolist()
+        grown = [mass / size if size else 0.0 for mass, size in zip(masses, sizes, strict=True)]
+        return [in_brief(p, times, self._scale.of) for p, times in zip(self.verdicts(), grown, strict=True)]
 
     def warned(self) -> Explanation:
         """This explanation, with a `plrp.UnhealthyExplanation` warning if anything is wrong with it."""

@@ -167,6 +167,10 @@ class Health:
         """Whether nothing is wrong with any sample."""
         return not any(self.problems)
 
+    def brief(self, sample: int = 0) -> str | None:
+        """What is wrong with a sample, in the few words that fit under a picture."""
+        return in_brief(self.problems[sample], float(self.amplification[sample]), self.of)
+
     def records(self) -> list[dict[str, Any]]:
         """One record per sample, as plain data that pandas and polars take as it is."""
         apart = ("pruning", "problems", "of", "shares_of")
@@ -314,6 +318,19 @@ def alarm(score: Tensor, scale: Scale, inputs: Sequence[Tensor], pruning: Prunin
         said.append(f"{_of(count, len(problems))}{fact}: {remedy(problem, pruning)}")
     text = f"Unhealthy explanation: {'; '.join(said)}. explanation.health says where it happened."
     warnings.warn(text, UnhealthyExplanation, stacklevel=_users_level())
+
+
+def in_brief(problem: Problem | None, times: float, of: str = "the score") -> str | None:
+    """A problem in the few words that fit under a picture; `times`: Σ|R| over `of`."""
+    if problem is None:
+        return None
+    fact = {
+        Problem.NOT_FINITE: "relevance is not finite",
+        Problem.EXPLODED: f"Σ|R| grew to {times:.2g} times {of}".replace("e+", "e"),
+        Problem.VANISHED: "relevance vanished on its way",
+        Problem.NO_SCORE: "the score is 0",
+    }[problem]
+    return f"unhealthy: {fact}"
 
 
 @contextmanager

@@ -54,7 +54,9 @@ def save_explanation(path: str | Path, explanation: Explanation, version: str) -
     """Write relevance, score, target, logits and settings as `.npz`: numbers and text only, no pickle."""
     several = isinstance(explanation.relevance, tuple)
     parts = explanation.relevance if several else (explanation.relevance,)
-    arrays: dict[str, Any] = {f"relevance{number if several else ''}": _array(part) for number, part in enumerate(parts)}
+    arrays: dict[str, Any] = {
+        f"relevance{number if several else ''}": _array(part) for number, part in enumerate(parts)
+    }
     target = explanation.target
     if isinstance(explanation.logits, Tensor):
         arrays["logits"] = _array(explanation.logits)

@@ -417,7 +417,7 @@ def test_the_command_writes_a_page(
     inside = np.zeros((60, 80), np.uint8)
     inside[10:40, 20:60] = 255
     Image.fromarray(inside).save("mask.png")
-    run = ["explain", "photo.png", "--model", "network.py:build", "-p", "0.3", "--method", "M"]
+    run = ["explain", "photo.png", "--model", "network.py:build", "-p", "0.3", "--method", "M-sign"]
     assert main([*run, "--mask", "mask.png", "-o", "x.html"]) == 0
     assert capsys.readouterr().out.startswith("photo.png → x.html\n")
     facts = read_page("x.html").bundle.facts

@@ -21,7 +21,7 @@ from PIL import Image
 
 import plrp
 from plrp.cli import main
-from plrp.cli.explain import output_paths
+from plrp.cli.explain import METHODS, output_paths
 from plrp.models.loading import load
 from plrp.vision import network_input, read_photograph
 from plrp.vision.explained import explain_photograph
@@ -133,14 +133,14 @@ def test_the_grid_of_variants_and_proportions(photos: Path, capsys: pytest.Captu
     assert "LRP</text>" in drawn
     assert run("cat.jpg", "--compare", "0.1", "--sparsity-gain", "1", "-o", "gain.svg") == 0
     assert "PLRP-M±, gain 1, p = 0.1</text>" in (photos / "gain.svg").read_text()
-    assert run("cat.jpg", "--compare", "0.1", "--method", "M-paper", "--layers", "-o", "paper.svg") == 0
+    assert run("cat.jpg", "--compare", "0.1", "--method", "M", "--layers", "-o", "paper.svg") == 0
     assert "PLRP-M, p = 0.1</text>" in (photos / "paper.svg").read_text()
 
 
 @pytest.mark.parametrize(
     ("options", "variant"),
     [
-        (["--method", "M"], "PLRP-M±, p = 0.05"),
+        (["--method", "M-sign"], "PLRP-M±, p = 0.05"),
         (["--method", "M-paper"], "PLRP-M, p = 0.05"),
         (["-p", "0.4"], "PLRP-λ, p = 0.4"),
         (["--sparsity-gain", "1"], "PLRP-λ, gain 1"),
@@ -154,7 +154,7 @@ def test_settings_reach_the_explanation(photos: Path, options: list[str], varian
         assert saved["variants"].tolist() == ["LRP", variant]
         settings = json.loads(str(saved["settings"]))
     pruning = plrp.Pruning.from_dict(settings["prunings"][variant])
-    assert pruning.redistribution == {"M": "M-sign", "M-paper": "M"}.get(options[1], "lambda")
+    assert pruning.redistribution == {"M-sign": "M-sign", "M-paper": "M"}.get(options[1], "lambda")
     assert settings["composite"] == (options[1] if "--composite" in options else "epsilon-plus-flat")
 
 
@@ -177,7 +177,7 @@ def test_layers_and_flow_are_drawn(photos: Path) -> None:
     assert run("cat.jpg", "fish.jpg", "--layers", "-o", "out/", "-q") == 0
     names = sorted(path.name for path in (photos / "out").iterdir())
     assert names == [f"{photo}{part}.png" for photo in ("cat", "fish") for part in ("-flow", "-layers", "")]
-    assert run("cat.jpg", "--layers", "--compare", "0.1,0.2", "--method", "M", "-o", "c.svg", "-q") == 0
+    assert run("cat.jpg", "--layers", "--compare", "0.1,0.2", "--method", "M-sign", "-o", "c.svg", "-q") == 0
     assert "PLRP-M±, p = 0.1</text>" in (photos / "c-layers.svg").read_text()
 
 
@@ -547,3 +547,14 @@ def test_an_error_in_forward_names_its_type_and_line(photos: Path, capsys: pytes
     assert main(["explain", "cat.jpg", "--model", "wrong.py:Wrong", "-o", "out.png"]) == 1
     said = capsys.readouterr().err
     assert re.match(r"plrp: RuntimeError in \S*wrong\.py, line 5 \(`return x\.reshape\(11, -1\)`\): shape", said)
+
+
+def test_the_library_and_the_command_call_methods_by_the_same_names(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in METHODS:
+        assert plrp.Pruning(redistribution=name)
+    for command in (["explain"], ["text"], ["view"]):
+        with pytest.raises(SystemExit):
+            main([*command, "--help"])
+        out = capsys.readouterr().out
+        assert "{lambda,M-sign,M}" in out
+        assert "M-paper" not in out

@@ -141,3 +141,17 @@ def cluster_of(arguments: argparse.Namespace) -> RayCluster | None:
     }
     given = {name: value for name, value in options.items() if value is not None}
     return RayCluster(workers=arguments.workers, runtime_env=environment, **given)
+
+
+def as_options(text: str) -> str:
+    """What the library advises, with the names of options instead of Python's arguments."""
+    for argument, option in _OPTIONS.items():
+        text = text.replace(argument, option)
+    return text
+
+
+_OPTIONS = {
+    "prune with redistribution='M-sign' or 'lambda'": "take --method lambda or M-sign",
+    "composite='epsilon-plus-flat'": "--composite epsilon-plus-flat",
+    "prune less": "prune less (a smaller -p)",
+}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from plrp.errors import UsageError, usage
 
-from .arguments import check_composite, count, gain, proportion
+from .arguments import as_options, check_composite, count, gain, proportion
 
 if TYPE_CHECKING:
     from plrp.concepts.drawing import Reading
@@ -43,8 +43,8 @@ exit codes: 0 finished; 1 failed while working, or some photographs could not be
 """
 PAGE = ".html"
 FORMATS = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", PAGE)
-METHODS = {"lambda": "lambda", "M": "M-sign", "M-paper": "M"}
-"""What --method says, as `Pruning` calls it: M keeps the signs apart (PLRP-M±), M-paper is the paper's."""
+METHODS = ("lambda", "M-sign", "M")
+"""What --method takes: the names that `Pruning(redistribution=…)` knows."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -66,13 +66,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="P",
         help="share of relevance to prune per layer, 0 ≤ p < 1 (default: 0.05)",
     )
-    how.add_argument(
-        "--method",
-        choices=tuple(METHODS),
-        default="lambda",
-        help="where pruned relevance goes: lambda scales the survivors; M redistributes it by the layer's rule, "
-        "positive and negative contributions apart (PLRP-M±); M-paper does not part them, as in the paper: its signs "
-        "may flip, and under ε and γ it may explode",
+    add_method(
+        how,
+        "where pruned relevance goes: lambda scales the survivors; M-sign redistributes it by the layer's rule, "
+        "positive and negative contributions apart (PLRP-M±); M does not part them, as in the paper: its signs may "
+        "flip, and under ε and γ it may explode",
     )
     how.add_argument(
         "--unit",
@@ -155,6 +153,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     out.add_argument("--dpi", type=count, default=200, help="of pixel formats (default: 200)")
     out.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     parser.set_defaults(run=run)
+
+
+def add_method(group: argparse._ArgumentGroup, text: str) -> None:
+    """--method: where pruned relevance goes. `M-paper`, an earlier name of M, is still taken."""
+    group.add_argument(
+        "--method",
+        type=lambda name: "M" if name == "M-paper" else name,
+        choices=METHODS,
+        default="lambda",
+        help=f"{text} (default: lambda)",
+    )
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -308,7 +317,7 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     gain = arguments.sparsity_gain
     if arguments.compare:
         gains = [None] if gain is None else [None, gain]
-        beside = METHODS["M" if arguments.method == "lambda" else arguments.method]
+        beside = "M-sign" if arguments.method == "lambda" else arguments.method
         prunings = [
             Pruning(p=p, redistribution=method, sparsity_gain=g, unit=arguments.unit)
             for g in gains
@@ -317,7 +326,7 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
         ]
     else:
         p = DEFAULT_P if arguments.p is None and gain is None else arguments.p
-        prunings = [Pruning(p=p, redistribution=METHODS[arguments.method], sparsity_gain=gain, unit=arguments.unit)]
+        prunings = [Pruning(p=p, redistribution=arguments.method, sparsity_gain=gain, unit=arguments.unit)]
     model = models.load(
         arguments.model, weights=arguments.weights, num_classes=arguments.num_classes, quiet=arguments.quiet
     )
@@ -455,7 +464,7 @@ def variant_for_layers(explained: ExplainedPhotograph, arguments: argparse.Names
     distance = {
         name: abs((0.0 if pruning.p is None else pruning.p) - wanted)
         for name, pruning in explained.prunings.items()
-        if pruning is not None and pruning.redistribution == METHODS[arguments.method]
+        if pruning is not None and pruning.redistribution == arguments.method
     }
     return min(distance, key=lambda name: distance[name])
 
@@ -483,7 +492,7 @@ def report(explained: ExplainedPhotograph, written: Sequence[Path], width: int, 
         lines.append(f"  class {explained.target} was taken; also there: {', '.join(alike)}")
     lines += [f"  {name}: {percent(share)} of pixels" for name, share in explained.pixels().items()]
     lines = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
-    return lines + [f"  {name} is {health}" for name, health in explained.unhealthy.items()]
+    return lines + [f"  {name} is {as_options(str(health))}" for name, health in explained.unhealthy.items()]
 
 
 def output_paths(given: str | None, photographs: Sequence[Path], suffix: str, tail: str) -> list[Path]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from plrp.errors import UsageError, usage
 
-from .arguments import EXIT_CODES, RAW, check_composite, count, proportion
-from .explain import METHODS
+from .arguments import EXIT_CODES, RAW, as_options, check_composite, count, proportion
+from .explain import add_method
 
 PICTURES = (".svg", ".png", ".pdf")
 FORMATS = (*PICTURES, ".html", ".csv", ".json")  # of plrp.text, whose import takes seconds
@@ -62,11 +62,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     how.add_argument(
         "-p", type=proportion, metavar="P", help="share of relevance to prune per layer, 0 ≤ p < 1 (default: plain LRP)"
     )
-    how.add_argument(
-        "--method",
-        choices=tuple(METHODS),
-        default="lambda",
-        help="where pruned relevance goes: survivors are scaled, or the layer's rule redistributes it",
+    add_method(
+        how,
+        "where pruned relevance goes: survivors are scaled (lambda), or the layer's rule redistributes it, positive and"
+        " negative contributions apart (M-sign) or not, as in the paper (M)",
     )
     how.add_argument(
         "--unit",
@@ -117,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
     with usage():
         pruning = None
         if arguments.p is not None:
-            pruning = Pruning(p=arguments.p, redistribution=METHODS[arguments.method], unit=arguments.unit)
+            pruning = Pruning(p=arguments.p, redistribution=arguments.method, unit=arguments.unit)
         say(arguments, f"loading {arguments.model} …")
         begun = time.monotonic()
         answers = arguments.target, arguments.against
@@ -144,7 +143,7 @@ def run(arguments: argparse.Namespace) -> int:
             if hint := found.likelier_with_space():
                 print(hint)
             print("answers: " + ", ".join(f"{answer!r} {share:.1%}" for answer, share in found.answers))
-            print(repr(found.health))
+            print(as_options(repr(found.health)))
     if arguments.out and Path(arguments.out).suffix.lower() == ".html":
         from plrp.view import Page, text_bundle
 

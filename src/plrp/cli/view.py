@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plrp.errors import UsageError, usage
 
 from .arguments import RAW, check_composite, proportion
-from .explain import METHODS, add_model, prepared, searched
+from .explain import add_method, add_model, prepared, searched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     how = parser.add_argument_group("explanation")
     how.add_argument("-p", type=proportion, default=None, metavar="P", help="where the slider starts (default: 0.05)")
-    how.add_argument("--method", choices=tuple(METHODS), default="lambda", help="the method it starts with")
+    add_method(how, "the method it starts with")
     how.add_argument("--composite", metavar="NAME", help="rules, as in plrp explain, genomics explain and text")
     how.add_argument(
         "--exemplars",
@@ -151,7 +151,7 @@ def pruning_of(arguments: argparse.Namespace) -> Pruning:
     from plrp.pruning import DEFAULT_P, Pruning
 
     p = DEFAULT_P if arguments.p is None else arguments.p
-    return Pruning(p=p, redistribution=METHODS[arguments.method])
+    return Pruning(p=p, redistribution=arguments.method)
 
 
 COMPOSITES = {"photograph": "auto", "sequence": "epsilon-gamma", "text": "attnlrp"}

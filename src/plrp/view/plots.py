@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,20 +21,33 @@ MOST = 16
 """Samples in one figure, where nobody says which."""
 
 
-def plot(explanation: Explanation, samples: Sequence[int] | None = None, tokens: Sequence[str] | None = None) -> Figure:
+def plot(
+    explanation: Explanation,
+    samples: Sequence[int] | None = None,
+    tokens: Sequence[str] | None = None,
+    names: Sequence[str] | Mapping[int, str] | None = None,
+) -> Figure:
     """The relevance of some samples: over pictures, as logos of DNA, as coloured tokens, as bars of numbers.
 
     samples: which of a batch (default: the first 16). tokens: what the token ids of a single sample stand for.
+    names: of the classes, in their order or by number, for the titles.
     """
+    if isinstance(samples, int) or (samples is not None and np.ndim(samples) > 1):
+        raise TypeError("samples are numbers, such as [0, 2]; the inputs are known: explanation.plot(names=…).")
+    if isinstance(names, str):
+        raise TypeError(f"names are those of all classes, or a dict such as {{153: {names!r}}}.")
     if isinstance(explanation.relevance, tuple):
         raise ValueError("This model has several inputs: plot explanation.relevance[0] and so on by themselves.")
     relevance: Tensor = explanation.relevance.detach().float().cpu()
     chosen = list(range(min(MOST, len(relevance)))) if samples is None else list(samples)
     inputs = [_input(explanation, sample) for sample in chosen]
-    titles = [_title(explanation, sample) for sample in chosen]
+    titles = [_title(explanation, sample, names) for sample in chosen]
+    verdicts = explanation.verdicts_in_brief()
+    alarms = [verdicts[sample] for sample in chosen]
     shape = relevance.shape
     if len(shape) == 4:
-        return _pictures(relevance[chosen], inputs, titles)
+        return _pictures(relevance[chosen], inputs, titles, alarms)
+    titles = [title if alarm is None else f"{title}, {alarm}" for title, alarm in zip(titles, alarms, strict=True)]
     if len(shape) == 3 and shape[1] == len(LETTERS):
         return _logos(relevance[chosen], inputs, titles)
     if len(shape) != 2:
@@ -52,14 +65,24 @@ def _input(explanation: Explanation, sample: int) -> Tensor | None:
     return data
 
 
-def _title(explanation: Explanation, sample: int) -> str:
+def _title(explanation: Explanation, sample: int, names: Sequence[str] | Mapping[int, str] | None) -> str:
     how = "LRP" if explanation.pruning is None else explanation.pruning.title
     target = explanation.target
-    what = f"class {int(target[sample])}" if isinstance(target, Tensor) else "score"
+    what = _name(int(target[sample]), names) if isinstance(target, Tensor) else "score"
     return f"{what} ({float(explanation.score[sample]):.3g}), {how}"
 
 
-def _pictures(relevance: Tensor, inputs: Sequence[Tensor | None], titles: Sequence[str]) -> Figure:
+def _name(number: int, names: Sequence[str] | Mapping[int, str] | None) -> str:
+    if names is None or (isinstance(names, Mapping) and number not in names):
+        return f"class {number}"
+    if number >= len(names) and not isinstance(names, Mapping):
+        raise ValueError(f"{len(names)} names were given, and class {number} was explained: give those of all classes.")
+    return str(names[number])
+
+
+def _pictures(
+    relevance: Tensor, inputs: Sequence[Tensor | None], titles: Sequence[str], alarms: Sequence[str | None]
+) -> Figure:
     from plrp.vision.figures import grid_of, show_map
     from plrp.vision.heatmaps import heatmap
 
@@ -67,9 +90,9 @@ def _pictures(relevance: Tensor, inputs: Sequence[Tensor | None], titles: Sequen
     figure, axes = grid_of(math.ceil(len(relevance) / columns), columns, side=2.6)
     for ax in axes.flat[len(relevance) :]:
         ax.set_axis_off()
-    for ax, own, given, title in zip(axes.flat, relevance, inputs, titles, strict=False):
+    for ax, own, given, title, alarm in zip(axes.flat, relevance, inputs, titles, alarms, strict=False):
         picture = None if given is None else input_picture(given)
-        show_map(ax, heatmap(own, picture=picture), own, title)
+        show_map(ax, heatmap(own, picture=picture), own, title, alarm=alarm)
     return figure
 
 

@@ -126,6 +126,12 @@ class ExplainedPhotograph:
             than = f" rather than {self.categories[self.against]}"
         return f"{self.photograph.name}: {self.target_name}{than}{where} (score {score:.2f}), {network}"
 
+    @property
+    def alarms(self) -> dict[str, str]:
+        """What is wrong with a variant, in the few words that fit under its map."""
+        found = {name: health.brief() for name, health in self.unhealthy.items()}
+        return {name: words for name, words in found.items() if words is not None}
+
     def figure(self, **options: Any) -> Figure:
         """Photograph, heatmaps, prediction, overlay and outline (`plrp.vision.explanation_figure`)."""
         classes = [(name, probability) for name, _, probability in self.top()]
@@ -139,6 +145,7 @@ class ExplainedPhotograph:
             title=self.title,
             beside=self.beside,
             place=self.place,
+            alarms=self.alarms,
             **options,
         )
 
@@ -148,8 +155,8 @@ class ExplainedPhotograph:
         for name, pruning in self.prunings.items():
             if pruning is not None and pruning.p is not None:
                 rows.setdefault(name.split(", p =")[0], {})[pruning.p] = self.relevance[name]
-        lrp = self.relevance[LRP]
-        return comparison_figure(self.picture, lrp, rows, title=self.title, beside=self.beside, **options)
+        shown: dict[str, Any] = {"title": self.title, "beside": self.beside, "alarms": self.alarms, **options}
+        return comparison_figure(self.picture, self.relevance[LRP], rows, **shown)
 
     def layer_figures(
         self,
@@ -187,6 +194,7 @@ class ExplainedPhotograph:
             "composite": self.composite.name,
             "place": None if self.place is None else self.place.words,
             "against": self.against,
+            "unhealthy": self.alarms,
             "prunings": {name: None if p is None else p.to_dict() for name, p in self.prunings.items()},
         }
         seen, picture = self.trace.inputs[0].data[0].cpu(), np.asarray(self.picture)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from .places import PicturePart
 
-INK, FAINT = "#222222", "#767676"
+INK, FAINT, ALARM = "#222222", "#767676", "#c00000"
+LEAST_POSITIVE = 0.2  # of Σ|R|: below, the region with most positive relevance is a speck, and is not outlined
 LONGEST_NAME = 26  # characters of a class name or caption; longer ones are cut
 
 
@@ -54,14 +55,16 @@ def explanation_figure(
     percentile: float = 99.5,
     dilate: int | str = "auto",
     beside: Mapping[str, Tensor | np.ndarray] | None = None,
+    alarms: Mapping[str, str] | None = None,
 ) -> Figure:
     """One photograph explained: the picture and a heatmap per entry of `maps`, then of `beside`; below, the prediction.
 
     The last of `maps` is drawn twice more: over the picture, and as an outline of the region that holds 80% of its
     positive relevance. `classes` are (name, probability), strongest first; `target` is the explained one. `beside`
     are other methods' maps. `place`, the part of the picture that was asked about, is marked on it.
+    `alarms` are printed in red under the maps of their names: why not to believe them.
     """
-    columns = {**maps, **(beside or {})}
+    columns, alarms = {**maps, **(beside or {})}, alarms or {}
     figure, axes = grid_of(2, max(3, 1 + len(columns)))
     above, below = list(axes[0]), list(axes[1])
     for ax in (*above[1 + len(columns) :], *below[3:]):
@@ -70,7 +73,8 @@ def explanation_figure(
     if place is not None:
         show_place(above[0], place)
     for ax, (name, relevance) in zip(above[1:], columns.items(), strict=False):
-        show_map(ax, heatmap(relevance, colours=colours, percentile=percentile, dilate=dilate), relevance, name)  # type: ignore[arg-type]
+        drawn = heatmap(relevance, colours=colours, percentile=percentile, dilate=dilate)  # type: ignore[arg-type]
+        show_map(ax, drawn, relevance, name, alarm=alarms.get(name))
     last_name, last = list(maps.items())[-1]
     over = heatmap(last, picture=picture, colours=colours, percentile=percentile, dilate=dilate)  # type: ignore[arg-type]
     if classes:
@@ -79,6 +83,7 @@ def explanation_figure(
         below[0].set_axis_off()
     below[1].imshow(over.numpy(), interpolation="nearest")
     set_title(below[1], f"{last_name}, overlay")
+    show_alarm(below[1], alarms.get(last_name))
     show_outline(below[2], picture, last, f"{last_name}, outline")
     if title:
         figure.suptitle(title, fontsize=10, color=INK, parse_math=False)
@@ -96,12 +101,14 @@ def comparison_figure(
     percentile: float = 99.5,
     dilate: int | str = "auto",
     beside: Mapping[str, Tensor | np.ndarray] | None = None,
+    alarms: Mapping[str, str] | None = None,
 ) -> Figure:
     """The paper's grid: a row per variant, a column per proportion p; on the left photograph, LRP, and then other
     methods' maps (`beside`), in as many columns as they need.
 
-    `name` is the title of the picture.
+    `name` is the title of the picture; `alarms` are those of `explanation_figure`, by the maps' titles.
     """
+    alarms = alarms or {}
     proportions = list(next(iter(variants.values())))
     plain = {"LRP": baseline, **(beside or {})}
     rows = max(2, len(variants))
@@ -111,12 +118,15 @@ def comparison_figure(
     first, *others = axes[:, :left].T.flat
     show_picture(first, picture, name)
     for ax, (title_of_map, relevance) in zip(others, plain.items(), strict=False):
-        show_map(ax, heatmap(relevance, **options), relevance, title_of_map, colour_bar=False)
+        alarm = alarms.get(title_of_map)
+        show_map(ax, heatmap(relevance, **options), relevance, title_of_map, colour_bar=False, alarm=alarm)
     for ax in others[len(plain) :]:
         ax.set_axis_off()
     for line, (variant, by_p) in zip(axes[:, left:], variants.items(), strict=False):
         for ax, p in zip(line, proportions, strict=True):
-            show_map(ax, heatmap(by_p[p], **options), by_p[p], f"{variant}, p = {p:g}", colour_bar=False)
+            map_title = f"{variant}, p = {p:g}"
+            drawn, alarm = heatmap(by_p[p], **options), alarms.get(map_title)
+            show_map(ax, drawn, by_p[p], map_title, colour_bar=False, alarm=alarm)
     for line in axes[len(variants) :, left:]:
         for ax in line:
             ax.set_axis_off()
@@ -146,20 +156,41 @@ def show_place(ax: Axes, place: PicturePart) -> None:
 
 
 def show_map(
-    ax: Axes, drawn: Heatmap, relevance: Tensor | np.ndarray, title: str = "", *, colour_bar: bool = True
+    ax: Axes,
+    drawn: Heatmap,
+    relevance: Tensor | np.ndarray,
+    title: str = "",
+    *,
+    colour_bar: bool = True,
+    alarm: str | None = None,
 ) -> None:
-    """A heatmap with the share of pixels that hold relevance below it."""
+    """A heatmap; below it the share of pixels that hold relevance, and why not to believe it, if so."""
     ax.imshow(drawn.numpy(), interpolation="nearest")
     set_title(ax, title)
     values, _ = summed_over_channels(relevance)
     ax.set_xlabel(f"{percent(np.count_nonzero(values) / values.size)} of pixels", fontsize=7, color=FAINT, labelpad=2)
+    show_alarm(ax, alarm, 10)
     if colour_bar and drawn.limits[0] > 0:
         add_colour_bar(ax, drawn.colours, float(drawn.limits[0]), drawn.gamma)
 
 
+def show_alarm(ax: Axes, alarm: str | None, below: float = 0) -> None:
+    """Why not to believe a map, in red under it, `below` points further down."""
+    if alarm is not None:
+        at: dict[str, Any] = {"xy": (0.5, 0), "xycoords": "axes fraction", "textcoords": "offset points"}
+        ax.annotate(alarm, **at, xytext=(0, -3 - below), ha="center", va="top", fontsize=6.3, color=ALARM)
+
+
 def show_outline(ax: Axes, picture: Image, relevance: Tensor | np.ndarray, title: str = "", share: float = 0.8) -> None:
-    """The photograph with an outline of the region that holds `share` of the positive relevance; the rest is dimmed."""
+    """The photograph with an outline of the region that holds `share` of the positive relevance; the rest is dimmed.
+
+    Where most relevance is negative there is no such region to look at, and this is said instead.
+    """
     values, _ = summed_over_channels(relevance)
+    if np.abs(values).sum() > 0 and np.clip(values, 0, None).sum() < LEAST_POSITIVE * np.abs(values).sum():
+        show_picture(ax, picture, title)
+        ax.set_xlabel("most relevance speaks against this class", fontsize=7, color=FAINT, labelpad=2)
+        return
     field, level = outline_level(values[0], share)
     pixels = np.asarray(picture).astype(float)
     outside = field < level

@@ -1,4 +1,4 @@
-"""Relevance of a photograph as a file: what `plrp explain --save` writes. `plrp.load` reads it, and any explanation's."""
+"""Relevance of a photograph as a file: what `plrp explain --save` writes. `plrp.load` reads any explanation's numbers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class SavedRelevance:
 
         name, score = Path(self.settings["photograph"]).stem, float(self.logits[self.target])
         title = f"{name}: {self.target_name} (score {score:.2f}), {self.settings['model'].split(':')[-1]}"
-        return explanation_figure(Image.fromarray(self.picture), self.relevance, title=title, **options)
+        shown: dict[str, Any] = {"title": title, "alarms": self.settings.get("unhealthy"), **options}
+        return explanation_figure(Image.fromarray(self.picture), self.relevance, **shown)
 
     def __repr__(self) -> str:
         made = f"{self.settings['model']}, {self.settings['composite']}, plrp {self.settings['plrp']}"

@@ -1,0 +1,73 @@
+"""Figures say what should not be believed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import plrp
+from plrp.health import Problem, in_brief
+from plrp.vision.figures import comparison_figure, explanation_figure
+
+PICTURE = Image.fromarray(np.full((16, 16, 3), 128, np.uint8))
+MAP = torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))
+ALARM = "unhealthy: Σ|R| grew to 5e27 times the score"
+
+
+def words(figure: Any) -> list[str]:
+    """What stands in and under the panels."""
+    return [text.get_text() for ax in figure.axes for text in (*ax.texts, ax.xaxis.label, ax.title)]
+
+
+def test_an_alarm_stands_under_its_map_and_its_overlay_alone() -> None:
+    assert in_brief(Problem.EXPLODED, 5.0e27) == ALARM
+    maps = {"LRP": MAP, "PLRP-M, p = 0.2": MAP}
+    assert words(explanation_figure(PICTURE, maps, alarms={"PLRP-M, p = 0.2": ALARM})).count(ALARM) == 2
+    assert words(explanation_figure(PICTURE, maps, alarms={"LRP": ALARM})).count(ALARM) == 1
+    grid = comparison_figure(PICTURE, MAP, {"PLRP-M": {0.1: MAP, 0.2: MAP}}, alarms={"PLRP-M, p = 0.2": ALARM})
+    marked = [ax.title.get_text() for ax in grid.axes if ALARM in [text.get_text() for text in ax.texts]]
+    assert marked == ["PLRP-M, p = 0.2"]
+
+
+@pytest.mark.parametrize(("positive", "outlined"), [(0.5, True), (0.21, True), (0.19, False), (0.0, False)])
+def test_no_outline_where_most_relevance_speaks_against(positive: float, outlined: bool) -> None:
+    relevance = torch.zeros(3, 16, 16)
+    relevance[0, 4, 4], relevance[0, 12, 12] = positive, positive - 1
+    said = words(explanation_figure(PICTURE, {"LRP": relevance}))
+    assert ("80% of the positive relevance" in said) == outlined
+    assert ("most relevance speaks against this class" in said) == (not outlined)
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).eval()
+
+
+def test_plot_says_names_and_what_is_unhealthy(model: nn.Module) -> None:
+    explanation = plrp.explain(model, torch.rand(3, 3, 8, 8), target=[0, 1, 2])
+    names = ["Maltese dog", "pug", "beagle"]
+    for samples in (None, [1]):
+        said = " ".join(words(explanation.plot(samples, names=names)))
+        assert [name in said for name in names] == [samples is None, True, samples is None]
+        assert "unhealthy" not in said
+    assert "pug (" in " ".join(words(explanation.plot(names={1: "pug"})))
+    explanation.relevance = 1e9 * explanation.relevance
+    said = words(explanation.plot())
+    assert sum(text.startswith("unhealthy: Σ|R| grew to ") for text in said) == 3
+    with pytest.raises(ValueError, match="1 names were given, and class 1"):
+        explanation.plot(names=["Maltese dog"])
+    with pytest.raises(TypeError, match="the inputs are known"):
+        explanation.plot(torch.rand(3, 3, 8, 8))  # type: ignore[arg-type]
+
+
+def test_a_score_of_nothing_is_told_in_the_title_of_bars() -> None:
+    model = nn.Sequential(nn.Linear(4, 3, bias=False)).eval()
+    with pytest.warns(plrp.UnhealthyExplanation):
+        explanation = plrp.explain(model, torch.zeros(1, 4), target=0)
+    assert words(explanation.plot())[-1].endswith("LRP, unhealthy: the score is 0")
