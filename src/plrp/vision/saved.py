@@ -1,4 +1,4 @@
-"""Relevance of a photograph as a file: what `plrp explain --save` writes. `plrp.load` reads any explanation's numbers."""
+"""Relevance of a photograph as a file: what `plrp explain --save` writes. `plrp.load` reads any explanation."""
 
 from __future__ import annotations
 
