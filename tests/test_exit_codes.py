@@ -77,6 +77,9 @@ WRONG = {
         "genomics train seqs.fa --out out",
         "genomics train seqs.fa --labels none.tsv --out out",
         "genomics logo none --out out.png",
+        "genomics compare seqs.fa --model net.py:sequences --out out",
+        "genomics compare seqs.fa --model net.py:sequences --out out.html",
+        "genomics logo folder --out out",
     ],
     "sweep": [
         "sweep none.toml --out out",

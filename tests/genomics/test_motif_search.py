@@ -23,11 +23,14 @@ from plrp.genomics.motif_search import (
     cut_offs,
     explain_as,
     explain_null,
+    null_advice,
     read_explained,
     run_settings,
     threshold_seqlets,
     verdict,
 )
+from plrp.genomics.motifs import Motif
+from plrp.genomics.seqlets import Match
 from plrp.genomics.sequences import Interval
 
 SITE = "TGACTCAC"
@@ -131,11 +134,13 @@ def test_the_verdict_names_the_better_one_and_the_lost_motif() -> None:
     ]
     better, lost = verdict(used, cuts)
     assert "Better here: LRP, cut at 0.5 (F1 0.85), not PLRP (F1 0.64)" in better
-    assert "a run without -p with --cut 0.5" in better
+    assert "a run without -p with --cut 0.5, without --model" in better
     assert lost == "Of the sites of Spi1, 5% are found; by LRP, cut at 0.5, 70%."
     assert verdict(used, cuts[1:]) == [
-        "Better here: PLRP (F1 0.64), not a plain cut (at best LRP, cut at 0.7: F1 0.33).",
+        "Better here: PLRP (F1 0.64), not LRP, cut at 0.7 (the next best: F1 0.33).",
     ]
+    whole = Agreement("PLRP", 90, 0.9, 0.9, {}, 0.0)  # the run without its null
+    assert verdict(used, [whole, *cuts])[0].endswith("Search this run without --model.")
     assert verdict(used, []) == []
 
 
@@ -202,6 +207,45 @@ def test_the_command_finds_the_planted_motif(run: plrp.genomics.Simulated, capsy
     assert main(words.replace("--out motifs", "--fdr 0 --sample 3 --out none").split()) == 0
     assert main(["genomics", "motifs", "sim", "--out", "x"]) == 2
     assert main(["genomics", "motifs", "out", "--truth", "none.bed", "--out", "x"]) == 2
+
+
+def test_a_null_that_removes_nearly_all_is_told(
+    run: plrp.genomics.Simulated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shuffled sequences that are explained as strongly as the run: nothing is above them."""
+    maps = [one.per_base for one in read_explained("out")]
+    monkeypatch.setattr("plrp.genomics.motif_search.explain_null", lambda *args, **options: maps)
+    assert main("genomics motifs out --model net.py:build --no-match --out motifs".split()) == 0
+    said = capsys.readouterr().out
+    found = len(Path("out/seqlets.bed").read_text().splitlines())
+    sentence = (
+        "The null removed every seqlet: shuffled sequences hold as much relevance. Try --fdr 0.2, which leaves 0 of "
+        f"{found}, or --cut 0.3, without --model."
+    )
+    assert sentence in said
+    assert sentence in Path("motifs/index.html").read_text()
+    assert null_advice(1000, 51, 0.2, lambda: 0, 0.0) == ""
+    few = null_advice(5512, 4, 0.2, lambda: 812, 0.1)
+    assert "removed 99.9% of the seqlets" in few
+    assert few.endswith("Try --fdr 0.2, which leaves 812 of 5,512, or without --model.")
+
+
+def test_only_a_match_beyond_chance_gives_its_name(
+    run: plrp.genomics.Simulated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for e, said, name in ((0.05, "JUN (MA0488), E = 0.05", "JUN"), (1.56, "no match (at best E = 1.6)", ".")):
+        found = [Match(Motif("JUN", np.full((4, 8), 0.25), "MA0488"), e / 800, e, 0, 8, "+")]
+        monkeypatch.setattr("plrp.genomics.motif_search.match_motifs", lambda queries, found=found: [found])
+        monkeypatch.setattr("plrp.genomics.motif_search.compile_tomtom", lambda show: None)
+        assert main("genomics motifs out --out motifs".split()) == 0
+        assert said in capsys.readouterr().out
+        rows = [line.split("\t") for line in Path("motifs/patterns.tsv").read_text().splitlines()[1:]]
+        assert {row[3] for row in rows} == {name}
+        hits = {line.split("\t")[3] for line in Path("motifs/hits.bed").read_text().splitlines()}
+        assert ("JUN" in hits) == (name == "JUN")
+        page = Path("motifs/index.html").read_text()
+        assert ("no match" in page) == (name == ".")
+        assert "e+00" not in page
 
 
 LETTERS = ["ACGTTGACTCACRGTA", "TTGACTCACNACGTAC", "ACGTACYGACTCACGG"]

@@ -70,10 +70,17 @@ def test_bigwig_and_bedgraph_hold_the_same(work: Path, overlap: str, capsys: pyt
         np.testing.assert_allclose(again[name], expected[name], rtol=1e-5, atol=1e-7)
 
 
-def test_hdf5_as_tf_modisco_reads_it(work: Path) -> None:
+def test_hdf5_as_tf_modisco_reads_it(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     h5py = pytest.importorskip("h5py")
+    words = "genomics explain peaks.bed --genome genome.fa --model net.py:build --no-match --out plain"
+    assert main(words.split()) == 0
+    capsys.readouterr()
+    assert main("genomics export plain --h5 m.h5".split()) == 0
+    assert "plain has no hypothetical scores" in capsys.readouterr().err
     assert explain("--hypothetical") == 0
+    capsys.readouterr()
     assert main("genomics export out --h5 m.h5".split()) == 0
+    assert not capsys.readouterr().err
     with h5py.File("m.h5") as file:
         onehot, scores = file["raw/seq"][:], file["shap/seq"][:]
         np.testing.assert_array_equal(onehot, np.load("out/onehot.npz")["arr_0"])

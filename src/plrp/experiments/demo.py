@@ -26,7 +26,16 @@ from plrp.files import new_file
 from plrp.genomics.attribution import COMPOSITE
 from plrp.genomics.baselines import ism
 from plrp.genomics.export import write_seqlets
-from plrp.genomics.seqlets import Match, Pattern, find_patterns, find_seqlets, match_motifs, match_seqlets
+from plrp.genomics.seqlets import (
+    Match,
+    Pattern,
+    e_text,
+    find_patterns,
+    find_seqlets,
+    match_motifs,
+    match_seqlets,
+    named_match,
+)
 from plrp.genomics.simulation import Simulated
 from plrp.progress import progress
 from plrp.pruning import Pruning
@@ -153,10 +162,9 @@ def summary(study: Study) -> str:
     lines = [f"test accuracy, {name}: {trained['test_accuracy']:.3f}" for name, trained in study.trainings.items()]
     lines += [f"{finding.verdict}: {finding.claim}" for finding in findings(study.sweeps, study.example)]
     for pattern, matches in zip(study.patterns, study.matches, strict=True):
-        best = matches[0]
-        lines.append(
-            f"motif found: {pattern.motif.consensus} is {best.motif}, p = {best.p:.1e} ({pattern.count} seqlets)"
-        )
+        best = named_match(matches)
+        name = f"is {best.motif}, E = {e_text(best.e)}" if best else "matches no known motif"
+        lines.append(f"motif found: {pattern.motif.consensus} {name} ({pattern.count} seqlets)")
     return "\n".join(lines)
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from plrp.genomics.attribution import COMPOSITE
 from plrp.genomics.logo import COLOURS, around_strongest, draw_logo, logo_page
+from plrp.genomics.seqlets import e_text, named_match
 from plrp.ledger import BOOKED
 from plrp.view import Page
 
@@ -324,16 +325,16 @@ def motif_table(patterns: Sequence[Pattern], matches: Sequence[Sequence[Match]],
     """Patterns of surviving seqlets, with their names if wanted, beside the JASPAR motifs they resemble most."""
     rows = []
     for pattern, found in zip(patterns, matches, strict=True):
-        best = found[0]
-        others = ", ".join(f"{m.motif.name} ({m.p:.0e})" for m in found[1:3])
+        best, named_one = found[0], named_match(found)
+        others = ", ".join(f"{m.motif.name} ({m.p:.0e})" for m in found[bool(named_one) :][:2])
+        match = f"<b>{escape(best.motif.name)}</b> {escape(best.motif.id)}" if named_one else "no match"
         rows.append(
             [
                 pattern_logo(pattern),
                 *([escape(pattern.motif.name)] if named else []),
                 f"{pattern.count}",
-                f"<span><b>{escape(best.motif.name)}</b> {escape(best.motif.id)}</span>",
-                f"{best.p:.1e}",
-                f"{best.e:.1e}",
+                f"<span>{match}</span>",
+                *(f'<span class="number">{e_text(value)}</span>' for value in (best.p, best.e)),
                 escape(others) or "–",
             ]
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from plrp.genomics.motif_search import CutOff, MotifSearch
+from plrp.genomics.seqlets import NAMED
 
 from .demo_page import motif_table, pattern_logo
 from .pages import cards, escape, page, section, table
@@ -32,9 +33,14 @@ def render_motifs(search: MotifSearch, folder: str | Path, limit: float) -> str:
         "Patterns",
         "<p>Surviving stretches of sequence that look alike, aligned. “For” patterns speak for the explained score, "
         "“against” patterns against it. "
-        + ("The matches are JASPAR's vertebrate CORE motifs, by TOMTOM. " if search.matches else "")
+        + (
+            f"The matches are JASPAR's vertebrate CORE motifs, by TOMTOM, where E ≤ {NAMED:g}. "
+            if search.matches
+            else ""
+        )
         + "<code>patterns.meme</code> and <code>patterns.jaspar</code> hold the matrices.</p>",
-        patterns if count else "<p>No group of ten seqlets or more looked alike.</p>",
+        (f"<p><strong>{escape(search.advice)}</strong></p>" if search.advice else "")
+        + (patterns if count else "<p>No group of ten seqlets or more looked alike.</p>"),
     )
     if search.cuts:
         body += _null(search, limit)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,6 +36,9 @@ from .shuffling import dinucleotide_shuffle
 
 LEAST_NULL = 50
 """Shuffled sequences of a class for a cut-off of its own; rarer classes have that of all together."""
+
+NEARLY_ALL = 0.95
+"""Share of the seqlets that the null removes, from which on it is said."""
 
 CUTS = (0.1, 0.3, 0.5, 0.7)
 """Thresholds with which pruning is compared, as shares of a sequence's strongest base."""
@@ -330,28 +333,43 @@ class Truth:
         )
 
 
-def verdict(used: Agreement, cuts: Sequence[Agreement]) -> list[str]:
-    """Whether the seqlets that were searched or those of a plain cut agree better with known sites, in sentences.
+def verdict(used: Agreement, others: Sequence[Agreement]) -> list[str]:
+    """Whether the seqlets that were searched or others that are shown agree better with known sites, in sentences.
 
-    Empty where there is nothing to compare with. A motif is named if the best cut finds twice as many of its sites.
+    `others` were found without the null: the whole run, where the null left some out, and plain cuts. Empty where there
+    is nothing to compare with. A motif is named if the best of them finds twice as many of its sites.
     """
-    best = max(cuts, key=lambda one: one.f1, default=None)
+    best = max(others, key=lambda one: one.f1, default=None)
     if best is None:
         return []
     if best.f1 > used.f1:
-        run = "a run without -p" if best.name.startswith("LRP") else "this run"
+        run = "this run" if best.name.split(",")[0] == used.name.split(",")[0] else "a run without -p"
+        cut = f" with --cut {best.share:g}," if best.share else ""
         said = [
             f"Better here: {best.name} (F1 {best.f1:.2f}), not {used.name} (F1 {used.f1:.2f}), whose patterns these "
-            f"are. Search {run} with --cut {best.share:g}."
+            f"are. Search {run}{cut} without --model."
         ]
     else:
-        said = [
-            f"Better here: {used.name} (F1 {used.f1:.2f}), not a plain cut (at best {best.name}: F1 {best.f1:.2f})."
-        ]
+        said = [f"Better here: {used.name} (F1 {used.f1:.2f}), not {best.name} (the next best: F1 {best.f1:.2f})."]
     for motif, recall in used.by_motif.items():
         if best.by_motif.get(motif, 0.0) > 2 * recall:
             said.append(f"Of the sites of {motif}, {recall:.0%} are found; by {best.name}, {best.by_motif[motif]:.0%}.")
     return said
+
+
+def null_advice(found: int, believed: int, limit: float, left: Callable[[], int], share: float) -> str:
+    """What to do where the null removed nearly every seqlet; empty where it did not.
+
+    `left` counts those that would stay at a false discovery rate of `limit`; `share` is the cut that was made.
+    """
+    if not found or found - believed < NEARLY_ALL * found:
+        return ""
+    removed = "every seqlet" if not believed else f"{min(0.999, 1 - believed / found):.1%} of the seqlets"
+    cut = "" if share else "--cut 0.3, "
+    return (
+        f"The null removed {removed}: shuffled sequences hold as much relevance. Try --fdr {limit:g}, which leaves "
+        f"{left():,} of {found:,}, or {cut}without --model."
+    )
 
 
 def _agree(a: tuple[int, int], b: tuple[int, int]) -> bool:
@@ -387,7 +405,8 @@ class MotifSearch:
     `agreements`: with known sites, those of the run first; `verdict`: which is better; `seqlets` by batch with the
     names of their sequences; `hits`: where patterns are, likewise; `sequences` and
     `believed` count sequences, and seqlets above the cut-off.
-    `intervals` are the places of the sequences on a genome, by name, where known.
+    `intervals` are the places of the sequences on a genome, by name, where known; `advice` is what to do where the null
+    left next to nothing, else empty.
     """
 
     patterns: list[Pattern]
@@ -401,6 +420,7 @@ class MotifSearch:
     hits: list[tuple[Hits, list[str]]] = field(default_factory=list)
     intervals: dict[str, Interval] = field(default_factory=dict)
     verdict: list[str] = field(default_factory=list)
+    advice: str = ""
 
 
 def find_motifs(
@@ -454,16 +474,25 @@ def find_motifs(
                 example_classes.append(named[rows])
             seen += len(one)
             step(len(one))
-    found = sum(len(seqlets) for seqlets, _ in batches)
+    found = _count(batches)
     cuts: dict[int | None, CutOff] = {}
     if model is not None:
         null = explain_null(model, examples, settings, seed=seed, **options)
-        cuts = cut_offs(
+        strengths = (
             [(seqlets, named) for (seqlets, _), named in zip(batches, classes, strict=True)],
             [(threshold_seqlets(one, share), named) for one, named in zip(null, example_classes, strict=True)],
-            limit,
         )
-    believed = [(above(seqlets, named, cuts), names) for (seqlets, names), named in zip(batches, classes, strict=True)]
+        cuts = cut_offs(*strengths, limit)
+
+    def stronger(than: dict[int | None, CutOff]) -> list[tuple[Seqlets, list[str]]]:
+        return [(above(one, named, than), names) for (one, names), named in zip(batches, classes, strict=True)]
+
+    believed = stronger(cuts)
+    count = _count(believed)
+    advice = ""
+    if cuts:
+        looser = 0.2 if limit < 0.2 else (1 + limit) / 2
+        advice = null_advice(found, count, looser, lambda: _count(stronger(cut_offs(*strengths, looser))), share)
     agreements: list[Agreement] = []
     said: list[str] = []
     if truth is not None:
@@ -472,7 +501,7 @@ def find_motifs(
         label = method or (pruning_title(pruning) if pruning else "LRP")
         title = f"{label}, cut at {share:g}" if share else label
         variants = {title: batches, **({f"{title}, above the null": believed} if cuts else {})}
-        agreements = [truth.agreement(name, these) for name, these in variants.items()]
+        agreements = [truth.agreement(name, these, share) for name, these in variants.items()]
         if model is not None:
             plain = {**settings, "pruning": None, "method": None}
             lrp = [explain_as(model, one.letters, plain, **options) for one in examples]
@@ -482,7 +511,7 @@ def find_motifs(
                     cut_maps = [(threshold_seqlets(r, level), e.names) for r, e in zip(maps, examples, strict=True)]
                     agreements.append(truth.agreement(f"{name}, cut at {level:g}", cut_maps, level))
         used = len(variants) - 1
-        said = verdict(agreements[used], agreements[used + 1 :])
+        said = verdict(agreements[used], [*agreements[:used], *agreements[used + 1 :]])
     patterns = _patterns(folder, believed, max_patterns, max_seqlets)
     hits: list[tuple[Hits, list[str]]] = []
     with progress("placing patterns", sequences, show_progress) as step:
@@ -496,8 +525,13 @@ def find_motifs(
             for pattern in patterns:
                 matches += match_motifs([pattern.motif])
                 step(1)
-    count = sum(len(seqlets) for seqlets, _ in believed)
-    return MotifSearch(patterns, matches, cuts, agreements, believed, sequences, found, count, hits, intervals, said)
+    return MotifSearch(
+        patterns, matches, cuts, agreements, believed, sequences, found, count, hits, intervals, said, advice
+    )
+
+
+def _count(batches: Sequence[tuple[Seqlets, list[str]]]) -> int:
+    return sum(len(seqlets) for seqlets, _ in batches)
 
 
 def _patterns(

@@ -288,6 +288,26 @@ class Match(NamedTuple):
     strand: str
 
 
+NAMED = 0.05
+"""The largest E-value at which a pattern bears a motif's name: so many motifs as similar are expected by chance. It is
+p ≤ 0.05 by Bonferroni, for all motifs that are compared; TOMTOM's own listing goes to E = 10, which is to be read with
+care."""
+
+
+def named_match(matches: Sequence[Match]) -> Match | None:
+    """The best of a pattern's matches (best first) if it is closer than chance allows (`NAMED`), else None."""
+    return matches[0] if matches and matches[0].e <= NAMED else None
+
+
+def e_text(value: float) -> str:
+    """An E- or p-value for people.
+
+    >>> e_text(1.56), e_text(0.043), e_text(2.34e-7), e_text(640.2)
+    ('1.6', '0.043', '2.3e-07', '640')
+    """
+    return f"{value:.1e}" if value < 0.001 else f"{value:.2g}" if value < 100 else f"{value:.0f}"
+
+
 def match_motifs(
     queries: Sequence[Motif | npt.NDArray[np.float64]],
     targets: Sequence[Motif] | None = None,

@@ -9,7 +9,7 @@ from plrp.cli.arguments import EXIT_CODES, RAW, count
 from plrp.errors import UsageError, usage
 
 from .logo import window
-from .options import add_largest, add_model, add_rules, check_composite, pruning_of
+from .options import PICTURES, add_largest, add_model, add_rules, check_composite, picture, pruning_of
 
 
 def add_parser(commands: Any) -> None:
@@ -26,7 +26,9 @@ def add_parser(commands: Any) -> None:
         + EXIT_CODES,
     )
     parser.add_argument("sequences", metavar="SEQUENCES", help="FASTA, BED or one-hot NPZ; .gz as well")
-    parser.add_argument("--out", required=True, metavar="FILE", help="the picture: .png, .svg or .pdf")
+    parser.add_argument(
+        "--out", required=True, type=picture, metavar="FILE", help=f"the picture: {', '.join(PICTURES)}"
+    )
     parser.add_argument("--genome", metavar="FASTA", help="genome of a BED file")
     parser.add_argument("--width", type=count, help="recentre intervals to this many bases")
     add_model(parser)

@@ -22,9 +22,8 @@ def add_parser(commands: Any) -> None:
         formatter_class=RAW,
         description="Explains every sequence of a FASTA file, a BED file (--genome), or a one-hot NPZ. A run that was\n"
         "killed resumes where it stopped; --shard i/n spreads it over a job array. Written into --out:\n"
-        "attributions.npz and onehot.npz (for TF-MoDISco), seqlets.bed, relevance.parquet, and "
-        "relevance.bedgraph\n"
-        "where coordinates are known.",
+        "attributions.npz and onehot.npz (for TF-MoDISco: give --hypothetical), seqlets.bed, relevance.parquet,\n"
+        "and relevance.bedgraph where coordinates are known.",
         epilog="examples:\n"
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.25 --out explained\n"
         "  plrp genomics explain seqs.fa --model mymodel.py:build --weights w.pt -p 0.25 --out DIR --html x.html\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from plrp.cli.arguments import EXIT_CODES, RAW
@@ -23,7 +24,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("folder", metavar="DIR", help="folder of `plrp genomics explain`")
     parser.add_argument("--bigwig", metavar="FILE", help="needs --genome, and pyBigWig")
     parser.add_argument("--bedgraph", metavar="FILE", help="sorted and without a header, as UCSC's tools take it")
-    parser.add_argument("--h5", metavar="FILE", help="for TF-MoDISco; sequences of one length")
+    parser.add_argument(
+        "--h5", metavar="FILE", help="for TF-MoDISco: of a run with --hypothetical; sequences of one length"
+    )
     parser.add_argument("--genome", metavar="FASTA", help="for the lengths of chromosomes")
     parser.add_argument(
         "--overlap",
@@ -36,6 +39,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Export a folder."""
+    from plrp.genomics.motif_search import read_run
     from plrp.genomics.tracks import export_run
 
     files = {name: getattr(arguments, name) for name in ("bigwig", "bedgraph", "h5")}
@@ -43,6 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("Nothing to write: give --bigwig, --bedgraph or --h5.")
     with usage():
         written = export_run(arguments.folder, genome=arguments.genome, overlap=arguments.overlap, **files)
+    if arguments.h5 and not read_run(arguments.folder).get("hypothetical"):
+        print(
+            f"plrp: {arguments.folder} has no hypothetical scores, and TF-MoDISco expects them as shap/seq: absent letters "
+            "have 0; explain again with --hypothetical.",
+            file=sys.stderr,
+        )
     for path in written:
         track = path.suffix not in (".h5", ".hdf5")
         print(f"{path}" + (f": {arguments.overlap} where intervals overlap" if track else ""))

@@ -9,6 +9,8 @@ from typing import Any
 from plrp.cli.arguments import RAW
 from plrp.errors import UsageError
 
+from .options import PICTURES, picture
+
 
 def window(text: str) -> tuple[int, int]:
     """`60-110`: bases 60 to 109."""
@@ -34,7 +36,7 @@ def add_parser(commands: Any) -> None:
         "  plrp genomics logo lrp plrp25 --names sim0 sim1 --truth sim/motifs.bed --out logo.png",
     )
     parser.add_argument("folders", nargs="+", metavar="DIR", help="folders of `plrp genomics explain`, one row each")
-    parser.add_argument("--out", required=True, metavar="FILE", help=".png, .svg or .pdf")
+    parser.add_argument("--out", required=True, type=picture, metavar="FILE", help=", ".join(PICTURES))
     parser.add_argument("--names", nargs="+", metavar="NAME", help="sequences to draw (default: the first three)")
     parser.add_argument("--window", type=window, metavar="START-END", help="draw these bases only")
     parser.add_argument("--truth", metavar="BED", help="where motifs are: shaded, named, and drawn as a first row")

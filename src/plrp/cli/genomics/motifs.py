@@ -98,18 +98,26 @@ def run(arguments: argparse.Namespace) -> int:
     _write_hits(out / "hits.bed", search)
     write_page(out / "index.html", render_motifs(search, arguments.folder, arguments.fdr))
     for number, pattern in enumerate(search.patterns):
-        best = f": {search.matches[number][0].motif}" if search.matches else ""
+        best = f": {_told(search.matches[number])}" if search.matches else ""
         print(f"{pattern.motif.name}: {pattern.motif.consensus} ({plural(pattern.count, 'seqlet')}){best}")
     for one in search.agreements:
         print(
             f"{one.name}: precision {one.precision:.2f}, recall {one.recall:.2f}, F1 {one.f1:.2f}, "
             + plural(one.seqlets, "seqlet")
         )
-    for sentence in search.verdict:
+    for sentence in (*search.verdict, *([search.advice] if search.advice else [])):
         print(sentence)
     seqlets, found = plural(search.found, "seqlet"), plural(len(search.patterns), "pattern")
     print(f"{search.believed} of {seqlets}, {found}; {out / 'index.html'}")
     return 0
+
+
+def _told(matches: Any) -> str:
+    """The match of a pattern, or how far from one it is."""
+    from plrp.genomics.seqlets import e_text, named_match
+
+    named = named_match(matches)
+    return f"{named.motif}, E = {e_text(named.e)}" if named else f"no match (at best E = {e_text(matches[0].e)})"
 
 
 def plural(count: int, noun: str) -> str:
@@ -118,11 +126,17 @@ def plural(count: int, noun: str) -> str:
 
 
 def _write_table(path: Path, search: Any) -> None:
-    """A pattern per row, with its best match."""
+    """A pattern per row, with its match, if it has one; p and E are those of the nearest motif."""
+    from plrp.genomics.seqlets import named_match
+
     lines = ["pattern\tconsensus\tseqlets\tmatch\tid\tp\te\n"]
     for number, pattern in enumerate(search.patterns):
-        best = search.matches[number][0] if search.matches else None
-        found = (best.motif.name, best.motif.id, f"{best.p:.3g}", f"{best.e:.3g}") if best else (".", ".", ".", ".")
+        matches = search.matches[number] if search.matches else []
+        named = named_match(matches)
+        found = (
+            *((named.motif.name, named.motif.id) if named else (".", ".")),
+            *((f"{matches[0].p:.3g}", f"{matches[0].e:.3g}") if matches else (".", ".")),
+        )
         lines.append("\t".join((pattern.motif.name, pattern.motif.consensus, str(pattern.count), *found)) + "\n")
     path.write_text("".join(lines))
 
@@ -140,11 +154,11 @@ def _write_seqlets(path: Path, search: Any) -> None:
 
 
 def _write_hits(path: Path, search: Any) -> None:
-    """Places of patterns as BED6+2: the best match or the pattern's name, cosine of 1000, pattern, sequence's name."""
-    titles = [
-        search.matches[k][0].motif.name if search.matches else pattern.motif.name
-        for k, pattern in enumerate(search.patterns)
-    ]
+    """Places of patterns as BED6+2: the match or the pattern's name, cosine of 1000, pattern, sequence's name."""
+    from plrp.genomics.seqlets import named_match
+
+    named = [named_match(matches) for matches in search.matches] or [None] * len(search.patterns)
+    titles = [m.motif.name if m else pattern.motif.name for m, pattern in zip(named, search.patterns, strict=True)]
     rows = []
     for hits, names in search.hits:
         columns = (hits.pattern, hits.sequence, hits.start, hits.end, hits.reverse, hits.cosine)

@@ -78,6 +78,17 @@ def add_largest(parser: argparse.ArgumentParser) -> None:
     )
 
 
+PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
+"""The endings of pictures that `plrp.files.save_figure` writes."""
+
+
+def picture(text: str) -> str:
+    """The file of a picture, which its ending has to say."""
+    if not text.lower().endswith(PICTURES):
+        raise argparse.ArgumentTypeError(f"{text!r}: a picture ends in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
+    return text
+
+
 def target(text: str) -> Any:
     """The text of a target, if it can be read: see `plrp.genomics.outputs`."""
     from plrp.genomics.outputs import check_target_text
