@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
         written = export_run(arguments.folder, genome=arguments.genome, overlap=arguments.overlap, **files)
     if arguments.h5 and not read_run(arguments.folder).get("hypothetical"):
         print(
-            f"plrp: {arguments.folder} has no hypothetical scores, and TF-MoDISco expects them as shap/seq: absent letters "
-            "have 0; explain again with --hypothetical.",
+            f"plrp: {arguments.folder} has no hypothetical scores, and TF-MoDISco expects them as shap/seq: absent "
+            "letters have 0; explain again with --hypothetical.",
             file=sys.stderr,
         )
     for path in written:
