@@ -274,6 +274,18 @@ def test_the_command_searches_draws_and_resumes(photographs: Path, capsys: pytes
     assert Exemplars.load(str(out)).names[0] == "0.png"
 
 
+def test_a_damaged_photograph_is_named_with_what_to_do(photographs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = sorted(photographs.rglob("*.png"))[3]
+    damaged.write_bytes(damaged.read_bytes()[:-60])
+    model = f"{photographs.parent / 'net.py'}:build"
+    words = ["exemplars", str(photographs), "--model", model, "--layers", "0", "--out", str(photographs.parent / "run")]
+    assert main([*words, "--part-size", "3", "--no-pictures"]) == 1
+    said = capsys.readouterr().err
+    assert "1 of 3 parts failed: part 1: " in said
+    assert f"{damaged} is " in said
+    assert said.rstrip().endswith("Remove or repair these files, and search anew into another folder.")
+
+
 def test_the_flow_of_a_photograph_shows_patches_of_what_was_searched(
     photographs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -710,10 +710,21 @@ def test_what_is_no_model_is_refused_with_the_remedy():
         (nn.ReLU, r"is a class.*`ReLU\(…\)\.eval\(\)`"),
         (loaded, r"give its `\.module`"),
         (None, "NoneType"),
+        (torch.randn(2, 4), r"the model comes first, plrp\.explain\(model, inputs\)"),
+        ((torch.randn(2, 4),), "the model comes first"),
         (mlp().state_dict(), "OrderedDict, neither a module nor a function"),
     ):
         with pytest.raises(TypeError, match=remedy):
             plrp.explain(model, torch.randn(2, 4))
+    with pytest.raises(TypeError, match="the model comes first"):
+        plrp.explain(torch.randn(2, 4), mlp())
+
+
+def test_an_explanation_in_place_of_its_relevance_is_told_what_to_pass():
+    explanation = plrp.explain(mlp(), torch.randn(2, 4))
+    for measure in (plrp.metrics.gini, plrp.metrics.entropy, plrp.vision.heatmap):
+        with pytest.raises(TypeError, match=r"pass explanation\.relevance"):
+            measure(explanation)
 
 
 def test_inputs_of_another_dtype_or_device_than_the_weights_say_so():

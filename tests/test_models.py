@@ -494,7 +494,7 @@ def test_a_connection_that_keeps_breaking_leaves_nothing(tmp_path: Path, server:
     server.cut, server.breaks = 100_000, 99
     with pytest.raises(
         DownloadError,
-        match=r"broke off after 0\.3 of 0\.9 MB; try again, or pass the weights as a local file",
+        match=r"broke off after 0\.3 of 0\.9 MB; try again, or give the weights as a local file with `--weights FILE`",
     ):
         fetch(f"{address(server)}/{name}", tmp_path / "cache", quiet=True)
     assert os.listdir(tmp_path / "cache") == []

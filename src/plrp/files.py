@@ -46,6 +46,8 @@ def writable(path: str | Path) -> Iterator[None]:
             raise NotWritable(f"{path} cannot be written ({reason}): name another place for the results.") from None
         if error.errno in FULL:
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+        if UNFINISHED in Path(str(error.filename)).name:  # users know their own name for the file
+            error.filename, error.filename2 = str(path), None
         raise
 
 

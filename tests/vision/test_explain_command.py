@@ -22,7 +22,9 @@ from PIL import Image
 import plrp
 from plrp.cli import main
 from plrp.cli.explain import METHODS, output_paths
+from plrp.files import new_file
 from plrp.models.loading import load
+from plrp.view.grid import lattice_sentence
 from plrp.vision import network_input, read_photograph
 from plrp.vision.explained import explain_photograph
 from plrp.vision.places import class_number
@@ -104,11 +106,13 @@ def test_one_class_rather_than_another(photos: Path, capsys: pytest.CaptureFixtu
 
 def test_a_bad_file_is_reported_and_the_rest_is_done(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (photos / "dog.jpg").write_bytes((photos / "dog.jpg").read_bytes()[:300])
-    assert run("cat.jpg", "dog.jpg", "none.jpg", "fish.jpg", "-o", "out.png") == 1
+    (photos / "nothing.jpg").touch()
+    assert run("cat.jpg", "dog.jpg", "none.jpg", "nothing.jpg", "fish.jpg", "-o", "out.png") == 1
     printed = capsys.readouterr()
+    assert "plrp: skipped: nothing.jpg is empty." in printed.err
     assert "plrp: skipped: dog.jpg is " in printed.err
     assert "plrp: skipped: none.jpg does not exist." in printed.err
-    assert "plrp: 2 of 4 photographs explained, 2 skipped" in printed.err
+    assert "plrp: 2 of 5 photographs explained, 3 skipped" in printed.err
     assert sorted(path.name for path in photos.glob("*.png")) == ["out-cat.png", "out-fish.png"]
 
 
@@ -282,6 +286,8 @@ def test_wrong_usage_is_exit_code_2(
         (["-o", "out.docx"], "should end in .png"),
         (["-o", "cat.jpg"], "is a photograph; name another output"),
         (["--save", "r.csv"], "should end in .npz"),
+        (["--target", ""], "--target is empty: name a class, or leave it out"),
+        (["--against", " "], "--against is empty: name a class, or leave it out"),
         (["--composite", "epsilon-minus"], "No composite named 'epsilon-minus'"),
         (["--classes", "none.txt"], "none.txt cannot be read (No such file or directory)"),
         (["--colours", "beige"], "unknown colours 'beige'"),
@@ -340,7 +346,14 @@ def test_a_folder_stands_for_its_photographs(photos: Path, capsys: pytest.Captur
     (photos / "empty").mkdir()
     capsys.readouterr()
     assert run("empty") == 2
-    assert "empty is a folder without photographs (.jpg, .jpeg, " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "empty is a folder without photographs (.jpg, .jpeg, " in said
+    assert "folders inside it are not searched" in said
+    for name in ("dog", "fish"):
+        (photos / f"{name}.jpg").unlink()
+    assert run(".", "-o", "made") == 0
+    assert "made the folder made" in capsys.readouterr().err
+    assert (photos / "made" / "cat.png").is_file()
 
 
 def test_results_never_share_a_name(tmp_path: Path) -> None:
@@ -558,3 +571,37 @@ def test_the_library_and_the_command_call_methods_by_the_same_names(capsys: pyte
         out = capsys.readouterr().out
         assert "{lambda,M-sign,M}" in out
         assert "M-paper" not in out
+
+
+def test_a_network_that_steps_over_pixels_is_told_once(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cat.jpg", "-o", "out.png") == 0
+    assert "grid of dots" not in capsys.readouterr().out
+    (photos / "network.py").write_text(
+        NETWORK.replace("nn.Conv2d(8, 12, 3, padding=1)", "nn.Conv2d(8, 12, 1, stride=2)")
+    )
+    assert run("cat.jpg", "dog.jpg", "-o", "out/") == 0
+    said = capsys.readouterr().out
+    assert said.count("A grid of dots is partly the network's own: 1 of its layers") == 1
+    page = (Path(plrp.__file__).parent / "view" / "front" / "main.js").read_text(encoding="utf-8")
+    assert lattice_sentence(1).replace("1 of", "${facts.skipping} of") in page
+
+
+@pytest.mark.parametrize("name", ["taken.png", f"{'long' * 70}.png"])
+def test_what_cannot_be_written_is_called_by_the_users_name(photos: Path, name: str) -> None:
+    (photos / "taken.png" / "inside").mkdir(parents=True)
+    with pytest.raises(OSError, match=r"\.png") as error, new_file(photos / name) as part:
+        part.write_bytes(b"drawn")
+    assert str(error.value).endswith(f": {str(photos / name)!r}")
+
+
+def test_weights_of_other_classes_are_answered_with_the_option(
+    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def misfit(*_: object, **__: object) -> None:
+        raise ValueError("it has 1000 classes, the model has 10 (build the model with num_classes=1000)")
+
+    monkeypatch.setattr("plrp.models.load", misfit)
+    assert main(["explain", "cat.jpg", "--model", "resnet18", "--weights", "random", "--num-classes", "10"]) == 2
+    assert "(leave out --num-classes, or give 1000)" in capsys.readouterr().err
+    assert main(["explain", "cat.jpg", "--model", "resnet18", "--weights", "random"]) == 2
+    assert "(--num-classes 1000)" in capsys.readouterr().err

@@ -193,11 +193,16 @@ def run(arguments: argparse.Namespace) -> int:
     check_composite(arguments.composite)
     from plrp.health import unwarned
     from plrp.progress import progress
+    from plrp.view.grid import lattice_sentence, skipping_layers
     from plrp.vision.photographs import BadImage, read_photograph
 
+    for option, given in (("--target", arguments.target), ("--against", arguments.against)):
+        if given is not None and not given.strip():
+            raise UsageError(f"{option} is empty: name a class, or leave it out.")
     photographs = [path for name in arguments.photographs for path in photographs_at(Path(name))]
-    outputs = output_paths(arguments.out, photographs, ".png", "-plrp")
-    archives = output_paths(arguments.save, photographs, ".npz", "") if arguments.save else None
+    folder = any(Path(name).is_dir() for name in arguments.photographs)
+    outputs = output_paths(arguments.out, photographs, ".png", "-plrp", folder)
+    archives = output_paths(arguments.save, photographs, ".npz", "", folder) if arguments.save else None
     for path in outputs:
         if path.suffix.lower() not in FORMATS:
             raise UsageError(f"{path} should end in {', '.join(FORMATS)}.")
@@ -243,6 +248,9 @@ def run(arguments: argparse.Namespace) -> int:
                     print(
                         "\n".join(report(explained, written, width_of_terminal(), bool(arguments.target))), flush=True
                     )
+                    layers = 0 if done else skipping_layers(explained.trace)
+                    if layers:
+                        print(lattice_sentence(layers), flush=True)
                 done += 1
                 unhealthy += bool(explained.unhealthy)
     except KeyboardInterrupt:
@@ -292,7 +300,10 @@ def photographs_at(path: Path) -> list[Path]:
     found = [file for file in sorted(path.iterdir()) if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
     found = [file for file in found if not file.name.endswith("-plrp.png")]
     if not found:
-        raise UsageError(f"{path} is a folder without photographs ({', '.join(SUFFIXES)}): name another, or files.")
+        raise UsageError(
+            f"{path} is a folder without photographs ({', '.join(SUFFIXES)}; folders inside it are not searched): name "
+            "another, or files."
+        )
     return found
 
 
@@ -327,9 +338,16 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     else:
         p = DEFAULT_P if arguments.p is None and gain is None else arguments.p
         prunings = [Pruning(p=p, redistribution=arguments.method, sparsity_gain=gain, unit=arguments.unit)]
-    model = models.load(
-        arguments.model, weights=arguments.weights, num_classes=arguments.num_classes, quiet=arguments.quiet
-    )
+    try:
+        model = models.load(
+            arguments.model, weights=arguments.weights, num_classes=arguments.num_classes, quiet=arguments.quiet
+        )
+    except ValueError as error:
+        python = "build the model with num_classes="
+        if python not in str(error):
+            raise
+        option = "--num-classes " if arguments.num_classes is None else "leave out --num-classes, or give "
+        raise UsageError(str(error).replace(python, option)) from error
     if arguments.classes:
         model = replace(model, categories=categories)
     preprocessing = model.preprocessing
@@ -495,17 +513,20 @@ def report(explained: ExplainedPhotograph, written: Sequence[Path], width: int, 
     return lines + [f"  {name} is {as_options(str(health))}" for name, health in explained.unhealthy.items()]
 
 
-def output_paths(given: str | None, photographs: Sequence[Path], suffix: str, tail: str) -> list[Path]:
+def output_paths(
+    given: str | None, photographs: Sequence[Path], suffix: str, tail: str, folder: bool = False
+) -> list[Path]:
     """Where each photograph's result goes; no two of them to the same place.
 
-    A folder (existing, or written with a slash at its end) takes `NAME.suffix`; a file takes the one
-    photograph, or `file-NAME.suffix` for several; nothing given is `NAME-plrp.png` in the current folder.
+    A folder (existing, written with a slash at its end, or without a suffix for a `folder` of photographs) takes
+    `NAME.suffix`; a file takes the one photograph, or `file-NAME.suffix` for several; nothing given is `NAME-plrp.png`
+    in the current folder.
     """
     names = _distinct([path.stem for path in photographs])
     if given is None:
         return [Path(f"{name}{tail}{suffix}") for name in names]
     path = Path(given)
-    if given.endswith(("/", "\\")) or path.is_dir():
+    if given.endswith(("/", "\\")) or path.is_dir() or (folder and not path.suffix and not path.exists()):
         return [path / f"{name}{suffix}" for name in names]
     if not path.suffix:
         raise UsageError(f"{given} has no suffix: write {given}{suffix} for a file, {given}/ for a folder.")

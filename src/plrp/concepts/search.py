@@ -265,7 +265,11 @@ def run(
                 raise
         if failures:
             causes = by_cause(failures).rstrip(".")
-            raise RunError(f"{len(failures)} of {search.parts} parts failed: {causes}. Start again to retry.")
+            damaged = all(failure.kind == "BadImage" for failure in failures)
+            then = "Remove or repair these files, and search anew into another folder." if damaged else ""
+            raise RunError(
+                f"{len(failures)} of {search.parts} parts failed: {causes}. {then or 'Start again to retry.'}"
+            )
         return gather(place, search.record())
 
 

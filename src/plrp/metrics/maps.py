@@ -46,6 +46,8 @@ def pool_channels(relevance: Tensor, how: Pooling) -> Tensor:
 
 def as_map(relevance: Any, channels: Pooling | None, *, name: str = "relevance") -> Tensor:
     """The map as a floating tensor of float32 or wider, channels pooled by `channels`; shape (batch, ...)."""
+    if hasattr(relevance, "relevance"):
+        raise TypeError(f"{name} is an {type(relevance).__name__}, not a tensor: pass explanation.relevance.")
     tensor = torch.as_tensor(relevance).detach()
     if tensor.ndim < 2:
         raise ValueError(

@@ -122,8 +122,8 @@ def _download(url: str, part: Path, quiet: bool) -> None:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
         if attempt == ATTEMPTS:
             raise DownloadError(
-                f"{url} could not be downloaded in {ATTEMPTS} attempts: {reason}; try again, or pass the "
-                "weights as a local file."
+                f"{url} could not be downloaded in {ATTEMPTS} attempts: {reason}; try again, or give the "
+                "weights as a local file with `--weights FILE` (in Python `weights=`)."
             )
 
 

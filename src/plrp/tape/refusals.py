@@ -104,6 +104,8 @@ def check_model(model: Any) -> None:
         raise TypeError(f"The model is text, not a module: load it with `plrp.models.load({model!r}).module`.")
     if isinstance(model, type):
         raise TypeError(f"The model is a class, not a module: make one with `{model.__name__}(…).eval()`.")
+    if isinstance(model, Tensor) or (isinstance(model, list | tuple) and model and isinstance(model[0], Tensor)):
+        raise TypeError("The model is a tensor: the model comes first, plrp.explain(model, inputs).")
     if not callable(model):
         held = isinstance(getattr(model, "module", None), nn.Module)
         hint = "give its `.module`" if held else "make or load the module first"

@@ -158,6 +158,14 @@ def layer_facts(trace: Trace) -> list[dict[str, Any]]:
     return rows
 
 
+def lattice_sentence(layers: int) -> str:
+    """What the page says of so many `skipping_layers`, for a terminal."""
+    return (
+        f"A grid of dots is partly the network's own: {layers} of its layers step over pixels that they do not read. "
+        "Pruning overstates it; compare with LRP."
+    )
+
+
 def skipping_layers(trace: Trace) -> int:
     """How many convolutions step over places that they do not read: relevance gathers on the lattice of the others."""
     maps = [op.map for op in trace.layers if isinstance(op.map, Convolution) and not op.map.transposed]

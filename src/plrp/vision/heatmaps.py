@@ -181,6 +181,8 @@ def heatmap(
 
 def summed_over_channels(relevance: Tensor | np.ndarray) -> tuple[np.ndarray, bool]:
     """Relevance per pixel, float64 (batch, height, width), and whether a batch was given."""
+    if hasattr(relevance, "relevance"):
+        raise TypeError(f"this is an {type(relevance).__name__}, not relevance: pass explanation.relevance.")
     values = (
         relevance.detach().cpu().double().numpy() if isinstance(relevance, Tensor) else np.asarray(relevance, float)
     )

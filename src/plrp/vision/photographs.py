@@ -191,6 +191,8 @@ def _decode(path: Path, rotate: bool = True, content: bytes | None = None) -> tu
     except PermissionError as error:
         raise BadImage(f"{path} cannot be read (permission denied).") from error
     except UnidentifiedImageError as error:
+        if content == b"" or (content is None and path.stat().st_size == 0):
+            raise BadImage(f"{path} is empty.") from error
         raise BadImage(f"{path} is not an image that Pillow can read.") from error
     except pil.DecompressionBombError as error:
         raise BadImage(f"{path} has more than {LARGEST // 10**6} megapixels; scale it down first.") from error
