@@ -44,10 +44,9 @@ def writable(path: str | Path) -> Iterator[None]:
         if error.errno in _NOT_WRITABLE:
             reason = os.strerror(error.errno).lower()
             raise NotWritable(f"{path} cannot be written ({reason}): name another place for the results.") from None
-        if error.errno in FULL:
+        hidden = UNFINISHED in Path(str(error.filename)).name  # users know their own name for the file
+        if error.errno in FULL or (hidden and error.errno):
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
-        if UNFINISHED in Path(str(error.filename)).name:  # users know their own name for the file
-            error.filename, error.filename2 = str(path), None
         raise
 
 
