@@ -638,17 +638,17 @@ typedef struct {
 typedef double wide_lanes __attribute__((vector_size(LANES * sizeof(double))));
 
 /* The parts of both signs; NaN is in both. By masks: signs cannot be foreseen. */
-INLINE void part(lanes v, lanes *up, lanes *down) {
-    *up = (lanes)((__typeof__(v < 0))v & ~(v < 0));
-    *down = (lanes)((__typeof__(v < 0))v & ~(v > 0));
+INLINE void part(const lanes *v, lanes *up, lanes *down) {
+    *up = (lanes)((__typeof__(*v < 0))*v & ~(*v < 0));
+    *down = (lanes)((__typeof__(*v < 0))*v & ~(*v > 0));
 }
 
 /* The entries of a token from i on, zero beyond its end. */
-INLINE lanes some_of(const float *token, int64_t i, int64_t channels) {
-    if (i + LANES <= channels) return *(const lanes *)(token + i);
-    lanes v = {0};
-    for (int n = 0; i + n < channels; n++) v[n] = token[i + n];
-    return v;
+INLINE void read_some(const float *token, int64_t i, int64_t channels, lanes *v) {
+    if (i + LANES <= channels)
+        *v = *(const lanes *)(token + i);
+    else
+        for (int n = 0; n < LANES; n++) (*v)[n] = i + n < channels ? token[i + n] : 0;
 }
 
 /* The mass of both signs of one token. */
@@ -658,9 +658,10 @@ static void weigh_token(void *context, int64_t item) {
     const float *token = p->values + item * p->channels;
     wide_lanes ups = {0}, downs = {0};
     double *sums = p->sums + item / p->tokens * 2 * p->tokens + item % p->tokens;
-    lanes up, down;
+    lanes some, up, down;
     for (int64_t i = 0; i < p->channels; i += LANES) {
-        part(some_of(token, i, p->channels), &up, &down);
+        read_some(token, i, p->channels, &some);
+        part(&some, &up, &down);
         ups += __builtin_convertvector(up, wide_lanes);
         downs -= __builtin_convertvector(down, wide_lanes);
     }
@@ -709,9 +710,10 @@ static void scale_token(void *context, int64_t item) {
     const double *factors = p->sums + item / p->tokens * 2 * p->tokens + item % p->tokens;
     const float *v = p->values + item * p->channels;
     float *out = p->out + item * p->channels;
-    lanes up, down;
+    lanes some, up, down;
     for (int64_t i = 0; i < p->channels; i += LANES) {
-        part(some_of(v, i, p->channels), &up, &down);
+        read_some(v, i, p->channels, &some);
+        part(&some, &up, &down);
         up = up * (float)factors[0] + down * (float)factors[p->tokens];
         if (i + LANES <= p->channels)
             *(lanes *)(out + i) = up;
