@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,8 @@ def test_two_settings_are_divided_by_a_swipe(visit: Visit, page: Path, bundle: B
     tab.locator("#other-method").select_option(label="PLRP-M±")
     tab.locator("#other-p").select_option(label="0.4")
     tab.locator("#swipe").fill("50")
+    legend = tab.locator("#legend-high").inner_text()
+    assert re.fullmatch(r"for: left ±\S+, right ±\S+", legend), legend
     found = drawn(tab)
     low, gap = SIDE // 8, SIDE // 12  # below the labels, beside the handle
     left, right = slice(0, SIDE // 2 - gap), slice(SIDE // 2 + gap, SIDE)

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -605,3 +606,15 @@ def test_weights_of_other_classes_are_answered_with_the_option(
     assert "(leave out --num-classes, or give 1000)" in capsys.readouterr().err
     assert main(["explain", "cat.jpg", "--model", "resnet18", "--weights", "random"]) == 2
     assert "(--num-classes 1000)" in capsys.readouterr().err
+
+
+def test_the_layers_of_a_score_of_nothing_are_drawn_without_warnings(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dead = "\n    for parameter in model.parameters():\n        nn.init.zeros_(parameter)\n    return model\n"
+    (photos / "network.py").write_text(NETWORK.replace("return nn.Seq", "model = nn.Seq").rstrip() + dead)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run("cat.jpg", "--layers", "-o", "out.svg") == 0
+    assert "PLRP-λ, p = 0.05 is unhealthy: the score is 0" in capsys.readouterr().out
+    assert "unhealthy: the score is 0</text>" in (photos / "out.svg").read_text()

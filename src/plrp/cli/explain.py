@@ -243,7 +243,8 @@ def run(arguments: argparse.Namespace) -> int:
                     continue
                 note = partial(step, 0)
                 archive = archives[number] if archives else None
-                written = write(explained, outputs[number], archive, arguments, note, exemplars)
+                with unwarned():
+                    written = write(explained, outputs[number], archive, arguments, note, exemplars)
                 if not arguments.quiet:
                     print(
                         "\n".join(report(explained, written, width_of_terminal(), bool(arguments.target))), flush=True

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from .statements import Statement
 
 
-def render(
-    study: Study, *, seed: int, title: str = "Pruned relevance on DNA", origin: str = "", photographs: str = ""
-) -> str:
+def render(study: Study, *, seed: int, title: str = "", origin: str = "", photographs: str = "") -> str:
     """The report as one HTML document.
 
     `origin` says where the sequences come from, if they were not simulated here; `photographs` is the section on these.
@@ -50,8 +48,7 @@ def render(
         **{f"{name}, LRP → PLRP-λ, p&nbsp;=&nbsp;{LOGO_P}": text for name, text in rises.items()},
         "of the paper's findings hold": f"{sum(judged)} of {len(judged)}",
     }
-    body = cards(headline)
-    body += photographs
+    body = photographs + cards(headline)
     body += _what_was_done(study, seed, origin)
     body += section("Do the paper's findings hold here?", _findings(found))
     body += _slides(study)
@@ -84,11 +81,13 @@ def render(
         else "<p>No group of ten seqlets or more looked alike.</p>",
     )
     body += _next_steps(study.data.length)
+    inputs = "the pixels of a picture or the bases of a sequence" if photographs else "the bases of a sequence"
+    known = "objects were pasted, and motifs planted" if photographs else "the motifs were planted"
     lead = (
-        "LRP traces a network's score back to the bases of a sequence. PLRP prunes the relevance in every layer on "
-        "its way, so that what arrives is sparser. Here the truth is known: the motifs were planted."
+        f"LRP traces a network's score back to {inputs}. PLRP prunes the relevance in every layer on its way, so that "
+        f"what arrives is sparser. Here the truth is known: {known}."
     )
-    return page(title, lead, body)
+    return page(title or f"Pruned relevance on {'photographs and ' if photographs else ''}DNA", lead, body)
 
 
 def _what_was_done(study: Study, seed: int, origin: str) -> str:
@@ -111,11 +110,12 @@ def _what_was_done(study: Study, seed: int, origin: str) -> str:
     return section(
         "What was done",
         f"<p>{origin} (seed {seed}). Two small CNNs learned to name the class: 70% of the sequences trained them, 15% "
-        f"decided when to stop, and the accuracies below are on the {len(study.test)} held out. The first "
+        "decided when to stop and which epoch's weights to keep (its validation accuracy is below; while training, the "
+        f"terminal shows each epoch's own), and the test accuracies are on the {len(study.test)} held out. The first "
         f"{study.explained} of those were explained for the winning class with the composite <code>{COMPOSITE}</code>; "
         "relevance of a base is that of the letter that is there. What follows is about the "
         f"{len(study.shown)} of them that the larger network labels correctly.</p>",
-        table(["network", "weights", "epochs", "validation accuracy", "test accuracy"], rows),
+        table(["network", "weights", "epochs", "validation accuracy, epoch kept", "test accuracy"], rows),
     )
 
 

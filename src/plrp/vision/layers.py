@@ -58,7 +58,8 @@ def thinning_figure(
         set_title(ax, heading)
         ax.set_ylabel("%", fontsize=7.5)
         if place == 0:
-            ax.set_yscale("log")
+            if any(row.surviving_neurons for row in (*plain, *pruned)):
+                ax.set_yscale("log")
             ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             lines = [*ax.get_lines()[::2]]
         else:

@@ -356,8 +356,10 @@ class View {
     const limit = this.stage.limit(state, setting);
     byId("legend").classList.toggle("idle", state.view === "photograph" || state.view === "outline");
     const rows = state.view === "matrix"; // each with a scale of its own
-    byId("legend-low").textContent = rows ? "against" : `against ${short(-limit)}`;
-    byId("legend-high").textContent = rows ? "for, in each row" : `${short(limit)} for`;
+    const right = state.other ? this.stage.limit(state, state.other) : limit;
+    const sides = bundle.facts.kind === "picture" && right !== limit; // of the swipe, each with a scale of its own
+    byId("legend-low").textContent = rows || sides ? "against" : `against ${short(-limit)}`;
+    byId("legend-high").textContent = rows ? "for, in each row" : sides ? `for: left ±${short(limit)}, right ±${short(right)}` : `${short(limit)} for`;
     const bar = byId("legend-bar");
     [bar.width, bar.height] = [511, 1];
     const pixels = new Uint8ClampedArray(511 * 4);
