@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from plrp import cli
 
@@ -21,6 +22,10 @@ def sequences():
 def pictures():
     return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(),
                                torch.nn.Linear(4 * 6 * 6, 3)).eval()
+
+class Two(torch.nn.Module):
+    def forward(self, x):
+        return x[:, 0], x[:, :2, 0].relu()
 
 class Unruly(torch.nn.Module):
     def forward(self, x):
@@ -60,6 +65,7 @@ WRONG = {
         f"{GENOMICS} --batch-size 0",
         f"{GENOMICS} --weights none.pt",
         f"{GENOMICS} --workers 2",
+        GENOMICS.replace("sequences", "Two"),
         GENOMICS.replace("net.py", "none.py"),
         GENOMICS.replace("net.py:sequences", "none.pt"),
         GENOMICS.replace("seqs.fa", "none.fa"),
@@ -80,6 +86,9 @@ WRONG = {
         "genomics compare seqs.fa --model net.py:sequences --out out",
         "genomics compare seqs.fa --model net.py:sequences --out out.html",
         "genomics logo folder --out out",
+        "genomics compare seqs.fa --model net.py:Two --out out.png",
+        "genomics variants calls.vcf --genome seqs.fa --model net.py:Two --width 9 --out out",
+        "genomics variants calls.vcf --genome seqs.fa --model net.py:sequences --width 5 --out out",
     ],
     "sweep": [
         "sweep none.toml --out out",
@@ -114,6 +123,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("net.py").write_text(MODEL)
     Path("seqs.fa").write_text(">a\nACGTACGTACGTAAC\n")
     Path("sweep.toml").write_text(SWEEP)
+    Path("calls.vcf").write_text("##fileformat=VCFv4.2\na\t6\t.\tC\tG\t.\t.\t.\n")
     Path("folder").mkdir()
     Path("folder/thesis.tex").write_text("dear")
     np.savez("data.npz", inputs=np.ones((2, 3, 8, 8), np.float32))
@@ -140,6 +150,39 @@ def test_what_cannot_be_used_ends_with_2_and_writes_nothing(
     assert "Traceback" not in said
     passing = ("__pycache__", ".pyc", ".lock", "out")  # a model file that was read, a run that was locked
     assert sorted(path for path in work.rglob("*") if not path.name.endswith(passing)) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--model net.py:Two", '--target "outputs[1][:, 0]" (outputs[0] is (batch, 15), outputs[1] is (batch, 2))'),
+        ("--model net.py:Two --target outputs[1][:,7]", "the output (1, 2) has no [:, 7]"),
+        ("--model net.py", "such as net.py:build"),
+        ("--model net.keras", "model.save('model.h5')"),
+        ("--model state.pt", "is a state dict: use --model file.py:factory --weights state.pt"),
+        ("--model net.py:five", "reads 5 channels, DNA has 4"),
+        ("reads.fastq --model net.py:sequences", "this looks like FASTQ"),
+    ],
+)
+def test_what_is_wrong_with_a_model_is_said(
+    work: Path, words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("net.py").open("a") as stream:
+        stream.write("\ndef five():\n    return torch.nn.Conv1d(5, 2, 3)\n")
+    torch.save({"weight": torch.ones(2)}, "state.pt")
+    Path("reads.fastq").write_text("@a\nACGT\n+\n!!!!\n")
+    words = words if "reads" in words else f"seqs.fa {words}"
+    assert ended(["genomics", "explain", *words.split(), "--no-match", "--out", "out"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_a_run_took_for_granted_is_said(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("seqs.fa").write_text(f">a\n{'N' * 15}\n")
+    assert ended(GENOMICS.split()) == 0
+    told = capsys.readouterr()
+    assert "1 sequence explained" in told.out
+    assert "no --weights: net.py:sequences() is taken as it is" in told.err
+    assert "record 'a' is all N" in told.err
 
 
 @pytest.mark.parametrize("words", FAILS)

@@ -119,7 +119,7 @@ def test_deeplift_is_complete_and_refuses_what_it_would_get_wrong() -> None:
 
     mixed = Functional().eval()
     mixed.conv.train()
-    with pytest.raises(ValueError, match="tangermeme cannot explain this model"):
+    with pytest.raises(ValueError, match=r"tangermeme cannot explain this model: .*, here relu: use modules such as"):
         deeplift(mixed, given, target=1)
     assert [module.training for module in mixed.modules()] == [False, True, False]  # left as it was
     assert not mixed.conv._forward_hooks
@@ -215,6 +215,10 @@ def test_attribute_returns_what_explain_sequences_finds() -> None:
             attribute(model, x, **{option: True})
     with pytest.raises(ValueError, match="1 rows for 2"):
         attribute(model, x, args=(torch.zeros(1, 3),))
+    model.eval()
+    torch.testing.assert_close(attribute(model, x.numpy(), target=1), attribute(model, x, target=1))
+    with pytest.raises(ValueError, match="transpose its last two axes"):
+        attribute(model, x.numpy().transpose(0, 2, 1), target=1)
 
 
 def test_attribute_takes_more_inputs() -> None:

@@ -105,6 +105,7 @@ def test_intervals_keep_their_places_and_overlaps_are_joined(work: Path, overlap
     facts, letters, (values,) = unpacked(Path("page.html"))
     assert facts["genome"] is True
     assert [segment[1:3] for segment in facts["segments"]] == [[10, 60], [120, 40]]
+    assert facts["entries"] == [[0, a, b - a, f"peak{a}"] for a, b, _ in intervals]  # the list has them all
     assert letters == chromosome[10:70] + chromosome[120:160]
     (explained,) = read_explained("run")
     there: dict[int, list[float]] = {}

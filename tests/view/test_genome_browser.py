@@ -29,7 +29,9 @@ def test_the_page_opens_without_a_network_and_zooms_to_letters(
     one, two = ("".join(rng.choice(list("ACGT"), 120)) for _ in range(2))
     if located:
         Path("genome.fa").write_text(f">one\n{'N' * 5000}{one}{'N' * 3000}\n>two\n{two}\n")
-        Path("s.bed").write_text("one\t5000\t5120\tfirst\t0\t-\ntwo\t0\t120\tsecond\t0\t+\n")
+        Path("s.bed").write_text(
+            "one\t5000\t5120\tfirst\t0\t-\ntwo\t0\t120\tsecond\t0\t+\none\t5040\t5160\tthird\t0\t+\n"
+        )
     else:
         Path("s.fa").write_text(f">one\n{one}\n>two\n{two}\n")
     explain_file(
@@ -55,5 +57,6 @@ def test_the_page_opens_without_a_network_and_zooms_to_letters(
     assert all(one["sequence"] == letters[int(one["start"]) - begin] for one in found)
     page.click("#next")
     page.wait_for_function("browser.referenceFrameList[0].chr === 'two'")
-    page.fill("#find", "first" if located else "on")
+    assert page.locator("#list li").count() == 2 + located  # also one that overlaps another
+    page.fill("#find", "third" if located else "on")
     assert page.locator("#list li").count() == 1

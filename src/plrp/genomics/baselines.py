@@ -59,6 +59,7 @@ class ScoreModel(nn.Module):
         self.model, self.target = model, target
         self.training = bool(getattr(model, "training", False))
         trace = record(model, example)
+        self.kinds = {op.kind for op in trace.ops}
         self.head, self.last = trace.head, sum(op.kind == trace.head for op in trace.ops)
         if self.head is not None:
             with torch.no_grad():
@@ -259,7 +260,10 @@ def deeplift(
                 device=str(task.where), random_state=seed,
             )  # fmt: skip
         except RuntimeWarning as warning:
-            raise ValueError(f"tangermeme cannot explain this model: {warning}") from None
+            raise ValueError(
+                "tangermeme cannot explain this model: it takes non-linear operations that are no modules for linear"
+                f"{_functional(task.score)}: use modules such as nn.ReLU and nn.MaxPool1d."
+            ) from warning
         finally:  # it puts all modules into one mode
             for module, mode in modes.items():
                 module.training = mode
@@ -269,6 +273,20 @@ def deeplift(
             for k in range(0, len(x), batch_size)
         ]
     return _attribution(task, [found.float().numpy()], scores)
+
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU, "leaky_relu": nn.LeakyReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU,
+    "softplus": nn.Softplus, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "softmax": nn.Softmax,
+}  # fmt: skip
+
+
+def _functional(score: ScoreModel) -> str:
+    """Which activations of a model are functions and not modules, for a sentence; empty where none is known."""
+    kinds = {type(module) for module in score.modules()}
+    found = [name for name, kind in _ACTIVATIONS.items() if name in score.kinds and kind not in kinds]
+    found += [name for name in ("amax", "max", "lstm", "gru", "attention") if name in score.kinds]
+    return f", here {', '.join(found)}" if found else ""
 
 
 def _attribution(task: _Task, parts: Sequence[Any], scores: Sequence[Any]) -> Attribution:

@@ -55,6 +55,7 @@ class _Stretches:
     contigs: dict[str, int] = field(default_factory=dict)  # its name in the run to its number
     letters: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     genome: bool = False
+    listed: list[Interval] = field(default_factory=list)  # all intervals, in the file's order
 
     def add(self, contig: str, start: int, end: int, name: str) -> None:
         self.contig.append(self.contigs.setdefault(contig, len(self.contigs)))
@@ -172,7 +173,7 @@ def _stretches(folder: str | Path, count: int | None) -> tuple[_Stretches, int]:
             found.add(name, 0, len(letters), name)
     if not shown:
         raise UsageError(f"{folder} has no sequences to show.")
-    found.genome = bool(intervals)
+    found.genome, found.listed = bool(intervals), intervals
     open_stretch: list[Any] = []
     for one_interval in sorted(intervals, key=lambda i: (i.chrom, i.start)):
         if open_stretch and one_interval.chrom == open_stretch[0] and one_interval.start <= open_stretch[2]:
@@ -180,12 +181,15 @@ def _stretches(folder: str | Path, count: int | None) -> tuple[_Stretches, int]:
             continue
         if open_stretch:
             found.add(*open_stretch)
-        name = one_interval.name if one_interval.name != "." else f"{one_interval.chrom}:{one_interval.start}"
-        open_stretch = [one_interval.chrom, one_interval.start, one_interval.end, name]
+        open_stretch = [one_interval.chrom, one_interval.start, one_interval.end, _name(one_interval)]
     if open_stretch:
         found.add(*open_stretch)
     found.settle()
     return found, shown
+
+
+def _name(interval: Interval) -> str:
+    return interval.name if interval.name != "." else f"{interval.chrom}:{interval.start}"
 
 
 def _values(
@@ -302,6 +306,7 @@ def _page(
         "genome": stretches.genome,
         "contigs": [[_igv_name(name, k), ends[k]] for name, k in stretches.contigs.items()],
         "segments": [list(row) for row in rows],
+        "entries": [[stretches.contigs[i.chrom], i.start, i.end - i.start, _name(i)] for i in stretches.listed],
         "tracks": [{"name": name} for name in tracks],
         "features": features,
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -47,8 +48,8 @@ def attribute(
 ) -> Tensor:
     """Relevance of one-hot sequences (batch, 4, length), in their shape, on the CPU.
 
-    `X` may be tangermeme's `PackedSequence`; a batch of it is unpacked at a time. `args`: more inputs of the model,
-    (batch, …) each. `target`: a column of the output, or anything that
+    `X` is a tensor, a numpy array, or tangermeme's `PackedSequence`, of which a batch is unpacked at a time. `args`:
+    more inputs of the model, (batch, …) each. `target`: a column of the output, or anything that
     `explain_sequences` takes. `hypothetical`: scores of absent letters too (see `Hypothetical`), for TF-MoDISco.
     `composite` and `pruning` are plrp's own.
 
@@ -67,8 +68,11 @@ def attribute(
         )
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}: at least one sequence a batch.")
+    X = torch.from_numpy(X) if isinstance(X, np.ndarray) else X
     if X.ndim != 3 or len(X) == 0:
         raise ValueError(f"X has axes (batch, 4, length) and at least one sequence; this one is {tuple(X.shape)}.")
+    if isinstance(X, Tensor) and X.shape[1] != 4 and X.shape[2] == 4:
+        raise ValueError(f"X has axes (batch, 4, length); this one is {tuple(X.shape)}: transpose its last two axes.")
     for extra in args or ():
         if len(extra) != len(X):
             raise ValueError(f"args holds {len(extra)} rows for {len(X)} sequences: give one row each.")

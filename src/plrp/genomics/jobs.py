@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from plrp.errors import UsageError, usage
 from plrp.files import UNFINISHED
@@ -47,7 +47,7 @@ from .attribution import COMPOSITE, Pooling, pool
 from .baselines import METHODS, attribute_by
 from .export import npz_bytes, write_npz, write_parquet, write_seqlets
 from .motifs import jaspar_motifs
-from .outputs import OutputScore, score_file, target_from_text
+from .outputs import OutputScore, check_choice, score_file, target_from_text
 from .seqlets import Match, Seqlets, compile_tomtom, find_seqlets, match_seqlets, tomtom_is_compiled
 from .sequences import Ambiguous, Ends, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz
 from .tracks import write_bedgraph
@@ -64,7 +64,7 @@ OWN_NAMES = re.compile(
 MATCHED_AT_ONCE = 256
 """Seqlets that are compared with known motifs between two steps of the bar."""
 
-MATCHED = 2000
+MATCHED = 200
 """Sequences up to which seqlets are compared with known motifs where nobody says: it takes longer than explaining."""
 
 
@@ -114,6 +114,10 @@ def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
     """A checkpoint of `plrp genomics train`, `file.py:factory` with a state dict, or a Keras file."""
     from plrp.models.keras import SUFFIXES
 
+    if name.lower().endswith(".keras"):
+        raise UsageError(f"{name}: Keras' own format is not read; save it with model.save('model.h5').")
+    if name.endswith(".py"):
+        raise UsageError(f"{name} is a file of code: name the function that returns the model, such as {name}:build.")
     if ".py:" in name or name.lower().endswith(SUFFIXES):
         from plrp.models.loading import load
 
@@ -215,8 +219,12 @@ def explain_file(
         say(f"sequences are read from {explaining.sequences.source}")
     if left_out := explaining.sequences.skipped:
         say(f"{left_out} interval{'s' * (left_out != 1)} past the end of a chromosome left out")
+    empty = [k for k, letters in enumerate(explaining.sequences.letters) if not set(letters) & set("ACGT")]
+    if empty:
+        more = f", and {len(empty) - 1} more" if len(empty) > 1 else ""
+        say(f"{explaining.sequences.where(empty[0])} is all N{more}: there is nothing to explain")
     if match is None and not explaining.options["match"]:
-        say(f"more than {MATCHED} sequences: seqlets are not compared with known motifs unless asked for")
+        say(f"more than {MATCHED} sequences: seqlets are not compared with known motifs unless asked for (--match)")
     _try_lengths(explaining.model, explaining.sequences, explaining.plan, ambiguous, device, explaining.target)
     if not place.exists(RUN):
         refuse_strangers(place, (RUN, "parts", "matches"))  # other shards may have begun
@@ -504,17 +512,28 @@ def _try_lengths(
             continue
         seen.add(length)
         x = torch.from_numpy(encode(sequences[rows[:1]], ambiguous)).to(where)
-        try:
-            with torch.no_grad():
-                output = model(x)
-        except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise SequenceError(
-                f"{sequences.where(rows[0])}: its {length} bases do not fit the model ({reason}). Models read (batch, "
-                "4, length): cut or extend the sequences to the length it was made for; they must not be shorter "
-                "than its kernels."
-            ) from None
-        with usage():
+        check_fit(model, x, [target], f"{sequences.where(rows[0])}: its {length} bases")
+
+
+def check_fit(model: nn.Module, x: Tensor, targets: Sequence[Any], what: str) -> None:
+    """Refuse sequences (batch, 4, length) that do not fit the model, and targets that its output does not have.
+
+    `what` begins the sentence: `seqs.fa, line 1: its 250 bases`, say.
+    """
+    try:
+        with torch.no_grad():
+            output = model(x)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if found := re.search(r"to have (\d+) channels, but got 4 channels", reason):
+            raise UsageError(f"The model reads {found[1]} channels, DNA has 4: give a model of one-hot DNA.") from None
+        raise SequenceError(
+            f"{what} do not fit the model ({reason}). Models read (batch, 4, length): cut or extend the sequences to "
+            "the length it was made for; they must not be shorter than its kernels."
+        ) from None
+    with usage():
+        for target in targets:
+            check_choice(output, target)
             check_target(output, target)
             if isinstance(target, OutputScore):
                 target(output)

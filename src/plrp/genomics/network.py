@@ -180,12 +180,17 @@ class SequenceCNN(nn.Module):
         """Read what `save` wrote, with `weights_only=True`: a file from a stranger cannot run code."""
         try:
             stored = torch.load(path, map_location="cpu", weights_only=True)
+            if isinstance(stored, dict) and "settings" not in stored:
+                raise SequenceError(f"{path} is a state dict: use --model file.py:factory --weights {path}.")
             network = cls(**stored["settings"])
             network.load_state_dict(stored["state"])
         except FileNotFoundError:
             raise SequenceError(f"{path}: no such file.") from None
+        except SequenceError:
+            raise
         except Exception as error:
-            raise SequenceError(f"{path}: not a SequenceCNN checkpoint ({type(error).__name__}: {error}).") from None
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise SequenceError(f"{path}: not a SequenceCNN checkpoint ({type(error).__name__}: {reason}).") from None
         return network.eval()
 
 

@@ -129,7 +129,7 @@ class OutputScore:
             return value[index]
         except (IndexError, KeyError, TypeError) as error:
             shape = tuple(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}{_holding(value)}"
-            raise self._refused(f"the output {shape} has no [{index!r}] ({error})") from None
+            raise self._refused(f"the output {shape} has no [{_written(index)}] ({error})") from None
 
     def _named(self, value: Any, name: str) -> Any:
         from torch import Tensor
@@ -197,6 +197,37 @@ def check_target_text(text: str) -> str:
     if not _FUNCTION.fullmatch(text):
         target_from_text(text)
     return text
+
+
+def check_choice(output: Any, target: Any) -> None:
+    """Refuse a class, or no target, for a model with several outputs; the sentence lists them with their shapes."""
+    from torch import Tensor
+
+    if isinstance(output, Tensor) or callable(target):
+        return
+    if isinstance(output, Mapping):
+        parts = {f"outputs[{name!r}]": part for name, part in output.items()}
+    elif names := getattr(output, "_fields", None) or getattr(output, "__dataclass_fields__", None):
+        parts = {f"outputs.{name}": getattr(output, name) for name in names}
+    else:
+        parts = {f"outputs[{k}]": part for k, part in enumerate(output)} if isinstance(output, tuple | list) else {}
+    shapes = {name: tuple(part.shape[1:]) for name, part in parts.items() if isinstance(part, Tensor)}
+    if not shapes:
+        raise TargetError(f"The model returns a {type(output).__name__}: give a function, --target net.py:score.")
+    example = next((name for name, shape in reversed(shapes.items()) if len(shape) == 1), next(iter(shapes)))
+    index = "".join(", 0" for _ in shapes[example])
+    listed = ", ".join(f"{name} is ({', '.join(map(str, ('batch', *shape)))})" for name, shape in shapes.items())
+    raise TargetError(f'The model returns several outputs; choose one: --target "{example}[:{index}]" ({listed}).')
+
+
+def _written(index: Any) -> str:
+    """An index as one writes it: `:, 7` and not `slice(None, None, None), 7`."""
+    if isinstance(index, tuple):
+        return ", ".join(map(_written, index))
+    if isinstance(index, slice):
+        ends = ["" if end is None else str(end) for end in (index.start, index.stop, index.step)]
+        return ":".join(ends if ends[2] else ends[:2])
+    return "..." if index is Ellipsis else repr(index)
 
 
 def _profile(logits: Tensor) -> Tensor:

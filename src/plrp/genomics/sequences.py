@@ -304,6 +304,8 @@ def read_fasta(path: str | Path, *, largest: int = LARGEST) -> Sequences:
                 names.append(name)
                 lines.append(number)
                 pieces.append([])
+            elif not names and line.startswith("@"):
+                raise SequenceError(f"{path}: this looks like FASTQ: convert it to FASTA (seqtk seq -a reads.fastq).")
             elif not names:
                 raise SequenceError(f"{path}, line {number}: text before the first '>' header; this is not FASTA.")
             else:

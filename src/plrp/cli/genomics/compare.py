@@ -44,8 +44,10 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare methods on the first sequences of a file."""
+    import torch
+
     from plrp.genomics.comparison import compare_methods
-    from plrp.genomics.jobs import load_model, read_sequences
+    from plrp.genomics.jobs import check_fit, load_model, read_sequences
     from plrp.genomics.outputs import target_from_text
     from plrp.tape.refusals import check_device
 
@@ -63,8 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
         if pruning is None:
             raise UsageError("-p 0 is LRP, which is compared anyway: give the share to prune, such as -p 0.25.")
         model = load_model(arguments.model, arguments.weights).eval()
-    if arguments.device is not None:
-        model.to(arguments.device)
+        if arguments.device is not None:
+            model.to(arguments.device)
+        example = torch.from_numpy(onehot[:1])
+        where = next((p.device for p in model.parameters()), example.device)
+        check_fit(model, example.to(where), [wanted], f"{sequences.where(0)}: its {onehot.shape[2]} bases")
     found = compare_methods(
         model,
         onehot,

@@ -69,7 +69,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--match",
         action=argparse.BooleanOptionalAction,
-        help="match single seqlets to JASPAR (default: in runs of up to 2,000 sequences)",
+        help="match single seqlets to JASPAR (default: in runs of up to 200 sequences: it takes long)",
     )
     parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N", help="the I-th of N processes")
     parser.add_argument("--part-size", type=count, default=512, help="sequences per part (default: 512)")
@@ -117,6 +117,8 @@ def run(arguments: argparse.Namespace) -> int:
         import torch
 
         torch.set_num_threads(arguments.threads)
+    if arguments.weights is None and ".py:" in arguments.model:
+        print(f"no --weights: {arguments.model}() is taken as it is", file=sys.stderr, flush=True)
     outcome = explain_file(
         arguments.sequences,
         arguments.model,
@@ -152,7 +154,8 @@ def run(arguments: argparse.Namespace) -> int:
     if outcome.complete and arguments.html is not None:
         write_page(arguments)
     if outcome.complete:
-        _say_at_the_end(f"{outcome.sequences} sequences explained ({state}); results in {arguments.out}")
+        sequences = f"{outcome.sequences} sequence{'s' * (outcome.sequences != 1)}"
+        _say_at_the_end(f"{sequences} explained ({state}); results in {arguments.out}")
         if outcome.unhealthy:
             print(f"plrp: {outcome.unhealthy}", file=sys.stderr)
     else:

@@ -65,10 +65,12 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Explain the variants of a file."""
+    import torch
+
     from plrp.genomics.effects import summary
-    from plrp.genomics.jobs import load_model
+    from plrp.genomics.jobs import check_fit, load_model
     from plrp.genomics.outputs import target_from_text
-    from plrp.genomics.sequences import Genome
+    from plrp.genomics.sequences import Genome, encode
     from plrp.genomics.variant_files import explain_variants
     from plrp.genomics.variants import read_vcf
     from plrp.runs.places import Folder, refuse_strangers
@@ -90,6 +92,10 @@ def run(arguments: argparse.Namespace) -> int:
         model = load_model(arguments.model, arguments.weights).eval()
         if arguments.device is not None:
             model.to(arguments.device)
+        example = torch.from_numpy(encode([("ACGT" * arguments.width)[: arguments.width]]))
+        where = next((p.device for p in model.parameters()), example.device)
+        asked = [target for target in targets[1:] if target is not None]
+        check_fit(model, example.to(where), [targets[0], *asked], f"--width {arguments.width}: so many bases")
     explained, skipped = explain_variants(
         arguments.vcf,
         genome,

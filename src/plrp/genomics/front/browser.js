@@ -28,6 +28,18 @@ async function unpack() {
     if (!facts.byContig.has(segment.contig)) facts.byContig.set(segment.contig, []);
     facts.byContig.get(segment.contig).push(segment);
   }
+  // what the list shows: every interval, also where several lie in one segment; of FASTA the segments themselves
+  facts.rows = facts.entries.length ? facts.entries.map(([contig, start, length, name], row) => {
+    const chr = facts.contigs[contig][0];
+    const segments = facts.byContig.get(chr);  // disjoint, in order
+    let low = 0, high = segments.length - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (segments[middle].start <= start) low = middle; else high = middle - 1;
+    }
+    const segment = segments[low];
+    return { row, contig: chr, start, length, name, begin: segment.begin + start - segment.start, segment, features: 0 };
+  }) : facts.segments.map(s => Object.assign(s, { segment: s }));
   return facts;
 }
 
@@ -92,8 +104,14 @@ function tracksOf(facts) {
 
 const SHOWN = 400;  // rows of the list at a time
 
-function strongest(facts, segment) {
-  return Math.max(0, ...facts.tracks.slice(0, 1).map(t => t.scales[segment.row]));
+function strongest(facts, entry) {
+  const track = facts.tracks[0];
+  if (entry.strength === undefined) {
+    let most = 0;
+    for (let k = 0; track && k < entry.length; k++) most = Math.max(most, Math.abs(track.values[entry.begin + k]));
+    entry.strength = track ? most * track.scales[entry.segment.row] : 0;
+  }
+  return entry.strength;
 }
 
 async function start() {
@@ -102,11 +120,11 @@ async function start() {
   element("notes").textContent = facts.notes.join(" ");
   const tracks = tracksOf(facts);
   for (const track of facts.features.slice(0, 1))
-    for (const segment of facts.segments)
+    for (const segment of facts.rows)
       segment.features = (track.byContig.get(segment.contig) || [])
         .filter(f => f.start < segment.start + segment.length && f.end > segment.start).length;
   const locus = s => `${s.contig}:${s.start + 1}-${s.start + s.length}`;
-  const first = facts.segments[0];
+  const first = facts.rows[0];
   const browser = await igv.createBrowser(element("igv"), {
     loadDefaultGenomes: false, queryParametersSupported: false, showChromosomeWidget: facts.genome,
     showSampleNames: false, showTrackLabels: true, minimumBases: 10,
@@ -121,12 +139,12 @@ async function start() {
   (element("igv").shadowRoot || document.head).append(style);
   window.browser = browser;  // for those who want igv.js's own interface
 
-  let current = first, rows = facts.segments;
+  let current = first, rows = facts.rows;
   const list = () => {
     const wanted = element("find").value.toLowerCase();
     const by = { file: (a, b) => a.row - b.row, strength: (a, b) => strongest(facts, b) - strongest(facts, a),
       features: (a, b) => b.features - a.features }[element("order").value];
-    rows = facts.segments.filter(s => s.name.toLowerCase().includes(wanted)).sort(by);
+    rows = facts.rows.filter(s => s.name.toLowerCase().includes(wanted)).sort(by);
     show();
   };
   const show = () => {
@@ -134,7 +152,7 @@ async function start() {
     const from = Math.max(0, Math.min(at - SHOWN / 2, rows.length - SHOWN));
     element("count").textContent = rows.length > SHOWN
       ? `${(from + 1).toLocaleString()} to ${(from + SHOWN).toLocaleString()} of ${rows.length.toLocaleString()}`
-      : `${rows.length.toLocaleString()} of ${facts.segments.length.toLocaleString()}`;
+      : `${rows.length.toLocaleString()} of ${facts.rows.length.toLocaleString()}`;
     element("list").replaceChildren(...rows.slice(from, from + SHOWN).map(segment => {
       const item = document.createElement("li"), button = document.createElement("button");
       const name = document.createElement("span"), count = document.createElement("span");
