@@ -222,16 +222,17 @@ class Explanation:
 
         return plrp.circuits.circuit_of(self, model, inputs, sample, **options)
 
-    def plot(self, samples: Sequence[int] | None = None, **options: Any) -> Any:
+    def plot(self, images: Any = None, **options: Any) -> Any:
         """The relevance as a matplotlib figure: over pictures, as logos of DNA, as coloured tokens, as bars.
 
+        - `images`: inputs to draw it over, or pictures (height, width, 3) (default: what was explained);
         - `samples`: which of a batch, by number (default: the first 16);
         - `names`: of the classes, in their order or as a dict by number, for the titles;
         - `tokens`: what the token ids of a single sample stand for.
         """
         import plrp
 
-        return plrp.view.plot(self, samples, **options)
+        return plrp.view.plot(self, images, **options)
 
     def _repr_mimebundle_(self, **_: Any) -> Any:
         """The page, in notebooks; None, where it cannot show this input, leaves the ledger's table."""

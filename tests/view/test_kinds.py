@@ -188,7 +188,7 @@ def test_every_kind_of_input_has_its_figure(explanation: plrp.Explanation) -> No
     onehot = torch.from_numpy(plrp.genomics.encode([LETTERS, LETTERS[::-1]]))
     assert len(plrp.explain(cnn(), onehot).plot().axes) == 2
     numbers = plrp.explain(nn.Linear(3, 2), torch.rand(2, 3))
-    heights = [patch.get_height() for patch in numbers.plot([1]).axes[0].patches]
+    heights = [patch.get_height() for patch in numbers.plot(samples=[1]).axes[0].patches]
     assert heights == pytest.approx(numbers.relevance[1].tolist())
     embedded = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 2)).eval()
     words = plrp.explain(embedded, torch.tensor([[1, 5, 2]])).plot(tokens=["a ", "b ", "c"])

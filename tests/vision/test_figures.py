@@ -53,7 +53,7 @@ def test_plot_says_names_and_what_is_unhealthy(model: nn.Module) -> None:
     explanation = plrp.explain(model, torch.rand(3, 3, 8, 8), target=[0, 1, 2])
     names = ["Maltese dog", "pug", "beagle"]
     for samples in (None, [1]):
-        said = " ".join(words(explanation.plot(samples, names=names)))
+        said = " ".join(words(explanation.plot(samples=samples, names=names)))
         assert [name in said for name in names] == [samples is None, True, samples is None]
         assert "unhealthy" not in said
     assert "pug (" in " ".join(words(explanation.plot(names={1: "pug"})))
@@ -62,8 +62,21 @@ def test_plot_says_names_and_what_is_unhealthy(model: nn.Module) -> None:
     assert sum(text.startswith("unhealthy: Σ|R| grew to ") for text in said) == 3
     with pytest.raises(ValueError, match="1 names were given, and class 1"):
         explanation.plot(names=["Maltese dog"])
-    with pytest.raises(TypeError, match="the inputs are known"):
-        explanation.plot(torch.rand(3, 3, 8, 8))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="samples are numbers"):
+        explanation.plot(samples=1)
+    with pytest.raises(ValueError, match="images are 2, samples 3"):
+        explanation.plot(torch.rand(2, 3, 8, 8))
+
+
+def test_plot_draws_over_the_pictures_given(model: nn.Module) -> None:
+    inputs = torch.rand(2, 3, 8, 8)
+    explanation = plrp.explain(model, inputs, target=0)
+    drawn = [[ax.images[0].get_array() for ax in explanation.plot(images).axes[:2]] for images in (
+        inputs, list((inputs * 255).round().byte().movedim(1, -1).numpy()), None, 1 - inputs
+    )]  # fmt: skip
+    for same in drawn[1:3]:
+        assert all(np.array_equal(a, b) for a, b in zip(drawn[0], same, strict=True))
+    assert not np.array_equal(drawn[0][0], drawn[3][0])
 
 
 def test_a_score_of_nothing_is_told_in_the_title_of_bars() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from plrp.explanation import Explanation
@@ -23,24 +24,29 @@ MOST = 16
 
 def plot(
     explanation: Explanation,
+    images: Any = None,
+    *,
     samples: Sequence[int] | None = None,
     tokens: Sequence[str] | None = None,
     names: Sequence[str] | Mapping[int, str] | None = None,
 ) -> Figure:
     """The relevance of some samples: over pictures, as logos of DNA, as coloured tokens, as bars of numbers.
 
+    images: the inputs (batch, …) that it is drawn over, or pictures (height, width, 3); by default what was explained.
     samples: which of a batch (default: the first 16). tokens: what the token ids of a single sample stand for.
     names: of the classes, in their order or by number, for the titles.
     """
-    if isinstance(samples, int) or (samples is not None and np.ndim(samples) > 1):
-        raise TypeError("samples are numbers, such as [0, 2]; the inputs are known: explanation.plot(names=…).")
+    if isinstance(samples, int):
+        raise TypeError(f"samples are numbers, such as [{samples}, {samples + 2}].")
     if isinstance(names, str):
         raise TypeError(f"names are those of all classes, or a dict such as {{153: {names!r}}}.")
     if isinstance(explanation.relevance, tuple):
         raise ValueError("This model has several inputs: plot explanation.relevance[0] and so on by themselves.")
     relevance: Tensor = explanation.relevance.detach().float().cpu()
     chosen = list(range(min(MOST, len(relevance)))) if samples is None else list(samples)
-    inputs = [_input(explanation, sample) for sample in chosen]
+    if images is not None and len(images) != len(relevance):
+        raise ValueError(f"images are {len(images)}, samples {len(relevance)}: give one for each.")
+    inputs = [_input(explanation, n) if images is None else _given(images[n]) for n in chosen]
     titles = [_title(explanation, sample, names) for sample in chosen]
     verdicts = explanation.verdicts_in_brief()
     alarms = [verdicts[sample] for sample in chosen]
@@ -63,6 +69,13 @@ def _input(explanation: Explanation, sample: int) -> Tensor | None:
     trace, place = explanation.trace_sample(sample)
     data: Tensor = trace.inputs[0].data[place].detach().cpu()
     return data
+
+
+def _given(image: Any) -> Tensor:
+    """An input as it is; a picture (height, width, 3) with its channels first."""
+    found = image.detach().cpu() if isinstance(image, Tensor) else torch.from_numpy(np.array(image))
+    picture = found.dtype == torch.uint8 and found.dim() == 3 and found.shape[-1] in (3, 4)
+    return found[..., :3].movedim(-1, 0).float() / 255 if picture else found
 
 
 def _title(explanation: Explanation, sample: int, names: Sequence[str] | Mapping[int, str] | None) -> str:
