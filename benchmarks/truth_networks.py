@@ -381,14 +381,13 @@ def pathogenic_reads(data: Path, cache: Path) -> tuple[nn.Module, Sequence[Case]
 
 
 NETWORKS: dict[str, Network] = {
-    "resnet50": Network("ResNet-50", "images", partial(photographs, "resnet50"), 6, 6, 3),
-    "vgg16": Network("VGG-16", "images", partial(photographs, "vgg16_gap"), 2, 2, 1),
+    "resnet50": Network("ResNet-50", "images", partial(photographs, "resnet50")),
+    "vgg16": Network("VGG-16", "images", partial(photographs, "vgg16_gap")),
     "splice": Network("splice sites (OpenSpliceAI on HBB)", "sequences", splice_sites),
     "profile": Network("dilated residual profile (TAL1, GATA)", "sequences", motif_profile),
     "motifs-32": Network("sequence CNN, 32 filters (TAL1, GATA)", "sequences", partial(motif_classes, 32)),
     "motifs-4": Network("sequence CNN, 4 filters (TAL1, GATA)", "sequences", partial(motif_classes, 4)),
-    "deepac": Network("DeePaC, rapid CNN", "sequences", pathogenic_reads, 3, 3, 1),
+    "deepac": Network("DeePaC, rapid CNN", "sequences", pathogenic_reads),
     "vit": Network("ViT (CIFAR-10)", "attention", small_pictures),
 }
-"""Twenty cases a network are screened and the best settings go on to a hundred, where the machine allows it (or as many
-as there are): photographs and DeePaC cost minutes a case."""
+"""Twenty cases a network are screened and the best settings go on to a hundred, or as many as there are."""

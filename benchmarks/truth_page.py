@@ -15,7 +15,6 @@ from truth_networks import NETWORKS
 
 GREY = "#b4bac2"
 Rows = Sequence[dict[str, Any]]
-EARLIER = -1  # the case of rows that are means over n cases, whose measurements were not kept
 BEGIN, END = "<!-- tables of benchmarks/truth.py -->", "<!-- end of the tables -->"
 CORRELATIONS = ("spearman", "spearman_absolute", "pearson")
 COLUMNS = {
@@ -62,7 +61,7 @@ def by_method(rows: Rows, part: str) -> dict[str, list[dict[str, Any]]]:
 
 def count(rows: Rows) -> int:
     """How many cases they are of."""
-    return sum(int(row.get("n", 1)) for row in rows)
+    return len(rows)
 
 
 def write_page(measured: Mapping[str, Rows], page: Path | None) -> str:
@@ -78,17 +77,10 @@ def write_page(measured: Mapping[str, Rows], page: Path | None) -> str:
 def fair(rows: Rows, kind: str) -> Rows:
     """What the methods of today's tables measured on cases that all of them have: nobody is compared on other cases.
 
-    A method that is still behind most of the others is left out until it has caught up. Means of an earlier run, whose
-    case is EARLIER, stand in as long as they are of more cases.
+    A method that is still behind most of the others is left out until it has caught up.
     """
     today = {method.label for method in methods(kind)}
     rows = [row for row in rows if row["method"] in today and "error" not in row]
-    now = _ready([row for row in rows if row["case"] != EARLIER])
-    earlier = [row for row in rows if row["case"] == EARLIER]
-    return earlier if earlier and earlier[0]["n"] > len({row["case"] for row in now}) else now
-
-
-def _ready(rows: Rows) -> Rows:
     screened = by_method(rows, "screen")
     if not screened:
         return []
@@ -101,7 +93,6 @@ def _ready(rows: Rows) -> Rows:
 
 def of_finalists(rows: Rows, kept: Rows) -> Rows:
     """What the finalists measured, on the cases that all of them have; nothing where they have no more than others."""
-    rows = [row for row in rows if row["case"] != EARLIER]
     known = max(map(count, by_method(kept, "screen").values()), default=0)
     further = {label: found for label, found in by_method(rows, "screen").items() if len(found) > known + 1}
     cases = [{row["case"] for row in found} for found in further.values()]
@@ -153,8 +144,6 @@ def own_table(rows: Rows) -> list[str]:
     lines = [f"n = {max(map(count, screened.values()))}", ""]
     if flipped:
         lines[0] += f"; gain, deletion and insertion n = {min(map(count, flipped.values()))}, finalists only"
-    if rows[0]["case"] == EARLIER:
-        lines[0] += "; means of an earlier run, without the methods that have joined since"
     columns = [c for c in COLUMNS if any(c in row for found in both.values() for row in found)]
     lines += ["| method | " + " | ".join(COLUMNS[c] for c in columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for method in sorted(both, key=lambda m: -faithfulness(both[m])):
