@@ -95,7 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
         example = torch.from_numpy(encode([("ACGT" * arguments.width)[: arguments.width]]))
         where = next((p.device for p in model.parameters()), example.device)
         asked = [target for target in targets[1:] if target is not None]
-        check_fit(model, example.to(where), [targets[0], *asked], f"--width {arguments.width}: so many bases")
+        check_fit(
+            model, example.to(where), [targets[0], *asked], f"--width {arguments.width}: windows of so many bases"
+        )
     explained, skipped = explain_variants(
         arguments.vcf,
         genome,
