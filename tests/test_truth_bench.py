@@ -44,14 +44,6 @@ def test_methods_are_compared_on_the_cases_that_all_have() -> None:
     assert {r["method"] for r in kept} == set(labels) - {labels[1]}
 
 
-def test_means_of_an_earlier_run_stand_in_until_as_many_cases_are_measured() -> None:
-    earlier = [row(truth_page.EARLIER, "epsilon | LRP", n=4), row(truth_page.EARLIER, "DeepLIFT", n=4)]
-    assert truth_page.fair([*earlier, *rows()], "sequences") == earlier
-    assert "n = 4; means of an earlier run" in truth_page.own_table(earlier)[0]
-    less = [{**r, "n": 3} for r in earlier]
-    assert truth_page.fair([*less, *rows()], "sequences") == truth_page.fair(rows(), "sequences")
-
-
 def test_finalists_have_a_table_of_their_own_cases() -> None:
     further = [row(case, "epsilon | LRP") for case in range(3, 9)] + [row(case, "DeepLIFT") for case in range(3, 8)]
     found = [*rows(), *further]

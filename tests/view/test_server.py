@@ -124,7 +124,7 @@ def test_a_class_can_be_chosen_and_a_wrong_one_is_refused(address: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(b"", "is not an image"), (b"<script>alert(1)</script>", "is not an image"), (photograph()[:400], "truncated")],
+    [(b"", "is empty"), (b"<script>alert(1)</script>", "is not an image"), (photograph()[:400], "truncated")],
 )
 def test_a_bad_file_is_refused(address: str, content: bytes, problem: str) -> None:
     status, lines = post(address, content, name="../../etc/<b>x</b>.png")

@@ -87,6 +87,8 @@ def _no_tensor(x: Any) -> str:
             f"a picture ({kind}), not a tensor: turn it into one by the transforms that the model was trained with, or "
             "give the file's name to `plrp.vision.explain_photograph`."
         )
+    if isinstance(x, nn.Module):
+        return f"a {kind}, a module: the model comes first, plrp.explain(model, inputs)."
     if isinstance(x, Mapping):  # of Hugging Face's tokenizers, for example
         first = next(map(str, x), "name")
         return (
