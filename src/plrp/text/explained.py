@@ -43,7 +43,7 @@ def check_format(path: str | Path) -> Path:
 
 
 class _Coloured:
-    """What is shown as coloured text."""
+    """What is shown as coloured text; each kind says what its sentences and records are."""
 
     def sentences(self, by_word: bool = False) -> list[Sentence]:
         """Captions and coloured text."""
