@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import math
 import os
 import statistics
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +69,7 @@ def screen(case: Case, truth: Tensor, relevance: Tensor) -> dict[str, Any]:
     return row
 
 
-def flip(model: nn.Module, case: Case, relevance: Tensor) -> dict[str, Any]:
+def flip(model: Answers, case: Case, relevance: Tensor) -> dict[str, Any]:
     """Deletion (most relevant first), insertion (the same curve from its other end), and their difference."""
     curve = case.flipping(model, relevance)
     assert curve.least_first is not None
@@ -125,64 +127,88 @@ class OutOfTime(Exception):
     """The minutes that were given are over."""
 
 
+class Answers:
+    """The model's answers to many inputs of one case: frozen, which is quicker, and asked about each input once.
+
+    Frozen and unfrozen answers differ by rounding. Methods overwrite much the same parts of a photograph, and all of
+    them begin with none and end with all.
+    """
+
+    def __init__(self, model: nn.Module, example: Tensor) -> None:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            traced = torch.jit.trace(model, example.expand(2, *example.shape[1:]), check_trace=False)
+            self.model = torch.jit.optimize_for_inference(torch.jit.freeze(traced))
+        self.known: dict[bytes, Tensor] = {}
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        keys = [hashlib.sha256(row.numpy()).digest() for row in inputs.contiguous()]
+        fresh = {key: row for key, row in zip(keys, inputs, strict=True) if key not in self.known}
+        if fresh:
+            self.known |= dict(zip(fresh, self.model(torch.stack(list(fresh.values()))), strict=True))
+        return torch.stack([self.known[key] for key in keys])
+
+
 def measure(name: str, options: argparse.Namespace) -> None:
     """Add what is missing for one network: every method on the first cases, the finalists on more."""
     network = NETWORKS[name]
     store = Store(options.out, name)
     model, cases = network.load(options.data, options.weights)
-    screened, finals, flipped = (
+    screened, finals = (
         min(given or usual, len(cases))
-        for given, usual in (
-            (options.screen, network.screened),
-            (options.samples, network.finals),
-            (options.samples, network.flipped),
-        )
+        for given, usual in ((options.screen, network.screened), (options.samples, network.finals))
     )
+    answers = Answers(model, cases[0].input)
     for index in range(screened):
-        run(methods(network.kind), "screen", store, model, cases, index, network.kind, options)
+        run(methods(network.kind), ("screen",), store, model, answers, cases, index, network.kind, options)
     if options.finals:
         first = [row for row in store.rows if row["case"] < screened]
         chosen = finalists(first, network.kind, options.finals)
-        for index in range(max(finals, flipped)):
-            for part, count in (("screen", finals), ("flip", flipped)):
-                if index < count:
-                    run(chosen, part, store, model, cases, index, network.kind, options)
+        for index in range(*options.only.indices(finals)):
+            run(chosen, ("screen", "flip"), store, model, answers, cases, index, network.kind, options)
 
 
 def run(
-    chosen: list[Method], part: str, store: Store, model: nn.Module, cases: Any, index: int, kind: str,
-    options: argparse.Namespace,
+    chosen: list[Method], parts: tuple[str, ...], store: Store, model: nn.Module, answers: Answers, cases: Any,
+    index: int, kind: str, options: argparse.Namespace,
 ) -> None:  # fmt: skip
     """Measure those of the chosen methods on one case that are not yet."""
-    work = [method for method in chosen if (index, part, method.label) not in store.known]
+    missing = {method: [part for part in parts if (index, part, method.label) not in store.known] for method in chosen}
+    work = {method: parts for method, parts in missing.items() if parts}
     if not work:
         return
     begin = time.perf_counter()
+    answers.known.clear()
     case = cases[index]
     known = [r["values"] for r in store.rows if r["case"] == index and r["part"] == "truth"]
     if not known:
-        known = [case.truth(model)[0].tolist()]
+        known = [case.truth(answers)[0].tolist()]
         store.add(case=index, part="truth", method="truth", name=case.name, values=known[0])
     truth = torch.tensor(known[0], dtype=torch.float64)[None]
     trace = plrp.trace(model, case.input)
     with torch.no_grad():
         model(case.input)
         forward = statistics.median(seconds(lambda: model(case.input))[0] for _ in range(3))
-    for method in work:
+    for method, missing_parts in work.items():
         if time.monotonic() > options.until:
             raise OutOfTime
         try:
             spent, relevance = seconds(lambda m=method: explained(trace, model, case, kind, m))
             if not bool(torch.isfinite(relevance).all()):
                 raise ValueError("relevance is not finite")
-            row = screen(case, truth, relevance) if part == "screen" else flip(model, case, relevance)
-            if part == "screen":
-                row["cost"] = spent / forward + (0 if method.pruning is None else 1)
+            rows = {
+                part: screen(case, truth, relevance) if part == "screen" else flip(answers, case, relevance)
+                for part in missing_parts
+            }
+            if "screen" in rows:
+                rows["screen"]["cost"] = spent / forward + (0 if method.pruning is None else 1)
         except Exception as error:  # a method that cannot run is told, the others go on
             row = {"error": f"{type(error).__name__}: {error}"[:200].replace("\n", " ")}
-        store.add(case=index, part=part, method=method.label, **row)
+            rows = dict.fromkeys(missing_parts, row)
+        for part, row in rows.items():
+            store.add(case=index, part=part, method=method.label, **row)
     print(
-        f"{store.file.stem}, case {index} ({case.name}), {part}: {len(work)} in {time.perf_counter() - begin:.0f} s",
+        f"{store.file.stem}, case {index} ({case.name}): {len(work)} methods in {time.perf_counter() - begin:.0f} s",
         flush=True,
     )
 
@@ -199,12 +225,21 @@ def finalists(rows: list[dict[str, Any]], kind: str, count: int) -> list[Method]
     return list(dict.fromkeys([*best, *pruned, *default]))
 
 
+def part_of(text: str) -> slice:
+    """`0:100:2` as Python reads it."""
+    return slice(*(int(number) if number else None for number in text.split(":")))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--screen", type=int, default=0, help="cases that every method explains (as the network says)")
     parser.add_argument("--finals", type=int, default=8, help="how many settings go on to the finals (8; 0: no finals)")
     parser.add_argument("--samples", type=int, default=0, help="cases in the finals (as the network says, mostly 100)")
+    parser.add_argument(
+        "--only", type=part_of, default=slice(None), metavar="FIRST:END:STEP",
+        help="of the finals' cases, with an --out of its own: shares out the work",
+    )  # fmt: skip
     parser.add_argument("--data", type=Path, default=os.environ.get("PLRP_DATA", ROOT.parent / "shared" / "data"))
     parser.add_argument("--weights", type=Path, default=ROOT / "bench" / "weights", help="for networks trained here")
     parser.add_argument("--out", type=Path, default=MEASURED)

@@ -19,6 +19,7 @@ from paper_claims import load as load_photograph_network
 from plrp import metrics
 from plrp.genomics import SequenceCNN, encode, read_fasta, read_simdata
 from plrp.metrics.regions import Layout, relevance_of_regions
+from plrp.metrics.scores import Model
 from plrp.models.keras import load_keras_weights
 from plrp.vision import ECSSD
 
@@ -50,7 +51,7 @@ class Case:
     def one_hot(self) -> bool:
         return self.input.ndim == 3
 
-    def truth(self, model: nn.Module) -> Tensor:
+    def truth(self, model: Model) -> Tensor:
         """What the model does, (1, features): occlusion by blurred tiles, or mutagenesis (mean over other letters)."""
         if not self.one_hot:
             return metrics.occlusion(model, self.input, target=self.target, batch_size=14, **self.replaced)
@@ -73,7 +74,7 @@ class Case:
         per_base = relevance.sum(1)
         return per_base if self.positions is None else per_base[:, list(self.positions)]
 
-    def flipping(self, model: nn.Module, relevance: Tensor) -> metrics.FlippingCurve:
+    def flipping(self, model: Model, relevance: Tensor) -> metrics.FlippingCurve:
         """Parts replaced, most and least relevant first; in logits."""
         steps: dict[str, Any] = {"steps": 12, "spacing": "logarithmic"} if self.one_hot else {"steps": 8}
         return metrics.pixel_flipping(
@@ -90,8 +91,7 @@ class Network:
     kind: Literal["images", "sequences", "attention"]
     load: Callable[[Path, Path], tuple[nn.Module, Sequence[Case]]]
     screened: int = 20  # cases that every method explains
-    finals: int = 100  # cases that the best settings explain
-    flipped: int = 100  # those of them with flipping curves
+    finals: int = 100  # cases that the best settings explain, with flipping curves
 
 
 class Lazily(Sequence[Case]):
@@ -388,6 +388,6 @@ NETWORKS: dict[str, Network] = {
     "motifs-32": Network("sequence CNN, 32 filters (TAL1, GATA)", "sequences", partial(motif_classes, 32)),
     "motifs-4": Network("sequence CNN, 4 filters (TAL1, GATA)", "sequences", partial(motif_classes, 4)),
     "deepac": Network("DeePaC, rapid CNN", "sequences", pathogenic_reads),
-    "vit": Network("ViT (CIFAR-10)", "attention", small_pictures),
+    "vit": Network("ViT (CIFAR-10)", "attention", small_pictures, finals=300),
 }
 """Twenty cases a network are screened and the best settings go on to a hundred, or as many as there are."""
