@@ -13,15 +13,18 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torchvision
 from torch import Tensor, nn
 
 from paper_claims import load as load_photograph_network
 from plrp import metrics
 from plrp.genomics import SequenceCNN, encode, read_fasta, read_simdata
 from plrp.metrics.regions import Layout, relevance_of_regions
+from plrp.metrics.replacements import Replacement
 from plrp.metrics.scores import Model
 from plrp.models.keras import load_keras_weights
 from plrp.vision import ECSSD
+from truth_local import occlusion_of_chain
 
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])  # ImageNet's colours
 TILE = 16  # pixels of an occluded tile's side
@@ -35,7 +38,8 @@ class Case:
 
     `positions` are the bases that are mutated (None: all), `far` ranges among them that lie at other sites; `mask` is
     what a map ought to show, where that is known. `tile` is the side of an image's tiles in pixels, which are blurred,
-    or greyed where `grey` is set (the patches of a transformer are too small to blur).
+    or greyed where `grey` is set (the patches of a transformer are too small to blur). `chain`: a chain of convolutions
+    and what follows it, where the network is that: the truth is cheap then.
     """
 
     name: str
@@ -46,6 +50,7 @@ class Case:
     far: dict[str, slice] = field(default_factory=dict)
     tile: int = TILE
     grey: bool = False
+    chain: tuple[nn.Sequential, Callable[[Tensor], Tensor]] | None = None
 
     @property
     def one_hot(self) -> bool:
@@ -53,6 +58,10 @@ class Case:
 
     def truth(self, model: Model) -> Tensor:
         """What the model does, (1, features): occlusion by blurred tiles, or mutagenesis (mean over other letters)."""
+        if self.chain is not None:
+            layout, blur = Layout(self.input, self.tile, "sum", "partial"), Replacement("blur", 0.0, BLUR, None, 0)
+            blurred = blur.of(self.input, layout, torch.tensor([0]), 1)
+            return occlusion_of_chain(*self.chain, self.input, blurred, self.tile)[None, :, self.target]
         if not self.one_hot:
             return metrics.occlusion(model, self.input, target=self.target, batch_size=14, **self.replaced)
         drops = metrics.mutagenesis(model, self.input, target=self.target, positions=self.positions, batch_size=32)
@@ -114,12 +123,14 @@ def photographs(name: str, data: Path, cache: Path) -> tuple[nn.Module, Sequence
     """ECSSD photographs with their masks; the winning class is explained."""
     model = load_photograph_network(name, data)
     photos = ECSSD(data / "ecssd")
+    vgg = isinstance(model, torchvision.models.VGG)
+    chain = (model.features, lambda maps: model.classifier(model.avgpool(maps).flatten(1))) if vgg else None
 
     def case(index: int) -> Case:
         image, mask = photos[index]
         with torch.no_grad():
             winner = int(model(image[None]).argmax())
-        return Case(photos.names[index], image[None], winner, mask[None])
+        return Case(photos.names[index], image[None], winner, mask[None], chain=chain)
 
     return model, Lazily(len(photos), case)
 

@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 try:
     import truth
     import truth_lattice
+    import truth_local
     import truth_methods
     import truth_networks
     import truth_page
@@ -156,6 +157,38 @@ def test_a_far_site_without_relevance_is_counted() -> None:
     assert (found["far"], found["lost"]) == (1, 1)
     relevance[0, :, 26] = x[0, :, 26]
     assert truth.screen(case, effects, relevance)["lost"] == 0
+
+
+def test_a_tile_is_followed_through_a_chain_of_convolutions() -> None:
+    from torch import nn
+
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 5, 3, padding=1), nn.ReLU()]
+    features, head = nn.Sequential(*layers, nn.MaxPool2d(2)).double(), nn.Linear(5 * 5 * 6, 3).double()
+    image, baseline = torch.rand(1, 3, 22, 27, dtype=torch.float64), torch.rand(1, 3, 22, 27, dtype=torch.float64)
+
+    def read(maps: torch.Tensor) -> torch.Tensor:
+        return head(maps.flatten(1))
+
+    found = truth_local.occlusion_of_chain(features, read, image, baseline, 8)
+    for k in range(3):
+        whole = plrp.metrics.occlusion(lambda x: read(features(x)), image, target=k, region=8, perturbation=baseline)
+        torch.testing.assert_close(found[:, k], whole[0])
+
+
+def test_answers_are_asked_for_once() -> None:
+    from torch import nn
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(4, 3, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 2)).eval()
+    x = torch.rand(5, 4, 8)
+    answers = truth.Answers(model, x[:1])
+    with torch.no_grad():
+        torch.testing.assert_close(answers(x[[0, 1, 1, 0]]), model(x[[0, 1, 1, 0]]))
+        assert len(answers.known) == 2
+        answers.model = lambda rows: torch.full((len(rows), 2), 7.0)
+        assert answers(x)[2:].eq(7).all()
+        torch.testing.assert_close(answers(x)[:2], model(x[:2]))
 
 
 def test_the_lattice_and_the_rule_that_spreads_it() -> None:
