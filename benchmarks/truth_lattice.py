@@ -176,10 +176,10 @@ def untrained(name: str, data: Path, cache: Path) -> tuple[nn.Module, Sequence[C
 
 
 STRIDED: dict[str, Network] = {
-    "resnet50": Network("ResNet-50", "images", NETWORKS["resnet50"].load, 4, 4, 2),
-    "vgg16": Network("VGG-16", "images", NETWORKS["vgg16"].load, 1, 1, 0),
-    "resnet18": Network("ResNet-18 (trained here)", "images", small_resnet, 8, 8, 8),
-    "regnet": Network("RegNetX-400MF, untrained", "images", partial(untrained, "regnet_x_400mf"), 4, 4, 0),
+    "resnet50": Network("ResNet-50", "images", NETWORKS["resnet50"].load, 4, 2),
+    "vgg16": Network("VGG-16", "images", NETWORKS["vgg16"].load, 1, 0),
+    "resnet18": Network("ResNet-18 (trained here)", "images", small_resnet, 8, 8),
+    "regnet": Network("RegNetX-400MF, untrained", "images", partial(untrained, "regnet_x_400mf"), 4, 0),
 }
 """Real weights, and the way relevance takes in others. A network more is a line."""
 
@@ -212,7 +212,7 @@ def measure(name: str, options: argparse.Namespace) -> None:
     for index in range(options.photos or network.screened):
         case = cases[index]
         work: list[str] = [m for m in (*TRUTHS, *METHODS) if (index, "lattice", m) not in store.known]
-        if work and index not in tiles and network.flipped:
+        if work and index not in tiles and network.finals:
             found = [r["values"] for r in store.rows if r["case"] == index and r["part"] == "truth"]
             tiles[index] = found[0] if found else case.truth(model)[0].tolist()
             if not found:
@@ -229,7 +229,7 @@ def measure(name: str, options: argparse.Namespace) -> None:
             if index in tiles:
                 effects = torch.tensor(tiles[index], dtype=torch.float64)[None]
                 row |= {k: v.item() for k, v in metrics.agreement(case.features(relevance), effects)._asdict().items()}
-            if index < network.flipped:
+            if index < network.finals:
                 gain = case.flipping(model, relevance).symmetric_relevance_gain
                 assert gain is not None
                 row["gain"] = gain.item()
