@@ -47,7 +47,9 @@ def _changed(features: nn.Sequential, maps: list[Tensor], baseline: Tensor, box:
             beyond = (reads[2] - box[2] + 1, box[3] + 1 - reads[3], reads[0] - box[0] + 1, box[1] + 1 - reads[1])
             patch = conv2d(pad(patch, beyond), layer.weight, layer.bias)  # beyond the map lie zeros
         elif isinstance(layer, nn.MaxPool2d):
-            pooled = (box[0] // 2, min(-(-box[1] // 2), height), box[2] // 2, min(-(-box[3] // 2), width))
+            if below.shape[-2:] != (2 * height, 2 * width):
+                raise ValueError(f"max pools of 2 × 2 over maps of even sides are understood; got {layer}.")
+            pooled = (box[0] // 2, -(-box[1] // 2), box[2] // 2, -(-box[3] // 2))
             patch = layer(_pasted(below, patch, box, (2 * pooled[0], 2 * pooled[1], 2 * pooled[2], 2 * pooled[3])))
             box = pooled
         else:

@@ -164,8 +164,8 @@ def test_a_tile_is_followed_through_a_chain_of_convolutions() -> None:
 
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 5, 3, padding=1), nn.ReLU()]
-    features, head = nn.Sequential(*layers, nn.MaxPool2d(2)).double(), nn.Linear(5 * 5 * 6, 3).double()
-    image, baseline = torch.rand(1, 3, 22, 27, dtype=torch.float64), torch.rand(1, 3, 22, 27, dtype=torch.float64)
+    features, head = nn.Sequential(*layers, nn.MaxPool2d(2)).double(), nn.Linear(5 * 6 * 7, 3).double()
+    image, baseline = torch.rand(1, 3, 24, 28, dtype=torch.float64), torch.rand(1, 3, 24, 28, dtype=torch.float64)
 
     def read(maps: torch.Tensor) -> torch.Tensor:
         return head(maps.flatten(1))
