@@ -5,8 +5,8 @@
 Every method explains the same predictions; the truth is what the network does when a part of the input is replaced
 (blurred tiles of a photograph, exchanged bases of a sequence, greyed patches of a transformer). Measured are the
 agreement with it (signed and absolute rank correlation, correlation), sparsity, mass in the mask where there is one,
-and cost in forward passes. The best eight settings of each network, the defaults and the peers go on to more cases and
-to flipping curves (symmetric relevance gain, deletion, insertion).
+and cost in forward passes. Eight settings of each network (the defaults, the best) and the peers go on to more
+cases and to flipping curves (symmetric relevance gain, deletion, insertion).
 
 Every measurement is a line in `--out`, which is part of the repository: a run that was stopped goes on where it was,
 what is there is not measured again, and networks may run side by side (`--networks resnet50`). `--minutes 5` stops
@@ -214,15 +214,15 @@ def run(
 
 
 def finalists(rows: list[dict[str, Any]], kind: str, count: int) -> list[Method]:
-    """The best settings by agreement, the best pruned ones, what is to be known in any case, and the peers."""
+    """So many settings: what is to be known in any case, the best pruned one, the best by agreement; and the peers."""
     among = methods(kind)
     scores = {label: faithfulness(found) for label, found in by_method(rows, "screen").items()}
     ours = [m for m in among if m.pruning is not None and not math.isnan(scores.get(m.label, math.nan))]
     ours.sort(key=lambda m: -scores[m.label])
-    best = ours[:count]
-    pruned = [m for m in ours if m.pruning != "LRP"][: count // 2]
-    default = [m for m in among if m.label in DEFAULTS[kind] or m.name in PEERS]
-    return list(dict.fromkeys([*best, *pruned, *default]))
+    default = [m for m in among if m.label in DEFAULTS[kind]]
+    pruned = [m for m in ours if m.pruning != "LRP"][:1]
+    chosen = list(dict.fromkeys([*default, *pruned, *ours]))[: max(count, len(default))]
+    return [*chosen, *(m for m in among if m.name in PEERS)]
 
 
 def part_of(text: str) -> slice:

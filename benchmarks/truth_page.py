@@ -138,6 +138,8 @@ def overview(kept: Mapping[str, Rows], names: Sequence[str]) -> list[str]:
 def own_table(rows: Rows) -> list[str]:
     """Every method of one network, best first."""
     screened, flipped = by_method(rows, "screen"), by_method(rows, "flip")
+    most = max(map(count, flipped.values()), default=0)
+    flipped = {m: found for m, found in flipped.items() if count(found) >= most / 2}  # finalists of today
     everywhere = set.intersection(*({row["case"] for row in found} for found in flipped.values())) if flipped else set()
     flipped = {m: [row for row in found if row["case"] in everywhere] for m, found in flipped.items() if everywhere}
     both = {m: [*found, *flipped.get(m, [])] for m, found in screened.items()}

@@ -88,8 +88,9 @@ def test_finalists_are_the_best_the_defaults_and_the_peers() -> None:
     among = truth_methods.methods("sequences")
     best = "gamma 1 | LRP"
     measured = [row(0, m.label, pearson=1.0 if m.label == best else 0.1) for m in among]
-    found = [m.label for m in truth.finalists(measured, "sequences", 1)]
-    assert found[0] == best
+    found = [m.label for m in truth.finalists(measured, "sequences", 6)]
+    assert found[5] == best
+    assert len(found) == 6 + sum("sequences" in kinds for kinds, _ in truth_methods.PEERS.values())
     assert {"epsilon-plus | λ 0.15", "DeepLIFT", "random"} <= set(found)
     for kind, labels in truth_methods.DEFAULTS.items():
         assert set(labels) <= {m.label for m in truth_methods.methods(kind)}
