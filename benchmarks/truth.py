@@ -165,7 +165,8 @@ def measure(name: str, options: argparse.Namespace) -> None:
         first = [row for row in store.rows if row["case"] < screened]
         chosen = finalists(first, network.kind, options.finals)
         for index in range(*options.only.indices(finals)):
-            run(chosen, ("screen", "flip"), store, model, answers, cases, index, network.kind, options)
+            parts = ("screen", "flip") if index < options.flips else ("screen",)
+            run(chosen, parts, store, model, answers, cases, index, network.kind, options)
 
 
 def run(
@@ -236,6 +237,7 @@ def main() -> None:
     parser.add_argument("--screen", type=int, default=0, help="cases that every method explains (as the network says)")
     parser.add_argument("--finals", type=int, default=8, help="how many settings go on to the finals (8; 0: no finals)")
     parser.add_argument("--samples", type=int, default=0, help="cases in the finals (as the network says, mostly 100)")
+    parser.add_argument("--flips", type=float, default=math.inf, help="how many of them with flipping curves (all)")
     parser.add_argument(
         "--only", type=part_of, default=slice(None), metavar="FIRST:END:STEP",
         help="of the finals' cases, with an --out of its own: shares out the work",
