@@ -62,6 +62,19 @@ def built(kind: str, vocabulary: int, **options: Any) -> Any:
             "vocab_size": vocabulary,
         }
         model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **options))
+    elif kind == "t5":
+        sizes = {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
+        gated = {"feed_forward_proj": "gated-gelu", "vocab_size": vocabulary}
+        model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, **gated, **options))
+    elif kind == "bart":
+        sizes = {
+            f"{part}_{name}": size
+            for part in ("encoder", "decoder")
+            for name, size in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 24))
+        }
+        ends = {"bos_token_id": 0, "decoder_start_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
+        config = transformers.BartConfig(vocab_size=vocabulary, d_model=16, **sizes, **ends, **options)
+        model = transformers.BartForConditionalGeneration(config)
     else:
         config = transformers.BertConfig(vocab_size=vocabulary, **SIZES, **options)
         head = {"bert": transformers.BertForSequenceClassification, "masked": transformers.BertForMaskedLM}

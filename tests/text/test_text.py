@@ -142,6 +142,42 @@ def test_a_span_that_the_model_writes_is_the_most_probable(llama: Any, bytewise:
     assert len(span) == len(list(span)) == 2
 
 
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_an_encoder_reads_and_a_decoder_writes(kind: str, bytewise: Any, tmp_path: Path) -> None:
+    model, text = built(kind, len(bytewise)), "The capital of France is"
+    read = torch.tensor([bytewise(text)["input_ids"]])
+    begin = torch.tensor([[model.config.decoder_start_token_id]])
+    found = plrp.text.explain(model, bytewise, text, target=" Paris", pruning=plrp.Pruning(0.05), layers=True)
+    paris = bytewise(" Paris")["input_ids"][0]
+    itself = plrp.explain(
+        lambda ids, begun: model(input_ids=ids, decoder_input_ids=begun).logits[:, -1],
+        (read, begin),
+        target=paris,
+        composite="attnlrp",
+        pruning=plrp.Pruning(0.05),
+    )
+    torch.testing.assert_close(found.relevance, torch.cat([one[0] for one in itself.relevance]), rtol=1e-3, atol=1e-5)
+    assert [token.text for token in found.tokens[:-1]] == [token.text for token in tokenized(bytewise, text)]
+    assert found.tokens[-1].special
+    assert found.explanation.closing().max() < 1e-4
+    depth = plrp.text.token_layers(found)
+    assert depth.attention.shape == (4, read.shape[1] + 1)
+    assert depth.attention[:2, -1].eq(0).all()  # the encoder does not read what is written
+    assert depth.attention[2:, :-1].eq(0).all()
+    assert depth.attention[:2, :-1].any()
+    assert plrp.text.head_relevance(found).shape == (4, 4)
+    found.plot_layers()
+    assert found.save(tmp_path / "page.html").stat().st_size > 10_000
+
+    span = plrp.text.explain(model, bytewise, text, span=" Paris London")
+    assert span.relevance.shape == (2, read.shape[1] + 2)
+    assert span.prompt == read.shape[1] + 1
+    torch.testing.assert_close(
+        span[0].relevance, plrp.text.explain(model, bytewise, text, target=" Paris").relevance, rtol=1e-3, atol=1e-5
+    )
+    assert len(plrp.text.explain(model, bytewise, text, span=2)) <= 2
+
+
 @pytest.mark.parametrize("option", ["use_cache", "output_attentions", "output_hidden_states"])
 def test_what_a_model_is_configured_to_return_besides_changes_nothing(option: str, bytewise: Any, llama: Any) -> None:
     other = built("llama", len(bytewise), attn_implementation="eager", **{option: True})
@@ -263,11 +299,16 @@ def test_wrong_input_is_refused_in_a_sentence(llama: Any, bert: Any, bytewise: A
     class Linear8bitLt(nn.Linear):
         """Named like the layer of bitsandbytes."""
 
+    class PicturesForConditionalGeneration(type(llama)):  # type: ignore[misc]
+        """Named like a model that reads pictures and text, without an encoder of texts."""
+
+    pictures = PicturesForConditionalGeneration(llama.config)
     quantised = built("llama", len(bytewise))
     quantised.model.layers[1].mlp.up_proj = Linear8bitLt(16, 24)
     whole = built("llama", len(bytewise))
     whole.lm_head.weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.int8), requires_grad=False)
     cases: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
+        ((pictures, bytewise, PROMPT), {}, ValueError, "not PicturesForConditionalGeneration: load it with"),
         ((llama, bytewise, ids), {}, TypeError, "text is a string, got Tensor"),
         ((llama, bytewise, llama.get_input_embeddings()(ids)), {}, TypeError, "text is a string, got Tensor"),
         ((llama, wordwise, PROMPT), {}, ValueError, "tokenizer of another model"),

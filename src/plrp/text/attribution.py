@@ -13,7 +13,7 @@ import plrp
 from plrp.targets import contrast
 
 from .explained import ExplainedSpan, ExplainedText
-from .heads import Forward, Kind, check_model, class_names, class_number, greedy, kind_of, kind_of_class
+from .heads import Forward, Kind, check_model, class_names, class_number, first_written, greedy, kind_of, kind_of_class
 from .tokens import Token, token_id, tokenized
 
 
@@ -21,7 +21,8 @@ from .tokens import Token, token_id, tokenized
 class TracedText:
     """One forward pass over a text, ready to be explained any number of times.
 
-    `tokens` are those that the model read; of a span, the last of them are the span's own.
+    `tokens` are those that the model read; of a span, the last of them are the span's own. If there is an encoder, it
+    read the first `encoded` of them.
     """
 
     text: str
@@ -31,6 +32,7 @@ class TracedText:
     position: int | None  # which of the output's positions answers; None for classes
     model: Any
     tokenizer: Any
+    encoded: int = 0
 
     @property
     def scores(self) -> Tensor:
@@ -94,21 +96,31 @@ class TracedText:
             number=chosen,
             other=other,
             traced=self,
+            encoded=self.encoded,
             attention_heads=int(getattr(self.model.config, "num_attention_heads", 0) or 0),
         )
 
 
 def trace(model: Any, tokenizer: Any, text: str) -> TracedText:
     """Run a model once on a text, to explain it many times; see `explain` for the models."""
-    kind, tokens = kind_of(model), tokenized(tokenizer, text)
-    ids = _ids(tokens, model)
-    check_model(model, tokenizer, ids)
+    kind, tokens, encoded = _read(model, tokenizer, text)
     position: int | None = None
     if kind == "next token":
         position = 0
     elif kind == "masked token":
         position = _mask(tokenizer, tokens)
-    return TracedText(text, tokens, kind, plrp.trace(Forward(model, kind), ids), position, model, tokenizer)
+    passed = plrp.trace(Forward(model, kind, encoded=encoded), _ids(tokens, model))
+    return TracedText(text, tokens, kind, passed, position, model, tokenizer, encoded)
+
+
+def _read(model: Any, tokenizer: Any, text: str) -> tuple[Kind, tuple[Token, ...], int]:
+    """What the model answers with, the tokens that it reads, and how many of them its encoder does."""
+    kind, tokens = kind_of(model), tokenized(tokenizer, text)
+    check_model(model, tokenizer, _ids(tokens, model))
+    begin = first_written(model) if kind == "next token" else None
+    if begin is None:
+        return kind, tokens, 0
+    return kind, (*tokens, Token(str(tokenizer.convert_ids_to_tokens(begin)), begin, special=True)), len(tokens)
 
 
 def explain(
@@ -126,6 +138,7 @@ def explain(
     """Explain what a language model makes of a text: an `ExplainedText`, the relevance of each token.
 
     - `model`, `tokenizer`: Hugging Face's, for a class of the text, its next token, or the token behind its one mask;
+      where an encoder reads and a decoder writes, the first token that is written (later ones: `span`);
     - `target`: a class by name or number; a token written out (`" Paris"`: its space belongs to it) or by its id. None
       is the most probable;
     - `against`: a second answer; the difference of both scores is explained;
@@ -139,12 +152,13 @@ def explain(
         )
     if target is not None or against is not None:
         raise ValueError("span names the tokens to explain: leave out target and against.")
+    written = _trace_span(model, tokenizer, text, span)
     found = []
-    for one in _trace_span(model, tokenizer, text, span):
+    for one in written:
         target = one.tokens[one.reads].id
         found.append(one.explain(target=target, composite=composite, pruning=pruning, layers=layers))
         found[-1] = found[-1].shortened(one.reads)
-    return ExplainedSpan(text, tuple(found), len(tokenized(tokenizer, text)))
+    return ExplainedSpan(text, tuple(found), written[0].reads)
 
 
 @dataclass
@@ -156,27 +170,28 @@ class _SpanToken(TracedText):
 
 def _trace_span(model: Any, tokenizer: Any, text: str, span: int | str) -> list[_SpanToken]:
     """One forward pass over text and span. A causal model's scores at a token do not depend on later ones."""
-    kind, tokens = kind_of(model), tokenized(tokenizer, text)
+    kind, tokens, encoded = _read(model, tokenizer, text)
     if kind != "next token":
-        raise ValueError(f"{type(model).__name__} writes no text: span is for causal models; leave it out.")
-    ids = _ids(tokens, model)
-    check_model(model, tokenizer, ids)
+        raise ValueError(f"{type(model).__name__} writes no text: span is for models that do; leave it out.")
     if isinstance(span, str):
         new = [int(i) for i in tokenizer(span, add_special_tokens=False)["input_ids"]]
     elif isinstance(span, bool) or not isinstance(span, int) or span < 1:
         raise ValueError(f"span is a text, or how many tokens to write, from 1, got {span!r}.")
     else:
-        new = greedy(Forward(model, kind), ids, span, getattr(tokenizer, "eos_token_id", None))
+        forward = Forward(model, kind, encoded=encoded)
+        new = greedy(forward, _ids(tokens, model), span, getattr(tokenizer, "eos_token_id", None))
     if not new:
         raise ValueError("The span has no token: write it out, or ask for another text.")
     first = max((t.word for t in tokens if t.word is not None), default=-1) + 1
     added = [Token(str(tokenizer.decode([i])), i, word=first + n) for n, i in enumerate(new)]
     whole = (*tokens, *added)
     read = whole[:-1]  # nobody reads the last token
-    ids = _ids(read, model)
-    check_model(model, tokenizer, ids)
-    passed = plrp.trace(Forward(model, kind, positions=len(new)), ids)
-    return [_SpanToken(text, whole, kind, passed, n, model, tokenizer, reads=len(tokens) + n) for n in range(len(new))]
+    check_model(model, tokenizer, _ids(read[encoded:], model))
+    passed = plrp.trace(Forward(model, kind, positions=len(new), encoded=encoded), _ids(read, model))
+    return [
+        _SpanToken(text, whole, kind, passed, n, model, tokenizer, encoded, reads=len(tokens) + n)
+        for n in range(len(new))
+    ]
 
 
 def check_words(tokenizer: Any, model: type, text: str, *answers: str | None) -> None:

@@ -114,6 +114,7 @@ class ExplainedText(_Coloured):
     answers: tuple[tuple[str, float], ...]
     explanation: plrp.Explanation = field(repr=False)
     attention_heads: int = 0
+    encoded: int = 0  # tokens that an encoder read; the others its decoder
     number: int = 0  # of the target among the classes or tokens
     other: int | None = None  # of `against`
     traced: TracedText | None = field(default=None, repr=False)  # for more explanations of the same pass

@@ -18,6 +18,8 @@ ENDINGS: dict[str, Kind] = {
     "ForSequenceClassification": "class",
     "ForCausalLM": "next token",
     "LMHeadModel": "next token",
+    "ForConditionalGeneration": "next token",  # of an encoder and a decoder
+    "MTModel": "next token",
     "ForMaskedLM": "masked token",
 }
 """How the classes of Hugging Face's models end."""
@@ -33,7 +35,26 @@ def kind_of(model: Any) -> Kind:
     """What a model answers with, by the name of its class or of one it derives from."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is one of Hugging Face's models, got {type(model).__name__}: load it first.")
-    return kind_of_class(type(model))
+    kind = kind_of_class(type(model))
+    if kind == "next token" and type(model).__name__.endswith("ForConditionalGeneration") and not _encodes(model):
+        raise _no_kind(type(model))  # of pictures or sounds
+    return kind
+
+
+def _encodes(model: Any) -> bool:
+    """Whether an encoder reads the text, and a decoder writes."""
+    return bool(getattr(model.config, "is_encoder_decoder", False))
+
+
+def first_written(model: Any) -> int | None:
+    """The token that a decoder begins with; None where no encoder reads before it."""
+    if not _encodes(model):
+        return None
+    for settings in (model.config, getattr(model, "generation_config", None)):
+        for name in ("decoder_start_token_id", "bos_token_id"):
+            if isinstance(found := getattr(settings, name, None), int):
+                return found
+    raise ValueError("The model's configuration has no decoder_start_token_id: set it in model.config.")
 
 
 def kind_of_class(model: type) -> Kind:
@@ -42,10 +63,14 @@ def kind_of_class(model: type) -> Kind:
         for ending, kind in ENDINGS.items():
             if one.__name__.endswith(ending):
                 return kind
-    raise ValueError(
+    raise _no_kind(model)
+
+
+def _no_kind(model: type) -> ValueError:
+    return ValueError(
         f"plrp.text explains models that classify a text or predict its next or masked token, not {model.__name__}: "
-        f"load it with one of {', '.join('Auto' + ('ModelFor' + e[3:]) for e in ENDINGS if e.startswith('For'))}, or "
-        "call plrp.explain on a function of its inputs."
+        "load it with AutoModelForSequenceClassification, AutoModelForCausalLM, AutoModelForSeq2SeqLM or "
+        "AutoModelForMaskedLM, or call plrp.explain on a function of its inputs."
     )
 
 
@@ -81,13 +106,15 @@ class Forward(nn.Module):
     """From token ids (1, tokens) to the model's scores: (1, classes), or (1, positions, vocabulary).
 
     Whatever the model is configured to return besides, caches and attentions, is left out, and of the scores of a
-    causal model only the last `positions` are computed, if it can. Layers keep the model's own names.
+    causal model only the last `positions` are computed, if it can. Layers keep the model's own names. An encoder reads
+    the first `encoded` tokens, where there is one, and its decoder the others.
     """
 
-    def __init__(self, model: Any, kind: Kind, positions: int = 1) -> None:
+    def __init__(self, model: Any, kind: Kind, positions: int = 1, encoded: int = 0) -> None:
         super().__init__()
         self.train(model.training)
         self.model = model
+        self.encoded = encoded
         self.positions = positions if kind == "next token" else 0
         known = inspect.signature(model.forward).parameters
         wanted = {"use_cache": False, "output_attentions": False, "output_hidden_states": False, "return_dict": True}
@@ -100,7 +127,9 @@ class Forward(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """The scores."""
-        logits: Tensor = self.model(ids, **self.options).logits
+        n = self.encoded
+        given = {"input_ids": ids[:, :n], "decoder_input_ids": ids[:, n:]} if n else {"input_ids": ids}
+        logits: Tensor = self.model(**given, **self.options).logits
         return logits[:, -self.positions :] if self.positions else logits
 
     def named_modules(self, memo: Any = None, prefix: str = "", remove_duplicate: bool = True) -> Iterator[Any]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BLOCK = re.compile(r"^(?P<stack>.*?)\.?(?P<number>\d+)\.(?P<inner>.+)$")
 OUTPUT = re.compile(
-    r"(o_proj|out_proj|out_lin|attn\.c_proj|attention\.output\.dense|attn\.proj|attention\.dense)(#\d+)?$"
+    r"(SelfAttention\.o|o_proj|out_proj|out_lin|attn\.c_proj|attention\.output\.dense|attn\.proj|attention\.dense)(#\d+)?$"
 )
 """The layer that reads the heads of an attention side by side."""
 
@@ -67,7 +67,12 @@ def _layer(explained: ExplainedText, name: str) -> Tensor:
     if name not in layers:
         raise ValueError("The relevance of the layers was not kept: explain with layers=True.")
     found = layers[name].detach().float().cpu()
-    return found.reshape(-1, found.shape[-1])[: len(explained.tokens)]
+    found = found.reshape(-1, found.shape[-1])
+    count = len(explained.tokens)
+    if not explained.encoded:
+        return found[:count]
+    begin, end = (explained.encoded, count) if "decoder" in name else (0, explained.encoded)
+    return torch.nn.functional.pad(found[: end - begin], (0, 0, begin, count - end))
 
 
 def token_layers(explained: ExplainedText) -> TokenLayers:
