@@ -423,8 +423,13 @@ def test_the_command_writes_a_page(
     facts = read_page("x.html").bundle.facts
     start = facts["start"]
     assert (facts["methods"][start["method"]]["label"], facts["p"][start["p"]]) == ("PLRP-M±", 0.3)
-    assert (facts["title"], len(facts["p"]), len(facts["targets"])) == ("photo", 20, 4)
-    assert len(facts["curves"]["inside"]) == 4 * 41
+    assert (facts["title"], len(facts["p"]), len(facts["targets"])) == ("photo", 10, 3)
+    assert len(facts["curves"]["inside"]) == 3 * 21
+    assert main([*run, "--page-p", "0,0.1", "--page-classes", "2", "-o", "small.html"]) == 0
+    small = read_page("small.html").bundle.facts
+    assert (small["p"], len(small["targets"])) == ([0.1, 0.3], 2)  # with the p asked for
+    assert main([*run, "--page-classes", "2", "-o", "x.png"]) == 2
+    assert "--page-classes goes with a page: -o page.html." in capsys.readouterr().err
     assert main([*run, "--mask", "mask.png", "-o", "x.png"]) == 2
     assert "--mask goes with one photograph and a page" in capsys.readouterr().err
     assert main([*run, "--layers", "-o", "x.html"]) == 2

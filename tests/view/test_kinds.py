@@ -46,10 +46,12 @@ def test_the_channels_of_a_layer_add_up_to_the_explanation() -> None:
         paths.through("nowhere", 0, lambda r: r)
 
 
-def test_of_a_very_deep_network_one_channel_per_layer_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plrp.view.contents.DEEP", 2)
+def test_of_a_deep_network_only_the_strongest_channels_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plrp.view.contents.PATHS", 3)
     found = plrp.explain(network(), picture(), target=1)
-    bundle = explanation_bundle(found, proportions=(0.1,), targets=1)
+    told: list[tuple[int, int]] = []
+    bundle = explanation_bundle(found, proportions=(0.1,), targets=1, report=lambda *done: told.append(done))
+    assert told == [(done, 3 + 2) for done in range(1, 6)]  # three maps, and a path from each of three depths
     rows = bundle.facts["channels"]
     assert all("through" in row[0] and not any("through" in one for one in row[1:]) for row in rows)
     assert len(bundle.arrays["through"]) == len(rows) < sum(map(len, rows))

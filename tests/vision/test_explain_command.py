@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import warnings
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -441,6 +442,17 @@ def test_a_pipe_gets_plain_lines(photos: Path) -> None:
     assert "\x1b" not in finished.stdout
     assert "\r" not in finished.stdout
     assert finished.stdout.count("→") == 2
+
+
+def test_a_page_tells_how_long_it_will_take(
+    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plrp.progress.EVERY", 0.0)
+    monkeypatch.setattr("plrp.progress.clock", count().__next__)  # each look at the clock is a second later
+    assert run("cat.jpg", "--page-p", "0.1", "--page-classes", "1", "-o", "page.html") == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"explaining: 5%, \d+ min left, cat.jpg: 1 of 21 maps", lines[1])
+    assert [int(re.search(r": (\d+) of 21 maps", line)[1]) for line in lines[1:]] == list(range(1, 22))
 
 
 def test_interrupting_leaves_finished_pictures_whole(photos: Path) -> None:

@@ -17,6 +17,7 @@ from .arguments import as_options, check_composite, count, gain, proportion
 if TYPE_CHECKING:
     from plrp.concepts.drawing import Reading
     from plrp.models.loading import LoadedModel
+    from plrp.progress import Step
     from plrp.pruning import Pruning
     from plrp.view.exemplary import Exemplary
     from plrp.vision.explained import ExplainedPhotograph
@@ -31,6 +32,7 @@ examples:
   plrp explain photo.jpg --model timm:convnext_tiny --save relevance.npz
   plrp explain photo.jpg --target "tabby cat" --against "tiger cat" -o why.png
   plrp explain photo.jpg --mask object.png -o page.html     to slide p in a browser
+  plrp explain photo.jpg --page-p 0.05,0.2 --page-classes 1 -o page.html     a page that is ready sooner
   plrp explain photo.jpg --exemplars exemplars -o page.html     with what its channels stand for
   plrp explain photo.jpg --model timm:vit_base_patch16_224 --layers     tokens that survive, heads
   plrp explain street.jpg --model fasterrcnn_resnet50_fpn --target "dog at 120,80"     one box
@@ -115,6 +117,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     out.add_argument(
         "--mask", metavar="FILE", help="where the object is, white on black: the page shows the relevance inside"
+    )
+    out.add_argument(
+        "--page-p",
+        type=_proportions,
+        metavar="P,P,…",
+        help="the p of a page's slider, besides 0 and -p (default: ten from 0.02 to 0.9); fewer are ready sooner",
+    )
+    out.add_argument(
+        "--page-classes", type=count, metavar="N", help="how many of the strongest classes a page holds (default: 3)"
     )
     out.add_argument("--compare", type=_proportions, metavar="P,P,…", help="the grid of λ and M± for these p instead")
     out.add_argument(
@@ -219,6 +230,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--layers draws pictures, and a page has its layers already: leave it out.")
     if arguments.exemplars and not arguments.layers and any(path.suffix.lower() != PAGE for path in outputs):
         raise UsageError("--exemplars goes with --layers, or with a page: -o page.html.")
+    for option, given in (("--page-p", arguments.page_p), ("--page-classes", arguments.page_classes)):
+        if given is not None and any(path.suffix.lower() != PAGE for path in outputs):
+            raise UsageError(f"{option} goes with a page: -o page.html.")
     overwritten = {path.resolve() for path in photographs} & {path.resolve() for path in outputs}
     if overwritten:
         raise UsageError(f"{overwritten.pop()} is a photograph; name another output with -o.")
@@ -228,10 +242,14 @@ def run(arguments: argparse.Namespace) -> int:
         model, prunings = prepared(arguments)
         exemplars = None if arguments.exemplars is None else searched(arguments.exemplars, model)
     done, skipped, unhealthy = 0, 0, 0
+    pages = any(path.suffix.lower() == PAGE for path in outputs)  # long work, shown in parts of a photograph
+    show = False if arguments.quiet else None
     try:
-        with progress("explaining", len(photographs), False if arguments.quiet else None, transient=True) as step:
+        with progress("explaining", len(photographs), show, unit="share" if pages else "items", transient=True) as step:
+            move_to = forwards(step)
             for number, path in enumerate(photographs):
-                step(1 if number else 0, path.name)
+                note = partial(move_to, number)
+                note(0, path.name)
                 try:
                     photograph = read_photograph(path)
                     make_folder(outputs[number].parent)
@@ -241,7 +259,6 @@ def run(arguments: argparse.Namespace) -> int:
                     print(f"plrp: skipped: {error}", file=sys.stderr)
                     skipped += 1
                     continue
-                note = partial(step, 0)
                 archive = archives[number] if archives else None
                 with unwarned():
                     written = write(explained, outputs[number], archive, arguments, note, exemplars)
@@ -262,6 +279,18 @@ def run(arguments: argparse.Namespace) -> int:
     if skipped:
         print(f"plrp: {done} of {len(photographs)} photographs explained, {skipped} skipped", file=sys.stderr)
     return 1 if skipped else 0
+
+
+def forwards(step: Step) -> Callable[[int, float, str], None]:
+    """What moves a display to a share of a photograph, never back; its time left counts what is done of a page."""
+    reached = 0.0
+
+    def move_to(number: int, share: float, note: str) -> None:
+        nonlocal reached
+        step(max(0.0, number + share - reached), note)
+        reached = max(reached, number + share)
+
+    return move_to
 
 
 def searched(folder: str, model: LoadedModel) -> Exemplary:
@@ -408,11 +437,11 @@ def write(
     picture: Path,
     archive: Path | None,
     arguments: argparse.Namespace,
-    note: Callable[[str], None],
+    note: Callable[[float, str], None],
     exemplars: Exemplary | None,
 ) -> list[Path]:
     """All files of one photograph, each whole or not there; the picture or page last, so that it stands for a
-    finished one. `note` shows how far a page is.
+    finished one. `note` shows what share of a page is done.
     """
     from plrp.files import save_figure
 
@@ -446,7 +475,7 @@ def write_page(
     explained: ExplainedPhotograph,
     path: Path,
     arguments: argparse.Namespace,
-    note: Callable[[str], None],
+    note: Callable[[float, str], None],
     exemplars: Exemplary | None = None,
 ) -> None:
     """The page of one photograph, for every p of its slider."""
@@ -463,13 +492,18 @@ def write_page(
         mask = network_mask(*read_mask(arguments.mask), explained.model.preprocessing or DEFAULT)
 
     def report(done: int, total: int) -> None:
-        note(f"{explained.photograph.path.name}: {done} of {total} maps")
+        note(done / total, f"{explained.photograph.path.name}: {done} of {total} maps")
 
     def drawing(done: int, total: int) -> None:
-        note(f"{explained.photograph.path.name}: {done} of {total} patches of a layer")
+        note(1, f"{explained.photograph.path.name}: {done} of {total} patches of a layer")
 
     variant = variant_for_layers(explained, arguments)
-    bundle = photograph_bundle(explained, variant=variant, mask=mask, report=report)
+    size: dict[str, Any] = {}
+    if arguments.page_p:
+        size["proportions"] = [p for p in arguments.page_p if p]  # 0, which is LRP, is always there
+    if arguments.page_classes:
+        size["targets"] = arguments.page_classes
+    bundle = photograph_bundle(explained, variant=variant, mask=mask, report=report, **size)
     if exemplars is not None:
         exemplars.show(bundle.facts["channels"], explained.trace, drawing)
     Page(bundle).save(path)

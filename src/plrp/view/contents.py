@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -27,8 +28,8 @@ from .paths import Paths, Pool, flow_facts
 Inside = Literal["all", "graph", "nothing"]
 """How much of the network's inside a page holds."""
 
-DEEP = 100
-"""From this many layers on (a language model has hundreds) only the strongest channel of each is followed."""
+PATHS = 160
+"""About how many channels are followed in a page: of a deep network, only the strongest of each layer."""
 
 Report = Callable[[int, int], None]
 """How far the maps of a page are: so many, of so many."""
@@ -56,7 +57,8 @@ def collect(
     to_map = pool or (lambda relevance: as_map(relevance, space))
     maps = np.zeros((len(grid), *space), np.int8)
     left = np.zeros((len(grid), len(layer_inputs(trace)), 3), np.uint32)
-    steps = len(grid) + (inside == "all") * len(layer_inputs(trace))
+    below = _work_below(trace) if inside == "all" else [0]
+    steps = len(grid) + below[-1]
     numbers: dict[str, list[float | None]] = {name: [] for name in ("largest", "limit", "holding", "kept", "inside")}
     scores: list[float | None] = []
     problems: list[str | None] = []
@@ -86,8 +88,12 @@ def collect(
     assert start is not None  # the grid holds what was asked for
     asked = trace, grid.targets[grid.target], composite, start.pruning
     paths = Paths(*asked, sample) if inside == "all" else None
-    done = (lambda layers: report(len(grid) + layers, steps)) if report is not None else None
-    channels, channel_maps, through = strongest(trace, start, sample, paths, to_map, done)
+
+    def followed(layers: int) -> None:
+        for done in range(below[layers - 1], below[layers]) if report is not None and inside == "all" else ():
+            report(len(grid) + done + 1, steps)
+
+    channels, channel_maps, through = strongest(trace, start, sample, paths, to_map, followed)
     facts = {
         "plrp": __version__,
         "composite": composite.name,
@@ -134,16 +140,16 @@ def strongest(
 ) -> tuple[list[list[dict[str, Any]]], npt.NDArray[np.int8], tuple[list[npt.NDArray[np.int8]], list[float]]]:
     """For each layer its strongest channels, with their maps where it has places; the maps lie one after the other.
 
-    With `paths`, also what each of them alone (of very deep networks, the strongest) hands down to the input: maps with
-    their scales, which rows name by number. `report` is called after each layer.
+    With `paths`, also what each of them alone (of deep networks, each of the strongest) hands down to the input: maps
+    with their scales, which rows name by number. `report` is called after each layer, with how many are done.
     """
     rows: list[list[dict[str, Any]]] = []
     maps, offset = [], 0
     through: tuple[list[npt.NDArray[np.int8]], list[float]] = ([], [])
     layers = layer_inputs(trace)
-    followed = CHANNELS if len(layers) < DEEP else 1
+    followed = _followed(len(layers))
     for number, op in enumerate(layers):
-        if report is not None and paths is not None:
+        if report is not None and number:
             report(number)
         rows.append([])
         if op.name not in explanation.layers:
@@ -171,7 +177,24 @@ def strongest(
                 through[0].append(levels)
                 through[1].append(largest)
             rows[-1].append(one)
+    if report is not None and layers:
+        report(len(layers))
     return rows, np.concatenate(maps) if maps else np.zeros(0, np.int8), through
+
+
+def _followed(layers: int) -> int:
+    """How many channels of each layer are followed down to the input."""
+    return max(1, min(CHANNELS, PATHS // max(1, layers)))
+
+
+def _work_below(trace: Trace) -> list[int]:
+    """What following channels costs, in maps: of no layer, of the first, of the first two, ….
+
+    A path is the shorter the nearer its layer is to the input.
+    """
+    layers = len(layer_inputs(trace))
+    shares = ((layers - number) / layers for number in range(layers))
+    return [round(_followed(layers) * share) for share in accumulate(shares, initial=0.0)]
 
 
 def path_levels(sent: Tensor) -> tuple[npt.NDArray[np.int8], float, float]:

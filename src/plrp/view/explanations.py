@@ -21,7 +21,7 @@ from plrp.vision.heatmaps import COLOURS
 from .bundle import Bundle
 from .contents import Inside, Report, classes, collect, map_shape
 from .exemplary import Exemplary
-from .grid import PROPORTIONS, Grid
+from .grid import PROPORTIONS, TARGETS, Grid
 from .paths import Pool
 from .pictures import data_address, fitting_mask, input_picture, target_facts
 
@@ -40,7 +40,7 @@ def explanation_bundle(
     title: str = "",
     model: str = "",
     proportions: Sequence[float] = PROPORTIONS,
-    targets: int = 5,
+    targets: int = TARGETS,
     show_progress: bool | None = False,
     report: Report | None = None,
     inside: Inside = "all",

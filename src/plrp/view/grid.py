@@ -22,10 +22,8 @@ from plrp.tape.maps import Convolution
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op
 
-PROPORTIONS = (
-    *(0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.125, 0.15, 0.175, 0.2),
-    *(0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9),
-)
+PROPORTIONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
+TARGETS = 3
 METHODS = ("lambda", "M-sign")
 CHANNELS = 8  # of each layer, in a saved page
 

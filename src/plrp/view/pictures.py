@@ -18,7 +18,7 @@ from plrp.vision.heatmaps import COLOURS
 
 from .bundle import Bundle, finite
 from .contents import Inside, Report, classes, collect
-from .grid import PROPORTIONS, Grid
+from .grid import PROPORTIONS, TARGETS, Grid
 
 
 def photograph_bundle(
@@ -27,7 +27,7 @@ def photograph_bundle(
     variant: str | None = None,
     mask: Tensor | npt.ArrayLike | None = None,
     proportions: Sequence[float] = PROPORTIONS,
-    targets: int = 5,
+    targets: int = TARGETS,
     report: Report | None = None,
     inside: Inside = "all",
 ) -> Bundle:

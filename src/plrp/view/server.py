@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from plrp.errors import TraceError, UnsupportedOperation
 
 from .bundle import Bundle
-from .grid import PROPORTIONS
+from .grid import PROPORTIONS, TARGETS
 from .opened import Kind, Opened
 from .page import front_page, policy_of_server
 
@@ -60,7 +60,7 @@ class Host:
     kind: Kind
     name: str
     proportions: tuple[float, ...] = PROPORTIONS
-    targets: int = 5
+    targets: int = TARGETS
     turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
     clicks: int = 0  # short questions that wait
     kept: OrderedDict[str, Opened] = field(default_factory=OrderedDict, repr=False)
