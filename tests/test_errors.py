@@ -759,3 +759,33 @@ def test_quantised_layers_are_refused_by_that_name() -> None:
     quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     with pytest.raises(plrp.UnsupportedOperation, match="as it was before its layers were quantised"):
         plrp.explain(quantised, torch.randn(1, 8))
+
+
+def test_a_class_by_name_is_answered_with_where_names_are_known():
+    refused("got the name 'meerkat': a model knows its classes by number.*explain_photograph", target="meerkat")
+
+
+def test_a_composite_of_zennit_is_answered_with_our_name():
+    class EpsilonAlpha2Beta1Flat:
+        pass
+
+    refused("write composite='epsilon-alpha2-beta1-flat'", composite=EpsilonAlpha2Beta1Flat())
+    refused("got dict", composite={})
+
+
+def test_channels_last_are_answered_with_the_permutation():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
+    model(torch.rand(1, 3, 8, 8))
+    message = refused("looks like .batch, height, width, channel.", model.eval(), torch.rand(2, 8, 8, 3))
+    assert "x.permute(0, 3, 1, 2)" in message
+    with pytest.raises(RuntimeError, match="channels"):  # neither first nor last: torch's own words
+        plrp.explain(model, torch.rand(2, 5, 8, 8))
+
+
+def test_printing_names_a_target_that_is_no_class():
+    def margin(output: Tensor) -> Tensor:
+        return output[:, 1] - output[:, 0]
+
+    found = plrp.explain(mlp(), torch.randn(2, 4), target=margin)
+    score = ", ".join(f"{float(s):.4g}" for s in found.score)
+    assert f"target: margin, scores {score}" in str(found).splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any
@@ -247,4 +248,7 @@ def resolve(chosen: str | Composite, inputs: Iterable[Tensor] = (), trace: Trace
         return automatic(inputs, trace)
     if isinstance(chosen, str):
         return composite(chosen)
-    raise TypeError(f"composite is a name or a plrp.Composite, got {type(chosen).__name__}.")
+    kind = type(chosen).__name__
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", kind).lower()  # Zennit's EpsilonPlusFlat → epsilon-plus-flat
+    ours = f": write composite='{name}'" if name in _NAMED else ""
+    raise TypeError(f"composite is a name or a plrp.Composite, got {kind}{ours}.")

@@ -284,6 +284,11 @@ class Explanation:
             lines.append("target (score): " + ", ".join(shown) + (" …" if batch > 8 else ""))
         elif isinstance(self.target, Seed):
             lines.append(f"target: {self.target!r}")
+        elif batch:  # an index tuple, or a callable
+            name = getattr(self.target, "__name__", None) if callable(self.target) else str(self.target)
+            shown = [f"{float(s):.4g}" for s in self.score[:8]]
+            name = name or type(self.target).__name__
+            lines.append(f"target: {name}, score{'s' * (batch > 1)} {', '.join(shown)}{' …' * (batch > 8)}")
         if self.condition is not None:
             lines.append(f"only what passes {in_words(self.condition)}{', and nothing around it' * self.only_through}")
         if self.head:
@@ -292,8 +297,7 @@ class Explanation:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        means = ", means over the samples" if len(self.score) > 1 else ""
-        return f"{self._title()}\nthe ledger, layer by layer{means}: print(explanation.booked)"
+        return f"{self._title()}\n(for the ledger, layer by layer: print(explanation.booked))"
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(self._title()).replace(chr(10), '<br>')}</p>{self.booked._repr_html_()}"

@@ -315,8 +315,11 @@ def _index(output: Tensor, target: Any) -> tuple[tuple[Any, ...], Any]:
     elif hasattr(target, "__index__"):
         chosen = torch.full((batch,), target.__index__(), dtype=torch.long, device=output.device)
     else:
+        found = f"the name {target!r}" if isinstance(target, str) else type(target).__name__
+        names = ": a model knows its classes by number; plrp.vision.explain_photograph takes names"
         raise TypeError(
-            f"target is a class, a sequence of classes, an index tuple or a callable, got {type(target).__name__}."
+            "target is the number of a class, a sequence of them, an index tuple or a callable, got "
+            f"{found}{names if isinstance(target, str) else ''}."
         )
     chosen = chosen.long()
     wrong = (chosen < -classes) | (chosen >= classes)

@@ -444,6 +444,12 @@ def test_a_pipe_gets_plain_lines(photos: Path) -> None:
     assert finished.stdout.count("→") == 2
 
 
+def test_a_transparent_picture_is_told_to_lie_on_white(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.new("RGBA", (40, 40), (200, 90, 30, 128)).save("logo.png")
+    assert run("logo.png", "-o", "out.png") == 0
+    assert "\n  its transparent parts were put on white\n" in capsys.readouterr().out
+
+
 def test_a_page_tells_how_long_it_will_take(
     photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

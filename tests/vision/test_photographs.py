@@ -98,6 +98,9 @@ def test_what_is_transparent_lies_over_white(tmp_path: Path, mode: str) -> None:
     read = pixels(tmp_path / "a.png")
     assert (read[:, :30] == 255).all()
     assert not (read[:, 30:] == 255).all()
+    assert read_photograph(tmp_path / "a.png").transparent
+    image.convert("RGB").convert("RGBA").save(tmp_path / "opaque.png")
+    assert not read_photograph(tmp_path / "opaque.png").transparent
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -29,7 +29,7 @@ its way down (PLRP), so that an explanation is sparse.
 
 EPILOG = f"""\
 start here:
-  plrp demo                     from planted motifs to a report that finds them, in ./demo
+  plrp demo                     photographs and DNA, explained by small networks: a report with sliders, in ./demo
   plrp COMMAND --help           what a command does, with an example
 
 from Python:

@@ -91,8 +91,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     how.add_argument(
         "--target",
         metavar="CLASS",
-        help="class to explain, by name or number (default: the winner). Of a detector the most probable box of that "
-        "class is explained, of a segmenter the area that it wins; 'dog at 120,80' asks for the box around that point "
+        help="class to explain, by name or number (default: the winner). For a detector this is the most probable box "
+        "of that class, for a segmenter the area where it wins; 'dog at 120,80' asks for the box around that point "
         "(x,y in pixels of the photograph) or for the point itself, 'at 120,80' for the winner there",
     )
     how.add_argument(
@@ -138,7 +138,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     out.add_argument(
         "--layers",
         action="store_true",
-        help="also draw …-layers and …-flow: how relevance thins, and which channels it takes; with attention "
+        help="also draw …-layers and …-flow: how many neurons hold relevance at each depth, and which channels it "
+        "flows through; with attention "
         "…-tokens: patches that survive at each depth, and heads",
     )
     out.add_argument(
@@ -543,6 +544,8 @@ def report(explained: ExplainedPhotograph, written: Sequence[Path], width: int, 
     alike = explained.namesakes() if named else []
     if alike:
         lines.append(f"  class {explained.target} was taken; also there: {', '.join(alike)}")
+    if explained.photograph.transparent:
+        lines.append("  its transparent parts were put on white")
     lines += [f"  {name}: {percent(share)} of pixels" for name, share in explained.pixels().items()]
     lines = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
     return lines + [f"  {name} is {as_options(str(health))}" for name, health in explained.unhealthy.items()]

@@ -29,7 +29,7 @@ examples:
   plrp view --model SmolLM2.gguf                  sentences are pasted; models as in plrp text
 
 Open the address that is printed, and drop a photograph on the page, or paste a sequence or a sentence. What visitors
-give stays in memory; the address has a token, and other machines cannot reach it, unless --host says otherwise.
+give stays in memory. The address has a token, and only this machine can reach it, unless you name another --host.
 """
 
 
@@ -56,7 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     how.add_argument(
         "--exemplars",
         metavar="DIR",
-        help="of photographs: what plrp exemplars has written with this model, to show what channels stand for",
+        help="for photographs: what plrp exemplars has written with this model, to show what channels stand for",
     )
     where = parser.add_argument_group("address")
     where.add_argument("--port", type=_port, default=8765, help="default: 8765; 0: any that is free")

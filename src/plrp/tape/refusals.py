@@ -171,7 +171,8 @@ def check_device(name: str | torch.device) -> torch.device:
 
 @contextmanager
 def explain_misfit(model: Any, given: Sequence[Tensor], embeds: Callable[[], bool]) -> Iterator[None]:
-    """Where a forward pass fails, and the input has another dtype or device than every weight, say that.
+    """Where a forward pass fails, and the input has another dtype or device than every weight, or its channels last,
+    say that.
 
     `embeds`: whether the model has looked up token ids.
     """
@@ -185,7 +186,7 @@ def explain_misfit(model: Any, given: Sequence[Tensor], embeds: Callable[[], boo
         weights = list(model.parameters()) if isinstance(model, nn.Module) else []
         for x in given:
             for what, of_x, of_weights in (
-                ("dtype", x.dtype, {w.dtype for w in weights if w.is_floating_point()}),
+                ("dtype", x.dtype, {w.dtype for w in weights if w.is_floating_point() == x.is_floating_point()}),
                 ("device", x.device, {w.device for w in weights}),
             ):
                 if of_weights and of_x not in of_weights:
@@ -194,6 +195,14 @@ def explain_misfit(model: Any, given: Sequence[Tensor], embeds: Callable[[], boo
                         f"The input is {of_x}, the model's weights are {other}: convert one of them, "
                         f"`x.to(next(model.parameters()).{what})` ({str(error).strip().splitlines()[0]})."
                     ) from error
+        modules = model.modules() if isinstance(model, nn.Module) else ()
+        channels = next((m.in_channels for m in modules if isinstance(m, nn.Conv2d)), 0)
+        for x in given:
+            if x.dim() == 4 and x.shape[3] == channels != x.shape[1] and channels in (1, 3, 4):
+                raise ValueError(
+                    f"The input {tuple(x.shape)} looks like (batch, height, width, channel), and the model wants the "
+                    "channels first: `x.permute(0, 3, 1, 2)`."
+                ) from error
         raise
 
 

@@ -88,10 +88,11 @@ def collect(
     assert start is not None  # the grid holds what was asked for
     asked = trace, grid.targets[grid.target], composite, start.pruning
     paths = Paths(*asked, sample) if inside == "all" else None
+    tell = report or (lambda done, steps: None)
 
     def followed(layers: int) -> None:
-        for done in range(below[layers - 1], below[layers]) if report is not None and inside == "all" else ():
-            report(len(grid) + done + 1, steps)
+        for done in range(below[layers - 1], below[layers]) if paths is not None else ():
+            tell(len(grid) + done + 1, steps)
 
     channels, channel_maps, through = strongest(trace, start, sample, paths, to_map, followed)
     facts = {

@@ -48,12 +48,13 @@ class Photograph:
     """An upright 8-bit RGB picture and where it came from.
 
     `size` is the (width, height) of the file after EXIF rotation; `image` is smaller where the file has more than
-    `LARGE` pixels.
+    `LARGE` pixels. `transparent`: parts of it were, and lie over white now.
     """
 
     image: Image
     size: tuple[int, int]
     path: Path
+    transparent: bool = False
 
     @property
     def name(self) -> str:
@@ -64,7 +65,7 @@ class Photograph:
 def read_photograph(path: str | Path) -> Photograph:
     """Read one photograph; raises `BadImage` if the file is not a picture, is truncated, or is too large."""
     image, size = _decode(Path(path))
-    return Photograph(_rgb(image, Path(path)), size, Path(path))
+    return _photograph(image, size, Path(path))
 
 
 def as_photograph(given: Any) -> Photograph:
@@ -77,7 +78,7 @@ def as_photograph(given: Any) -> Photograph:
         return read_photograph(given)
     name = Path("photograph")
     if hasattr(given, "convert") and hasattr(given, "getexif"):  # a Pillow picture, upright as its owner holds it
-        return Photograph(_rgb(given, name), given.size, name)
+        return _photograph(given, given.size, name)
     if isinstance(given, Tensor):
         if given.dim() == 4 and len(given) == 1:
             given = given[0]
@@ -86,7 +87,7 @@ def as_photograph(given: Any) -> Photograph:
         given = given.detach().cpu().numpy()
     if isinstance(given, np.ndarray):
         image = _from_pixels(given)
-        return Photograph(_rgb(image, name), image.size, name)
+        return _photograph(image, image.size, name)
     raise TypeError(
         "A photograph is a path, an address, a Pillow picture, an array (height, width, 3) or a tensor (3, height, "
         f"width), got {type(given).__name__}."
@@ -140,7 +141,7 @@ def _fetched(address: str) -> bytes:
 def decode_photograph(content: bytes, name: str) -> Photograph:
     """A photograph that is in memory, such as an upload; `name` stands for its path, and nothing is read from there."""
     image, size = _decode(Path(name), content=content)
-    return Photograph(_rgb(image, Path(name)), size, Path(name))
+    return _photograph(image, size, Path(name))
 
 
 def read_mask(path: str | Path) -> tuple[Image, tuple[int, int]]:
@@ -222,6 +223,15 @@ def _reduced(image: Image) -> Image:
     return image.reduce(factor)
 
 
+def _photograph(image: Image, size: tuple[int, int], path: Path) -> Photograph:
+    see_through = _layered(image) and bool((np.asarray(image.convert("RGBA"))[..., 3] < 255).any())
+    return Photograph(_rgb(image, path), size, path, see_through)
+
+
+def _layered(image: Image) -> bool:
+    return image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
+
+
 def _rgb(image: Image, path: Path) -> Image:
     """8-bit RGB: of 16 bits the upper 8, transparency over white, CMYK converted."""
     from PIL import Image as pil
@@ -233,7 +243,7 @@ def _rgb(image: Image, path: Path) -> Image:
         return pil.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
         raise BadImage(f"{path} holds floating-point pixels, with no defined white; save it as 8 bit.")
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+    if _layered(image):
         layer = image.convert("RGBA")
         white = pil.new("RGBA", layer.size, (255, 255, 255, 255))
         return pil.alpha_composite(white, layer).convert("RGB")
