@@ -57,6 +57,7 @@ MATRIX_PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "bmm": torch.bmm,
     "einsum": lambda a, b: torch.einsum("nij,njk->nik", a, b),
     "baddbmm": lambda a, b: torch.baddbmm(torch.zeros(2, 3, 5, dtype=a.dtype), a, b),
+    "baddbmm-named": lambda a, b: torch.zeros(2, 3, 5, dtype=a.dtype).baddbmm(batch1=a, batch2=b, beta=0.5),
     "baddbmm-scaled": lambda a, b: torch.baddbmm(torch.zeros(2, 3, 5, dtype=a.dtype), a, b, alpha=0.5),
 }
 

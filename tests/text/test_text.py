@@ -19,6 +19,7 @@ from torch import nn
 import plrp
 import plrp.text
 from plrp.cli import main
+from plrp.errors import UsageError
 from plrp.text import drawing
 from plrp.text.tokens import tokenized, words
 
@@ -210,6 +211,36 @@ def test_tokens_and_heads_by_depth(kind: str, bytewise: Any, wordwise: Any, bert
     assert len(found.plot_layers().axes) >= 3
 
 
+def test_p_above_what_attention_bears_is_said(llama: Any, bytewise: Any) -> None:
+    said = {p: repr(plrp.text.explain(llama, bytewise, PROMPT, pruning=plrp.Pruning(p)).health) for p in (0.05, 0.3)}
+    assert "much for a model with attention" not in said[0.05]
+    if said[0.3].startswith("healthy"):
+        assert "p = 0.3 is much for a model with attention" in said[0.3]
+
+
+def test_a_folder_without_a_tokenizer_is_refused(llama: Any, tmp_path: Path) -> None:
+    llama.save_pretrained(tmp_path / "bare")
+    with pytest.raises(UsageError, match="holds no tokenizer"):
+        plrp.text.load(tmp_path / "bare")
+
+
+def test_a_span_page_counts_only_tokens_that_were_read(llama: Any, bytewise: Any) -> None:
+    span = plrp.text.explain(llama, bytewise, PROMPT, span=" Paris London")
+    facts = plrp.view.text_bundle(span, proportions=(0.1,), inside="nothing").facts
+    each = len(facts["curves"]["holding"]) // 2
+    assert facts["curves"]["holding"][0] == pytest.approx(1)  # LRP of the first token: nothing is pruned
+    assert max(facts["curves"]["holding"][:each]) <= 1 + 1e-9
+    assert [target["name"][:2] for target in facts["targets"]] == ["1.", "2."]
+
+
+def test_both_panels_of_the_layers_share_one_scale(llama: Any, bytewise: Any) -> None:
+    figure = plrp.text.explain(llama, bytewise, PROMPT, target=" Paris", layers=True).plot_layers()
+    attention, mlp = (axes.images[0].get_clim() for axes in figure.axes[:2])
+    assert attention == mlp
+    assert not any("survive" in axes.get_title() for axes in figure.axes)
+    assert figure._repr_png_().startswith(b"\x89PNG")  # a notebook shows it without pyplot
+
+
 def test_layers_that_were_not_kept_are_asked_for(llama: Any, bytewise: Any) -> None:
     with pytest.raises(ValueError, match="layers=True"):
         plrp.text.explain(llama, bytewise, PROMPT).plot_layers()
@@ -267,6 +298,7 @@ def test_unknown_tokens_stand_for_their_text_and_are_told(bert: Any, wordwise: A
     with pytest.warns(UserWarning, match="does not know 2 of the text's"):
         found = plrp.text.explain(bert, wordwise, "good xylophone zebra")
     assert [token.text for token in found.tokens if token.id == wordwise.unk_token_id] == [" xylophone", " zebra"]
+    assert " zebra[UNK]" in found.show(colours=False)  # what was drawn is not what the model read
     with pytest.raises(TypeError, match="one text at a time"):
         plrp.text.explain(bert, wordwise, ["good", "bad"])  # type: ignore[arg-type]
 
@@ -323,7 +355,7 @@ def test_wrong_input_is_refused_in_a_sentence(llama: Any, bert: Any, bytewise: A
         ((bert, wordwise, PROMPT), {"span": 2}, ValueError, "writes no text"),
         ((bert, wordwise, PROMPT), {"target": "goood"}, ValueError, "no class 'goood'; nearest: good"),
         ((bert, wordwise, PROMPT), {"target": 7}, ValueError, "classes 0…2"),
-        ((built("masked", len(wordwise)), wordwise, PROMPT), {}, ValueError, r"0 masked tokens: write \[MASK\]"),
+        ((built("masked", len(wordwise)), wordwise, PROMPT), {}, ValueError, r"no masked token: write \[MASK\]"),
         ((quantised, bytewise, PROMPT), {}, TypeError, "'model.layers.1.mlp.up_proj' is quantised"),
         ((whole, bytewise, PROMPT), {}, TypeError, "'lm_head' is quantised"),
         ((llama.model, bytewise, PROMPT), {}, ValueError, "classify a text or predict its next"),
@@ -352,7 +384,7 @@ def test_the_command_prints_and_saves(folder: Path, tmp_path: Path, capsys: pyte
     options = ["--target", " Paris", "--against", " London", "-p", "0.1", "--unit", "position"]
     assert main(["text", PROMPT, "--model", str(folder), *options, "-o", files[0], "--layers", files[1]]) == 0
     out, err = capsys.readouterr()
-    assert "next token ' Paris' rather than ' London'" in out
+    assert "rather than ' London': difference of scores" in out
     assert " France" in out
     assert "loaded in" in err
     assert all(os.path.getsize(file) for file in files)

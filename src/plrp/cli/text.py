@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import warnings
 from pathlib import Path
 
 from plrp.errors import UsageError, usage
@@ -81,7 +82,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--out",
         metavar="FILE",
         help="coloured text as .svg, .png or .pdf, numbers as .csv or .json; a page with p as a slider as .html "
-        "(a minute or two with a language model)",
+        "(about 50 explanations: minutes with a language model)",
     )
     out.add_argument("--words", action="store_true", help="sum the relevance by word")
     out.add_argument(
@@ -112,6 +113,14 @@ def run(arguments: argparse.Namespace) -> int:
     from plrp.pruning import Pruning
     from plrp.text.attribution import check_words
 
+    told: set[str] = set()
+
+    def tell(message: Warning | str, *_: object, **__: object) -> None:
+        if str(message) not in told:
+            told.add(str(message))
+            say(arguments, f"note: {message}")
+
+    warnings.showwarning = tell  # of this process alone, which ends with the command
     given = sys.stdin.read().rstrip("\n") if arguments.text == "-" else arguments.text
     with usage():
         pruning = None
@@ -144,6 +153,9 @@ def run(arguments: argparse.Namespace) -> int:
                 print(hint)
             print("answers: " + ", ".join(f"{answer!r} {share:.1%}" for answer, share in found.answers))
             print(as_options(repr(found.health)))
+    if arguments.layers:
+        save_figure(found.plot_layers(), arguments.layers, dpi=150)
+        say(arguments, f"saved {arguments.layers}")
     if arguments.out and Path(arguments.out).suffix.lower() == ".html":
         from plrp.view import Page, text_bundle
 
@@ -153,9 +165,6 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.out:
         found.save(arguments.out, by_word=arguments.words)
         say(arguments, f"saved {arguments.out}")
-    if arguments.layers:
-        save_figure(found.plot_layers(), arguments.layers, dpi=150)
-        say(arguments, f"saved {arguments.layers}")
     return 0
 
 

@@ -132,7 +132,8 @@ def _sheet(rows: Sequence[_Row], *, width: float, height: float, left: float = 0
     """Rows of panels, `width` × `height` inches each, with `left` for ticks and `right` for the lines' names."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+
+        from plrp.figure import Figure
     except ImportError:
         raise ImportError("figures need matplotlib: pip install 'plrp[experiments]'") from None
 

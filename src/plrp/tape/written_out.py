@@ -108,10 +108,15 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """β · input + α · A·B (baddbmm: batch by batch)."""
+    """β · input + α · A·B."""
     product = mat1 @ mat2
     product = product if alpha == 1 else product * alpha
     return product + (input if beta == 1 else input * beta)
+
+
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """The same, batch by batch."""
+    return addmm(input, batch1, batch2, beta=beta, alpha=alpha)
 
 
 def grouped_mm(mat_a: Tensor, mat_b: Tensor, *, offs: Tensor, bias: Tensor | None = None, **_: Any) -> Tensor:
@@ -139,8 +144,6 @@ _FUSED: dict[Any, Callable[..., Any]] = {
 # Written out where each of these factors (by position or name) depends on the input.
 _PRODUCTS: dict[Any, tuple[Callable[..., Any], tuple[tuple[Any, ...], ...]]] = {
     F.linear: (linear, ((0, "input"), (1, "weight"))),
-    **dict.fromkeys(
-        (torch.addmm, Tensor.addmm, torch.baddbmm, Tensor.baddbmm),
-        (addmm, ((1, "mat1", "batch1"), (2, "mat2", "batch2"))),
-    ),
+    **dict.fromkeys((torch.addmm, Tensor.addmm), (addmm, ((1, "mat1"), (2, "mat2")))),
+    **dict.fromkeys((torch.baddbmm, Tensor.baddbmm), (baddbmm, ((1, "batch1"), (2, "batch2")))),
 }

@@ -217,8 +217,8 @@ def _mask(tokenizer: Any, tokens: Sequence[Token]) -> int:
             "The tokenizer has no mask token: this is the tokenizer of another model; load both from one place."
         )
     masks = [n for n, token in enumerate(tokens) if token.id == tokenizer.mask_token_id]
-    if len(masks) != 1:
-        raise ValueError(
-            f"The text holds {len(masks)} masked tokens: write {tokenizer.mask_token} in place of the one to explain."
-        )
+    if not masks:
+        raise ValueError(f"The text has no masked token: write {tokenizer.mask_token} in place of the one to explain.")
+    if len(masks) > 1:
+        raise ValueError(f"The text has {len(masks)} masked tokens, and one can be explained: keep one.")
     return masks[0]

@@ -145,8 +145,8 @@ def _ansi(shown: str, cell: Cell) -> str:
     return f"\x1b[{codes}m{shown}\x1b[0m"
 
 
-def to_html(sentences: Sequence[Sentence]) -> str:
-    """A fragment for a notebook or page, with styles of its own."""
+def to_html(sentences: Sequence[Sentence], below: Sequence[str] = ()) -> str:
+    """A fragment for a notebook or page, with styles of its own; `below`: lines under the text."""
     parts = []
     for sentence in sentences:
         spans = []
@@ -163,6 +163,8 @@ def to_html(sentences: Sequence[Sentence]) -> str:
             + "".join(spans)
             + "</div></div>"
         )
+    for line in below:
+        parts.append(f'<div style="font:13px sans-serif;opacity:.75">{html.escape(visible(line))}</div>')
     return "".join(parts)
 
 
@@ -220,8 +222,9 @@ def to_svg(sentences: Sequence[Sentence], title: str) -> str:
 
 def to_figure(sentences: Sequence[Sentence]) -> Any:
     """The same picture as a matplotlib figure."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import FancyBboxPatch
+
+    from plrp.figure import Figure
 
     captions, cells, wide, height = placed(sentences)
     figure = Figure(figsize=(wide / 96, height / 96), facecolor="white")

@@ -70,8 +70,8 @@ class _Coloured:
     def save(self, path: str | Path, *, by_word: bool = False) -> Path:
         """Save as a picture (.svg, .png, .pdf), by token or summed by word, as numbers (.csv, .json), or as a page.
 
-        The page (.html) explains the text anew for every p of its slider, which takes a minute or two with a language
-        model; `plrp.view.text_bundle` has its options.
+        The page (.html) explains the text anew for every p of its slider, some fifty explanations, which take
+        minutes with a language model; `plrp.view.text_bundle` has its options.
         """
         path = check_format(path)
         if path.suffix.lower() == ".html" and isinstance(self, ExplainedText | ExplainedSpan):
@@ -155,8 +155,14 @@ class ExplainedText(_Coloured):
         """What is explained, in a line."""
         if self.kind == "class" and len(self.answers) == 1:  # one score: there is nothing to choose from
             return f"{self.target}: score {self.score:.3g}  ({self.method})"
-        than = f" rather than {self.against!r}" if self.against is not None else ""
-        return f"{self.kind} {self.target!r}{than}: score {self.score:.3g}, {self.probability:.1%}  ({self.method})"
+        if self.against is None:
+            said = f"{self.kind} {self.target!r}: score {self.score:.3g}, {self.probability:.1%}"
+        else:
+            said = (
+                f"{self.kind} {self.target!r} ({self.probability:.1%}) rather than {self.against!r}: difference of "
+                f"scores {self.score:.3g}"
+            )
+        return f"{said}  ({self.method})"
 
     def sentences(self, by_word: bool = False) -> list[Sentence]:
         """The caption and the coloured text, by token or summed by word."""
@@ -164,10 +170,10 @@ class ExplainedText(_Coloured):
             entries = [(text, value, False) for text, value in self.words()]
         else:
             pairs = zip(self.tokens, self.relevance.tolist(), strict=True)
-            entries = [(token.text, value, token.special) for token, value in pairs]
+            entries = [(token.text + token.unknown, value, token.special) for token, value in pairs]
         most = max((abs(value) for _, value, _ in entries), default=0.0) or 1.0
         cells = [Cell(t, v / most, special, f"{v:+.3g}") for t, v, special in entries]
-        return [Sentence(f"{self.caption()}; strongest colour: ±{most:.3g}", cells)]
+        return [Sentence(f"{self.caption()}; the strongest colour is ±{most:.3g}", cells)]
 
     def records(self, by_word: bool = False) -> list[dict[str, Any]]:
         """One record per token: the answer, the token with its position and id, and its relevance; or per word."""
@@ -185,8 +191,14 @@ class ExplainedText(_Coloured):
 
         return layers_figure(self)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return f"{self.show()}\n{self.health!r}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        answers = "answers: " + ", ".join(f"{answer!r} {share:.1%}" for answer, share in self.answers)
+        return drawing.to_html(self.sentences(), [answers, repr(self.health)])
 
 
 @dataclass(repr=False)

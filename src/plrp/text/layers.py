@@ -104,7 +104,7 @@ def layers_figure(explained: ExplainedText) -> Figure:
 
     A grey cell holds none: pruning has cut the token there, or nothing came.
     """
-    from matplotlib.figure import Figure
+    from plrp.figure import Figure
 
     tokens, heads = token_layers(explained), head_relevance(explained)
     count, depth = len(explained.tokens), len(tokens.names)
@@ -114,13 +114,13 @@ def layers_figure(explained: ExplainedText) -> Figure:
     every = math.ceil(count / (7 * each))  # as many labels as there is room for
     labels = [shortened(visible(token.text).strip() or "␣") for token in explained.tokens][::every]
     numbers = [name.rpartition(".")[2] for name in tokens.names]
+    most = max(float(_shares(values).max()) for values in (tokens.attention, tokens.mlp))
     for axis, values, title in zip(
         axes[:2], (tokens.attention, tokens.mlp), ("read by attention", "read by the MLP"), strict=True
     ):
-        shares = values / values.sum(1, keepdim=True).clamp_min(1e-30)
-        survive = (values > 0).float().mean()
-        image = _image(axis, shares.masked_fill(values == 0, torch.nan), "Reds", 0, float(shares.max()))
-        axis.set_title(f"{title}\n{float(survive):.0%} of the tokens survive", fontsize=9)
+        holding = float((values > 0).float().mean())
+        image = _image(axis, _shares(values).masked_fill(values == 0, torch.nan), "Reds", 0, most)
+        axis.set_title(f"{title}\n{holding:.0%} of the cells hold relevance", fontsize=9)
         axis.set_xticks(range(0, count, every), labels, rotation=90, fontsize=7, parse_math=False)
         axis.set_xlabel("grey: no relevance", fontsize=7, color="#666")
         _depth(axis, numbers)
@@ -140,7 +140,7 @@ def layers_figure(explained: ExplainedText) -> Figure:
 
 def matrix_figure(span: ExplainedSpan) -> Figure:
     """Explained tokens × tokens that were read, red for positive and blue for negative relevance."""
-    from matplotlib.figure import Figure
+    from plrp.figure import Figure
 
     values = span.relevance
     rows, columns = values.shape
@@ -151,7 +151,7 @@ def matrix_figure(span: ExplainedSpan) -> Figure:
     image = _image(axis, values.masked_fill(later, torch.nan), "RdBu_r", -most, most)
     axis.axvline(span.prompt - 0.5, color="black", lw=0.8)
     labels = [shortened(visible(token.text).strip() or "␣") for token in span.tokens]
-    axis.set_title(f"relevance of each token read for each token written  ({span[0].method})", fontsize=9)
+    axis.set_title(f"for each token written, the relevance of each token read\n{span[0].method}", fontsize=9)
     axis.set_xticks(range(columns), labels, rotation=90, fontsize=8, parse_math=False)
     axis.set_yticks(range(rows), [visible(t).strip() or "␣" for t in span.targets], fontsize=8, parse_math=False)
     axis.set_xlabel("token read", fontsize=8)
@@ -160,6 +160,11 @@ def matrix_figure(span: ExplainedSpan) -> Figure:
     bar.ax.tick_params(labelsize=7)
     bar.set_label("relevance", fontsize=7)
     return figure
+
+
+def _shares(values: Tensor) -> Tensor:
+    """Each token's share of its block's relevance, (blocks, tokens)."""
+    return values / values.sum(1, keepdim=True).clamp_min(1e-30)
 
 
 def shortened(label: str, most: int = 14) -> str:

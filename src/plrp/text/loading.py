@@ -12,6 +12,9 @@ from typing import Any
 
 from plrp.errors import UsageError
 
+TOKENIZERS = ("tokenizer*.json", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "tokenization_*")
+"""Files of which a tokenizer has one: without, transformers may make an empty one."""
+
 
 def transformers_module() -> Any:
     """Hugging Face's transformers, or a sentence where it is not installed."""
@@ -52,6 +55,11 @@ def load(path: str | Path, *, check: Callable[[Any, type], None] | None = None) 
         folder, kind = path.parent, transformers.AutoModelForCausalLM
     else:
         folder, kind = path, _class(transformers, path)
+        if not any(any(folder.glob(pattern)) for pattern in TOKENIZERS):
+            raise UsageError(
+                f"{path} holds no tokenizer (tokenizer.json, vocab.txt, …): write it there with "
+                "tokenizer.save_pretrained, or load it by itself and call plrp.text.explain."
+            )
     with _quiet(transformers), _refusing(path):
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **options)
     if check is not None:

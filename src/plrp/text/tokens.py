@@ -22,6 +22,7 @@ class Token(NamedTuple):
     id: int
     special: bool = False
     word: int | None = None  # number of its word in the text; None for special tokens and white space
+    unknown: str = ""  # the token that the model read instead, where the tokenizer does not know this one
 
 
 def tokenized(tokenizer: Any, text: str) -> tuple[Token, ...]:
@@ -65,7 +66,8 @@ def tokenized(tokenizer: Any, text: str) -> tuple[Token, ...]:
         begin = read + len(piece) - len(piece.lstrip())
         # the second byte of a letter stands for no character of its own: it belongs to the word before
         word = (bisect_right(starts, begin if piece else max(0, read - 1)) - 1) if piece.strip() or not piece else None
-        tokens.append(Token(piece, i, word=None if word is None or word < 0 else word))
+        number = None if word is None or word < 0 else word
+        tokens.append(Token(piece, i, word=number, unknown=name if i == tokenizer.unk_token_id else ""))
         read = max(read, end)
     return tuple(tokens)
 

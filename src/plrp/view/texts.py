@@ -13,9 +13,10 @@ from plrp.vision.heatmaps import COLOURS
 
 from .bundle import Bundle
 from .contents import Inside, Report, collect
-from .grid import Grid
+from .grid import Grid, layer_inputs
 
 PROPORTIONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
+MANY_LAYERS = 60  # an explanation for each takes too long
 
 
 def text_bundle(
@@ -27,12 +28,13 @@ def text_bundle(
     targets: int = 3,
     show_progress: bool | None = False,
     report: Report | None = None,
-    inside: Inside = "all",
+    inside: Inside | None = None,
 ) -> Bundle:
     """A text for every p, for PLRP-λ and PLRP-M±: `plrp text … -o x.html`.
 
     targets: how many of the most probable answers; of a span, its tokens are the targets, each with the tokens before
-    it. title, model: for the head of the page.
+    it. title, model: for the head of the page. inside: see `collect`; None follows the strongest channels of every
+    layer, unless there are very many.
     """
     span = isinstance(explained, ExplainedSpan)
     each = list(explained) if isinstance(explained, ExplainedSpan) else [explained]
@@ -43,8 +45,7 @@ def text_bundle(
     assert first is not None
     if span:
         scores = [one.score_of(text.number, None) for one, text in zip(traced, each, strict=True) if one is not None]
-        names = [text.target for text in each]
-        facts = [_target(None, text.target, text.score, text.probability) for text in each]
+        facts = [_target(None, f"{n}. {t.target}", t.score, t.probability) for n, t in enumerate(each, 1)]
         asked = 0
     else:
         (one,) = each
@@ -65,10 +66,15 @@ def text_bundle(
             if report is not None:
                 report(done, total)
 
-        bundle = collect(first.trace, grid, explanation.composite, report=tell, inside=inside)
+        wanted: Inside = inside or ("all" if len(layer_inputs(first.trace)) <= MANY_LAYERS else "graph")
+        bundle = collect(first.trace, grid, explanation.composite, report=tell, inside=wanted)
     for number, target in enumerate(facts):
         target["score"] = bundle.facts["scores"][number]
     tokens = explained.tokens
+    if span:  # tokens that come later were not read: they are not without relevance
+        holding = bundle.facts["curves"]["holding"]
+        read = [len(one.tokens) for one in each for _ in grid.prunings]
+        bundle.facts["curves"]["holding"] = [h * len(tokens) / n for h, n in zip(holding, read, strict=True)]
     bundle.facts.update(
         kind="text",
         title=title or shortened("".join(token.text for token in tokens if not token.special)),
@@ -94,7 +100,7 @@ def _target(number: int | None, name: str, score: float | None, probability: flo
 
 def _token(token: Token) -> dict[str, Any]:
     return {
-        "text": visible(token.text) or "⋯",
+        "text": visible(token.text + token.unknown) or "⋯",
         "break": "\n" in token.text,
         "special": token.special,
         "word": token.word,

@@ -29,7 +29,7 @@ LONGEST_NAME = 26  # characters of a class name or caption; longer ones are cut
 def grid_of(rows: int, columns: int, *, side: float = 2.2, bar: bool = True) -> tuple[Figure, Any]:
     """A figure of square panels without axes, `side` inches each, with room for colour bars on the right."""
     try:
-        from matplotlib.figure import Figure
+        from plrp.figure import Figure
     except ImportError as error:
         raise ImportError("figures need matplotlib: pip install 'plrp[vision]'") from error
 

@@ -33,8 +33,9 @@ def thinning_figure(
     plain, pruned: for the same layers, of LRP and of the pruned explanation, called `name`. Lines join the layers that
     all relevance passes; dots are layers inside residual blocks.
     """
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+
+    from plrp.figure import Figure
 
     spaces = _spread([i for i, row in enumerate(pruned) if row.space is not None and row.passage], maps)
     through = [i for i, row in enumerate(pruned) if row.passage]
@@ -98,7 +99,7 @@ def flow_figure(
     patches: by layer and channel of its output, pixels (side, side, 3) of what the channel stands for
         (`plrp.concepts.patches`), drawn beside the nodes of the levels whose `source` is this layer.
     """
-    from matplotlib.figure import Figure
+    from plrp.figure import Figure
 
     rows = max(len(level.shown) + len(level.pruned) for level in flow.levels)
     step = 1.5 if patches else 1.0  # room for a patch beside each node
@@ -147,7 +148,7 @@ def circuit_figure(
     layers: the tensors to draw, by the layers that read them; None takes at most `levels`, evenly spread. Between those
     drawn, relevance takes its way through the others. A frame is a map, and the dot in it the neuron's place.
     """
-    from matplotlib.figure import Figure
+    from plrp.figure import Figure
 
     names = circuit.layers[::-1] if layers is None else list(layers)
     edges = circuit.edges(layers=_spread(names, levels) if layers is None else names, nodes=nodes)

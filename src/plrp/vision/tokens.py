@@ -77,7 +77,7 @@ def tokens_figure(depths: list[TokenDepth], *, title: str = "") -> Figure:
 
     A grey patch holds no relevance: it was pruned there, or none came.
     """
-    from matplotlib.figure import Figure
+    from plrp.figure import Figure
 
     maps = [(number, one) for number, one in enumerate(depths, 1) if one.grid is not None]
     columns = min(6, len(maps)) or 1
