@@ -104,6 +104,8 @@ def layers_figure(explained: ExplainedText) -> Figure:
 
     A grey cell holds none: pruning has cut the token there, or nothing came.
     """
+    from matplotlib.colors import PowerNorm
+
     from plrp.figure import Figure
 
     tokens, heads = token_layers(explained), head_relevance(explained)
@@ -113,18 +115,21 @@ def layers_figure(explained: ExplainedText) -> Figure:
     axes = figure.subplots(1, 3, width_ratios=[each, each, last])
     every = math.ceil(count / (7 * each))  # as many labels as there is room for
     labels = [shortened(visible(token.text).strip() or "␣") for token in explained.tokens][::every]
-    numbers = [name.rpartition(".")[2] for name in tokens.names]
+    numbers = [_block_label(name, explained.encoded > 0) for name in tokens.names]
     most = max(float(_shares(values).max()) for values in (tokens.attention, tokens.mlp))
     for axis, values, title in zip(
         axes[:2], (tokens.attention, tokens.mlp), ("read by attention", "read by the MLP"), strict=True
     ):
         holding = float((values > 0).float().mean())
         image = _image(axis, _shares(values).masked_fill(values == 0, torch.nan), "Reds", 0, most)
+        image.set_norm(PowerNorm(0.5, 0, most))  # small shares are to be seen beside a token that holds all
         axis.set_title(f"{title}\n{holding:.0%} of the cells hold relevance", fontsize=9)
         axis.set_xticks(range(0, count, every), labels, rotation=90, fontsize=7, parse_math=False)
         axis.set_xlabel("grey: no relevance", fontsize=7, color="#666")
         _depth(axis, numbers)
-    figure.colorbar(image, ax=axes[:2], shrink=0.6, pad=0.01).set_label("share of the block's Σ|R|", fontsize=7)
+    bar = figure.colorbar(image, ax=axes[:2], shrink=0.6, pad=0.01)
+    bar.ax.tick_params(labelsize=7)
+    bar.set_label("share of the block's Σ|R|", fontsize=7)
     axes[0].set_ylabel("block", fontsize=8)
     most = float(heads.abs().max()) or 1.0
     image = _image(axes[2], heads, "RdBu_r", -most, most)
@@ -160,6 +165,12 @@ def matrix_figure(span: ExplainedSpan) -> Figure:
     bar.ax.tick_params(labelsize=7)
     bar.set_label("relevance", fontsize=7)
     return figure
+
+
+def _block_label(name: str, both: bool) -> str:
+    """The number of a block; with `both`, whether it is of the encoder or the decoder."""
+    stack, _, number = name.rpartition(".")
+    return f"{'decoder' if 'decoder' in stack else 'encoder'} {number}" if both else number
 
 
 def _shares(values: Tensor) -> Tensor:
