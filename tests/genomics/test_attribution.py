@@ -161,6 +161,17 @@ def test_hypothetical_scores_on_a_network_under_pruning(network: SequenceCNN) ->
         explain_sequences(network, onehot, composite="epsilon-plus-flat", hypothetical=True)
 
 
+@pytest.mark.filterwarnings("error")
+def test_health_is_that_of_present_letters_whatever_absent_ones_would_have_got() -> None:
+    model = nn.Sequential(nn.Conv1d(4, 1, 1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(6, 1, bias=False))
+    with torch.no_grad():
+        model[0].weight[:] = torch.tensor([1.0, -100, -100, -100]).reshape(1, 4, 1)
+        model[3].weight[:] = 1
+    found = explain_sequences(model, ["AAAAAA"], target=0, hypothetical=True)
+    assert np.abs(found.relevance).sum() > 100 * found.score[0]
+    assert found.problems.tolist() == [""]
+
+
 @pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"pruning": 0.2}, {"target": [1]}, {"composite": "epsilon-pls"}])
 def test_what_is_wrong_is_said_before_the_first_batch(network: SequenceCNN, wrong: dict[str, object]) -> None:
     with pytest.raises((TypeError, ValueError)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 
 import plrp
 from plrp.cli import main
+from plrp.errors import UsageError
 from plrp.genomics import SequenceCNN, SequenceError, encode, explain_file, explain_sequences, simulate, write_fasta
 from plrp.genomics import jobs as jobs_module
 from plrp.genomics.motifs import jaspar
@@ -81,6 +83,21 @@ def test_a_log_of_both_streams_has_the_last_line_once(work: Path, monkeypatch: p
         monkeypatch.setattr(sys, "stderr", log)
         assert main(EXPLAIN.split()) == 0
     assert Path("log").read_text().splitlines() == ["25 sequences explained (7 of 7 parts done); results in out"]
+
+
+def test_unhealthy_sequences_are_named_with_rules_for_letters_as_options(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def exploded(*args: object, **options: object) -> object:
+        found = attribute_by(*args, **options)
+        return replace(found, problems=np.full(len(found), "exploded"))
+
+    attribute_by = jobs_module.attribute_by
+    monkeypatch.setattr(jobs_module, "attribute_by", exploded)
+    assert main(EXPLAIN.split()) == 0
+    said = capsys.readouterr().err
+    assert "25 of 25 sequences are unhealthy (25 exploded): prune less (a smaller -p), or take rules" in said
+    assert "such as --composite epsilon-plus or --composite gamma:0.25. They are s0, s1, s2 and 22 more" in said
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -272,6 +289,45 @@ def test_labels_from_a_table(
 def test_models_that_do_not_fit_are_told_by_the_line_of_the_record(work: Path) -> None:
     with pytest.raises(SequenceError, match=r"seqs\.fa, line 31, record 's15': its 30 bases do not fit the model"):
         explain_file("seqs.fa", torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(160, 2)), "out")
+
+
+def test_models_of_the_other_axes_and_too_short_sequences_are_told_apart(work: Path) -> None:
+    class Transposed(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.conv1d(x.transpose(1, 2), torch.ones(2, 4, 3)).mean(2)
+
+    class Cropped(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.conv1d(x[:, :, 15:-15], torch.ones(2, 4, 1)).mean(2)
+
+    with pytest.raises(UsageError, match=r"Your model reads \(batch, length, 4\): transpose in its forward"):
+        explain_file("seqs.fa", Transposed(), "out")
+    with pytest.raises(SequenceError, match=r"its 30 bases do not fit .* crop its ends\. .* pad them with N"):
+        explain_file("seqs.fa", Cropped(), "out")
+    assert not (work / "out").exists()
+
+
+def test_a_log_says_how_far_a_part_is_what_is_resumed_and_what_is_replaced(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*args: object, **options: object) -> object:
+        raise RuntimeError("stopped")
+
+    real = jobs_module.attribute_by
+    monkeypatch.setattr(jobs_module, "attribute_by", stopped)
+    assert main(EXPLAIN.replace("-p 0.25", "--method ism").split()) == 1
+    monkeypatch.setattr(jobs_module, "attribute_by", real)
+    monkeypatch.setattr("plrp.progress.EVERY", 0)
+    capsys.readouterr()
+    assert main(f"{EXPLAIN} --batch-size 3".split()) == 0
+    said = capsys.readouterr().err
+    assert "out holds a run with other settings that was stopped before its first part" in said
+    assert "explaining: 3 of 25" in said  # the first part has four
+    assert "explaining: 25 of 25" in said
+    part = next((work / "out" / "parts").iterdir())
+    part.unlink()
+    assert main(EXPLAIN.split()) == 0
+    assert "resuming: 6 of 7 parts are there" in capsys.readouterr().err
 
 
 def test_matching_may_be_asked_for_later_and_resumes(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ our composites it agrees best with in-silico mutagenesis (docs/truth.md). The pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from plrp.composites import AUTO, Composite, automatic, is_any, is_conv
 from plrp.composites import composite as named_composite
 from plrp.explanation import check_pruning, explain
-from plrp.health import Problem
+from plrp.health import Problem, alarm, mass_of, unwarned, verdicts
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.rules import AlphaBeta, Branch, Epsilon, Gamma, Part, Rule, ZPlus
@@ -121,21 +121,25 @@ def explain_sequences(
     (2, 10)
     """
     onehot = _onehot(sequences)
-    parts = list(
-        explain_batches(
-            model,
-            onehot,
-            target=target,
-            composite=composite,
-            pruning=pruning,
-            reverse_complement=reverse_complement,
-            reverse_target=reverse_target,
-            hypothetical=hypothetical,
-            batch_size=batch_size,
-            device=device,
-            show_progress=show_progress,
-        )
+    parts = explain_batches(
+        model,
+        onehot,
+        target=target,
+        composite=composite,
+        pruning=pruning,
+        reverse_complement=reverse_complement,
+        reverse_target=reverse_target,
+        hypothetical=hypothetical,
+        batch_size=batch_size,
+        device=device,
+        show_progress=show_progress,
     )
+    return joined(parts, onehot)
+
+
+def joined(batches: Iterable[Attribution], onehot: OneHot) -> Attribution:
+    """The batches of `onehot` in one."""
+    parts = list(batches)
     if not parts:
         return Attribution(np.zeros_like(onehot), onehot, np.zeros(0, np.float32), np.zeros(0, np.int64))
     return Attribution(
@@ -270,8 +274,15 @@ def pruning_title(pruning: Pruning) -> str:
 def _explain(
     model: Any, x: Tensor, target: Any, composite: Composite, pruning: Pruning | None
 ) -> tuple[Tensor, Tensor, Any, list[Problem | None]]:
-    found = explain(model, x, target=target, composite=composite, pruning=pruning)
-    return found.relevance.float(), found.score, found.target, found.verdicts()
+    if not isinstance(composite, _HypotheticalComposite):
+        found = explain(model, x, target=target, composite=composite, pruning=pruning)
+        return found.relevance.float(), found.score, found.target, found.verdicts()
+    with unwarned():
+        found = explain(model, x, target=target, composite=composite, pruning=pruning)
+    present = [found.relevance * x]  # scores of absent letters are not conserved: relevance is judged
+    alarm(found.score, found._scale, present, pruning)
+    problems = verdicts(found.score, found._scale, mass_of(present))
+    return found.relevance.float(), found.score, found.target, problems
 
 
 def _onehot(sequences: Any) -> OneHot:

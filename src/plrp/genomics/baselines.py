@@ -10,7 +10,7 @@ All methods take the score that `explain_sequences` explains: a softmax or sigmo
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,16 @@ from plrp.progress import progress
 from plrp.tape.trace import record
 from plrp.tape.values import tensors_in
 
-from .attribution import Attribution, _device, _onehot, _rows, batch_size_for, explain_sequences
+from .attribution import (
+    Attribution,
+    _device,
+    _onehot,
+    _rows,
+    batch_size_for,
+    explain_batches,
+    explain_sequences,
+    joined,
+)
 from .outputs import target_from_text
 from .sequences import OneHot
 
@@ -122,7 +131,7 @@ def _task(model: nn.Module | Callable[..., Any], sequences: Any, target: Any, ba
     where = _device(model, device)
     target = target_from_text(target) if isinstance(target, str) else target
     _rows(target, slice(0), len(onehot))  # refuses a wrong number of targets
-    per_sequence = isinstance(target, list | np.ndarray | Tensor)
+    per_sequence = not _is_one(target)
     example = torch.from_numpy(np.ascontiguousarray(onehot[:1])).to(where)
     score = ScoreModel(model, None if per_sequence else target, example)
     if per_sequence:
@@ -316,10 +325,29 @@ def attribute_by(
     target: Any = None,
     batch_size: int | None = None,
     device: str | torch.device | None = None,
+    step: Callable[[int], None] = lambda count: None,
     **rules: Any,
 ) -> Attribution:
-    """Attribution by one of `METHODS` (None: LRP); `rules`, such as `composite` and `pruning`, are LRP's alone."""
+    """Attribution by one of `METHODS` (None: LRP); `rules`, such as `composite` and `pruning`, are LRP's alone.
+
+    `step` hears of every few sequences that are done, where the method has such steps.
+    """
+    options = {"target": target, "device": device}
+
+    def told(parts: Iterable[Attribution]) -> Iterator[Attribution]:
+        for part in parts:
+            yield part
+            step(len(part))
+
     if method in (None, "lrp"):
-        return explain_sequences(model, onehot, target=target, batch_size=batch_size, device=device, **rules)
-    size = batch_size or batch_size_for(onehot.shape[2])
-    return METHODS[method](model, onehot, target=target, batch_size=size, device=device)
+        return joined(told(explain_batches(model, onehot, batch_size=batch_size, **options, **rules)), onehot)
+    options["batch_size"] = batch_size or batch_size_for(onehot.shape[2])
+    if method == "ism" and _is_one(target):
+        few = (METHODS[method](model, onehot[k : k + 8], **options) for k in range(0, len(onehot), 8))
+        return joined(told(few), onehot)
+    return METHODS[method](model, onehot, **options)
+
+
+def _is_one(target: Any) -> bool:
+    """Whether a target is the same for all sequences."""
+    return not isinstance(target, list | np.ndarray | Tensor)

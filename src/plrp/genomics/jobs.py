@@ -16,6 +16,7 @@ import os
 import re
 import socket
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
@@ -231,14 +232,14 @@ def explain_file(
     with place.lock(shard):
         if shard == (1, 1):
             place.tidy(OWN_NAMES)
-        _begin(place, {"command": COMMAND, **explaining.settings(), **(about or {})})
+        _begin(place, {"command": COMMAND, **explaining.settings(), **(about or {})}, say)
         outcome = _make_shard(explaining, engine, shard, show_progress, say)
         names = find_parts(place, explaining.key)
         if outcome.complete:
             stored = [names[k] for k in range(len(explaining.plan))]
             _gather(place, explaining.sequences, explaining.plan, stored, pooling, ambiguous)
             _gather_seqlets(explaining, stored, matched=False)
-            outcome = replace(outcome, unhealthy=_unhealthy(place, stored, pruning))
+            outcome = replace(outcome, unhealthy=_unhealthy(explaining, stored))
         if explaining.options["match"] and not outcome.failures:  # when all else is written: it takes long
             mine = [k for k in range(len(explaining.plan)) if outcome.complete or k % shard[1] == shard[0] - 1]
             _match(explaining, names, mine, show_progress, say)
@@ -259,9 +260,11 @@ def _make_shard(
     mine = [k for k in range(len(plan)) if k % count == index - 1]
     there = whole_parts(place, explaining.key, mine, say)
     missing = [k for k in mine if k not in there]
-    with progress("explaining", sum(len(plan[k]) for k in mine), show_progress) as step:
-        step(sum(len(plan[k]) for k in there))
-        watch = _Parts(lambda k: step(len(plan[k])), say)
+    if there and missing:
+        say(f"resuming: {len(there)} of {len(mine)} parts are there")
+    before = sum(len(plan[k]) for k in there)
+    with progress("explaining", sum(len(plan[k]) for k in mine), show_progress, done=before) as step:
+        watch = _Parts([len(rows) for rows in plan], step, say)
         failures: list[Failure] = []
         try:
             failures = _make(explaining, engine, missing, watch)
@@ -282,7 +285,7 @@ def _make(explaining: Explaining, engine: RayCluster | None, indices: Sequence[i
         data = explaining.as_data(engine.runtime_env.get("working_dir"))
         return spread(engine, Work("plrp.genomics.jobs:Explaining", data), indices, watch)
     for k in indices:
-        explaining.do(k)
+        explaining.do(k, watch.tick)
         watch.done(k)
     return []
 
@@ -395,6 +398,7 @@ class Explaining:
                 hypothetical=self.options["hypothetical"],
                 batch_size=self.options["batch_size"],
                 device=self.device,
+                step=lambda count: tick(str(k), count),
             )
         per_base = pool(found.relevance, onehot, self.options["pooling"])
         seqlets = dict(zip(SEQLET_COLUMNS, astuple(find_seqlets(per_base)), strict=True))
@@ -471,16 +475,22 @@ def target_entry(target: Any) -> Any:
 
 
 class _Parts(Watch):
-    """Moves the bar by parts, which are short enough to be counted whole."""
+    """Moves the bar by sequences; `sizes` are those of the parts, whose numbers are the kinds of work."""
 
-    def __init__(self, step: Callable[[int], None], say: Callable[[str], None]) -> None:
+    def __init__(self, sizes: Sequence[int], step: Callable[[int], None], say: Callable[[str], None]) -> None:
         super().__init__(say)
-        self.step = step
+        self.sizes, self.step = sizes, step
+        self.under_way: Counter[str] = Counter()
+
+    def tick(self, kind: str, count: int) -> None:
+        """Some sequences of a part are explained."""
+        self.under_way[kind] += count
+        self.step(count)
 
     def done(self, index: int) -> None:
         """A part is stored."""
         super().done(index)
-        self.step(index)
+        self.step(self.sizes[index] - self.under_way.pop(str(index), 0))
 
 
 def _plan(sequences: Sequences, part_size: int) -> list[list[int]]:
@@ -525,8 +535,17 @@ def check_fit(model: nn.Module, x: Tensor, targets: Sequence[Any], what: str) ->
             output = model(x)
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if _fits(model, x.transpose(1, 2)):
+            raise UsageError(
+                "Your model reads (batch, length, 4): transpose in its forward, x.transpose(1, 2)."
+            ) from None
         if found := re.search(r"to have (\d+) channels, but got 4 channels", reason):
             raise UsageError(f"The model reads {found[1]} channels, DNA has 4: give a model of one-hot DNA.") from None
+        if re.search(r"input size per channel|[Oo]utput size is too small|negative output size", reason):
+            raise SequenceError(
+                f"{what} do not fit the model ({reason}): they are too short, also because it may crop its ends. "
+                "Give longer ones, or pad them with N."
+            ) from None
         raise SequenceError(
             f"{what} do not fit the model ({reason}). Models read (batch, 4, length): cut or extend the sequences to "
             "the length it was made for; they must not be shorter than its kernels."
@@ -537,6 +556,16 @@ def check_fit(model: nn.Module, x: Tensor, targets: Sequence[Any], what: str) ->
             check_target(output, target)
             if isinstance(target, OutputScore):
                 target(output)
+
+
+def _fits(model: nn.Module, x: Tensor) -> bool:
+    """Whether the model can read an input."""
+    try:
+        with torch.no_grad():
+            model(x)
+    except Exception:
+        return False
+    return True
 
 
 def _digest(sequences: Sequences) -> str:
@@ -570,10 +599,11 @@ def _file_digests(file: Path) -> dict[str, str]:
     return {name: content_digest(path) for name, path in source_files(file).items()}
 
 
-def _begin(place: Place, settings: dict[str, Any]) -> None:
+def _begin(place: Place, settings: dict[str, Any], say: Callable[[str], None]) -> None:
     """Write `run.json`, or make sure that the run found there is this one.
 
-    A run without a single part, because it failed at its first sequence, may be begun again with other settings.
+    A run without a single part, because it failed at its first sequence, may be begun again with other settings, which
+    is said.
     """
     wanted = json.loads(json.dumps(settings))
     if place.exists(RUN) and any(map(PART_NAME.fullmatch, place.names("parts"))):
@@ -592,7 +622,10 @@ def _begin(place: Place, settings: dict[str, Any]) -> None:
                 "or undo the change."
             )
         return
-    place.write(RUN, (json.dumps(wanted, indent=1) + "\n").encode())
+    content = (json.dumps(wanted, indent=1) + "\n").encode()
+    if place.exists(RUN) and place.read(RUN) != content:
+        say(f"{place} holds a run with other settings that was stopped before its first part: this one takes its place")
+    place.write(RUN, content)
 
 
 def _difference(name: str, before: Any, now: Any) -> str:
@@ -609,10 +642,27 @@ def _load_part(place: Place, name: str, arrays: Sequence[str]) -> list[npt.NDArr
         return [stored[array] for array in arrays]
 
 
-def _unhealthy(place: Place, parts: Sequence[str], pruning: Pruning | None) -> str | None:
-    """How many explanations of a run are unhealthy, and what to do."""
-    words = [word for part in parts for word in _load_part(place, part, ["problems"])[0].tolist()]
-    return summary([Problem(word) if word else None for word in words], pruning, "sequences")
+def _unhealthy(explaining: Explaining, parts: Sequence[str]) -> str | None:
+    """How many explanations of a run are unhealthy, which, and what to do."""
+    words = [word for part in parts for word in _load_part(explaining.place, part, ["problems"])[0].tolist()]
+    said = summary([Problem(word) if word else None for word in words], explaining.pruning, "sequences")
+    if said is None:
+        return None
+    rows = sorted(
+        row for row, word in zip((row for rows in explaining.plan for row in rows), words, strict=True) if word
+    )
+    names = ", ".join(explaining.sequences.names[row] for row in rows[:3])
+    more = f" and {len(rows) - 3:,} more" if len(rows) > 3 else ""
+    known = [name for name in SAFE_RULES if name != explaining.options["composite"]]
+    rules = " or ".join(f"composite='{name}'" for name in known)  # flat would credit letters that are not there
+    return f"{said.replace(FLAT, rules)}. They are {names}{more}"
+
+
+FLAT = "composite='epsilon-plus-flat'"
+"""What `plrp.health` advises, for images, where contributions cancel."""
+
+SAFE_RULES = ("epsilon-plus", "gamma:0.25")
+"""What suits one-hot input instead."""
 
 
 SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet")

@@ -11,7 +11,17 @@ from typing import Any
 from plrp.cli.arguments import EXIT_CODES, RAW, add_cluster, cluster_of, count, shard
 from plrp.errors import UsageError, usage
 
-from .options import add_largest, add_model, add_rules, check_composite, is_class_text, pruning_of, refuse_rules, target
+from .options import (
+    add_largest,
+    add_model,
+    add_rules,
+    as_options,
+    check_composite,
+    is_class_text,
+    pruning_of,
+    refuse_rules,
+    target,
+)
 
 
 def add_parser(commands: Any) -> None:
@@ -118,7 +128,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         torch.set_num_threads(arguments.threads)
     if arguments.weights is None and ".py:" in arguments.model:
-        print(f"no --weights: {arguments.model}() is taken as it is", file=sys.stderr, flush=True)
+        said = (
+            f"no --weights: {arguments.model}() is taken as it is: if it does not load weights itself, they are random"
+        )
+        print(said, file=sys.stderr, flush=True)
     outcome = explain_file(
         arguments.sequences,
         arguments.model,
@@ -157,7 +170,7 @@ def run(arguments: argparse.Namespace) -> int:
         sequences = f"{outcome.sequences} sequence{'s' * (outcome.sequences != 1)}"
         _say_at_the_end(f"{sequences} explained ({state}); results in {arguments.out}")
         if outcome.unhealthy:
-            print(f"plrp: {outcome.unhealthy}", file=sys.stderr)
+            print(f"plrp: {as_options(outcome.unhealthy)}", file=sys.stderr)
     else:
         _say_at_the_end(f"{state}; the other shards write the rest, and the last one gathers the results")
     return 0
@@ -178,13 +191,18 @@ def write_page(arguments: argparse.Namespace) -> None:
     model = load_model(arguments.model, arguments.weights).eval()
     count = min(arguments.html_sequences, len(sequences))
     bundles = []
-    with progress("the page", count) as step:
+    print(f"results are in {arguments.out}; now the page", file=sys.stderr, flush=True)
+    with progress("the page, maps", note=sequences.names[0]) as step:
+        drawn, whole = 0, [0] * count  # maps there are, and those of each sequence
 
-        def note(name: str, done: int, total: int) -> None:
-            step(0, f"{name}: {done} of {total} maps")
+        def note(row: int, done: int, total: int) -> None:
+            nonlocal drawn
+            whole[row:] = [total] * (count - row)  # those that follow are taken for alike
+            now = sum(whole[:row]) + done
+            step(now - drawn, sequences.names[row], total=sum(whole))
+            drawn = now
 
         for row in range(count):
-            step(0, sequences.names[row])
             bundles.append(
                 sequence_bundle(
                     model if arguments.device is None else model.to(arguments.device),
@@ -198,10 +216,9 @@ def write_page(arguments: argparse.Namespace) -> None:
                     match=arguments.match is not False,
                     name=Path(arguments.model).name,
                     device=arguments.device,
-                    report=partial(note, sequences.names[row]),
+                    report=partial(note, row),
                 )
             )
-            step(1)
     Page(bundles).save(arguments.html)
     print(f"saved {arguments.html}", file=sys.stderr, flush=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import TYPE_CHECKING, Any
 
 from plrp.cli import arguments
@@ -142,3 +143,8 @@ def check_composite(text: str) -> None:
 
     with usage():
         composite_from_text(text)
+
+
+def as_options(text: str) -> str:
+    """What the library advises about sequences, with options instead of Python's arguments."""
+    return re.sub(r"composite='([^']+)'", r"--composite \1", text).replace("prune less", "prune less (a smaller -p)")
