@@ -13,6 +13,8 @@ from torch import nn
 import plrp
 from plrp.genomics import explain_sequences
 from plrp.genomics.outputs import FileScore, OutputScore, TargetError, target_from_text
+from plrp.genomics.sequences import Sequences
+from plrp.view import sequence_bundle
 
 DENSE = torch.arange(24.0).reshape(2, 3, 4)
 PAIR = (DENSE, DENSE[:, :, 0])
@@ -91,6 +93,11 @@ def test_what_does_not_fit_is_said(text: str, output: object, said: str) -> None
         OutputScore(text)(output)
 
 
+def test_a_difference_is_refused_with_what_works_instead() -> None:
+    with pytest.raises(TargetError, match=r"- outputs\[:, 1\]': it is not an index .* net\.py:score\.$"):
+        OutputScore("outputs[:, 0] - outputs[:, 1]")
+
+
 def test_classes_and_files(tmp_path: Path) -> None:
     assert target_from_text("3") == 3
     assert target_from_text("-1") == -1
@@ -128,3 +135,12 @@ def test_heads_of_real_models_are_explained(text: str) -> None:
     assert np.abs(found.relevance).sum((1, 2)).min() > 0
     same = explain_sequences(model, letters, target=OutputScore(text), pruning=plrp.Pruning(p=0.2))
     np.testing.assert_array_equal(found.relevance, same.relevance)
+
+
+@pytest.mark.parametrize("head", [nn.Identity(), nn.Sigmoid(), nn.Softmax(1)])
+def test_a_page_shows_shares_of_classes_only_where_the_model_has_a_softmax(head: nn.Module) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(4, 3, 5), nn.ReLU(), nn.Flatten(), nn.Linear(18, 3), head).eval()
+    facts = sequence_bundle(model, Sequences(["one"], ["ACGTACGTAC"]), proportions=(0.3,)).facts["targets"]
+    assert all((fact["probability"] is not None) == isinstance(head, nn.Softmax) for fact in facts)
+    assert all(fact["score"] is not None for fact in facts)

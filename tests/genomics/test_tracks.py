@@ -88,11 +88,15 @@ def test_hdf5_as_tf_modisco_reads_it(work: Path, capsys: pytest.CaptureFixture[s
         np.testing.assert_allclose(file["projected_shap/seq"][:], scores * onehot)
 
 
-def test_what_cannot_be_exported_is_refused(work: Path) -> None:
+def test_what_cannot_be_exported_is_refused(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main("genomics export out --h5 m.h5".split()) == 2
     assert explain() == 0
     assert main("genomics export out".split()) == 2
     assert main("genomics export out --bigwig r.bw".split()) == 2
+    with monkeypatch.context() as without:
+        without.setattr("plrp.cli.genomics.export.find_spec", lambda name: None)
+        assert main("genomics export out --bedgraph n.bedgraph --bigwig r.bw --genome genome.fa".split()) == 2
+    assert not Path("n.bedgraph").exists()
     Path("other.fa").write_text(">chrX\nACGT\n")
     assert main("genomics export out --bigwig r.bw --genome other.fa".split()) == 2
     assert not Path("r.bw").exists()

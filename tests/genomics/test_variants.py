@@ -274,6 +274,9 @@ def test_the_command_writes_tables_the_vcf_and_logos(
     first = bases[bases["number"] == 0]
     assert "".join(first["base_reference"]) == contig[73:133]
     assert first["difference"].sum() == pytest.approx(-1, abs=1e-3)
+    changed = first.set_index("position")["difference"].abs()  # positions are those of the VCF
+    assert changed.idxmax() == table[0]["strongest_position"]
+    assert table[0]["target"] == "1"
     lines = Path("out/effects.vcf").read_text().splitlines()
     assert sum(line.startswith("##INFO=<ID=PLRP_") for line in lines) == 5
     records = [line.split("\t") for line in lines if not line.startswith("#")]
@@ -289,7 +292,8 @@ def test_the_command_writes_tables_the_vcf_and_logos(
     assert len(Path("out/skipped.tsv").read_text().splitlines()) == 3
     assert main(words.split()) == 0  # once more into the same folder
     more = "--strand both --reverse-target 0 --sparsity-gain 1 --unit position"
-    assert main([*words.split(), *more.split()]) == 0
+    assert main([*words.split(), *more.split(), "--target", "outputs[:, 1]"]) == 0
+    assert pq.read_table("out/effects.parquet").to_pylist()[0]["target"] == "outputs[:, 1]"
     stored = json.loads(Path("out/run.json").read_text())
     assert stored["command"] == "genomics variants"
     assert [stored[k] for k in ("reverse_target", "p", "sparsity_gain", "unit")] == ["0", None, 1, "position"]

@@ -61,7 +61,8 @@ class OutputScore:
     def _refused(self, why: str) -> TargetError:
         return TargetError(
             f"target {self.text!r}: {why}; write a class such as 3, track,position such as 0,141, or indices such as "
-            "outputs[1][:, 0], outputs.counts[:, 2:5].mean(), profile(outputs[0])."
+            "outputs[1][:, 0], outputs.counts[:, 2:5].mean(), profile(outputs[0]). For anything else, such as a "
+            "difference, name a function of yours: net.py:score."
         )
 
     def _steps(self, node: ast.expr) -> tuple[Step, ...]:
@@ -77,7 +78,8 @@ class OutputScore:
                 return (*self._steps(value), (name, None))
             case ast.Call(ast.Name("profile"), [value], []):
                 return (*self._steps(value), ("profile", None))
-        raise self._refused(f"{ast.unparse(node)!r} is not an index or slice of 'outputs'")
+        what = ast.unparse(node)
+        raise self._refused(f"{'it' if what == self.text else repr(what)} is not an index or slice of 'outputs'")
 
     def _index(self, node: ast.expr) -> Any:
         match node:
@@ -162,7 +164,7 @@ class FileScore:
         with imported_file(Path(found["file"])) as source:
             function = getattr(source, found["name"], None)
         if not callable(function):
-            raise TargetError(f"{found['file']} has no function {found['name']!r}, from the output to scores (batch,).")
+            raise TargetError(f"{found['file']} defines no function {found['name']!r}, from the output to scores.")
         self.function: Callable[[Any], Tensor] = function
 
     def __call__(self, output: Any) -> Tensor:

@@ -54,6 +54,8 @@ def explain_variants(
     folder.mkdir(parents=True, exist_ok=True)
     if about is not None:
         (folder / "run.json").write_text(json.dumps(about, indent=1) + "\n")
+    target = options.get("target")
+    given = ",".join(map(str, target)) if isinstance(target, tuple) else str(getattr(target, "text", target))
     skipped: list[Skipped] = []
     scores: dict[tuple[int, int], tuple[float, float, int]] = {}
     strongest: list[tuple[float, int, VariantEffect]] = []
@@ -67,7 +69,7 @@ def explain_variants(
                 variant, number = one.variant, len(scores)
                 coordinate = int(one.coordinates[one.strongest])
                 scores[variant.line, variant.allele] = one.score_reference, one.score_alternative, coordinate + 1
-                alleles.add(_allele_row(one, number, coordinate))
+                alleles.add(_allele_row(one, number, coordinate, given))
                 bases.add(_base_rows(one, number))
                 if logos:
                     heapq.heappush(strongest, (abs(one.effect), -number, one))
@@ -87,24 +89,25 @@ def explain_variants(
 
 ALLELE_COLUMNS = (
     "number:int64 chrom:string position:int64 id:string reference:string alternative:string strand:string "
-    "target:int64 score_reference:float32 score_alternative:float32 effect:float32 strongest_position:int64 "
+    "target:string score_reference:float32 score_alternative:float32 effect:float32 strongest_position:int64 "
     "unknown_bases:int32 problem:string"
 )
 """Positions count from 1, as in the VCF; `unknown_bases` are those of the window that are not A, C, G or T;
-`problem` is what is wrong with an explanation (`plrp.health`)."""
+`target` is the explained class, or the target as it was given; `problem` is what is wrong with an explanation
+(`plrp.health`)."""
 
 BASE_COLUMNS = (
-    "number:int64 coordinate:int64 base_reference:string base_alternative:string relevance_reference:float32 "
+    "number:int64 position:int64 base_reference:string base_alternative:string relevance_reference:float32 "
     "relevance_alternative:float32 difference:float32"
 )
-"""`number` is the allele's; coordinates count from 0, as in `relevance.parquet`."""
+"""`number` is the allele's; positions count from 1, as in the VCF and in `strongest_position`."""
 
 
-def _allele_row(one: VariantEffect, number: int, strongest: int) -> dict[str, list[Any]]:
-    variant = one.variant
+def _allele_row(one: VariantEffect, number: int, strongest: int, given: str) -> dict[str, list[Any]]:
+    variant, target = one.variant, str(one.target) if one.target >= 0 else given
     values = (
         number, variant.chrom, variant.position + 1, variant.id, variant.reference, variant.alternative, variant.strand,
-        one.target, one.score_reference, one.score_alternative, one.effect, strongest + 1,
+        target, one.score_reference, one.score_alternative, one.effect, strongest + 1,
         sum(one.letters_reference.count(letter) for letter in set(one.letters_reference) - set("ACGT-")),
         one.problem,
     )  # fmt: skip
@@ -114,7 +117,7 @@ def _allele_row(one: VariantEffect, number: int, strongest: int) -> dict[str, li
 def _base_rows(one: VariantEffect, number: int) -> dict[str, Any]:
     return {
         "number": np.full(len(one.letters_reference), number),
-        "coordinate": one.coordinates,
+        "position": one.coordinates + 1,
         "base_reference": list(one.letters_reference),
         "base_alternative": list(one.letters_alternative),
         "relevance_reference": one.relevance_reference,

@@ -57,7 +57,7 @@ def sequence_bundle(
         explanation = trace.explain(target=target, composite=composite_from_text(composite, trace), pruning=pruning)
     per_base = pool(explanation.relevance.detach().cpu().numpy(), onehot, pooling)
     present = torch.from_numpy(onehot[0] != 0).double()
-    return explanation_bundle(
+    bundle = explanation_bundle(
         explanation,
         sites=_seqlet_sites(per_base, onehot, match),
         title=sequences.names[row],
@@ -68,6 +68,10 @@ def sequence_bundle(
         inside=inside,
         pool=None if pooling == "sum" else lambda relevance: (relevance.detach().double().cpu() * present).sum(0),
     )
+    if trace.head not in ("softmax", "log_softmax"):  # classes need not exclude each other: the page shows their scores
+        for fact in bundle.facts["targets"]:
+            fact["probability"] = None
+    return bundle
 
 
 def _seqlet_sites(per_base: Any, onehot: Any, match: bool) -> list[Site]:

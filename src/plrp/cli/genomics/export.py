@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 from plrp.cli.arguments import EXIT_CODES, RAW
@@ -14,7 +15,7 @@ def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "export",
-        help="bigWig, bedGraph and HDF5 of an explained file",
+        help="bigWig, bedGraph and HDF5 of a folder of `plrp genomics explain`",
         formatter_class=RAW,
         description="Writes more files of a finished folder of `plrp genomics explain`: tracks for genome browsers\n"
         "(of intervals, with coordinates), and the HDF5 file that TF-MoDISco reads with -i.",
@@ -45,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     files = {name: getattr(arguments, name) for name in ("bigwig", "bedgraph", "h5")}
     if not any(files.values()):
         raise UsageError("Nothing to write: give --bigwig, --bedgraph or --h5.")
+    if arguments.bigwig and find_spec("pyBigWig") is None:
+        raise UsageError("bigWig needs pyBigWig: pip install 'plrp[bigwig]' (in a clone: pip install '.[bigwig]').")
     with usage():
         written = export_run(arguments.folder, genome=arguments.genome, overlap=arguments.overlap, **files)
     if arguments.h5 and not read_run(arguments.folder).get("hypothetical"):

@@ -32,6 +32,7 @@ def add_parser(commands: Any) -> None:
         description="Explains the sequence around each variant with the reference and with the alternative allele,\n"
         "for the same score. Written into --out: effects.parquet (an allele per row), bases.parquet (a base per\n"
         "row), effects.vcf (yours, with INFO fields PLRP_*), skipped.tsv, and logos of the strongest effects.\n"
+        "Positions in all of them count from 1, as in the VCF, so that tables can be joined.\n"
         "Variants that cannot be scored (the reference differs from the genome, N, symbolic alleles, contig\n"
         "ends) are skipped, counted and listed.",
         epilog="example:\n"
