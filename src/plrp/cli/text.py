@@ -120,9 +120,9 @@ def run(arguments: argparse.Namespace) -> int:
             told.add(str(message))
             say(arguments, f"note: {message}")
 
-    warnings.showwarning = tell  # of this process alone, which ends with the command
     given = sys.stdin.read().rstrip("\n") if arguments.text == "-" else arguments.text
-    with usage():
+    with usage(), warnings.catch_warnings():
+        warnings.showwarning = tell
         pruning = None
         if arguments.p is not None:
             pruning = Pruning(p=arguments.p, redistribution=arguments.method, unit=arguments.unit)
