@@ -81,6 +81,14 @@ def test_a_page_has_one_row_per_track_and_sequence_on_one_axis() -> None:
     assert len({ax.get_ylim() for ax in same.axes}) == 1
 
 
+def test_ticks_are_round_numbers_also_around_a_variant() -> None:
+    figure = plot_logos({"LRP": RNG.normal(size=60)}, "ACGT" * 15, window=(4, 57), first_base=-30)
+    (ax,) = figure.axes
+    shown = dict(zip([text.get_text() for text in ax.get_xticklabels()], ax.get_xticks(), strict=True))
+    assert shown["0"] == 30
+    assert all(int(text) % 5 == 0 and 4 <= place < 57 for text, place in shown.items())
+
+
 def test_labels_and_motif_names_stay_on_the_page() -> None:
     rows = {"ground truth": np.ones(60, bool), "PLRP-λ\np=0.25": RNG.normal(size=60)}
     figure = plot_logos(rows, "ACGT" * 15, sites=[(2, 9, "TAL1::TCF3")], title="a sequence with a long title")

@@ -109,7 +109,7 @@ def write_browser(
         raise ValueError(f"overlap={overlap!r}: choose one of {', '.join(get_args(Overlap))}.")
     if not runs:
         raise UsageError("Nothing to show: name at least one folder of `plrp genomics explain`.")
-    titles = _titles(runs)
+    titles = run_titles(runs)
     stretches, shown = _stretches(runs[0], count)
     tracks = []
     with progress("reading runs", len(runs) * shown, show_progress) as step:
@@ -128,7 +128,7 @@ def write_browser(
     return shown
 
 
-def _titles(runs: Sequence[str | Path]) -> list[str]:
+def run_titles(runs: Sequence[str | Path]) -> list[str]:
     """What each run is: ISM, LRP, PLRP-λ p=0.25; with its folder where two are the same."""
     found = []
     for folder in runs:

@@ -150,7 +150,8 @@ def logo_page(
     """A page of many sequences, each an entry (title, rows, letters, sites) as in `plot_logos`."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+
+        from plrp.figure import Figure
     except ImportError:
         raise ImportError("Logos need matplotlib: pip install 'plrp[genomics]'") from None
 
@@ -253,9 +254,10 @@ def _style(
     ax.tick_params(labelsize=6, width=0.6, length=2)
     ax.yaxis.set_major_locator(MaxNLocator(2, steps=[1, 2, 5, 10]))
     if last:
-        ax.xaxis.set_major_locator(MaxNLocator(min(12, math.ceil((end - begin) / 5)), integer=True))
-        if first_base:
-            ax.xaxis.set_major_formatter(lambda place, _: f"{place + first_base:.0f}")
+        first, after = begin + first_base, end + first_base
+        ticks = MaxNLocator(min(12, math.ceil((end - begin) / 5)), integer=True).tick_values(first, after - 1)
+        shown = [round(tick) for tick in ticks if first <= tick < after]  # round numbers, 0 among them
+        ax.set_xticks([tick - first_base for tick in shown], [str(tick) for tick in shown])
     else:
         ax.set_xticks([])
     for a, b, name in sites:

@@ -5,7 +5,20 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from plrp.cli import Parser
+
 COMMANDS = ("simulate", "train", "explain", "variants", "compare", "motifs", "browser", "logo", "export")
+
+
+class Command(Parser):
+    """Refuses what it does not know itself, with its own --help; argparse would leave that to `plrp`."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Nothing is left over."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
 
 
 def add_parser(subparsers: Any) -> None:
@@ -16,6 +29,6 @@ def add_parser(subparsers: Any) -> None:
         description="From DNA sequences to motifs. `plrp genomics COMMAND --help` shows a working example of each.",
     )
     parser.set_defaults(run=lambda arguments: (parser.print_help(), 2)[1])
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Command)
     for command in COMMANDS:
         importlib.import_module(f"plrp.cli.genomics.{command}").add_parser(commands)

@@ -44,7 +44,7 @@ def add_parser(commands: Any) -> None:
         default="mean",
         help="what a base has that lies in several intervals (default: mean)",
     )
-    parser.add_argument("--title", default="Relevance per base", help="of the page")
+    parser.add_argument("--title", default="Relevance per base", help="title of the page (default: %(default)s)")
     parser.set_defaults(run=run)
 
 

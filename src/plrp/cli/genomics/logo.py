@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from plrp.cli.arguments import RAW
+from plrp.cli.arguments import EXIT_CODES, RAW
 from plrp.errors import UsageError
 
 from .options import PICTURES, picture
@@ -33,7 +33,7 @@ def add_parser(commands: Any) -> None:
         epilog="example:\n"
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt --out lrp\n"
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.25 --out plrp25\n"
-        "  plrp genomics logo lrp plrp25 --names sim0 sim1 --truth sim/motifs.bed --out logo.png",
+        "  plrp genomics logo lrp plrp25 --names sim0 sim1 --truth sim/motifs.bed --out logo.png\n\n" + EXIT_CODES,
     )
     parser.add_argument("folders", nargs="+", metavar="DIR", help="folders of `plrp genomics explain`, one row each")
     parser.add_argument("--out", required=True, type=picture, metavar="FILE", help=", ".join(PICTURES))
@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Draw sequences of folders."""
     import numpy as np
 
+    from plrp.genomics.browser import run_titles
     from plrp.genomics.logo import logo_page
     from plrp.genomics.sequences import read_bed
 
@@ -55,12 +56,15 @@ def run(arguments: argparse.Namespace) -> int:
         import pyarrow.parquet as pq
     except ImportError:
         raise ImportError("Reading relevance needs pyarrow: pip install 'plrp[genomics]'") from None
-    tables = {}
+    files = []
     for folder in arguments.folders:
         file = Path(folder) / "relevance.parquet"
         if not file.is_file():
             raise UsageError(f"{file} is not there: finish `plrp genomics explain ... --out {folder}` first.")
-        tables[Path(folder).name] = file
+        files.append(file)
+    known = all((file.parent / "run.json").is_file() for file in files)
+    labels = run_titles(arguments.folders) if known else [Path(folder).name for folder in arguments.folders]
+    tables = dict(zip(labels, files, strict=True))
     names = arguments.names or _first_names(next(iter(tables.values())))
     sites = read_bed(arguments.truth) if arguments.truth else []
     page = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from plrp.cli.arguments import RAW, count
+from plrp.cli.arguments import EXIT_CODES, RAW, count
 from plrp.errors import usage
 
 
@@ -26,7 +26,8 @@ def add_parser(commands: Any) -> None:
         formatter_class=RAW,
         description="Writes sequences.fa.gz, motifs.bed (where motifs were planted), labels.tsv, motifs.meme and\n"
         "simulation.json into a new folder.",
-        epilog="example:\n  plrp genomics simulate --motifs TAL1::TCF3 CTCF SPI1 --count 3000 --number 1-3 --out sim",
+        epilog="example:\n"
+        "  plrp genomics simulate --motifs TAL1::TCF3 CTCF SPI1 --count 3000 --number 1-3 --out sim\n\n" + EXIT_CODES,
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write; must not exist")
     parser.add_argument(

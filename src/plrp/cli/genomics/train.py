@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from plrp.cli.arguments import RAW, count
+from plrp.cli.arguments import EXIT_CODES, RAW, count
 from plrp.errors import UsageError, usage
 
 from .options import add_largest
@@ -22,7 +22,7 @@ def add_parser(commands: Any) -> None:
         "folder of `simulate`, a folder of simdata files, or a FASTA file with --labels.",
         epilog="example:\n"
         "  plrp genomics simulate --motifs TAL1::TCF3 CTCF --count 2000 --number 1-3 --out sim\n"
-        "  plrp genomics train sim --filters 32 --out cnn.pt",
+        "  plrp genomics train sim --filters 32 --out cnn.pt\n\n" + EXIT_CODES,
     )
     parser.add_argument("data", metavar="DATA")
     parser.add_argument("--out", required=True, metavar="FILE", help="checkpoint to write")

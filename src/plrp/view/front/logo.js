@@ -105,7 +105,9 @@ export class LogoStage {
     context.fillStyle = ink.soft;
     context.textAlign = "left";
     context.textBaseline = "top";
-    context.fillText(`${settingName(facts, setting)} · ${facts.targets[setting.target].name}`, 4, top + 3);
+    const caption = `${settingName(facts, setting)} · ${facts.targets[setting.target].name}`;
+    context.clearRect(0, top, context.measureText(caption).width + 8, 19); // no shading behind it
+    context.fillText(caption, 4, top + 3);
     context.fillRect(0, Math.round(zero), width, 0.5);
     for (let at = Math.floor(this.from); at < Math.min(this.length, this.from + this.bases); at++) {
       if (levels[at] === 0) continue;
