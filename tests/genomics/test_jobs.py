@@ -245,10 +245,32 @@ def test_simulate_train_explain_and_logo_in_a_row(
     words = "genomics logo p0 p0.25 --names sim1 sim2 --truth sim/motifs.bed --window 5-40 --out logo.svg"
     assert main(words.split()) == 0
     assert Path("logo.svg").read_text().startswith("<?xml")
+    drawn: list[list[str]] = []
+    monkeypatch.setattr("plrp.genomics.logo.logo_page", lambda page, **_: drawn.append(list(page[0][1])))
+    assert main(words.split()) == 0
+    Path("p0/run.json").unlink()
+    assert main(words.split()) == 0
+    assert drawn == [["truth", "LRP", "PLRP-M± p=0.25"], ["truth", "p0", "p0.25"]]
     assert main("genomics logo p0 --names nobody --out no.png".split()) == 2
     assert "has no sequence 'nobody'" in capsys.readouterr().err
     assert main("genomics logo sim --out no.png".split()) == 2
     assert not Path("no.png").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder in which nobody can write")
+@pytest.mark.parametrize(
+    "command",
+    [EXPLAIN, "genomics motifs out --out out", "genomics variants a --genome b --width 9 --model c --out out"],
+)
+def test_a_folder_that_cannot_be_made_is_refused_first(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.replace("--out out", "--out /proc/none/here").split()) == 2
+    assert "/proc/none/here cannot be written (" in capsys.readouterr().err
+
+
+def test_an_unknown_option_points_to_the_help_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main("genomics logo out --out x.png --colour red".split())
+    assert "unrecognized arguments: --colour red (`plrp genomics logo --help` lists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["", "simulate", "train", "explain", "logo"])

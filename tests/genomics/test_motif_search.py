@@ -133,11 +133,12 @@ def test_the_verdict_names_the_better_one_and_the_lost_motif() -> None:
         Agreement("LRP, cut at 0.7", 10, 0.9, 0.2, {"CTCF": 0.3, "Spi1": 0.1}, 0.7),
     ]
     better, lost = verdict(used, cuts)
-    assert "Better here: LRP, cut at 0.5 (F1 0.85), not PLRP (F1 0.64)" in better
+    assert better.startswith("Better here: LRP, cut at 0.5, with an F1 of 0.85. ")
+    assert "The patterns found are those of PLRP, with 0.64." in better
     assert "a run without -p with --cut 0.5, without --model" in better
-    assert lost == "Of the sites of Spi1, 5% are found; by LRP, cut at 0.5, 70%."
+    assert lost == "5% of the Spi1 sites are found here, 70% by LRP, cut at 0.5."
     assert verdict(used, cuts[1:]) == [
-        "Better here: PLRP (F1 0.64), not LRP, cut at 0.7 (the next best: F1 0.33).",
+        "Better here: PLRP, with an F1 of 0.64. The next best: LRP, cut at 0.7, with 0.33.",
     ]
     whole = Agreement("PLRP", 90, 0.9, 0.9, {}, 0.0)  # the run without its null
     assert verdict(used, [whole, *cuts])[0].endswith("Search this run without --model.")
@@ -217,17 +218,18 @@ def test_a_null_that_removes_nearly_all_is_told(
     monkeypatch.setattr("plrp.genomics.motif_search.explain_null", lambda *args, **options: maps)
     assert main("genomics motifs out --model net.py:build --no-match --out motifs".split()) == 0
     said = capsys.readouterr().out
-    found = len(Path("out/seqlets.bed").read_text().splitlines())
     sentence = (
-        "The null removed every seqlet: shuffled sequences hold as much relevance. Try --fdr 0.2, which leaves 0 of "
-        f"{found}, or --cut 0.3, without --model."
+        "The null removed every seqlet: shuffled sequences hold as much relevance. Search with --cut 0.3 and without "
+        "--model."  # a looser limit would leave none either
     )
     assert sentence in said
+    assert "No seqlet is above the null: seqlets.bed and hits.bed are empty." in said
     assert sentence in Path("motifs/index.html").read_text()
     assert null_advice(1000, 51, 0.2, lambda: 0, 0.0) == ""
     few = null_advice(5512, 4, 0.2, lambda: 812, 0.1)
     assert "removed 99.9% of the seqlets" in few
-    assert few.endswith("Try --fdr 0.2, which leaves 812 of 5,512, or without --model.")
+    assert few.endswith("Search without --model, or with --fdr 0.2, which leaves 812 of 5,512.")
+    assert "--fdr" not in null_advice(5512, 4, 0.2, lambda: 551, 0.1)
 
 
 def test_only_a_match_beyond_chance_gives_its_name(
@@ -235,7 +237,7 @@ def test_only_a_match_beyond_chance_gives_its_name(
 ) -> None:
     for e, said, name in ((0.05, "JUN (MA0488), E = 0.05", "JUN"), (1.56, "no match (at best E = 1.6)", ".")):
         found = [Match(Motif("JUN", np.full((4, 8), 0.25), "MA0488"), e / 800, e, 0, 8, "+")]
-        monkeypatch.setattr("plrp.genomics.motif_search.match_motifs", lambda queries, found=found: [found])
+        monkeypatch.setattr("plrp.genomics.motif_search.match_motifs", lambda queries, targets, found=found: [found])
         monkeypatch.setattr("plrp.genomics.motif_search.compile_tomtom", lambda show: None)
         assert main("genomics motifs out --out motifs".split()) == 0
         assert said in capsys.readouterr().out
@@ -246,6 +248,26 @@ def test_only_a_match_beyond_chance_gives_its_name(
         page = Path("motifs/index.html").read_text()
         assert ("no match" in page) == (name == ".")
         assert "e+00" not in page
+
+
+def test_patterns_are_matched_to_motifs_of_a_file(
+    run: plrp.genomics.Simulated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def match(queries: list[Motif], targets: list[Motif]) -> list[list[Match]]:
+        asked.append([motif.name for motif in targets])
+        return [[Match(targets[0], 1e-6, 1e-6, 0, 8, "+")]]
+
+    monkeypatch.setattr("plrp.genomics.motif_search.match_motifs", match)
+    monkeypatch.setattr("plrp.genomics.motif_search.compile_tomtom", lambda show: None)
+    plrp.genomics.write_meme("my.meme", [Motif("mine", np.full((4, 8), 0.25))])
+    assert main("genomics motifs out --database my.meme --out motifs".split()) == 0
+    assert asked[0] == ["mine"]
+    assert "The matches are motifs of my.meme, by TOMTOM" in Path("motifs/index.html").read_text()
+    assert Path("motifs/patterns.tsv").read_text().splitlines()[1].split("\t")[3] == "mine"
+    assert main("genomics motifs out --database my.meme --no-match --out x".split()) == 2
+    assert main("genomics motifs out --database none.meme --out x".split()) == 2
 
 
 LETTERS = ["ACGTTGACTCACRGTA", "TTGACTCACNACGTAC", "ACGTACYGACTCACGG"]

@@ -29,6 +29,7 @@ from .attribution import batch_size_for, pool, pruning_title
 from .baselines import ScoreModel, attribute_by
 from .export import open_relevance
 from .jobs import RUN, read_target, target_entry
+from .motifs import Motif
 from .outputs import score_file
 from .seqlets import Hits, Match, Pattern, Seqlets, compile_tomtom, find_hits, find_patterns, find_seqlets, match_motifs
 from .sequences import Interval, encode
@@ -39,6 +40,9 @@ LEAST_NULL = 50
 
 NEARLY_ALL = 0.95
 """Share of the seqlets that the null removes, from which on it is said."""
+
+WORTH_IT = 0.1
+"""Share of the seqlets that a looser limit must leave to be advised."""
 
 CUTS = (0.1, 0.3, 0.5, 0.7)
 """Thresholds with which pruning is compared, as shares of a sequence's strongest base."""
@@ -346,14 +350,16 @@ def verdict(used: Agreement, others: Sequence[Agreement]) -> list[str]:
         run = "this run" if best.name.split(",")[0] == used.name.split(",")[0] else "a run without -p"
         cut = f" with --cut {best.share:g}," if best.share else ""
         said = [
-            f"Better here: {best.name} (F1 {best.f1:.2f}), not {used.name} (F1 {used.f1:.2f}), whose patterns these "
-            f"are. Search {run}{cut} without --model."
+            f"Better here: {best.name}, with an F1 of {best.f1:.2f}. The patterns found are those of {used.name}, with "
+            f"{used.f1:.2f}. Search {run}{cut} without --model."
         ]
     else:
-        said = [f"Better here: {used.name} (F1 {used.f1:.2f}), not {best.name} (the next best: F1 {best.f1:.2f})."]
+        said = [
+            f"Better here: {used.name}, with an F1 of {used.f1:.2f}. The next best: {best.name}, with {best.f1:.2f}."
+        ]
     for motif, recall in used.by_motif.items():
         if best.by_motif.get(motif, 0.0) > 2 * recall:
-            said.append(f"Of the sites of {motif}, {recall:.0%} are found; by {best.name}, {best.by_motif[motif]:.0%}.")
+            said.append(f"{recall:.0%} of the {motif} sites are found here, {best.by_motif[motif]:.0%} by {best.name}.")
     return said
 
 
@@ -365,10 +371,11 @@ def null_advice(found: int, believed: int, limit: float, left: Callable[[], int]
     if not found or found - believed < NEARLY_ALL * found:
         return ""
     removed = "every seqlet" if not believed else f"{min(0.999, 1 - believed / found):.1%} of the seqlets"
-    cut = "" if share else "--cut 0.3, "
+    cut = "" if share else "with --cut 0.3 and "
+    more = left()
+    looser = f", or with --fdr {limit:g}, which leaves {more:,} of {found:,}" if more >= WORTH_IT * found else ""
     return (
-        f"The null removed {removed}: shuffled sequences hold as much relevance. Try --fdr {limit:g}, which leaves "
-        f"{left():,} of {found:,}, or {cut}without --model."
+        f"The null removed {removed}: shuffled sequences hold as much relevance. Search {cut}without --model{looser}."
     )
 
 
@@ -434,6 +441,7 @@ def find_motifs(
     share: float = 0.0,
     sample: int = 1000,
     match: bool = True,
+    database: Sequence[Motif] | None = None,
     max_patterns: int = 10,
     max_seqlets: int = 4000,
     seed: int = 0,
@@ -445,8 +453,9 @@ def find_motifs(
     With a `model`, `sample` of its sequences, evenly spread, are shuffled and explained as the run was, which gives the
     cut-offs with a false discovery rate of `limit`; with `truth` too, plain LRP of the sample, cut at thresholds, is
     compared with pruning. `share`: relevance below this share of a sequence's strongest base is cut off first, in the
-    null too. A run whose target is a function of a file needs its `target` (and `reverse_target`) once more, see
-    `run_settings`. `options` (batch_size, device) go to `explain_sequences`.
+    null too. `database`: the motifs that patterns are compared with (None: JASPAR's vertebrates). A run whose target is
+    a function of a file needs its `target` (and `reverse_target`) once more, see `run_settings`. `options` (batch_size,
+    device) go to `explain_sequences`.
     """
     settings: dict[str, Any] = {}
     if model is not None:
@@ -523,7 +532,7 @@ def find_motifs(
         compile_tomtom(show_progress)
         with progress("comparing with known motifs", len(patterns), show_progress) as step:
             for pattern in patterns:
-                matches += match_motifs([pattern.motif])
+                matches += match_motifs([pattern.motif], database)
                 step(1)
     return MotifSearch(
         patterns, matches, cuts, agreements, believed, sequences, found, count, hits, intervals, said, advice

@@ -17,6 +17,7 @@ from .options import (
     add_rules,
     as_options,
     check_composite,
+    check_out,
     is_class_text,
     pruning_of,
     refuse_rules,
@@ -105,6 +106,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Explain a file."""
     check_composite(arguments.composite)  # what is wrong is said before anything is loaded
+    check_out(arguments.out)
     from plrp.genomics.jobs import explain_file
     from plrp.runs.parts import by_cause
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from plrp.cli.arguments import EXIT_CODES, RAW, count, proportion
 from plrp.errors import UsageError, usage
 
-from .options import target
+from .options import check_out, target
 
 
 def add_parser(commands: Any) -> None:
@@ -33,7 +34,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--target", type=target, metavar="TARGET", help="the run's target once more, needed if it is net.py:score"
     )
-    parser.add_argument("--reverse-target", type=target, metavar="TARGET", help="likewise")
+    parser.add_argument("--reverse-target", type=target, metavar="TARGET", help="and its reverse target")
     parser.add_argument("--truth", metavar="BED", help="where motifs are, for precision and recall")
     parser.add_argument(
         "--fdr", type=proportion, default=0.05, metavar="F", help="limit of the false discovery rate (default: 0.05)"
@@ -47,8 +48,11 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--sample", type=count, default=1000, metavar="N", help="shuffled sequences (default: 1000)")
     parser.add_argument("--patterns", type=count, default=10, metavar="N", help="patterns at most (default: 10)")
-    parser.add_argument("--no-match", dest="match", action="store_false", help="do not match patterns to JASPAR")
-    parser.add_argument("--seed", type=int, default=0, help="of the shuffling")
+    parser.add_argument(
+        "--database", metavar="FILE", help="MEME or JASPAR file of motifs to match (default: JASPAR's vertebrates)"
+    )
+    parser.add_argument("--no-match", dest="match", action="store_false", help="do not match patterns to known motifs")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the shuffling (default: 0)")
     parser.set_defaults(run=run)
 
 
@@ -58,11 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
     from plrp.experiments.pages import write_page
     from plrp.genomics.jobs import load_model, matching_note
     from plrp.genomics.motif_search import Truth, find_motifs, run_settings
-    from plrp.genomics.motifs import write_jaspar, write_meme
+    from plrp.genomics.motifs import read_motifs, write_jaspar, write_meme
     from plrp.genomics.sequences import read_bed
 
     out = Path(arguments.out)
     with usage():
+        check_out(arguments.out)
         if not (Path(arguments.folder) / "run.json").is_file():
             raise UsageError(f"{arguments.folder} is no folder of `plrp genomics explain`: it has no run.json.")
         if out.is_file():
@@ -73,6 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError("--target and --reverse-target go with --model, which explains the null.")
         if arguments.model:  # what is wrong is said before anything is loaded
             run_settings(arguments.folder, target=arguments.target, reverse_target=arguments.reverse_target)
+        if arguments.database is not None and not arguments.match:
+            raise UsageError("--database is what patterns are matched to: leave --no-match out.")
+        database = None if arguments.database is None else read_motifs(arguments.database)
         truth = Truth(read_bed(arguments.truth)) if arguments.truth else None
         model = load_model(arguments.model, arguments.weights).eval() if arguments.model else None
     if arguments.match:
@@ -87,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         share=arguments.cut,
         sample=arguments.sample,
         match=arguments.match,
+        database=database,
         max_patterns=arguments.patterns,
         seed=arguments.seed,
     )
@@ -96,7 +105,10 @@ def run(arguments: argparse.Namespace) -> int:
     _write_table(out / "patterns.tsv", search)
     _write_seqlets(out / "seqlets.bed", search)
     _write_hits(out / "hits.bed", search)
-    write_page(out / "index.html", render_motifs(search, arguments.folder, arguments.fdr))
+    page = render_motifs(search, arguments.folder, arguments.fdr)
+    if arguments.database is not None:
+        page = page.replace("JASPAR's vertebrate CORE motifs", f"motifs of {escape(Path(arguments.database).name)}")
+    write_page(out / "index.html", page)
     for number, pattern in enumerate(search.patterns):
         best = f": {_told(search.matches[number])}" if search.matches else ""
         print(f"{pattern.motif.name}: {pattern.motif.consensus} ({plural(pattern.count, 'seqlet')}){best}")
@@ -107,6 +119,10 @@ def run(arguments: argparse.Namespace) -> int:
         )
     for sentence in (*search.verdict, *([search.advice] if search.advice else [])):
         print(sentence)
+    if search.cuts and not search.believed:
+        print("No seqlet is above the null: seqlets.bed and hits.bed are empty.")
+    elif not any(len(hits) for hits, _ in search.hits):
+        print("No place of a pattern was found: hits.bed is empty.")
     seqlets, found = plural(search.found, "seqlet"), plural(len(search.patterns), "pattern")
     print(f"{search.believed} of {seqlets}, {found}; {out / 'index.html'}")
     return 0
@@ -134,7 +150,7 @@ def _write_table(path: Path, search: Any) -> None:
         matches = search.matches[number] if search.matches else []
         named = named_match(matches)
         found = (
-            *((named.motif.name, named.motif.id) if named else (".", ".")),
+            *((named.motif.name, named.motif.id or ".") if named else (".", ".")),
             *((f"{matches[0].p:.3g}", f"{matches[0].e:.3g}") if matches else (".", ".")),
         )
         lines.append("\t".join((pattern.motif.name, pattern.motif.consensus, str(pattern.count), *found)) + "\n")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plrp.cli import arguments
 from plrp.cli.arguments import LARGEST_INPUT, amount, gain, proportion
-from plrp.errors import UsageError, usage
+from plrp.errors import NotWritable, UsageError, usage
 
 if TYPE_CHECKING:
     from plrp.pruning import Pruning
@@ -143,6 +146,19 @@ def check_composite(text: str) -> None:
 
     with usage():
         composite_from_text(text)
+
+
+def check_out(out: str) -> None:
+    """Refuse a folder for results that cannot be made, before work begins; URLs and what exists are not tried."""
+    place = Path(out)
+    there = next(path for path in (place, *place.absolute().parents) if os.path.exists(path))
+    if "://" in out or there == place or not there.is_dir():
+        return
+    try:
+        tempfile.TemporaryDirectory(prefix=".", dir=there).cleanup()
+    except OSError as error:
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise NotWritable(f"{out} cannot be written ({reason}): name another place for the results.") from None
 
 
 def as_options(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from plrp.cli.arguments import EXIT_CODES, RAW, count
 from plrp.errors import UsageError, usage
 
-from .options import add_largest, add_model, add_rules, check_composite, pruning_of, target
+from .options import add_largest, add_model, add_rules, check_composite, check_out, pruning_of, target
 
 COMMAND = "genomics variants"
 """What has written a folder, as its `run.json` says."""
@@ -80,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.out)
     with usage():
         check_composite(arguments.composite)
+        check_out(arguments.out)
         if arguments.device is not None:
             check_device(arguments.device)
         read_vcf(arguments.vcf, largest=arguments.largest_input)
