@@ -11,6 +11,9 @@ from plrp.errors import UsageError, usage
 from .logo import window
 from .options import PICTURES, add_largest, add_model, add_rules, check_composite, picture, pruning_of
 
+READABLE = 100
+"""Bases whose letters can be read in a picture."""
+
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
@@ -85,4 +88,6 @@ def run(arguments: argparse.Namespace) -> int:
     drawn = min(arguments.draw, len(sequences))
     more = "" if drawn == len(sequences) else f" of {len(sequences)} (--draw N draws more)"
     print(f"{arguments.out}: {drawn} sequence{'s' * (drawn != 1)}{more}")
+    if arguments.window is None and onehot.shape[2] > READABLE:
+        print(f"letters of {onehot.shape[2]} bases are small: --window 60-110 draws fewer")
     return 0

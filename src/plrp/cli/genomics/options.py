@@ -163,4 +163,6 @@ def check_out(out: str) -> None:
 
 def as_options(text: str) -> str:
     """What the library advises about sequences, with options instead of Python's arguments."""
-    return re.sub(r"composite='([^']+)'", r"--composite \1", text).replace("prune less", "prune less (a smaller -p)")
+    text = re.sub(r"composite='([^']+)'", r"--composite \1", text)
+    text = text.replace("prune with redistribution='M-sign' or 'lambda'", "take --redistribution M-sign or lambda")
+    return text.replace("prune less", "prune less (a smaller -p)")
