@@ -12,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from plrp.experiments import Results, RunError, photo_demo, preset
+from plrp.experiments import Results, RunError, photo_demo, preset, scenes
 from plrp.experiments import demo as demo_module
 from plrp.experiments.findings import NotAThreshold, find_not_a_threshold, findings
 from plrp.experiments.measured import PAPER, Measured, from_arrays
@@ -160,6 +162,15 @@ def test_photographs_are_trained_apart_and_shown_for_each_object(tmp_path: Path)
     training = photo_demo.train_in_background(tmp_path / "none" / "\0", steps=2, seed=0)
     with pytest.raises(RuntimeError, match=r"the network of the photographs could not be trained: .*null byte"):
         demo_module._photographs(training, tmp_path / "none", False)
+
+
+def test_the_photographs_page_opens_on_what_the_network_is_surest_of() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * scenes.SIDE**2, len(scenes.NAMES)))
+    nn.init.zeros_(network[1].weight)
+    network[1].bias.data = torch.tensor([1.0, 2.0, 3.0, 9.0])
+    drawn = scenes.scene_of_three()
+    assert set(drawn.masks) == {"cat", "coffee cup", "astronaut"}  # no shuttle
+    assert photo_demo.surest(drawn, scenes.as_loaded(network, "made up")) == "astronaut"
 
 
 def test_work_in_the_background_ends_with_whoever_asked_for_it() -> None:

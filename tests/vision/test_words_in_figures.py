@@ -34,6 +34,25 @@ def test_an_alarm_stands_under_its_map_and_its_overlay_alone() -> None:
     assert marked == ["PLRP-M, p = 0.2"]
 
 
+def test_both_rows_are_as_long_and_a_map_without_signs_has_a_bar_from_zero() -> None:
+    names = ("GradCAM", "gradient × input", "integrated gradients")
+    drawn = explanation_figure(PICTURE, {"LRP": MAP, "PLRP": MAP - 0.5}, beside=dict.fromkeys(names, MAP))
+    panels = [ax.title.get_text() for ax in drawn.axes if ax.axison and ax.get_subplotspec() is not None]
+    assert panels == ["photograph", "LRP", "PLRP", *names[:2], "PLRP, overlay", "PLRP, outline", names[2]]
+    drawn.canvas.draw()
+    bars = {ax.title.get_text(): ax.child_axes[0].get_yticklabels() for ax in drawn.axes if ax.child_axes}
+    ends = {name: labels[0].get_text() for name, labels in bars.items()}
+    assert ends["GradCAM"] == "0"
+    assert ends["PLRP"].startswith("−")
+
+
+def test_the_grid_names_its_rows_and_lrp_stands_apart() -> None:
+    grid = comparison_figure(PICTURE, MAP, {"PLRP-λ": {0.1: MAP}, "PLRP-M±": {0.1: MAP}})
+    rows = [[text.get_text() for text in grid.axes[n].texts] for n in (1, 4)]
+    assert rows == [["PLRP-λ"], ["PLRP-M±"]]
+    assert grid.axes[3].title.get_text() == "LRP"
+
+
 @pytest.mark.parametrize(("positive", "outlined"), [(0.5, True), (0.21, True), (0.19, False), (0.0, False)])
 def test_no_outline_where_most_relevance_speaks_against(positive: float, outlined: bool) -> None:
     relevance = torch.zeros(3, 16, 16)

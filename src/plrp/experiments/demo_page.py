@@ -158,8 +158,8 @@ def _slides(study: Study) -> str:
     return section(
         "Slide p over the logos",
         "<p>The same sequences for every p: move the slider and watch the noise go, choose another sequence, "
-        "zoom with the wheel, click a layer to see its filters and a filter to see what passes it alone. The planted "
-        "motifs are marked.</p>",
+        "zoom with the wheel, click a layer to see its filters, and a filter to see what reaches the bases through it. "
+        "The planted motifs are marked.</p>",
         Page(study.slides).frame(height=880),
     )
 

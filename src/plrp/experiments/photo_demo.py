@@ -12,10 +12,12 @@ from pathlib import Path
 import torch
 
 from plrp.files import new_file
+from plrp.models.loading import LoadedModel
 from plrp.pruning import Pruning
 from plrp.view.page import Page
 from plrp.view.pictures import photograph_bundle
 from plrp.vision.explained import explain_photograph
+from plrp.vision.preprocessing import network_input
 
 from . import scenes
 from .background import in_background
@@ -46,6 +48,13 @@ def train_to(path: Path, steps: int, seed: int) -> None:
         torch.save({"weights": network.state_dict(), "right": right}, part)
 
 
+def surest(drawn: scenes.Scene, model: LoadedModel) -> str:
+    """The object of a scene that the network is surest of."""
+    with torch.no_grad():
+        (scores,) = model.module(network_input(scenes.photograph_of(drawn), scenes.PREPROCESSING)[None])
+    return max(drawn.masks, key=lambda name: float(scores[scenes.NAMES.index(name)]))
+
+
 def render(path: Path) -> str:
     """The section of the demo's page about photographs, by the network stored at `path`."""
     stored = torch.load(path, weights_only=True)
@@ -54,10 +63,11 @@ def render(path: Path) -> str:
     model, drawn = scenes.as_loaded(network, "trained in the demo"), scenes.scene_of_three()
     variants = {"LRP": None, "PLRP-λ, p = 0.05": Pruning(p=0.05), f"PLRP-λ, p = {P}": Pruning(p=P)}
     figure = scenes.targets_figure(drawn, model, variants)
-    explained = explain_photograph(scenes.photograph_of(drawn), model, target="cat", prunings=[Pruning(p=P)])
-    bundle = photograph_bundle(explained, mask=drawn.masks["cat"], targets=len(scenes.NAMES))
+    name = surest(drawn, model)
+    explained = explain_photograph(scenes.photograph_of(drawn), model, target=name, prunings=[Pruning(p=P)])
+    bundle = photograph_bundle(explained, mask=drawn.masks[name], targets=len(scenes.NAMES))
     return section(
-        "Photographs: why “cat”?",
+        f"Photographs: why “{name}”?",
         "<p>Cat, cup, astronaut and shuttle, cut out of photographs and pasted among clutter. A small network learned "
         f"which objects a scene shows; on 200 new scenes {stored['right']:.0%} of its answers are right. One scene, "
         "explained for each object in it: good relevance lies on the object that is asked for (outlined).</p>",

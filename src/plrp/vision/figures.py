@@ -23,18 +23,25 @@ if TYPE_CHECKING:
 
 INK, FAINT, ALARM = "#222222", "#767676", "#c00000"
 LEAST_POSITIVE = 0.2  # of Σ|R|: below, the region with most positive relevance is a speck, and is not outlined
+GAP = 0.16  # panels, between the maps without p and the grid of those with one
 LONGEST_NAME = 26  # characters of a class name or caption; longer ones are cut
 
 
-def grid_of(rows: int, columns: int, *, side: float = 2.2, bar: bool = True) -> tuple[Figure, Any]:
-    """A figure of square panels without axes, `side` inches each, with room for colour bars on the right."""
+def grid_of(
+    rows: int, columns: int, *, side: float = 2.2, bar: bool = True, widths: Sequence[float] | None = None
+) -> tuple[Figure, Any]:
+    """A figure of square panels without axes, `side` inches each, with room for colour bars on the right.
+
+    widths: of the columns, in panels (default: 1 each).
+    """
     try:
         from plrp.figure import Figure
     except ImportError as error:
         raise ImportError("figures need matplotlib: pip install 'plrp[vision]'") from error
 
-    figure = Figure(figsize=(columns * side * (1.2 if bar else 1.06), rows * side * 1.16), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
+    wide = columns if widths is None else sum(widths)
+    figure = Figure(figsize=(wide * side * (1.2 if bar else 1.06), rows * side * 1.16), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, width_ratios=widths)
     for ax in axes.flat:
         ax.set_xticks([])
         ax.set_yticks([])
@@ -60,19 +67,21 @@ def explanation_figure(
     """One photograph explained: the picture and a heatmap per entry of `maps`, then of `beside`; below, the prediction.
 
     The last of `maps` is drawn twice more: over the picture, and as an outline of the region that holds 80% of its
-    positive relevance. `classes` are (name, probability), strongest first; `target` is the explained one. `beside`
-    are other methods' maps. `place`, the part of the picture that was asked about, is marked on it.
-    `alarms` are printed in red under the maps of their names: why not to believe them.
+    positive relevance. Many maps go on behind these, so that both rows are as long. `classes` are (name, probability),
+    strongest first; `target` is the explained one. `beside` are other methods' maps. `place`, the part of the picture
+    that was asked about, is marked on it. `alarms` are printed in red under the maps of their names: why not to believe
+    them.
     """
-    columns, alarms = {**maps, **(beside or {})}, alarms or {}
-    figure, axes = grid_of(2, max(3, 1 + len(columns)))
+    shown, alarms = {**maps, **(beside or {})}, alarms or {}
+    figure, axes = grid_of(2, max(3, math.ceil((4 + len(shown)) / 2)))
     above, below = list(axes[0]), list(axes[1])
-    for ax in (*above[1 + len(columns) :], *below[3:]):
+    free = [*above[1:], *below[3:]]
+    for ax in free[len(shown) :]:
         ax.set_axis_off()
     show_picture(above[0], picture, "photograph")
     if place is not None:
         show_place(above[0], place)
-    for ax, (name, relevance) in zip(above[1:], columns.items(), strict=False):
+    for ax, (name, relevance) in zip(free, shown.items(), strict=False):
         drawn = heatmap(relevance, colours=colours, percentile=percentile, dilate=dilate)  # type: ignore[arg-type]
         show_map(ax, drawn, relevance, name, alarm=alarms.get(name))
     last_name, last = list(maps.items())[-1]
@@ -103,8 +112,8 @@ def comparison_figure(
     beside: Mapping[str, Tensor | np.ndarray] | None = None,
     alarms: Mapping[str, str] | None = None,
 ) -> Figure:
-    """The paper's grid: a row per variant, a column per proportion p; on the left photograph, LRP, and then other
-    methods' maps (`beside`), in as many columns as they need.
+    """The paper's grid: a row per variant, a column per proportion p; on the left, behind a line, photograph, LRP, and
+    then other methods' maps (`beside`), in as many columns as they need.
 
     `name` is the title of the picture; `alarms` are those of `explanation_figure`, by the maps' titles.
     """
@@ -113,7 +122,15 @@ def comparison_figure(
     plain = {"LRP": baseline, **(beside or {})}
     rows = max(2, len(variants))
     left = math.ceil((1 + len(plain)) / rows)  # columns
-    figure, axes = grid_of(rows, left + len(proportions), side=1.9, bar=False)
+    widths = [1.0] * left + [GAP] + [1.0] * len(proportions)
+    figure, axes = grid_of(rows, len(widths), side=1.9, bar=False, widths=widths)
+    for number, ax in enumerate(axes[:, left]):
+        ax.set_axis_off()
+        if number < len(variants):
+            ax.axvline(0, color="#999999", linewidth=0.8)
+            ax.set_xlim(0, 1)
+            at = {"ha": "center", "va": "center", "rotation": 90, "fontsize": 8.5, "color": INK}
+            ax.text(0.6, 0.5, list(variants)[number], **at, parse_math=False)
     options: dict[str, Any] = {"colours": colours, "percentile": percentile, "dilate": dilate}
     first, *others = axes[:, :left].T.flat
     show_picture(first, picture, name)
@@ -122,12 +139,12 @@ def comparison_figure(
         show_map(ax, heatmap(relevance, **options), relevance, title_of_map, colour_bar=False, alarm=alarm)
     for ax in others[len(plain) :]:
         ax.set_axis_off()
-    for line, (variant, by_p) in zip(axes[:, left:], variants.items(), strict=False):
+    for line, (variant, by_p) in zip(axes[:, left + 1 :], variants.items(), strict=False):
         for ax, p in zip(line, proportions, strict=True):
             map_title = f"{variant}, p = {p:g}"
             drawn, alarm = heatmap(by_p[p], **options), alarms.get(map_title)
             show_map(ax, drawn, by_p[p], map_title, colour_bar=False, alarm=alarm)
-    for line in axes[len(variants) :, left:]:
+    for line in axes[len(variants) :, left + 1 :]:
         for ax in line:
             ax.set_axis_off()
     if title:
@@ -171,7 +188,8 @@ def show_map(
     ax.set_xlabel(f"{percent(np.count_nonzero(values) / values.size)} of pixels", fontsize=7, color=FAINT, labelpad=2)
     show_alarm(ax, alarm, 10)
     if colour_bar and drawn.limits[0] > 0:
-        add_colour_bar(ax, drawn.colours, float(drawn.limits[0]), drawn.gamma)
+        signed = bool((values < 0).any())
+        add_colour_bar(ax, drawn.colours, float(drawn.limits[0]), drawn.gamma, signed=signed)
 
 
 def show_alarm(ax: Axes, alarm: str | None, below: float = 0) -> None:

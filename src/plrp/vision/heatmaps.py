@@ -241,17 +241,18 @@ def outline_level(values: np.ndarray, share: float = 0.8, blur: float | None = N
     return field, float(flat[np.searchsorted(np.cumsum(flat), share * flat.sum())])
 
 
-def add_colour_bar(ax: Axes, colours: str, limit: float, gamma: float = 1.0) -> None:
-    """A slim bar beside a picture, labelled at both ends and zero."""
+def add_colour_bar(ax: Axes, colours: str, limit: float, gamma: float = 1.0, *, signed: bool = True) -> None:
+    """A slim bar beside a picture, labelled at both ends and zero; of a map that is not `signed`, from zero up."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
 
-    strength = _strength(np.linspace(-1, 1, 511)[None, None], np.ones(1), gamma)[0, 0]
+    low = -limit if signed else 0.0
+    strength = _strength(np.linspace(-1 if signed else 0, 1, 511)[None, None], np.ones(1), gamma)[0, 0]
     shown = ListedColormap(_coloured(strength, colour_table(colours)) / 255)
-    mappable = ScalarMappable(Normalize(-limit, limit), shown)
+    mappable = ScalarMappable(Normalize(low, limit), shown)
     box = ax.inset_axes((1.03, 0.0, 0.045, 1.0))
-    bar = ax.figure.colorbar(mappable, cax=box, ticks=[-limit, 0, limit])
-    bar.ax.set_yticklabels([f"−{limit:.2g}", "0", f"{limit:.2g}"])
+    bar = ax.figure.colorbar(mappable, cax=box, ticks=[*[-limit] * signed, 0, limit])
+    bar.ax.set_yticklabels([*[f"−{limit:.2g}"] * signed, "0", f"{limit:.2g}"])
     bar.ax.tick_params(length=2, labelsize=6.5)
     bar.outline.set_linewidth(0.4)
 
