@@ -163,9 +163,9 @@ class ExplainedPhotograph:
         variant: str | None = None,
         patches: Callable[[dict[str, tuple[int, ...]]], Mapping[str, Mapping[int, np.ndarray]]] | None = None,
     ) -> dict[str, Figure]:
-        """How relevance thins (`layers`) and where it flows (`flow`), for a variant (default: the last).
+        """How sparse relevance is by depth (`layers`) and where it flows (`flow`), for a variant (default: the last).
 
-        Of a network with attention also which patches and heads carry it (`tokens`). `patches`: from layers and their
+        For a network with attention, also which patches and heads carry it (`tokens`). `patches`: from layers and their
         channels to pictures of what these stand for, see `flow_figure`.
         """
         name = variant or list(self.prunings)[-1]
@@ -244,8 +244,8 @@ def explain_photograph(
         tensor (3, height, width) of pixels, 0…255 as integers or 0…1; a list of these gives a list.
     model: what `plrp.models.load` returns, or a name for it to load; a plain module gets photographs as most of
         torchvision's models do (the default `Preprocessing`).
-    target: a class by number or by name; by default the winning class. Of a detector the most probable box is
-        explained, of a segmenter the area that the class wins; `"dog at 120,80"` asks for the box around this point (x,
+    target: a class by number or by name; by default the winning class. For a detector, this is its most probable
+        box; for a segmenter, the area where it wins; `"dog at 120,80"` asks for the box around this point (x,
         y in pixels of the photograph), or for the point itself, and `"at 120,80"` for the winner there.
     against: a second class, by number or by name; the difference of both scores is explained.
     beside: other methods whose maps are drawn beside ours: "gradcam", "gradient-input", "ig".
