@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -350,6 +353,24 @@ def test_a_log_says_how_far_a_part_is_what_is_resumed_and_what_is_replaced(
     part.unlink()
     assert main(EXPLAIN.split()) == 0
     assert "resuming: 6 of 7 parts are there" in capsys.readouterr().err
+
+
+def test_a_page_is_counted_by_maps(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def bundle(*args: object, report: Callable[[int, int], None], **options: object) -> None:
+        for done in range(3):
+            report(done + 1, 3)
+
+    monkeypatch.setattr("plrp.view.sequence_bundle", bundle)
+    monkeypatch.setattr("plrp.view.Page", lambda bundles: SimpleNamespace(save=lambda path: None))
+    monkeypatch.setattr("plrp.progress.EVERY", 0)
+    assert main(f"{EXPLAIN} --html x.html --html-sequences 2".split()) == 0
+    said = capsys.readouterr().err.splitlines()
+    counted = said[said.index("results are in out; now the page") + 1 :][:6]
+    assert re.fullmatch(r"the page, maps: 1 of 6, .* left, s0", counted[0])
+    assert re.fullmatch(r"the page, maps: 4 of 6, .* left, s1", counted[3])
+    assert counted[5] == "the page, maps: 6 of 6, s1"
 
 
 def test_matching_may_be_asked_for_later_and_resumes(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
