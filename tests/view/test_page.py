@@ -22,6 +22,12 @@ from plrp.view.notebook import SCRIPT, Live
 from plrp.vision.heatmaps import heatmap, outline_level
 
 Visit = Callable[..., Any]
+TICKS_APART = """() => {
+  const box = (one) => one.getBoundingClientRect();
+  const ends = [...document.querySelectorAll("#curves .curve")].map((curve) => box(curve).right);
+  const ticks = [...document.querySelectorAll("#curves .tick")].filter(({ textContent }) => textContent.endsWith("%"));
+  return ticks.length === 3 && ticks.every((tick) => box(tick).left > Math.max(...ends));
+}"""
 GRID = Grid.around(plrp.Pruning(p=0.15), range(3), proportions=PROPORTIONS)
 NOISE = 2  # of 255, from rounding on a canvas
 
@@ -69,6 +75,7 @@ def test_moving_p_draws_what_python_computes(visit: Visit, page: Path, bundle: B
     tab = visit(page)
     only_heat(tab)
     assert tab.locator("#p-value").inner_text() == "0.15"  # the p asked for
+    assert tab.evaluate(TICKS_APART)
     seen = []
     for method, label in enumerate(("PLRP-λ", "PLRP-M±")):
         press(tab, "methods", label)

@@ -43,6 +43,8 @@ def test_the_slider_of_a_sweeps_report_draws_the_maps_that_were_kept(visit: Visi
     tab.locator("iframe").scroll_into_view_if_needed()
     tab.frame_locator("iframe").locator("#page:not([hidden])").wait_for()
     inner = tab.frames[1]
+    inner.locator("#more").click()  # what is below the frame's edge, until it is seen
+    inner.locator("#more").wait_for(state="hidden")
     inner.locator("#views label:has(input[value='heatmap'])").click()
     inner.locator("#options summary").click()
     inner.locator("#show-mask").uncheck()

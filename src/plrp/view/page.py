@@ -61,12 +61,12 @@ class Page:
         facts = f'{{"gallery":[{",".join(one for one, _ in packed)}]}}'
         return filled(facts, "\n".join(arrays for _, arrays in packed), policy())
 
-    def frame(self, height: int = 760) -> str:
+    def frame(self, height: int = 880) -> str:
         """The page as an element of another one, which it can neither read nor change."""
         content = self.html().replace("&", "&amp;").replace('"', "&quot;")
         return (
             f'<iframe srcdoc="{content}" sandbox="allow-scripts" width="100%" height="{height}" '
-            'style="border:0" title="plrp" loading="lazy"></iframe>'
+            'style="border:1px solid #8884;border-radius:12px;resize:vertical" title="plrp" loading="lazy"></iframe>'
         )
 
     def save(self, path: str | Path) -> None:

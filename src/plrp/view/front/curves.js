@@ -5,6 +5,7 @@ import { mapNumber } from "./bundle.js";
 const SVG = "http://www.w3.org/2000/svg";
 const THUMB = 20; // pixels, as in style.css: the slider below the curves moves within its track by half of it
 const HEIGHT = 132, TOP = 14, FOOT = 20;
+const LABELS = 32; // pixels right of the curves, as in style.css: the slider leaves them free too
 
 export const CURVES = [
   { key: "sparsity", label: "sparsity", of: (curves, n) => 1 - curves.holding[n] },
@@ -24,7 +25,7 @@ export function drawCurves(svg, bundle, setting, asked) {
   const { facts } = bundle;
   const width = Math.max(200, svg.clientWidth || 320);
   const places = facts.p.length + 1;
-  const x = (place) => THUMB / 2 + (place / (places - 1)) * (width - THUMB);
+  const x = (place) => THUMB / 2 + (place / (places - 1)) * (width - LABELS - THUMB);
   const series = CURVES.map((curve) => ({
     ...curve,
     values: Array.from({ length: places }, (_, p) => curve.of(facts.curves, mapNumber(facts, { ...setting, p }))),
@@ -37,12 +38,11 @@ export function drawCurves(svg, bundle, setting, asked) {
   svg.replaceChildren();
   for (const tick of [0, 0.5, 1]) {
     svg.append(svgShape("line", { class: "rule", x1: x(0), x2: x(places - 1), y1: y(tick), y2: y(tick) }));
-    svg.append(svgShape("text", { class: "tick", x: x(places - 1), y: y(tick) - 3, "text-anchor": "end" }, `${tick * 100}%`));
+    svg.append(svgShape("text", { class: "tick", x: width, y: y(tick) + 4, "text-anchor": "end" }, `${tick * 100}%`));
   }
   if (asked !== null) {
     svg.append(svgShape("line", { class: "asked", x1: x(asked), x2: x(asked), y1: TOP, y2: HEIGHT - FOOT }));
-    const side = asked > places * 0.8 ? "end" : asked < places * 0.2 ? "start" : "middle";
-    svg.append(svgShape("text", { class: "tick", x: x(asked), y: 10, "text-anchor": side }, "asked for"));
+    svg.append(svgShape("text", { class: "tick", x: x(asked), y: 10, "text-anchor": asked ? "middle" : "start" }, "your p"));
   }
   svg.append(svgShape("line", { class: "present", x1: x(setting.p), x2: x(setting.p), y1: TOP, y2: HEIGHT - FOOT }));
   for (const { key, values } of series) {
@@ -51,7 +51,7 @@ export function drawCurves(svg, bundle, setting, asked) {
     const now = values[setting.p];
     if (now !== null) svg.append(svgShape("circle", { class: `dot ${key}`, cx: x(setting.p), cy: y(now), r: 4 }));
   }
-  const step = Math.ceil((places * 34) / (width - THUMB));
+  const step = Math.ceil((places * 34) / (width - LABELS - THUMB));
   for (let place = 0; place < places; place += step) {
     const text = place === 0 ? "0" : String(facts.p[place - 1]);
     svg.append(svgShape("text", { class: "tick", x: x(place), y: HEIGHT - 5, "text-anchor": "middle" }, text));
@@ -61,6 +61,6 @@ export function drawCurves(svg, bundle, setting, asked) {
 /** The p whose place on the slider lies under a point of the curves. */
 export function placeUnder(svg, clientX, places) {
   const box = svg.getBoundingClientRect();
-  const share = (clientX - box.left - THUMB / 2) / (box.width - THUMB);
+  const share = (clientX - box.left - THUMB / 2) / (box.width - LABELS - THUMB);
   return Math.max(0, Math.min(places - 1, Math.round(share * (places - 1))));
 }

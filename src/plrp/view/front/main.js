@@ -445,6 +445,15 @@ async function openGallery(samples, packed) {
   await open(0);
 }
 
+/** In a frame of a report or notebook: a button says that the page goes on below, until someone has scrolled. */
+function tellOfMore() {
+  const more = byId("more"), root = document.documentElement;
+  const follow = () => (more.hidden = window === window.parent || root.scrollTop > 40 || root.scrollHeight < window.innerHeight + 80);
+  more.addEventListener("click", () => window.scrollBy({ top: 0.8 * window.innerHeight, behavior: "smooth" }));
+  for (const change of ["scroll", "resize"]) window.addEventListener(change, follow);
+  new ResizeObserver(follow).observe(document.body);
+}
+
 async function open() {
   const facts = JSON.parse(byId("facts").textContent);
   const arrays = byId("arrays").textContent;
@@ -462,6 +471,7 @@ async function open() {
     (layer, exemplars) => view.addExemplars(layer, exemplars));
 }
 
+tellOfMore();
 open().catch((error) => {
   byId("problem").textContent = `This page cannot be shown here (${error.message}). It needs a browser of 2023 or later.`;
   byId("problem").hidden = false;
