@@ -135,7 +135,7 @@ def test_equal_neurons_at_the_cut_are_a_tie() -> None:
     stuck = plrp.explain(model, x, composite="epsilon", pruning=plrp.Pruning(p=0.2)).health
     assert float(stuck.tied) == pytest.approx(0.5)
     assert float(stuck.cut) == 0.0
-    assert "nothing was pruned, since equal neurons" in repr(stuck)
+    assert "nothing was pruned, because equal neurons" in repr(stuck)
     gone = plrp.explain(model, x, composite="epsilon", pruning=plrp.Pruning(p=0.6)).health
     assert (float(gone.tied), float(gone.cut)) == (0.0, 1.0)
     assert "nothing was pruned" not in repr(gone)
@@ -263,7 +263,7 @@ def test_shares_of_a_contrast_are_of_the_difference() -> None:
     assert float(health.to_bias) == pytest.approx(float(bias.detach()), rel=1e-4)
     assert float(health.reached + health.to_bias + health.to_epsilon) == pytest.approx(1)
     assert "of the score reached the input" in repr(health)
-    assert "times the relevance it started from" in repr(health)
+    assert "times the relevance at the output" in repr(health)
 
 
 def test_a_score_of_zero_is_said() -> None:
@@ -468,6 +468,6 @@ def test_plrp_genomics_explain_counts_unhealthy_sequences(
         warnings.simplefilter("error", plrp.UnhealthyExplanation)
         assert cli.main(f"{command} -p 0.2 --redistribution M --out m".split()) == 0
     assert " of 5 sequences are unhealthy (" in (said := capsys.readouterr().err)
-    assert "exploded): prune with redistribution='M-sign' or 'lambda'" in said
+    assert "exploded): take --redistribution M-sign or lambda" in said
     assert cli.main(f"{command} -p 0.2 --out lambda".split()) == 0
     assert "unhealthy" not in "".join(capsys.readouterr())

@@ -39,6 +39,9 @@ DOUBTFUL = 2.0
 NEAR_ZERO = 0.01
 """A contrast's difference is near zero below this share of what it started from."""
 
+MUCH_ATTENTION = 0.1
+"""From this p on, agreement with what the network does falls fast in models with attention: docs/truth.md."""
+
 VANISHED = 1e-3
 """‖R‖₁ of the input is at least so much of |score|."""
 
@@ -72,7 +75,7 @@ class Scale:
     @property
     def of(self) -> str:
         """What that is, in words."""
-        return "the score" if self.begun is None else "the relevance it started from"
+        return "the score" if self.begun is None else "the relevance at the output"
 
 
 def bound_for(epsilon_layers: int) -> float:
@@ -243,14 +246,19 @@ class Health:
         return f"{reached:.0%} of {self.shares_of} reached the input{taken}; Σ|R| is at most {most:.2g} times {self.of}"
 
     def _note(self) -> str:
-        """What is no fault, but should be known: that nothing could be pruned."""
+        """What is no fault, but should be known: that nothing could be pruned, or very much was."""
+        p = 0.0 if self.pruning is None or self.pruning.p is None else self.pruning.p
+        if p > MUCH_ATTENTION and bool(self.to_softmax.any()):
+            return f". p = {p:g} is much for a model with attention: compare signs and ranks with p = 0.05"
         stuck = int((self.cut == 0).sum())
         if not stuck or not _prunes(self.pruning) or bool(self.withheld.any()):
             return ""
         why = (
-            "equal neurons stay or go together" if bool((self.tied > 0).any()) else "no share of the mass is that small"
+            "equal neurons stay or go together"
+            if bool((self.tied > 0).any())
+            else "even the weakest holds more than the share p"
         )
-        return f". {_of(stuck, len(self.problems))}nothing was pruned, since {why}: this is LRP"
+        return f". {_of(stuck, len(self.problems))}nothing was pruned, because {why}: this is plain LRP"
 
 
 def examine(score: Tensor, scale: Scale, inputs: Sequence[Tensor], ledger: Ledger, pruning: Pruning | None) -> Health:
