@@ -193,20 +193,20 @@ def run(
     for method, missing_parts in work.items():
         if time.monotonic() > options.until:
             raise OutOfTime
-        try:
-            spent, relevance = seconds(lambda m=method: explained(trace, model, case, kind, m))
-            if not bool(torch.isfinite(relevance).all()):
-                raise ValueError("relevance is not finite")
-            rows = {
-                part: screen(case, truth, relevance) if part == "screen" else flip(answers, case, relevance)
-                for part in missing_parts
-            }
-            if "screen" in rows:
-                rows["screen"]["cost"] = spent / forward + (0 if method.pruning is None else 1)
-        except Exception as error:  # a method that cannot run is told, the others go on
-            row = {"error": f"{type(error).__name__}: {error}"[:200].replace("\n", " ")}
-            rows = dict.fromkeys(missing_parts, row)
-        for part, row in rows.items():
+        relevance = None
+        for part in missing_parts:
+            try:
+                if relevance is None:
+                    spent, relevance = seconds(lambda m=method: explained(trace, model, case, kind, m))
+                if not bool(torch.isfinite(relevance).all()):
+                    raise ValueError("relevance is not finite")
+                if part == "flip":
+                    row = flip(answers, case, relevance)
+                else:
+                    row = screen(case, truth, relevance)
+                    row["cost"] = spent / forward + (0 if method.pruning is None else 1)
+            except Exception as error:  # a method that cannot run is told, the others go on
+                row = {"error": f"{type(error).__name__}: {error}"[:200].replace("\n", " ")}
             store.add(case=index, part=part, method=method.label, **row)
     print(
         f"{store.file.stem}, case {index} ({case.name}): {len(work)} methods in {time.perf_counter() - begin:.0f} s",
@@ -215,7 +215,10 @@ def run(
 
 
 def finalists(rows: list[dict[str, Any]], kind: str, count: int) -> list[Method]:
-    """So many settings: what is to be known in any case, the best pruned one, the best by agreement; and the peers."""
+    """What is to be known in any case, the best pruned setting, the best by agreement, `count` in all; and the peers.
+
+    For attention, where a unit of pruning was to be chosen, more than `count` are to be known in any case.
+    """
     among = methods(kind)
     scores = {label: faithfulness(found) for label, found in by_method(rows, "screen").items()}
     ours = [m for m in among if m.pruning is not None and not math.isnan(scores.get(m.label, math.nan))]
@@ -240,7 +243,7 @@ def main() -> None:
     parser.add_argument("--flips", type=float, default=math.inf, help="how many of them with flipping curves (all)")
     parser.add_argument(
         "--only", type=part_of, default=slice(None), metavar="FIRST:END:STEP",
-        help="of the finals' cases, with an --out of its own: shares out the work",
+        help="of the finals' cases, with a copy of --out for each: shares out the work",
     )  # fmt: skip
     parser.add_argument("--data", type=Path, default=os.environ.get("PLRP_DATA", ROOT.parent / "shared" / "data"))
     parser.add_argument("--weights", type=Path, default=ROOT / "bench" / "weights", help="for networks trained here")

@@ -39,21 +39,24 @@ def _changed(features: nn.Sequential, maps: list[Tensor], baseline: Tensor, box:
     for layer, below, above in zip(features, maps, maps[1:], strict=False):
         height, width = above.shape[-2:]
         if isinstance(layer, nn.Conv2d):
-            if (layer.kernel_size, layer.stride, layer.padding) != ((3, 3), (1, 1), (1, 1)):
-                raise ValueError(f"convolutions of 3 × 3 with stride and padding 1 are understood; got {layer}.")
+            of_vgg = nn.Conv2d(layer.in_channels, layer.out_channels, 3, padding=1, device="meta")
+            if str(layer) != str(of_vgg):
+                raise ValueError(f"convolutions of 3 × 3 with zeros around the map are understood; got {layer}.")
             reads = _grown(box, 2, height, width)
             patch = _pasted(below, patch, box, reads)
             box = _grown(box, 1, height, width)
             beyond = (reads[2] - box[2] + 1, box[3] + 1 - reads[3], reads[0] - box[0] + 1, box[1] + 1 - reads[1])
             patch = conv2d(pad(patch, beyond), layer.weight, layer.bias)  # beyond the map lie zeros
         elif isinstance(layer, nn.MaxPool2d):
-            if below.shape[-2:] != (2 * height, 2 * width):
+            if below.shape[-2:] != (2 * height, 2 * width) or layer.kernel_size != 2:
                 raise ValueError(f"max pools of 2 × 2 over maps of even sides are understood; got {layer}.")
             pooled = (box[0] // 2, -(-box[1] // 2), box[2] // 2, -(-box[3] // 2))
             patch = layer(_pasted(below, patch, box, (2 * pooled[0], 2 * pooled[1], 2 * pooled[2], 2 * pooled[3])))
             box = pooled
-        else:
+        elif isinstance(layer, nn.ReLU):
             patch = layer(patch)
+        else:
+            raise ValueError(f"chains of convolutions, ReLUs and max pools are understood; got {layer}.")
     return _pasted(maps[-1], patch, box, (0, maps[-1].shape[-2], 0, maps[-1].shape[-1]))
 
 

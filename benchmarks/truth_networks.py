@@ -39,7 +39,7 @@ class Case:
     `positions` are the bases that are mutated (None: all), `far` ranges among them that lie at other sites; `mask` is
     what a map ought to show, where that is known. `tile` is the side of an image's tiles in pixels, which are blurred,
     or greyed where `grey` is set (the patches of a transformer are too small to blur). `chain`: a chain of convolutions
-    and what follows it, where the network is that: the truth is cheap then.
+    and what follows it, where the network is that: the truth is cheap then, and no other model is asked.
     """
 
     name: str
@@ -153,7 +153,7 @@ class VisionTransformer(nn.Module):
     def tokens(self, x: Tensor) -> Tensor:
         """What the first block reads, (batch, 65, width): the class token, then the patches row by row."""
         patches = self.patch_embed["proj"](x).flatten(2).transpose(1, 2)
-        return torch.cat([self.cls_token.expand(len(x), -1, -1), patches], 1) + self.pos_embed
+        return torch.cat([self.cls_token.expand(x.shape[0], -1, -1), patches], 1) + self.pos_embed
 
     def forward(self, x: Tensor) -> Tensor:
         return self.mlp_head(self.transformer(self.tokens(x))[:, 0])
@@ -401,4 +401,4 @@ NETWORKS: dict[str, Network] = {
     "deepac": Network("DeePaC, rapid CNN", "sequences", pathogenic_reads),
     "vit": Network("ViT (CIFAR-10)", "attention", small_pictures, finals=300),
 }
-"""Twenty cases a network are screened and the best settings go on to a hundred, or as many as there are."""
+"""Twenty cases a network are screened, and settings go on to a hundred (the ViT 300), or as many as there are."""

@@ -137,7 +137,7 @@ def test_relevance_that_adds_up_to_nothing_is_no_fault():
         found = plrp.explain(model, torch.rand(2, 6), target=targets.sglrp(), composite=positive)
     assert float(found.score.abs().max()) < 1e-6
     assert found.health.healthy
-    assert "of the relevance it started from reached the input" in repr(found)
+    assert "of the relevance at the output reached the input" in repr(found)
     assert float(found.closing().max()) < 1e-6
 
 

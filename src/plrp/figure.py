@@ -8,7 +8,7 @@ from matplotlib.figure import Figure as _Figure
 
 
 class Figure(_Figure):
-    """Without pyplot, which keeps every figure alive until it is closed, nobody tells notebooks how to show one."""
+    """Without pyplot, which keeps every figure alive until it is closed, notebooks are not told how to show it."""
 
     def _repr_png_(self) -> bytes:
         content = io.BytesIO()

@@ -40,7 +40,7 @@ NEAR_ZERO = 0.01
 """A contrast's difference is near zero below this share of what it started from."""
 
 MUCH_ATTENTION = 0.1
-"""From this p on, agreement with what the network does falls fast in models with attention: docs/truth.md."""
+"""Above this p, agreement with what the network does falls fast in models with attention: docs/truth.md."""
 
 VANISHED = 1e-3
 """‖R‖₁ of the input is at least so much of |score|."""
@@ -246,12 +246,12 @@ class Health:
         return f"{reached:.0%} of {self.shares_of} reached the input{taken}; Σ|R| is at most {most:.2g} times {self.of}"
 
     def _note(self) -> str:
-        """What is no fault, but should be known: that nothing could be pruned, or very much was."""
-        p = 0.0 if self.pruning is None or self.pruning.p is None else self.pruning.p
-        if p > MUCH_ATTENTION and bool(self.to_softmax.any()):
-            return f". p = {p:g} is much for a model with attention: compare signs and ranks with p = 0.05"
+        """What is no fault, but should be known: that nothing could be pruned, or that p is large."""
         stuck = int((self.cut == 0).sum())
         if not stuck or not _prunes(self.pruning) or bool(self.withheld.any()):
+            p = 0.0 if self.pruning is None or self.pruning.p is None else self.pruning.p
+            if p > MUCH_ATTENTION and bool(self.to_softmax.any()):
+                return f". p = {p:g} is much for a model with attention: compare signs and ranks with p = 0.05"
             return ""
         why = (
             "equal neurons stay or go together"

@@ -148,14 +148,13 @@ def test_an_encoder_reads_and_a_decoder_writes(kind: str, bytewise: Any) -> None
     model, text = built(kind, len(bytewise)), "The capital of France is"
     read = torch.tensor([bytewise(text)["input_ids"]])
     begin = torch.tensor([[model.config.decoder_start_token_id]])
-    found = plrp.text.explain(model, bytewise, text, target=" Paris", pruning=plrp.Pruning(0.05), layers=True)
+    found = plrp.text.explain(model, bytewise, text, target=" Paris", layers=True)
     paris = bytewise(" Paris")["input_ids"][0]
     itself = plrp.explain(
         lambda ids, begun: model(input_ids=ids, decoder_input_ids=begun).logits[:, -1],
         (read, begin),
         target=paris,
         composite="attnlrp",
-        pruning=plrp.Pruning(0.05),
     )
     torch.testing.assert_close(found.relevance, torch.cat([one[0] for one in itself.relevance]), rtol=1e-3, atol=1e-5)
     assert [token.text for token in found.tokens[:-1]] == [token.text for token in tokenized(bytewise, text)]
@@ -171,12 +170,14 @@ def test_an_encoder_reads_and_a_decoder_writes(kind: str, bytewise: Any) -> None
     bundle = plrp.view.text_bundle(found, proportions=(0.1,), targets=1, inside="nothing")
     assert len(bundle.facts["tokens"]) == read.shape[1] + 1
 
-    span = plrp.text.explain(model, bytewise, text, span=" Paris London")
+    feeds = [block.mlp for block in plrp.text.layers._blocks(found)]
+    assert all(name is not None and name.endswith(("fc1", "wi_0")) for name in feeds)
+
+    span = plrp.text.explain(model, bytewise, text, span=" Paris London", pruning=plrp.Pruning(0.2))
     assert span.relevance.shape == (2, read.shape[1] + 2)
     assert span.prompt == read.shape[1] + 1
-    torch.testing.assert_close(
-        span[0].relevance, plrp.text.explain(model, bytewise, text, target=" Paris").relevance, rtol=1e-3, atol=1e-5
-    )
+    alone = plrp.text.explain(model, bytewise, text, target=" Paris", pruning=plrp.Pruning(0.2))
+    torch.testing.assert_close(span[0].relevance, alone.relevance, rtol=1e-3, atol=1e-6)
     assert len(plrp.text.explain(model, bytewise, text, span=2)) <= 2
 
 
@@ -215,8 +216,7 @@ def test_tokens_and_heads_by_depth(kind: str, bytewise: Any, wordwise: Any, bert
 def test_p_above_what_attention_bears_is_said(llama: Any, bytewise: Any) -> None:
     said = {p: repr(plrp.text.explain(llama, bytewise, PROMPT, pruning=plrp.Pruning(p)).health) for p in (0.05, 0.3)}
     assert "much for a model with attention" not in said[0.05]
-    if said[0.3].startswith("healthy"):
-        assert "p = 0.3 is much for a model with attention" in said[0.3]
+    assert "p = 0.3 is much for a model with attention" in said[0.3]
 
 
 def test_a_folder_without_a_tokenizer_is_refused(llama: Any, tmp_path: Path) -> None:

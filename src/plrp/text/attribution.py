@@ -13,8 +13,19 @@ import plrp
 from plrp.targets import contrast
 
 from .explained import ExplainedSpan, ExplainedText
-from .heads import Forward, Kind, check_model, class_names, class_number, first_written, greedy, kind_of, kind_of_class
-from .tokens import Token, token_id, tokenized
+from .heads import (
+    Forward,
+    Kind,
+    begins_with,
+    check_model,
+    class_names,
+    class_number,
+    decodes,
+    greedy,
+    kind_of,
+    kind_of_class,
+)
+from .tokens import Token, token_id, tokenized, written
 
 
 @dataclass
@@ -44,7 +55,7 @@ class TracedText:
         """The number of a class or token."""
         if self.kind == "class":
             return class_number(self.model, answer, name)
-        return token_id(self.tokenizer, answer, name)
+        return token_id(self.tokenizer, answer, name, decoded=self.encoded > 0)
 
     def answer(self, number: int) -> str:
         """A class by its name, a token written out."""
@@ -97,7 +108,7 @@ class TracedText:
             other=other,
             traced=self,
             encoded=self.encoded,
-            attention_heads=int(getattr(self.model.config, "num_attention_heads", 0) or 0),
+            attention_heads=_heads(self.model.config),
         )
 
 
@@ -117,10 +128,15 @@ def _read(model: Any, tokenizer: Any, text: str) -> tuple[Kind, tuple[Token, ...
     """What the model answers with, the tokens that it reads, and how many of them its encoder does."""
     kind, tokens = kind_of(model), tokenized(tokenizer, text)
     check_model(model, tokenizer, _ids(tokens, model))
-    begin = first_written(model) if kind == "next token" else None
-    if begin is None:
-        return kind, tokens, 0
-    return kind, (*tokens, Token(str(tokenizer.convert_ids_to_tokens(begin)), begin, special=True)), len(tokens)
+    begun = begins_with(model) if kind == "next token" else []
+    start = [Token(str(tokenizer.convert_ids_to_tokens(i)), i, special=True) for i in begun]
+    return kind, (*tokens, *start), len(tokens) if start else 0
+
+
+def _heads(settings: Any) -> int:
+    """Attention heads of each block; 0 where they are not known, or differ between encoder and decoder."""
+    count = int(getattr(settings, "num_attention_heads", 0) or 0)
+    return count if getattr(settings, "decoder_attention_heads", count) == count else 0
 
 
 def explain(
@@ -152,13 +168,13 @@ def explain(
         )
     if target is not None or against is not None:
         raise ValueError("span names the tokens to explain: leave out target and against.")
-    written = _trace_span(model, tokenizer, text, span)
+    answers = _trace_span(model, tokenizer, text, span)
     found = []
-    for one in written:
+    for one in answers:
         target = one.tokens[one.reads].id
         found.append(one.explain(target=target, composite=composite, pruning=pruning, layers=layers))
         found[-1] = found[-1].shortened(one.reads)
-    return ExplainedSpan(text, tuple(found), written[0].reads)
+    return ExplainedSpan(text, tuple(found), answers[0].reads)
 
 
 @dataclass
@@ -174,7 +190,7 @@ def _trace_span(model: Any, tokenizer: Any, text: str, span: int | str) -> list[
     if kind != "next token":
         raise ValueError(f"{type(model).__name__} writes no text: span is for models that do; leave it out.")
     if isinstance(span, str):
-        new = [int(i) for i in tokenizer(span, add_special_tokens=False)["input_ids"]]
+        new = written(tokenizer, span, decoded=encoded > 0)
     elif isinstance(span, bool) or not isinstance(span, int) or span < 1:
         raise ValueError(f"span is a text, or how many tokens to write, from 1, got {span!r}.")
     else:
@@ -201,7 +217,7 @@ def check_words(tokenizer: Any, model: type, text: str, *answers: str | None) ->
         _mask(tokenizer, tokens)
     for name, answer in zip(("--target", "--against"), answers, strict=False):
         if kind != "class" and answer is not None:
-            token_id(tokenizer, answer, name)
+            token_id(tokenizer, answer, name, decoded=decodes(model))
 
 
 def _ids(tokens: Sequence[Token], model: Any) -> Tensor:
@@ -220,5 +236,5 @@ def _mask(tokenizer: Any, tokens: Sequence[Token]) -> int:
     if not masks:
         raise ValueError(f"The text has no masked token: write {tokenizer.mask_token} in place of the one to explain.")
     if len(masks) > 1:
-        raise ValueError(f"The text has {len(masks)} masked tokens, and one can be explained: keep one.")
+        raise ValueError(f"The text has {len(masks)} masked tokens, and only one can be explained: keep one.")
     return masks[0]

@@ -70,7 +70,7 @@ class _Coloured:
     def save(self, path: str | Path, *, by_word: bool = False) -> Path:
         """Save as a picture (.svg, .png, .pdf), by token or summed by word, as numbers (.csv, .json), or as a page.
 
-        The page (.html) explains the text anew for every p of its slider, some fifty explanations, which take
+        The page (.html) explains the text anew for every p of its slider, about 50 explanations, which take
         minutes with a language model; `plrp.view.text_bundle` has its options.
         """
         path = check_format(path)
@@ -170,7 +170,7 @@ class ExplainedText(_Coloured):
             entries = [(text, value, False) for text, value in self.words()]
         else:
             pairs = zip(self.tokens, self.relevance.tolist(), strict=True)
-            entries = [(token.text + token.unknown, value, token.special) for token, value in pairs]
+            entries = [(token.shown, value, token.special) for token, value in pairs]
         most = max((abs(value) for _, value, _ in entries), default=0.0) or 1.0
         cells = [Cell(t, v / most, special, f"{v:+.3g}") for t, v, special in entries]
         return [Sentence(f"{self.caption()}; the strongest colour is ±{most:.3g}", cells)]
@@ -181,7 +181,7 @@ class ExplainedText(_Coloured):
         if by_word:
             return [{**answer, "word": text, "relevance": value} for text, value in self.words()]
         return [
-            {**answer, "position": n, "token": token.text, "id": token.id, "relevance": value}
+            {**answer, "position": n, "token": token.shown, "id": token.id, "relevance": value}
             for n, (token, value) in enumerate(zip(self.tokens, self.relevance.tolist(), strict=True))
         ]
 
@@ -207,7 +207,7 @@ class ExplainedSpan(_Coloured):
 
     text: str
     explanations: tuple[ExplainedText, ...]
-    prompt: int  # tokens of the text itself
+    prompt: int  # tokens that were read before the first of them
 
     @property
     def tokens(self) -> tuple[Token, ...]:
@@ -221,7 +221,7 @@ class ExplainedSpan(_Coloured):
 
     @property
     def relevance(self) -> Tensor:
-        """(explained tokens, tokens); zero for tokens that come later. The first `prompt` columns are the text's."""
+        """(explained tokens, tokens); zero for tokens that come later. The first `prompt` columns were given."""
         rows = torch.zeros(len(self.explanations), len(self.tokens))
         for row, one in zip(rows, self.explanations, strict=True):
             row[: len(one.relevance)] = one.relevance

@@ -24,6 +24,9 @@ ENDINGS: dict[str, Kind] = {
 }
 """How the classes of Hugging Face's models end."""
 
+ENCODING = ("ForConditionalGeneration", "MTModel")
+"""Those of an encoder and a decoder; or of models that read pictures or sounds."""
+
 BITS = re.compile(r"[248]bit", re.IGNORECASE)
 """Layers of bitsandbytes: Linear8bitLt, Linear4bit."""
 
@@ -35,25 +38,32 @@ def kind_of(model: Any) -> Kind:
     """What a model answers with, by the name of its class or of one it derives from."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is one of Hugging Face's models, got {type(model).__name__}: load it first.")
-    kind = kind_of_class(type(model))
-    if kind == "next token" and type(model).__name__.endswith("ForConditionalGeneration") and not _encodes(model):
-        raise _no_kind(type(model))  # of pictures or sounds
-    return kind
+    return kind_of_class(type(model))
 
 
-def _encodes(model: Any) -> bool:
-    """Whether an encoder reads the text, and a decoder writes."""
-    return bool(getattr(model.config, "is_encoder_decoder", False))
+def decodes(model: type) -> bool:
+    """Whether in models of a class an encoder reads the text, and a decoder writes."""
+    return any(one.__name__.endswith(ENCODING) for one in model.__mro__)
 
 
-def first_written(model: Any) -> int | None:
-    """The token that a decoder begins with; None where no encoder reads before it."""
-    if not _encodes(model):
-        return None
-    for settings in (model.config, getattr(model, "generation_config", None)):
-        for name in ("decoder_start_token_id", "bos_token_id"):
-            if isinstance(found := getattr(settings, name, None), int):
-                return found
+def _reads_text(model: type) -> bool:
+    """Whether the models of a class have an encoder that reads tokens, known before any weights are."""
+    settings = getattr(model, "config_class", None)
+    default = settings() if settings is not None else None
+    tokens = getattr(model, "main_input_name", "input_ids") == "input_ids" and not hasattr(default, "vision_config")
+    return tokens and bool(getattr(default, "is_encoder_decoder", False))
+
+
+def begins_with(model: Any) -> list[int]:
+    """The tokens that a decoder begins with, as `generate` has them; none where no encoder reads before it."""
+    if not decodes(type(model)):
+        return []
+    places = getattr(model, "generation_config", None), model.config
+    for name in ("decoder_start_token_id", "bos_token_id"):
+        for settings in places:
+            if isinstance(start := getattr(settings, name, None), int):
+                forced = getattr(places[0], "forced_bos_token_id", None)
+                return [start, *([forced] if isinstance(forced, int) else [])]
     raise ValueError("The model's configuration has no decoder_start_token_id: set it in model.config.")
 
 
@@ -62,6 +72,8 @@ def kind_of_class(model: type) -> Kind:
     for one in model.__mro__:
         for ending, kind in ENDINGS.items():
             if one.__name__.endswith(ending):
+                if ending in ENCODING and not _reads_text(model):
+                    raise _no_kind(model)
                 return kind
     raise _no_kind(model)
 
@@ -128,8 +140,11 @@ class Forward(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """The scores."""
         n = self.encoded
-        given = {"input_ids": ids[:, :n], "decoder_input_ids": ids[:, n:]} if n else {"input_ids": ids}
-        logits: Tensor = self.model(**given, **self.options).logits
+        if n:  # a spare token at the end: a lone position would be pruned as if it were none
+            begun = torch.cat([ids[:, n:], ids[:, -1:]], 1)
+            logits: Tensor = self.model(input_ids=ids[:, :n], decoder_input_ids=begun, **self.options).logits[:, :-1]
+        else:
+            logits = self.model(ids, **self.options).logits
         return logits[:, -self.positions :] if self.positions else logits
 
     def named_modules(self, memo: Any = None, prefix: str = "", remove_duplicate: bool = True) -> Iterator[Any]:

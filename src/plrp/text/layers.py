@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BLOCK = re.compile(r"^(?P<stack>.*?)\.?(?P<number>\d+)\.(?P<inner>.+)$")
 OUTPUT = re.compile(
-    r"(SelfAttention\.o|o_proj|out_proj|out_lin|attn\.c_proj|attention\.output\.dense|attn\.proj|attention\.dense)(#\d+)?$"
+    r"(Attention\.o|o_proj|out_proj|out_lin|attn\.c_proj|attention\.output\.dense|attn\.proj|attention\.dense)(#\d+)?$"
 )
 """The layer that reads the heads of an attention side by side."""
 
@@ -50,10 +50,10 @@ def _blocks(explained: ExplainedText) -> list[_Block]:
             inside.setdefault(f"{match['stack']}.{match['number']}".lstrip("."), []).append(name)
     found = []
     for block, names in inside.items():
-        output = next((n for n, name in enumerate(names) if OUTPUT.search(name)), None)
-        if output:
-            mlp = names[output + 1] if output + 1 < len(names) else None
-            found.append(_Block(block, names[0], names[output], mlp))
+        outputs = [n for n, name in enumerate(names) if OUTPUT.search(name)]
+        if outputs and outputs[0]:
+            after = outputs[-1] + 1  # a decoder attends to itself and then to its encoder
+            found.append(_Block(block, names[0], names[outputs[0]], names[after] if after < len(names) else None))
     if not found:
         raise ValueError("No attention was found by the names of the model's layers: look at explanation.layers.")
     return found
@@ -114,7 +114,7 @@ def layers_figure(explained: ExplainedText) -> Figure:
     figure = Figure(figsize=(2 * each + last, tall), layout="constrained")
     axes = figure.subplots(1, 3, width_ratios=[each, each, last])
     every = math.ceil(count / (7 * each))  # as many labels as there is room for
-    labels = [shortened(visible(token.text).strip() or "␣") for token in explained.tokens][::every]
+    labels = [shortened(visible(token.shown).strip() or "␣") for token in explained.tokens][::every]
     numbers = [_block_label(name, explained.encoded > 0) for name in tokens.names]
     most = max(float(_shares(values).max()) for values in (tokens.attention, tokens.mlp))
     for axis, values, title in zip(
@@ -155,7 +155,7 @@ def matrix_figure(span: ExplainedSpan) -> Figure:
     most = float(values.abs().max()) or 1.0
     image = _image(axis, values.masked_fill(later, torch.nan), "RdBu_r", -most, most)
     axis.axvline(span.prompt - 0.5, color="black", lw=0.8)
-    labels = [shortened(visible(token.text).strip() or "␣") for token in span.tokens]
+    labels = [shortened(visible(token.shown).strip() or "␣") for token in span.tokens]
     axis.set_title(f"for each token written, the relevance of each token read\n{span[0].method}", fontsize=9)
     axis.set_xticks(range(columns), labels, rotation=90, fontsize=8, parse_math=False)
     axis.set_yticks(range(rows), [visible(t).strip() or "␣" for t in span.targets], fontsize=8, parse_math=False)

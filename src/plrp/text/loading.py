@@ -13,7 +13,7 @@ from typing import Any
 from plrp.errors import UsageError
 
 TOKENIZERS = ("tokenizer*.json", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "tokenization_*")
-"""Files of which a tokenizer has one: without, transformers may make an empty one."""
+"""A tokenizer has at least one of these files; without any, transformers may make an empty one."""
 
 
 def transformers_module() -> Any:

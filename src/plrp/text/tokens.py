@@ -22,7 +22,12 @@ class Token(NamedTuple):
     id: int
     special: bool = False
     word: int | None = None  # number of its word in the text; None for special tokens and white space
-    unknown: str = ""  # the token that the model read instead, where the tokenizer does not know this one
+    read_as: str = ""  # the token that the model read instead, where the tokenizer does not know this one
+
+    @property
+    def shown(self) -> str:
+        """The text, and what was read instead of it."""
+        return self.text + self.read_as
 
 
 def tokenized(tokenizer: Any, text: str) -> tuple[Token, ...]:
@@ -67,7 +72,7 @@ def tokenized(tokenizer: Any, text: str) -> tuple[Token, ...]:
         # the second byte of a letter stands for no character of its own: it belongs to the word before
         word = (bisect_right(starts, begin if piece else max(0, read - 1)) - 1) if piece.strip() or not piece else None
         number = None if word is None or word < 0 else word
-        tokens.append(Token(piece, i, word=number, unknown=name if i == tokenizer.unk_token_id else ""))
+        tokens.append(Token(piece, i, word=number, read_as=name if i == tokenizer.unk_token_id else ""))
         read = max(read, end)
     return tuple(tokens)
 
@@ -86,7 +91,13 @@ def _spans(tokenizer: Any, text: str, ids: Sequence[int], special: set[int]) -> 
     return spans
 
 
-def token_id(tokenizer: Any, target: str | int, name: str = "target") -> int:
+def written(tokenizer: Any, text: str, decoded: bool) -> list[int]:
+    """The token ids of what a model writes; a decoder's tokens may be others than those that the encoder reads."""
+    given = {"text_target": text} if decoded else {"text": text}
+    return [int(i) for i in tokenizer(**given, add_special_tokens=False)["input_ids"]]
+
+
+def token_id(tokenizer: Any, target: str | int, name: str = "target", decoded: bool = False) -> int:
     """The one token that a target is."""
     if isinstance(target, int) and not isinstance(target, bool):
         if not 0 <= target < len(tokenizer):
@@ -94,7 +105,7 @@ def token_id(tokenizer: Any, target: str | int, name: str = "target") -> int:
         return target
     if not isinstance(target, str):
         raise TypeError(f"{name} is a token, written out or by its id, got {type(target).__name__}.")
-    ids = [int(i) for i in tokenizer(target, add_special_tokens=False)["input_ids"]]
+    ids = written(tokenizer, target, decoded)
     if not ids:
         raise ValueError(f"{name} is empty: write out one token, for example ' Paris' with its space.")
     if len(ids) > 1:
@@ -115,8 +126,8 @@ def words(tokens: Sequence[Token], relevance: Sequence[float]) -> list[tuple[str
     for token, value in zip(tokens, relevance, strict=True):
         if token.word is not None and token.word == before:
             text, sum_ = found[-1]
-            found[-1] = text + token.text, sum_ + value
+            found[-1] = text + token.shown, sum_ + value
         else:
-            found.append((token.text, value))
+            found.append((token.shown, value))
         before = token.word
     return found

@@ -100,7 +100,7 @@ def _target(number: int | None, name: str, score: float | None, probability: flo
 
 def _token(token: Token) -> dict[str, Any]:
     return {
-        "text": visible(token.text + token.unknown) or "⋯",
+        "text": visible(token.shown) or "⋯",
         "break": "\n" in token.text,
         "special": token.special,
         "word": token.word,
