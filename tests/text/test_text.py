@@ -143,7 +143,7 @@ def test_a_span_that_the_model_writes_is_the_most_probable(llama: Any, bytewise:
     assert len(span) == len(list(span)) == 2
 
 
-@pytest.mark.parametrize("kind", ["t5", "bart"])
+@pytest.mark.parametrize("kind", ["bart", pytest.param("t5", marks=pytest.mark.slow)])
 def test_an_encoder_reads_and_a_decoder_writes(kind: str, bytewise: Any) -> None:
     model, text = built(kind, len(bytewise)), "The capital of France is"
     read = torch.tensor([bytewise(text)["input_ids"]])
