@@ -38,6 +38,11 @@ class NotWritable(UsageError, PermissionError):
     """A place for results that cannot be written to; the message names it."""
 
 
+def not_installed(need: str, extra: str) -> ImportError:
+    """What to raise where a package of an extra is missing: `need` is the sentence that names it."""
+    return ImportError(f"{need}: pip install 'plrp[{extra}]' (in a clone: pip install '.[{extra}]')")
+
+
 @contextmanager
 def usage() -> Iterator[None]:
     """For what a command does before its work begins: what is refused inside is wrong usage."""

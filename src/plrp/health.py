@@ -251,7 +251,7 @@ class Health:
         if not stuck or not _prunes(self.pruning) or bool(self.withheld.any()):
             p = 0.0 if self.pruning is None or self.pruning.p is None else self.pruning.p
             if p > MUCH_ATTENTION and bool(self.to_softmax.any()):
-                return f". p = {p:g} is much for a model with attention: compare signs and ranks with p = 0.05"
+                return f". p = {p:g} is large for a model with attention: compare signs and ranks with p = 0.05"
             return ""
         why = (
             "equal neurons stay or go together"

@@ -556,7 +556,10 @@ def test_without_ray_a_sentence_says_how_to_get_it(
     (tmp_path / "run.toml").write_text(plain_world(tmp_path / "world", 2).to_toml())
     words = ["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--engine", "ray"]
     assert cli.main(words) == 1
-    assert capsys.readouterr().err == "plrp: Many machines need Ray: pip install 'plrp[ray]'\n"
+    assert (
+        capsys.readouterr().err
+        == "plrp: Many machines need Ray: pip install 'plrp[ray]' (in a clone: pip install '.[ray]')\n"
+    )
     assert not (tmp_path / "run").exists()
 
 

@@ -215,8 +215,8 @@ def test_tokens_and_heads_by_depth(kind: str, bytewise: Any, wordwise: Any, bert
 
 def test_p_above_what_attention_bears_is_said(llama: Any, bytewise: Any) -> None:
     said = {p: repr(plrp.text.explain(llama, bytewise, PROMPT, pruning=plrp.Pruning(p)).health) for p in (0.05, 0.3)}
-    assert "much for a model with attention" not in said[0.05]
-    assert "p = 0.3 is much for a model with attention" in said[0.3]
+    assert "large for a model with attention" not in said[0.05]
+    assert "p = 0.3 is large for a model with attention" in said[0.3]
 
 
 def test_a_folder_without_a_tokenizer_is_refused(llama: Any, tmp_path: Path) -> None:

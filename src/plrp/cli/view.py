@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plrp.errors import UsageError, usage
+from plrp.errors import UsageError, not_installed, usage
 
 from .arguments import RAW, check_composite, proportion
 from .explain import add_method, add_model, prepared, searched
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         import uvicorn
     except ImportError as error:
-        raise UsageError("plrp view needs a web server: pip install 'plrp[view]'") from error
+        raise not_installed("plrp view needs a web server", "view") from error
     import secrets
 
     from plrp.view.server import application

@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from plrp.composites import composite as named_composite
-from plrp.errors import UsageError
+from plrp.errors import UsageError, not_installed
 from plrp.pruning import Pruning
 from plrp.spelling import nearest
 
@@ -460,7 +460,7 @@ def write_toml(table: Mapping[str, Any]) -> str:
     try:
         import tomli_w
     except ImportError:
-        raise ImportError("configs are written with tomli-w: pip install 'plrp[experiments]'") from None
+        raise not_installed("configs are written with tomli-w", "experiments") from None
 
     def entries(table: Mapping[str, Any]) -> dict[str, Any]:
         return {k: entries(v) if isinstance(v, Mapping) else v for k, v in table.items() if v is not None}

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 import plrp
+from plrp.errors import not_installed
 from plrp.files import new_file
 from plrp.genomics.attribution import COMPOSITE
 from plrp.genomics.baselines import ism
@@ -172,7 +173,7 @@ def _check_extras() -> None:
     """Say what is missing before an hour of work, not after."""
     for package in ("matplotlib", "pyjaspar", "memelite", "pyarrow", "pandas", "h5py"):
         if importlib.util.find_spec(package) is None:
-            raise ImportError(f"the demo needs {package}: pip install 'plrp[experiments]'")
+            raise not_installed(f"the demo needs {package}", "experiments")
 
 
 def compile_in_background() -> subprocess.Popen[bytes]:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from plrp.errors import not_installed
+
 from .intervals import bootstrap
 from .measured import BASELINE, LABELS, LRP, VARIANTS, Flipping, Measured, Method, plain, signed
 
@@ -135,7 +137,7 @@ def _sheet(rows: Sequence[_Row], *, width: float, height: float, left: float = 0
 
         from plrp.figure import Figure
     except ImportError:
-        raise ImportError("figures need matplotlib: pip install 'plrp[experiments]'") from None
+        raise not_installed("figures need matplotlib", "experiments") from None
 
     columns = max(len(row.panels) for row in rows)
     cell = left + width + right

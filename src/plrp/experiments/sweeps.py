@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from plrp.errors import not_installed
 from plrp.progress import progress
 from plrp.runs.digests import CACHE, Digests
 from plrp.runs.local import cores
@@ -144,7 +145,7 @@ def check_extras() -> None:
     """Say what is missing before hours of work, not after."""
     for package in ("pyarrow", "pandas", "h5py", "tomli_w"):
         if importlib.util.find_spec(package) is None:
-            raise ImportError(f"sweeps need {package}: pip install 'plrp[experiments]'")
+            raise not_installed(f"sweeps need {package}", "experiments")
 
 
 def _refuse_changes(store: Store, config: Config, digests: Digests, files: Sequence[Path]) -> None:

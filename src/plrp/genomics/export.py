@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plrp.errors import UsageError
+from plrp.errors import UsageError, not_installed
 from plrp.files import new_file
 
 from .seqlets import Match, Seqlets
@@ -114,7 +114,7 @@ def base_table(sequences: Sequences, per_base: Sequence[npt.NDArray[Any]]) -> An
     try:
         import pyarrow as pa
     except ImportError:
-        raise ImportError("Parquet tables need pyarrow: pip install 'plrp[genomics]'") from None
+        raise not_installed("Parquet tables need pyarrow", "genomics") from None
     lengths = sequences.lengths
     columns: dict[str, Any] = {
         "name": pa.array(np.repeat(np.array(sequences.names, object), lengths)).dictionary_encode(),
@@ -154,7 +154,7 @@ def open_relevance(folder: str | Path) -> Any:
     try:
         import pyarrow.parquet as pq
     except ImportError:
-        raise ImportError("Reading relevance needs pyarrow: pip install 'plrp[genomics]'") from None
+        raise not_installed("Reading relevance needs pyarrow", "genomics") from None
     file = Path(folder) / "relevance.parquet"
     if not file.is_file():
         raise UsageError(f"{file} is not there: finish `plrp genomics explain ... --out {folder}` first.")

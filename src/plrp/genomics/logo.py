@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from plrp.errors import not_installed
 from plrp.files import save_figure
 
 from .sequences import LETTERS
@@ -153,7 +154,7 @@ def logo_page(
 
         from plrp.figure import Figure
     except ImportError:
-        raise ImportError("Logos need matplotlib: pip install 'plrp[genomics]'") from None
+        raise not_installed("Logos need matplotlib", "genomics") from None
 
     if not sequences:
         raise ValueError("Nothing to draw: give at least one sequence.")

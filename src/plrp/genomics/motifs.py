@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from plrp.errors import not_installed
 from plrp.spelling import close_names
 
 from .sequences import LETTERS, SequenceError, one_line, open_text
@@ -120,7 +121,7 @@ def _database(release: str) -> Any:
     try:
         from pyjaspar import jaspardb
     except ImportError:
-        raise ImportError("JASPAR motifs need pyjaspar: pip install 'plrp[genomics]'") from None
+        raise not_installed("JASPAR motifs need pyjaspar", "genomics") from None
     return jaspardb(release=release)
 
 

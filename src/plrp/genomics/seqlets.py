@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from plrp.errors import not_installed
 from plrp.progress import progress
 
 from .motifs import Motif, jaspar_motifs
@@ -324,7 +325,7 @@ def match_motifs(
     try:
         from memelite import tomtom
     except ImportError:
-        raise ImportError("Matching motifs needs memelite: pip install 'plrp[genomics]'") from None
+        raise not_installed("Matching motifs needs memelite", "genomics") from None
     known = list(jaspar_motifs() if targets is None else targets)
     matrices = [q.probabilities if isinstance(q, Motif) else np.asarray(q, np.float64) for q in queries]
     with warnings.catch_warnings():

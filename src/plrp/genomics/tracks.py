@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from plrp.errors import UsageError
+from plrp.errors import UsageError, not_installed
 from plrp.files import new_file
 
 from .export import npz_rows, open_relevance
@@ -103,7 +103,7 @@ def bigwig_of(path: str | Path, tracks: Iterable[Track], lengths: Mapping[str, i
     try:
         import pyBigWig
     except ImportError:
-        raise ImportError("bigWig needs pyBigWig: pip install 'plrp[bigwig]'") from None
+        raise not_installed("bigWig needs pyBigWig", "bigwig") from None
     found = list(tracks)
     for track in found:
         if track.chrom not in lengths:
@@ -143,7 +143,7 @@ def _write_h5(
     try:
         import h5py
     except ImportError:
-        raise ImportError("HDF5 needs h5py: pip install 'plrp[experiments]'") from None
+        raise not_installed("HDF5 needs h5py", "experiments") from None
     with new_file(path) as part, h5py.File(part, "w") as file:
         for name, kind in (("raw/seq", np.int8), ("shap/seq", np.float32), ("projected_shap/seq", np.float32)):
             chunk = (max(1, min(shape[0], 64)), *shape[1:])

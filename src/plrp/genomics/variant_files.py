@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from plrp.errors import not_installed
 from plrp.files import new_file
 from plrp.health import unwarned
 from plrp.runs.inputs import LARGEST
@@ -138,7 +139,7 @@ class _ParquetTable:
             import pyarrow as pa
             import pyarrow.parquet as pq
         except ImportError:
-            raise ImportError("Parquet tables need pyarrow: pip install 'plrp[genomics]'") from None
+            raise not_installed("Parquet tables need pyarrow", "genomics") from None
         self._pa, types = pa, dict(column.split(":") for column in columns.split())
         self.schema = pa.schema([(name, getattr(pa, kind)()) for name, kind in types.items()])
         self._writer = pq.ParquetWriter(path, self.schema)

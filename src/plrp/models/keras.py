@@ -25,6 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from plrp.errors import not_installed
+
 from .checkpoints import CheckpointError
 
 Arrays: TypeAlias = list[npt.NDArray[np.float32]]
@@ -664,7 +666,7 @@ def _open(path: str | Path) -> Any:
     try:
         import h5py
     except ImportError:
-        raise ImportError("Keras' .h5 files need h5py: pip install 'plrp[genomics]'") from None
+        raise not_installed("Keras' .h5 files need h5py", "genomics") from None
     if not Path(path).is_file():
         raise CheckpointError(f"the weights {path} do not exist.")
     try:

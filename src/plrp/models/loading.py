@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import nn
 
-from plrp.errors import UsageError
+from plrp.errors import UsageError, not_installed
 from plrp.spelling import close_names
 
 from .checkpoints import load_weights, read_state_dict
@@ -367,5 +367,5 @@ def _torchvision() -> Any:
     try:
         import torchvision
     except ImportError as error:
-        raise ImportError("torchvision's models need torchvision: pip install 'plrp[vision]'") from error
+        raise not_installed("torchvision's models need torchvision", "vision") from error
     return torchvision

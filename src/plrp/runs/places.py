@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import Any
 
-from plrp.errors import UsageError
+from plrp.errors import UsageError, not_installed
 from plrp.files import FULL, UNFINISHED, new_file, unfinished, writable
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "r2", "memory"})
@@ -233,7 +233,7 @@ class Bucket(Place):
         try:
             from fsspec.core import url_to_fs
         except ImportError:
-            raise ImportError(f"{url} needs fsspec: pip install 'plrp[experiments]'") from None
+            raise not_installed(f"{url} needs fsspec", "experiments") from None
         self.url = url.rstrip("/")
         try:
             self.files, self.root = url_to_fs(self.url)

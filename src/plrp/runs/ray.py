@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from plrp.errors import not_installed
+
 from .crew import Crew, Hand, Watch
 from .parts import NODE_LOST, WORKER_DIED, Failure, Work
 from .worker import WORD, Worker
@@ -76,7 +78,7 @@ def ray_module() -> Any:
     try:
         import ray
     except ImportError:
-        raise ImportError("Many machines need Ray: pip install 'plrp[ray]'") from None
+        raise not_installed("Many machines need Ray", "ray") from None
     return ray
 
 

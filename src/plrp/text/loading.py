@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from plrp.errors import UsageError
+from plrp.errors import UsageError, not_installed
 
 TOKENIZERS = ("tokenizer*.json", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "tokenization_*")
 """A tokenizer has at least one of these files; without any, transformers may make an empty one."""
@@ -21,7 +21,7 @@ def transformers_module() -> Any:
     try:
         return import_module("transformers")
     except ImportError:
-        raise ImportError("Language models need transformers: pip install 'plrp[text]'.") from None
+        raise not_installed("Language models need transformers", "text") from None
 
 
 def load(path: str | Path, *, check: Callable[[Any, type], None] | None = None) -> tuple[Any, Any]:
@@ -50,7 +50,7 @@ def load(path: str | Path, *, check: Callable[[Any, type], None] | None = None) 
             try:
                 import_module(package)
             except ImportError:
-                raise ImportError(f"GGUF files need {package}: pip install 'plrp[text]'.") from None
+                raise not_installed(f"GGUF files need {package}", "text") from None
         options["gguf_file"] = path.name
         folder, kind = path.parent, transformers.AutoModelForCausalLM
     else:

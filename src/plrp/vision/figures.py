@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from plrp.errors import not_installed
+
 from .heatmaps import Heatmap, add_colour_bar, heatmap, outline_level, summed_over_channels
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def grid_of(
     try:
         from plrp.figure import Figure
     except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'plrp[vision]'") from error
+        raise not_installed("figures need matplotlib", "vision") from error
 
     wide = columns if widths is None else sum(widths)
     figure = Figure(figsize=(wide * side * (1.2 if bar else 1.06), rows * side * 1.16), layout="constrained")

@@ -19,6 +19,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 import numpy as np
 from torch import Tensor
 
+from plrp.errors import not_installed
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -164,7 +166,7 @@ def _decode(path: Path, rotate: bool = True, content: bytes | None = None) -> tu
         from PIL import Image as pil
         from PIL import UnidentifiedImageError
     except ImportError as error:
-        raise ImportError("reading photographs needs Pillow: pip install 'plrp[vision]'") from error
+        raise not_installed("reading photographs needs Pillow", "vision") from error
 
     try:
         with warnings.catch_warnings():

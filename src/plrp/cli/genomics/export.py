@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from plrp.cli.arguments import EXIT_CODES, RAW
-from plrp.errors import UsageError, usage
+from plrp.errors import UsageError, not_installed, usage
 
 
 def add_parser(commands: Any) -> None:
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not any(files.values()):
         raise UsageError("Nothing to write: give --bigwig, --bedgraph or --h5.")
     if arguments.bigwig and find_spec("pyBigWig") is None:
-        raise UsageError("bigWig needs pyBigWig: pip install 'plrp[bigwig]' (in a clone: pip install '.[bigwig]').")
+        raise not_installed("bigWig needs pyBigWig", "bigwig")
     with usage():
         written = export_run(arguments.folder, genome=arguments.genome, overlap=arguments.overlap, **files)
     if arguments.h5 and not read_run(arguments.folder).get("hypothetical"):

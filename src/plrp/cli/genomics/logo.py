@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plrp.cli.arguments import EXIT_CODES, RAW
-from plrp.errors import UsageError
+from plrp.errors import UsageError, not_installed
 
 from .options import PICTURES, picture
 
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         import pyarrow.parquet as pq
     except ImportError:
-        raise ImportError("Reading relevance needs pyarrow: pip install 'plrp[genomics]'") from None
+        raise not_installed("Reading relevance needs pyarrow", "genomics") from None
     files = []
     for folder in arguments.folders:
         file = Path(folder) / "relevance.parquet"
