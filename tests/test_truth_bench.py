@@ -96,6 +96,11 @@ def test_finalists_are_the_best_the_defaults_and_the_peers() -> None:
         assert set(labels) <= {m.label for m in truth_methods.methods(kind)}
 
 
+def test_finals_are_shared_out_without_a_case_twice() -> None:
+    cases = [index for part in ("17:100:2", "18:100:2", ":17") for index in range(*truth.part_of(part).indices(100))]
+    assert sorted(cases) == list(range(100))
+
+
 def test_every_named_composite_is_in_the_bench() -> None:
     assert set(plrp.composites.names()) <= set(truth_methods.COMPOSITES)
 

@@ -259,6 +259,8 @@ def test_pictures_hold_every_token_and_nothing_acts(llama: Any, bytewise: Any, t
         assert "<script>" not in shown
         assert "\x1b" not in shown
         assert "\u202e" not in shown
+    assert "answers: " in found._repr_html_()
+    assert "reached the input" in found._repr_html_()
     terminal = found.show(colours=True, columns=40)
     assert re.sub(r"\x1b\[[\d;]*m", "", terminal).count("\x1b") == 0
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in terminal.splitlines()[1:]]
