@@ -188,6 +188,7 @@ def sequences(take: Camera, folder: Path, arguments: argparse.Namespace, seed: i
         compared(page)
         page.locator("#zoom-in").click()
         page.locator("#pan").press("End")  # where the site is
+        page.locator("#pan").blur()
 
     take("page-sequence", folder / "sequence.html", letters, size=(1180, 760))
 

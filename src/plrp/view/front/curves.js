@@ -4,7 +4,7 @@ import { mapNumber } from "./bundle.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const THUMB = 20; // pixels, as in style.css: the slider below the curves moves within its track by half of it
-const HEIGHT = 132, TOP = 14, FOOT = 20;
+const HEIGHT = 138, TOP = 20, FOOT = 20; // a dot at the top stays clear of the words above it
 const LABELS = 32; // pixels right of the curves, as in style.css: the slider leaves them free too
 
 export const CURVES = [
