@@ -22,7 +22,7 @@ from torch import Tensor
 import plrp
 import plrp.text
 from plrp.health import unwarned
-from plrp.text.explained import save_together
+from plrp.text.drawing import Sentence, to_svg
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "how-to" / "text.md"
@@ -153,7 +153,8 @@ def main() -> int:
         begin, end = "<!-- benchmarks/facts.py begins -->", "<!-- benchmarks/facts.py ends -->"
         before, after = text.split(begin)[0], text.split(end)[1]
         PAGE.write_text(before + "\n".join([begin, *lines, end]) + after, "utf-8")
-        save_together(shown, PICTURE)
+        captioned = [Sentence(f"{one.target!r} rather than {one.against!r}", one.sentences()[0].cells) for one in shown]
+        PICTURE.write_text(to_svg(captioned, "What speaks for the answer, and what against it"), "utf-8")
     return 0
 
 

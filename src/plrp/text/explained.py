@@ -262,19 +262,3 @@ def _write_records(records: Sequence[dict[str, Any]], path: Path, kind: str) -> 
         writer = csv.DictWriter(file, list(records[0]))
         writer.writeheader()
         writer.writerows(records)
-
-
-def save_together(explained: Sequence[Any], path: str | Path) -> Path:
-    """Several explained texts in one picture or page."""
-    return _Together(explained).save(path)
-
-
-class _Together(_Coloured):
-    def __init__(self, explained: Sequence[Any]) -> None:
-        self.explained = explained
-
-    def records(self, by_word: bool = False) -> list[dict[str, Any]]:
-        return [{"text": n, **row} for n, one in enumerate(self.explained) for row in one.records(by_word)]
-
-    def sentences(self, by_word: bool = False) -> list[Sentence]:
-        return [sentence for one in self.explained for sentence in one.sentences(by_word)]
