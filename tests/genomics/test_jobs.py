@@ -62,17 +62,27 @@ EXPLAIN = "genomics explain seqs.fa --model mymodel.py:build --weights w.pt -p 0
 
 
 def test_the_users_own_model_from_the_command_line(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pandas as pd
     import pyarrow.parquet as pq
 
     assert main(EXPLAIN.split()) == 0
     said = capsys.readouterr()
-    assert "25 sequences explained (7 of 7 parts done)" in said.out
-    assert said.err == said.out == "25 sequences explained (7 of 7 parts done); results in out\n"  # no more when piped
+    assert said.out == "25 sequences explained (7 of 7 parts done); results in out\n"  # no more when piped
+    assert said.err.startswith(f"{said.out}plrp: 4 of 25 explanations are doubtful: relevance adds up to less than 0%")
+    scores = pd.read_csv(work / "out" / "scores.tsv", sep="\t")
+    assert list(scores["name"]) == [f"s{i}" for i in range(25)]
+    reached = scores["relevance"] / scores["score"]
+    assert ((scores["remark"] == "doubtful") == ((reached < 0) | (reached > 2))).all()
     table = pq.read_table(work / "out" / "relevance.parquet").to_pandas()
     for name in ("s3", "s20"):
         letters = "".join(table[table["name"] == name]["base"])
         alone = explain_sequences(network(), [letters], pruning=plrp.Pruning(p=0.25)).per_base()[0]
         np.testing.assert_allclose(table[table["name"] == name]["relevance"], alone, rtol=1e-4, atol=1e-6)
+        explained = scores[scores["name"] == name]
+        assert float(explained["relevance"].iloc[0]) == pytest.approx(alone.sum(), rel=1e-3)
+        outputs = network()(torch.from_numpy(encode([letters])))[0].detach()
+        assert int(explained["target"].iloc[0]) == int(outputs.argmax())
+        assert float(explained["score"].iloc[0]) == pytest.approx(float(outputs.max()), rel=1e-4)
     assert not (work / "out" / "attributions.npz").exists()  # two lengths make no array
     run = json.loads((work / "out" / "run.json").read_text())
     assert run["model"] == "mymodel.py:build"
@@ -85,7 +95,9 @@ def test_a_log_of_both_streams_has_the_last_line_once(work: Path, monkeypatch: p
         monkeypatch.setattr(sys, "stdout", log)
         monkeypatch.setattr(sys, "stderr", log)
         assert main(EXPLAIN.split()) == 0
-    assert Path("log").read_text().splitlines() == ["25 sequences explained (7 of 7 parts done); results in out"]
+    first, doubtful = Path("log").read_text().splitlines()
+    assert first == "25 sequences explained (7 of 7 parts done); results in out"
+    assert "4 of 25 explanations are doubtful" in doubtful
 
 
 def test_unhealthy_sequences_are_named_with_rules_for_letters_as_options(

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from plrp.errors import UsageError, usage
 from plrp.files import UNFINISHED
-from plrp.health import Problem, summary, unwarned
+from plrp.health import DOUBTFUL, Problem, summary, unwarned
 from plrp.models.sources import source_files, source_of_module, weights_digest
 from plrp.progress import progress
 from plrp.pruning import Pruning
@@ -50,14 +50,14 @@ from .export import npz_bytes, write_npz, write_parquet, write_seqlets
 from .motifs import jaspar_motifs
 from .outputs import OutputScore, check_choice, score_file, target_from_text
 from .seqlets import Match, Seqlets, compile_tomtom, find_seqlets, match_seqlets, tomtom_is_compiled
-from .sequences import Ambiguous, Ends, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz
+from .sequences import Ambiguous, Ends, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz, tab_line
 from .tracks import write_bedgraph
 
 RUN = "run.json"
 COMMAND = "genomics explain"
 """What has written a folder, as its `run.json` says."""
 OWN_NAMES = re.compile(
-    rf"run\.json|relevance\.(?:parquet|bedgraph)|seqlets\.bed|(?:attributions|onehot)\.npz|parts/gathered\.npy|"
+    rf"run\.json|relevance\.(?:parquet|bedgraph)|scores\.tsv|seqlets\.bed|(?:attributions|onehot)\.npz|parts/gathered\.npy|"
     rf"{PART_NAME.pattern}"
 )
 """The files a run writes: their unfinished versions may be removed."""
@@ -239,7 +239,8 @@ def explain_file(
             stored = [names[k] for k in range(len(explaining.plan))]
             _gather(place, explaining.sequences, explaining.plan, stored, pooling, ambiguous)
             _gather_seqlets(explaining, stored, matched=False)
-            outcome = replace(outcome, unhealthy=_unhealthy(explaining, stored))
+            remarks = _gather_scores(explaining, stored)
+            outcome = replace(outcome, unhealthy=_unhealthy(explaining, remarks))
         if explaining.options["match"] and not outcome.failures:  # when all else is written: it takes long
             mine = [k for k in range(len(explaining.plan)) if outcome.complete or k % shard[1] == shard[0] - 1]
             _match(explaining, names, mine, show_progress, say)
@@ -642,20 +643,44 @@ def _load_part(place: Place, name: str, arrays: Sequence[str]) -> list[npt.NDArr
         return [stored[array] for array in arrays]
 
 
-def _unhealthy(explaining: Explaining, parts: Sequence[str]) -> str | None:
-    """How many explanations of a run are unhealthy, which, and what to do."""
-    words = [word for part in parts for word in _load_part(explaining.place, part, ["problems"])[0].tolist()]
-    said = summary([Problem(word) if word else None for word in words], explaining.pruning, "sequences")
-    if said is None:
-        return None
-    rows = sorted(
-        row for row, word in zip((row for rows in explaining.plan for row in rows), words, strict=True) if word
+def _gather_scores(explaining: Explaining, parts: Sequence[str]) -> list[str]:
+    """Write what was explained of each sequence, and what its relevance adds up to; answers the remarks of all."""
+    lines: dict[int, tuple[object, ...]] = {}
+    for stored, rows in zip(parts, explaining.plan, strict=True):
+        relevance, *columns = _load_part(explaining.place, stored, ["relevance", "score", "target", "problems"])
+        onehot = encode(explaining.sequences[rows], explaining.options["ambiguous"])
+        sums = pool(relevance, onehot, explaining.options["pooling"]).sum(-1, dtype=np.float64)
+        for row, total, score, target, problem in zip(rows, sums, *columns, strict=True):
+            far = explaining.options.get("method") is None and not 0 <= total / (score or np.nan) <= DOUBTFUL
+            remark = str(problem) or ("doubtful" if far and score else "")
+            name = explaining.sequences.names[row]
+            lines[row] = name, "" if target < 0 else target, f"{score:.6g}", f"{total:.6g}", remark
+    table = [lines[row] for row in sorted(lines)]
+    with explaining.place.new_file("scores.tsv") as path:
+        header = ("name", "target", "score", "relevance", "remark")
+        path.write_text("".join(tab_line(*line) for line in (header, *table)))
+    return [str(line[-1]) for line in table]
+
+
+def _unhealthy(explaining: Explaining, remarks: Sequence[str]) -> str | None:
+    """How many explanations of a run are unhealthy or doubtful, which, and what to do."""
+    told = []
+    said = summary(
+        [Problem(word) if word not in ("", "doubtful") else None for word in remarks], explaining.pruning, "sequences"
     )
-    names = ", ".join(explaining.sequences.names[row] for row in rows[:3])
-    more = f" and {len(rows) - 3:,} more" if len(rows) > 3 else ""
-    known = [name for name in SAFE_RULES if name != explaining.options["composite"]]
-    rules = " or ".join(f"composite='{name}'" for name in known)  # flat would credit letters that are not there
-    return f"{said.replace(FLAT, rules)}. They are {names}{more}"
+    if said is not None:
+        known = [name for name in SAFE_RULES if name != explaining.options["composite"]]
+        rules = " or ".join(f"composite='{name}'" for name in known)  # flat would credit letters that are not there
+        rows = [row for row, word in enumerate(remarks) if word not in ("", "doubtful")]
+        names = ", ".join(explaining.sequences.names[row] for row in rows[:3])
+        more = f" and {len(rows) - 3:,} more" if len(rows) > 3 else ""
+        told.append(f"{said.replace(FLAT, rules)}. They are {names}{more}")
+    if count := remarks.count("doubtful"):
+        told.append(
+            f"{count:,} of {len(remarks):,} explanations are doubtful: relevance adds up to less than 0% or more than "
+            f"{DOUBTFUL:.0%} of the score. scores.tsv says which; `plrp genomics compare` asks the network itself"
+        )
+    return ". ".join(told) or None
 
 
 FLAT = "composite='epsilon-plus-flat'"
