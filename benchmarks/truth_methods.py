@@ -169,6 +169,16 @@ def deep_lift(model: nn.Module, case: Case) -> Tensor:
     return total / 10
 
 
+def grad_cam(model: nn.Module, case: Case) -> Tensor:
+    """At the end of the convolutions, where pytorch-grad-cam's README takes it; without a sign."""
+    from captum.attr import LayerAttribution, LayerGradCam
+
+    layer = (model.layer4 if hasattr(model, "layer4") else model.features)[-1]
+    found = LayerGradCam(model, layer).attribute(case.input, target=case.target, relu_attributions=True)
+    whole = LayerAttribution.interpolate(found, tuple(case.input.shape[2:]), "bilinear")
+    return whole.expand_as(case.input) / case.input.shape[1]
+
+
 _WITH_MODULES: dict[int, tuple[nn.Module, nn.Module]] = {}
 
 
@@ -214,6 +224,7 @@ PEERS: dict[str, tuple[tuple[str, ...], Callable[[nn.Module, Case], Tensor]]] = 
     "integrated gradients": (EVERYWHERE, integrated_gradients),
     "SmoothGrad × input": (EVERYWHERE, smooth_grad),
     "DeepLIFT": (BOTH, deep_lift),  # its hooks do not see inside attention
+    "Grad-CAM": (IMAGES, grad_cam),
     "attention rollout": (ATTENTION, attention_rollout),
     "random": (
         EVERYWHERE,

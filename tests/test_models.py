@@ -140,7 +140,7 @@ def test_a_factory_in_a_file(file: Path) -> None:
     [
         ("biuld", r"network\.py has no 'biuld'; the nearest are build"),
         ("broken", r"broken in .*network\.py failed: RuntimeError: no such dataset"),
-        ("number", r"number in .*network\.py returned a int; it should return a torch\.nn\.Module"),
+        ("number", r"number in .*network\.py should return a torch\.nn\.Module; it returned 3"),
     ],
 )
 def test_factories_that_fail_say_why(file: Path, name: str, reason: str) -> None:
@@ -604,3 +604,33 @@ import plrp.models.loading, plrp.models.downloads, plrp.vision.explained, plrp.v
 
 def test_importing_models_needs_torch_and_numpy_alone() -> None:
     subprocess.run([sys.executable, "-c", BLOCKED], check=True)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_the_usual_transforms_of_a_model_file_are_read(tmp_path: Path, version: str) -> None:
+    module = "torchvision.transforms" + (".v2" if version == "v2" else "")
+    (tmp_path / "net.py").write_text(
+        f"import torch\nfrom {module} import CenterCrop, Compose, Normalize, RandomRotation, Resize, ToTensor\n"
+        "def build():\n    return torch.nn.Conv2d(3, 2, 1)\n"
+        "preprocessing = Compose([Resize(72), CenterCrop(64), ToTensor(), Normalize([0.5, 0.4, 0.3], [0.2] * 3)])\n"
+    )
+    expected = Preprocessing(72, 64, (0.5, 0.4, 0.3), (0.2, 0.2, 0.2))
+    assert load(f"{tmp_path}/net.py:build").preprocessing == expected
+    (tmp_path / "odd.py").write_text((tmp_path / "net.py").read_text().replace("CenterCrop(64)", "RandomRotation(9)"))
+    with pytest.raises(ValueError, match=r"RandomRotation is not among .* plrp\.models\.Preprocessing"):
+        load(f"{tmp_path}/odd.py:build")
+
+
+def test_a_torchvision_preset_of_a_model_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\nfrom torchvision.transforms._presets import ImageClassification\n"
+        "def build():\n    return torch.nn.Conv2d(3, 2, 1)\n"
+        "preprocessing = ImageClassification(crop_size=64, resize_size=72)\n"
+    )
+    assert load(f"{tmp_path}/net.py:build").preprocessing == Preprocessing(72, 64)
+
+
+def test_a_factory_may_import_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "beside_it.py").write_text("import torch\nlayer = torch.nn.Linear(2, 2)\n")
+    (tmp_path / "net.py").write_text("def build():\n    from beside_it import layer\n    return layer\n")
+    assert isinstance(load(f"{tmp_path}/net.py:build").module, torch.nn.Linear)

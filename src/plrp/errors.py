@@ -38,9 +38,15 @@ class NotWritable(UsageError, PermissionError):
     """A place for results that cannot be written to; the message names it."""
 
 
-def not_installed(need: str, extra: str) -> ImportError:
+class NotInstalled(ImportError):
+    """A package that what was asked for needs; the message says how to get it."""
+
+    exit_code = 2
+
+
+def not_installed(need: str, extra: str) -> NotInstalled:
     """What to raise where a package of an extra is missing: `need` is the sentence that names it."""
-    return ImportError(f"{need}: pip install 'plrp[{extra}]' (in a clone: pip install '.[{extra}]')")
+    return NotInstalled(f"{need}: pip install 'plrp[{extra}]' (in a clone: pip install '.[{extra}]')")
 
 
 @contextmanager

@@ -180,7 +180,8 @@ class _Lines:
     @property
     def left(self) -> str:
         done, rest = self.done - self.first, (self.total or 0) - self.done
-        return f"{duration((clock() - self.begun) * rest / done)} left" if done > 0 and rest > 0 else ""
+        enough = done > 0 and self.done >= 0.01 * (self.total or 0)  # less tells nothing of the time
+        return f"{duration((clock() - self.begun) * rest / done)} left" if enough and rest > 0 else ""
 
 
 def duration(seconds: float) -> str:

@@ -119,7 +119,9 @@ def test_deeplift_is_complete_and_refuses_what_it_would_get_wrong() -> None:
 
     mixed = Functional().eval()
     mixed.conv.train()
-    with pytest.raises(ValueError, match=r"tangermeme cannot explain this model: .*, here relu: use modules such as"):
+    with pytest.raises(
+        ValueError, match=r"tangermeme cannot explain this model: .*, here relu\. It knows modules such as"
+    ):
         deeplift(mixed, given, target=1)
     assert [module.training for module in mixed.modules()] == [False, True, False]  # left as it was
     assert not mixed.conv._forward_hooks

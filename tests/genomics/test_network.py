@@ -78,7 +78,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
     torch.save({"settings": {}, "state": Exploit()}, tmp_path / "evil.pt")
     (tmp_path / "evil.pkl").write_bytes(pickle.dumps(Exploit(), protocol=2))
     for name in ("evil.pt", "evil.pkl"):
-        with pytest.raises(SequenceError, match=r"evil\.\w+: not a SequenceCNN checkpoint"):
+        with pytest.raises(SequenceError, match=r"evil\.\w+: not a checkpoint of plrp's SequenceCNN"):
             SequenceCNN.load(tmp_path / name)
     with pytest.raises(SequenceError, match=r"none\.pt: no such file"):
         SequenceCNN.load(tmp_path / "none.pt")

@@ -321,13 +321,16 @@ def pattern_logo(pattern: Pattern) -> str:
     return f'<img src="{motif_logo(bits)}" alt="{escape(pattern.motif.consensus)}" style="{size}">'
 
 
-def motif_table(patterns: Sequence[Pattern], matches: Sequence[Sequence[Match]], *, named: bool = False) -> str:
-    """Patterns of surviving seqlets, with their names if wanted, beside the JASPAR motifs they resemble most."""
+def motif_table(
+    patterns: Sequence[Pattern], matches: Sequence[Sequence[Match]], *, named: bool = False, of: str = "JASPAR"
+) -> str:
+    """Patterns of surviving seqlets, with their names if wanted, beside the known motifs they resemble most."""
     rows = []
     for pattern, found in zip(patterns, matches, strict=True):
         best, named_one = found[0], named_match(found)
-        others = ", ".join(f"{m.motif.name} ({m.p:.0e})" for m in found[bool(named_one) :][:2])
-        match = f"<b>{escape(best.motif.name)}</b> {escape(best.motif.id)}" if named_one else "no match"
+        others = ", ".join(f"{m.motif.name} ({m.p:.0e})" for m in found[1:3])
+        nearest = f"{escape(best.motif.name)} {escape(best.motif.id)}"
+        match = f"<b>{nearest}</b>" if named_one else f"no match; nearest: {nearest}"
         rows.append(
             [
                 pattern_logo(pattern),
@@ -339,4 +342,4 @@ def motif_table(patterns: Sequence[Pattern], matches: Sequence[Sequence[Match]],
             ]
         )
     head = ["pattern (bits)", *(["name"] if named else []), "seqlets"]
-    return table([*head, "best JASPAR match", "p-value", "E-value", "next best (p)"], rows)
+    return table([*head, f"best match in {escape(of)}", "p-value", "E-value", "next best (p)"], rows)

@@ -11,8 +11,8 @@ from .demo_page import motif_table, pattern_logo
 from .pages import cards, escape, page, section, table
 
 
-def render_motifs(search: MotifSearch, folder: str | Path, limit: float) -> str:
-    """The page as one HTML document."""
+def render_motifs(search: MotifSearch, folder: str | Path, limit: float, database: str | None = None) -> str:
+    """The page as one HTML document. `database`: the name of the motifs that were matched; None: JASPAR's."""
     count = len(search.patterns)
     body = cards(
         {
@@ -23,7 +23,7 @@ def render_motifs(search: MotifSearch, folder: str | Path, limit: float) -> str:
         }
     )
     if search.matches:
-        patterns = motif_table(search.patterns, search.matches, named=True)
+        patterns = motif_table(search.patterns, search.matches, named=True, of=database or "JASPAR")
     else:
         rows = [
             [pattern_logo(p), escape(p.motif.name), f"{p.count}", escape(p.motif.consensus)] for p in search.patterns
@@ -33,11 +33,7 @@ def render_motifs(search: MotifSearch, folder: str | Path, limit: float) -> str:
         "Patterns",
         "<p>Surviving stretches of sequence that look alike, aligned. “For” patterns speak for the explained score, "
         "“against” patterns against it. "
-        + (
-            f"The matches are JASPAR's vertebrate CORE motifs, by TOMTOM, where E ≤ {NAMED:g}. "
-            if search.matches
-            else ""
-        )
+        + (f"The matches are {_motifs_of(database)}, by TOMTOM, where E ≤ {NAMED:g}. " if search.matches else "")
         + "<code>patterns.meme</code> and <code>patterns.jaspar</code> hold the matrices.</p>",
         (f"<p><strong>{escape(search.advice)}</strong></p>" if search.advice else "")
         + (patterns if count else "<p>No group of ten seqlets or more looked alike.</p>"),
@@ -57,13 +53,17 @@ def render_motifs(search: MotifSearch, folder: str | Path, limit: float) -> str:
         body += section(
             "Agreement with known sites",
             "<p>A seqlet is right if it shares at least half of the shorter one with a known site; recall counts "
-            "sites. Below stands the plain alternative to pruning: relevance cut at a share of each sequence's "
-            "strongest base, of the sequences that were shuffled.</p>"
+            "sites. “Cut at” is the simple alternative to pruning: what is below that share of a sequence's strongest "
+            "base is left out.</p>"
             + "".join(f"<p><strong>{escape(sentence)}</strong></p>" for sentence in search.verdict),
             table(["seqlets of", "number", "precision", "recall", "F1", *motifs], rows),
         )
     lead = f"Of the run in <code>{escape(Path(folder).name)}</code>."
     return page("Motifs", lead, body)
+
+
+def _motifs_of(database: str | None) -> str:
+    return "JASPAR's vertebrate CORE motifs" if database is None else f"motifs of {escape(database)}"
 
 
 def _null(search: MotifSearch, limit: float) -> str:

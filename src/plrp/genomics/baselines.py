@@ -270,8 +270,9 @@ def deeplift(
             )  # fmt: skip
         except RuntimeWarning as warning:
             raise ValueError(
-                "tangermeme cannot explain this model: it takes non-linear operations that are no modules for linear"
-                f"{_functional(task.score)}: use modules such as nn.ReLU and nn.MaxPool1d."
+                "tangermeme cannot explain this model: it has no rule for one of its operations and treats it as linear"
+                f"{_functional(task.score)}. It knows modules such as nn.ReLU and nn.MaxPool1d, but no functions and "
+                "no adaptive pooling."
             ) from warning
         finally:  # it puts all modules into one mode
             for module, mode in modes.items():

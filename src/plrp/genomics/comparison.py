@@ -92,10 +92,10 @@ def compare_methods(
 ) -> Comparison:
     """ISM, LRP, PLRP, gradient × input and DeepLIFT on the same sequences, to see which to trust on this network.
 
-    `pruning` is PLRP-λ with p = 0.25 unless given. A method that cannot be used on the model (tangermeme is not
+    `pruning` is PLRP-λ with p = 0.05 unless given. A method that cannot be used on the model (tangermeme is not
     installed, or does not know an operation) is left out, with its reason in `Comparison.refused`.
     """
-    pruning = Pruning(p=0.25) if pruning is None else pruning
+    pruning = Pruning() if pruning is None else pruning
     onehot = _onehot(sequences)
     options: dict[str, Any] = {"target": target, "batch_size": batch_size, "device": device}
     mutations = ism(model, onehot, **options, show_progress=show_progress)

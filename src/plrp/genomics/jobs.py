@@ -547,6 +547,11 @@ def check_fit(model: nn.Module, x: Tensor, targets: Sequence[Any], what: str) ->
                 f"{what} do not fit the model ({reason}): they are too short, also because it may crop its ends. "
                 "Give longer ones, or pad them with N."
             ) from None
+        if isinstance(error, TypeError) or "argument #1 'indices'" in reason:
+            raise UsageError(
+                f"The model does not take one-hot DNA ({reason}): wrap it in a module whose forward takes (batch, 4, "
+                "length) alone, or use plrp.explain in Python, which takes tokens and several inputs."
+            ) from None
         raise SequenceError(
             f"{what} do not fit the model ({reason}). Models read (batch, 4, length): cut or extend the sequences to "
             "the length it was made for; they must not be shorter than its kernels."
@@ -634,8 +639,9 @@ def _difference(name: str, before: Any, now: Any) -> str:
     if name == "code" and isinstance(before, dict) and isinstance(now, dict):
         files = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
         return f"the code in {', '.join(files)} changed"
-    of = {"digest": "the sequences changed: ", "weights_digest": "the weights changed: "}.get(name, "")
-    return f"{of}{name} was {before!r}"
+    if name in (changed := {"digest": "the sequences changed", "weights_digest": "the weights changed"}):
+        return changed[name]
+    return f"{name} was {before!r}, now {now!r}"
 
 
 def _load_part(place: Place, name: str, arrays: Sequence[str]) -> list[npt.NDArray[Any]]:
@@ -647,10 +653,13 @@ def _gather_scores(explaining: Explaining, parts: Sequence[str]) -> list[str]:
     """Write what was explained of each sequence, and what its relevance adds up to; answers the remarks of all."""
     lines: dict[int, tuple[object, ...]] = {}
     for stored, rows in zip(parts, explaining.plan, strict=True):
-        relevance, *columns = _load_part(explaining.place, stored, ["relevance", "score", "target", "problems"])
+        names = ["relevance", "score", "target", "problems"]
+        relevance, scores, targets, problems = _load_part(explaining.place, stored, names)
         onehot = encode(explaining.sequences[rows], explaining.options["ambiguous"])
         sums = pool(relevance, onehot, explaining.options["pooling"]).sum(-1, dtype=np.float64)
-        for row, total, score, target, problem in zip(rows, sums, *columns, strict=True):
+        for row, total, score, target, problem in zip(
+            rows, sums, scores, targets, problems if len(problems) else [""] * len(rows), strict=True
+        ):
             far = explaining.options.get("method") is None and not 0 <= total / (score or np.nan) <= DOUBTFUL
             remark = str(problem) or ("doubtful" if far and score else "")
             name = explaining.sequences.names[row]

@@ -514,11 +514,13 @@ def find_motifs(
         if model is not None:
             plain = {**settings, "pruning": None, "method": None}
             lrp = [explain_as(model, one.letters, plain, **options) for one in examples]
+            sampled = sum(len(one.names) for one in examples)
+            of = "" if sampled == sequences else f" ({sampled:,} of the sequences)"
             sources = {"LRP": lrp, **({label: [e.per_base for e in examples]} if label != "LRP" else {})}
             for name, maps in sources.items():
                 for level in CUTS:
                     cut_maps = [(threshold_seqlets(r, level), e.names) for r, e in zip(maps, examples, strict=True)]
-                    agreements.append(truth.agreement(f"{name}, cut at {level:g}", cut_maps, level))
+                    agreements.append(truth.agreement(f"{name}, cut at {level:g}{of}", cut_maps, level))
         used = len(variants) - 1
         said = verdict(agreements[used], [*agreements[:used], *agreements[used + 1 :]])
     patterns = _patterns(folder, believed, max_patterns, max_seqlets)

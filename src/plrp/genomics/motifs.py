@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -249,21 +249,24 @@ def _motif_of(rows: list[list[float]], words: list[str]) -> Motif:
     return replace(motif(rows, words[min(1, len(words) - 1)]), id=words[0] if len(words) > 1 else "")
 
 
-def write_jaspar(path: str | Path, several: Iterable[Motif], sites: int = 100) -> None:
-    """Write motifs in JASPAR's format; probabilities become counts of `sites`, as the format asks for."""
+def write_jaspar(path: str | Path, several: Sequence[Motif], counts: Sequence[int] | None = None) -> None:
+    """Write motifs in JASPAR's format; probabilities become `counts` of sites (100 unless given), as it asks for."""
     parts = []
-    for one in several:
+    for one, sites in zip(several, counts or [100] * len(several), strict=True):
         parts.append(f">{one.id or one.name.replace(' ', '_')}\t{one.name.replace(' ', '_')}\n")
         for letter, row in zip(LETTERS, one.probabilities, strict=True):
             parts.append(f"{letter}  [ {' '.join(f'{p * sites:6.1f}' for p in row)} ]\n")
     Path(path).write_text("".join(parts))
 
 
-def write_meme(path: str | Path, several: Iterable[Motif]) -> None:
-    """Write motifs as a minimal MEME file, which the MEME suite, TF-MoDISco and tangermeme read."""
+def write_meme(path: str | Path, several: Sequence[Motif], counts: Sequence[int] | None = None) -> None:
+    """Write motifs as a minimal MEME file, which the MEME suite, TF-MoDISco and tangermeme read.
+
+    `counts`: the sites each was made of (20 unless given, which is MEME's own default).
+    """
     parts = ["MEME version 4\n\nALPHABET= ACGT\n\nstrands: + -\n"]
-    for one in several:
+    for one, sites in zip(several, counts or [20] * len(several), strict=True):
         parts.append(f"\nMOTIF {one_line(one.id or one.name)} {one_line(one.name)}\n")
-        parts.append(f"letter-probability matrix: alength= 4 w= {one.width} nsites= 20 E= 0\n")
+        parts.append(f"letter-probability matrix: alength= 4 w= {one.width} nsites= {sites} E= 0\n")
         parts.extend(" ".join(f"{p:.6f}" for p in column) + "\n" for column in one.probabilities.T)
     Path(path).write_text("".join(parts))

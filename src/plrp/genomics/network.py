@@ -189,8 +189,11 @@ class SequenceCNN(nn.Module):
         except SequenceError:
             raise
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [""])[0]
-            raise SequenceError(f"{path}: not a SequenceCNN checkpoint ({type(error).__name__}: {reason}).") from None
+            raise SequenceError(
+                f"{path}: not a checkpoint of plrp's SequenceCNN ({type(error).__name__}). For a model of your own "
+                "give --model file.py:factory and --weights with its state dict; a whole pickled model is not read, "
+                "since it could run code."
+            ) from None
         return network.eval()
 
 

@@ -254,7 +254,7 @@ def _from_module(source: ModuleType, file: Path, name: str, weights: str | Path 
     except Exception as error:
         raise ModelError(f"{name} in {file} failed: {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
-        raise ModelError(f"{name} in {file} returned a {type(module).__name__}; it should return a torch.nn.Module.")
+        raise ModelError(f"{name} in {file} should return a torch.nn.Module; it returned {module!r:.60}.")
     if weights is not None and str(weights) != "random":
         if str(weights).lower().endswith(SUFFIXES):
             load_keras_weights(module, weights)
@@ -266,8 +266,16 @@ def _from_module(source: ModuleType, file: Path, name: str, weights: str | Path 
         f"{file}:{name}",
         str(weights or "the factory's own"),
         None if categories is None else tuple(str(category) for category in categories),
-        getattr(source, "preprocessing", None),
+        _preprocessing_of(source, file),
     )
+
+
+def _preprocessing_of(source: ModuleType, file: Path) -> Preprocessing | None:
+    given = getattr(source, "preprocessing", None)
+    try:
+        return None if given is None else Preprocessing.of(given)
+    except ValueError as error:
+        raise ModelError(f"{file}: {error}") from None
 
 
 @contextmanager
@@ -282,18 +290,19 @@ def imported_file(file: Path) -> Iterator[ModuleType]:
     assert spec is not None
     source = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = source  # dataclasses and pickle look a module up by its name
-    displaced = _forget_others(file)
+    displaced, folder = _forget_others(file), str(file.resolve().parent)
+    sys.path.insert(0, folder)
     try:
         _execute(file, source)
         yield source
     finally:
+        sys.path.remove(folder)
         _ours.update({name: sys.modules[name] for name in imported_modules(file) if name in sys.modules})
         sys.modules.update(displaced)
 
 
 def _execute(file: Path, source: ModuleType) -> None:
-    folder, bytecode = str(file.resolve().parent), sys.dont_write_bytecode
-    sys.path.insert(0, folder)
+    bytecode = sys.dont_write_bytecode
     # Compiled here, and nothing compiled is stored: Python takes a stored version for current by its second and size.
     sys.dont_write_bytecode = True
     try:
@@ -302,7 +311,6 @@ def _execute(file: Path, source: ModuleType) -> None:
         raise ModelError(f"{file} could not be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.dont_write_bytecode = bytecode
-        sys.path.remove(folder)
 
 
 _imported: dict[str, tuple[Path, bytes]] = {}

@@ -48,6 +48,30 @@ class Preprocessing:
             interpolation=str(preset.interpolation.value),
         )
 
+    @classmethod
+    def of(cls, given: Any) -> Preprocessing:
+        """What a model's file gives: a `Preprocessing`, a torchvision preset, or a `Compose` of the usual steps."""
+        if isinstance(given, cls):
+            return given
+        if hasattr(given, "resize_size"):
+            return cls.of_preset(given)
+        found: dict[str, Any] = {"resize": None, "crop": None, "mean": (0.0,) * 3, "std": (1.0,) * 3}
+        for step in getattr(given, "transforms", [given]):
+            kind = type(step).__name__
+            if kind == "Resize":
+                found["resize"] = _side(_sides(step.size))
+                found["interpolation"] = str(getattr(step.interpolation, "value", step.interpolation))
+            elif kind == "CenterCrop":
+                found["crop"] = _crop(_sides(step.size))
+            elif kind == "Normalize":
+                found["mean"], found["std"] = tuple(map(float, step.mean)), tuple(map(float, step.std))
+            elif kind not in ("ToTensor", "PILToTensor", "ToImage", "ToDtype", "ConvertImageDtype"):
+                raise ValueError(
+                    f"preprocessing: {kind} is not among Resize, CenterCrop, ToTensor and Normalize: give "
+                    "plrp.models.Preprocessing(resize=256, crop=224, mean=(…), std=(…))."
+                )
+        return cls(**found)
+
     def normalise(self, rgb: Tensor) -> Tensor:
         """RGB between 0 and 1, (..., 3, height, width), as the network reads it."""
         return rgb.sub(_per_channel(self.mean)).div(_per_channel(self.std))
@@ -59,6 +83,15 @@ class Preprocessing:
 
 def _per_channel(values: tuple[float, ...]) -> Tensor:
     return torch.tensor(values).view(3, 1, 1)
+
+
+def _sides(size: int | Sequence[int]) -> Sequence[int]:
+    return (size,) if isinstance(size, int) else size
+
+
+def _crop(sizes: Sequence[int]) -> int | tuple[int, int]:
+    """A square is one number, as presets have it."""
+    return int(sizes[0]) if len(set(sizes)) == 1 else (int(sizes[0]), int(sizes[1]))
 
 
 def _side(sizes: Sequence[int] | None) -> int | tuple[int, int] | None:

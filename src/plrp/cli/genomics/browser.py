@@ -21,7 +21,7 @@ def add_parser(commands: Any) -> None:
         "motif hits below. Sequences of a FASTA file need no genome.",
         epilog="example:\n"
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt --out lrp\n"
-        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.25 --out pruned\n"
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.05 --out pruned\n"
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt --method ism --out ism\n"
         "  plrp genomics motifs pruned --model cnn.pt --out motifs\n"
         "  plrp genomics browser lrp pruned ism --motifs motifs --bed planted=sim/motifs.bed --out browser.html\n\n"

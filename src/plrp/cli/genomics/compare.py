@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--genome", metavar="FASTA", help="genome of a BED file")
     parser.add_argument("--width", type=count, help="recentre intervals to this many bases")
     add_model(parser)
-    add_rules(parser, p=0.25)
+    add_rules(parser, p=0.05)
     parser.add_argument("--count", type=count, default=10, metavar="N", help="the first N sequences (default: 10)")
     parser.add_argument("--draw", type=count, default=3, metavar="N", help="draw the first N (default: 3)")
     parser.add_argument("--window", type=window, metavar="START-END", help="draw these bases only")
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         wanted = arguments.target and target_from_text(arguments.target)
         pruning = pruning_of(arguments)
         if pruning is None:
-            raise UsageError("-p 0 is LRP, which is compared anyway: give the share to prune, such as -p 0.25.")
+            raise UsageError("-p 0 is LRP, which is compared anyway: give the share to prune, such as -p 0.05.")
         model = load_model(arguments.model, arguments.weights).eval()
         if arguments.device is not None:
             model.to(arguments.device)

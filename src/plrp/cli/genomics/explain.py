@@ -34,13 +34,13 @@ def add_parser(commands: Any) -> None:
         description="Explains every sequence of a FASTA file, a BED file (--genome), or a one-hot NPZ. A run that was\n"
         "killed resumes where it stopped; --shard i/n spreads it over a job array. Written into --out:\n"
         "attributions.npz and onehot.npz (for TF-MoDISco: give --hypothetical), seqlets.bed, relevance.parquet,\n"
-        "and relevance.bedgraph where coordinates are known.",
+        "scores.tsv (what was explained), and relevance.bedgraph where coordinates are known.",
         epilog="examples:\n"
-        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.25 --out explained\n"
-        "  plrp genomics explain seqs.fa --model mymodel.py:build --weights w.pt -p 0.25 --out DIR --html x.html\n"
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.05 --out explained\n"
+        "  plrp genomics explain seqs.fa --model mymodel.py:build --weights w.pt -p 0.05 --out DIR --html x.html\n"
         "  plrp genomics explain peaks.bed --genome hg38.fa --width 2114 --model net.py:build --weights w.pt "
         "\\\n"
-        "      --target 0,500 -p 0.25 --out DIR --shard $SLURM_ARRAY_TASK_ID/100\n\n" + EXIT_CODES,
+        "      --target 0,500 -p 0.05 --out DIR --shard $SLURM_ARRAY_TASK_ID/100\n\n" + EXIT_CODES,
     )
     parser.add_argument("sequences", metavar="SEQUENCES", help="FASTA, BED or one-hot NPZ; .gz as well")
     add_model(parser)
@@ -98,7 +98,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--html-sequences", type=count, default=8, metavar="N", help="on that page (default: 8)")
     add_largest(parser)
     parser.add_argument("--device", help="such as cuda (default: where the model is)")
-    parser.add_argument("--workers", type=count, metavar="N", help="of a cluster (default: as many as fit)")
+    parser.add_argument("--workers", type=count, metavar="N", help="workers on the cluster (default: as many as fit)")
     add_cluster(parser)
     parser.set_defaults(run=run)
 

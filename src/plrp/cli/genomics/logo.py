@@ -32,8 +32,8 @@ def add_parser(commands: Any) -> None:
         description="Draws sequences of one or more folders of `plrp genomics explain` under each other, on one axis.",
         epilog="example:\n"
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt --out lrp\n"
-        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.25 --out plrp25\n"
-        "  plrp genomics logo lrp plrp25 --names sim0 sim1 --truth sim/motifs.bed --out logo.png\n\n" + EXIT_CODES,
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.05 --out plrp05\n"
+        "  plrp genomics logo lrp plrp05 --names sim0 sim1 --truth sim/motifs.bed --out logo.png\n\n" + EXIT_CODES,
     )
     parser.add_argument("folders", nargs="+", metavar="DIR", help="folders of `plrp genomics explain`, one row each")
     parser.add_argument("--out", required=True, type=picture, metavar="FILE", help=", ".join(PICTURES))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ def add_parser(commands: Any) -> None:
         "than theirs count. Written into --out: index.html, patterns.meme, patterns.jaspar,\n"
         "patterns.tsv, seqlets.bed, and hits.bed: where the patterns are.",
         epilog="example:\n"
-        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.25 --out explained\n"
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.05 --out explained\n"
         "  plrp genomics motifs explained --model cnn.pt --truth sim/motifs.bed --out motifs\n\n" + EXIT_CODES,
     )
     parser.add_argument("folder", metavar="DIR", help="folder of `plrp genomics explain`")
@@ -47,7 +46,13 @@ def add_parser(commands: Any) -> None:
         help="first cut off relevance below this share of a sequence's strongest base (default: 0, nothing)",
     )
     parser.add_argument("--sample", type=count, default=1000, metavar="N", help="shuffled sequences (default: 1000)")
-    parser.add_argument("--patterns", type=count, default=10, metavar="N", help="patterns at most (default: 10)")
+    parser.add_argument(
+        "--patterns",
+        type=count,
+        default=10,
+        metavar="N",
+        help="patterns for, and as many against, at most (default: 10)",
+    )
     parser.add_argument(
         "--database", metavar="FILE", help="MEME or JASPAR file of motifs to match (default: JASPAR's vertebrates)"
     )
@@ -100,15 +105,14 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
     )
     out.mkdir(parents=True, exist_ok=True)
-    write_meme(out / "patterns.meme", [p.motif for p in search.patterns])
-    write_jaspar(out / "patterns.jaspar", [p.motif for p in search.patterns])
+    motifs, counts = [p.motif for p in search.patterns], [p.count for p in search.patterns]
+    write_meme(out / "patterns.meme", motifs, counts)
+    write_jaspar(out / "patterns.jaspar", motifs, counts)
     _write_table(out / "patterns.tsv", search)
     _write_seqlets(out / "seqlets.bed", search)
     _write_hits(out / "hits.bed", search)
-    page = render_motifs(search, arguments.folder, arguments.fdr)
-    if arguments.database is not None:
-        page = page.replace("JASPAR's vertebrate CORE motifs", f"motifs of {escape(Path(arguments.database).name)}")
-    write_page(out / "index.html", page)
+    known = arguments.database and Path(arguments.database).name
+    write_page(out / "index.html", render_motifs(search, arguments.folder, arguments.fdr, known))
     for number, pattern in enumerate(search.patterns):
         best = f": {_told(search.matches[number])}" if search.matches else ""
         print(f"{pattern.motif.name}: {pattern.motif.consensus} ({plural(pattern.count, 'seqlet')}){best}")
