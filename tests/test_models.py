@@ -24,6 +24,7 @@ from plrp import models
 from plrp.models.checkpoints import CheckpointError, load_weights, read_state_dict
 from plrp.models.downloads import DownloadError, fetch
 from plrp.models.loading import ModelError, load
+from plrp.models.preprocessing import Preprocessing
 from plrp.models.sources import source_files
 
 SMALL = """
@@ -140,7 +141,7 @@ def test_a_factory_in_a_file(file: Path) -> None:
     [
         ("biuld", r"network\.py has no 'biuld'; the nearest are build"),
         ("broken", r"broken in .*network\.py failed: RuntimeError: no such dataset"),
-        ("number", r"number in .*network\.py should return a torch\.nn\.Module; it returned 3"),
+        ("number", r"number in .*network\.py should return a torch\.nn\.Module; it returned 4"),
     ],
 )
 def test_factories_that_fail_say_why(file: Path, name: str, reason: str) -> None:

@@ -143,7 +143,7 @@ def test_the_command_line_helps_without_any_extra(python: Path, tmp_path: Path) 
     commands = run(plrp, "--help", cwd=tmp_path)
     assert "demo" in commands
     outcome = subprocess.run([plrp, "demo"], cwd=tmp_path, capture_output=True, text=True)
-    assert outcome.returncode == 1
+    assert outcome.returncode == 2
     assert "pip install 'plrp[" in outcome.stderr
     assert "Traceback" not in outcome.stderr
     assert not list(tmp_path.iterdir())

@@ -555,7 +555,7 @@ def test_without_ray_a_sentence_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "ray", None)
     (tmp_path / "run.toml").write_text(plain_world(tmp_path / "world", 2).to_toml())
     words = ["sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--engine", "ray"]
-    assert cli.main(words) == 1
+    assert cli.main(words) == 2
     assert (
         capsys.readouterr().err
         == "plrp: Many machines need Ray: pip install 'plrp[ray]' (in a clone: pip install '.[ray]')\n"
