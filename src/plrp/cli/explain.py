@@ -32,7 +32,7 @@ examples:
   plrp explain photo.jpg --model timm:convnext_tiny --save relevance.npz
   plrp explain photo.jpg --target "tabby cat" --against "tiger cat" -o why.png
   plrp explain photo.jpg --mask object.png -o page.html     to slide p in a browser
-  plrp explain photo.jpg --page-p 0.05,0.2 --page-classes 1 -o page.html     a page that is ready sooner
+  plrp explain photo.jpg --page-p 0.05,0.2 --page-classes 1 --no-channels -o page.html     ready much sooner
   plrp explain photo.jpg --exemplars exemplars -o page.html     with what its channels stand for
   plrp explain photo.jpg --model timm:vit_base_patch16_224 --layers     tokens that survive, heads
   plrp explain street.jpg --model fasterrcnn_resnet50_fpn --target "dog at 120,80"     one box
@@ -118,15 +118,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     out.add_argument(
         "--mask", metavar="FILE", help="where the object is, white on black: the page shows the relevance inside"
     )
-    out.add_argument(
-        "--page-p",
-        type=_proportions,
-        metavar="P,P,…",
-        help="the p of a page's slider, besides 0 and -p (default: ten from 0.02 to 0.9); fewer are ready sooner",
-    )
-    out.add_argument(
-        "--page-classes", type=count, metavar="N", help="how many of the strongest classes a page holds (default: 3)"
-    )
+    add_page_size(out, "classes")
     out.add_argument("--compare", type=_proportions, metavar="P,P,…", help="the grid of λ and M± for these p instead")
     out.add_argument(
         "--beside",
@@ -231,9 +223,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--layers draws pictures, and a page has its layers already: leave it out.")
     if arguments.exemplars and not arguments.layers and any(path.suffix.lower() != PAGE for path in outputs):
         raise UsageError("--exemplars goes with --layers, or with a page: -o page.html.")
-    for option, given in (("--page-p", arguments.page_p), ("--page-classes", arguments.page_classes)):
-        if given is not None and any(path.suffix.lower() != PAGE for path in outputs):
-            raise UsageError(f"{option} goes with a page: -o page.html.")
+    check_page_size(arguments, all(path.suffix.lower() == PAGE for path in outputs))
     overwritten = {path.resolve() for path in photographs} & {path.resolve() for path in outputs}
     if overwritten:
         raise UsageError(f"{overwritten.pop()} is a photograph; name another output with -o.")
@@ -499,15 +489,55 @@ def write_page(
         note(1, f"{explained.photograph.path.name}: {done} of {total} patches of a layer")
 
     variant = variant_for_layers(explained, arguments)
+    bundle = photograph_bundle(explained, variant=variant, mask=mask, report=report, **page_size(arguments))
+    if exemplars is not None:
+        exemplars.show(bundle.facts["channels"], explained.trace, drawing)
+    Page(bundle).save(path)
+
+
+def add_page_size(out: argparse._ArgumentGroup, answers: str) -> None:
+    """How much a page holds, and so how long it takes."""
+    out.add_argument(
+        "--page-p",
+        type=_proportions,
+        metavar="P,P,…",
+        help="the p of a page's slider, besides 0 and -p (default: from 0.02 on); fewer are ready sooner",
+    )
+    out.add_argument(
+        f"--page-{answers}",
+        dest="page_classes",
+        type=count,
+        metavar="N",
+        help=f"how many of the strongest {answers} a page holds (default: 3)",
+    )
+    out.add_argument(
+        "--no-channels",
+        action="store_true",
+        help="a page without what passes single channels, the larger part of its work: ready much sooner",
+    )
+
+
+def check_page_size(arguments: argparse.Namespace, page: bool) -> None:
+    """Refuse the options of a page where there is none."""
+    for option, given in (
+        ("--page-p", arguments.page_p),
+        ("--page-classes", arguments.page_classes),
+        ("--no-channels", arguments.no_channels or None),
+    ):
+        if given is not None and not page:
+            raise UsageError(f"{option} goes with a page: -o page.html.")
+
+
+def page_size(arguments: argparse.Namespace) -> dict[str, Any]:
+    """These options for a bundle."""
     size: dict[str, Any] = {}
     if arguments.page_p:
         size["proportions"] = [p for p in arguments.page_p if p]  # 0, which is LRP, is always there
     if arguments.page_classes:
         size["targets"] = arguments.page_classes
-    bundle = photograph_bundle(explained, variant=variant, mask=mask, report=report, **size)
-    if exemplars is not None:
-        exemplars.show(bundle.facts["channels"], explained.trace, drawing)
-    Page(bundle).save(path)
+    if arguments.no_channels:
+        size["inside"] = "nothing"
+    return size
 
 
 def variant_for_layers(explained: ExplainedPhotograph, arguments: argparse.Namespace) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from plrp.errors import UsageError, usage
 
 from .arguments import EXIT_CODES, RAW, as_options, check_composite, count, proportion
-from .explain import add_method
+from .explain import add_method, add_page_size, check_page_size, page_size
 
 PICTURES = (".svg", ".png", ".pdf")
 FORMATS = (*PICTURES, ".html", ".csv", ".json")  # of plrp.text, whose import takes seconds
@@ -82,8 +82,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--out",
         metavar="FILE",
         help="coloured text as .svg, .png or .pdf, numbers as .csv or .json; a page with p as a slider as .html "
-        "(about 50 explanations: minutes with a language model)",
+        "(minutes with a language model)",
     )
+    add_page_size(out, "answers")
     out.add_argument("--words", action="store_true", help="sum the relevance by word")
     out.add_argument(
         "--layers", metavar="FILE", help="picture of the tokens that survive at each depth, and of the heads"
@@ -105,6 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     for option, file, suffixes in (("-o", arguments.out, FORMATS), ("--layers", arguments.layers, PICTURES)):
         if file and Path(file).suffix.lower() not in suffixes:
             raise UsageError(f"{option} {file} should end in {', '.join(suffixes)}.")
+    check_page_size(arguments, bool(arguments.out) and Path(arguments.out).suffix.lower() == ".html")
     if arguments.span == "0":
         raise UsageError("--span explains from 1 token on.")
     from plrp import text
@@ -149,18 +151,15 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.quiet:
         print(found.show(by_word=arguments.words, columns=arguments.columns))
         if span is None:
-            if hint := found.likelier_with_space():
-                print(hint)
-            print("answers: " + ", ".join(f"{answer!r} {share:.1%}" for answer, share in found.answers))
-            print(as_options(repr(found.health)))
+            print(*map(as_options, found.remarks()), sep="\n")
     if arguments.layers:
         save_figure(found.plot_layers(), arguments.layers, dpi=150)
         say(arguments, f"saved {arguments.layers}")
     if arguments.out and Path(arguments.out).suffix.lower() == ".html":
         from plrp.view import Page, text_bundle
 
-        name = Path(arguments.model).name
-        Page(text_bundle(found, model=name, show_progress=False if arguments.quiet else None)).save(arguments.out)
+        options = page_size(arguments) | {"show_progress": False if arguments.quiet else None}
+        Page(text_bundle(found, model=Path(arguments.model).name, **options)).save(arguments.out)
         say(arguments, f"saved {arguments.out}")
     elif arguments.out:
         found.save(arguments.out, by_word=arguments.words)

@@ -28,7 +28,7 @@ from .heads import (
 from .tokens import Token, token_id, tokenized, written
 
 
-@dataclass
+@dataclass(repr=False)
 class TracedText:
     """One forward pass over a text, ready to be explained any number of times.
 
@@ -44,6 +44,9 @@ class TracedText:
     model: Any
     tokenizer: Any
     encoded: int = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.text[:60]!r}, {len(self.tokens)} tokens, {type(self.model).__name__})"
 
     @property
     def scores(self) -> Tensor:

@@ -67,15 +67,17 @@ class _Coloured:
     def _repr_html_(self) -> str:
         return drawing.to_html(self.sentences())
 
-    def save(self, path: str | Path, *, by_word: bool = False) -> Path:
+    def save(self, path: str | Path, *, by_word: bool = False, **page: Any) -> Path:
         """Save as a picture (.svg, .png, .pdf), by token or summed by word, as numbers (.csv, .json), or as a page.
 
-        The page (.html) explains the text anew for every p of its slider, about 50 explanations, which take
-        minutes with a language model; `plrp.view.text_bundle` has its options.
+        The page (.html) explains the text anew for every p of its slider, which takes minutes with a language model;
+        `page` are options of `plrp.view.text_bundle`: `proportions=(0.05, 0.1), targets=1, inside="nothing"` is quick.
         """
         path = check_format(path)
+        if page and path.suffix.lower() != ".html":
+            raise TypeError(f"{', '.join(page)}: options of a page, and {path.name} is none.")
         if path.suffix.lower() == ".html" and isinstance(self, ExplainedText | ExplainedSpan):
-            plrp.view.Page(plrp.view.text_bundle(self, show_progress=None)).save(path)
+            plrp.view.Page(plrp.view.text_bundle(self, **{"show_progress": None, **page})).save(path)
             return path
         if path.suffix.lower() in (".csv", ".json"):
             with new_file(path) as part:
@@ -139,7 +141,7 @@ class ExplainedText(_Coloured):
             return ""
         ids = self.traced.tokenizer(f" {self.target}", add_special_tokens=False)["input_ids"]
         likelier = float(self.traced.probabilities[ids[0]]) if len(ids) == 1 else 0.0
-        if likelier < 10 * self.probability:
+        if likelier < max(10 * self.probability, 0.001):
             return ""
         return f"note: {' ' + self.target!r}, with its space, has {likelier:.1%}: did you mean that?"
 
@@ -191,14 +193,18 @@ class ExplainedText(_Coloured):
 
         return layers_figure(self)
 
+    def remarks(self) -> list[str]:
+        """A hint if there is one, the most probable answers, and the health."""
+        answers = "answers: " + ", ".join(f"{answer!r} {share:.1%}" for answer, share in self.answers)
+        return [*filter(None, [self.likelier_with_space()]), answers, repr(self.health)]
+
     def __str__(self) -> str:
-        return f"{self.show()}\n{self.health!r}"
+        return "\n".join([self.show(), *self.remarks()])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        answers = "answers: " + ", ".join(f"{answer!r} {share:.1%}" for answer, share in self.answers)
-        return drawing.to_html(self.sentences(), [answers, repr(self.health)])
+        return drawing.to_html(self.sentences(), self.remarks())
 
 
 @dataclass(repr=False)

@@ -59,6 +59,12 @@ def tokenized(tokenizer: Any, text: str) -> tuple[Token, ...]:
             "model's own, and the text of the kind that the model reads?",
             stacklevel=2,
         )
+    if fast and (changed := _lowered(tokenizer, text, ids, spans)):
+        warnings.warn(
+            f"The tokenizer reads {changed!r} as {changed.lower()!r}, though its vocabulary has both: if the model is "
+            'cased, set "do_lower_case": false in tokenizer_config.json.',
+            stacklevel=2,
+        )
     starts = [match.start() for match in WORD.finditer(text)]
     tokens, read = [], 0
     for i, (_, end) in zip(ids, spans, strict=True):
@@ -75,6 +81,16 @@ def tokenized(tokenizer: Any, text: str) -> tuple[Token, ...]:
         tokens.append(Token(piece, i, word=number, read_as=name if i == tokenizer.unk_token_id else ""))
         read = max(read, end)
     return tuple(tokens)
+
+
+def _lowered(tokenizer: Any, text: str, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> str:
+    """The first piece of the text that was read in lower case although the vocabulary has it as it stands."""
+    known = tokenizer.get_vocab()
+    for i, (begin, end) in zip(ids, spans, strict=True):
+        piece = text[begin:end]
+        if piece != piece.lower() and piece in known and known.get(piece.lower()) == i:
+            return piece
+    return ""
 
 
 def _spans(tokenizer: Any, text: str, ids: Sequence[int], special: set[int]) -> list[tuple[int, int]]:
@@ -114,6 +130,8 @@ def token_id(tokenizer: Any, target: str | int, name: str = "target", decoded: b
             f"{name} {target!r} is {len(ids)} tokens ({', '.join(map(repr, pieces))}): name one of them, or explain "
             f"each with {name.replace('target', 'span').replace('against', 'span')}."
         )
+    if str(tokenizer.decode(ids)).strip() != target.strip() and target in (known := tokenizer.get_vocab()):
+        return int(known[target])  # a tokenizer that lower-cases, of a vocabulary that has both
     if ids[0] == getattr(tokenizer, "unk_token_id", None) and target != tokenizer.unk_token:
         raise ValueError(f"{name} {target!r} is not in the tokenizer's vocabulary: choose another spelling.")
     return ids[0]
