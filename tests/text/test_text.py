@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -21,7 +22,7 @@ import plrp.text
 from plrp.cli import main
 from plrp.errors import UsageError
 from plrp.text import drawing
-from plrp.text.tokens import tokenized, words
+from plrp.text.tokens import token_id, tokenized, words
 
 PROMPT = "The capital of France is"
 HOSTILE = "<script>alert(1)</script> \x1b[2J \u202eabc & 'quoted' \"twice\" \n second line é 漢字"
@@ -53,6 +54,24 @@ def bert(wordwise: Any) -> Any:
 @pytest.mark.parametrize("text", [PROMPT, HOSTILE, "  two  spaces ", "naïve 👩‍👩‍👧 emoji"])
 def test_the_pieces_of_the_tokens_are_the_text(text: str, bytewise: Any) -> None:
     assert "".join(token.text for token in tokenized(bytewise, text)) == text
+
+
+def test_a_cased_vocabulary_behind_a_tokenizer_that_lower_cases() -> None:
+    import tokenizers
+
+    words = {word: n for n, word in enumerate(["[UNK]", "c", "C", "o", "O", "="])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    cased = transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [token.id for token in tokenized(cased, "C = o")] == [2, 5, 3]
+    made.normalizer = tokenizers.normalizers.Lowercase()
+    lowering = transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]")
+    with pytest.warns(UserWarning, match="reads 'C' as 'c', though its vocabulary has both"):
+        tokenized(lowering, "C = o")
+    assert token_id(lowering, "O") == 4
+    assert token_id(lowering, "o") == 3
 
 
 def test_special_tokens_are_marked_and_words_join_their_tokens(wordwise: Any) -> None:

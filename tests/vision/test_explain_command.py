@@ -459,6 +459,10 @@ def test_a_page_tells_how_long_it_will_take(
     lines = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"explaining: 5%, \d+ min left, cat.jpg: 1 of 21 maps", lines[1])
     assert [int(re.search(r": (\d+) of 21 maps", line)[1]) for line in lines[1:]] == list(range(1, 22))
+    assert run("cat.jpg", "--page-p", "0.1", "--page-classes", "1", "--no-channels", "-o", "small.html") == 0
+    assert capsys.readouterr().err.splitlines()[-1].endswith(": 5 of 5 maps")
+    assert run("cat.jpg", "--no-channels", "-o", "cat.png") == 2
+    assert "--no-channels goes with a page: -o page.html" in capsys.readouterr().err
 
 
 def test_interrupting_leaves_finished_pictures_whole(photos: Path) -> None:
