@@ -48,7 +48,7 @@ def render(study: Study, *, seed: int, title: str = "", origin: str = "", photog
         **{f"{name}, LRP → PLRP-λ, p&nbsp;=&nbsp;{LOGO_P}": text for name, text in rises.items()},
         "of the paper's findings hold": f"{sum(judged)} of {len(judged)}",
     }
-    body = photographs + cards(headline)
+    body = photographs + (section("DNA with planted motifs", cards(headline)) if photographs else cards(headline))
     body += _what_was_done(study, seed, origin)
     body += section("Do the paper's findings hold here?", _findings(found))
     body += _slides(study)
