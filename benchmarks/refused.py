@@ -93,7 +93,7 @@ def main() -> None:
     print(f"hybrid with an LSTM, accuracy {right:.2f}")
     print(f"  tangermeme {tangermeme(model, x[:20], winners[:20].tolist())}")
     print(f"  Captum {captum(model, x[:20], winners[:20])}")
-    print(genomics.compare_methods(model, test.onehot()[:20]))
+    print(genomics.compare_methods(model, test.onehot()[:20], pruning=plrp.Pruning(0.25)))
 
     data = Path(os.environ.get("PLRP_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
     splice, cases = splice_sites(data, data)
