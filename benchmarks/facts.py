@@ -118,7 +118,7 @@ def main() -> int:
     arguments = parser.parse_args()
     model, tokenizer = plrp.text.load(arguments.model)
     rows: dict[str, list[tuple[bool, bool, float]]] = {}
-    shown, known = [], 0
+    shown, known, last, first = [], 0, 0, 0
     chosen = facts()[: arguments.limit]
     for fact in chosen:
         passed = plrp.text.trace(model, tokenizer, fact.text)
@@ -129,6 +129,10 @@ def main() -> int:
             for name, explain in methods().items():
                 found = explain(passed, fact)
                 results[name] = found.relevance
+                if name.endswith("LRP"):  # of the answer alone, without the contrast
+                    alone = passed.explain(target=fact.answer, composite=name.split(",")[0]).relevance
+                    last += name.startswith("attnlrp") and int(alone.argmax()) == len(alone) - 1
+                    first += name.startswith("cp-lrp") and int(alone.argmax()) == 0
                 if name == SHOWN[0] and len(shown) < SHOWN[1]:
                     shown.append(found)
         for name, relevance in results.items():
@@ -147,6 +151,11 @@ def main() -> int:
         exceeds, strongest = (sum(one[column] for one in found) for column in (0, 1))
         share = sum(one[2] for one in found) / count
         lines.append(f"| {name} | {exceeds} of {count} | {strongest} of {count} | {share:.2f} |")
+    lines += [
+        "",
+        f"Without the other answer, the strongest token under `attnlrp` is the last one in {last} of {count} prompts, and under "
+        f"`cp-lrp` the first one in {first}.",
+    ]
     print("\n".join(lines))
     if arguments.limit is None:
         text = PAGE.read_text("utf-8")

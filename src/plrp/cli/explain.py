@@ -223,7 +223,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--layers draws pictures, and a page has its layers already: leave it out.")
     if arguments.exemplars and not arguments.layers and any(path.suffix.lower() != PAGE for path in outputs):
         raise UsageError("--exemplars goes with --layers, or with a page: -o page.html.")
-    check_page_size(arguments, all(path.suffix.lower() == PAGE for path in outputs))
+    check_page_size(arguments, all(path.suffix.lower() == PAGE for path in outputs), "classes")
     overwritten = {path.resolve() for path in photographs} & {path.resolve() for path in outputs}
     if overwritten:
         raise UsageError(f"{overwritten.pop()} is a photograph; name another output with -o.")
@@ -513,15 +513,15 @@ def add_page_size(out: argparse._ArgumentGroup, answers: str) -> None:
     out.add_argument(
         "--no-channels",
         action="store_true",
-        help="a page without what passes single channels, the larger part of its work: ready much sooner",
+        help="a page without what passes through single channels, which is most of its work: ready much sooner",
     )
 
 
-def check_page_size(arguments: argparse.Namespace, page: bool) -> None:
+def check_page_size(arguments: argparse.Namespace, page: bool, answers: str) -> None:
     """Refuse the options of a page where there is none."""
     for option, given in (
         ("--page-p", arguments.page_p),
-        ("--page-classes", arguments.page_classes),
+        (f"--page-{answers}", arguments.page_classes),
         ("--no-channels", arguments.no_channels or None),
     ):
         if given is not None and not page:

@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     for option, file, suffixes in (("-o", arguments.out, FORMATS), ("--layers", arguments.layers, PICTURES)):
         if file and Path(file).suffix.lower() not in suffixes:
             raise UsageError(f"{option} {file} should end in {', '.join(suffixes)}.")
-    check_page_size(arguments, bool(arguments.out) and Path(arguments.out).suffix.lower() == ".html")
+    check_page_size(arguments, bool(arguments.out) and Path(arguments.out).suffix.lower() == ".html", "answers")
     if arguments.span == "0":
         raise UsageError("--span explains from 1 token on.")
     from plrp import text

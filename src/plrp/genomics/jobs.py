@@ -650,16 +650,18 @@ def _load_part(place: Place, name: str, arrays: Sequence[str]) -> list[npt.NDArr
 
 
 def _gather_scores(explaining: Explaining, parts: Sequence[str]) -> list[str]:
-    """Write what was explained of each sequence, and what its relevance adds up to; answers the remarks of all."""
+    """Write what was explained of each sequence, and what its relevance adds up to; returns the remarks, one per sequence."""
     lines: dict[int, tuple[object, ...]] = {}
     for stored, rows in zip(parts, explaining.plan, strict=True):
         names = ["relevance", "score", "target", "problems"]
         relevance, scores, targets, problems = _load_part(explaining.place, stored, names)
         onehot = encode(explaining.sequences[rows], explaining.options["ambiguous"])
-        sums = pool(relevance, onehot, explaining.options["pooling"]).sum(-1, dtype=np.float64)
-        for row, total, score, target, problem in zip(
-            rows, sums, scores, targets, problems if len(problems) else [""] * len(rows), strict=True
-        ):
+        hypothetical = explaining.options[
+            "hypothetical"
+        ]  # scores for letters that are not there: no share of the score
+        sums = pool(relevance, onehot, "present" if hypothetical else "sum").sum(-1, dtype=np.float64)
+        found = problems if len(problems) else np.full(len(rows), "")  # other methods than LRP judge none
+        for row, total, score, target, problem in zip(rows, sums, scores, targets, found, strict=True):
             far = explaining.options.get("method") is None and not 0 <= total / (score or np.nan) <= DOUBTFUL
             remark = str(problem) or ("doubtful" if far and score else "")
             name = explaining.sequences.names[row]

@@ -152,7 +152,7 @@ export function drawLedger(bar, key, table, caption, bundle, asked) {
   for (const { key: name } of BOOKS.slice(1)) totals[name] = sum(name) * (name === "created" ? -1 : 1);
   const present = BOOKS.filter(({ key: name }) => Math.abs(totals[name]) > 1e-4 * Math.abs(score) || name === "input");
   const whole = present.reduce((total, { key: name }) => total + Math.abs(totals[name]), 0) || 1;
-  caption.textContent = `Always of the setting you asked for: ${settingName(facts, asked)}, ${facts.targets[asked.target].name}: score ${short(score)}`;
+  caption.textContent = `Always for the setting you asked for: ${settingName(facts, asked)}, ${facts.targets[asked.target].name}: score ${short(score)}`;
   bar.setAttribute("aria-label", present.map(({ key: name, label }) => `${label} ${percent(totals[name] / score)}`).join(", "));
   for (const { key: name, label } of present) {
     const part = element("span", { class: `book ${name}${totals[name] / score < 0 ? " negative" : ""}` });

@@ -108,7 +108,7 @@ class View {
     COUNTED.forEach(({ word }, kind) => option(byId("counted"), kind, word(facts), kind === state.counted));
     byId("counted").addEventListener("change", () => this.set({ counted: Number(byId("counted").value) }));
     buildFlow(byId("flow"), byId("flow-graph"), byId("flow-tools"), this.bundle, (layer, channel) => this.follow(layer, channel));
-    byId("flow-setting").textContent = `Always of the setting you asked for: ${settingName(facts, this.asked)}, ${facts.targets[this.asked.target].name}.`;
+    byId("flow-setting").textContent = `Always for the setting you asked for: ${settingName(facts, this.asked)}, ${facts.targets[this.asked.target].name}.`;
     byId("path-off").addEventListener("click", () => this.choose({}));
     byId("path-back").addEventListener("click", () => this.#back());
     byId("inside").hidden = facts.layers.length === 0;
