@@ -21,22 +21,22 @@ test: ## linter, formatter, types, and the tests that need no more than minutes
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
-	$(BIN)/python -m pytest -q -n 2 -m "not slow" --reference $(FORMULAS)
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" --plain-walk $(FORMULAS)
 	PLRP_NATIVE=0 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(PRUNING)
 
 # The readable code answers for itself: with the plain walk, without the compiled loops, and as if the folder of the
-# fast code were gone (a first look at that: tests/test_architecture.py). `make test` runs the formulas so, `make test-all`
+# fast code were gone (a first look at that: tests/project/test_architecture.py). `make test` runs the formulas so, `make test-all`
 # the whole core.
 PRUNING := $(patsubst %, tests/test_%.py, conservation gain_oracle pruning_oracle)
 FORMULAS := $(PRUNING) $(patsubst %, tests/test_%.py, ledger rules_oracle)
 CORE := $(FORMULAS) $(patsubst %, tests/test_%.py, \
-	circuits conditions errors health invariance interop networks own_rules pieces pruning_edges recurrence replay theta \
-	trace units walk zennit) tests/metrics
+	circuits conditions errors health invariance interop networks pieces pruning_edges theta units walk zennit) \
+	$(patsubst %, tests/tape/test_%.py, own_rules recurrence replay trace) tests/metrics
 
 test-all: test sanitize ## the same, whole networks at full size, sanitizers, and the core without its fast code
 	@$(PYTHON) tools/setup.py test-all
 	$(BIN)/python -m pytest -q -n 2 -m slow
-	$(BIN)/python -m pytest -q -n 2 -m "not slow" --reference $(CORE) tests/fast
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" --plain-walk $(CORE) tests/fast
 	PLRP_NATIVE=0 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(CORE) tests/fast
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" --without-fast $(CORE)
 

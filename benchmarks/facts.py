@@ -153,8 +153,8 @@ def main() -> int:
         lines.append(f"| {name} | {exceeds} of {count} | {strongest} of {count} | {share:.2f} |")
     lines += [
         "",
-        f"Without the other answer, the strongest token under `attnlrp` is the last one in {last} of {count} prompts, and under "
-        f"`cp-lrp` the first one in {first}.",
+        f"Without the other answer, the strongest token under `attnlrp` is the last one in {last} of {count} "
+        f"prompts, and under `cp-lrp` the first one in {first}.",
     ]
     print("\n".join(lines))
     if arguments.limit is None:

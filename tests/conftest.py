@@ -28,7 +28,7 @@ class WithoutFast(MetaPathFinder):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Runs in which the readable code answers for itself."""
-    parser.addoption("--reference", action="store_true", help="run every test as within plrp.reference()")
+    parser.addoption("--plain-walk", action="store_true", help="run every test as within plrp.plain_walk()")
     parser.addoption(
         "--without-fast",
         action="store_true",
@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before any test is read. The default itself is changed, so that threads a test starts keep to it too."""
     if config.getoption("--without-fast"):
         sys.meta_path.insert(0, WithoutFast())
-    if config.getoption("--reference"):
+    if config.getoption("--plain-walk"):
         from plrp import engine
 
         engine._PLAIN = ContextVar("plrp_plain_walk", default=True)

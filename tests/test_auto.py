@@ -100,7 +100,7 @@ def test_centred_on_its_explicit_matrix(reference) -> None:
     model = nn.Sequential(conv, nn.Flatten(), head).eval()
     x = dna(2, 6)
     composite = plrp.Composite([(plrp.composites.is_any, rules.Epsilon())], first=rules.Centred())
-    with plrp.reference() if reference else torch.no_grad():
+    with plrp.plain_walk() if reference else torch.no_grad():
         found = plrp.explain(model, x, target=0, composite=composite)
     eye = torch.eye(24, dtype=torch.float64).reshape(24, 4, 6)
     matrix = (conv(eye) - conv(torch.zeros(1, 4, 6, dtype=torch.float64))).flatten(1).detach()  # (input, output)

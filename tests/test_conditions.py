@@ -81,7 +81,7 @@ def close(found: Tensor, expected: Tensor, tolerance: float = 1e-12) -> None:
 
 @contextmanager
 def walking(kind: str) -> Iterator[None]:
-    with plrp.reference() if kind == "plain" else nullcontext():
+    with plrp.plain_walk() if kind == "plain" else nullcontext():
         yield
 
 
@@ -152,7 +152,7 @@ def test_fast_and_plain_walks_agree_where_few_neurons_live():
     for pruning in (None, plrp.Pruning(p=0.4), plrp.Pruning(p=0.4, redistribution="M-sign")):
         options: dict[str, Any] = {"pruning": pruning, "condition": {"5": [3, 7, 11], "2": range(16)}, "layers": True}
         fast = plrp.trace(model, x).explain(**options)
-        with plrp.reference():
+        with plrp.plain_walk():
             plain = plrp.trace(model, x).explain(**options)
         close(fast.relevance, plain.relevance, 1e-4)
         for name in plain.layers:
@@ -482,7 +482,7 @@ def test_many_conditions_share_activations_and_the_way_above():
         sizes.setdefault(op.name, []).append(len(relevance))
         return plain(self, op, rule, branches, x, relevance, *rest)
 
-    with plrp.reference(), pytest.MonkeyPatch.context() as patch:
+    with plrp.plain_walk(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(plrp.walk.Walk, "through_branches", through_branches)
         found = list(trace.sweep([None], condition=[{"2": [c]} for c in range(6)]))
     assert sizes == {"5": [1], "2": [6], "0": [6]}

@@ -120,7 +120,7 @@ def test_the_fast_walk_and_a_sweep_agree_with_the_plain_walk() -> None:
     ways = [plrp.Pruning(p=p, unit=unit) for unit in ("position", "channel") for p in (0.1, 0.3, 0.6)]
     swept = list(plrp.trace(model, x).sweep(ways))
     for how, found in zip(ways, swept, strict=True):
-        with plrp.reference():
+        with plrp.plain_walk():
             plain = plrp.explain(model, x, target=found.target, pruning=how)
         scale = float(plain.relevance.abs().max())
         assert float((plain.relevance - found.relevance).abs().max()) <= 1e-4 * scale

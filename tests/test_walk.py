@@ -26,7 +26,7 @@ import sys, torch, plrp
 from torch import nn
 model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).eval()
 x = torch.randn(2, 3, 8, 8)
-with plrp.reference():
+with plrp.plain_walk():
     for pruning in (None, plrp.Pruning(0.2), plrp.Pruning(0.2, redistribution="M")):
         assert plrp.explain(model, x, pruning=pruning).closing().max() < 1e-6
     list(plrp.trace(model, x).sweep([plrp.Pruning(0.2), plrp.Pruning(0.4)]))
@@ -59,7 +59,7 @@ def test_what_is_begun_with_the_plain_walk_is_finished_with_it(monkeypatch: pyte
     for key in [key for key in trace.memory or () if key[0] == "fast"]:
         held = (trace.memory or {})[key]
         (trace.memory or {})[key] = (held[0], held[1] * 2 if isinstance(held[1], Tensor) else held[1])
-    with plrp.reference():
+    with plrp.plain_walk():
         alone = plrp.explain(model, x, pruning=plrp.Pruning(0.2))
         traced = trace.explain(pruning=plrp.Pruning(0.2))
         sweep = trace.sweep([plrp.Pruning(0.2), plrp.Pruning(0.4)])
@@ -175,7 +175,7 @@ def test_relevance_of_windows_wholly_in_padding_is_booked(name: str, pruning: pl
     model, x = model.eval(), torch.randn(2, 3, *plane)
     model(x)
     everywhere = plrp.Composite([(plrp.composites.is_any, plrp.rules.WSquare())])
-    with plrp.reference():
+    with plrp.plain_walk():
         expected = plrp.trace(model, x).explain(composite=everywhere, pruning=pruning)
         assert expected.closing().max() < 1e-6
     found = plrp.trace(model, x).explain(composite=everywhere, pruning=pruning)
@@ -191,7 +191,7 @@ def test_other_devices_take_the_plain_walk() -> None:
 
     trace = plrp.trace(nn.Linear(3, 2), torch.randn(1, 3))
     composite = plrp.composite("epsilon")
-    fast = plrp.engine._fast("walk")  # none within --reference and --without-fast
+    fast = plrp.engine._fast("walk")  # none within --plain-walk and --without-fast
     assert type(choose_walk(trace, None, composite, None, set(), False)) is (Walk if fast is None else fast.FastWalk)
     trace.inputs[0].data = trace.inputs[0].data.to("meta")
     assert type(choose_walk(trace, None, composite, None, set(), False)) is Walk

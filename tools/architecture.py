@@ -4,8 +4,8 @@
 
 A room is a first-level package or module of `src/plrp`. Files are parsed, never imported, and every way to name another
 module counts: at the top, within a function, under TYPE_CHECKING, relative or absolute, `plrp.explain` after `import
-plrp`, and a module's full name in a string (`python -m …`). `tests/test_architecture.py` states what is allowed, and
-fails where the picture is out of date.
+plrp`, and a module's full name in a string (`python -m …`). `tests/project/test_architecture.py` states what is
+allowed, and fails where the picture is out of date.
 """
 
 from __future__ import annotations

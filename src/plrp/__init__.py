@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .choosing import choose_p
     from .composites import Composite, composite
     from .concepts.search import exemplars, neuron_relevance
-    from .engine import reference
+    from .engine import plain_walk
     from .errors import TraceError, UnhealthyExplanation, UnsupportedOperation
     from .explanation import Explanation, check, explain
     from .pruning import Pruning
@@ -42,7 +42,7 @@ __all__ = [
     "explain",
     "load",
     "neuron_relevance",
-    "reference",
+    "plain_walk",
     "register_rule",
     "registered_rules",
     "rules",
@@ -58,7 +58,7 @@ __getattr__, __dir__ = lazily(
         "choosing": ("choose_p",),
         "composites": ("Composite", "composite"),
         "concepts.search": ("exemplars", "neuron_relevance"),
-        "engine": ("reference",),
+        "engine": ("plain_walk",),
         "errors": ("TraceError", "UnhealthyExplanation", "UnsupportedOperation"),
         "explanation": ("Explanation", "check", "explain"),
         "tape.own_rules": ("register_rule", "registered_rules", "rules_for", "unregister_rule"),

@@ -20,7 +20,7 @@ _PLAIN = ContextVar("plrp_plain_walk", default=False)
 
 
 @contextmanager
-def reference() -> Iterator[None]:
+def plain_walk() -> Iterator[None]:
     """Within this context every explanation takes the plain walk: each formula as it stands, no fast code."""
     token = _PLAIN.set(True)
     try:
@@ -90,12 +90,12 @@ def status() -> str:
     """Which code explains here, in a sentence for `plrp --version` and benchmarks."""
     native = _fast("native")
     if native is None:
-        return "plain walk: " + ("plrp.reference()" if _PLAIN.get() else "plrp.fast is not installed")
+        return "plain walk: " + ("plrp.plain_walk()" if _PLAIN.get() else "plrp.fast is not installed")
     return str(native.status())
 
 
 def _fast(module: str, trace: Trace | None = None) -> Any:
-    """A module of `plrp.fast`; None within `reference()`, where the folder is not there, and for other devices.
+    """A module of `plrp.fast`; None within `plain_walk()`, where the folder is not there, and for other devices.
 
     On these the plain walk is the right one: dense, batched, and asking the device nothing on its way.
     """

@@ -10,9 +10,9 @@ import pytest
 
 matplotlib = pytest.importorskip("matplotlib")
 
-from made_runs import SHARE, usual, usual_curve  # noqa: E402
 from matplotlib.colors import to_hex  # noqa: E402
 
+from made_runs import SHARE, usual, usual_curve  # noqa: E402
 from plrp.experiments import figures  # noqa: E402
 from plrp.experiments.figures import STYLES, apart  # noqa: E402
 from plrp.experiments.measured import BASELINE, LRP, VARIANTS, Flipping, Measured, Method, from_arrays  # noqa: E402

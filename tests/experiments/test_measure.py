@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from worlds import world
 
 import plrp
 from plrp import metrics
@@ -19,6 +18,7 @@ from plrp.experiments.config import HEALTH
 from plrp.experiments.data import open_samples
 from plrp.experiments.measure import Bench, work
 from plrp.experiments.part_files import read_parquet, split
+from worlds import world
 
 Table = dict[tuple[int, str, float, str], float]
 

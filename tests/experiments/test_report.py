@@ -17,7 +17,6 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("h5py")
 
 from made_runs import made_run, usual
-
 from plrp.experiments import report
 from plrp.experiments.report.arrays import picture_of
 from plrp.experiments.report.runs import Run, titled

@@ -12,36 +12,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import world
 
 from plrp.experiments import Config, DiskFull, Folder, Results, RunError, Store
-from plrp.experiments.part_files import SampleFacts, ScoreRows, StoredMaps
-from plrp.experiments.store import PartContent
 from plrp.experiments.sweeps import OWN_NAMES
+from worlds import made_part, world
 
 FORK = multiprocessing.get_context("fork")
 
 
 def counted(folder: Path, samples: int = 7, **changes: object) -> Config:
     return world(folder, samples, **changes).changed(**{"data.count": samples, "data.digest": "d", "model.digest": "m"})
-
-
-def made_part(config: Config, index: int, seed: int = 0) -> PartContent:
-    """A part of random numbers."""
-    rng = np.random.default_rng([seed, index])
-    rows = ScoreRows()
-    for sample in config.part(index):
-        rows.facts[sample] = SampleFacts(sample, f"s{sample}", 1 if sample else None, 1, 2.5)
-        for variant, p in config.cells:
-            rows.add(sample, variant, p, "gini", float(rng.random()))
-        rows.add(sample, "LRP", 0.0, "pixel_flipping_auc", 0.5, [0.0, 1.0], [1.0, 0.25], [1.0, 0.75])
-    kept = [s for s in config.part(index) if config.maps is not None and config.maps.covers(s, 0)]
-    cells = [cell for cell in config.cells if config.maps is not None and config.maps.covers(0, cell[1])]
-    maps = {cell: rng.random((len(kept), 4, 4), np.float32) for cell in cells}
-    drawn = np.zeros((len(kept), 4, 4, 3), np.uint8)
-    return PartContent(
-        rows.to_parquet({"part": index}), StoredMaps(kept, maps, drawn, None).to_hdf5() if kept else None
-    )
 
 
 def filled(folder: Path, **changes: object) -> tuple[Store, Config]:

@@ -20,29 +20,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from worlds import world
 
 from plrp import cli
 from plrp.experiments import Config, DiskFull, Folder, Results, RunError, preset, sweep
+from worlds import plain_world, same, world
 
 FORK = multiprocessing.get_context("fork")  # starts at once: torch is there already
-PLAIN = {"metrics": {"gini": {}, "relevance_mass_accuracy": {}, "pixel_flipping": {"region": 3, "steps": 2}}}
-
-
-def plain_world(folder: Path, samples: int = 12, **changes: object) -> Config:
-    """A world whose parts take some ten milliseconds."""
-    table = {**world(folder, samples).to_dict(), **PLAIN, "p": [0.0, 0.3], "part_size": 1, "batch_size": 1}
-    return Config.from_dict(table).changed(**changes)
-
-
-def same(one: Results, other: Results) -> None:
-    """Both hold the same tables, and the same parts to the byte."""
-    assert one.complete
-    assert other.complete
-    for table in ("samples", "scores", "curves"):
-        pd.testing.assert_frame_equal(getattr(one, table), getattr(other, table))
-    for folder in ("parts", "maps"):
-        assert one.store.place.names(folder) == other.store.place.names(folder)
 
 
 def child(function: object, *arguments: object) -> multiprocessing.process.BaseProcess:

@@ -51,7 +51,7 @@ def test_frames_of_one_film_are_pruned_together(redistribution):
     both = plrp.explain(model, FILMS, pruning=how)
     for n in range(2):
         one = plrp.explain(model, FILMS[n : n + 1], pruning=how)
-        with plrp.reference():
+        with plrp.plain_walk():
             slowly = plrp.explain(model, FILMS[n : n + 1], pruning=how)
         for other in (both.relevance[n : n + 1], slowly.relevance):
             torch.testing.assert_close(one.relevance, other, rtol=1e-4, atol=1e-6)

@@ -67,7 +67,7 @@ def booked(explanation: Any, column: str) -> Tensor:
 
 def check(model: nn.Module, x: Tensor, explicit: nn.Module, unit: float, **options: Any) -> None:
     """Fast and plain are the explanation with explicit padding, and their ledgers close."""
-    with plrp.reference():
+    with plrp.plain_walk():
         expected = plrp.trace(explicit, x).explain(**options)
         plain = plrp.trace(model, x).explain(**options)
         assert plain.ledger

@@ -54,7 +54,7 @@ def photographs(data: Path) -> Tensor:
 
 @cache
 def by_reference(name: str, data: Path, pruning: plrp.Pruning | None) -> Any:
-    with plrp.reference():
+    with plrp.plain_walk():
         return plrp.explain(trained(name, data), photographs(data), pruning=pruning)
 
 
@@ -76,7 +76,7 @@ def test_trained_networks_are_explained_as_by_the_reference(
     distance = (found.relevance - expected.relevance).flatten(1).abs().sum(1)
     off = distance / expected.relevance.flatten(1).abs().sum(1)
     for n in (off > 5e-5).nonzero().flatten().tolist():
-        with plrp.reference():
+        with plrp.plain_walk():
             plain = cuts(expected, n)
         assert cut_elsewhere(cuts(found, n), plain), float(off[n])
         assert float(off[n]) <= 2e-2

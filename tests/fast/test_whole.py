@@ -202,7 +202,7 @@ def test_plain_lrp_goes_with_channels_last_and_equals_the_reference(
     monkeypatch.setattr(walking, "to_channels_last", laid_out)
     found = plrp.explain(model, x, composite=composite)
     assert seen
-    with plrp.reference():
+    with plrp.plain_walk():
         expected = plrp.explain(model, x, composite=composite)
     assert found.relevance.is_contiguous()
     torch.testing.assert_close(found.relevance, expected.relevance, rtol=1e-4, atol=1e-6)
@@ -226,7 +226,7 @@ def test_plain_lrp_goes_with_channels_last_and_equals_the_reference(
 def test_networks_of_all_kinds_equal_the_reference(kind: str, axes: int, seed: int) -> None:
     model, x = network(kind, axes, seed)
     found = plrp.explain(model, x, target=target(kind, axes)).relevance
-    with plrp.reference():
+    with plrp.plain_walk():
         expected = plrp.explain(model, x, target=target(kind, axes)).relevance
     scale = expected.abs().sum()
     assert (found - expected).abs().sum() <= 1e-4 * scale
@@ -246,7 +246,7 @@ def test_one_hot_sequences_equal_the_reference() -> None:
     x = F.one_hot(torch.randint(4, (6, 101)), 4).movedim(-1, 1).float().contiguous()
     model(x)
     found = plrp.explain(model, x, composite="epsilon-plus").relevance
-    with plrp.reference():
+    with plrp.plain_walk():
         expected = plrp.explain(model, x, composite="epsilon-plus").relevance
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
     assert bool((found[x == 0] == 0).all())

@@ -130,6 +130,6 @@ def test_a_transformer_in_single_precision_is_explained_as_by_the_plain_walk(
 ) -> None:
     model, x = Attends().eval(), torch.randn(3, 40, 8)
     found = plrp.explain(model, x, target=0, composite=composite, pruning=pruning_).relevance
-    with plrp.reference():
+    with plrp.plain_walk():
         plain = plrp.explain(model, x, target=0, composite=composite, pruning=pruning_).relevance
     torch.testing.assert_close(found, plain, rtol=1e-3, atol=1e-3 * float(plain.abs().max()))

@@ -14,7 +14,6 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from small_models import built, byte_tokenizer, transformers, word_tokenizer
 from torch import nn
 
 import plrp
@@ -23,6 +22,7 @@ from plrp.cli import main
 from plrp.errors import UsageError
 from plrp.text import drawing
 from plrp.text.tokens import token_id, tokenized, words
+from small_models import built, byte_tokenizer, transformers, word_tokenizer
 
 PROMPT = "The capital of France is"
 HOSTILE = "<script>alert(1)</script> \x1b[2J \u202eabc & 'quoted' \"twice\" \n second line é 漢字"

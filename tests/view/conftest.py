@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,6 @@ from discs import NAMES, PROPORTIONS, mask, network, picture
 import plrp
 from plrp.view import Page, explanation_bundle
 from plrp.view.bundle import Bundle
-
-for folder in ("text", "experiments"):  # small_models, made_runs
-    sys.path.append(str(Path(__file__).parents[1] / folder))
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,6 @@ def test_the_slider_of_a_sweeps_report_draws_the_maps_that_were_kept(visit: Visi
     for name in ("matplotlib", "pandas", "pyarrow", "h5py"):
         pytest.importorskip(name)
     from made_runs import made_run
-
     from plrp.experiments.report import examples
     from plrp.experiments.report.runs import Run
 

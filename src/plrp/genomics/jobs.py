@@ -650,7 +650,7 @@ def _load_part(place: Place, name: str, arrays: Sequence[str]) -> list[npt.NDArr
 
 
 def _gather_scores(explaining: Explaining, parts: Sequence[str]) -> list[str]:
-    """Write what was explained of each sequence, and what its relevance adds up to; returns the remarks, one per sequence."""
+    """Write each sequence's target, score and sum of relevance; returns one remark per sequence."""
     lines: dict[int, tuple[object, ...]] = {}
     for stored, rows in zip(parts, explaining.plan, strict=True):
         names = ["relevance", "score", "target", "problems"]

@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from plrp.experiments import Config
+from plrp.experiments import Config, Results
+from plrp.experiments.part_files import SampleFacts, ScoreRows, StoredMaps
+from plrp.experiments.store import PartContent
 
+PLAIN = {"metrics": {"gini": {}, "relevance_mass_accuracy": {}, "pixel_flipping": {"region": 3, "steps": 2}}}
 NETWORK = """\
 import torch
 
@@ -57,3 +61,37 @@ def world(folder: Path, samples: int = 10, **changes: Any) -> Config:
         "maps": {"limit": 4, "p": [0.3]},
     }  # fmt: skip
     return Config.from_dict(table).changed(**changes)
+
+
+def plain_world(folder: Path, samples: int = 12, **changes: object) -> Config:
+    """A world whose parts take some ten milliseconds."""
+    table = {**world(folder, samples).to_dict(), **PLAIN, "p": [0.0, 0.3], "part_size": 1, "batch_size": 1}
+    return Config.from_dict(table).changed(**changes)
+
+
+def same(one: Results, other: Results) -> None:
+    """Both hold the same tables, and the same parts to the byte."""
+    assert one.complete
+    assert other.complete
+    for table in ("samples", "scores", "curves"):
+        pd.testing.assert_frame_equal(getattr(one, table), getattr(other, table))
+    for folder in ("parts", "maps"):
+        assert one.store.place.names(folder) == other.store.place.names(folder)
+
+
+def made_part(config: Config, index: int, seed: int = 0) -> PartContent:
+    """A part of random numbers."""
+    rng = np.random.default_rng([seed, index])
+    rows = ScoreRows()
+    for sample in config.part(index):
+        rows.facts[sample] = SampleFacts(sample, f"s{sample}", 1 if sample else None, 1, 2.5)
+        for variant, p in config.cells:
+            rows.add(sample, variant, p, "gini", float(rng.random()))
+        rows.add(sample, "LRP", 0.0, "pixel_flipping_auc", 0.5, [0.0, 1.0], [1.0, 0.25], [1.0, 0.75])
+    kept = [s for s in config.part(index) if config.maps is not None and config.maps.covers(s, 0)]
+    cells = [cell for cell in config.cells if config.maps is not None and config.maps.covers(0, cell[1])]
+    maps = {cell: rng.random((len(kept), 4, 4), np.float32) for cell in cells}
+    drawn = np.zeros((len(kept), 4, 4, 3), np.uint8)
+    return PartContent(
+        rows.to_parquet({"part": index}), StoredMaps(kept, maps, drawn, None).to_hdf5() if kept else None
+    )

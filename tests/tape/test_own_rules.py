@@ -26,7 +26,7 @@ def _small() -> nn.Module:
 def _both(model: nn.Module, x: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
     model(x)
     found = plrp.explain(model, x, **options).relevance
-    with plrp.reference():
+    with plrp.plain_walk():
         return found, plrp.explain(model, x, **options).relevance
 
 

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
-from objects import object_store
-from test_store import made_part
-from test_sweep import plain_world, same
 
+from objects import object_store
 from plrp import cli
 from plrp.experiments import Bucket, DiskFull, Folder, Results, RunError, Store, sweep
 from plrp.experiments.sweeps import OWN_NAMES
 from plrp.runs.places import place_at
+from worlds import made_part, plain_world, same
 
 
 @pytest.fixture(params=["memory", "objects", "local", "file"])

@@ -16,7 +16,7 @@ from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[1] / "tools" / "setup.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "setup.py"
 
 
 def load() -> ModuleType:

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusters import none_left  # noqa: F401
-from test_sweep import plain_world, same
 
+from clusters import none_left  # noqa: F401
 from plrp.experiments import Results, sweep
+from worlds import plain_world, same
 
 pytestmark = pytest.mark.usefixtures("none_left")
 ROOT = Path(__file__).resolve().parents[2]

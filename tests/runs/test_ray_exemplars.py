@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clusters import nodes, none_left  # noqa: F401
 from PIL import Image
 
+from clusters import nodes, none_left  # noqa: F401
 from plrp.cli import main
 from plrp.concepts import Exemplars
 

@@ -22,11 +22,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from clusters import SMALL, nodes, none_left, patiently  # noqa: F401
 from objects import object_store
-from test_sweep import plain_world, same
-from worlds import world
-
+from pages import HELPERS
 from plrp import cli
 from plrp.experiments import Bucket, Config, Folder, PartsMissing, Results, RunError, parts, sweep, sweeps
 from plrp.experiments.parts import portable
@@ -34,6 +33,7 @@ from plrp.genomics import jobs
 from plrp.runs import ray as runs_ray
 from plrp.runs.parts import Failure, Work
 from plrp.runs.ray import RayCluster, RayCrew, spread
+from worlds import plain_world, same, world
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.usefixtures("none_left")
@@ -158,7 +158,7 @@ def test_clusters_give_the_tables_of_a_local_run(tmp_path: Path, monkeypatch: py
 @pytest.mark.slow
 def test_workers_share_a_gpu_and_keep_to_their_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray is told of a GPU that is not there: enough to see who would get it."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(HELPERS))
     with nodes(1, num_cpus=4, num_gpus=1) as started:
         for gpus, threads, workers in ((0.5, 1, 2), (0.25, 2, 2), (0.25, 3, 1), (0, 2, 2)):
             out = tmp_path / f"{gpus}-{threads}"
@@ -208,7 +208,7 @@ def place_for_all(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> I
         about.mkdir(parents=True)
         (about / "METADATA").write_text("Metadata-Version: 2.1\nName: objects\nVersion: 1\n")
         (about / "entry_points.txt").write_text("[fsspec.specs]\nobjects = objects:Objects\n")
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(about.parent), str(Path(__file__).parent)]))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(about.parent), *HELPERS]))
         with object_store() as bucket:
             yield f"{bucket}/run"
     else:

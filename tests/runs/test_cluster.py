@@ -1,6 +1,6 @@
 """The rules by which parts are given to workers, with a cluster made of Python: it does what a real one does rarely.
 
-Real clusters are in tests/experiments/test_ray.py.
+Real clusters are in tests/runs/test_ray.py.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pages import HELPERS
 from plrp.cli import build_parser
 from plrp.runs import local, ray
 from plrp.runs.crew import IN_A_ROW, Watch
@@ -61,7 +62,7 @@ def made(
 
 @pytest.fixture(autouse=True)
 def _workers_find_this_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(HELPERS))
 
 
 def test_a_death_is_retried_and_an_error_is_not(tmp_path: Path) -> None:

@@ -24,10 +24,8 @@ import pytest
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parent / "experiments"))
 from made_runs import made_run
-from worlds import NETWORK, world
-
+from pages import HELPERS
 from plrp import cli, files
 from plrp.errors import NotWritable
 from plrp.experiments import Config, ConfigError, Results, RunError, report, sweep
@@ -53,6 +51,7 @@ from plrp.runs.local import LocalCrew
 from plrp.runs.parts import Work
 from plrp.runs.places import Bucket, Folder, WrongPlace
 from plrp.tables import csv_cell
+from worlds import NETWORK, world
 
 
 def small(folder: Path, samples: int = 3, **changes: Any) -> Config:
@@ -504,7 +503,7 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypa
     for name in ("json", "torch", "numpy", "plrp"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'owned')!r}, 'w')\nraise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}")  # an empty entry, too
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*HELPERS, ""]))  # an empty entry, too
     assert LocalCrew(Work(f"{__name__}:Innocent", {"out": str(tmp_path)}), range(2), Watch(), 1).run() == []
     assert (tmp_path / "part1").exists()
     assert not (tmp_path / "owned").exists()

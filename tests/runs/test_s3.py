@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_sweep import plain_world, same
 
 from plrp import cli
 from plrp.experiments import Results, sweep
 from plrp.genomics import write_fasta
 from plrp.runs.places import Bucket
+from worlds import plain_world, same
 
 pytestmark = pytest.mark.slow
 
