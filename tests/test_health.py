@@ -16,7 +16,20 @@ from torch import Tensor, nn
 
 import plrp
 from plrp import cli
-from plrp.health import EXPLODED, EXPLODED_EPSILON, VANISHED, Problem, Scale, bound_for, summary, unwarned, verdicts
+from plrp.health import (
+    EXPLODED,
+    EXPLODED_EPSILON,
+    PYTHON,
+    VANISHED,
+    Problem,
+    Scale,
+    Wording,
+    advice,
+    bound_for,
+    summary,
+    unwarned,
+    verdicts,
+)
 
 EPSILON = 1e-6
 M = plrp.Pruning(p=0.2, redistribution="M")
@@ -402,6 +415,18 @@ def test_many_explanations_are_summed_up_in_a_sentence() -> None:
     said = summary([None, Problem.EXPLODED, Problem.EXPLODED, Problem.NO_SCORE], M, "sequences")
     assert said is not None
     assert said.startswith("3 of 4 sequences are unhealthy (2 exploded, 1 without a score): prune with redistribution=")
+
+
+@pytest.mark.parametrize("problem", Problem)
+@pytest.mark.parametrize("pruning", [None, plrp.Pruning(), plrp.Pruning(conserve=False), M])
+def test_advice_is_data_that_a_front_door_words(problem: Problem, pruning: plrp.Pruning | None) -> None:
+    """The names of settings come from the wording alone: another wording changes nothing else of a sentence."""
+    own = Wording("R", "L", "C({})", ("a", "b"))
+    replaced = advice(problem, pruning).words()
+    names = (PYTHON.redistribution, "R"), (PYTHON.prune_less, "L"), ("composite='epsilon-plus-flat'", "C(a) or C(b)")
+    for python, word in names:
+        replaced = replaced.replace(python, word)
+    assert advice(problem, pruning).words(own) == replaced
 
 
 # --- commands and sweeps ----------------------------------------------------------------------------------------------

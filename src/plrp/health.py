@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -115,6 +115,45 @@ def mass_of(inputs: Sequence[Tensor]) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Wording:
+    """How a front door (Python, a command) names the settings that advice is about.
+
+    `composites` are the rules to try where contributions cancel: those for images by default.
+    """
+
+    redistribution: str = "prune with redistribution='M-sign' or 'lambda'"
+    prune_less: str = "prune less"
+    composite: str = "composite='{}'"
+    composites: tuple[str, ...] = ("epsilon-plus-flat",)
+
+
+PYTHON = Wording()
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to change where an explanation is unhealthy: the kind of change, and whether the explanation was pruned."""
+
+    kind: Literal["another target", "check the network", "conserve", "another redistribution", "other rules"]
+    prunes: bool = False
+
+    def words(self, wording: Wording = PYTHON) -> str:
+        """The advice with the names of settings that a front door uses."""
+        if self.kind == "another redistribution":
+            return f"{wording.redistribution}, or {wording.prune_less}"
+        if self.kind == "other rules":
+            smaller = f"{wording.prune_less}, or " if self.prunes else ""
+            rules = " or ".join(map(wording.composite.format, wording.composites))
+            return f"{smaller}take rules whose contributions do not cancel, such as {rules}"
+        return {
+            "another target": "there is nothing to hand down; explain another target",
+            "check the network": "check that the network is trained and its BatchNorm statistics are set, or explain "
+            "another target",
+            "conserve": "prune with conserve=True",
+        }[self.kind]
+
+
+@dataclass(frozen=True)
 class Health:
     """The figures by which an explanation is judged: tensors (batch,), float64, and lists of one entry per sample.
 
@@ -183,10 +222,14 @@ class Health:
         return [{"sample": n, **{name: c[n] for name, c in table.items()}} for n in range(len(self.problems))]
 
     def __repr__(self) -> str:
+        return self.words()
+
+    def words(self, wording: Wording = PYTHON) -> str:
+        """The verdict in sentences; `wording` names the settings in its advice."""
         if not self.problems:
             return "healthy: no samples"
         if not self.healthy:
-            return f"unhealthy: {'; '.join(map(self._sentence, _counted(self.problems)))}"
+            return f"unhealthy: {'; '.join(self._sentence(*c, wording) for c in _counted(self.problems))}"
         if any(self.doubtful):
             some = _of(sum(self.doubtful), len(self.problems))
             others = "other rules, a smaller p" if _prunes(self.pruning) else "other rules"
@@ -196,9 +239,8 @@ class Health:
             )
         return f"healthy: {self._arrived()}{self._note()}"
 
-    def _sentence(self, counted: tuple[Problem, int]) -> str:
+    def _sentence(self, problem: Problem, count: int, wording: Wording) -> str:
         """What is wrong with some samples: how many, how bad it is in the worst, and what to do."""
-        problem, count = counted
         samples = [n for n, found in enumerate(self.problems) if found is problem]
         worst = samples[0]
         if problem is Problem.EXPLODED:
@@ -213,7 +255,7 @@ class Health:
             Problem.VANISHED: f"Σ|R| of the input is {float(self.mass_at_input[worst]):.1g} of {self.of}{taken}",
             Problem.NO_SCORE: "the score is 0",
         }[problem]
-        return f"{_of(count, len(self.problems))}{fact}: {remedy(problem, self.pruning)}"
+        return f"{_of(count, len(self.problems))}{fact}: {advice(problem, self.pruning).words(wording)}"
 
     def _takers(self) -> dict[str, Tensor]:
         """What may take a part of the score, by name."""
@@ -323,7 +365,7 @@ def alarm(score: Tensor, scale: Scale, inputs: Sequence[Tensor], pruning: Prunin
             Problem.VANISHED: f"Σ|R| of the input is below {VANISHED:g} of {scale.of}",
             Problem.NO_SCORE: "the score is 0",
         }[problem]
-        said.append(f"{_of(count, len(problems))}{fact}: {remedy(problem, pruning)}")
+        said.append(f"{_of(count, len(problems))}{fact}: {advice(problem, pruning).words()}")
     text = f"Unhealthy explanation: {'; '.join(said)}. explanation.health says where it happened."
     warnings.warn(text, UnhealthyExplanation, stacklevel=_users_level())
 
@@ -349,7 +391,12 @@ def unwarned() -> Iterator[None]:
         yield
 
 
-def summary(problems: Iterable[Problem | None], pruning: Pruning | None, things: str = "explanations") -> str | None:
+def summary(
+    problems: Iterable[Problem | None],
+    pruning: Pruning | None,
+    things: str = "explanations",
+    wording: Wording = PYTHON,
+) -> str | None:
     """How many of many explanations are unhealthy, and what to do, in a sentence; None where none is."""
     judged = list(problems)
     counted = _counted(judged)
@@ -358,21 +405,19 @@ def summary(problems: Iterable[Problem | None], pruning: Pruning | None, things:
     causes = ", ".join(f"{count} {problem.value}" for problem, count in counted)
     worst = counted[0][0]
     count = sum(count for _, count in counted)
-    return f"{count:,} of {len(judged):,} {things} are unhealthy ({causes}): {remedy(worst, pruning)}"
+    remedy = advice(worst, pruning).words(wording)
+    return f"{count:,} of {len(judged):,} {things} are unhealthy ({causes}): {remedy}"
 
 
-def remedy(problem: Problem, pruning: Pruning | None) -> str:
-    """What to do."""
+def advice(problem: Problem, pruning: Pruning | None) -> Advice:
+    """The change that helps against a problem."""
     if problem is Problem.NO_SCORE:
-        return "there is nothing to hand down; explain another target"
+        return Advice("another target")
     if problem is Problem.VANISHED:
-        if pruning is not None and not pruning.conserve:
-            return "prune with conserve=True"
-        return "check that the network is trained and its BatchNorm statistics are set, or explain another target"
+        return Advice("check the network" if pruning is None or pruning.conserve else "conserve")
     if pruning is not None and pruning.redistribution == "M":
-        return "prune with redistribution='M-sign' or 'lambda', or prune less"
-    smaller = "" if pruning is None else "prune less, or "
-    return f"{smaller}take rules whose contributions do not cancel, such as composite='epsilon-plus-flat'"
+        return Advice("another redistribution", prunes=True)
+    return Advice("other rules", prunes=pruning is not None)
 
 
 def _counted(problems: Sequence[Problem | None]) -> list[tuple[Problem, int]]:

@@ -25,6 +25,7 @@ import plrp
 from plrp.cli import main
 from plrp.cli.explain import METHODS, output_paths
 from plrp.files import new_file
+from plrp.models.checkpoints import OtherClasses
 from plrp.models.loading import load
 from plrp.view.grid import lattice_sentence
 from plrp.vision import network_input, read_photograph
@@ -621,7 +622,7 @@ def test_weights_of_other_classes_are_answered_with_the_option(
     photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def misfit(*_: object, **__: object) -> None:
-        raise ValueError("it has 1000 classes, the model has 10 (build the model with num_classes=1000)")
+        raise OtherClasses("weights.pt", "resnet18", 10, 1000)
 
     monkeypatch.setattr("plrp.models.load", misfit)
     assert main(["explain", "cat.jpg", "--model", "resnet18", "--weights", "random", "--num-classes", "10"]) == 2

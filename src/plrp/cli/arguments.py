@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from plrp.errors import UsageError
 
 if TYPE_CHECKING:
+    from plrp.health import Wording
     from plrp.runs.ray import RayCluster
 
 RAW = argparse.RawDescriptionHelpFormatter
@@ -52,6 +53,13 @@ def proportion(text: str) -> float:
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"p is a share of mass, 0 ≤ p < 1, not {text}")
     return value
+
+
+def options_wording(method: str = "--method") -> Wording:
+    """Advice about settings in the words of a command; `method` is its option for the redistribution."""
+    from plrp.health import Wording
+
+    return Wording(f"take {method} lambda or M-sign", "prune less (a smaller -p)", "--composite {}")
 
 
 def check_composite(name: str) -> None:
@@ -141,17 +149,3 @@ def cluster_of(arguments: argparse.Namespace) -> RayCluster | None:
     }
     given = {name: value for name, value in options.items() if value is not None}
     return RayCluster(workers=arguments.workers, runtime_env=environment, **given)
-
-
-def as_options(text: str) -> str:
-    """What the library advises, with the names of options instead of Python's arguments."""
-    for argument, option in _OPTIONS.items():
-        text = text.replace(argument, option)
-    return text
-
-
-_OPTIONS = {
-    "prune with redistribution='M-sign' or 'lambda'": "take --method lambda or M-sign",
-    "composite='epsilon-plus-flat'": "--composite epsilon-plus-flat",
-    "prune less": "prune less (a smaller -p)",
-}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from plrp.errors import UsageError, usage
 
-from .arguments import as_options, check_composite, count, gain, proportion
+from .arguments import check_composite, count, gain, options_wording, proportion
 
 if TYPE_CHECKING:
     from plrp.concepts.drawing import Reading
@@ -333,6 +333,7 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     from dataclasses import replace
 
     from plrp import models
+    from plrp.models.checkpoints import OtherClasses
     from plrp.pruning import DEFAULT_P, Pruning
     from plrp.tape.refusals import check_device
     from plrp.vision.beside import check_methods
@@ -363,12 +364,9 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
         model = models.load(
             arguments.model, weights=arguments.weights, num_classes=arguments.num_classes, quiet=arguments.quiet
         )
-    except ValueError as error:
-        python = "build the model with num_classes="
-        if python not in str(error):
-            raise
-        option = "--num-classes " if arguments.num_classes is None else "leave out --num-classes, or give "
-        raise UsageError(str(error).replace(python, option)) from error
+    except OtherClasses as error:
+        remedy = "--num-classes {}" if arguments.num_classes is None else "leave out --num-classes, or give {}"
+        raise UsageError(error.words(remedy)) from error
     if arguments.classes:
         model = replace(model, categories=categories)
     preprocessing = model.preprocessing
@@ -578,7 +576,8 @@ def report(explained: ExplainedPhotograph, written: Sequence[Path], width: int, 
         lines.append("  its transparent parts were put on white")
     lines += [f"  {name}: {percent(share)} of pixels" for name, share in explained.pixels().items()]
     lines = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
-    return lines + [f"  {name} is {as_options(str(health))}" for name, health in explained.unhealthy.items()]
+    wording = options_wording()
+    return lines + [f"  {name} is {health.words(wording)}" for name, health in explained.unhealthy.items()]
 
 
 def output_paths(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from plrp.errors import UsageError, usage
 
-from .arguments import EXIT_CODES, RAW, as_options, check_composite, count, proportion
+from .arguments import EXIT_CODES, RAW, check_composite, count, options_wording, proportion
 from .explain import add_method, add_page_size, check_page_size, page_size
 
 PICTURES = (".svg", ".png", ".pdf")
@@ -151,7 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.quiet:
         print(found.show(by_word=arguments.words, columns=arguments.columns))
         if span is None:
-            print(*map(as_options, found.remarks()), sep="\n")
+            print(*found.remarks(options_wording()), sep="\n")
     if arguments.layers:
         save_figure(found.plot_layers(), arguments.layers, dpi=150)
         say(arguments, f"saved {arguments.layers}")

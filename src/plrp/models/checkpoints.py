@@ -34,6 +34,19 @@ class CheckpointError(UsageError):
     """Weights that cannot be read or do not fit the model; the message says why."""
 
 
+class OtherClasses(CheckpointError):
+    """Weights for another number of classes (`there`) than the model has (`here`)."""
+
+    def __init__(self, path: str | Path, of: str, here: int, there: int) -> None:
+        self.reason = f"{path} does not fit {of}: it has {there} classes, the model has {here}"
+        self.there = there
+        super().__init__(self.words("build the model with num_classes={}"))
+
+    def words(self, remedy: str) -> str:
+        """The message with the remedy of a front door; `{}` in it is the number of classes."""
+        return f"{self.reason} ({remedy.format(self.there)})."
+
+
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a `.safetensors`, `.pt` or `.pth` file by name, on the CPU, as they were stored."""
     path = Path(path)
@@ -67,8 +80,9 @@ def load_weights(module: nn.Module, path: str | Path, *, of: str | None = None) 
     for name, value in expected.items():  # counters of batches seen, which older files lack
         if name.endswith("num_batches_tracked"):
             state.setdefault(name, value)
-    misfit = _misfit(expected, state)
-    if misfit:
+    if expected.keys() == state.keys() and (classes := _class_counts(expected, state)) is not None:
+        raise OtherClasses(path, of, *classes)
+    if misfit := _misfit(expected, state):
         raise CheckpointError(f"{path} does not fit {of}: {misfit}.")
     infinite = [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]
     if infinite:
@@ -146,10 +160,6 @@ def _misfit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
     missing = [name for name in expected if name not in state]
     unexpected = [name for name in state if name not in expected]
     shapes = [name for name in expected if name in state and expected[name].shape != state[name].shape]
-    classes = _class_counts(expected, state, shapes) if not missing and not unexpected else None
-    if classes:
-        here, there = classes
-        return f"it has {there} classes, the model has {here} (build the model with num_classes={there})"
     reasons = []
     if missing:
         reasons.append(f"{_names_in_brief(missing)} missing")
@@ -164,11 +174,10 @@ def _misfit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
     return "; ".join(reasons)
 
 
-def _class_counts(
-    expected: Mapping[str, Tensor], state: Mapping[str, Tensor], shapes: Sequence[str]
-) -> tuple[int, int] | None:
+def _class_counts(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> tuple[int, int] | None:
     """Numbers of classes of the model and of the file, if nothing else differs but the rows of the heads."""
-    both = [(expected[name].shape, state[name].shape) for name in shapes]
+    both = [(expected[name].shape, state[name].shape) for name in expected]
+    both = [(here, there) for here, there in both if here != there]
     pairs = {(here[0], there[0]) for here, there in both if here and there}
     same_below = all(here[1:] == there[1:] for here, there in both)
     return pairs.pop() if len(pairs) == 1 and same_below else None

@@ -18,6 +18,7 @@ from torch import Tensor
 import plrp
 from plrp.errors import UsageError
 from plrp.files import new_file, save_figure
+from plrp.health import PYTHON, Health, Wording
 
 from . import drawing
 from .drawing import Cell, Sentence
@@ -26,8 +27,6 @@ from .tokens import Token, words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from plrp.health import Health
 
     from .attribution import TracedText
 
@@ -193,10 +192,10 @@ class ExplainedText(_Coloured):
 
         return layers_figure(self)
 
-    def remarks(self) -> list[str]:
+    def remarks(self, wording: Wording = PYTHON) -> list[str]:
         """A hint if there is one, the most probable answers, and the health."""
         answers = "answers: " + ", ".join(f"{answer!r} {share:.1%}" for answer, share in self.answers)
-        return [*filter(None, [self.likelier_with_space()]), answers, repr(self.health)]
+        return [*filter(None, [self.likelier_with_space()]), answers, self.health.words(wording)]
 
     def __str__(self) -> str:
         return "\n".join([self.show(), *self.remarks()])
