@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from plrp.experiments.figures import FAINT, GRID, INK, apart
+from plrp.experiments.score_figures import FAINT, GRID, INK, apart
 from report import FORWARD, Parts, rows, title
 from timing import ratio
 

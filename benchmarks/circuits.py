@@ -277,7 +277,7 @@ def draw(measured: dict[str, Rows], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from plrp.experiments.figures import FAINT, GRID, INK
+    from plrp.experiments.score_figures import FAINT, GRID, INK
 
     figure, axes = plt.subplots(len(measured), 2, figsize=(9, 2.9 * len(measured)), squeeze=False, layout="constrained")
     for line, (name, rows) in zip(axes, measured.items(), strict=True):

@@ -22,7 +22,7 @@ from torch import Tensor
 import plrp
 import plrp.text
 from plrp.health import unwarned
-from plrp.text.drawing import Sentence, to_svg
+from plrp.text.coloured_text import Sentence, to_svg
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "how-to" / "text.md"

@@ -30,7 +30,7 @@ import torchvision
 from torch import Tensor, nn
 
 import plrp
-from plrp.fast.walk import FastWalk
+from plrp.fast.fast_walk import FastWalk
 from plrp.health import unwarned
 from subjects import calibrate, load, photographs, shared_data
 

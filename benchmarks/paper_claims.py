@@ -31,7 +31,7 @@ from torch import Tensor, nn
 import plrp
 from plrp import metrics
 from plrp.experiments import statements
-from plrp.experiments.measured import Flipping, Measured
+from plrp.experiments.aligned_scores import Flipping, Measured
 from plrp.metrics.seeded import draw
 from plrp.vision import ECSSD
 

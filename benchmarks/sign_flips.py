@@ -31,11 +31,11 @@ from torch import Tensor, nn
 import plrp
 from paper_claims import FLIPPED, MODELS, ROOT, TITLES, load, plain, records
 from plrp import metrics
-from plrp.experiments.measured import difference_of
+from plrp.experiments.aligned_scores import difference_of
 from plrp.explanation import Explanation, explain_trace
 from plrp.models.loading import LoadedModel
 from plrp.vision import ECSSD
-from plrp.vision.explained import composite_for
+from plrp.vision.photograph_explanation import composite_for
 
 COMPOSITES = ("epsilon-plus-flat", "epsilon", "epsilon-gamma-box")
 SHARES = (0.05, 0.15, 0.3)

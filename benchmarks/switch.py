@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 import plrp
 from methods import forward
+from plrp.fast import fast_walk as walking
 from plrp.fast import limits, weight_cache
-from plrp.fast import walk as walking
 from plrp.fast.neurons import Relevance
 from plrp.fast.propagation import Few, neurons_of
 from report import FORWARD

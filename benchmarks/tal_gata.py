@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from plrp.experiments import Data, demo, pages, preset
+from plrp.experiments import Data, demo_study, pages, preset
 from plrp.experiments.findings import findings
 
 
@@ -29,11 +29,11 @@ def main() -> None:
 
     begin = time.perf_counter()
     configs = {}
-    for size in demo.FILTERS:
+    for size in demo_study.FILTERS:
         one = preset(f"genomics-{size}", limit=arguments.explained)
         one = replace(one, data=Data("dna", str(arguments.data), limit=arguments.explained))
         configs[f"{size} filters"] = one.changed(**{"seed": arguments.seed, "model.epochs": arguments.epochs})
-    study = demo.examine(configs, arguments.out)
+    study = demo_study.examine(configs, arguments.out)
     data = study.data
     for name, training in study.trainings.items():
         print(f"test accuracy, {name}: {training['test_accuracy']:.4f}")
@@ -48,10 +48,10 @@ def main() -> None:
         f"{len(data)} sequences of {data.length} bases with planted GATA and TAL1 motifs (the DeepLIFT "
         "example data) were read; the class says which of the two a sequence holds"
     )
-    demo.write_sweeps(arguments.out / "sweep.csv", study.sweeps)
+    demo_study.write_sweeps(arguments.out / "sweep.csv", study.sweeps)
     pages.write_page(
         arguments.out / "index.html",
-        demo.render(study, seed=arguments.seed, title="Pruned relevance on TAL1 and GATA", origin=origin),
+        demo_study.render(study, seed=arguments.seed, title="Pruned relevance on TAL1 and GATA", origin=origin),
     )
     print(f"{arguments.out / 'index.html'}, {time.perf_counter() - begin:.0f} s")
 

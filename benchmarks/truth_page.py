@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plrp.experiments.figures import FAINT, GRID, INK
+from plrp.experiments.score_figures import FAINT, GRID, INK
 from truth_methods import ALL_PRUNINGS, COMPOSITES, PEERS, methods
 from truth_networks import NETWORKS
 

@@ -33,7 +33,7 @@ with plrp.plain_walk():
 loaded = [name for name in sys.modules if name.startswith("plrp.fast")]
 assert not loaded, loaded
 plrp.explain(model, x)
-assert "plrp.fast.walk" in sys.modules
+assert "plrp.fast.fast_walk" in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -64,7 +64,7 @@ def test_what_is_begun_with_the_plain_walk_is_finished_with_it(monkeypatch: pyte
         traced = trace.explain(pruning=plrp.Pruning(0.2))
         sweep = trace.sweep([plrp.Pruning(0.2), plrp.Pruning(0.4)])
     torch.testing.assert_close(traced.relevance, fast, rtol=1e-4, atol=1e-6)
-    monkeypatch.setattr("plrp.fast.walk.FastWalk.__init__", _refuse)
+    monkeypatch.setattr("plrp.fast.fast_walk.FastWalk.__init__", _refuse)
     assert alone.closing().max() < 1e-6
     assert traced.survivors("3")
     assert len(list(sweep)) == 2

@@ -17,7 +17,7 @@ import plrp
 from plrp.experiments.scenes import Scene, cutouts, scene
 from plrp.targets import contrast
 from plrp.vision import heatmap, save_figure
-from plrp.vision.figures import grid_of, set_title, show_map, show_picture
+from plrp.vision.photograph_figures import grid_of, set_title, show_map, show_picture
 
 SIDE = 12  # of a filter, in pixels
 FILTERS = 24  # of each object

@@ -13,8 +13,8 @@ import torch
 import plrp
 from plrp.experiments.scenes import as_loaded, network, photograph_of, scene_of_three, targets_figure, train
 from plrp.vision import save_figure
-from plrp.vision.explained import explain_photograph
-from plrp.vision.figures import explanation_figure
+from plrp.vision.photograph_explanation import explain_photograph
+from plrp.vision.photograph_figures import explanation_figure
 
 
 def report(step: int, loss: float) -> None:

@@ -31,8 +31,8 @@ from plrp import genomics
 from plrp.cli import main as run_plrp
 from plrp.concepts import Reading
 from plrp.experiments import preset, report, sweep
-from plrp.experiments.demo import run as run_demo
 from plrp.experiments.demo_page import planted_sites
+from plrp.experiments.demo_study import run as run_demo
 from plrp.experiments.scenes import (
     NAMES,
     PREPROCESSING,
@@ -46,9 +46,9 @@ from plrp.experiments.scenes import (
 )
 from plrp.experiments.scenes import network as scene_network
 from plrp.view import Page, photograph_bundle, text_bundle
-from plrp.view.exemplary import Exemplary
-from plrp.vision.explained import explain_photograph
-from plrp.vision.preprocessing import network_input
+from plrp.view.channel_patches import Exemplary
+from plrp.vision.photograph_explanation import explain_photograph
+from plrp.vision.picture_preprocessing import network_input
 
 ASSETS = Path(__file__).resolve().parents[1] / "docs" / "assets"
 Camera = Callable[..., None]

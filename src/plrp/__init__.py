@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .tape.own_rules import register_rule, registered_rules, rules_for, unregister_rule
     from .tape.trace import Trace
     from .tape.tracing import trace
-    from .vision.saved import load
+    from .vision.relevance_files import load
 
 __version__ = "0.2.0"
 
@@ -65,6 +65,6 @@ __getattr__, __dir__ = lazily(
         "pruning": ("Pruning",),
         "tape.trace": ("Trace",),
         "tape.tracing": ("trace",),
-        "vision.saved": ("load",),
+        "vision.relevance_files": ("load",),
     },
 )

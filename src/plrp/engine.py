@@ -55,7 +55,7 @@ def choose_walk(
     **more: Any,
 ) -> Any:
     """The walk of one explanation; `overlay`: a walk whose steps are laid over it, which takes what is `more`."""
-    fast = _fast("walk", trace)
+    fast = _fast("fast_walk", trace)
     kind = overlay if fast is None else _laid_over(overlay, fast.FastWalk)
     return kind(trace, target, composite, pruning, wanted, ledger, **more)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .explanation import explain
-from .metrics.maps import Pooling, pool_channels
+from .metrics.feature_rows import Pooling, pool_channels
 
 if TYPE_CHECKING:
     from .composites import Composite

@@ -29,8 +29,8 @@ from plrp.models.checkpoints import OtherClasses
 from plrp.models.loading import load
 from plrp.view.grid import lattice_sentence
 from plrp.vision import network_input, read_photograph
-from plrp.vision.explained import explain_photograph
-from plrp.vision.places import class_number
+from plrp.vision.photograph_explanation import explain_photograph
+from plrp.vision.picture_targets import class_number
 
 NETWORK = """
 import torch

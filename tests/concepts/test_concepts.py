@@ -208,7 +208,7 @@ def planted() -> Exemplars:
     relevance[40:, 5] += 1
     relevance[19] = [0, 0, 0, 0, 0, 0, 1, 0]  # an outlier
     nothing = np.zeros((60, 8), np.int32)
-    from plrp.concepts.found import LayerTotals
+    from plrp.concepts.exemplar_results import LayerTotals
 
     totals = LayerTotals(relevance, relevance, relevance, nothing, nothing, (1,))
     return Exemplars({"fc": totals}, [str(i) for i in range(60)], np.repeat([0, 1], [40, 20]), {})
@@ -289,12 +289,14 @@ def test_a_damaged_photograph_is_named_with_what_to_do(photographs: Path, capsys
 def test_the_flow_of_a_photograph_shows_patches_of_what_was_searched(
     photographs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from plrp.vision import explained
+    from plrp.vision import photograph_explanation
 
     drawn: list[dict[str, dict[int, np.ndarray]]] = []
-    figure = explained.flow_figure
+    figure = photograph_explanation.flow_figure
     monkeypatch.setattr(
-        explained, "flow_figure", lambda *a, patches, **k: (drawn.append(patches), figure(*a, patches=patches, **k))[1]
+        photograph_explanation,
+        "flow_figure",
+        lambda *a, patches, **k: (drawn.append(patches), figure(*a, patches=patches, **k))[1],
     )
     out, model = photographs.parent / "run", f"{photographs.parent / 'net.py'}:build"
     words = ["exemplars", str(photographs), "--model", model, "--layers", "0", "--out", str(out), "--no-pictures"]

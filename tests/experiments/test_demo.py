@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from plrp.experiments import Results, RunError, photo_demo, preset, scenes
-from plrp.experiments import demo as demo_module
+from plrp.experiments import demo_study as demo_module
+from plrp.experiments.aligned_scores import PAPER, Measured, from_arrays
 from plrp.experiments.findings import NotAThreshold, find_not_a_threshold, findings
-from plrp.experiments.measured import PAPER, Measured, from_arrays
 from plrp.genomics import jaspar
 from plrp.genomics.seqlets import Match
 

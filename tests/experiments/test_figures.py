@@ -13,10 +13,10 @@ matplotlib = pytest.importorskip("matplotlib")
 from matplotlib.colors import to_hex  # noqa: E402
 
 from made_runs import SHARE, usual, usual_curve  # noqa: E402
-from plrp.experiments import figures  # noqa: E402
-from plrp.experiments.figures import STYLES, apart  # noqa: E402
-from plrp.experiments.measured import BASELINE, LRP, VARIANTS, Flipping, Measured, Method, from_arrays  # noqa: E402
+from plrp.experiments import score_figures  # noqa: E402
+from plrp.experiments.aligned_scores import BASELINE, LRP, VARIANTS, Flipping, Measured, Method, from_arrays  # noqa: E402
 from plrp.experiments.pages import data_uri  # noqa: E402
+from plrp.experiments.score_figures import STYLES, apart  # noqa: E402
 
 SHARES = (0.05, 0.15, 0.3, 0.6, 0.9)
 METRICS = ("gini", "relevance_mass_accuracy", "local_lipschitz", "pixel_flipping_auc")
@@ -51,7 +51,7 @@ def png(figure) -> bytes:
 
 def test_lines_are_the_means_and_start_at_lrp() -> None:
     m = made()
-    whole, zoom = figures.over_p([m], ["gini"]).axes
+    whole, zoom = score_figures.over_p([m], ["gini"]).axes
     for variant in VARIANTS:
         x, y = lines(whole)[STYLES[variant].colour]
         assert list(x) == [0, *SHARES]
@@ -72,7 +72,7 @@ def test_a_close_up_is_of_the_lines_however_wide_the_bands() -> None:
     """Samples that differ far more among themselves than methods do: the lines fill the panel."""
     apart_by = np.array([-0.4, -0.2, 0.0, 0.2, 0.4])
     values = {"gini": {BASELINE: {0.0: 0.5 + apart_by}, "lambda": {p: 0.5 + 0.01 * p + apart_by for p in SHARES}}}
-    _, zoom = figures.over_p([from_arrays("net", values, 5)], ["gini"]).axes
+    _, zoom = score_figures.over_p([from_arrays("net", values, 5)], ["gini"]).axes
     _, y = lines(zoom)[STYLES["lambda"].colour]
     low, high = zoom.get_ylim()
     assert low < y.min()
@@ -82,24 +82,24 @@ def test_a_close_up_is_of_the_lines_however_wide_the_bands() -> None:
 
 
 def test_metrics_within_a_sentence() -> None:
-    assert figures.metric("relevance_mass_accuracy").words == "relevance mass accuracy"
-    assert figures.metric("gini").words == "Gini index"
+    assert score_figures.metric("relevance_mass_accuracy").words == "relevance mass accuracy"
+    assert score_figures.metric("gini").words == "Gini index"
 
 
 def test_every_line_is_named_in_its_own_colour_and_names_do_not_overlap() -> None:
     for draw in (
-        lambda: figures.over_p([made()], METRICS),
-        lambda: figures.faithfulness([made()], "pixel_flipping_auc", 0.15),
-        lambda: figures.over_p([made()], METRICS, differences=True, zoom=False, narrow=True),
+        lambda: score_figures.over_p([made()], METRICS),
+        lambda: score_figures.faithfulness([made()], "pixel_flipping_auc", 0.15),
+        lambda: score_figures.over_p([made()], METRICS, differences=True, zoom=False, narrow=True),
     ):
         figure = draw()
         for ax in figure.axes:
-            named = [text for text in ax.texts if text.get_text() in {figures.short(v) for v in STYLES}]
+            named = [text for text in ax.texts if text.get_text() in {score_figures.short(v) for v in STYLES}]
             if not named:  # where all flipping curves meet
                 assert "left, p" in ax.get_title("left")
                 continue
             assert {text.get_text() for text in named} == {"LRP", "λ", "λ gain", "M", "M gain", "M±", "M± gain"}
-            colours = {figures.short(v): style.text for v, style in STYLES.items()}
+            colours = {score_figures.short(v): style.text for v, style in STYLES.items()}
             assert all(to_hex(text.get_color()) == colours[text.get_text()] for text in named)
             boxes = sorted((text.get_window_extent() for text in named), key=lambda box: box.y0)
             assert all(a.y1 - 0.3 * a.height <= b.y0 for a, b in pairwise(boxes))
@@ -112,9 +112,9 @@ def test_every_line_is_named_in_its_own_colour_and_names_do_not_overlap() -> Non
 
 def test_figures_are_the_same_every_time_and_not_empty() -> None:
     for draw in (
-        lambda: figures.over_p([made()], METRICS[:1]),
-        lambda: figures.faithfulness([made()], "pixel_flipping_auc", 0.15),
-        lambda: figures.side_by_side(made(), made(3), METRICS[:1]),
+        lambda: score_figures.over_p([made()], METRICS[:1]),
+        lambda: score_figures.faithfulness([made()], "pixel_flipping_auc", 0.15),
+        lambda: score_figures.side_by_side(made(), made(3), METRICS[:1]),
     ):
         first = png(draw())
         assert first == png(draw())
@@ -124,7 +124,7 @@ def test_figures_are_the_same_every_time_and_not_empty() -> None:
 
 def test_differences_are_paired() -> None:
     m = made()
-    (ax,) = figures.over_p([m], ["gini"], differences=True, zoom=False).axes
+    (ax,) = score_figures.over_p([m], ["gini"], differences=True, zoom=False).axes
     _, y = lines(ax)[STYLES["M"].colour]
     np.testing.assert_allclose(y[1:], [m.difference("gini", Method("M", p), LRP).mean for p in SHARES])
     assert y[0] == 0
@@ -132,30 +132,30 @@ def test_differences_are_paired() -> None:
 
 def test_gaps_one_sample_and_nan() -> None:
     alone = made(1)
-    whole = figures.over_p([alone], ["gini"]).axes[0]
+    whole = score_figures.over_p([alone], ["gini"]).axes[0]
     assert not whole.collections  # one sample has no interval
     holes = made()
     holes.values["gini", "lambda"][0.3][:] = np.nan
-    x, _ = lines(figures.over_p([holes], ["gini"]).axes[0])[STYLES["lambda"].colour]
+    x, _ = lines(score_figures.over_p([holes], ["gini"]).axes[0])[STYLES["lambda"].colour]
     assert list(x) == [0, 0.05, 0.15, 0.6, 0.9]
-    figure = figures.over_p([made(metrics=["gini"]), made()], ["gini", "local_lipschitz"])
+    figure = score_figures.over_p([made(metrics=["gini"]), made()], ["gini", "local_lipschitz"])
     said = [text.get_text() for ax in figure.axes for text in ax.texts]
     assert said.count("not measured") == 1
     nothing = Measured("net", np.arange(3), {})
-    png(figures.over_p([nothing], ["gini"]))
+    png(score_figures.over_p([nothing], ["gini"]))
     png(
-        figures.faithfulness(
+        score_figures.faithfulness(
             [made(metrics=["pixel_flipping_auc"], variants=("lambda",)), nothing], "pixel_flipping_auc", 0.15
         )
     )
     curve = made()
     for key, flips in curve.flipping.items():
         curve.flipping[key] = Flipping(flips.share, np.full_like(flips.score, np.nan))
-    png(figures.faithfulness([curve], "pixel_flipping_auc", 0.15))
+    png(score_figures.faithfulness([curve], "pixel_flipping_auc", 0.15))
 
 
 def test_other_grids_stand_side_by_side() -> None:
-    figure = figures.side_by_side(made(), made(4, shares=(0.1, 0.5)), ["gini"])
+    figure = score_figures.side_by_side(made(), made(4, shares=(0.1, 0.5)), ["gini"])
     first = figure.axes[0]
     drawn = [line.get_xdata() for line in first.lines if line.get_transform() == first.transData]
     assert [list(x) for x in drawn] == [[0, *SHARES], [0, 0.1, 0.5]]
@@ -163,15 +163,19 @@ def test_other_grids_stand_side_by_side() -> None:
 
 def test_large_spreads_get_a_logarithmic_axis() -> None:
     m = made(metrics=["local_lipschitz"])
-    assert figures.over_p([m], ["local_lipschitz"]).axes[0].get_yscale() == "linear"
+    assert score_figures.over_p([m], ["local_lipschitz"]).axes[0].get_yscale() == "linear"
     m.values["local_lipschitz", "M"][0.9][:] = 100.0
     m._bands.clear()
-    assert figures.over_p([m], ["local_lipschitz"]).axes[0].get_yscale() == "log"
+    assert score_figures.over_p([m], ["local_lipschitz"]).axes[0].get_yscale() == "log"
 
 
 def test_the_example_is_the_nearest_measured() -> None:
-    assert figures.example_methods(made(shares=(0.1, 0.3)), "pixel_flipping_auc", 0.15)[1] == Method("lambda", 0.1)
-    assert figures.example_methods(made(shares=(0.1, 0.2)), "pixel_flipping_auc", 0.15)[1].p == 0.1  # of two, the lower
+    assert score_figures.example_methods(made(shares=(0.1, 0.3)), "pixel_flipping_auc", 0.15)[1] == Method(
+        "lambda", 0.1
+    )
+    assert (
+        score_figures.example_methods(made(shares=(0.1, 0.2)), "pixel_flipping_auc", 0.15)[1].p == 0.1
+    )  # of two, the lower
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -190,13 +194,13 @@ def test_names_are_moved_apart_and_no_further(seed) -> None:
 def test_dark_pages_get_their_own_colours() -> None:
     import base64
 
-    uri = data_uri(figures.over_p([made()], ["gini"]), dark=figures.DARK)
+    uri = data_uri(score_figures.over_p([made()], ["gini"]), dark=score_figures.DARK)
     svg = base64.b64decode(uri.partition(",")[2]).decode()
     assert "prefers-color-scheme:dark" in svg
     for variant in VARIANTS:
         colour = STYLES[variant].colour
         assert svg.count(colour) == 1  # in the list of variables alone
-        assert figures.DARK[colour] in svg
+        assert score_figures.DARK[colour] in svg
     assert "http" not in svg.replace("http://www.w3.org/", "").replace("http://purl.org", "").replace(
         "http://creativecommons.org", ""
     )

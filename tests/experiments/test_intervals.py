@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from plrp.experiments.aligned_scores import difference_of
 from plrp.experiments.intervals import bootstrap, expanded_tail, student_quantile
-from plrp.experiments.measured import difference_of
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 9, 30, 500])

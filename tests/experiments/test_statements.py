@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plrp.experiments import statements
-from plrp.experiments.measured import LRP, PAPER, VARIANTS, Flipping, Measured, Method, from_arrays
+from plrp.experiments.aligned_scores import LRP, PAPER, VARIANTS, Flipping, Measured, Method, from_arrays
 from plrp.experiments.statements import AUC, ENTROPY, GINI, LIPSCHITZ, MASS
 
 SHARES = (0.05, 0.15, 0.3, 0.6, 0.9)

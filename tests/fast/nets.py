@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from plrp.fast import limits, propagation, pruning
+from plrp.fast import limits, neuron_pruning, propagation
 
 CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 NORM = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
@@ -260,5 +260,5 @@ def followed(below: float) -> Iterator[Counter[str]]:
         for name in ("through_layer", "pass_on"):
             counting(propagation, name, patch)
         for name in ("redistribute", "survivors", "thin"):
-            counting(pruning, name, patch)
+            counting(neuron_pruning, name, patch)
         yield taken

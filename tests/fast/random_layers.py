@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from plrp.fast import native
-from plrp.fast.layers import Geometry
+from plrp.fast.neuron_layers import Geometry
 from plrp.fast.neurons import Neurons
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

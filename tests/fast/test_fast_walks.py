@@ -18,10 +18,10 @@ from torch import Tensor
 
 import plrp
 from plrp import engine, rules
+from plrp.fast import fast_walk as walking
 from plrp.fast import propagation
-from plrp.fast import walk as walking
+from plrp.fast.neuron_pruning import dense_arrived
 from plrp.fast.neurons import dense
-from plrp.fast.pruning import dense_arrived
 from plrp.ledger import Booking
 from plrp.passing import book_branch
 from plrp.pruning import prune as plain_prune

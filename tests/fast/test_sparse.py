@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from random_layers import BODIES, PATTERNS, Layer, assert_near, body, layers, neurons, relevance
 from torch import Tensor
 
-from plrp.fast import layers as loops
 from plrp.fast import native, propagation, selection, weight_cache
+from plrp.fast import neuron_layers as loops
 from plrp.fast import neurons as sparse
-from plrp.fast.layers import Geometry
+from plrp.fast.neuron_layers import Geometry
 from plrp.fast.neurons import Neurons, Rows
 from plrp.fast.weights import FastWeight
 from plrp.rules import Branch, Part

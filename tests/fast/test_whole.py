@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import plrp
 from plrp.fast import channels_last, limits, native
-from plrp.fast import walk as walking
+from plrp.fast import fast_walk as walking
 from plrp.fast import whole_tensors as whole
-from plrp.fast.layers import Geometry, to_winners
+from plrp.fast.neuron_layers import Geometry, to_winners
 from plrp.fast.neurons import Neurons, Rows, add, dense, dense_last
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="no compiled loops here")

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import plrp
 from plrp import pruning
 from plrp.fast import native, whole_tensors
-from plrp.fast.maps import fast_map
-from plrp.fast.pruning import prune_positions
+from plrp.fast.fast_maps import fast_map
+from plrp.fast.neuron_pruning import prune_positions
 from plrp.ledger import Booking
 from plrp.passing import epsilon_for, pass_on
 from plrp.pruning import Pruning, Site
@@ -34,7 +34,7 @@ def test_tokens_are_pruned_as_by_the_formulas(
     shape: tuple[int, ...], samples: Samples, p: float, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiled:
-        monkeypatch.setattr("plrp.fast.pruning.native.available", lambda *_: False)
+        monkeypatch.setattr("plrp.fast.neuron_pruning.native.available", lambda *_: False)
     torch.manual_seed(0)
     relevance = torch.randn(shape) * torch.rand(*shape[:-1], 1) ** 3
     value = SimpleNamespace(samples=samples, shape=relevance.shape)
@@ -54,7 +54,7 @@ def test_what_is_no_number_stays_so_in_compiled_loops(monkeypatch: pytest.Monkey
     value = SimpleNamespace(samples=Samples.first_axis(3), shape=relevance.shape)
     site = Site(value, [], 0.3, None, 2)  # type: ignore[arg-type]
     found = prune_positions(relevance, site, Pruning(0.3, unit="position"), Booking(False))
-    monkeypatch.setattr("plrp.fast.pruning.native.available", lambda *_: False)
+    monkeypatch.setattr("plrp.fast.neuron_pruning.native.available", lambda *_: False)
     expected = prune_positions(relevance, site, Pruning(0.3, unit="position"), Booking(False))
     torch.testing.assert_close(found, expected, equal_nan=True)
 

@@ -599,7 +599,8 @@ BLOCKED = """
 import sys
 for name in ("torchvision", "timm", "PIL", "matplotlib", "rich", "safetensors"):
     sys.modules[name] = None
-import plrp.models.loading, plrp.models.downloads, plrp.vision.explained, plrp.vision.datasets, plrp.cli.explain
+import plrp.models.loading, plrp.models.downloads, plrp.vision.datasets, plrp.cli.explain
+import plrp.vision.photograph_explanation
 """
 
 

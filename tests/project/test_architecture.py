@@ -34,9 +34,12 @@ UPWARD |= {
     ("explanation.py", "Explanation.save"),
     ("explanation.py", "Explanation.plot"),
     ("explanation.py", "Explanation._repr_mimebundle_"),
-    ("text/explained.py", "_Coloured.save"),
+    ("text/text_explanation.py", "_Coloured.save"),
 }
 UPWARD |= {("explanation.py", "Explanation.circuit"), ("circuits.py", "Circuit.plot")}
+# Words that do not say what is in a file.
+VAGUE = set("stored saved found opened measured held beside explained exemplary contents utils helpers manager".split())
+TO_BE_MERGED = {"held", "stored", "parts"}
 # What the core uses where it is installed, imported in the function that does.
 EXTRAS = {("circuits.py", "networkx"), ("progress.py", "rich")}
 NEVER = {"zennit", "captum", "quantus", "lxt"}  # oracles and peers: tests and benchmarks only
@@ -114,6 +117,17 @@ def test_no_module_has_the_name_of_what_its_package_exports(house: House) -> Non
         modules = {other.rpartition(".")[2] for other in house.modules if other.rpartition(".")[0] == module}
         wrong += [f"{module}.{name}" for name in sorted(modules & (exported | defined))]
     assert not wrong, f"{wrong} name both a module and what its package exports: rename the module."
+
+
+def test_every_file_name_occurs_once_and_says_what_is_in_the_file(house: House) -> None:
+    places = defaultdict(list)
+    for file in house.files:
+        if not file.endswith(("__init__.py", "__main__.py")):
+            places[file.rpartition("/")[2].removesuffix(".py")].append(file)
+    twice = {name: where for name, where in places.items() if len(where) > 1 and name not in TO_BE_MERGED}
+    assert not twice, f"file names that occur twice: {twice}"
+    vague = [where for name, where in places.items() if VAGUE & set(name.split("_")) - TO_BE_MERGED]
+    assert not vague, f"file names that do not say what is in the file: {vague}"
 
 
 def test_no_two_classes_have_one_name(house: House) -> None:

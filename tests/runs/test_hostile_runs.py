@@ -29,7 +29,7 @@ from pages import HELPERS
 from plrp import cli, files
 from plrp.errors import NotWritable
 from plrp.experiments import Config, ConfigError, Results, RunError, report, sweep
-from plrp.experiments import demo as demo_module
+from plrp.experiments import demo_study as demo_module
 from plrp.genomics import SequenceError, explain_file, explain_sequences, read_fasta, write_fasta
 from plrp.genomics import jobs as jobs_module
 from plrp.genomics.attribution import batch_size_for
@@ -46,10 +46,10 @@ from plrp.runs import digests as digests_module
 from plrp.runs import memory
 from plrp.runs.crew import Watch
 from plrp.runs.digests import Digests, content_digest
-from plrp.runs.inputs import TooLarge, read_arrays
 from plrp.runs.local import LocalCrew
 from plrp.runs.parts import Work
 from plrp.runs.places import Bucket, Folder, WrongPlace
+from plrp.runs.unpacking import TooLarge, read_arrays
 from plrp.tables import csv_cell
 from worlds import NETWORK, world
 
@@ -601,7 +601,7 @@ def test_a_report_of_evil_names_shows_them_and_obeys_none(tmp_path: Path) -> Non
 def test_dollars_in_names_are_no_formulas(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from plrp.genomics.logo import plot_logos
-    from plrp.vision.figures import grid_of, set_title
+    from plrp.vision.photograph_figures import grid_of, set_title
 
     wrong = r"$\frac{1$ costs $"
     run = made_run(tmp_path / "run", model=wrong, names=lambda k: f"{wrong} {k}", metrics=("gini", f"gini.{wrong}"))

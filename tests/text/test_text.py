@@ -20,7 +20,7 @@ import plrp
 import plrp.text
 from plrp.cli import main
 from plrp.errors import UsageError
-from plrp.text import drawing
+from plrp.text import coloured_text
 from plrp.text.tokens import token_id, tokenized, words
 from small_models import built, byte_tokenizer, transformers, word_tokenizer
 
@@ -189,7 +189,7 @@ def test_an_encoder_reads_and_a_decoder_writes(kind: str, bytewise: Any) -> None
     bundle = plrp.view.text_bundle(found, proportions=(0.1,), targets=1, inside="nothing")
     assert len(bundle.facts["tokens"]) == read.shape[1] + 1
 
-    feeds = [block.mlp for block in plrp.text.layers._blocks(found)]
+    feeds = [block.mlp for block in plrp.text.token_depths._blocks(found)]
     assert all(name is not None and name.endswith(("fc1", "wi_0")) for name in feeds)
 
     span = plrp.text.explain(model, bytewise, text, span=" Paris London", pruning=plrp.Pruning(0.2))
@@ -273,7 +273,7 @@ def test_pictures_hold_every_token_and_nothing_acts(llama: Any, bytewise: Any, t
     found = plrp.text.explain(llama, bytewise, HOSTILE)
     svg = ElementTree.fromstring(found.save(tmp_path / "x.svg").read_text("utf-8"))
     texts = [e.text or "" for e in svg.iter("{http://www.w3.org/2000/svg}text")][1:]
-    assert "".join(texts).replace("⋯", "").replace(" ", "") == drawing.visible(HOSTILE).replace(" ", "")
+    assert "".join(texts).replace("⋯", "").replace(" ", "") == coloured_text.visible(HOSTILE).replace(" ", "")
     for shown in (found.save(tmp_path / "x.html").read_text("utf-8"), found._repr_html_()):
         assert "<script>" not in shown
         assert "\x1b" not in shown
@@ -283,7 +283,7 @@ def test_pictures_hold_every_token_and_nothing_acts(llama: Any, bytewise: Any, t
     terminal = found.show(colours=True, columns=40)
     assert re.sub(r"\x1b\[[\d;]*m", "", terminal).count("\x1b") == 0
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in terminal.splitlines()[1:]]
-    assert max(map(drawing.width, lines)) <= 40
+    assert max(map(coloured_text.width, lines)) <= 40
     assert found.save(tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="should end in"):
         found.save(tmp_path / "x.txt")
@@ -291,10 +291,10 @@ def test_pictures_hold_every_token_and_nothing_acts(llama: Any, bytewise: Any, t
 
 def test_lines_break_between_words() -> None:
     pieces = ["The", " pol", "onium", " of", " 19", "03", ".", " Yes", "\n", "No", "x" * 30]
-    cells = [drawing.Cell(text, 0.0, False, "") for text in pieces]
-    lines = ["".join(shown for _, shown, _ in line) for line in drawing.wrapped(cells, 12)]
+    cells = [coloured_text.Cell(text, 0.0, False, "") for text in pieces]
+    lines = ["".join(shown for _, shown, _ in line) for line in coloured_text.wrapped(cells, 12)]
     assert lines == ["The polonium", "of 1903. Yes", "⏎", "No", "x" * 11 + "…"]
-    assert [at for at, *_ in next(iter(drawing.wrapped(cells, 12)))] == [0, 3, 7]
+    assert [at for at, *_ in next(iter(coloured_text.wrapped(cells, 12)))] == [0, 3, 7]
 
 
 def test_numbers_are_saved_as_tables(llama: Any, bytewise: Any, tmp_path: Path) -> None:
@@ -330,9 +330,9 @@ def test_the_strongest_token_has_the_strongest_colour(llama: Any, bytewise: Any)
     cells = found.sentences()[0].cells
     strongest = int(found.relevance.abs().argmax())
     assert abs(cells[strongest].share) == pytest.approx(1)
-    assert drawing.colour(1) == drawing.POSITIVE
-    assert drawing.colour(-1) == drawing.NEGATIVE
-    assert drawing.colour(0) == (255, 255, 255)
+    assert coloured_text.colour(1) == coloured_text.POSITIVE
+    assert coloured_text.colour(-1) == coloured_text.NEGATIVE
+    assert coloured_text.colour(0) == (255, 255, 255)
     by_word = found.sentences(by_word=True)[0].cells
     assert sum(value for _, value in found.words()) == pytest.approx(float(found.relevance.sum()), rel=1e-3, abs=1e-4)
     assert len(by_word) == 5

@@ -22,10 +22,10 @@ from plrp.models.preprocessing import Preprocessing
 from plrp.view import Bundle, BundleError, Page, explanation_bundle, read_page
 from plrp.view import page as page_module
 from plrp.view.bundle import LEVELS, dequantise, quantise
-from plrp.view.contents import strongest
 from plrp.view.grid import Grid, layer_facts, layer_inputs, survivors
 from plrp.view.page import SCRIPTS, joined_script
-from plrp.view.pictures import input_picture, target_facts
+from plrp.view.page_data import strongest
+from plrp.view.photograph_page import input_picture, target_facts
 
 # --- quantisation -----------------------------------------------------------------------------------------------------
 

@@ -18,11 +18,11 @@ import plrp
 from plrp.cli import main
 from plrp.concepts import Reading
 from plrp.view import Page, explanation_bundle, read_page
-from plrp.view import exemplary as exemplary_module
+from plrp.view import channel_patches as exemplary_module
 from plrp.view.bundle import Bundle
-from plrp.view.exemplary import COUNT, Exemplary
-from plrp.view.opened import OpenedPhotograph
+from plrp.view.channel_patches import COUNT, Exemplary
 from plrp.view.server import Host
+from plrp.view.uploads import OpenedPhotograph
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_a_server_draws_them_after_the_page_and_each_once(reading: Reading, monk
 
     from plrp.models.loading import LoadedModel
     from plrp.models.preprocessing import Preprocessing
-    from plrp.view.opened import open_photograph
+    from plrp.view.uploads import open_photograph
 
     model = LoadedModel(network(), "network", "random", tuple("abcd"), Preprocessing(resize=SIDE, crop=SIDE))
     exemplary = Exemplary(reading)

@@ -31,11 +31,11 @@ from plrp.cli.view import bound
 from plrp.errors import UsageError
 from plrp.models.loading import LoadedModel
 from plrp.models.preprocessing import Preprocessing
-from plrp.view import opened as opened_module
 from plrp.view import server as server_module
+from plrp.view import uploads as opened_module
 from plrp.view.bundle import Bundle, dequantise
-from plrp.view.opened import index_of, open_photograph, open_sequence, open_text
 from plrp.view.server import Host, application
+from plrp.view.uploads import index_of, open_photograph, open_sequence, open_text
 from plrp.vision import network_input
 from plrp.vision.photographs import decode_photograph
 

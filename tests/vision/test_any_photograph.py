@@ -16,7 +16,7 @@ import plrp
 from plrp.models import Preprocessing, load
 from plrp.models.loading import LoadedModel
 from plrp.vision import BadImage, explain_photograph, heatmap
-from plrp.vision.beside import gradcam, gradient_input, integrated_gradients, maps_beside
+from plrp.vision.other_methods import gradcam, gradient_input, integrated_gradients, maps_beside
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 48, 3), dtype=np.uint8)
 

@@ -25,10 +25,10 @@ from plrp.errors import UsageError
 from plrp.models.loading import load
 from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
-from plrp.view.opened import open_photograph
+from plrp.view.uploads import open_photograph
 from plrp.vision import detect, explain_photograph, network_picture, network_point, read_photograph
 from plrp.vision.detection import _row
-from plrp.vision.places import Asked, ClassError, class_number
+from plrp.vision.picture_targets import Asked, ClassError, class_number
 
 # --- maps read inside boxes -------------------------------------------------------------------------------------------
 

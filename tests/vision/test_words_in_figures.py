@@ -12,7 +12,7 @@ from torch import nn
 
 import plrp
 from plrp.health import Problem, in_brief
-from plrp.vision.figures import comparison_figure, explanation_figure
+from plrp.vision.photograph_figures import comparison_figure, explanation_figure
 
 PICTURE = Image.fromarray(np.full((16, 16, 3), 128, np.uint8))
 MAP = torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))

@@ -37,7 +37,7 @@ COMPOSITES = (
 """`"auto"`, and the names that `plrp.composite` knows, for commands that are to answer before torch is imported."""
 
 LARGEST_INPUT = 4_000_000_000
-"""`plrp.runs.inputs.LARGEST`, which is imported with numpy."""
+"""`plrp.runs.unpacking.LARGEST`, which is imported with numpy."""
 
 
 def count(text: str) -> int:

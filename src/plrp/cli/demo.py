@@ -27,7 +27,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """`plrp demo`."""
-    from plrp.experiments import demo
+    from plrp.experiments import demo_study
 
-    print(f"written: {demo.run(arguments.out, seed=arguments.seed).resolve()}")
+    print(f"written: {demo_study.run(arguments.out, seed=arguments.seed).resolve()}")
     return 0

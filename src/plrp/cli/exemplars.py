@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def last_layer(arguments: argparse.Namespace) -> str:
     """The last convolution of the model, where none was named."""
-    from plrp.concepts.inputs import FromPhotographs
+    from plrp.concepts.numbered_inputs import FromPhotographs
     from plrp.models.loading import load
     from plrp.tape.tracing import trace
 
@@ -125,7 +125,7 @@ def write_table(found: Any, path: Path) -> None:
 
 def draw(found: Any, search: Any, arguments: argparse.Namespace) -> None:
     """A picture per layer, and the page."""
-    from plrp.concepts.drawing import channel_figure
+    from plrp.concepts.channel_figures import channel_figure
     from plrp.experiments.concept_page import render_concepts
     from plrp.experiments.pages import write_page
     from plrp.files import save_figure

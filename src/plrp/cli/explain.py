@@ -15,12 +15,12 @@ from plrp.errors import UsageError, usage
 from .arguments import check_composite, count, gain, options_wording, proportion
 
 if TYPE_CHECKING:
-    from plrp.concepts.drawing import Reading
+    from plrp.concepts.channel_figures import Reading
     from plrp.models.loading import LoadedModel
     from plrp.progress import Step
     from plrp.pruning import Pruning
-    from plrp.view.exemplary import Exemplary
-    from plrp.vision.explained import ExplainedPhotograph
+    from plrp.view.channel_patches import Exemplary
+    from plrp.vision.photograph_explanation import ExplainedPhotograph
     from plrp.vision.photographs import Photograph
 
 EPILOG = """\
@@ -286,12 +286,12 @@ def forwards(step: Step) -> Callable[[int, float, str], None]:
 
 def searched(folder: str, model: LoadedModel) -> Exemplary:
     """What draws the patches of channels, by a search that was made with the same model and photographs."""
-    from plrp.concepts.drawing import Reading
-    from plrp.concepts.found import Exemplars
-    from plrp.concepts.inputs import FromPhotographs
+    from plrp.concepts.channel_figures import Reading
+    from plrp.concepts.exemplar_results import Exemplars
+    from plrp.concepts.numbered_inputs import FromPhotographs
     from plrp.concepts.search import weights_digest
     from plrp.runs.places import RunError
-    from plrp.view.exemplary import Exemplary
+    from plrp.view.channel_patches import Exemplary
 
     try:
         found = Exemplars.load(folder)
@@ -336,9 +336,9 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     from plrp.models.checkpoints import OtherClasses
     from plrp.pruning import DEFAULT_P, Pruning
     from plrp.tape.refusals import check_device
-    from plrp.vision.beside import check_methods
     from plrp.vision.detection import is_detector
     from plrp.vision.heatmaps import colour_table
+    from plrp.vision.other_methods import check_methods
 
     check_methods(arguments.beside)
     colour_table(arguments.colours)  # what is wrong is said before anything is loaded
@@ -385,7 +385,7 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
 
 def check_classes(arguments: argparse.Namespace, categories: Sequence[str] | None) -> None:
     """Refuse a class that is not there, where the classes are known."""
-    from plrp.vision.places import Asked, class_number
+    from plrp.vision.picture_targets import Asked, class_number
 
     for name in (Asked.read(arguments.target).name, arguments.against):
         if name is not None and categories is not None:
@@ -407,7 +407,7 @@ def explain_one(
     photograph: Photograph, model: LoadedModel, prunings: Sequence[Pruning], arguments: argparse.Namespace
 ) -> ExplainedPhotograph:
     """One photograph by the arguments."""
-    from plrp.vision.explained import explain_photograph
+    from plrp.vision.photograph_explanation import explain_photograph
 
     return explain_photograph(
         photograph,
@@ -455,7 +455,7 @@ def write(
 
 def flow_patches(reading: Reading, wanted: dict[str, tuple[int, ...]]) -> Any:
     """A patch beside each channel of the flow."""
-    from plrp.concepts.drawing import patches
+    from plrp.concepts.channel_figures import patches
 
     return patches(reading.found, wanted, reading.model, reading.data)
 
@@ -469,10 +469,10 @@ def write_page(
 ) -> None:
     """The page of one photograph, for every p of its slider."""
     from plrp.view.page import Page
-    from plrp.view.pictures import photograph_bundle
+    from plrp.view.photograph_page import photograph_bundle
     from plrp.vision.detection import is_detector
     from plrp.vision.photographs import read_mask
-    from plrp.vision.preprocessing import DEFAULT, network_mask
+    from plrp.vision.picture_preprocessing import DEFAULT, network_mask
 
     mask = None
     if arguments.mask and is_detector(explained.model.module):
@@ -555,7 +555,7 @@ def report(explained: ExplainedPhotograph, written: Sequence[Path], width: int, 
     """What is printed for one photograph: where it went, the classes, how sparse it is, and what is unhealthy. No line
     but those of the last kind exceeds `width`. `named`: the class was asked for by name, which others may share.
     """
-    from plrp.vision.figures import percent, shortened
+    from plrp.vision.photograph_figures import percent, shortened
 
     rows = explained.top()
     against = None if explained.against is None else explained.categories[explained.against]

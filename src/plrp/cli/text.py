@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
     from plrp.files import save_figure
     from plrp.health import unwarned
     from plrp.pruning import Pruning
-    from plrp.text.attribution import check_words
+    from plrp.text.text_attribution import check_words
 
     told: set[str] = set()
 

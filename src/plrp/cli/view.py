@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from plrp.pruning import Pruning
-    from plrp.view.opened import Opened
     from plrp.view.server import Host
+    from plrp.view.uploads import Opened
 
 EPILOG = """\
 examples:
@@ -103,8 +103,8 @@ def is_language_model(name: str) -> bool:
 
 def photograph_explainer(arguments: argparse.Namespace) -> Host:
     """Photographs, by a model of `plrp explain`."""
-    from plrp.view.opened import open_photograph
     from plrp.view.server import Host
+    from plrp.view.uploads import open_photograph
 
     model, (pruning, *_) = prepared(arguments)
     options: dict[str, Any] = {"pruning": pruning, "composite": arguments.composite, "device": arguments.device}
@@ -116,8 +116,8 @@ def sequence_explainer(arguments: argparse.Namespace) -> Host:
     """DNA, by a model of `plrp genomics`."""
     from plrp.genomics.attribution import composite_from_text
     from plrp.genomics.jobs import load_model
-    from plrp.view.opened import open_sequence
     from plrp.view.server import Host
+    from plrp.view.uploads import open_sequence
 
     composite_from_text(arguments.composite)
     model = load_model(arguments.model, arguments.weights).eval().to(arguments.device)
@@ -131,9 +131,9 @@ def text_explainer(arguments: argparse.Namespace) -> Host:
     """Sentences, by a model of `plrp text`."""
     from plrp import text
     from plrp.composites import resolve
-    from plrp.view.opened import open_text
     from plrp.view.server import Host
-    from plrp.view.texts import PROPORTIONS
+    from plrp.view.text_page import PROPORTIONS
+    from plrp.view.uploads import open_text
 
     model, tokenizer = text.load(arguments.model)
     name = Path(arguments.model).name

@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING
 from plrp.lazy import lazily
 
 if TYPE_CHECKING:
+    from .channel_figures import (
+        Reading,
+        channel_figure,
+        logo_figure,
+        patches,
+        receptive_field,
+        token_contexts,
+        token_figure,
+    )
     from .classes import Prototypes, class_channels, prototypes
-    from .drawing import Reading, channel_figure, logo_figure, patches, receptive_field, token_contexts, token_figure
-    from .found import Exemplar, Exemplars
+    from .exemplar_results import Exemplar, Exemplars
     from .search import exemplars, neuron_relevance
 
 __all__ = [
@@ -40,7 +48,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "drawing": (
+        "channel_figures": (
             "Reading",
             "channel_figure",
             "logo_figure",
@@ -49,7 +57,7 @@ __getattr__, __dir__ = lazily(
             "token_contexts",
             "token_figure",
         ),
-        "found": ("Exemplar", "Exemplars"),
+        "exemplar_results": ("Exemplar", "Exemplars"),
         "classes": ("Prototypes", "class_channels", "prototypes"),
         "search": ("exemplars", "neuron_relevance"),
     },

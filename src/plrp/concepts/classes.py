@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .found import Exemplars
+from .exemplar_results import Exemplars
 
 
 def concept_vectors(

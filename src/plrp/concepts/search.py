@@ -35,8 +35,8 @@ from plrp.tape.tracing import trace
 from plrp.targets import Seed, check_target
 
 from .channels import checked_layers, layer_named, measure, space_of
-from .found import COMMAND, RUN, Exemplars, LayerTotals
-from .inputs import FromPhotographs, NumberedInputs, numbered
+from .exemplar_results import COMMAND, RUN, Exemplars, LayerTotals
+from .numbered_inputs import FromPhotographs, NumberedInputs, numbered
 
 OWN_NAMES = re.compile(rf"run\.json|{PART_NAME.pattern}")
 BESIDE = ("names", "photographs")  # in `run.json`, and no part of the key

@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from plrp.concepts.channel_figures import picture_of
 from plrp.concepts.classes import class_channels, prototypes
-from plrp.concepts.drawing import picture_of
 
 from .pages import cards, data_uri, escape, page, picture, section, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from plrp.concepts.found import Exemplars
-    from plrp.concepts.inputs import NumberedInputs
+    from plrp.concepts.exemplar_results import Exemplars
+    from plrp.concepts.numbered_inputs import NumberedInputs
 
 FEWEST = 4  # inputs of a class whose channels are listed
 COMPONENTS = 3

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from plrp.runs.digests import Digests
-from plrp.runs.inputs import LARGEST, TooLarge, read_arrays
+from plrp.runs.unpacking import LARGEST, TooLarge, read_arrays
 
 from .config import Config, ConfigError
 

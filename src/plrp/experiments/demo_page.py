@@ -14,10 +14,10 @@ from plrp.genomics.seqlets import e_text, named_match
 from plrp.ledger import BOOKED
 from plrp.view import Page
 
-from . import figures
+from . import score_figures
+from .aligned_scores import Method
 from .findings import MOTIF_P, NotAThreshold, findings
 from .intervals import METHOD
-from .measured import Method
 from .pages import cards, data_uri, escape, page, picture, section, table
 from .statements import GINI, LOGO_P, MASS
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from plrp.genomics.seqlets import Match, Pattern
     from plrp.genomics.simulation import Simulated
 
-    from .demo import Study
-    from .measured import Measured
+    from .aligned_scores import Measured
+    from .demo_study import Study
     from .statements import Statement
 
 
@@ -271,15 +271,15 @@ def _findings(found: Sequence[Statement]) -> str:
 def _curves(sweeps: Mapping[str, Measured]) -> str:
     """Metrics over p, on their whole range and zoomed in, as in the paper's appendix B; one group per network."""
     rows = list(sweeps.values())
-    metrics = figures.versions(rows, ("gini", "entropy", "relevance_mass_accuracy"))
-    wide, narrow = (figures.over_p(rows, metrics, narrow=narrow) for narrow in (False, True))
-    alt = ". ".join(f"{m.name}: {figures.describe(m, metric)}" for m in rows for metric in metrics)
-    return figures.legend(rows) + picture(
-        data_uri(wide, dark=figures.DARK),
+    metrics = score_figures.versions(rows, ("gini", "entropy", "relevance_mass_accuracy"))
+    wide, narrow = (score_figures.over_p(rows, metrics, narrow=narrow) for narrow in (False, True))
+    alt = ". ".join(f"{m.name}: {score_figures.describe(m, metric)}" for m in rows for metric in metrics)
+    return score_figures.legend(rows) + picture(
+        data_uri(wide, dark=score_figures.DARK),
         alt,
         f"Bands: {escape(METHOD)}.",
-        data_uri(narrow, dark=figures.DARK),
-        width=round(figures.PIXELS * wide.get_figwidth()),
+        data_uri(narrow, dark=score_figures.DARK),
+        width=round(score_figures.PIXELS * wide.get_figwidth()),
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import statements
-from .measured import Measured
+from .aligned_scores import Measured
 from .statements import Statement
 
 MOTIF_P = 0.5

@@ -15,9 +15,9 @@ from plrp.files import new_file
 from plrp.models.loading import LoadedModel
 from plrp.pruning import Pruning
 from plrp.view.page import Page
-from plrp.view.pictures import photograph_bundle
-from plrp.vision.explained import explain_photograph
-from plrp.vision.preprocessing import network_input
+from plrp.view.photograph_page import photograph_bundle
+from plrp.vision.photograph_explanation import explain_photograph
+from plrp.vision.picture_preprocessing import network_input
 
 from . import scenes
 from .background import in_background

@@ -22,10 +22,10 @@ from plrp.models.loading import LoadedModel
 from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
 from plrp.tape.tracing import trace
-from plrp.vision.figures import grid_of, set_title, show_map, show_picture
 from plrp.vision.heatmaps import heatmap
+from plrp.vision.photograph_figures import grid_of, set_title, show_map, show_picture
 from plrp.vision.photographs import Photograph
-from plrp.vision.preprocessing import network_input
+from plrp.vision.picture_preprocessing import network_input
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

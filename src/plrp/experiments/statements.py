@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from .measured import LABELS, LRP, PAPER, Difference, Flipping, Measured, Method, plain, signed
+from .aligned_scores import LABELS, LRP, PAPER, Difference, Flipping, Measured, Method, plain, signed
 
 Section = Literal["sparsity", "localization", "robustness", "faithfulness", "logos", "data sets"]
 

@@ -22,9 +22,9 @@ from plrp.tape.maps import Weight
 from plrp.tape.operations import Family
 from plrp.tape.values import Op
 
-from . import layers, limits, native
+from . import limits, native, neuron_layers
 from .channels_last import channels_last
-from .layers import Geometry, Plan, plan, pool_geometry
+from .neuron_layers import Geometry, Plan, plan, pool_geometry
 from .neurons import Neurons, Relevance, Rows, in_memory, nonzero_counts, offsets, regroup, seemingly_few, survivors
 
 
@@ -122,7 +122,7 @@ class DensePass(FirstPass):
 def _rows(part: Part, found: Plan) -> Tensor:
     if part.unit:
         return part.input.new_ones(len(found.positions), found.geometry.inputs[1])
-    return layers.gather(part.input, found.positions)
+    return neuron_layers.gather(part.input, found.positions)
 
 
 def through_layer(
@@ -148,13 +148,15 @@ def through_layer(
         bias = None if branch.bias is None else branch.bias.flatten()
         if known is None and len(branch.parts) == 1 and native.available(held, rows[0]):
             sign = branch.one_sign
-            d, s, term = layers.through(found, neurons, held, rows[0], branch.parts[0].weight, bias, epsilon, sign)
+            d, s, term = neuron_layers.through(
+                found, neurons, held, rows[0], branch.parts[0].weight, bias, epsilon, sign
+            )
             received = term if received is None else received.add_(term)
         else:
             d = neurons.at(known) if known is not None else _contributions(found, neurons, rows, branch, bias)
             s = quotient(held, d, epsilon, branch.one_sign)
             for part, row in zip(branch.parts, rows, strict=True):
-                term = layers.hand(found, neurons, s, part.weight, None if part.unit else row)
+                term = neuron_layers.hand(found, neurons, s, part.weight, None if part.unit else row)
                 received = term if received is None else received.add_(term)
         if book.active:
             at_each = None if bias is None else bias[neurons.channels.long()]
@@ -170,7 +172,7 @@ def _contributions(
 ) -> Tensor:
     total = torch.zeros_like(neurons.values)
     for part, row in zip(branch.parts, rows, strict=True):
-        total += layers.contributions(found, neurons, row, part.weight)
+        total += neuron_layers.contributions(found, neurons, row, part.weight)
     return total if bias is None else total + bias[neurons.channels.long()]
 
 
@@ -195,7 +197,7 @@ def redistribute(one: SparsePass, surviving: Neurons) -> tuple[Tensor, Tensor]:
         part = branch.parts[0]
         x = torch.ones_like(surviving.values) if part.unit else surviving.at(part.input)
         flat = None if branch.bias is None else branch.bias.flatten()
-        return layers.redistribute(found, above, one.s, one.d, flat, part.weight, x, surviving, where, here)
+        return neuron_layers.redistribute(found, above, one.s, one.d, flat, part.weight, x, surviving, where, here)
     sizes = surviving.begins.diff()
     mine = here.repeat_interleave(sizes)
     channels = found.geometry.inputs[1]
@@ -212,14 +214,14 @@ def redistribute(one: SparsePass, surviving: Neurons) -> tuple[Tensor, Tensor]:
         x = one.rows(part).view(-1)[index]
         masked = m.new_zeros(len(found.positions), channels)
         masked.view(-1)[index] = x
-        reached += layers.contributions(thinned, above, masked, part.weight)
+        reached += neuron_layers.contributions(thinned, above, masked, part.weight)
         if not branch.one_sign:
-            magnitudes += layers.contributions(thinned, above, masked.abs(), Weight(part.weight.full.abs()))
+            magnitudes += neuron_layers.contributions(thinned, above, masked.abs(), Weight(part.weight.full.abs()))
         inputs.append(x)
     q, orphaned = second_quotient(m, reached, None if branch.one_sign else magnitudes)
     received = torch.zeros_like(surviving.values)
     for part, x in zip(branch.parts, inputs, strict=True):
-        received[mine] += layers.hand(thinned, above, q, part.weight).view(-1)[index] * x
+        received[mine] += neuron_layers.hand(thinned, above, q, part.weight).view(-1)[index] * x
     return received, orphaned
 
 
@@ -259,7 +261,7 @@ def _winners(op: Op, relevance: Neurons) -> Tensor | None:
         return relevance.at(op.winners)
     if geometry is None or value.dtype != relevance.values.dtype or not value.samples.leads(value.shape):
         return None
-    return layers.winners(value.data, geometry, relevance)
+    return neuron_layers.winners(value.data, geometry, relevance)
 
 
 def _to_winners(op: Op, relevance: Neurons, at: Tensor) -> Neurons:

@@ -24,10 +24,10 @@ from plrp.tape.trace import Trace
 from plrp.tape.values import Op, Value
 
 from . import limits, native
+from .fast_walk import FastWalk
+from .neuron_pruning import by_neurons, prune_neurons
 from .neurons import Neurons, Relevance, dense
-from .pruning import by_neurons, prune_neurons
 from .selection import cut
-from .walk import FastWalk
 
 
 def stackable(how: Pruning | None) -> bool:

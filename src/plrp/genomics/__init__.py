@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING
 from plrp.lazy import lazily
 
 if TYPE_CHECKING:
+    from .allele_effects import VariantEffect, VariantEffects, variant_effects
     from .attribution import Attribution, Hypothetical, explain_batches, explain_sequences, pool
     from .baselines import Mutations, deeplift, gradient_input, ism
     from .browser import write_browser
-    from .comparison import Comparison, compare_methods
     from .drop_in import attribute
-    from .effects import VariantEffect, VariantEffects, variant_effects
     from .export import base_table, save_modisco, write_parquet, write_seqlets
     from .jobs import explain_file
     from .logo import draw_logo, logo_page, plot_logos
+    from .method_comparison import Comparison, compare_methods
     from .motifs import Motif, jaspar, jaspar_motifs, motif, read_motifs, write_jaspar, write_meme
     from .network import History, SequenceCNN
     from .outputs import OutputScore
@@ -139,14 +139,14 @@ __getattr__, __dir__ = lazily(
         "seqlets": ("Hits", "Seqlets", "find_hits", "find_patterns", "find_seqlets", "match_motifs", "match_seqlets"),
         "baselines": ("Mutations", "deeplift", "gradient_input", "ism"),
         "browser": ("write_browser",),
-        "comparison": ("Comparison", "compare_methods"),
+        "method_comparison": ("Comparison", "compare_methods"),
         "drop_in": ("attribute",),
         "outputs": ("OutputScore",),
         "shuffling": ("dinucleotide_shuffle",),
         "tracks": ("export_run", "write_bedgraph", "write_modisco_h5"),
         "variants": ("Variant", "read_vcf"),
         "variant_files": ("explain_variants",),
-        "effects": ("VariantEffect", "VariantEffects", "variant_effects"),
+        "allele_effects": ("VariantEffect", "VariantEffects", "variant_effects"),
         "sequences": (
             "Genome",
             "Interval",

@@ -37,10 +37,10 @@ from plrp.pruning import Pruning
 from plrp.runs.checked_parts import PART_NAME, find_parts, read_part, whole_parts, write_part
 from plrp.runs.crew import Watch
 from plrp.runs.digests import content_digest, text_digest
-from plrp.runs.inputs import LARGEST
 from plrp.runs.parts import Failure, Tick, Work
 from plrp.runs.places import Folder, Place, RunError, WrongPlace, place_at, refuse_strangers
 from plrp.runs.ray import RayCluster, inside, spread
+from plrp.runs.unpacking import LARGEST
 from plrp.tape.refusals import check_device
 from plrp.targets import check_target
 

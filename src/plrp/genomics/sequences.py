@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plrp.errors import UsageError
-from plrp.runs.inputs import LARGEST, TooLarge, Unpacked, read_arrays
+from plrp.runs.unpacking import LARGEST, TooLarge, Unpacked, read_arrays
 
 LETTERS = "ACGT"
 

@@ -15,9 +15,9 @@ from torch import nn
 from plrp.errors import not_installed
 from plrp.files import new_file
 from plrp.health import unwarned
-from plrp.runs.inputs import LARGEST
+from plrp.runs.unpacking import LARGEST
 
-from .effects import VariantEffect, each_effect
+from .allele_effects import VariantEffect, each_effect
 from .sequences import Genome, open_text, tab_line
 from .variants import Skipped, read_vcf
 

@@ -16,9 +16,9 @@ from .effects import EffectAgreement, agreement, infidelity, mutagenesis, occlus
 from .evaluation import evaluate
 from .explainer import Explainer
 from .faithfulness import INNVESTIGATE, FlippingCurve, pixel_flipping
+from .feature_rows import pool_channels
 from .imputation import impute, linear_imputation
 from .localization import pointing_game, relevance_mass_accuracy, relevance_rank_accuracy, top_k_intersection
-from .maps import pool_channels
 from .randomization import Randomization, efficient_randomization, model_randomization, smooth_randomization
 from .removal import deletion, insertion, road, symmetric_relevance_gain
 from .robustness import local_lipschitz, max_sensitivity

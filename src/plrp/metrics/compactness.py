@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .maps import Pooling, as_map, check_finite
+from .feature_rows import Pooling, as_map, check_finite
 
 
 def spanning_tree_compactness(

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .maps import Pooling, as_map, check_finite, wide_dtype
+from .feature_rows import Pooling, as_map, check_finite, wide_dtype
 from .regions import Layout, relevance_of_regions
 from .replacements import Perturbation, Replacement
 from .scores import Model, Target, chunks, fix_target, for_rows, predict, score

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .maps import Pooling, wide_dtype
+from .feature_rows import Pooling, wide_dtype
 from .regions import Layout, relevance_of_regions
 from .replacements import Perturbation, Replacement
 from .scores import Model, Target, chunks, fix_target, for_rows, predict, score

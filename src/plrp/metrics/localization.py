@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .maps import Pooling, as_map, ascending, check_finite, flat, mask_like, total, wide_dtype
+from .feature_rows import Pooling, as_map, ascending, check_finite, flat, mask_like, total, wide_dtype
 
 
 def relevance_mass_accuracy(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from plrp.health import unwarned
 
 from .explainer import Explainer
-from .maps import Pooling, as_map, check_finite, flat
+from .feature_rows import Pooling, as_map, check_finite, flat
 from .scores import Target, chunks, fix_target, for_rows
 from .seeded import draw
 from .similarity import cosine, pearson, spearman

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .maps import Pooling, as_map, check_finite, pool_channels, wide_dtype
+from .feature_rows import Pooling, as_map, check_finite, pool_channels, wide_dtype
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from .faithfulness import FlippingCurve, mean_height, pixel_flipping, ranking
+from .feature_rows import Pooling, as_map, check_finite, pool_channels, wide_dtype
 from .imputation import Imputer, impute
-from .maps import Pooling, as_map, check_finite, pool_channels, wide_dtype
 from .replacements import Perturbation
 from .scores import Model, Target, chunks, fix_target, for_rows, predict, score
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .explainer import Explainer
-from .maps import check_finite, wide_dtype
+from .feature_rows import check_finite, wide_dtype
 from .scores import Target, chunks, fix_target, for_rows
 from .seeded import Noise, draw
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from plrp.targets import Seed
 
-from .maps import wide_dtype
+from .feature_rows import wide_dtype
 
 Target: TypeAlias = "int | Sequence[int] | Tensor | tuple[int, ...] | Callable[[Tensor], Tensor] | None"
 Model: TypeAlias = "nn.Module | Callable[[Tensor], Tensor]"

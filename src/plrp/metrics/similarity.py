@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .maps import as_map, check_finite, flat, wide_dtype
+from .feature_rows import as_map, check_finite, flat, wide_dtype
 
 
 def cosine(first: Any, second: Any) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .maps import Pooling, ascending, magnitudes, total
+from .feature_rows import Pooling, ascending, magnitudes, total
 
 
 def gini(relevance: Any, *, channels: Pooling | None = None) -> Tensor:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from plrp.lazy import lazily
 
 if TYPE_CHECKING:
-    from .attribution import TracedText, explain, trace
-    from .explained import ExplainedSpan, ExplainedText
-    from .layers import head_relevance, token_layers
-    from .loading import load
+    from .text_attribution import TracedText, explain, trace
+    from .text_explanation import ExplainedSpan, ExplainedText
+    from .text_models import load
+    from .token_depths import head_relevance, token_layers
     from .tokens import Token
 
 __all__ = [
@@ -34,10 +34,10 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "attribution": ("TracedText", "explain", "trace"),
-        "explained": ("ExplainedSpan", "ExplainedText"),
-        "layers": ("head_relevance", "token_layers"),
-        "loading": ("load",),
+        "text_attribution": ("TracedText", "explain", "trace"),
+        "text_explanation": ("ExplainedSpan", "ExplainedText"),
+        "token_depths": ("head_relevance", "token_layers"),
+        "text_models": ("load",),
         "tokens": ("Token",),
     },
 )

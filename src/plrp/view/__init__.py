@@ -15,14 +15,14 @@ from plrp.lazy import lazily
 
 if TYPE_CHECKING:
     from .bundle import Bundle, BundleError
-    from .explanations import explanation_bundle, explanation_bundles
-    from .maps import maps_bundle
+    from .explanation_page import explanation_bundle, explanation_bundles
     from .notebook import mime_bundle
     from .page import Page, read_page
-    from .pictures import photograph_bundle
+    from .photograph_page import photograph_bundle
     from .plots import plot
-    from .sequences import sequence_bundle
-    from .texts import text_bundle
+    from .sequence_page import sequence_bundle
+    from .sweep_page import maps_bundle
+    from .text_page import text_bundle
 
 __all__ = [
     "Bundle",
@@ -43,13 +43,13 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "bundle": ("Bundle", "BundleError"),
-        "explanations": ("explanation_bundle", "explanation_bundles"),
-        "maps": ("maps_bundle",),
+        "explanation_page": ("explanation_bundle", "explanation_bundles"),
+        "sweep_page": ("maps_bundle",),
         "notebook": ("mime_bundle",),
         "page": ("Page", "read_page"),
-        "pictures": ("photograph_bundle",),
+        "photograph_page": ("photograph_bundle",),
         "plots": ("plot",),
-        "sequences": ("sequence_bundle",),
-        "texts": ("text_bundle",),
+        "sequence_page": ("sequence_bundle",),
+        "text_page": ("text_bundle",),
     },
 )

@@ -13,10 +13,10 @@ from typing import Any
 
 from plrp.explanation import Explanation
 
-from .explanations import explanation_bundles
-from .opened import Opened
+from .explanation_page import explanation_bundles
 from .page import Page
 from .server import REFUSED, wanted_path
+from .uploads import Opened
 
 PROPORTIONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
 SAMPLES = 4  # of a batch, in a gallery

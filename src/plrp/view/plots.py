@@ -13,7 +13,7 @@ from torch import Tensor
 from plrp.explanation import Explanation
 from plrp.genomics.sequences import LETTERS
 
-from .pictures import input_picture
+from .photograph_page import input_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,8 +96,8 @@ def _name(number: int, names: Sequence[str] | Mapping[int, str] | None) -> str:
 def _pictures(
     relevance: Tensor, inputs: Sequence[Tensor | None], titles: Sequence[str], alarms: Sequence[str | None]
 ) -> Figure:
-    from plrp.vision.figures import grid_of, show_map
     from plrp.vision.heatmaps import heatmap
+    from plrp.vision.photograph_figures import grid_of, show_map
 
     columns = min(4, len(relevance))
     figure, axes = grid_of(math.ceil(len(relevance) / columns), columns, side=2.6)
@@ -123,7 +123,7 @@ def _logos(relevance: Tensor, inputs: Sequence[Tensor | None], titles: Sequence[
 def _texts(
     relevance: Tensor, inputs: Sequence[Tensor | None], titles: Sequence[str], tokens: Sequence[str] | None
 ) -> Figure:
-    from plrp.text.drawing import Cell, Sentence, to_figure
+    from plrp.text.coloured_text import Cell, Sentence, to_figure
 
     sentences = []
     for own, given, title in zip(relevance, inputs, titles, strict=True):
@@ -139,7 +139,7 @@ def _texts(
 
 
 def _bars(relevance: Tensor, titles: Sequence[str]) -> Figure:
-    from plrp.vision.figures import grid_of
+    from plrp.vision.photograph_figures import grid_of
 
     figure, axes = grid_of(len(relevance), 1, side=2.2, bar=False)
     figure.set_size_inches(7, 1.8 * len(relevance))

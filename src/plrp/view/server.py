@@ -27,8 +27,8 @@ from plrp.errors import TraceError, UnsupportedOperation
 
 from .bundle import Bundle
 from .grid import PROPORTIONS, TARGETS
-from .opened import Kind, Opened
 from .page import front_page, policy_of_server
+from .uploads import Kind, Opened
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -53,7 +53,7 @@ class VisitorLeft(Exception):
 class Host:
     """Explains what visitors bring with one model, one input at a time.
 
-    open: from the bytes and the name of an input to what it is after its forward pass (`plrp.view.opened`).
+    open: from the bytes and the name of an input to what it is after its forward pass (`plrp.view.uploads`).
     """
 
     open: Callable[[bytes, str], Opened]

@@ -18,15 +18,15 @@ from plrp.lazy import lazily
 if TYPE_CHECKING:
     from .datasets import ECSSD, DatasetError, ImageNet, Photographs
     from .detection import Detection, Detections, detect
-    from .explained import ExplainedPhotograph, explain_photograph
-    from .figures import comparison_figure, explanation_figure
     from .flows import Flow, Thinning, flow, thinning
     from .heatmaps import Heatmap, heatmap
-    from .layers import circuit_figure, flow_figure, thinning_figure
+    from .layer_figures import circuit_figure, flow_figure, thinning_figure
+    from .patch_tokens import TokenDepth, token_depths, tokens_figure
+    from .photograph_explanation import ExplainedPhotograph, explain_photograph
+    from .photograph_figures import comparison_figure, explanation_figure
     from .photographs import BadImage, Photograph, read_photograph
-    from .preprocessing import network_input, network_mask, network_picture, network_point
-    from .saved import SavedRelevance
-    from .tokens import TokenDepth, token_depths, tokens_figure
+    from .picture_preprocessing import network_input, network_mask, network_picture, network_point
+    from .relevance_files import SavedRelevance
 
 __all__ = [
     "ECSSD",
@@ -68,14 +68,14 @@ __getattr__, __dir__ = lazily(
     {
         "datasets": ("ECSSD", "DatasetError", "ImageNet", "Photographs"),
         "detection": ("Detection", "Detections", "detect"),
-        "explained": ("ExplainedPhotograph", "explain_photograph"),
-        "figures": ("comparison_figure", "explanation_figure"),
+        "photograph_explanation": ("ExplainedPhotograph", "explain_photograph"),
+        "photograph_figures": ("comparison_figure", "explanation_figure"),
         "flows": ("Flow", "Thinning", "flow", "thinning"),
         "heatmaps": ("Heatmap", "heatmap"),
-        "layers": ("circuit_figure", "flow_figure", "thinning_figure"),
+        "layer_figures": ("circuit_figure", "flow_figure", "thinning_figure"),
         "photographs": ("BadImage", "Photograph", "read_photograph"),
-        "preprocessing": ("network_input", "network_mask", "network_picture", "network_point"),
-        "saved": ("SavedRelevance",),
-        "tokens": ("TokenDepth", "token_depths", "tokens_figure"),
+        "picture_preprocessing": ("network_input", "network_mask", "network_picture", "network_point"),
+        "relevance_files": ("SavedRelevance",),
+        "patch_tokens": ("TokenDepth", "token_depths", "tokens_figure"),
     },
 )

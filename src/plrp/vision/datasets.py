@@ -21,7 +21,7 @@ from plrp.errors import UsageError
 from plrp.models.preprocessing import Preprocessing
 
 from .photographs import SUFFIXES, BadImage, Photograph, read_mask, read_photograph
-from .preprocessing import network_input, network_mask, network_picture
+from .picture_preprocessing import network_input, network_mask, network_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -73,7 +73,7 @@ class Heatmap:
         self, titles: Sequence[str] | None = None, *, colour_bar: bool = True, columns: int = 4, side: float = 2.2
     ) -> Figure:
         """A matplotlib figure of all samples, `side` inches each, with a colour bar per sample."""
-        from .figures import grid_of, set_title
+        from .photograph_figures import grid_of, set_title
 
         titles = list(titles) if titles is not None else [""] * len(self)
         if len(titles) != len(self):

@@ -49,7 +49,7 @@ def write(
     loaded = titled([Run.load(path) for path in runs])
     sheets = Sheets(Path(out), formats, show_progress)
     if compare:
-        from .comparison import render as render_comparison
+        from .run_comparison import render as render_comparison
 
         first, second = loaded
         document = render_comparison(first, second, sheets)

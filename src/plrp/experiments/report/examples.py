@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from plrp.experiments import figures
-from plrp.experiments.measured import LABELS, LRP, Method, plain, signed
+from plrp.experiments import score_figures
+from plrp.experiments.aligned_scores import LABELS, LRP, Method, plain, signed
 from plrp.experiments.pages import escape, table
 
 from .arrays import picture_of, strips
@@ -55,7 +55,7 @@ def _grids(run: Run, sheets: Sheets) -> str:
     """The paper's figure 4: a row per variant, a column per p."""
     from PIL import Image
 
-    from plrp.vision.figures import comparison_figure
+    from plrp.vision.photograph_figures import comparison_figure
 
     r = run.results
     shares = _mapped_shares(run)
@@ -275,7 +275,7 @@ def _extremes(run: Run, sheets: Sheets) -> str:
             before, after = float(m.at(name, LRP)[k]), float(m.at(name, method)[k])
             rows.append([word, escape(run.sample_name(sample)), plain(before), plain(after), signed(float(gain[k]))])
             plain_rows.append([run.title, word, sample, run.sample_name(sample), before, after, float(gain[k])])
-    about = figures.metric(name).words
+    about = score_figures.metric(name).words
     sheets.table(f"{run.slug}-extremes", ["run", "gain", "sample", "name", "lrp", "plrp", "difference"], plain_rows)
     parts = [
         f"<p>Largest and smallest gain in {escape(about)} from LRP to PLRP-λ at p = {method.p:g}; it rises in "
@@ -314,8 +314,8 @@ def _drawn_extremes(run: Run, sheets: Sheets, method: Method, gains: dict[int, f
 
 def _beside(run: Run, samples: Sequence[int], method: Method, gains: dict[int, float], columns: int) -> Figure:
     """Per sample its photograph, LRP and PLRP; `columns` samples beside each other, first the one half of them."""
-    from plrp.vision.figures import grid_of, shortened, show_map, show_picture
     from plrp.vision.heatmaps import heatmap
+    from plrp.vision.photograph_figures import grid_of, shortened, show_map, show_picture
 
     r = run.results
     lines = -(-len(samples) // columns)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from plrp.experiments import statements
-from plrp.experiments.measured import LRP, Measured, Method
+from plrp.experiments.aligned_scores import LRP, Measured, Method
 from plrp.experiments.results import Results
 from plrp.experiments.statements import Statement
 

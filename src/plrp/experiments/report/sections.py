@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 import numpy as np
 
-from plrp.experiments import figures, statements
+from plrp.experiments import score_figures, statements
+from plrp.experiments.aligned_scores import BASELINE, LABELS, LRP, VARIANTS, Measured, Method, plain
 from plrp.experiments.config import without_folders, write_toml
 from plrp.experiments.intervals import METHOD
-from plrp.experiments.measured import BASELINE, LABELS, LRP, VARIANTS, Measured, Method, plain
 from plrp.experiments.pages import cards, contents, escape, folded, page, section, table
 from plrp.experiments.results import unhealthy_sentence
 from plrp.experiments.statements import Statement
@@ -147,7 +147,7 @@ def _cards(runs: Sequence[Run]) -> str:
         if run.gain_metric and run.example:
             m = run.measured
             values = f"{m.mean(run.gain_metric):.2f} → {m.mean(run.gain_metric, run.example):.2f}"
-            about = escape(figures.metric(run.gain_metric).title)
+            about = escape(score_figures.metric(run.gain_metric).title)
             entries[f"{about}, LRP → PLRP-λ, p&nbsp;=&nbsp;{run.example.p:g}<br>{escape(run.title)}"] = values
     return cards(entries)
 
@@ -217,57 +217,59 @@ def _capital(text: str) -> str:
 
 
 def _figures(runs: Sequence[Run], sheets: Sheets) -> str:
-    parts = [figures.legend([run.measured for run in runs])]
+    parts = [score_figures.legend([run.measured for run in runs])]
     for dataset in dict.fromkeys(run.dataset for run in runs):
         group = [run for run in runs if run.dataset == dataset]
         rows = [run.measured for run in group]
         results, faithful = PAPER.get(dataset, ("", ""))
         parts.append(f"<h3>{escape(dataset)}</h3>")
-        main = figures.versions(rows, figures.MAIN)
+        main = score_figures.versions(rows, score_figures.MAIN)
         if main:
             parts.append(
                 sheets.drawing(
                     f"{slug(dataset)}-metrics",
-                    figures.over_p(rows, main),
+                    score_figures.over_p(rows, main),
                     _described(rows, main),
                     f"{_aspects(main)} over the pruned proportion p{_as_in(results)}. Above: the whole range; below: "
                     f"small p, without bands that would fill the panel. {_counts(rows, main)}",
-                    figures.over_p(rows, main, narrow=True),
+                    score_figures.over_p(rows, main, narrow=True),
                 )
             )
-        for name in figures.versions(rows, (statements.AUC,)):
+        for name in score_figures.versions(rows, (statements.AUC,)):
             p = group[0].example_p
             parts.append(
                 sheets.drawing(
                     f"{slug(dataset)}-{slug(name.replace('pixel_flipping_auc', 'faithfulness'))}",
-                    figures.faithfulness(rows, name, p),
+                    score_figures.faithfulness(rows, name, p),
                     _described(rows, [name]) + ". " + _described_flips(rows, name, p),
                     f"Faithfulness{_as_in(faithful)}: the area under the flipping curve over p, the curve itself, and "
                     f"its beginning. Lower is better. {_counts(rows, [name])}",
-                    figures.faithfulness(rows, name, p, narrow=True),
+                    score_figures.faithfulness(rows, name, p, narrow=True),
                 )
             )
-        paired = figures.versions(rows, (*figures.MAIN, statements.AUC))
+        paired = score_figures.versions(rows, (*score_figures.MAIN, statements.AUC))
         if paired and any(m.variants(name) and m.count(name) > 1 for m in rows for name in paired):
             parts.append(
                 sheets.drawing(
                     f"{slug(dataset)}-differences",
-                    figures.over_p(rows, paired, differences=True, zoom=False),
-                    "; ".join(f"{m.name}: {figures.describe_differences(m, name)}" for m in rows for name in paired),
+                    score_figures.over_p(rows, paired, differences=True, zoom=False),
+                    "; ".join(
+                        f"{m.name}: {score_figures.describe_differences(m, name)}" for m in rows for name in paired
+                    ),
                     "Differences to LRP, sample by sample: a band that does not touch zero tells a variant from LRP, "
                     "where the bands above may overlap because samples differ among themselves.",
-                    figures.over_p(rows, paired, differences=True, zoom=False, narrow=True),
+                    score_figures.over_p(rows, paired, differences=True, zoom=False, narrow=True),
                 )
             )
-        further = figures.versions(rows, FURTHER)
+        further = score_figures.versions(rows, FURTHER)
         if further:
             parts.append(
                 sheets.drawing(
                     f"{slug(dataset)}-further",
-                    figures.over_p(rows, further, zoom=False),
+                    score_figures.over_p(rows, further, zoom=False),
                     _described(rows, further),
                     f"Further metrics. {_defined(further)}{_counts(rows, further)}",
-                    figures.over_p(rows, further, zoom=False, narrow=True),
+                    score_figures.over_p(rows, further, zoom=False, narrow=True),
                 )
             )
     return "\n".join(parts)
@@ -282,7 +284,7 @@ def _defined(names: Sequence[str]) -> str:
 
 def _aspects(names: Sequence[str]) -> str:
     """Which of the paper's aspects a figure shows."""
-    words = dict(zip(figures.MAIN, ("sparsity", "localization", "robustness"), strict=True))
+    words = dict(zip(score_figures.MAIN, ("sparsity", "localization", "robustness"), strict=True))
     return joined(list(dict.fromkeys(words[name.partition(".")[0]] for name in names))).capitalize()
 
 
@@ -291,14 +293,14 @@ def _as_in(figure: str) -> str:
 
 
 def _described(rows: Sequence[Measured], names: Sequence[str]) -> str:
-    return ". ".join(f"{m.name}: " + ". ".join(figures.describe(m, name) for name in names) for m in rows)
+    return ". ".join(f"{m.name}: " + ". ".join(score_figures.describe(m, name) for name in names) for m in rows)
 
 
 def _described_flips(rows: Sequence[Measured], name: str, p: float) -> str:
     said = []
     for m in rows:
         flips = m.flips(name)
-        for method in figures.example_methods(m, name, p):
+        for method in score_figures.example_methods(m, name, p):
             mean = flips[method].mean
             k = int(np.argmin(np.abs(flips[method].share - 0.05)))
             said.append(
@@ -314,7 +316,7 @@ def _counts(rows: Sequence[Measured], names: Sequence[str]) -> str:
         by_count: dict[int, list[str]] = {}
         for name in names:
             if count := max((m.count(name, method) for method in _methods(m, name)), default=0):
-                by_count.setdefault(count, []).append(figures.metric(name).title)
+                by_count.setdefault(count, []).append(score_figures.metric(name).title)
         if len(by_count) == 1:
             said.append(f"{m.name}: {_samples(next(iter(by_count)))}")
         elif by_count:
@@ -338,9 +340,9 @@ def _best(runs: Sequence[Run], sheets: Sheets) -> str:
         m = run.measured
         known = [v for v in VARIANTS if m.has(v)]
         lines = []
-        names = [n for n in figures.versions([m], tuple(figures.METRICS)) if figures.metric(n).better]
+        names = [n for n in score_figures.versions([m], tuple(score_figures.METRICS)) if score_figures.metric(n).better]
         for name in names:
-            better = figures.metric(name).better
+            better = score_figures.metric(name).better
             found: dict[str, tuple[float, float]] = {}
             for variant in m.variants(name):
                 means = {p: m.mean(name, Method(variant, p)) for p in m.shares(name, variant)}
@@ -349,7 +351,7 @@ def _best(runs: Sequence[Run], sheets: Sheets) -> str:
             if not found:
                 continue
             top = max(better * value for _, value in found.values())
-            cells = [escape(figures.metric(name).heading), f"<span class=number>{plain(m.mean(name))}</span>"]
+            cells = [escape(score_figures.metric(name).heading), f"<span class=number>{plain(m.mean(name))}</span>"]
             for variant in known:
                 if variant not in found:
                     cells.append("")
@@ -383,7 +385,7 @@ def _tables(runs: Sequence[Run], sheets: Sheets) -> str:
     parts, rows = [], []
     for run in runs:
         m = run.measured
-        for name in figures.versions([m], tuple(figures.METRICS)) + _unknown(m):
+        for name in score_figures.versions([m], tuple(score_figures.METRICS)) + _unknown(m):
             shares = sorted({p for v in VARIANTS for p in m.shares(name, v)})
             cells: dict[tuple[str, float], str] = {}
             for variant in (BASELINE, *m.variants(name)):
@@ -399,7 +401,7 @@ def _tables(runs: Sequence[Run], sheets: Sheets) -> str:
             body = [[f"{p:g}", *(cells.get((v, p), "") for v in VARIANTS if m.variants(name, (v,)))] for p in shares]
             lrp = f"<p>LRP: {cells.get((BASELINE, 0.0), 'not measured')}</p>"
             label = f"{escape(run.title)}: " if len(runs) > 1 else ""
-            title = f"{label}{escape(figures.metric(name).heading)} {_code(name)}"
+            title = f"{label}{escape(score_figures.metric(name).heading)} {_code(name)}"
             parts.append(folded(title, lrp, table(head, body) if body else ""))
     sheets.table("means", ["run", "metric", "variant", "p", "mean", "low", "high", "samples"], rows)
     return (
@@ -409,7 +411,7 @@ def _tables(runs: Sequence[Run], sheets: Sheets) -> str:
 
 
 def _unknown(m: Measured) -> list[str]:
-    return [name for name in m.metrics if name.partition(".")[0] not in figures.METRICS and m.count(name)]
+    return [name for name in m.metrics if name.partition(".")[0] not in score_figures.METRICS and m.count(name)]
 
 
 # -- runs

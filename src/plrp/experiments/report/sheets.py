@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from plrp.experiments import pages
-from plrp.experiments.figures import DARK, PIXELS
+from plrp.experiments.score_figures import DARK, PIXELS
 from plrp.files import new_file, save_figure
 from plrp.runs.places import Folder, refuse_strangers
 from plrp.tables import csv_cell

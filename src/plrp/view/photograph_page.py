@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from plrp.models.preprocessing import Preprocessing
-from plrp.vision.explained import ExplainedPhotograph, class_probabilities
 from plrp.vision.heatmaps import COLOURS
+from plrp.vision.photograph_explanation import ExplainedPhotograph, class_probabilities
 
 from .bundle import Bundle, finite
-from .contents import Inside, Report, classes, collect
 from .grid import PROPORTIONS, TARGETS, Grid
+from .page_data import Inside, Report, classes, collect
 
 
 def photograph_bundle(

@@ -20,15 +20,15 @@ from plrp.errors import UsageError
 from plrp.files import new_file, save_figure
 from plrp.health import PYTHON, Health, Wording
 
-from . import drawing
-from .drawing import Cell, Sentence
+from . import coloured_text
+from .coloured_text import Cell, Sentence
 from .heads import Kind
 from .tokens import Token, words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from .attribution import TracedText
+    from .text_attribution import TracedText
 
 FORMATS = (".svg", ".png", ".pdf", ".html", ".csv", ".json")
 """What `save` writes, by the file's suffix."""
@@ -56,7 +56,7 @@ class _Coloured:
         """The text for a terminal: coloured there (not with NO_COLOR), elsewhere a table with bars."""
         if colours is None:
             colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        return drawing.to_terminal(
+        return coloured_text.to_terminal(
             self.sentences(by_word), columns or shutil.get_terminal_size((88, 24)).columns, colours
         )
 
@@ -64,7 +64,7 @@ class _Coloured:
         return self.show()
 
     def _repr_html_(self) -> str:
-        return drawing.to_html(self.sentences())
+        return coloured_text.to_html(self.sentences())
 
     def save(self, path: str | Path, *, by_word: bool = False, **page: Any) -> Path:
         """Save as a picture (.svg, .png, .pdf), by token or summed by word, as numbers (.csv, .json), or as a page.
@@ -84,10 +84,10 @@ class _Coloured:
             return path
         sentences, kind = self.sentences(by_word), path.suffix.lower()
         if kind in (".png", ".pdf"):
-            save_figure(drawing.to_figure(sentences), path, dpi=200)
+            save_figure(coloured_text.to_figure(sentences), path, dpi=200)
             return path
         title = "".join(cell.text for cell in sentences[0].cells)
-        written = drawing.to_svg(sentences, title) if kind == ".svg" else drawing.to_page(sentences, title)
+        written = coloured_text.to_svg(sentences, title) if kind == ".svg" else coloured_text.to_page(sentences, title)
         with new_file(path) as part:
             part.write_text(written, encoding="utf-8")
         return path
@@ -188,7 +188,7 @@ class ExplainedText(_Coloured):
 
     def plot_layers(self) -> Figure:
         """Which tokens carry relevance at each depth, and which heads; see `plrp.text.token_layers`."""
-        from .layers import layers_figure
+        from .token_depths import layers_figure
 
         return layers_figure(self)
 
@@ -203,7 +203,7 @@ class ExplainedText(_Coloured):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return drawing.to_html(self.sentences(), self.remarks())
+        return coloured_text.to_html(self.sentences(), self.remarks())
 
 
 @dataclass(repr=False)
@@ -251,7 +251,7 @@ class ExplainedSpan(_Coloured):
 
     def plot_matrix(self) -> Figure:
         """The relevance as a matrix: a row per explained token, a column per token that was read."""
-        from .layers import matrix_figure
+        from .token_depths import matrix_figure
 
         return matrix_figure(self)
 

@@ -11,7 +11,7 @@ from typing import Any
 from plrp.cli.arguments import EXIT_CODES, RAW, count
 from plrp.errors import UsageError, usage
 
-from .options import add_largest, add_model, add_rules, check_composite, check_out, pruning_of, target
+from .genomics_options import add_largest, add_model, add_rules, check_composite, check_out, pruning_of, target
 
 COMMAND = "genomics variants"
 """What has written a folder, as its `run.json` says."""
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Explain the variants of a file."""
     import torch
 
-    from plrp.genomics.effects import summary
+    from plrp.genomics.allele_effects import summary
     from plrp.genomics.jobs import check_fit, load_model
     from plrp.genomics.outputs import target_from_text
     from plrp.genomics.sequences import Genome, encode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from plrp.cli import Parser
+from . import Parser
 
 COMMANDS = ("simulate", "train", "explain", "variants", "compare", "motifs", "browser", "logo", "export")
 
@@ -31,4 +31,4 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=lambda arguments: (parser.print_help(), 2)[1])
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Command)
     for command in COMMANDS:
-        importlib.import_module(f"plrp.cli.genomics.{command}").add_parser(commands)
+        importlib.import_module(f"plrp.cli.genomics_{command}").add_parser(commands)

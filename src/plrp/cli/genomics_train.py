@@ -9,7 +9,7 @@ from typing import Any
 from plrp.cli.arguments import EXIT_CODES, RAW, count
 from plrp.errors import UsageError, usage
 
-from .options import add_largest
+from .genomics_options import add_largest
 
 
 def add_parser(commands: Any) -> None:

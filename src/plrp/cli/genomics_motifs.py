@@ -9,7 +9,7 @@ from typing import Any
 from plrp.cli.arguments import EXIT_CODES, RAW, count, proportion
 from plrp.errors import UsageError, usage
 
-from .options import check_out, target
+from .genomics_options import check_out, target
 
 
 def add_parser(commands: Any) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from plrp.cli.arguments import EXIT_CODES, RAW, count
 from plrp.errors import UsageError, usage
 
-from .logo import window
-from .options import PICTURES, add_largest, add_model, add_rules, check_composite, picture, pruning_of
+from .genomics_logo import window
+from .genomics_options import PICTURES, add_largest, add_model, add_rules, check_composite, picture, pruning_of
 
 READABLE = 100
 """Bases whose letters can be read in a picture."""
@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare methods on the first sequences of a file."""
     import torch
 
-    from plrp.genomics.comparison import compare_methods
     from plrp.genomics.jobs import check_fit, load_model, read_sequences
+    from plrp.genomics.method_comparison import compare_methods
     from plrp.genomics.outputs import target_from_text
     from plrp.tape.refusals import check_device
 

@@ -22,15 +22,15 @@ from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
 from plrp.targets import contrast
 
-from .beside import check_methods, maps_beside
 from .detection import own_preprocessing
-from .figures import comparison_figure, explanation_figure, percent
 from .flows import flow, thinning
-from .layers import flow_figure, thinning_figure
+from .layer_figures import flow_figure, thinning_figure
+from .other_methods import check_methods, maps_beside
+from .patch_tokens import token_depths, tokens_figure
+from .photograph_figures import comparison_figure, explanation_figure, percent
 from .photographs import Photograph, as_photograph
-from .places import ClassError, PicturePart, aim, class_number
-from .saved import SavedRelevance, save_relevance
-from .tokens import token_depths, tokens_figure
+from .picture_targets import ClassError, PicturePart, aim, class_number
+from .relevance_files import SavedRelevance, save_relevance
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from typing import Any
 from plrp.cli.arguments import EXIT_CODES, RAW
 from plrp.errors import UsageError, not_installed
 
-from .options import PICTURES, picture
+from .genomics_options import PICTURES, picture
 
 
 def window(text: str) -> tuple[int, int]:

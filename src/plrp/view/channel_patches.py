@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from plrp.concepts.drawing import Pixels, Reading
-from plrp.concepts.found import Exemplar
+from plrp.concepts.channel_figures import Pixels, Reading
+from plrp.concepts.exemplar_results import Exemplar
 from plrp.tape.trace import Trace
 from plrp.vision.flows import source_of
 
-from .contents import Report
 from .grid import layer_inputs
+from .page_data import Report
 
 COUNT = 3  # patches of a channel
 SIDE = 72  # pixels of a patch

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
-    from .places import PicturePart
+    from .picture_targets import PicturePart
 
 INK, FAINT, ALARM = "#222222", "#767676", "#c00000"
 LEAST_POSITIVE = 0.2  # of Σ|R|: below, the region with most positive relevance is a speck, and is not outlined

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from plrp.progress import progress
-from plrp.text.drawing import visible
-from plrp.text.explained import ExplainedSpan, ExplainedText
+from plrp.text.coloured_text import visible
+from plrp.text.text_explanation import ExplainedSpan, ExplainedText
 from plrp.text.tokens import Token
 from plrp.vision.heatmaps import COLOURS
 
 from .bundle import Bundle
-from .contents import Inside, Report, collect
 from .grid import Grid, layer_inputs
+from .page_data import Inside, Report, collect
 
 PROPORTIONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 MANY_LAYERS = 60  # an explanation for each takes too long

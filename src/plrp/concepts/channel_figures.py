@@ -23,12 +23,12 @@ from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
 from plrp.tape.tracing import trace
-from plrp.vision.figures import FAINT, grid_of, shortened
 from plrp.vision.heatmaps import outline_level
+from plrp.vision.photograph_figures import FAINT, grid_of, shortened
 
 from .channels import by_channel, layer_named
-from .found import Exemplar, Exemplars
-from .inputs import FromPhotographs, NumberedInputs, numbered
+from .exemplar_results import Exemplar, Exemplars
+from .numbered_inputs import FromPhotographs, NumberedInputs, numbered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -254,7 +254,7 @@ def token_figure(
 
     Inputs are token ids, (tokens,); `words` spells one, such as `lambda i: tokenizer.decode([i])`.
     """
-    from plrp.text.drawing import to_figure
+    from plrp.text.coloured_text import to_figure
 
     sentences = token_contexts(
         found, layer, channels, model, data, words, by=by, count=count, target=target, composite=composite
@@ -275,8 +275,8 @@ def token_contexts(
     target: Any = None,
     composite: str | Composite | None = None,
 ) -> list[Any]:
-    """What `token_figure` draws, as `plrp.text.drawing.Sentence`s: a caption and coloured tokens, for pages too."""
-    from plrp.text.drawing import Cell, Sentence
+    """The captions and coloured tokens that `token_figure` draws, as `coloured_text.Sentence`s; pages use them too."""
+    from plrp.text.coloured_text import Cell, Sentence
 
     reading = Reading(found, model, data, target, composite)
     sentences = []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from plrp.experiments import figures
+from plrp.experiments import score_figures
+from plrp.experiments.aligned_scores import BASELINE, LABELS, LRP, VARIANTS, Method, difference_of, plain
 from plrp.experiments.config import differences
 from plrp.experiments.intervals import METHOD
-from plrp.experiments.measured import BASELINE, LABELS, LRP, VARIANTS, Method, difference_of, plain
 from plrp.experiments.pages import cards, contents, escape, folded, page, section, table
 
 from .runs import Run
@@ -86,26 +86,25 @@ def _unlike(name: str, a: object, b: object) -> list[tuple[str, str, str]]:
 
 def _metrics(first: Run, second: Run) -> list[str]:
     """What both measured."""
-    names = figures.versions([first.measured], tuple(figures.METRICS))
-    return [name for name in names if name in figures.versions([second.measured], tuple(figures.METRICS))]
+    names = score_figures.versions([first.measured], tuple(score_figures.METRICS))
+    return [name for name in names if name in score_figures.versions([second.measured], tuple(score_figures.METRICS))]
 
 
 def _figures(first: Run, second: Run, sheets: Sheets) -> str:
     names = _metrics(first, second)
     if not names:
         return "<p>The two runs have no metric in common.</p>"
-    main = [n for n in names if n.partition(".")[0] in (*figures.MAIN, "pixel_flipping_auc")] or names
+    main = [n for n in names if n.partition(".")[0] in (*score_figures.MAIN, "pixel_flipping_auc")] or names
     m, n = first.measured, second.measured
-    alt = ". ".join(
-        f"{figures.metric(name).title}: A: {figures.describe(m, name)}. B: {figures.describe(n, name)}" for name in main
-    )
+    about = score_figures.describe
+    alt = ". ".join(f"{score_figures.metric(name).title}: A: {about(m, name)}. B: {about(n, name)}" for name in main)
     return sheets.drawing(
         "comparison",
-        figures.side_by_side(m, n, main),
+        score_figures.side_by_side(m, n, main),
         alt,
         "Means over all samples of each run: A with full lines and markers, B dashed with open ones, each at the p it "
         "was measured at; p = 0 is LRP.",
-        figures.side_by_side(m, n, main, narrow=True),
+        score_figures.side_by_side(m, n, main, narrow=True),
     )
 
 
@@ -149,7 +148,7 @@ def _differences(first: Run, second: Run, sheets: Sheets) -> str:
             )
         if lines:
             clear = sum(line[5] in ("higher", "lower") for line in lines)
-            title = f"{escape(figures.metric(name).heading)}: B differs clearly at {clear} of {len(lines)}"
+            title = f"{escape(score_figures.metric(name).heading)}: B differs clearly at {clear} of {len(lines)}"
             parts.append(folded(title, table(["variant", "p", "A", "B", "B − A", "B is", "samples"], lines)))
     sheets.table("comparison", ["metric", "variant", "p", "b_minus_a", "low", "high", "samples"], rows)
     lost = [f"{run} alone: p = {', '.join(f'{p:g}' for p in sorted(ps))}" for run, ps in unshared.items() if ps]

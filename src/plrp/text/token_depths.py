@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .drawing import visible
+from .coloured_text import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from .explained import ExplainedSpan, ExplainedText
+    from .text_explanation import ExplainedSpan, ExplainedText
 
 BLOCK = re.compile(r"^(?P<stack>.*?)\.?(?P<number>\d+)\.(?P<inner>.+)$")
 OUTPUT = re.compile(

@@ -16,8 +16,8 @@ import numpy as np
 
 from plrp.errors import not_installed
 
+from .aligned_scores import BASELINE, LABELS, LRP, VARIANTS, Flipping, Measured, Method, plain, signed
 from .intervals import bootstrap
-from .measured import BASELINE, LABELS, LRP, VARIANTS, Flipping, Measured, Method, plain, signed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,19 +17,19 @@ from plrp.genomics.sequences import Sequences, checked_bases
 from plrp.models.loading import LoadedModel
 from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
-from plrp.text.attribution import TracedText
-from plrp.text.attribution import trace as trace_text
-from plrp.vision.explained import ExplainedPhotograph, explain_photograph
+from plrp.text.text_attribution import TracedText
+from plrp.text.text_attribution import trace as trace_text
+from plrp.vision.photograph_explanation import ExplainedPhotograph, explain_photograph
 from plrp.vision.photographs import decode_photograph
-from plrp.vision.places import class_number
+from plrp.vision.picture_targets import class_number
 
 from .bundle import Bundle
-from .contents import Inside, Report, as_map, map_shape, path_levels
-from .exemplary import Exemplary
+from .channel_patches import Exemplary
+from .page_data import Inside, Report, as_map, map_shape, path_levels
 from .paths import Paths
-from .pictures import photograph_bundle
-from .sequences import sequence_bundle
-from .texts import text_bundle
+from .photograph_page import photograph_bundle
+from .sequence_page import sequence_bundle
+from .text_page import text_bundle
 
 Kind = Literal["photograph", "sequence", "text"]
 

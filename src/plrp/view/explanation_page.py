@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from plrp.concepts.drawing import Reading
+from plrp.concepts.channel_figures import Reading
 from plrp.explanation import CHANGED, Explanation
 from plrp.genomics.sequences import LETTERS
 from plrp.progress import progress
@@ -19,11 +19,11 @@ from plrp.tape.values import tensors_in
 from plrp.vision.heatmaps import COLOURS
 
 from .bundle import Bundle
-from .contents import Inside, Report, classes, collect, map_shape
-from .exemplary import Exemplary
+from .channel_patches import Exemplary
 from .grid import PROPORTIONS, TARGETS, Grid
+from .page_data import Inside, Report, classes, collect, map_shape
 from .paths import Pool
-from .pictures import data_address, fitting_mask, input_picture, target_facts
+from .photograph_page import data_address, fitting_mask, input_picture, target_facts
 
 Site = tuple[int, int, str]
 _ROUNDING = {torch.float64: 1e-10, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # of the largest output

@@ -17,9 +17,9 @@ from plrp.tape.trace import Trace
 from plrp.tape.tracing import trace as trace_model
 
 from .bundle import Bundle
-from .contents import Inside, Report
-from .explanations import Site, explanation_bundle
+from .explanation_page import Site, explanation_bundle
 from .grid import PROPORTIONS
+from .page_data import Inside, Report
 
 NAMED = 1e-3
 """TOMTOM's p up to which a seqlet is called by its best match; others are marked without a name."""

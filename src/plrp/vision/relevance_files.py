@@ -17,7 +17,7 @@ from torch import Tensor
 from plrp.files import new_file
 from plrp.stored import KIND, SavedExplanation, read_explanation
 
-from .figures import explanation_figure
+from .photograph_figures import explanation_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,6 @@ from torch import Tensor
 import plrp
 from plrp.targets import contrast
 
-from .explained import ExplainedSpan, ExplainedText
 from .heads import (
     Forward,
     Kind,
@@ -25,6 +24,7 @@ from .heads import (
     kind_of,
     kind_of_class,
 )
+from .text_explanation import ExplainedSpan, ExplainedText
 from .tokens import Token, token_id, tokenized, written
 
 

@@ -22,11 +22,11 @@ from plrp.walk import Walk
 
 from . import native, propagation, whole_tensors
 from .channels_last import channels_last, ordinary, select_samples, to_channels_last
-from .layers import layer_geometry, pool_geometry, to_winners
-from .maps import FastConvolution, FastDense, OneChannel, fast_map
+from .fast_maps import FastConvolution, FastDense, OneChannel, fast_map
+from .neuron_layers import layer_geometry, pool_geometry, to_winners
+from .neuron_pruning import by_neurons, dense_arrived, prune_neurons, prune_positions
 from .neurons import Neurons, Relevance, add, dense, dense_last, mass_of
 from .propagation import DensePass, Few, neurons_of
-from .pruning import by_neurons, dense_arrived, prune_neurons, prune_positions
 from .selection import cut
 
 

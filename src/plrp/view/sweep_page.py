@@ -14,8 +14,8 @@ from plrp.metrics.localization import relevance_mass_accuracy
 from plrp.vision.heatmaps import COLOURS, limits_of
 
 from .bundle import Bundle, finite, quantise
-from .explanations import Site, letter_facts
-from .pictures import data_address
+from .explanation_page import Site, letter_facts
+from .photograph_page import data_address
 
 
 def maps_bundle(

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from plrp.circuits import SCORE, Circuit, Neuron
 
-from .figures import FAINT, INK, percent, set_title, shortened
 from .flows import INPUT, Flow, Level, Thinning, channel_share
 from .heatmaps import heatmap
+from .photograph_figures import FAINT, INK, percent, set_title, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

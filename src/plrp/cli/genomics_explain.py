@@ -11,7 +11,7 @@ from typing import Any
 from plrp.cli.arguments import EXIT_CODES, RAW, add_cluster, cluster_of, count, shard
 from plrp.errors import UsageError, usage
 
-from .options import (
+from .genomics_options import (
     add_largest,
     add_model,
     add_rules,

@@ -22,7 +22,7 @@ from plrp.tape.tracing import trace as trace_model
 
 from .detection import Detection, detect, is_detector
 from .photographs import Photograph
-from .preprocessing import network_input, network_picture, network_point
+from .picture_preprocessing import network_input, network_picture, network_point
 from .segmentation import AreaScores, area_at, area_of_class, score_map
 
 if TYPE_CHECKING:
