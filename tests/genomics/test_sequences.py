@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -148,8 +149,6 @@ def test_a_genome_is_read_anywhere_as_if_it_were_in_memory(data: st.DataObject) 
     end_of_line = data.draw(st.sampled_from([b"\n", b"\r\n"]))
     start = data.draw(st.integers(0, len(letters) - 1))
     end = data.draw(st.integers(start + 1, len(letters)))
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         for suffix in ("fa", "fa.gz"):
             lines = [b">x", *(letters[k : k + width].encode() for k in range(0, len(letters), width)), b">y", b"AC"]
@@ -223,6 +222,33 @@ def test_bed_of_three_to_six_columns(tmp_path: Path) -> None:
 def test_ragged_genome_lines_are_refused(tmp_path: Path) -> None:
     (tmp_path / "g.fa").write_text(">a\nACGT\nAC\nACGT\n")
     with pytest.raises(SequenceError, match=r"g\.fa, line 4: lines of different lengths"):
+        Genome(tmp_path / "g.fa")
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.sampled_from([b">a", b">b c", b"ACGT", b"AC", b"ACGTACGT", b"", b" "]), max_size=8), st.data())
+def test_a_genome_is_refused_or_read_as_read_fasta_reads_it(lines: list[bytes], data: st.DataObject) -> None:
+    """Whatever lines are blank, short, long or end otherwise: no window of a chromosome ever has the wrong bases."""
+    ends = data.draw(st.lists(st.sampled_from([b"\n", b"\r\n"]), min_size=len(lines), max_size=len(lines)))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "g.fa"
+        file.write_bytes(b"".join(line + end for line, end in zip(lines, ends, strict=True)))
+        try:
+            genome = Genome(file)
+            windows = {(name, k): genome.fetch(name, k, k + 1) for name, n in genome.lengths.items() for k in range(n)}
+        except SequenceError:
+            return
+        records = read_fasta(file)
+        assert genome.lengths == dict(zip(records.names, records.lengths.tolist(), strict=True))
+        for name, bases in zip(records.names, records.letters, strict=True):
+            assert "".join(windows[name, k] for k in range(len(bases))) == bases
+
+
+@pytest.mark.parametrize("line", ["a\t4\t3\n", "a\t4\t3\t0\t0\n", "a\tfour\t3\t4\t5\n"])
+def test_a_damaged_index_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "g.fa").write_text(">a\nACGT\n")
+    (tmp_path / "g.fa.fai").write_text(line)
+    with pytest.raises(SequenceError, match=r"g\.fa\.fai, line 1: not an index of a FASTA file; delete it"):
         Genome(tmp_path / "g.fa")
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
-from typing import IO, Literal, cast, overload
+from typing import IO, Any, Literal, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -135,12 +136,6 @@ class Sequences:
 
     def onehot(self, ambiguous: Ambiguous = "zero") -> OneHot:
         """The sequences as one array (sequence, letter, position); all must have the same length."""
-        lengths = self.lengths
-        if len(lengths) and (odd := np.flatnonzero(lengths != lengths[0])).size:
-            raise SequenceError(
-                f"{self.where(int(odd[0]))} has {lengths[odd[0]]} bases, the first sequence has {lengths[0]}: one "
-                "array needs one length; explain them length by length (`explain_file` does), or cut them first."
-            )
         return encode(self, ambiguous)
 
 
@@ -161,8 +156,13 @@ def encode(sequences: str | Sequence[str] | Sequences, ambiguous: Ambiguous = "z
     letters = sequences.letters if isinstance(sequences, Sequences) else list(sequences)
     if not letters:
         return np.zeros((0, 4, 0), np.float32)
-    if any(len(s) != len(letters[0]) for s in letters):
-        raise SequenceError(f"Sequences of lengths {sorted({len(s) for s in letters})}: one array needs one length.")
+    where = sequences.where if isinstance(sequences, Sequences) else "sequence {}".format
+    for row, text in enumerate(letters):
+        if len(text) != len(letters[0]):
+            raise SequenceError(
+                f"{where(row)} has {len(text)} bases, the first sequence has {len(letters[0])}: one array needs one "
+                "length; explain them length by length (`explain_file` does), or cut them first."
+            )
     codes = np.frombuffer("".join(letters).encode("latin-1", "replace"), np.uint8).reshape(len(letters), -1)
     table = _SHARE if ambiguous == "share" else _CERTAIN
     onehot = np.stack([column[codes] for column in table.T], axis=1)
@@ -170,8 +170,7 @@ def encode(sequences: str | Sequence[str] | Sequences, ambiguous: Ambiguous = "z
     refused = np.isnan(onehot[:, 0]) if ambiguous != "error" else onehot.sum(1) != 1
     if refused.any():
         row, column = (int(i[0]) for i in np.nonzero(refused))
-        place = sequences.where(row) if isinstance(sequences, Sequences) else f"sequence {row}"
-        raise SequenceError(f"{place}: {chr(codes[row, column])!r} at base {column + 1} is not " + (
+        raise SequenceError(f"{where(row)}: {chr(codes[row, column])!r} at base {column + 1} is not " + (
             "one of A, C, G, T; pass ambiguous='zero' or 'share' to accept IUPAC codes."
             if ambiguous == "error" else "a nucleotide code (IUPAC)."
         ))  # fmt: skip
@@ -223,40 +222,32 @@ def tab_line(*cells: object) -> str:
     return "\t".join(map(one_line, cells)) + "\n"
 
 
-@contextmanager
-def open_text(path: str | Path, *, largest: int = LARGEST) -> Iterator[Iterator[tuple[int, str]]]:
-    """Numbered lines of a text file with any of the usual line ends; gzip is detected by content, not by name.
-
-    A damaged or truncated gzip stream becomes a `SequenceError` that names the last line that could be read; one that
-    unpacks to more than `largest` bytes is refused.
-    """
-    path = Path(path)
+def _open_binary(path: Path) -> tuple[IO[bytes], bool]:
+    """The open file, and whether its content is gzip; the name does not matter."""
     try:
-        raw = path.open("rb")
+        stream = path.open("rb")
     except OSError as error:
         raise SequenceError(f"{path}: cannot be read ({error.strerror}); check the path.") from None
-    with raw:
-        gzipped = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        binary: IO[bytes] = raw
+    gzipped = stream.read(2) == b"\x1f\x8b"
+    stream.seek(0)
+    return stream, gzipped
+
+
+@contextmanager
+def open_text(path: str | Path, *, largest: int = LARGEST) -> Iterator[Iterator[tuple[int, str]]]:
+    """Numbered lines of a text file, plain or gzipped, with any of the usual line ends.
+
+    A damaged or truncated gzip stream becomes a `SequenceError` that names the last line that could be read; a stream
+    that unpacks to more than `largest` bytes is refused.
+    """
+    path = Path(path)
+    binary, gzipped = _open_binary(path)
+    with binary:
         if gzipped:
-            unpacked = Unpacked(cast("IO[bytes]", gzip.GzipFile(fileobj=raw)), path, largest)
+            unpacked = Unpacked(cast("IO[bytes]", gzip.GzipFile(fileobj=binary)), path, largest)
             binary = cast("IO[bytes]", io.BufferedReader(unpacked, 1 << 16))
         stream = io.TextIOWrapper(binary, encoding="utf-8", errors="replace")  # any of \n, \r\n, \r ends a line
         yield _numbered_lines(path, stream)
-
-
-def _refuse_folder(path: Path) -> None:
-    """Refuse a folder given in place of a FASTA file, and name a file in it that may have been meant."""
-    if not path.is_dir():
-        return
-    found = [file for file in sorted(path.iterdir()) if file.name.removesuffix(".gz").endswith(SUFFIXES)]
-    remedy = (
-        f"name a file, such as {found[0]}"
-        if found
-        else f"name a file; none in it ends like one ({', '.join(SUFFIXES)})"
-    )
-    raise SequenceError(f"{path} is a folder, not a FASTA file: {remedy}.")
 
 
 def _numbered_lines(path: Path, stream: io.TextIOWrapper) -> Iterator[tuple[int, str]]:
@@ -271,6 +262,48 @@ def _numbered_lines(path: Path, stream: io.TextIOWrapper) -> Iterator[tuple[int,
         ) from None
 
 
+# -- FASTA
+
+
+def _refuse_folder(path: Path) -> None:
+    """Refuse a folder given in place of a FASTA file, and suggest a FASTA file in it."""
+    if path.is_dir():
+        files = [file for file in sorted(path.iterdir()) if file.name.removesuffix(".gz").endswith(SUFFIXES)]
+        remedy = f", such as {files[0]}" if files else f"; none in it ends like one ({', '.join(SUFFIXES)})"
+        raise SequenceError(f"{path} is a folder, not a FASTA file: name a file{remedy}.")
+
+
+def _record_name(path: Path, number: int, header: str, headers: dict[str, int]) -> str:
+    """The name in a FASTA header, its first word; `headers` has the line number of every name so far."""
+    name = next(iter(header[1:].split()), "")
+    if not name:
+        raise SequenceError(f"{path}, line {number}: this header has no name; write '>name'.")
+    if name in headers:
+        raise SequenceError(
+            f"{path}, line {number}: the name {name!r} was used before, in line {headers[name]}; results are stored by "
+            "name, so rename one of them."
+        )
+    headers[name] = number
+    return name
+
+
+def _refuse_empty(path: Path, headers: dict[str, int], filled: Mapping[str, Any]) -> None:
+    """Refuse a FASTA file without records, and a record without bases, which `filled` lacks."""
+    if not headers:
+        raise SequenceError(f"{path}, line 1: no sequences in this file; FASTA records start with '>name'.")
+    for name, number in headers.items():
+        if name not in filled:
+            raise SequenceError(f"{path}, line {number}: record {name!r} has no sequence.")
+
+
+def _refuse_headless(path: Path, number: int, line: str) -> None:
+    """Refuse a file that begins with text instead of a FASTA header."""
+    if line.startswith("@"):
+        raise SequenceError(f"{path}: this looks like FASTQ: convert it to FASTA (seqtk seq -a reads.fastq).")
+    if line.strip():
+        raise SequenceError(f"{path}, line {number}: text before the first '>' header; this is not FASTA.")
+
+
 def read_fasta(path: str | Path, *, largest: int = LARGEST) -> Sequences:
     """All records of a FASTA file (plain or gzipped, unpacked `largest` bytes at most), in order.
 
@@ -279,46 +312,23 @@ def read_fasta(path: str | Path, *, largest: int = LARGEST) -> Sequences:
     """
     path = Path(path)
     _refuse_folder(path)
-    names: list[str] = []
-    lines: list[int] = []
-    pieces: list[list[str]] = []
-    first_seen: dict[str, int] = {}
+    headers: dict[str, int] = {}
+    pieces: dict[str, list[str]] = {}
+    name = ""
     with open_text(path, largest=largest) as numbered:
         for number, line in numbered:
             line = line.strip()
-            if not line:
-                continue
             if line.startswith(">"):
-                words = line[1:].split()
-                if not words:
-                    raise SequenceError(f"{path}, line {number}: this header has no name; write '>name'.")
-                if names and not pieces[-1]:
-                    raise SequenceError(f"{path}, line {lines[-1]}: record {names[-1]!r} has no sequence.")
-                name = words[0]
-                if name in first_seen:
-                    raise SequenceError(
-                        f"{path}, line {number}: the name {name!r} was used before, in line {first_seen[name]}; "
-                        "results are stored by name, so rename one of them."
-                    )
-                first_seen[name] = number
-                names.append(name)
-                lines.append(number)
-                pieces.append([])
-            elif not names and line.startswith("@"):
-                raise SequenceError(f"{path}: this looks like FASTQ: convert it to FASTA (seqtk seq -a reads.fastq).")
-            elif not names:
-                raise SequenceError(f"{path}, line {number}: text before the first '>' header; this is not FASTA.")
-            else:
-                pieces[-1].append(checked_bases(line, f"{path}, line {number}", names[-1]))
-    if not names:
-        raise SequenceError(f"{path}, line 1: no sequences in this file; FASTA records start with '>name'.")
-    if not pieces[-1]:
-        raise SequenceError(f"{path}, line {lines[-1]}: record {names[-1]!r} has no sequence.")
-    return Sequences(names, ["".join(parts) for parts in pieces], str(path), lines)
+                name = _record_name(path, number, line, headers)
+            elif not name:
+                _refuse_headless(path, number, line)
+            elif line:
+                pieces.setdefault(name, []).append(checked_bases(line, f"{path}, line {number}", name))
+    _refuse_empty(path, headers, pieces)
+    return Sequences(list(headers), ["".join(pieces[name]) for name in headers], str(path), list(headers.values()))
 
 
-_NUCLEOTIDE_BYTES = "".join(IUPAC) + "".join(IUPAC).lower()
-_DROP_NUCLEOTIDES = {ord(c): None for c in _NUCLEOTIDE_BYTES}
+_DROP_NUCLEOTIDES = {ord(code): None for letter in IUPAC for code in (letter, letter.lower())}
 
 
 def checked_bases(text: str, where: str, name: str) -> str:
@@ -382,51 +392,55 @@ def read_intervals(
     """The genome's sequence at every interval of a BED file; the minus strand comes reverse-complemented.
 
     `width` widens or narrows every interval around its centre to that many bases, for models that read one length.
-    Intervals on a chromosome that the genome does not have are refused with the BED file's line; those that reach past
-    the end of theirs are, by `ends`, refused too, left out, or padded with N.
+    An interval on a chromosome that the genome does not have is refused with its line. An interval that reaches past
+    the end of its chromosome is, by `ends`, refused too, left out, or padded with N.
     """
     intervals = read_bed(bed)
     if width is not None:
-        intervals = [_recentred(interval, width) for interval in intervals]
+        starts = [(i.start + i.end) // 2 - width // 2 for i in intervals]
+        intervals = [replace(i, start=start, end=start + width) for i, start in zip(intervals, starts, strict=True)]
     reference = Genome(genome, largest=largest)
-    for interval in intervals:
-        place = f"{bed}, line {interval.line}: {interval.chrom}:{interval.start}-{interval.end}"
-        if interval.chrom not in reference.lengths:
-            known = ", ".join(list(reference.lengths)[:4])
-            raise SequenceError(f"{place} is not on a chromosome of {genome}, which has {known} ...")
-        if ends == "refuse" and not _inside(interval, reference):
-            raise SequenceError(
-                f"{place} reaches past the chromosome, which has {reference.lengths[interval.chrom]} bases; cut the "
-                "interval, leave such intervals out or pad them (ends='skip' or 'pad'), or use the genome they were "
-                "made for."
-            )
-    asked = len(intervals)
-    if ends == "skip":
-        intervals = [interval for interval in intervals if _inside(interval, reference)]
+    inside = [_check_place(interval, bed, reference, ends) for interval in intervals]
+    skipped = inside.count(False) if ends == "skip" else 0
+    if skipped:
+        intervals = list(compress(intervals, inside))
         if not intervals:
-            raise SequenceError(f"{bed}: all {asked} intervals reach past the ends of their chromosomes.")
-    names = [f"{i.chrom}:{i.start}-{i.end}({i.strand})" if i.name in (".", "") else i.name for i in intervals]
-    if len(set(names)) < len(names):  # BED names need not be unique; coordinates make them so
-        names = [f"{name}@{i.chrom}:{i.start}-{i.end}({i.strand})" for name, i in zip(names, intervals, strict=True)]
-        seen: dict[str, int] = {}
-        for name, interval in zip(names, intervals, strict=True):
-            if name in seen:
-                raise SequenceError(f"{bed}, line {interval.line}: the same interval as in line {seen[name]}.")
-            seen[name] = interval.line
+            raise SequenceError(f"{bed}: all {skipped} intervals reach past the ends of their chromosomes.")
     letters = []
     for interval in intervals:
         bases = reference.padded(interval.chrom, interval.start, interval.end)
         letters.append(reverse_complement(bases) if interval.strand == "-" else bases)
-    return Sequences(names, letters, str(bed), [i.line for i in intervals], intervals, asked - len(intervals))
+    lines = [interval.line for interval in intervals]
+    return Sequences(_unique_names(intervals, bed), letters, str(bed), lines, intervals, skipped)
 
 
-def _inside(interval: Interval, genome: Genome) -> bool:
-    return interval.start >= 0 and interval.end <= genome.lengths[interval.chrom]
+def _check_place(interval: Interval, bed: str | Path, genome: Genome, ends: Ends) -> bool:
+    """Whether an interval is within its chromosome; refused where the genome lacks it, and past its end by `ends`."""
+    place = f"{bed}, line {interval.line}: {interval.chrom}:{interval.start}-{interval.end}"
+    if interval.chrom not in genome.lengths:
+        known = ", ".join(list(genome.lengths)[:4])
+        raise SequenceError(f"{place} is not on a chromosome of {genome.path}, which has {known} ...")
+    length = genome.lengths[interval.chrom]
+    inside = interval.start >= 0 and interval.end <= length
+    if ends == "refuse" and not inside:
+        raise SequenceError(
+            f"{place} reaches past the chromosome, which has {length} bases; cut the interval, leave such intervals "
+            "out or pad them (ends='skip' or 'pad'), or use the genome they were made for."
+        )
+    return inside
 
 
-def _recentred(interval: Interval, width: int) -> Interval:
-    start = (interval.start + interval.end) // 2 - width // 2
-    return Interval(interval.chrom, start, start + width, interval.name, interval.score, interval.strand, interval.line)
+def _unique_names(intervals: Sequence[Interval], bed: str | Path) -> list[str]:
+    """The names of intervals, with coordinates where names repeat or are missing; a repeated interval is refused."""
+    places = [f"{i.chrom}:{i.start}-{i.end}({i.strand})" for i in intervals]
+    names = [place if i.name in (".", "") else i.name for i, place in zip(intervals, places, strict=True)]
+    if len(set(names)) < len(names):
+        names = [f"{name}@{place}" for name, place in zip(names, places, strict=True)]
+    lines: dict[str, int] = {}
+    for name, interval in zip(names, intervals, strict=True):
+        if (line := lines.setdefault(name, interval.line)) != interval.line:
+            raise SequenceError(f"{bed}, line {interval.line}: the same interval as in line {line}.")
+    return names
 
 
 class Genome:
@@ -442,56 +456,56 @@ class Genome:
         self._whole: dict[str, str] | None = None
         self._index: dict[str, tuple[int, int, int, int]] = {}  # length, offset, bases per line, bytes per line
         _refuse_folder(self.path)
-        try:
-            gzipped = self.path.open("rb").read(2) == b"\x1f\x8b"
-        except OSError as error:
-            raise SequenceError(f"{path}: cannot be read ({error.strerror}); check the path.") from None
-        if gzipped:
-            records = read_fasta(self.path, largest=largest)
-            self._whole = dict(zip(records.names, records.letters, strict=True))
-            self.lengths = {name: len(letters) for name, letters in self._whole.items()}
-            return
+        stream, gzipped = _open_binary(self.path)
         fai = self.path.with_name(self.path.name + ".fai")
-        if fai.exists() and fai.stat().st_mtime >= self.path.stat().st_mtime:
-            for line in fai.read_text().splitlines():
-                name, *numbers = line.split("\t")
-                length, offset, bases, width = (int(n) for n in numbers[:4])
-                self._index[name] = (length, offset, bases, width)
-        else:
-            self._scan()
-        self.lengths = {name: entry[0] for name, entry in self._index.items()}
+        with stream:
+            if gzipped:
+                records = read_fasta(self.path, largest=largest)
+                self._whole = dict(zip(records.names, records.letters, strict=True))
+            elif fai.exists() and fai.stat().st_mtime >= self.path.stat().st_mtime:
+                self._read_index(fai)
+            else:
+                self._scan(stream)
+        entries = {name: entry[0] for name, entry in self._index.items()}
+        self.lengths = entries if self._whole is None else {name: len(bases) for name, bases in self._whole.items()}
 
-    def _scan(self) -> None:
+    def _read_index(self, fai: Path) -> None:
+        with open_text(fai) as numbered:
+            for number, line in numbered:
+                name, *cells = line.split("\t")
+                try:
+                    length, offset, bases, width = (int(cell) for cell in cells[:4])
+                    if min(length, offset) < 0 or (length and not 0 < bases <= width):
+                        raise ValueError
+                except ValueError:
+                    raise SequenceError(
+                        f"{fai}, line {number}: not an index of a FASTA file; delete it, or make it again (samtools "
+                        f"faidx {self.path})."
+                    ) from None
+                self._index[name] = length, offset, bases, width
+
+    def _scan(self, stream: IO[bytes]) -> None:
+        """Index the records of a plain FASTA file, whose lines have one length within a record, but for the last."""
+        headers: dict[str, int] = {}
         name = ""
         length = offset = bases = width = position = 0
-        last_line_short = False
-        with self.path.open("rb") as stream:
-            for number, line in enumerate(stream, 1):
-                position += len(line)
-                stripped = line.rstrip(b"\r\n")
-                if line.startswith(b">"):
-                    words = stripped[1:].split()
-                    if not words:
-                        raise SequenceError(f"{self.path}, line {number}: this header has no name; write '>name'.")
-                    if name:
-                        self._index[name] = (length, offset, bases, width)
-                    name = words[0].decode()
-                    if name in self._index:
-                        raise SequenceError(f"{self.path}, line {number}: the name {name!r} was used before.")
-                    length, offset, bases, width, last_line_short = 0, position, 0, 0, False
-                elif stripped:
-                    if not name:
-                        raise SequenceError(f"{self.path}, line {number}: text before the first '>' header.")
-                    if last_line_short or (bases and len(stripped) > bases):
-                        raise SequenceError(
-                            f"{self.path}, line {number}: lines of different lengths within {name!r}; rewrap the file."
-                        )
-                    bases, width = bases or len(stripped), width or len(line)
-                    last_line_short = len(stripped) < bases
-                    length += len(stripped)
-        if not name:
-            raise SequenceError(f"{self.path}, line 1: no sequences in this file.")
-        self._index[name] = (length, offset, bases, width)
+        for number, line in enumerate(stream, 1):
+            text = line.rstrip(b"\r\n")
+            if line.startswith(b">"):
+                name = _record_name(self.path, number, text.decode("utf-8", "replace"), headers)
+                length, offset, bases, width = 0, position + len(line), 0, 0
+            elif not name:
+                _refuse_headless(self.path, number, text.decode("utf-8", "replace"))
+            elif text:
+                bases, width = bases or len(text), width or len(line)
+                if length % bases or len(text) > bases or position != offset + length // bases * width:
+                    raise SequenceError(
+                        f"{self.path}, line {number}: lines of different lengths within {name!r}; rewrap the file."
+                    )
+                length += len(text)
+                self._index[name] = length, offset, bases, width
+            position += len(line)
+        _refuse_empty(self.path, headers, self._index)
 
     def fetch(self, chrom: str, start: int, end: int) -> str:
         """Bases `start`..`end` (0-based, half-open) of a chromosome, upper case."""
