@@ -52,19 +52,4 @@ __all__ = [
 ]
 
 # Modules (`plrp.metrics`, `plrp.vision`, …) too are loaded when they are first used.
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "choosing": ("choose_p",),
-        "composites": ("Composite", "composite"),
-        "concepts.search": ("exemplars", "neuron_relevance"),
-        "engine": ("plain_walk",),
-        "errors": ("TraceError", "UnhealthyExplanation", "UnsupportedOperation"),
-        "explanation": ("Explanation", "check", "explain"),
-        "tape.own_rules": ("register_rule", "registered_rules", "rules_for", "unregister_rule"),
-        "pruning": ("Pruning",),
-        "tape.trace": ("Trace",),
-        "tape.tracing": ("trace",),
-        "vision.relevance_files": ("load",),
-    },
-)
+__getattr__, __dir__ = lazily(__name__)

@@ -45,20 +45,4 @@ __all__ = [
     "token_figure",
 ]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "channel_figures": (
-            "Reading",
-            "channel_figure",
-            "logo_figure",
-            "patches",
-            "receptive_field",
-            "token_contexts",
-            "token_figure",
-        ),
-        "exemplar_results": ("Exemplar", "Exemplars"),
-        "classes": ("Prototypes", "class_channels", "prototypes"),
-        "search": ("exemplars", "neuron_relevance"),
-    },
-)
+__getattr__, __dir__ = lazily(__name__)

@@ -43,13 +43,4 @@ __all__ = [
     "sweep",
 ]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "config": ("VARIANTS", "Config", "ConfigError", "Data", "Maps", "Metric", "Model"),
-        "presets": ("PRESETS", "preset"),
-        "results": ("Results",),
-        "store": ("ConfigChanged", "PartsMissing", "Store"),
-        "sweeps": ("sweep",),
-    },
-)
+__getattr__, __dir__ = lazily(__name__)

@@ -127,41 +127,4 @@ __all__ = [
     "write_seqlets",
 ]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "attribution": ("Attribution", "Hypothetical", "explain_batches", "explain_sequences", "pool"),
-        "export": ("base_table", "save_modisco", "write_parquet", "write_seqlets"),
-        "jobs": ("explain_file",),
-        "logo": ("draw_logo", "logo_page", "plot_logos"),
-        "motifs": ("Motif", "jaspar", "jaspar_motifs", "motif", "read_motifs", "write_jaspar", "write_meme"),
-        "network": ("History", "SequenceCNN"),
-        "seqlets": ("Hits", "Seqlets", "find_hits", "find_patterns", "find_seqlets", "match_motifs", "match_seqlets"),
-        "baselines": ("Mutations", "deeplift", "gradient_input", "ism"),
-        "browser": ("write_browser",),
-        "method_comparison": ("Comparison", "compare_methods"),
-        "drop_in": ("attribute",),
-        "outputs": ("OutputScore",),
-        "shuffling": ("dinucleotide_shuffle",),
-        "tracks": ("export_run", "write_bedgraph", "write_modisco_h5"),
-        "variants": ("Variant", "read_vcf"),
-        "variant_files": ("explain_variants",),
-        "allele_effects": ("VariantEffect", "VariantEffects", "variant_effects"),
-        "sequences": (
-            "Genome",
-            "Interval",
-            "SequenceError",
-            "Sequences",
-            "decode",
-            "encode",
-            "from_onehot",
-            "read_bed",
-            "read_fasta",
-            "read_intervals",
-            "read_npz",
-            "reverse_complement",
-            "write_fasta",
-        ),
-        "simulation": ("Simulated", "load_simulated", "read_labels", "read_simdata", "simulate"),
-    },
-)
+__getattr__, __dir__ = lazily(__name__)

@@ -30,12 +30,4 @@ __all__ = [
     "read_state_dict",
 ]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "checkpoints": ("CheckpointError", "load_weights", "read_state_dict"),
-        "downloads": ("DownloadError",),
-        "loading": ("LoadedModel", "ModelError", "imagenet_categories", "load", "published_categories"),
-        "preprocessing": ("Preprocessing",),
-    },
-)
+__getattr__, __dir__ = lazily(__name__)

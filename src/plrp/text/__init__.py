@@ -31,13 +31,4 @@ __all__ = [
     "trace",
 ]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "text_attribution": ("TracedText", "explain", "trace"),
-        "text_explanation": ("ExplainedSpan", "ExplainedText"),
-        "token_depths": ("head_relevance", "token_layers"),
-        "text_models": ("load",),
-        "tokens": ("Token",),
-    },
-)
+__getattr__, __dir__ = lazily(__name__)

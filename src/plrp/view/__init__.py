@@ -39,17 +39,4 @@ __all__ = [
     "text_bundle",
 ]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "bundle": ("Bundle", "BundleError"),
-        "explanation_page": ("explanation_bundle", "explanation_bundles"),
-        "sweep_page": ("maps_bundle",),
-        "notebook": ("mime_bundle",),
-        "page": ("Page", "read_page"),
-        "photograph_page": ("photograph_bundle",),
-        "plots": ("plot",),
-        "sequence_page": ("sequence_bundle",),
-        "text_page": ("text_bundle",),
-    },
-)
+__getattr__, __dir__ = lazily(__name__)

@@ -63,19 +63,4 @@ __all__ = [
     "tokens_figure",
 ]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "datasets": ("ECSSD", "DatasetError", "ImageNet", "Photographs"),
-        "detection": ("Detection", "Detections", "detect"),
-        "photograph_explanation": ("ExplainedPhotograph", "explain_photograph"),
-        "photograph_figures": ("comparison_figure", "explanation_figure"),
-        "flows": ("Flow", "Thinning", "flow", "thinning"),
-        "heatmaps": ("Heatmap", "heatmap"),
-        "layer_figures": ("circuit_figure", "flow_figure", "thinning_figure"),
-        "photographs": ("BadImage", "Photograph", "read_photograph"),
-        "picture_preprocessing": ("network_input", "network_mask", "network_picture", "network_point"),
-        "relevance_files": ("SavedRelevance",),
-        "patch_tokens": ("TokenDepth", "token_depths", "tokens_figure"),
-    },
-)
+__getattr__, __dir__ = lazily(__name__)
