@@ -20,7 +20,7 @@ from paper_claims import load as load_photograph_network
 from plrp import metrics
 from plrp.genomics import SequenceCNN, encode, read_fasta, read_simdata
 from plrp.metrics.regions import Layout, relevance_of_regions
-from plrp.metrics.replacements import Replacement
+from plrp.metrics.replacements import PerturbationSettings
 from plrp.metrics.scores import Model
 from plrp.models.keras import load_keras_weights
 from plrp.vision import ECSSD
@@ -59,8 +59,9 @@ class Case:
     def truth(self, model: Model) -> Tensor:
         """What the model does, (1, features): occlusion by blurred tiles, or mutagenesis (mean over other letters)."""
         if self.chain is not None:
-            layout, blur = Layout(self.input, self.tile, "sum", "partial"), Replacement("blur", 0.0, BLUR, None, 0)
-            blurred = blur.of(self.input, layout, torch.tensor([0]), 1)
+            layout = Layout(self.input, self.tile, "sum", "partial")
+            blur = PerturbationSettings(perturbation="blur", blur_sigma=BLUR)
+            blurred = blur.overwritten(self.input, layout, torch.tensor([0]), 1)
             return occlusion_of_chain(*self.chain, self.input, blurred, self.tile)[None, :, self.target]
         if not self.one_hot:
             return metrics.occlusion(model, self.input, target=self.target, batch_size=14, **self.replaced)

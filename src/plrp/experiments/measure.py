@@ -11,7 +11,7 @@ import time
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from plrp.engine import sweep_batch
 from plrp.health import unwarned
 from plrp.metrics.robustness import scaled
 from plrp.metrics.scores import predict
-from plrp.metrics.seeded import draw
+from plrp.metrics.seeded import Draws
 from plrp.runs.memory import out_of_memory, smaller_batch
 from plrp.runs.parts import Tick
 
@@ -310,18 +310,10 @@ class _Batch:
             return
         inputs, target = self.inputs[rows], target[rows]
         original = {cell: maps[cell][rows] for cell in cells}
-        settings = _noise(self.config, group[0])
+        draws = _draws(self.config, group[0])
         worst = {(m.name, cell): torch.zeros(len(rows), dtype=torch.float64) for m in group for cell in cells}
-        for number in range(settings["samples"]):
-            shift = draw(
-                inputs.shape[1:],
-                noise=settings["noise"],
-                radius=settings["radius"],
-                seed=settings["seed"],
-                index=number,
-                like=inputs,
-            )
-            moved = inputs + shift
+        for number in range(draws.samples):
+            moved = inputs + draws.shift(number, inputs)
             distance = torch.linalg.vector_norm((moved - inputs).flatten(1), dim=1, dtype=torch.float64)
             for cell, relevance in self._maps(moved, target, cells):
                 for metric in group:
@@ -387,7 +379,7 @@ def _work_on(config: Config, index: int) -> Counter[str]:
         amount[FORWARD] += cells * _passes(config, flips[0])
     for group in robustness_groups(config):
         if any(m.covers(index, 0) for m in group):
-            times = _noise(config, group[0])["samples"]
+            times = _draws(config, group[0]).samples
             amount[TRACE] += times
             for variant, p in config.cells:
                 amount[variant] += times * any(m.covers(index, p) for m in group)
@@ -396,10 +388,10 @@ def _work_on(config: Config, index: int) -> Counter[str]:
 
 def robustness_groups(config: Config) -> list[list[Metric]]:
     """Robustness metrics that can look at the same perturbed inputs."""
-    groups: dict[tuple[Any, ...], list[Metric]] = {}
+    groups: dict[Draws, list[Metric]] = {}
     for metric in config.metrics:
         if metric.function in ROBUSTNESS:
-            groups.setdefault(tuple(_noise(config, metric).values()), []).append(metric)
+            groups.setdefault(_draws(config, metric), []).append(metric)
     return list(groups.values())
 
 
@@ -419,9 +411,11 @@ def check_metrics(config: Config) -> None:
     """Refuse options that a metric does not have, before anything is done."""
     for metric in config.metrics:
         known: Sequence[str] = ()
-        if metric.function != "score_kept":
+        if metric.function == "pixel_flipping":
+            known = [entry.name for entry in fields(metrics.FlippingSettings)]
+        elif metric.function != "score_kept":
             parameters = inspect.signature(getattr(metrics, metric.function)).parameters.values()
-            ours = ("target", "batch_size", "channels" if metric.function != "pixel_flipping" else "")
+            ours = ("target", "batch_size", "channels")
             known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ours]
         for name in metric.options:
             if name not in known and not (metric.function == "pixel_flipping" and name == "preset"):
@@ -440,11 +434,11 @@ def check_masks(config: Config, samples: Dataset) -> None:
             )
 
 
-def _noise(config: Config, metric: Metric) -> dict[str, Any]:
+def _draws(config: Config, metric: Metric) -> Draws:
     """The perturbations of a robustness metric: its options, else the defaults of its function."""
     defaults = inspect.signature(getattr(metrics, metric.function)).parameters
     settings = {k: metric.options.get(k, defaults[k].default) for k in ("noise", "radius", "samples")}
-    return {**settings, "seed": metric.options.get("seed", config.seed)}
+    return Draws(**settings, seed=metric.options.get("seed", config.seed))
 
 
 def _flipping_options(config: Config, metric: Metric) -> dict[str, Any]:
@@ -455,9 +449,7 @@ def _flipping_options(config: Config, metric: Metric) -> dict[str, Any]:
 
 def _passes(config: Config, metric: Metric) -> int:
     """Forward passes per sample and map."""
-    options = _flipping_options(config, metric)
-    steps = options.get("steps", 20)
-    return (1 + (steps if isinstance(steps, int) else len(steps))) * (2 if options["order"] == "both" else 1)
+    return metrics.FlippingSettings(**_flipping_options(config, metric)).passes
 
 
 def _typical(cells: Sequence[Cell], stacked: int) -> list[Cell]:

@@ -3,9 +3,9 @@
 - sparsity: `gini`, `entropy`, `hoyer`, `nonzero`; `spanning_tree_compactness`
 - localization: `relevance_mass_accuracy`, `relevance_rank_accuracy`, `pointing_game`, `top_k_intersection`
 - robustness: `local_lipschitz`, `max_sensitivity`, of an `Explainer` or any function from inputs to relevance
-- faithfulness: `pixel_flipping` (a `FlippingCurve`), with the preset `INNVESTIGATE`; `deletion`, `insertion`, `road`,
-  `symmetric_relevance_gain`, `infidelity`
-- the truth: `occlusion`, `mutagenesis`, and the `agreement` of relevance with either
+- faithfulness: `pixel_flipping` (a `FlippingCurve`) with its `FlippingSettings` and the preset `INNVESTIGATE`;
+  `deletion`, `insertion`; `road` and `symmetric_relevance_gain` with their `RemovalSettings`; `infidelity`
+- the truth: `occlusion` with its `PerturbationSettings`, `mutagenesis`, and the `agreement` of relevance with either
 - randomization: `model_randomization` (a `Randomization`), `efficient_randomization` (eMPRT),
   `smooth_randomization` (sMPRT), compared by `spearman`, `pearson`, `cosine`
 - all of it in one table: `evaluate`
@@ -15,12 +15,13 @@ from .compactness import spanning_tree_compactness
 from .effects import EffectAgreement, agreement, infidelity, mutagenesis, occlusion
 from .evaluation import evaluate
 from .explainer import Explainer
-from .faithfulness import INNVESTIGATE, FlippingCurve, pixel_flipping
+from .faithfulness import INNVESTIGATE, FlippingCurve, FlippingSettings, pixel_flipping
 from .feature_rows import pool_channels
 from .imputation import impute, linear_imputation
 from .localization import pointing_game, relevance_mass_accuracy, relevance_rank_accuracy, top_k_intersection
 from .randomization import Randomization, efficient_randomization, model_randomization, smooth_randomization
-from .removal import deletion, insertion, road, symmetric_relevance_gain
+from .removal import RemovalSettings, deletion, insertion, road, symmetric_relevance_gain
+from .replacements import PerturbationSettings
 from .robustness import local_lipschitz, max_sensitivity
 from .similarity import cosine, pearson, spearman
 from .sparsity import entropy, gini, hoyer, nonzero
@@ -30,7 +31,10 @@ __all__ = [
     "EffectAgreement",
     "Explainer",
     "FlippingCurve",
+    "FlippingSettings",
+    "PerturbationSettings",
     "Randomization",
+    "RemovalSettings",
     "agreement",
     "cosine",
     "deletion",

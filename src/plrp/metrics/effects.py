@@ -1,8 +1,8 @@
-"""What the model does when its input changes: the truth that explanations are held against.
+"""How the model's score changes when its input changes: the truth that explanations are compared with.
 
 `occlusion` overwrites one region of an image after the other, `mutagenesis` one base of a sequence after the other
 (in-silico mutagenesis, ISM). `agreement` compares relevance with either. `infidelity` asks
-whether relevance foretells the effect of small random changes.
+whether relevance predicts the effect of small random changes.
 """
 
 from __future__ import annotations
@@ -15,52 +15,41 @@ from torch import Tensor
 
 from .feature_rows import Pooling, as_map, check_finite, wide_dtype
 from .regions import Layout, relevance_of_regions
-from .replacements import Perturbation, Replacement
+from .replacements import PerturbationSettings
 from .scores import Model, Target, chunks, fix_target, for_rows, predict, score
-from .seeded import Noise, draw
+from .seeded import Draws
 from .similarity import pearson, spearman
 
 
-def occlusion(
-    model: Model,
-    inputs: Tensor,
-    *,
-    target: Target = None,
-    region: int | Sequence[int] = 16,
-    perturbation: Perturbation = "blur",
-    blur_sigma: float = 8.0,
-    noise_std: float = 0.3,
-    score_as: Literal["logit", "probability"] = "logit",
-    seed: int = 0,
-    batch_size: int = 64,
-) -> Tensor:
+def occlusion(model: Model, inputs: Tensor, *, target: Target = None, batch_size: int = 64, **settings: Any) -> Tensor:
     """By how much the score falls when one region alone is overwritten (Zeiler & Fergus, 2014).
 
-    drop_t = f(x) − f(x with region t overwritten). `inputs` are (batch, channel, *space) or (batch, features); the
-    options are those of `pixel_flipping`. Returns float64 (batch, regions), tiles counted row by row; positive where
-    the region speaks for the target.
+    drop_t = f(x) − f(x with region t overwritten). `inputs` are (batch, channel, *space) or (batch, features);
+    `settings` are the fields of `PerturbationSettings`, with tiles of 16 and a blur by default. Returns float64 (batch,
+    regions), tiles counted row by row; positive where the region speaks for the target.
 
     >>> model = torch.nn.Linear(3, 1, bias=False)
     >>> _ = torch.nn.init.ones_(model.weight)
     >>> occlusion(model, torch.tensor([[4.0, -1.0, 2.0]]), region=1, perturbation="zeros")
     tensor([[ 4., -1.,  2.]], dtype=torch.float64)
     """
+    how = PerturbationSettings(**{"region": 16, "perturbation": "blur", **settings})
     inputs = inputs.detach()
-    layout = Layout(inputs, region, "sum", "partial")
-    replacement = Replacement(perturbation, noise_std, blur_sigma, None, seed)
-    replacement.check(layout, inputs)
+    layout = Layout(inputs, how.region, "sum", "partial")
+    how.check(layout, inputs)
     target = fix_target(model, inputs, target, batch_size)
     count = layout.regions.count
     drops = inputs.new_empty(len(inputs), count, dtype=wide_dtype(inputs))
     for rows in chunks(len(inputs), batch_size, inputs.device):
         here = layout.fold(inputs[rows])
-        written = layout.fold(replacement.of(inputs[rows], layout, rows, len(inputs)))
-        whole = score(predict(model, inputs[rows]), for_rows(target, rows), score_as)
+        written = layout.fold(how.overwritten(inputs[rows], layout, rows, len(inputs)))
+        whole = score(predict(model, inputs[rows]), for_rows(target, rows), how.score_as)
         for pairs in chunks(len(rows) * count, batch_size, inputs.device):
             one, tile = pairs // count, pairs % count
             covered = layout.regions.number == tile.reshape(-1, 1, *[1] * (here.ndim - 2))
             occluded = torch.where(covered, written[one], here[one]).reshape(-1, *layout.shape)
-            drops[rows[one], tile] = whole[one] - score(predict(model, occluded), for_rows(target, rows[one]), score_as)
+            after = score(predict(model, occluded), for_rows(target, rows[one]), how.score_as)
+            drops[rows[one], tile] = whole[one] - after
     return drops
 
 
@@ -108,9 +97,9 @@ def mutagenesis(
 
 
 class EffectAgreement(NamedTuple):
-    """How well relevance agrees with what the model does; each is float64 (batch,), −1 to 1.
+    """How well relevance agrees with the measured effects; each is float64 (batch,), −1 to 1.
 
-    `spearman` compares ranks with their signs, `spearman_absolute` those of absolute values (what matters at all),
+    `spearman` compares ranks with their signs, `spearman_absolute` the ranks of absolute values,
     `pearson` is the correlation. NaN where either side is constant.
     """
 
@@ -154,19 +143,16 @@ def infidelity(
     relevance: Any,
     *,
     target: Target = None,
-    samples: int = 20,
-    noise: Noise = "gaussian",
-    radius: float = 0.1,
     multiplied: bool = True,
     scaled: bool = False,
     score_as: Literal["logit", "probability"] = "logit",
-    seed: int = 0,
     batch_size: int = 64,
+    **draws: Any,
 ) -> Tensor:
-    """Mean squared error of the change that relevance foretells (Yeh et al., 2019). Lower is better.
+    """Mean squared error of the change that relevance predicts (Yeh et al., 2019). Lower is better.
 
-    mean over I of (Σ_i I_i φ_i − (f(x) − f(x − I)))², with `samples` perturbations I of `noise` and `radius` (see
-    `local_lipschitz`), the same for all inputs.
+    mean over I of (Σ_i I_i φ_i − (f(x) − f(x − I)))², with `samples` perturbations I of `noise`, `radius` and `seed`
+    (see `local_lipschitz`; by default 20 Gaussian ones of 0.1), the same for all inputs.
 
     Parameters
     ----------
@@ -181,8 +167,9 @@ def infidelity(
     Returns float64 (batch,). NaN or infinite relevance is a ValueError.
     """
     inputs = inputs.detach()
-    if samples < 1:
-        raise ValueError(f"samples is the number of perturbations, at least 1; got {samples}.")
+    perturbations = Draws(**{"noise": "gaussian", **draws})
+    if perturbations.samples < 1:
+        raise ValueError(f"samples is the number of perturbations, at least 1; got {perturbations.samples}.")
     values = as_map(relevance, None).to(inputs.device)
     if values.shape != inputs.shape:
         raise ValueError(
@@ -199,12 +186,12 @@ def infidelity(
     for rows in chunks(len(inputs), batch_size, inputs.device):
         here, chosen = inputs[rows], for_rows(target, rows)
         before = score(predict(model, here), chosen, score_as)
-        for index in range(samples):
-            shift = draw(inputs.shape[1:], noise=noise, radius=radius, seed=seed, index=index, like=inputs)
+        for index in range(perturbations.samples):
+            shift = perturbations.shift(index, inputs)
             fall = before - score(predict(model, here - shift), chosen, score_as)
-            foretold = (slopes[rows] * shift.to(wide)).flatten(1).sum(1)
-            square[rows] += foretold**2
-            product[rows] += foretold * fall
+            predicted = (slopes[rows] * shift.to(wide)).flatten(1).sum(1)
+            square[rows] += predicted**2
+            product[rows] += predicted * fall
             change[rows] += fall**2
     factor = torch.where(square > 0, product / square, 0.0) if scaled else torch.ones_like(square)
-    return (factor**2 * square - 2 * factor * product + change) / samples
+    return (factor**2 * square - 2 * factor * product + change) / perturbations.samples

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -13,9 +13,11 @@ from torch import Tensor
 
 from .feature_rows import Pooling, wide_dtype
 from .regions import Layout, relevance_of_regions
-from .replacements import Perturbation, Replacement
+from .replacements import PerturbationSettings
 from .scores import Model, Target, chunks, fix_target, for_rows, predict, score
 from .seeded import permutation
+
+ORDERS = {"most": ("most",), "least": ("least",), "both": ("most", "least")}
 
 INNVESTIGATE: dict[str, Any] = {"region": 9, "channels": "mean", "aggregate": "mean", "edges": "reflect"}
 """Options by which `pixel_flipping` ranks and flips as iNNvestigate does (Alber et al., 2019).
@@ -28,8 +30,76 @@ its mask has one channel; add `flip_channels=[0]` for the same numbers.
 
 
 @dataclass(frozen=True)
+class FlippingSettings(PerturbationSettings):
+    """The keyword arguments of `pixel_flipping`: those of `PerturbationSettings`, and how regions are ranked.
+
+    Attributes
+    ----------
+    channels
+        How the relevance of a pixel's channels becomes one number; all channels of a region are then flipped
+        together. None ranks and flips the entries of each channel separately.
+    aggregate
+        How the relevance of a region's positions becomes one number. Regions cut off by the border have fewer.
+    edges
+        `"partial"` leaves border regions smaller where `region` does not divide the space; `"reflect"`
+        completes them.
+    order
+        Most or least relevant first, or both.
+    steps, spacing, until
+        `steps` points after the unperturbed one, up to the share `until` of all regions, evenly spaced in
+        their number or its logarithm (fewer points where rounding makes them coincide); or the numbers of flipped
+        regions themselves.
+    ties
+        Regions of equal relevance: in the order of their position, or in a random order from `seed`.
+    normalise
+        Divide the score by its unperturbed value. Where that value is not positive the quotient has no meaning: the
+        sample's curve is NaN.
+    """
+
+    channels: Pooling | None = "sum"
+    aggregate: Literal["sum", "mean", "max"] = "sum"
+    edges: Literal["partial", "reflect"] = "partial"
+    order: Literal["most", "least", "both"] = "most"
+    steps: int | Sequence[int] = 20
+    spacing: Literal["linear", "logarithmic"] = "linear"
+    until: float = 1.0
+    ties: Literal["stable", "random"] = "stable"
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise ValueError(f"unknown order {self.order!r}: choose 'most', 'least' or 'both'.")
+
+    @property
+    def passes(self) -> int:
+        """At most this many forward passes per sample."""
+        return (1 + (self.steps if isinstance(self.steps, int) else len(self.steps))) * len(ORDERS[self.order])
+
+    def counts(self, regions: int) -> list[int]:
+        """Numbers of flipped regions along the curve, rising, starting with 0."""
+        steps, until = self.steps, self.until
+        if not isinstance(steps, int):
+            counts = [0, *(int(count) for count in steps if count != 0)]
+            if len(counts) < 2 or counts[-1] > regions or any(b <= a for a, b in pairwise(counts)):
+                raise ValueError(f"steps must rise within 1 to {regions}, the number of regions; got {list(steps)}.")
+            return counts
+        last = round(until * regions)
+        if steps < 1 or not 0 < until <= 1 or last < 1:
+            raise ValueError(
+                f"steps must be positive, `until` a share in (0, 1] of {regions} regions; got {steps}, {until}."
+            )
+        if self.spacing == "linear":
+            places = np.linspace(0, last, steps + 1)
+        elif self.spacing == "logarithmic":
+            places = np.geomspace(1, last, steps) if steps > 1 else np.array([last])
+        else:
+            raise ValueError(f"unknown spacing {self.spacing!r}: choose 'linear' or 'logarithmic'.")
+        return sorted({0, *np.rint(places).astype(int).tolist()})
+
+
+@dataclass(frozen=True)
 class FlippingCurve:
-    """What `pixel_flipping` measured; tensors are float64.
+    """The result of `pixel_flipping`; tensors are float64.
 
     Attributes
     ----------
@@ -59,30 +129,17 @@ class FlippingCurve:
     least_first: Tensor | None = None
     symmetric_relevance_gain: Tensor | None = None
 
+    @classmethod
+    def from_scores(cls, flipped: Tensor, curves: Mapping[str, Tensor], tied: Tensor) -> FlippingCurve:
+        """From the scores (batch, points) of one order, or of the orders `"most"` and `"least"`."""
+        areas = [torch.trapezoid(curve, flipped, dim=1) / (flipped[-1] - flipped[0]) for curve in curves.values()]
+        first, *second = curves.values()
+        both = (second[0], areas[1] - areas[0]) if second else ()
+        return cls(flipped, first, areas[0], (first[:, :1] - first).mean(1), tied, *both)
+
 
 def pixel_flipping(
-    model: Model,
-    inputs: Tensor,
-    relevance: Any,
-    *,
-    target: Target = None,
-    region: int | Sequence[int] = 1,
-    channels: Pooling | None = "sum",
-    aggregate: Literal["sum", "mean", "max"] = "sum",
-    edges: Literal["partial", "reflect"] = "partial",
-    perturbation: Perturbation = "zeros",
-    noise_std: float = 0.3,
-    blur_sigma: float = 8.0,
-    flip_channels: Sequence[int] | None = None,
-    order: Literal["most", "least", "both"] = "most",
-    steps: int | Sequence[int] = 20,
-    spacing: Literal["linear", "logarithmic"] = "linear",
-    until: float = 1.0,
-    ties: Literal["stable", "random"] = "stable",
-    score_as: Literal["logit", "probability"] = "logit",
-    normalise: bool = True,
-    seed: int = 0,
-    batch_size: int = 64,
+    model: Model, inputs: Tensor, relevance: Any, *, target: Target = None, batch_size: int = 64, **settings: Any
 ) -> FlippingCurve:
     """Overwrite regions in the order of their relevance and record the target's score (Bach et al., 2015).
 
@@ -100,33 +157,8 @@ def pixel_flipping(
         (batch, channel, *space) like the inputs, or (batch, *space) with channels pooled already.
     target
         What `plrp.explain` takes; None is each sample's winning class at the unperturbed input.
-    region
-        Size of a tile: an int for all axes (9 is 9 x 9 in an image, a window of 9 in a sequence), or one per axis.
-    channels
-        How the relevance of a pixel's channels becomes one number; all channels of a region are then flipped
-        together. None ranks and flips the entries of each channel separately.
-    aggregate
-        How the relevance of a region's positions becomes one number. Regions cut off by the border have fewer.
-    edges
-        `"partial"` leaves border regions smaller where `region` does not divide the space; `"reflect"`
-        completes them.
-    perturbation
-        What is written over a region: `"zeros"`; `"mean"`, its mean per channel; `"image-mean"`, the input's mean per
-        channel; `"gaussian"`, noise of `noise_std`; `"inversion"`, −x; `"blur"`, the input blurred with `blur_sigma`
-        pixels; a baseline tensor that broadcasts to the inputs; or a callable from inputs to baseline.
-    flip_channels
-        The input channels that are overwritten; None is all.
-    order
-        Most or least relevant first, or both.
-    steps, spacing, until
-        `steps` points after the unperturbed one, up to the share `until` of all regions, evenly spaced in
-        their number or its logarithm (fewer points where rounding makes them coincide); or the numbers of flipped
-        regions themselves.
-    ties
-        Regions of equal relevance: in the order of their position, or in a random order from `seed`.
-    score_as, normalise
-        The target's logit or probability; divided by its unperturbed value, unless `normalise=False`. Where
-        that value is not positive the quotient has no meaning: the sample's curve is NaN.
+    settings
+        The fields of `FlippingSettings`: `region`, `perturbation`, `order`, `steps`, `score_as` and others.
 
     NaN or infinite relevance is a ValueError. A zero map is one large tie: `tied` is 1, and `ties` alone decides the
     order.
@@ -137,45 +169,34 @@ def pixel_flipping(
     >>> pixel_flipping(model, x, x, steps=4).curve
     tensor([[1.0000, 0.6000, 0.3000, 0.1000, 0.0000]], dtype=torch.float64)
     """
-    if order not in ("most", "least", "both"):
-        raise ValueError(f"unknown order {order!r}: choose 'most', 'least' or 'both'.")
+    how = FlippingSettings(**settings)
     if not inputs.is_floating_point() or inputs.ndim < 2:
         raise ValueError(f"inputs must be a floating tensor (batch, ...); got {inputs.dtype}, {tuple(inputs.shape)}.")
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive; got {batch_size}.")
     inputs = inputs.detach()
-    layout = Layout(inputs, region, channels, edges)
-    ranks = ranking(relevance_of_regions(layout, relevance, aggregate, len(inputs)), ties, seed)
-    replacement = Replacement(perturbation, noise_std, blur_sigma, flip_channels, seed)
-    replacement.check(layout, inputs)
-    counts = _step_counts(layout.regions.count, steps, spacing, until)
+    layout = Layout(inputs, how.region, how.channels, how.edges)
+    ranks = ranking(relevance_of_regions(layout, relevance, how.aggregate, len(inputs)), how.ties, how.seed)
+    how.check(layout, inputs)
+    counts = torch.tensor(how.counts(layout.regions.count), device=inputs.device)
     target = fix_target(model, inputs, target, batch_size)
 
-    orders = ("most", "least") if order == "both" else (order,)
-    curves = {which: inputs.new_empty(len(inputs), len(counts), dtype=wide_dtype(inputs)) for which in orders}
+    wide = wide_dtype(inputs)
+    curves = {which: inputs.new_empty(len(inputs), len(counts), dtype=wide) for which in ORDERS[how.order]}
     for rows in chunks(len(inputs), batch_size, inputs.device):
-        here = inputs[rows]
-        baseline = replacement.of(here, layout, rows, len(inputs))
-        for which in orders:
-            rank = layout.regions.spread(ranks[which][rows, None])
-            curves[which][rows] = _scores(
-                model, layout, here, baseline, rank, counts, for_rows(target, rows), score_as, batch_size
-            )
-    if normalise:
-        curves = {which: torch.where(c[:, :1] > 0, c / c[:, :1], torch.nan) for which, c in curves.items()}
+        original = layout.fold(inputs[rows])
+        written = layout.fold(how.overwritten(inputs[rows], layout, rows, len(inputs)))
 
-    flipped = torch.tensor(counts, device=inputs.device, dtype=wide_dtype(inputs)) / layout.regions.count
-    curve, least = curves[orders[0]], curves.get("least") if order == "both" else None
-    auc = mean_height(curve, flipped)
-    return FlippingCurve(
-        flipped=flipped,
-        curve=curve,
-        auc=auc,
-        aopc=(curve[:, :1] - curve).mean(1),
-        tied=ranks["tied"],
-        least_first=least,
-        symmetric_relevance_gain=None if least is None else mean_height(least, flipped) - auc,
-    )
+        def perturbed(row: Tensor, missing: Tensor, before: Tensor = original, after: Tensor = written) -> Tensor:
+            return torch.where(missing, after[row], before[row]).reshape(-1, *layout.shape)
+
+        for which, curve in curves.items():
+            rank = layout.regions.spread(ranks[which][rows, None])
+            scoring = (for_rows(target, rows), how.score_as, batch_size)
+            curve[rows] = scores_along(model, perturbed, rank, counts, *scoring)
+    if how.normalise:
+        curves = {which: torch.where(c[:, :1] > 0, c / c[:, :1], torch.nan) for which, c in curves.items()}
+    return FlippingCurve.from_scores(counts.to(wide) / layout.regions.count, curves, ranks["tied"])
 
 
 def ranking(per_region: Tensor, ties: Literal["stable", "random"], seed: int) -> dict[str, Tensor]:
@@ -197,52 +218,23 @@ def ranking(per_region: Tensor, ties: Literal["stable", "random"], seed: int) ->
     return result
 
 
-def _scores(
+def scores_along(
     model: Model,
-    layout: Layout,
-    inputs: Tensor,
-    baseline: Tensor,
+    perturbed: Callable[[Tensor, Tensor], Tensor],
     rank: Tensor,
-    counts: Sequence[int],
+    counts: Tensor,
     target: Target,
     score_as: Literal["logit", "probability"],
     batch_size: int,
 ) -> Tensor:
-    """Scores (batch, points): at point k the regions ranked below counts[k] hold the baseline."""
-    thresholds = torch.tensor(counts, device=inputs.device)
-    original, written = layout.fold(inputs), layout.fold(baseline)
+    """Scores (batch, points) of inputs without the regions that are ranked below counts[k] at point k.
+
+    rank: the place in the order of every position's region, (batch, 1, *space). `perturbed(rows, missing)` makes
+    the inputs of some rows, given where they lack a region, (row, 1, *space).
+    """
     scored = []
-    for pairs in chunks(len(inputs) * len(counts), batch_size, inputs.device):
+    for pairs in chunks(len(rank) * len(counts), batch_size, rank.device):
         rows, points = pairs // len(counts), pairs % len(counts)
-        overwrite = rank[rows] < thresholds[points].reshape(-1, *[1] * (rank.ndim - 1))
-        perturbed = torch.where(overwrite, written[rows], original[rows]).reshape(-1, *layout.shape)
-        scored.append(score(predict(model, perturbed), for_rows(target, rows), score_as))
-    return torch.cat(scored).reshape(len(inputs), len(counts))
-
-
-def _step_counts(
-    regions: int, steps: int | Sequence[int], spacing: Literal["linear", "logarithmic"], until: float
-) -> list[int]:
-    """Numbers of flipped regions along the curve, rising, starting with 0."""
-    if not isinstance(steps, int):
-        counts = [0, *(int(count) for count in steps if count != 0)]
-        if len(counts) < 2 or counts[-1] > regions or any(b <= a for a, b in pairwise(counts)):
-            raise ValueError(f"steps must rise within 1 to {regions}, the number of regions; got {list(steps)}.")
-        return counts
-    last = round(until * regions)
-    if steps < 1 or not 0 < until <= 1 or last < 1:
-        raise ValueError(
-            f"steps must be positive, `until` a share in (0, 1] of {regions} regions; got {steps}, {until}."
-        )
-    if spacing == "linear":
-        places = np.linspace(0, last, steps + 1)
-    elif spacing == "logarithmic":
-        places = np.geomspace(1, last, steps) if steps > 1 else np.array([last])
-    else:
-        raise ValueError(f"unknown spacing {spacing!r}: choose 'linear' or 'logarithmic'.")
-    return sorted({0, *np.rint(places).astype(int).tolist()})
-
-
-def mean_height(curve: Tensor, flipped: Tensor) -> Tensor:
-    """Area under the curve by the trapezoidal rule, over the width of the flipped share."""
-    return torch.trapezoid(curve, flipped, dim=1) / (flipped[-1] - flipped[0])
+        missing = rank[rows] < counts[points].reshape(-1, *[1] * (rank.ndim - 1))
+        scored.append(score(predict(model, perturbed(rows, missing)), for_rows(target, rows), score_as))
+    return torch.cat(scored).reshape(len(rank), len(counts))

@@ -41,8 +41,20 @@ class Regions:
 
     def means(self, values: Tensor) -> Tensor:
         """Mean per tile: (batch, channel, *space) to (batch, channel, tiles)."""
-        sizes = torch.bincount(self.number.flatten(), minlength=self.count)
+        sizes = torch.bincount(self.number.flatten(), minlength=self.count).clamp(min=1)
         return self.sums(values) / sizes.to(values.dtype)
+
+    def aggregate(self, values: Tensor, how: str) -> Tensor:
+        """One number per tile, (batch, tiles), of values (batch, 1, *space)."""
+        if how == "sum":
+            return self.sums(values)[:, 0]
+        if how == "mean":
+            return self.means(values)[:, 0]
+        if how == "max":
+            flat = self.to_positions(values)[:, 0]
+            lowest = flat.new_full((len(flat), self.count), -torch.inf)
+            return lowest.scatter_reduce_(1, self.number.flatten().expand_as(flat), flat, "amax")
+        raise ValueError(f"unknown aggregate {how!r}: choose 'sum', 'mean' or 'max'.")
 
     def spread(self, per_tile: Tensor) -> Tensor:
         """Each tile's value at each of its positions: (batch, channel, tiles) to (batch, channel, *space)."""
@@ -50,6 +62,12 @@ class Regions:
         for axis, (start, length) in enumerate(zip(self.before, self.space, strict=True), start=2):
             values = values.narrow(axis, start, length)  # without completed borders
         return values
+
+
+def numbered(number: Tensor) -> Regions:
+    """Regions of any shape, by the number of every position's region, int64 (*space)."""
+    none = (0,) * number.ndim
+    return Regions(number, int(number.max()) + 1, tuple(number.shape), none, none)
 
 
 def tile(
@@ -75,15 +93,18 @@ def tile(
         after = tuple(m - m // 2 for m in missing)
     else:
         raise ValueError(f"unknown edges {edges!r}: choose 'partial' or 'reflect'.")
-    number = torch.zeros((1,) * len(space), dtype=torch.long, device=device)
-    counts = []
-    for axis, (n, s, b, a) in enumerate(zip(space, sizes, before, after, strict=True)):
-        along = torch.arange(n + b + a, device=device) // s
-        counts.append(math.ceil((n + b + a) / s))
-        shape = [1] * len(space)
-        shape[axis] = -1
-        number = number * counts[-1] + along.reshape(shape)
-    return Regions(number, math.prod(counts), space, before, after)
+    lengths = [n + b + a for n, b, a in zip(space, before, after, strict=True)]
+    along = [torch.arange(n, device=device) // s for n, s in zip(lengths, sizes, strict=True)]
+    counts = [math.ceil(n / s) for n, s in zip(lengths, sizes, strict=True)]
+    return Regions(row_by_row(along, counts), math.prod(counts), space, before, after)
+
+
+def row_by_row(along: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+    """Every position's tile number, (*space), from its tile along each axis and the number of tiles there."""
+    number = along[0].new_zeros((1,) * len(along))
+    for axis, (index, count) in enumerate(zip(along, counts, strict=True)):
+        number = number * count + index.reshape([-1 if a == axis else 1 for a in range(len(along))])
+    return number
 
 
 class Layout:
@@ -112,35 +133,27 @@ class Layout:
         """The inputs (batch, ...) as (batch, channel, *space)."""
         return inputs.reshape(len(inputs), *self.folded)
 
+    def positions(self, relevance: Any, batch: int) -> Tensor:
+        """The relevance of every position, (batch, 1, *space), in the wide dtype; NaN and infinity are refused."""
+        values = as_map(relevance, None)
+        values = values.to(self.regions.number.device, wide_dtype(values))
+        if len(values) != batch:
+            raise ValueError(f"{len(values)} relevance maps for {batch} inputs: pass one per sample.")
+        space = self.folded[1:]
+        if tuple(values.shape[1:]) == self.shape:
+            pooled = self.has_channels and self.channels is not None
+            values = pool_channels(values, self.channels)[:, None] if pooled else self.fold(values)  # type: ignore[arg-type]
+        elif self.channels is not None and tuple(values.shape[1:]) in (space, (1, *space)):
+            values = values.reshape(len(values), 1, *space)
+        else:
+            raise ValueError(
+                f"relevance of shape {tuple(values.shape)} does not fit samples of shape {self.shape}: "
+                "it needs the inputs' shape, or (batch, *space) with channels pooled."
+            )
+        check_finite(values.flatten(1).sum(1))
+        return values
+
 
 def relevance_of_regions(layout: Layout, relevance: Any, aggregate: str, batch: int) -> Tensor:
     """One number per region, (batch, regions), in the wide dtype."""
-    values = as_map(relevance, None)
-    values = values.to(layout.regions.number.device, wide_dtype(values))
-    if len(values) != batch:
-        raise ValueError(f"{len(values)} relevance maps for {batch} inputs: pass one per sample.")
-    if tuple(values.shape[1:]) == layout.shape:
-        if layout.has_channels and layout.channels is not None:
-            values = pool_channels(values, layout.channels)[:, None]
-        else:
-            values = layout.fold(values)
-    elif layout.channels is not None and tuple(values.shape[1:]) in (
-        layout.folded[1:],
-        (1, *layout.folded[1:]),
-    ):
-        values = values.reshape(len(values), 1, *layout.folded[1:])
-    else:
-        raise ValueError(
-            f"relevance of shape {tuple(values.shape)} does not fit samples of shape {layout.shape}: "
-            "it needs the inputs' shape, or (batch, *space) with channels pooled."
-        )
-    check_finite(values.flatten(1).sum(1))
-    if aggregate == "sum":
-        return layout.regions.sums(values)[:, 0]
-    if aggregate == "mean":
-        return layout.regions.means(values)[:, 0]
-    if aggregate == "max":
-        flat = layout.regions.to_positions(values)[:, 0]
-        lowest = flat.new_full((len(flat), layout.regions.count), -torch.inf)
-        return lowest.scatter_reduce_(1, layout.regions.number.flatten().expand_as(flat), flat, "amax")
-    raise ValueError(f"unknown aggregate {aggregate!r}: choose 'sum', 'mean' or 'max'.")
+    return layout.regions.aggregate(layout.positions(relevance, batch), aggregate)

@@ -1,4 +1,4 @@
-"""What pixel flipping writes over a region; always computed from the unperturbed input."""
+"""The values that pixel flipping and occlusion write over a region, computed from the unperturbed input."""
 
 from __future__ import annotations
 
@@ -19,17 +19,35 @@ Perturbation: TypeAlias = (
 
 
 @dataclass(frozen=True)
-class Replacement:
-    """A perturbation with its settings; see `pixel_flipping`."""
+class PerturbationSettings:
+    """Which regions of an input are overwritten, with which values, and how the score is read afterwards.
 
-    perturbation: Perturbation
-    noise_std: float
-    blur_sigma: float
-    flip_channels: Sequence[int] | None
-    seed: int
+    Attributes
+    ----------
+    region
+        Size of a tile: an int for all axes (9 is 9 x 9 in an image, a window of 9 in a sequence), or one per axis.
+    perturbation, noise_std, blur_sigma
+        The values written over a region: `"zeros"`; `"mean"`, its mean per channel; `"image-mean"`, the input's mean
+        per channel; `"gaussian"`, noise of `noise_std`; `"inversion"`, −x; `"blur"`, the input blurred with
+        `blur_sigma` pixels; a baseline tensor that broadcasts to the inputs; or a callable from inputs to baseline.
+    flip_channels
+        The input channels that are overwritten; None is all.
+    score_as
+        The target's logit or probability.
+    seed
+        Of the noise.
+    """
+
+    region: int | Sequence[int] = 1
+    perturbation: Perturbation = "zeros"
+    noise_std: float = 0.3
+    blur_sigma: float = 8.0
+    flip_channels: Sequence[int] | None = None
+    score_as: Literal["logit", "probability"] = "logit"
+    seed: int = 0
 
     def check(self, layout: Layout, inputs: Tensor) -> None:
-        """Refuse, before the model runs, what could not be written or would change nothing."""
+        """Refuse, before the model runs, a perturbation that does not fit the inputs or would change nothing."""
         if isinstance(self.perturbation, Tensor):
             try:
                 self.perturbation.expand_as(inputs)
@@ -45,44 +63,44 @@ class Replacement:
         if self.flip_channels is not None and not layout.has_channels:
             raise ValueError("inputs (batch, features) have no channels to choose from: leave flip_channels=None.")
 
-    def of(self, inputs: Tensor, layout: Layout, rows: Tensor, batch: int) -> Tensor:
-        """The inputs with every region overwritten; `rows` are these inputs' places in the batch."""
+    def overwritten(self, inputs: Tensor, layout: Layout, rows: Tensor, batch: int) -> Tensor:
+        """The inputs with every region overwritten; `rows` are their indices in a batch of size `batch`."""
         baseline = self._baseline(inputs, layout, rows, batch)
         if self.flip_channels is None:
             return baseline
-        overwritten = inputs.clone()
-        overwritten[:, list(self.flip_channels)] = baseline[:, list(self.flip_channels)]
-        return overwritten
+        changed = inputs.clone()
+        changed[:, list(self.flip_channels)] = baseline[:, list(self.flip_channels)]
+        return changed
 
     def _baseline(self, inputs: Tensor, layout: Layout, rows: Tensor, batch: int) -> Tensor:
-        what = self.perturbation
-        if isinstance(what, Tensor):
-            return what.detach().to(inputs).expand(batch, *inputs.shape[1:])[rows]
-        if callable(what):
-            baseline = what(inputs.clone()).detach().to(inputs)
+        perturbation = self.perturbation
+        if isinstance(perturbation, Tensor):
+            return perturbation.detach().to(inputs).expand(batch, *inputs.shape[1:])[rows]
+        if callable(perturbation):
+            baseline = perturbation(inputs.clone()).detach().to(inputs)
             if baseline.shape != inputs.shape:
                 raise ValueError(
                     f"the perturbation returned a baseline of shape {tuple(baseline.shape)} for inputs of shape "
                     f"{tuple(inputs.shape)}: it must keep the shape."
                 )
             return baseline
-        if what == "zeros":
+        if perturbation == "zeros":
             return torch.zeros_like(inputs)
-        if what == "mean":
+        if perturbation == "mean":
             return layout.regions.spread(layout.regions.means(layout.fold(inputs))).reshape(inputs.shape)
-        if what == "image-mean":
+        if perturbation == "image-mean":
             space = tuple(range(2 if layout.has_channels else 1, inputs.ndim))
             return inputs.mean(space, keepdim=True).expand_as(inputs)
-        if what == "gaussian":
+        if perturbation == "gaussian":
             noise = draw(layout.shape, noise="gaussian", radius=self.noise_std, seed=self.seed, index=0, like=inputs)
             return noise.expand_as(inputs)
-        if what == "inversion":
+        if perturbation == "inversion":
             return -inputs
-        if what == "blur":
+        if perturbation == "blur":
             return _blurred(inputs, self.blur_sigma)
         raise ValueError(
-            f"unknown perturbation {what!r}: choose 'zeros', 'mean', 'image-mean', 'gaussian', 'inversion', 'blur', "
-            "a baseline tensor or a callable."
+            f"unknown perturbation {perturbation!r}: choose 'zeros', 'mean', 'image-mean', 'gaussian', 'inversion', "
+            "'blur', a baseline tensor or a callable."
         )
 
 

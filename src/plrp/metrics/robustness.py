@@ -9,7 +9,6 @@ exist at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 from .explainer import Explainer
 from .feature_rows import check_finite, wide_dtype
 from .scores import Target, chunks, fix_target, for_rows
-from .seeded import Noise, draw
+from .seeded import Draws, Noise
 
 Normalisation = Literal["max", "mass", "norm"]
 
@@ -66,7 +65,7 @@ def local_lipschitz(
     """
     worst = torch.zeros(len(inputs), device=inputs.device, dtype=wide_dtype(inputs))
     for rows, moved, changed, _ in _perturbation_effects(
-        explain, inputs, radius, samples, noise, normalise, target, seed, batch_size
+        explain, inputs, Draws(radius, samples, noise, seed), normalise, target, batch_size
     ):
         worst.scatter_reduce_(0, rows, changed / moved, "amax")
     return worst
@@ -97,7 +96,7 @@ def max_sensitivity(
     """
     worst = torch.zeros(len(inputs), device=inputs.device, dtype=wide_dtype(inputs))
     for rows, _, changed, length in _perturbation_effects(
-        explain, inputs, radius, samples, noise, normalise, target, seed, batch_size
+        explain, inputs, Draws(radius, samples, noise, seed), normalise, target, batch_size
     ):
         worst.scatter_reduce_(0, rows, torch.where(changed > 0, changed / length, 0.0), "amax")
     return worst
@@ -106,19 +105,17 @@ def max_sensitivity(
 def _perturbation_effects(
     explain: Callable[..., Tensor],
     inputs: Tensor,
-    radius: float,
-    samples: int,
-    noise: Noise,
+    draws: Draws,
     normalise: Normalisation | None,
     target: Target,
-    seed: int,
     batch_size: int,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Chunks of (sample, ‖x − x'‖, ‖e(x) − e(x')‖, ‖e(x)‖), over all samples × perturbations."""
     if not inputs.is_floating_point():
         raise ValueError(f"inputs of dtype {inputs.dtype} cannot be perturbed a little: pass a floating tensor.")
-    if not radius > 0 or samples < 1 or batch_size < 1:
-        raise ValueError(f"radius, samples and batch_size must be positive; got {radius}, {samples}, {batch_size}.")
+    if not draws.radius > 0 or draws.samples < 1 or batch_size < 1:
+        values = f"{draws.radius}, {draws.samples}, {batch_size}"
+        raise ValueError(f"radius, samples and batch_size must be positive; got {values}.")
     if not len(inputs):
         return
     inputs = inputs.detach()
@@ -132,18 +129,19 @@ def _perturbation_effects(
 
     original = torch.cat([relevance(inputs[rows], rows) for rows in chunks(len(inputs), batch_size, inputs.device)])
     length = check_finite(torch.linalg.vector_norm(original, dim=1, dtype=wide_dtype(original)), "the explanation")
-    shift = partial(draw, inputs.shape[1:], noise=noise, radius=radius, seed=seed, like=inputs)
     shifts: dict[int, Tensor] = {}
     # All samples get perturbation 0, then all get perturbation 1: a draw is needed for one stretch only.
-    for pairs in chunks(len(inputs) * samples, batch_size, inputs.device):
-        rows, draws = pairs % len(inputs), pairs // len(inputs)
-        needed = range(int(draws[0]), int(draws[-1]) + 1)
-        shifts = {k: shifts[k] if k in shifts else shift(index=k) for k in needed}
+    for pairs in chunks(len(inputs) * draws.samples, batch_size, inputs.device):
+        rows, index = pairs % len(inputs), pairs // len(inputs)
+        needed = range(int(index[0]), int(index[-1]) + 1)
+        shifts = {k: shifts[k] if k in shifts else draws.shift(k, inputs) for k in needed}
         here = inputs[rows]
-        perturbed = here + torch.stack([shifts[k] for k in needed])[draws - needed[0]]
+        perturbed = here + torch.stack([shifts[k] for k in needed])[index - needed[0]]
         moved = torch.linalg.vector_norm((perturbed - here).flatten(1), dim=1, dtype=wide_dtype(here))
         if bool((moved == 0).any()):
-            raise ValueError(f"radius {radius} vanishes in the rounding of {inputs.dtype} inputs: choose a larger one.")
+            raise ValueError(
+                f"radius {draws.radius} vanishes in the rounding of {inputs.dtype} inputs: choose a larger one."
+            )
         changed = torch.linalg.vector_norm(relevance(perturbed, rows) - original[rows], dim=1, dtype=wide_dtype(here))
         yield rows, moved, check_finite(changed, "the explanation of a perturbed input"), length[rows]
 

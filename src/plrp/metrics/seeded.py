@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -37,6 +38,20 @@ def draw(shape: Sequence[int], *, noise: Noise, radius: float, seed: int, index:
         raise ValueError(f"unknown noise {noise!r}: choose 'ball', 'box' or 'gaussian'.")
     narrowed = torch.from_numpy(values).to(torch.float32 if like.dtype != torch.float64 else torch.float64)
     return narrowed.reshape(tuple(shape)).to(device=like.device, dtype=like.dtype)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Random changes of an input: `samples` perturbations of `noise` and `radius`, as `draw` makes them."""
+
+    radius: float = 0.1
+    samples: int = 20
+    noise: Noise = "ball"
+    seed: int = 0
+
+    def shift(self, index: int, inputs: Tensor) -> Tensor:
+        """Perturbation number `index` of one sample of `inputs` (batch, ...)."""
+        return draw(inputs.shape[1:], noise=self.noise, radius=self.radius, seed=self.seed, index=index, like=inputs)
 
 
 def permutation(n: int, *, seed: int) -> Tensor:
