@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,23 +23,30 @@ from plrp.progress import progress
 from .motifs import Motif, jaspar_motifs
 from .sequences import OneHot
 
+Table = TypeVar("Table", bound="Columns")
+
 
 @dataclass(frozen=True)
-class Seqlets:
+class Columns:
+    """A table as a dataclass whose fields are arrays of one length, a row of the table at each index."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def chosen(self: Table, rows: npt.ArrayLike) -> Table:
+        """The given `rows` (numbers or a mask), in their order."""
+        index = np.asarray(rows)
+        return replace(self, **{column.name: getattr(self, column.name)[index] for column in fields(self)})
+
+
+@dataclass(frozen=True)
+class Seqlets(Columns):
     """Regions of sequences, by column: `sequence` (row), `start`, `end` (half-open), `score` (relevance)."""
 
     sequence: npt.NDArray[np.int64]
     start: npt.NDArray[np.int64]
     end: npt.NDArray[np.int64]
     score: npt.NDArray[np.float64]
-
-    def __len__(self) -> int:
-        return len(self.sequence)
-
-    def chosen(self, rows: npt.ArrayLike) -> Seqlets:
-        """The seqlets `rows` (numbers or a mask)."""
-        index = np.asarray(rows)
-        return Seqlets(self.sequence[index], self.start[index], self.end[index], self.score[index])
 
 
 def find_seqlets(
@@ -147,7 +154,7 @@ def find_patterns(
 
 
 @dataclass(frozen=True)
-class Hits:
+class Hits(Columns):
     """Where patterns are, by column: `pattern` (number), `sequence` (row), `start`, `end`, `reverse`, and `cosine`.
 
     `reverse` is True where the reverse complement of the pattern stands; `cosine` is its similarity to the seqlet.
@@ -159,9 +166,6 @@ class Hits:
     end: npt.NDArray[np.int64]
     reverse: npt.NDArray[np.bool_]
     cosine: npt.NDArray[np.float64]
-
-    def __len__(self) -> int:
-        return len(self.pattern)
 
 
 def find_hits(

@@ -10,10 +10,11 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,23 +23,35 @@ from plrp.files import new_folder
 
 from .motifs import Motif, read_motifs, write_meme
 from .motifs import motifs as as_motifs
-from .sequences import OneHot, SequenceError, Sequences, encode, open_text, read_bed, read_fasta, tab_line, write_fasta
+from .seqlets import Columns
+from .sequences import (
+    LETTERS,
+    OneHot,
+    SequenceError,
+    Sequences,
+    encode,
+    open_text,
+    read_bed,
+    read_fasta,
+    tab_line,
+    write_fasta,
+)
 
 Task = Literal["classes", "presence", "and", "or", "xor"]
-TASKS: tuple[Task, ...] = ("classes", "presence", "and", "or", "xor")
 Orientation = Literal["forward", "reverse", "both"]
 
-_PATTERNS: dict[str, dict[int, list[tuple[int, int]]]] = {
+_COMBINATIONS: dict[str, dict[int, list[tuple[int, ...]]]] = {
     # label -> the combinations (motif A present?, motif B present?) that have it, all equally likely
-    "presence": {0: [(0, 0)], 1: [(1, 0)]},
+    "presence": {0: [(0,)], 1: [(1,)]},
     "and": {0: [(0, 0), (1, 0), (0, 1)], 1: [(1, 1)]},
     "or": {0: [(0, 0)], 1: [(1, 0), (0, 1), (1, 1)]},
     "xor": {0: [(0, 0), (1, 1)], 1: [(1, 0), (0, 1)]},
 }
+TASKS = get_args(Task)
 
 
 @dataclass(frozen=True)
-class Plantings:
+class Plantings(Columns):
     """The planted sites, by column: `sequence`, `motif` (index), `start`, `end` (half-open), `strand` (±1)."""
 
     sequence: npt.NDArray[np.int64]
@@ -47,9 +60,6 @@ class Plantings:
     end: npt.NDArray[np.int64]
     strand: npt.NDArray[np.int8]
 
-    def __len__(self) -> int:
-        return len(self.sequence)
-
     def of(self, sequence: int) -> list[tuple[int, int, int, int]]:
         """The sites of one sequence, from left to right, as (start, end, motif, strand)."""
         here = np.flatnonzero(self.sequence == sequence)
@@ -57,29 +67,25 @@ class Plantings:
         columns = (self.start, self.end, self.motif, self.strand)
         return [tuple(int(column[i]) for column in columns) for i in here]  # type: ignore[misc]
 
-    def chosen(self, rows: npt.NDArray[np.int64]) -> Plantings:
+    def of_sequences(self, rows: npt.NDArray[np.int64]) -> Plantings:
         """The sites of the sequences `rows`, renumbered by their order in `rows`."""
         order = np.full(int(max(self.sequence.max(initial=-1), rows.max(initial=-1))) + 1, -1, np.int64)
         order[rows] = np.arange(len(rows))
         sites = np.flatnonzero(order[self.sequence] >= 0)
         sites = sites[np.argsort(order[self.sequence[sites]], kind="stable")]
-        return Plantings(
-            order[self.sequence[sites]], self.motif[sites], self.start[sites], self.end[sites], self.strand[sites]
-        )
+        return replace(self.chosen(sites), sequence=order[self.sequence[sites]])
 
 
 @dataclass(frozen=True, repr=False)
 class Simulated:
     """Sequences with labels and ground truth.
 
-    `letters`: one string per sequence. `labels` (sequence,): the class. `mask` (sequence, position): True on planted
-    bases.
+    `letters`: one string per sequence, all of one length. `labels` (sequence,): the class.
     """
 
     names: list[str]
     letters: list[str]
     labels: npt.NDArray[np.int64]
-    mask: npt.NDArray[np.bool_]
     plantings: Plantings
     motifs: list[Motif]
     class_names: list[str]
@@ -100,7 +106,15 @@ class Simulated:
     @property
     def length(self) -> int:
         """Bases per sequence."""
-        return self.mask.shape[1]
+        return len(self.letters[0]) if self.letters else 0
+
+    @cached_property
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """True on planted bases, (sequence, position): the running sum of +1 at starts and −1 at ends of sites."""
+        steps = np.zeros((len(self), self.length + 1), np.int64)
+        np.add.at(steps, (self.plantings.sequence, self.plantings.start), 1)
+        np.add.at(steps, (self.plantings.sequence, self.plantings.end), -1)
+        return steps.cumsum(1)[:, :-1] > 0
 
     @property
     def sequences(self) -> Sequences:
@@ -114,15 +128,12 @@ class Simulated:
     def chosen(self, rows: npt.ArrayLike) -> Simulated:
         """The sequences `rows`, in that order."""
         index = np.asarray(rows, np.int64)
-        return Simulated(
-            [self.names[i] for i in index],
-            [self.letters[i] for i in index],
-            self.labels[index],
-            self.mask[index],
-            self.plantings.chosen(index),
-            self.motifs,
-            self.class_names,
-            self.settings,
+        return replace(
+            self,
+            names=[self.names[i] for i in index],
+            letters=[self.letters[i] for i in index],
+            labels=self.labels[index],
+            plantings=self.plantings.of_sequences(index),
         )
 
     def split(self, *fractions: float, seed: int = 0) -> tuple[Simulated, ...]:
@@ -186,50 +197,27 @@ def simulate(
     >>> [data.letters[i][a:b] for i in range(4) for a, b, *_ in data.plantings.of(i)]
     ['GT', 'GT']
     """
-    several = as_motifs(motifs)
-    low, high = (number, number) if isinstance(number, int) else number
-    frequencies = np.asarray(background, np.float64)
-    if task not in TASKS:
-        raise ValueError(f"Unknown task {task!r}; choose one of {', '.join(TASKS)}.")
-    needed = {"classes": 1, "presence": 1}.get(task, 2)
-    if len(several) < needed:
-        raise ValueError(f"Task {task!r} needs {needed} motifs, got {len(several)}.")
-    if not 1 <= low <= high:
-        raise ValueError(f"number={number}: plant one copy or more, least before most.")
-    if frequencies.shape != (4,) or (frequencies < 0).any() or not np.isclose(frequencies.sum(), 1):
-        raise ValueError(f"background={background}: four frequencies of A, C, G, T that sum to 1.")
-    if orientation not in ("forward", "reverse", "both"):
-        raise ValueError(f"orientation={orientation!r}: choose 'forward', 'reverse' or 'both'.")
-
     rng = np.random.default_rng(seed)
+    several = as_motifs(motifs)
     labels, present, class_names = _labels(task, several, count, empty_class, rng)
     kinds = several[: present.shape[1]]
-    plantings = _planted(kinds, present, (low, high), spacing, orientation, length, rng)
-    codes, mask = _written(kinds, plantings, count, length, frequencies / frequencies.sum(), rng)
-
-    text = np.frombuffer(b"ACGT", np.uint8)[codes]
+    copies = _range(number, 1, f"number={number}: plant one copy or more")
+    plantings = _planted(kinds, present, copies, spacing, orientation, length, rng)
+    letters = _letters(kinds, plantings, (count, length), background, rng)
     settings = {
-        "count": count,
-        "task": task,
-        "length": length,
-        "background": frequencies.tolist(),
-        "number": [low, high],
-        "spacing": list(spacing) if isinstance(spacing, tuple) else spacing,
-        "orientation": orientation,
-        "empty_class": empty_class,
-        "seed": seed,
-        "motifs": [str(one) for one in several],
-    }
-    return Simulated(
-        [f"sim{i}" for i in range(count)],
-        [row.tobytes().decode() for row in text],
-        labels,
-        mask,
-        plantings,
-        several,
-        class_names,
-        settings,
-    )
+        "count": count, "task": task, "length": length, "background": list(map(float, background)),
+        "number": list(copies), "spacing": list(spacing) if isinstance(spacing, tuple) else spacing,
+        "orientation": orientation, "empty_class": empty_class, "seed": seed, "motifs": [str(one) for one in several],
+    }  # fmt: skip
+    return Simulated([f"sim{i}" for i in range(count)], letters, labels, plantings, several, class_names, settings)
+
+
+def _range(given: int | tuple[int, int], floor: int, rule: str) -> tuple[int, int]:
+    """Least and most of a setting that is one number or two; `rule` says what is asked for."""
+    least, most = (given, given) if isinstance(given, int) else given
+    if not floor <= least <= most:
+        raise ValueError(f"{rule}, least before most.")
+    return least, most
 
 
 def _planted(
@@ -242,6 +230,8 @@ def _planted(
     rng: np.random.Generator,
 ) -> Plantings:
     """Where motifs stand: `present` (sequence, motif) says which sequence holds which."""
+    if orientation not in get_args(Orientation):
+        raise ValueError(f"orientation={orientation!r}: choose 'forward', 'reverse' or 'both'.")
     pairs = spacing is not None and len(kinds) >= 2
     copies = rng.integers(number[0], number[1] + 1, present.shape) * present  # (sequence, motif)
     if pairs:  # as many B as A
@@ -254,9 +244,7 @@ def _planted(
     unit_offset = np.zeros(len(sequence), np.int64)
     unit_rank, unit_width = np.arange(len(sequence)), widths[motif].copy()
     if pairs:
-        least, most = (spacing, spacing) if isinstance(spacing, int) else spacing or (0, 0)
-        if not 0 <= least <= most:
-            raise ValueError(f"spacing={spacing}: zero or more bases, least before most.")
+        least, most = _range(spacing or 0, 0, f"spacing={spacing}: zero or more bases")
         paired = present[sequence, 0] & present[sequence, 1] & (motif < 2)
         first = np.flatnonzero(paired & (motif == 0))
         second = np.flatnonzero(paired & (motif == 1))  # same order: by sequence, then by copy
@@ -273,47 +261,46 @@ def _planted(
     return Plantings(sequence, motif, start, start + widths[motif], strand)
 
 
-def _written(
+def _letters(
     kinds: Sequence[Motif],
     plantings: Plantings,
-    count: int,
-    length: int,
-    frequencies: npt.NDArray[np.float64],
+    shape: tuple[int, int],
+    background: Sequence[float],
     rng: np.random.Generator,
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """Codes of random letters with the motifs written over them, and where these stand: (sequence, position) each."""
-    codes = rng.choice(4, size=(count, length), p=frequencies).astype(np.uint8)
-    mask = np.zeros((count, length), bool)
+) -> list[str]:
+    """Random sequences with the motifs written over them; `shape` is (sequence, position)."""
+    frequencies = np.asarray(background, np.float64)
+    if frequencies.shape != (4,) or (frequencies < 0).any() or not np.isclose(frequencies.sum(), 1):
+        raise ValueError(f"background={background}: four frequencies of A, C, G, T that sum to 1.")
+    codes = rng.choice(4, size=shape, p=frequencies / frequencies.sum()).astype(np.uint8)
     for index, one in enumerate(kinds):  # one step per kind of motif, not per sequence
-        here = np.flatnonzero(plantings.motif == index)
-        drawn = one.draw(len(here), rng)
-        drawn = np.where(plantings.strand[here, None] < 0, 3 - drawn[:, ::-1], drawn)
-        rows, columns = plantings.sequence[here, None], plantings.start[here, None] + np.arange(one.width)
-        codes[rows, columns] = drawn
-        mask[rows, columns] = True
-    return codes, mask
+        sites = plantings.chosen(plantings.motif == index)
+        drawn = one.draw(len(sites), rng)
+        drawn = np.where(sites.strand[:, None] < 0, 3 - drawn[:, ::-1], drawn)
+        codes[sites.sequence[:, None], sites.start[:, None] + np.arange(one.width)] = drawn
+    return [row.tobytes().decode() for row in np.frombuffer(LETTERS.encode(), np.uint8)[codes]]
 
 
 def _labels(
     task: Task, several: list[Motif], count: int, empty_class: bool, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], list[str]]:
     """Balanced labels in random order, which motifs each sequence holds (sequence, motif), and the class names."""
+    if task not in TASKS:
+        raise ValueError(f"Unknown task {task!r}; choose one of {', '.join(TASKS)}.")
+    names = [one.name for one in several]
+    needed = 1 if task == "classes" else len(_COMBINATIONS[task][0][0])
+    if len(several) < needed:
+        raise ValueError(f"Task {task!r} needs {needed} motifs, got {len(several)}.")
     if task == "classes":
-        classes = len(several) + empty_class
-        labels = rng.permutation(np.arange(count) % classes)
-        return (
-            labels,
-            labels[:, None] == np.arange(len(several)),
-            [one.name for one in several] + ["none"] * empty_class,
-        )
+        labels = rng.permutation(np.arange(count) % (len(several) + empty_class))
+        return labels, labels[:, None] == np.arange(len(several)), names + ["none"] * empty_class
     labels = rng.permutation(np.arange(count) % 2)
-    present = np.zeros((count, 2), bool)
-    for label, ways in _PATTERNS[task].items():
+    present = np.zeros((count, needed), bool)
+    for label, combinations in _COMBINATIONS[task].items():
         rows = np.flatnonzero(labels == label)
-        present[rows] = np.array(ways, bool)[rng.integers(len(ways), size=len(rows))]
-    a, b = several[0].name, several[1].name if len(several) > 1 else ""
-    positive = {"presence": a, "and": f"{a} and {b}", "or": f"{a} or {b}", "xor": f"{a} xor {b}"}[task]
-    return labels, present[:, : 1 if task == "presence" else 2], [f"not ({positive})", positive]
+        present[rows] = np.array(combinations, bool)[rng.integers(len(combinations), size=len(rows))]
+    positive = f" {task} ".join(names[:needed])
+    return labels, present, [f"not ({positive})", positive]
 
 
 def _sites(copies: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -392,19 +379,13 @@ def load_simulated(folder: str | Path) -> Simulated:
     for site in sites:
         if site.chrom not in index or site.name not in kind_index:
             raise SequenceError(f"{folder / 'motifs.bed'}, line {site.line}: unknown sequence or motif.")
+        if site.end > len(sequences[index[site.chrom]]):
+            raise SequenceError(f"{folder / 'motifs.bed'}, line {site.line}: the site reaches past its sequence.")
     plantings = _plantings(
         [(index[s.chrom], kind_index[s.name], s.start, s.end, -1 if s.strand == "-" else 1) for s in sites]
     )
-    mask = _mask(plantings, len(sequences), int(sequences.lengths[0]))
     return Simulated(
-        sequences.names,
-        sequences.letters,
-        labels,
-        mask,
-        plantings,
-        kinds,
-        about["class_names"],
-        about["settings"],
+        sequences.names, sequences.letters, labels, plantings, kinds, about["class_names"], about["settings"]
     )
 
 
@@ -469,9 +450,7 @@ def read_simdata(paths: str | Path | Sequence[str | Path], labels: Sequence[int]
     plantings = _plantings([(row, kinds.index(name), start, end, 1) for row, name, start, end in sites])
     holds = np.zeros((len(names), len(kinds)), bool)
     holds[plantings.sequence, plantings.motif] = True
-    drawn = [
-        _observed(name, [letters[row][start:end] for row, one, start, end in sites if one == name]) for name in kinds
-    ]
+    motifs = [_observed(name, [letters[row][a:b] for row, one, a, b in sites if one == name]) for name in kinds]
     if labels is None:
         numbers = holds @ (1 << np.arange(len(kinds)))
         sets = [[kinds[k].split("_")[0] for k in range(len(kinds)) if n >> k & 1] for n in range(1 << len(kinds))]
@@ -479,16 +458,8 @@ def read_simdata(paths: str | Path | Sequence[str | Path], labels: Sequence[int]
     else:
         numbers = np.array(labels)[file_of]
         class_names = [f"class {n}" for n in range(int(max(labels)) + 1)]
-    return Simulated(
-        names,
-        letters,
-        numbers.astype(np.int64),
-        _mask(plantings, len(names), len(letters[0])),
-        plantings,
-        drawn,
-        class_names,
-        {"files": [f.name for f in files]},
-    )
+    settings = {"files": [file.name for file in files]}
+    return Simulated(names, letters, numbers.astype(np.int64), plantings, motifs, class_names, settings)
 
 
 def _embedding(text: str, name: str, sequence: str) -> tuple[str, int, int]:
@@ -513,11 +484,3 @@ def _observed(name: str, sites: list[str]) -> Motif:
 def _plantings(rows: list[tuple[int, int, int, int, int]]) -> Plantings:
     columns = np.array(rows, np.int64).reshape(-1, 5).T
     return Plantings(columns[0], columns[1], columns[2], columns[3], columns[4].astype(np.int8))
-
-
-def _mask(plantings: Plantings, count: int, length: int) -> npt.NDArray[np.bool_]:
-    """True on planted sites: +1 at starts, −1 at ends, running sum."""
-    steps = np.zeros((count, length + 1), np.int64)
-    np.add.at(steps, (plantings.sequence, plantings.start), 1)
-    np.add.at(steps, (plantings.sequence, plantings.end), -1)
-    return steps.cumsum(1)[:, :-1] > 0
