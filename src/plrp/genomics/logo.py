@@ -9,7 +9,7 @@ its whole package. `benchmarks/logos.py` measures all three in one run.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,11 +64,8 @@ def draw_logo(
     if array.ndim == 1:
         if letters is None or len(letters) != len(array):
             raise ValueError(f"{len(array)} values need as many letters; got {letters and len(letters)}.")
-        stacked = np.zeros((4, len(array)))
         codes = np.frombuffer(letters.upper().encode(), np.uint8)
-        for row, letter in enumerate(LETTERS):
-            stacked[row] = np.where(codes == ord(letter), array, 0)
-        array = stacked
+        array = np.where(codes == np.frombuffer(LETTERS.encode(), np.uint8)[:, None], array, 0)
     if array.ndim != 2 or array.shape[0] != 4:
         raise ValueError(f"A logo takes (position,) or (4, position) values; got {array.shape}.")
     if not np.isfinite(array).all():
@@ -88,15 +85,21 @@ def draw_logo(
         # add_patch would walk every curve in Python to find the limits, which are known here.
         ax.add_artist(PathPatch(path, facecolor=colours[letter], linewidth=0))
 
-    top = np.where(array > 0, array, 0).sum(0).max(initial=0)
-    low = np.where(array < 0, array, 0).sum(0).min(initial=0)
-    if top == low:
-        top = 1.0
-    margin = 0.04 * (top - low)
     ax.set_xlim(start - 0.5, start + array.shape[1] - 0.5)
-    ax.set_ylim(low - (margin if low < 0 else 0), top + margin)
+    low, top = _limits([array])
+    ax.set_ylim(low, top)
     if low < 0:
         ax.axhline(0, color="#555", linewidth=0.5)
+
+
+def _limits(rows: Iterable[npt.NDArray[np.float64]]) -> tuple[float, float]:
+    """Both ends of a y-axis on which the stacks of all rows, (position,) or (4, position) each, have room."""
+    stacks = [row.reshape(-1, row.shape[-1]) for row in rows]
+    top = max(np.maximum(stack, 0).sum(0).max(initial=0) for stack in stacks)
+    low = min(np.minimum(stack, 0).sum(0).min(initial=0) for stack in stacks)
+    top = top if top > low else 1.0
+    margin = 0.04 * (top - low)
+    return low - (margin if low < 0 else 0), top + margin
 
 
 def _bottoms(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -117,24 +120,16 @@ def plot_logos(
     letters: str,
     *,
     sites: Sequence[tuple[int, int, str]] = (),
-    window: tuple[int, int] | None = None,
     title: str | None = None,
-    path: str | Path | None = None,
-    width: float | None = None,
-    row_height: float = 1.0,
-    same_scale: bool = False,
-    first_base: int = 0,
-    dpi: int = 150,
+    **options: Any,
 ) -> Figure:
     """Logos of one sequence, one below the other, as in the paper: ground truth, LRP, PLRP, ...
 
     `rows` maps a row's label to its values, (position,) or (4, position); boolean rows (a mask) are drawn with
-    letters of height 1. `sites` are motifs (start, end, name), shaded and named above the first row. `window` (start,
-    end) zooms. `same_scale` gives all rows the same y-axis. `first_base` is the number under the first base. `path` is
-    written as PNG, SVG or PDF by its ending; the same data give the same bytes.
+    letters of height 1. `sites` are motifs (start, end, name), shaded and named above the first row. `options` are
+    those of `logo_page`.
     """
-    return logo_page([(title or "", rows, letters, sites)], window=window, path=path, width=width,
-                     row_height=row_height, same_scale=same_scale, first_base=first_base, dpi=dpi)  # fmt: skip
+    return logo_page([(title or "", rows, letters, sites)], **options)
 
 
 def logo_page(
@@ -148,7 +143,12 @@ def logo_page(
     first_base: int = 0,
     dpi: int = 150,
 ) -> Figure:
-    """A page of many sequences, each an entry (title, rows, letters, sites) as in `plot_logos`."""
+    """A page of many sequences, each an entry (title, rows, letters, sites) as in `plot_logos`.
+
+    `window` (start, end) zooms. `same_scale` gives all rows of a sequence the same y-axis. `first_base` is the number
+    under the first base. `width` and `row_height` are in inches. `path` is written as PNG, SVG or PDF by its ending;
+    the same data give the same bytes.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -163,38 +163,29 @@ def logo_page(
         raise ValueError(f"window={window}: the start must be 0 or more and before the end.")
     margin = max(0.95, *(_label_width(label) + 0.62 for _, rows, _, _ in sequences for label in rows))
     width = width or min(20.0, max(4.0, margin + 0.25 + (end - begin) * 0.075))
-    heights: list[float] = []
-    for position, (title, rows, _, _) in enumerate(sequences):
-        heights.append(
-            (0.42 if title else 0.22) + (0.25 if position else 0)
-        )  # room for the title and the motifs' names
-        heights.extend([row_height] * len(rows))
-    foot = 0.22
-    total = sum(heights) + foot
+    # room for titles and for the names of motifs
+    heads = [(0.42 if title else 0.22) + (0.25 if k else 0) for k, (title, *_) in enumerate(sequences)]
+    y = total = 0.22 + sum(heads) + row_height * sum(len(rows) for _, rows, _, _ in sequences)
     figure = Figure(figsize=(width, total))
     FigureCanvasAgg(figure)
     left, right = margin / width, 1 - 0.16 / width
-    y, line = total, 0
-    for title, rows, letters, sites in sequences:
-        head = heights[line]
-        line += 1
+    for head, (title, rows, letters, sites) in zip(heads, sequences, strict=True):
         y -= head
         if title:
-            figure.text(
-                0.06 / width, (y + 0.24) / total, title, fontsize=9, fontweight="bold", va="bottom", parse_math=False
-            )
+            place = 0.06 / width, (y + 0.24) / total
+            figure.text(*place, title, fontsize=9, fontweight="bold", va="bottom", parse_math=False)
         stop = min(end, len(letters))
-        cut = {label: _cut(values, begin, stop) for label, values in rows.items()}
-        limits = _limits(cut) if same_scale else None
+        cut = {label: np.asarray(values).astype(np.float64)[..., begin:stop] for label, values in rows.items()}
         for number, (label, values) in enumerate(cut.items()):
             y -= row_height
             ax = figure.add_axes((left, (y + 0.06) / total, right - left, (row_height - 0.12) / total))
             draw_logo(ax, values, letters[begin:stop] if values.ndim == 1 else None, start=begin)
             ax.set_xlim(begin - 0.5, end - 0.5)
-            if limits is not None:
-                ax.set_ylim(*limits)
-            _style(ax, label, sites, begin, end, names=number == 0, last=number == len(cut) - 1, first_base=first_base)
-            line += 1
+            if same_scale:
+                ax.set_ylim(*_limits(cut.values()))
+            _style(ax, label)
+            _shade(ax, sites, begin, end, names=number == 0)
+            _number_bases(ax, begin, end, first_base if number == len(cut) - 1 else None)
     if path is not None:
         save_figure(figure, path, dpi=dpi)
     return figure
@@ -217,35 +208,12 @@ def _label_width(label: str) -> float:
     from matplotlib.textpath import TextPath
 
     font = FontProperties(family="DejaVu Sans")
-    return (
-        max(float(TextPath((0, 0), line or " ", size=8, prop=font).get_extents().width) for line in label.split("\n"))
-        / 72
-    )
+    outlines = [TextPath((0, 0), line or " ", size=8, prop=font) for line in label.split("\n")]
+    return max(float(outline.get_extents().width) for outline in outlines) / 72
 
 
-def _cut(values: npt.ArrayLike, begin: int, end: int) -> npt.NDArray[np.float64]:
-    return np.asarray(values).astype(np.float64)[..., begin:end]
-
-
-def _limits(rows: Mapping[str, npt.NDArray[np.float64]]) -> tuple[float, float]:
-    top = max(np.where(v > 0, v, 0).reshape(-1, v.shape[-1]).sum(0).max() for v in rows.values())
-    low = min(np.where(v < 0, v, 0).reshape(-1, v.shape[-1]).sum(0).min() for v in rows.values())
-    margin = 0.04 * ((top - low) or 1)
-    return low - (margin if low < 0 else 0), (top or 1) + margin
-
-
-def _style(
-    ax: Axes,
-    label: str,
-    sites: Sequence[tuple[int, int, str]],
-    begin: int,
-    end: int,
-    *,
-    names: bool,
-    last: bool,
-    first_base: int,
-) -> None:
-    """Label, shaded motifs, and no more ticks than a reader needs."""
+def _style(ax: Axes, label: str) -> None:
+    """A row's label, and no more ticks and spines than a reader needs."""
     from matplotlib.ticker import MaxNLocator
 
     ax.set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center", labelpad=6, parse_math=False)
@@ -254,13 +222,21 @@ def _style(
     ax.spines["left"].set_linewidth(0.6)
     ax.tick_params(labelsize=6, width=0.6, length=2)
     ax.yaxis.set_major_locator(MaxNLocator(2, steps=[1, 2, 5, 10]))
-    if last:
-        first, after = begin + first_base, end + first_base
-        ticks = MaxNLocator(min(12, math.ceil((end - begin) / 5)), integer=True).tick_values(first, after - 1)
-        shown = [round(tick) for tick in ticks if first <= tick < after]  # round numbers, 0 among them
-        ax.set_xticks([tick - first_base for tick in shown], [str(tick) for tick in shown])
-    else:
-        ax.set_xticks([])
+
+
+def _number_bases(ax: Axes, begin: int, end: int, first_base: int | None) -> None:
+    """Numbers below a row; none where `first_base` is None."""
+    from matplotlib.ticker import MaxNLocator
+
+    shift = first_base or 0
+    ticks = MaxNLocator(min(12, math.ceil((end - begin) / 5)), integer=True).tick_values(begin + shift, end + shift - 1)
+    places = [round(tick) - shift for tick in ticks]  # round numbers, 0 among them
+    places = [place for place in places if begin <= place < end and first_base is not None]
+    ax.set_xticks(places, [str(place + shift) for place in places])
+
+
+def _shade(ax: Axes, sites: Sequence[tuple[int, int, str]], begin: int, end: int, *, names: bool) -> None:
+    """Shade the motifs between two bases, and name them above the row."""
     for a, b, name in sites:
         if b <= begin or a >= end:
             continue
