@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,12 +92,12 @@ def motif(given: Any, name: str | None = None) -> Motif:
         return given
     if isinstance(given, (str, Path)):
         if Path(given).suffix in (".meme", ".jaspar", ".pfm", ".txt") or Path(given).is_file():
-            found = read_motifs(given)
-            if len(found) != 1:
+            several = read_motifs(given)
+            if len(several) != 1:
                 raise SequenceError(
-                    f"{given}: {len(found)} motifs where one is wanted; choose from `read_motifs(...)`."
+                    f"{given}: {len(several)} motifs where one is wanted; choose from `read_motifs(...)`."
                 )
-            return found[0]
+            return several[0]
         return jaspar(str(given))
     matrix = np.asarray(given, np.float64)
     if matrix.ndim == 2 and matrix.shape[0] != 4 and matrix.shape[1] == 4:
@@ -181,72 +182,50 @@ def jaspar_motifs(group: str | None = "vertebrates", release: str = JASPAR_RELEA
 def read_motifs(path: str | Path) -> list[Motif]:
     """All motifs of a MEME (minimal) or JASPAR (`>id name` and four rows, bracketed or plain) file."""
     with open_text(path) as numbered:
-        lines = [(number, line.strip()) for number, line in numbered]
-    lines = [(number, line) for number, line in lines if line]
+        lines = [(number, text) for number, line in numbered if (text := line.strip())]
     if not lines:
         raise SequenceError(f"{path}, line 1: no motifs in this file.")
-    parse = _parse_meme if any(line.startswith("MOTIF") for _, line in lines) else _parse_jaspar
-    found = parse(Path(path), lines)
-    if not found:
+    meme = any(line.startswith("MOTIF") for _, line in lines)
+    mark, read_rows = ("MOTIF", _meme_rows) if meme else (">", _jaspar_rows)
+    entries: list[tuple[int, list[str], list[tuple[int, str]]]] = []  # line and words of the header, lines below it
+    for number, line in lines:
+        if line.startswith(mark):
+            entries.append((number, line.removeprefix(mark).split() or ["motif"], []))
+        elif entries:
+            entries[-1][2].append((number, line))
+    if not entries:
         raise SequenceError(f"{path}, line {lines[0][0]}: neither MEME ('MOTIF name') nor JASPAR ('>id name').")
-    return found
+    several = []
+    for number, words, body in entries:
+        rows = read_rows(f"{path}, line {number}: motif {words[0]!r}", [(f"{path}, line {n}", t) for n, t in body])
+        name = words[1 if meme else -1] if len(words) > 1 else words[0]
+        several.append(replace(motif(rows, name), id=words[0] if len(words) > 1 else ""))
+    return several
 
 
-def _numbers(path: Path, line: int, text: str) -> list[float]:
+def _numbers(place: str, text: str) -> list[float]:
     try:
         return [float(word) for word in text.replace(",", " ").split()]
     except ValueError:
-        raise SequenceError(f"{path}, line {line}: expected numbers of a motif matrix, found {text[:50]!r}.") from None
+        raise SequenceError(f"{place}: expected numbers of a motif matrix, found {text[:50]!r}.") from None
 
 
-def _parse_meme(path: Path, lines: Sequence[tuple[int, str]]) -> list[Motif]:
-    found: list[Motif] = []
-    header: tuple[int, list[str]] | None = None
-    rows: list[list[float]] = []
-    in_matrix = False
-
-    def finish() -> None:
-        if header is None:
-            return
-        line, words = header
-        if not rows or any(len(row) != 4 for row in rows):
-            raise SequenceError(f"{path}, line {line}: motif {words[0]!r} needs rows of four probabilities each.")
-        found.append(_motif_of(rows, words))
-
-    for number, line in lines:
-        if line.startswith("MOTIF"):
-            finish()
-            header, rows, in_matrix = (number, line.split()[1:] or ["motif"]), [], False
-        elif line.startswith("letter-probability matrix"):
-            in_matrix = True
-        elif line.startswith("URL"):
-            in_matrix = False
-        elif in_matrix:
-            rows.append(_numbers(path, number, line))
-    finish()
-    return found
+def _meme_rows(title: str, body: Sequence[tuple[str, str]]) -> list[list[float]]:
+    """The rows below `letter-probability matrix`, a position each; `body` has the place and text of lines."""
+    below = dropwhile(lambda line: not line[1].startswith("letter-probability matrix"), body)
+    matrix = takewhile(lambda line: not line[1].startswith("URL"), islice(below, 1, None))
+    rows = [_numbers(*line) for line in matrix]
+    if not rows or any(len(row) != 4 for row in rows):
+        raise SequenceError(f"{title} needs rows of four probabilities each.")
+    return rows
 
 
-def _parse_jaspar(path: Path, lines: Sequence[tuple[int, str]]) -> list[Motif]:
-    found: list[Motif] = []
-    for k, (number, line) in enumerate(lines):
-        if not line.startswith(">"):
-            continue
-        words = line[1:].split() or ["motif"]
-        rows = []
-        for row_number, row in lines[k + 1 : k + 5]:
-            if row.startswith(">"):
-                break
-            rows.append(_numbers(path, row_number, re.sub(r"^[ACGTacgt]?\s*\[?|\]", " ", row)))
-        if len(rows) != 4 or len({len(row) for row in rows}) != 1:
-            raise SequenceError(f"{path}, line {number}: motif {words[0]!r} needs four rows of one length, A C G T.")
-        found.append(_motif_of(rows, [words[0], words[-1]] if len(words) > 1 else words))
-    return found
-
-
-def _motif_of(rows: list[list[float]], words: list[str]) -> Motif:
-    """The motif of a header's words: `id name`, or a name alone."""
-    return replace(motif(rows, words[min(1, len(words) - 1)]), id=words[0] if len(words) > 1 else "")
+def _jaspar_rows(title: str, body: Sequence[tuple[str, str]]) -> list[list[float]]:
+    """The four rows of a matrix, A C G T, with or without letters and brackets."""
+    rows = [_numbers(place, re.sub(r"^[ACGTacgt]?\s*\[?|\]", " ", text)) for place, text in body[:4]]
+    if len(rows) != 4 or len({len(row) for row in rows}) != 1:
+        raise SequenceError(f"{title} needs four rows of one length, A C G T.")
+    return rows
 
 
 def write_jaspar(path: str | Path, several: Sequence[Motif], counts: Sequence[int] | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def explain_variants(
     target = options.get("target")
     given = ",".join(map(str, target)) if isinstance(target, tuple) else str(getattr(target, "text", target))
     skipped: list[Skipped] = []
-    scores: dict[tuple[int, int], tuple[float, float, int]] = {}
+    scores: dict[tuple[int, int], list[str]] = {}
     strongest: list[tuple[float, int, VariantEffect]] = []
     with new_file(folder / "effects.parquet") as effects_path, new_file(folder / "bases.parquet") as bases_path:
         alleles, bases = _ParquetTable(effects_path, ALLELE_COLUMNS), _ParquetTable(bases_path, BASE_COLUMNS)
@@ -69,21 +69,19 @@ def explain_variants(
                     continue
                 variant, number = one.variant, len(scores)
                 coordinate = int(one.coordinates[one.strongest])
-                scores[variant.line, variant.allele] = one.score_reference, one.score_alternative, coordinate + 1
+                values = one.score_reference, one.score_alternative, one.effect
+                scores[variant.line, variant.allele] = [*(f"{v:.6g}" for v in values), str(coordinate + 1)]
                 alleles.add(_allele_row(one, number, coordinate, given))
                 bases.add(_base_rows(one, number))
-                if logos:
-                    heapq.heappush(strongest, (abs(one.effect), -number, one))
-                    strongest = heapq.nlargest(logos, strongest) if len(strongest) > 2 * logos else strongest
-                    heapq.heapify(strongest)
+                heapq.heappush(strongest, (abs(one.effect), -number, one))
+                if len(strongest) > logos:
+                    heapq.heappop(strongest)
     _write_skipped(folder / "skipped.tsv", skipped)
     reasons = {(one.variant.line, one.variant.allele): one.reason for one in skipped}
     _annotate(Path(vcf), folder / "effects.vcf", scores, reasons, largest)
-    for rank, (_, _, one) in enumerate(heapq.nlargest(logos, strongest), 1):
-        variant = one.variant
-        name = (
-            f"{rank:02d}_{variant.chrom}_{variant.position + 1}_{variant.reference[:8]}_{variant.alternative[:8]}.png"
-        )
+    for rank, (_, _, one) in enumerate(sorted(strongest, reverse=True), 1):
+        v = one.variant
+        name = f"{rank:02d}_{v.chrom}_{v.position + 1}_{v.reference[:8]}_{v.alternative[:8]}.png"
         one.plot(folder / "logos" / name.replace("/", "_"))
     return len(scores), Counter(one.reason for one in skipped)
 
@@ -180,8 +178,8 @@ def _write_skipped(path: Path, skipped: Sequence[Skipped]) -> None:
 def _annotate(
     vcf: Path,
     out: Path,
-    scores: dict[tuple[int, int], tuple[float, float, int]],
-    reasons: dict[tuple[int, int], str],
+    scores: Mapping[tuple[int, int], list[str]],
+    reasons: Mapping[tuple[int, int], str],
     largest: int,
 ) -> None:
     """The VCF once more, with our INFO fields; everything else stays as it was."""
@@ -207,31 +205,20 @@ def _annotate(
 
 
 def _with_fields(
-    line: str,
-    number: int,
-    scores: dict[tuple[int, int], tuple[float, float, int]],
-    reasons: dict[tuple[int, int], str],
+    line: str, number: int, scores: Mapping[tuple[int, int], list[str]], reasons: Mapping[tuple[int, int], str]
 ) -> str:
-    fields = line.split("\t")
-    fields += ["."] * (8 - len(fields))
-    alleles = range(len(fields[4].split(",")))
-    rows = [scores.get((number, allele)) for allele in alleles]
-    info = [part for part in fields[7].split(";") if part not in ("", ".") and not part.startswith("PLRP_")]
-    if any(row is not None for row in rows):
-        for name, value in (
-            ("PLRP_REF", lambda row: f"{row[0]:.6g}"),
-            ("PLRP_ALT", lambda row: f"{row[1]:.6g}"),
-            ("PLRP_EFFECT", lambda row: f"{row[1] - row[0]:.6g}"),
-            ("PLRP_STRONGEST", lambda row: f"{row[2]}"),
-        ):
-            info.append(f"{name}=" + ",".join("." if row is None else value(row) for row in rows))
-    why = dict.fromkeys(reasons[number, allele] for allele in alleles if (number, allele) in reasons)
-    if why:
-        info.append("PLRP_SKIPPED=" + ",".join(_info_word(reason) for reason in why))
-    fields[7] = ";".join(info) or "."
-    return "\t".join(fields)
-
-
-def _info_word(reason: str) -> str:
-    """A reason without the characters that INFO fields use themselves."""
-    return reason.replace(", ", "_").replace(" ", "_").replace("'", "")
+    """A line of the VCF with our INFO fields in place of older ones."""
+    cells = line.split("\t")
+    cells += ["."] * (8 - len(cells))
+    info = [part for part in cells[7].split(";") if part not in ("", ".") and not part.startswith("PLRP_")]
+    places = [(number, allele) for allele in range(len(cells[4].split(",")))]
+    if any(place in scores for place in places):
+        columns = zip(*(scores.get(place, ["."] * 4) for place in places), strict=True)
+        info += [f"{name}={','.join(values)}" for name, values in zip(FIELDS, columns, strict=False)]
+    if why := dict.fromkeys(reasons[place] for place in places if place in reasons):
+        plain = (
+            reason.replace(", ", "_").replace(" ", "_").replace("'", "") for reason in why
+        )  # INFO's own characters
+        info.append("PLRP_SKIPPED=" + ",".join(plain))
+    cells[7] = ";".join(info) or "."
+    return "\t".join(cells)
