@@ -46,7 +46,7 @@ from plrp.experiments.scenes import (
 )
 from plrp.experiments.scenes import network as scene_network
 from plrp.view import Page, photograph_bundle, text_bundle
-from plrp.view.channel_patches import Exemplary
+from plrp.view.channel_patches import ChannelPatches
 from plrp.vision.photograph_explanation import explain_photograph
 from plrp.vision.picture_preprocessing import network_input
 
@@ -130,7 +130,7 @@ def scenes(take: Camera, folder: Path, arguments: argparse.Namespace) -> None:
     found = plrp.exemplars(module, inputs, searched, show_progress=False)
     explained = explain_photograph(photograph_of(drawn), model, target="cat", prunings=[plrp.Pruning(p=0.15)])
     bundle = photograph_bundle(explained, mask=drawn.masks["cat"])
-    Exemplary(Reading(found, module, inputs)).show(bundle.facts["channels"], explained.trace)
+    ChannelPatches(Reading(found, module, inputs)).show(bundle.facts["channels"], explained.trace)
     Page(bundle).save(folder / "scene.html")
     take("page-inside", folder / "scene.html", layer_open(1), part="#inside")
     take("page-flow", folder / "scene.html", part="#flow")

@@ -20,9 +20,9 @@ from plrp.concepts import Reading
 from plrp.view import Page, explanation_bundle, read_page
 from plrp.view import channel_patches as exemplary_module
 from plrp.view.bundle import Bundle
-from plrp.view.channel_patches import COUNT, Exemplary
+from plrp.view.channel_patches import COUNT, ChannelPatches
 from plrp.view.server import Host
-from plrp.view.uploads import OpenedPhotograph
+from plrp.view.uploads import PhotographUpload
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +94,11 @@ def test_a_server_draws_them_after_the_page_and_each_once(reading: Reading, monk
     from plrp.view.uploads import open_photograph
 
     model = LoadedModel(network(), "network", "random", tuple("abcd"), Preprocessing(resize=SIDE, crop=SIDE))
-    exemplary = Exemplary(reading)
+    exemplary = ChannelPatches(reading)
 
-    def opened(content: bytes, name: str) -> OpenedPhotograph:
+    def opened(content: bytes, name: str) -> PhotographUpload:
         pruning = plrp.Pruning(p=0.15)
-        return open_photograph(content, name, model, pruning=pruning, composite="auto", exemplary=exemplary)
+        return open_photograph(content, name, model, pruning=pruning, composite="auto", patches=exemplary)
 
     content = io.BytesIO()
     Image.fromarray((picture()[0].permute(1, 2, 0).numpy() * 255).astype(np.uint8)).save(content, format="PNG")

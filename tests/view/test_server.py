@@ -291,7 +291,7 @@ def test_a_pasted_sentence_is_explained() -> None:
     exact = traced.explain(target=" Paris", pruning=plrp.Pruning(p=0.3)).relevance.numpy()
     assert np.array_equal(whole.relevance("maps", 2) != 0, exact != 0)
     number = whole.facts["targets"][0]["number"]
-    path = next(iter(explainer.kept.values())).path("model.layers.1.mlp.down_proj", 3, number, "lambda", 0.3)
+    path = next(iter(explainer.uploads.values())).path("model.layers.1.mlp.down_proj", 3, number, "lambda", 0.3)
     assert len(base64.b64decode(path["levels"])) == len(whole.facts["tokens"])
     assert "is empty" in serving(explainer, b"")[-1]["problem"]
 

@@ -25,6 +25,7 @@ from plrp.errors import UsageError
 from plrp.models.loading import load
 from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
+from plrp.view.page_data import PageSettings
 from plrp.view.uploads import open_photograph
 from plrp.vision import detect, explain_photograph, network_picture, network_point, read_photograph
 from plrp.vision.detection import _row
@@ -405,7 +406,7 @@ def test_a_visitor_who_asks_anew_gets_the_place_of_that_target(photos: Path) -> 
     opened = open_photograph((photos / "cat.png").read_bytes(), "cat.png", model, pruning=Pruning(), composite="auto")
     own = opened.explained
     for target in ("dog at 25,40", None, own.target_name):
-        bundle = opened.bundle(target, (0.1,), 1, lambda done, of: None, "nothing")
+        bundle = opened.bundle(target, PageSettings((0.1,), 1, "nothing"))
         expected = explain_photograph("cat.png", model, target=target)
         assert opened.explained.place is not None
         assert expected.place is not None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from plrp.models.loading import LoadedModel
     from plrp.progress import Step
     from plrp.pruning import Pruning
-    from plrp.view.channel_patches import Exemplary
+    from plrp.view.channel_patches import ChannelPatches
     from plrp.vision.photograph_explanation import ExplainedPhotograph
     from plrp.vision.photographs import Photograph
 
@@ -284,14 +284,14 @@ def forwards(step: Step) -> Callable[[int, float, str], None]:
     return move_to
 
 
-def searched(folder: str, model: LoadedModel) -> Exemplary:
+def searched(folder: str, model: LoadedModel) -> ChannelPatches:
     """What draws the patches of channels, by a search that was made with the same model and photographs."""
     from plrp.concepts.channel_figures import Reading
     from plrp.concepts.exemplar_results import Exemplars
     from plrp.concepts.numbered_inputs import FromPhotographs
     from plrp.concepts.search import weights_digest
     from plrp.runs.places import RunError
-    from plrp.view.channel_patches import Exemplary
+    from plrp.view.channel_patches import ChannelPatches
 
     try:
         found = Exemplars.load(folder)
@@ -302,7 +302,7 @@ def searched(folder: str, model: LoadedModel) -> Exemplary:
     inputs = FromPhotographs(found.settings["photographs"], model)
     if inputs.names != found.names:
         raise UsageError(f"{inputs.root} no longer holds the photographs of {folder}: bring them back, or search anew.")
-    return Exemplary(Reading(found, model, inputs))
+    return ChannelPatches(Reading(found, model, inputs))
 
 
 def make_folder(folder: Path) -> None:
@@ -427,7 +427,7 @@ def write(
     archive: Path | None,
     arguments: argparse.Namespace,
     note: Callable[[float, str], None],
-    exemplars: Exemplary | None,
+    exemplars: ChannelPatches | None,
 ) -> list[Path]:
     """All files of one photograph, each whole or not there; the picture or page last, so that it stands for a
     finished one. `note` shows what share of a page is done.
@@ -465,7 +465,7 @@ def write_page(
     path: Path,
     arguments: argparse.Namespace,
     note: Callable[[float, str], None],
-    exemplars: Exemplary | None = None,
+    exemplars: ChannelPatches | None = None,
 ) -> None:
     """The page of one photograph, for every p of its slider."""
     from plrp.view.page import Page

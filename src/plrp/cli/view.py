@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from plrp.pruning import Pruning
     from plrp.view.server import Host
-    from plrp.view.uploads import Opened
+    from plrp.view.uploads import Upload
 
 EPILOG = """\
 examples:
@@ -108,7 +108,7 @@ def photograph_explainer(arguments: argparse.Namespace) -> Host:
 
     model, (pruning, *_) = prepared(arguments)
     options: dict[str, Any] = {"pruning": pruning, "composite": arguments.composite, "device": arguments.device}
-    options["exemplary"] = None if arguments.exemplars is None else searched(arguments.exemplars, model)
+    options["patches"] = None if arguments.exemplars is None else searched(arguments.exemplars, model)
     return Host(lambda content, name: open_photograph(content, name, model, **options), "photograph", model.name)
 
 
@@ -140,10 +140,10 @@ def text_explainer(arguments: argparse.Namespace) -> Host:
     options: dict[str, Any] = {"pruning": pruning_of(arguments), "composite": resolve(arguments.composite)}
     options["label"] = name
 
-    def opened(content: bytes, _: str) -> Opened:
+    def upload(content: bytes, _: str) -> Upload:
         return open_text(content, model, tokenizer, **options)
 
-    return Host(opened, "text", name, PROPORTIONS, 3)
+    return Host(upload, "text", name, PROPORTIONS, 3)
 
 
 def pruning_of(arguments: argparse.Namespace) -> Pruning:

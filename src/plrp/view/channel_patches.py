@@ -1,6 +1,7 @@
-"""What the channels of a page stand for: patches of the inputs that gave them most relevance, of a search made before.
+"""Patches for the channels of a page: parts of the inputs that gave a channel most relevance in a search made before.
 
-A page's channels are those that a layer reads; a search has those that a layer makes (`plrp.vision.flows.source_of`).
+A page shows the channels that a layer reads; a search has the channels that a layer makes, so each layer is looked up
+by the layer below it (`plrp.vision.flows.source_of`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ COUNT = 3  # patches of a channel
 SIDE = 72  # pixels of a patch
 
 Rows = list[list[dict[str, Any]]]
-"""Of each layer, its strongest channels: `facts["channels"]`."""
+"""The strongest channels of each layer: `facts["channels"]`."""
 
 
 @dataclass(frozen=True)
-class Exemplary:
-    """Patches of the channels of pages; what was drawn once is kept, for the next page that a server hands out."""
+class ChannelPatches:
+    """Draws patches for the channels of pages, each once: a server hands out many pages."""
 
     reading: Reading
     drawn: dict[tuple[str, int], list[dict[str, str]]] = field(default_factory=dict, repr=False)
@@ -36,9 +37,9 @@ class Exemplary:
     def layers(
         self, channels: Rows, trace: Trace, report: Report | None = None
     ) -> Iterator[tuple[int, dict[int, list[dict[str, str]]]]]:
-        """Layer by layer: its number, and by channel patches with captions; leaves out layers that were not searched.
+        """The number of each layer that was searched, and by channel its patches with captions.
 
-        `report` is told how many patches of a layer are drawn, of how many.
+        `report` is called with the numbers of drawn patches and of all patches of a layer.
         """
         for number, (op, rows) in enumerate(zip(layer_inputs(trace), channels, strict=True)):
             source = source_of(op.inputs[0])
@@ -54,14 +55,14 @@ class Exemplary:
 
     def show(self, channels: Rows, trace: Trace, report: Report | None = None) -> None:
         """Write the patches into the rows of a page."""
-        for number, found in self.layers(channels, trace, report):
+        for number, patches in self.layers(channels, trace, report):
             for row in channels[number]:
-                if row["channel"] in found:
-                    row["exemplars"] = found[row["channel"]]
+                if row["channel"] in patches:
+                    row["exemplars"] = patches[row["channel"]]
 
 
 def thumbnail(pixels: Pixels) -> str:
-    """A patch as an address that holds it: JPEG, at most `SIDE` pixels wide."""
+    """A patch as a data address with a JPEG, at most `SIDE` pixels wide."""
     from PIL import Image as pil
 
     small = pil.fromarray(pixels)

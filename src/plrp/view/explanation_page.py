@@ -16,12 +16,11 @@ from plrp.genomics.sequences import LETTERS
 from plrp.progress import progress
 from plrp.tape.trace import Trace
 from plrp.tape.values import tensors_in
-from plrp.vision.heatmaps import COLOURS
 
 from .bundle import Bundle
-from .channel_patches import Exemplary
-from .grid import PROPORTIONS, TARGETS, Grid
-from .page_data import Inside, Report, classes, collect, map_shape
+from .channel_patches import ChannelPatches
+from .grid import Grid
+from .page_data import PageSettings, classes, collect, map_shape
 from .paths import Pool
 from .photograph_page import data_address, fitting_mask, input_picture, target_facts
 
@@ -39,51 +38,40 @@ def explanation_bundle(
     categories: Sequence[str] | None = None,
     title: str = "",
     model: str = "",
-    proportions: Sequence[float] = PROPORTIONS,
-    targets: int = TARGETS,
-    show_progress: bool | None = False,
-    report: Report | None = None,
-    inside: Inside = "all",
     pool: Pool | None = None,
     tokens: Sequence[str] | None = None,
     exemplars: Reading | None = None,
+    **size: Any,
 ) -> Bundle:
     """One sample of an explanation for every p, for PLRP-λ and PLRP-M±, for its strongest classes.
 
     The input is a picture (batch, channel, height, width), one-hot DNA (batch, 4, position) or token ids (batch,
     tokens).
 
-    picture: what to draw under the relevance, a Pillow picture or array (height, width, 3); by default the input.
+    picture: drawn under the relevance, a Pillow picture or array (height, width, 3); by default the input.
     mask: bool (height, width) or (position,), where the evidence should lie.
-    sites: for a sequence, (start, end, name) of what to mark.
+    sites: stretches of a sequence to mark, each (start, end, name).
     categories: names of the classes. title, model: for the head of the page.
-    targets: how many classes; a target that is not a class is the only one.
-    inside: for the setting asked for, "all" holds what flows through the strongest channels of every layer and the
-        graph of them; "graph" the graph alone.
     pool: from the relevance of a sample to its map; by default the sum over channels.
-    tokens: what the token ids of this sample stand for.
-    exemplars: a search for exemplars in pictures, with the model and data it was made with
-        (`plrp.concepts.Reading(found, model, data)`): patches of what the strongest channels stand for.
+    tokens: the texts of this sample's token ids.
+    exemplars: a search for exemplars in pictures, with the model and data of the search
+        (`plrp.concepts.Reading(results, model, data)`); the page shows patches for the strongest channels.
+    size: `proportions`, `targets`, `inside`, `report` and `show_progress` of `PageSettings`. A target that is not a
+        class is the only one.
     """
+    settings = PageSettings(**size)
     trace, place = explanation.trace_sample(sample)
     space = _space(trace)
-    found, facts = _targets(explanation, trace, sample, place, categories, targets)
-    grid = Grid.around(explanation.pruning, found, _asked(explanation, found, sample), proportions)
+    targets, facts = _targets(explanation, trace, sample, place, categories, settings.targets)
+    asked = targets.index(int(explanation.target[sample])) if isinstance(explanation.target, Tensor) else 0
+    grid = Grid.around(explanation.pruning, targets, asked, settings.proportions)
     where = None if mask is None else fitting_mask(mask, space)
-    with progress("explaining", len(grid), show_progress, transient=True) as step:
-
-        def tell(done: int, total: int) -> None:
-            step(1, total=total)
-            if report is not None:
-                report(done, total)
-
-        options: dict[str, Any] = {"mask": where, "sample": place, "report": tell, "inside": inside, "pool": pool}
-        bundle = collect(trace, grid, explanation.composite, **options)
+    bundle = collect(trace, grid, explanation.composite, settings, mask=where, sample=place, pool=pool)
     for number, target in enumerate(facts):
         target["score"] = bundle.facts["scores"][number]
     if exemplars is not None:
-        with progress("drawing patches", 1, show_progress, transient=True) as step:
-            Exemplary(exemplars).show(bundle.facts["channels"], trace, lambda done, total: step(1, total=total))
+        with progress("drawing patches", 1, settings.show_progress, transient=True) as step:
+            ChannelPatches(exemplars).show(bundle.facts["channels"], trace, lambda done, total: step(1, total=total))
     bundle.facts.update(title=title or "An explanation", model=model or "a model", targets=facts)
     given = trace.inputs[0].data[place]
     if given.dim() == 1:
@@ -94,7 +82,7 @@ def explanation_bundle(
 
 
 def explanation_bundles(explanation: Explanation, samples: Sequence[int], **options: Any) -> list[Bundle]:
-    """Several samples, for a gallery; of `picture`, `mask`, `sites`, `title` and `tokens` there is one per sample."""
+    """Several samples, for a gallery; `picture`, `mask`, `sites`, `title` and `tokens` have one entry per sample."""
     own = {name: options.pop(name) for name in ("picture", "mask", "sites", "title", "tokens") if name in options}
     for name, values in own.items():
         if isinstance(values, str) or len(values) != len(samples):
@@ -134,7 +122,7 @@ def _targets(
     categories: Sequence[str] | None,
     count: int,
 ) -> tuple[list[Any], list[dict[str, Any]]]:
-    """What to explain, and what the page says about each."""
+    """The targets of the page, and for each the facts that the page shows."""
     _check_unchanged(explanation, trace, sample, place)
     before, target = explanation.logits, explanation.target
     if not isinstance(target, Tensor) or not isinstance(before, Tensor) or before.dim() != 2:
@@ -144,12 +132,12 @@ def _targets(
     logits = before[sample].detach().float().cpu()
     if categories is not None and len(categories) != len(logits):
         raise ValueError(f"{len(categories)} names were given for {len(logits)} classes.")
-    found = classes(logits, int(target[sample]), count)
-    return list(found), target_facts(found, logits, categories)
+    chosen = classes(logits, int(target[sample]), count)
+    return list(chosen), target_facts(chosen, logits, categories)
 
 
 def _check_unchanged(explanation: Explanation, trace: Trace, sample: int, place: int) -> None:
-    """Every tensor of the output must be what it was, but for the rounding of another batch size."""
+    """Refuse a changed model: every output must be as before, up to the rounding of another batch size."""
     batches = len(explanation.score), trace.inputs[0].samples.batch
     before, now = (list(tensors_in(output)) for output in (explanation.logits, trace.output))
     if len(before) != len(now):
@@ -164,11 +152,6 @@ def _check_unchanged(explanation: Explanation, trace: Trace, sample: int, place:
             raise RuntimeError(CHANGED)
 
 
-def _asked(explanation: Explanation, found: Sequence[Any], sample: int) -> int:
-    target = explanation.target
-    return found.index(int(target[sample])) if isinstance(target, Tensor) else 0
-
-
 def _picture(given: Tensor, picture: Any, space: tuple[int, ...]) -> dict[str, Any]:
     pixels = input_picture(given) if picture is None else np.asarray(picture)[..., :3]
     if pixels is not None and (pixels.shape != (*space, 3) or pixels.dtype != np.uint8):
@@ -176,7 +159,7 @@ def _picture(given: Tensor, picture: Any, space: tuple[int, ...]) -> dict[str, A
             f"the picture is {pixels.dtype} {pixels.shape}, the input {space}: pass uint8 (height, width, 3), "
             "as the network sees it (plrp.vision.network_picture)."
         )
-    return {"kind": "picture", "picture": None if pixels is None else data_address(pixels), "colours": COLOURS}
+    return {"kind": "picture", "picture": None if pixels is None else data_address(pixels)}
 
 
 def _sequence(given: Tensor, sites: Sequence[Site]) -> dict[str, Any]:
@@ -187,9 +170,9 @@ def _sequence(given: Tensor, sites: Sequence[Site]) -> dict[str, Any]:
 
 
 def letter_facts(letters: str, sites: Sequence[Site]) -> dict[str, Any]:
-    """For the page: a sequence and what is marked in it."""
+    """For the page: a sequence and its marked sites."""
     tracks = [{"sites": [{"start": int(a), "end": int(b), "name": str(name)} for a, b, name in sites]}]
-    return {"kind": "sequence", "letters": letters, "tracks": tracks if len(sites) else [], "colours": COLOURS}
+    return {"kind": "sequence", "letters": letters, "tracks": tracks if len(sites) else []}
 
 
 def _tokens(ids: Tensor, tokens: Sequence[str] | None) -> dict[str, Any]:
@@ -197,4 +180,4 @@ def _tokens(ids: Tensor, tokens: Sequence[str] | None) -> dict[str, Any]:
         raise ValueError(f"{len(tokens)} names were given for {len(ids)} tokens.")
     texts = [f"{number} " for number in ids.tolist()] if tokens is None else list(map(str, tokens))
     rows = [{"text": text, "break": False, "special": False, "word": None} for text in texts]
-    return {"kind": "text", "tokens": rows, "prompt": None, "answers": "class", "colours": COLOURS}
+    return {"kind": "text", "tokens": rows, "prompt": None, "answers": "class"}

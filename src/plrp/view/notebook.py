@@ -1,7 +1,7 @@
-"""An explanation in a notebook: the page as a frame, and beside it an invisible widget by which it asks Python.
+"""An explanation in a notebook: the page in a frame, and an invisible widget through which the page asks Python.
 
-The page is plain HTML, so that it also stands in an exported or reopened notebook; there nobody answers, and it shows
-what it holds. Where the widget runs, it says so to the page, and any channel can be followed.
+The page is plain HTML, so that it also works in an exported or reopened notebook; there it has no widget, and shows
+only the channels that it holds. Where the widget runs, it tells the page, and any channel can be followed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from plrp.explanation import Explanation
 from .explanation_page import explanation_bundles
 from .page import Page
 from .server import REFUSED, wanted_path
-from .uploads import Opened
+from .uploads import Upload
 
 PROPORTIONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
 SAMPLES = 4  # of a batch, in a gallery
@@ -41,17 +41,17 @@ function render({ model, el }) {
 }
 export default { render };
 """
-"""Hands the questions of the page, which is a frame of the same notebook, to Python, and its answers back."""
+"""Passes the questions of the page to Python, and the answers back to the frame of the page."""
 
 
 @dataclass
-class OpenedSample(Opened):
+class NotebookSample(Upload):
     """A sample of an explanation in this notebook."""
 
-    target: Any = None  # one that is no class
+    target: Any = None  # the explained target, if it is no class
 
     def score(self, number: int | None) -> Any:
-        """See `Opened`."""
+        """See `Upload`."""
         return self.target if number is None else number
 
 
@@ -64,13 +64,13 @@ class Live:
         options = {"proportions": PROPORTIONS, "targets": 2, "inside": "graph", **options}
         bundles = explanation_bundles(explanation, chosen, **options)
         self.session = secrets.token_urlsafe(12)  # one of several pages in a notebook
-        self.opened: dict[str, OpenedSample] = {}
+        self.samples: dict[str, NotebookSample] = {}
         for sample, bundle in zip(chosen, bundles, strict=True):
             trace, place = explanation.trace_sample(sample)
             own = trace.batch == 1 and place == 0
             bundle.facts.update(host=self.session if own else None, session=str(sample))
-            if own:  # else the trace holds others, too, which a click need not explain
-                self.opened[str(sample)] = OpenedSample(
+            if own:  # a trace of several samples would explain all of them for one click
+                self.samples[str(sample)] = NotebookSample(
                     trace, explanation.composite, explanation.pruning, target=explanation.target
                 )
         self.page = Page(bundles)
@@ -80,13 +80,13 @@ class Live:
         reply = {"plrp": "answer", "session": self.session, "id": asked.get("id") if isinstance(asked, dict) else None}
         try:
             wanted = wanted_path(asked["wanted"])
-            return {**reply, "answer": self.opened[wanted.pop("session")].path(**wanted)}
+            return {**reply, "answer": self.samples[wanted.pop("session")].path(**wanted)}
         except (*REFUSED, KeyError) as error:
             return {**reply, "problem": str(error)}
 
 
 def widget(live: Live) -> Any:
-    """What answers the page; needs anywidget (`pip install 'plrp[notebook]'`)."""
+    """The widget that answers the page; needs anywidget (`pip install 'plrp[notebook]'`)."""
     import anywidget
     import traitlets
 
@@ -100,7 +100,7 @@ def widget(live: Live) -> Any:
 
 
 def mime_bundle(explanation: Explanation) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How notebooks show an explanation: as a page, which a widget answers where there is one."""
+    """How notebooks show an explanation: as a page, with a widget that answers it where anywidget is installed."""
     live = Live(explanation, show_progress=None)
     if importlib.util.find_spec("anywidget") is not None:
         show_widget(widget(live))
@@ -108,11 +108,11 @@ def mime_bundle(explanation: Explanation) -> tuple[dict[str, Any], dict[str, Any
 
 
 def show_widget(made: Any) -> None:
-    """Put a widget into the cell that runs; no words where widgets cannot be shown, and nothing without a notebook."""
+    """Show a widget in the running cell; no text where widgets cannot be shown, and nothing outside a notebook."""
     from IPython import get_ipython
     from IPython.display import display
 
-    found = made._repr_mimebundle_()
-    view = (found[0] if isinstance(found, tuple) else found or {}).get(VIEW)
+    mime = made._repr_mimebundle_()
+    view = (mime[0] if isinstance(mime, tuple) else mime or {}).get(VIEW)
     if get_ipython() is not None and view is not None:
         display({VIEW: view, "text/plain": ""}, raw=True)

@@ -1,9 +1,11 @@
-"""What every page holds, whatever the input is: maps, curves, layers, channels, ledger."""
+"""The numbers that every page holds, whatever the input is: maps, curves, layers, channels, ledger."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -18,11 +20,23 @@ from plrp.explanation import Explanation
 from plrp.health import Problem
 from plrp.ledger import BOOKED
 from plrp.metrics.localization import relevance_mass_accuracy
+from plrp.progress import progress
 from plrp.tape.trace import Trace
-from plrp.vision.heatmaps import limits_of
+from plrp.vision.heatmaps import COLOURS, limits_of
 
 from .bundle import Bundle, finite, quantise
-from .grid import CHANNELS, Grid, by_channel, layer_facts, layer_inputs, skipping_layers, strongest_channels, survivors
+from .grid import (
+    CHANNELS,
+    PROPORTIONS,
+    TARGETS,
+    Grid,
+    by_channel,
+    layer_facts,
+    layer_inputs,
+    skipping_layers,
+    strongest_channels,
+    survivors,
+)
 from .paths import Paths, Pool, flow_facts
 
 Inside = Literal["all", "graph", "nothing"]
@@ -32,91 +46,145 @@ PATHS = 160
 """About how many channels are followed in a page: of a deep network, only the strongest of each layer."""
 
 Report = Callable[[int, int], None]
-"""How far the maps of a page are: so many, of so many."""
+"""Called with the number of finished maps and the number of all maps of a page."""
+
+
+@dataclass(frozen=True)
+class PageSettings:
+    """How much a page holds, and how its progress is shown.
+
+    proportions: the p of the slider. targets: how many classes or answers.
+    inside: for the setting asked for, "all" holds the strongest channels of every layer, each with the relevance that
+        flows through it, and the graph of these channels; "graph" holds the graph alone.
+    report: called after each map. show_progress: a bar on the terminal; None shows it only there.
+    """
+
+    proportions: Sequence[float] = PROPORTIONS
+    targets: int = TARGETS
+    inside: Inside = "all"
+    report: Report | None = None
+    show_progress: bool | None = False
+
+    @contextmanager
+    def reporting(self, maps: int) -> Iterator[Report]:
+        """A progress bar over so many maps; yields a function that moves the bar and calls `report`."""
+        with progress("explaining", maps, self.show_progress, transient=True) as step:
+
+            def tell(done: int, total: int) -> None:
+                step(1, total=total)
+                if self.report is not None:
+                    self.report(done, total)
+
+            yield tell
+
+
+@dataclass
+class Maps:
+    """The maps of a page (*space), quantised, and the numbers of its curves; `mask` (*space) marks the evidence."""
+
+    mask: Tensor | None = None
+    levels: list[npt.NDArray[np.int8]] = field(default_factory=list)
+    largest: list[float] = field(default_factory=list)
+    limits: list[float] = field(default_factory=list)
+    holding: list[float | None] = field(default_factory=list)
+    kept: list[float | None] = field(default_factory=list)
+    inside: list[float | None] = field(default_factory=list)
+
+    def add(self, relevance: npt.NDArray[np.float64], score: float | None = None) -> None:
+        """One more map; `score` is the explained one, if it is known."""
+        levels, largest = quantise(relevance)
+        self.levels.append(levels)
+        self.largest.append(largest)
+        self.limits.append(float(limits_of(relevance.reshape(1, 1, -1))[0]))
+        self.holding.append(float((relevance != 0).mean()))
+        self.kept.append(finite(float(relevance.sum()) / score) if score else None)
+        if self.mask is not None:
+            share = relevance_mass_accuracy(torch.from_numpy(relevance)[None], self.mask[None])
+            self.inside.append(finite(float(share[0])))
+
+    def bundle(self, facts: dict[str, Any], arrays: dict[str, npt.NDArray[Any]], paths: PathMaps) -> Bundle:
+        """The bundle of these maps, with what else the page holds."""
+        space = self.levels[0].shape
+        curves = {"holding": self.holding, "kept": self.kept, "inside": self.inside}
+        facts = {
+            "plrp": __version__,
+            "space": list(space),
+            "largest": {"maps": self.largest, "through": paths[1]},
+            "limits": self.limits,
+            "curves": {name: values for name, values in curves.items() if values},
+            "colours": COLOURS,
+            **facts,
+        }
+        arrays = {"maps": np.stack(self.levels), **arrays}
+        arrays["through"] = np.stack(paths[0]) if paths[0] else np.zeros((0, *space), np.int8)
+        if self.mask is not None:
+            arrays["mask"] = self.mask.cpu().numpy().astype(np.uint8)
+        return Bundle(facts, arrays)
+
+
+PathMaps = tuple[list[npt.NDArray[np.int8]], list[float]]
+"""What flows through single channels: quantised maps, and the largest relevance of each."""
 
 
 def collect(
     trace: Trace,
     grid: Grid,
     composite: Composite,
+    settings: PageSettings,
     *,
     mask: Tensor | None = None,
     sample: int = 0,
-    report: Report | None = None,
-    inside: Inside = "all",
     pool: Pool | None = None,
 ) -> Bundle:
     """Explain one sample of a trace for the whole grid.
 
-    The input is (batch, channel, *space), maps are summed over channels; or token ids (batch, tokens), whose relevance
-    is that already. `mask` (*space): the curve 'inside the mask' is the share of positive relevance in it. `report` is
-    called after each map. `inside`, for the setting asked for: "all" holds what flows through the strongest
-    channels of every layer and the graph of them, "graph" the graph alone. `pool`: another way from relevance to a map.
+    The input is (batch, channel, *space), and its maps are summed over channels; or token ids (batch, tokens), which
+    have one relevance each. `mask` (*space): a curve shows the share of positive relevance inside it. `pool` replaces
+    the sum over channels.
     """
     space = map_shape(trace)
     to_map = pool or (lambda relevance: as_map(relevance, space))
-    maps = np.zeros((len(grid), *space), np.int8)
-    left = np.zeros((len(grid), len(layer_inputs(trace)), 3), np.uint32)
-    below = _work_below(trace) if inside == "all" else [0]
+    maps, left, scores, problems = Maps(mask), [], [], []
+    below = _work_below(trace) if settings.inside == "all" else [0]
     steps = len(grid) + below[-1]
-    numbers: dict[str, list[float | None]] = {name: [] for name in ("largest", "limit", "holding", "kept", "inside")}
-    scores: list[float | None] = []
-    problems: list[str | None] = []
     start: Explanation | None = None
-    for number, explanation in grid.explain(trace, composite):
-        relevance = to_map(explanation.relevance[sample])
-        problem = explanation.verdicts()[sample]
-        problems.append(None if problem is None else problem.value)
-        if problem is Problem.NOT_FINITE:
-            relevance = torch.zeros_like(relevance)  # there is nothing to draw, and the page says why
-        score = float(explanation.score[sample])
-        maps[number], largest = quantise(relevance.numpy())
-        left[number] = survivors(trace, explanation, sample)
-        numbers["largest"].append(largest)
-        numbers["limit"].append(float(limits_of(relevance.reshape(1, 1, -1).numpy())[0]))
-        numbers["holding"].append(float(relevance.ne(0).double().mean()))
-        numbers["kept"].append(finite(float(relevance.sum()) / score) if score else None)
-        if mask is not None:
-            share = relevance_mass_accuracy(relevance[None], mask[None])
-            numbers["inside"].append(finite(float(share[0])))
-        if number % len(grid.prunings) == 0:
-            scores.append(finite(score))
-        if number == grid.number(*grid.start):
-            start = explanation
-        if report is not None:
-            report(number + 1, steps)
-    assert start is not None  # the grid holds what was asked for
-    asked = trace, grid.targets[grid.target], composite, start.pruning
-    paths = Paths(*asked, sample) if inside == "all" else None
-    tell = report or (lambda done, steps: None)
+    with settings.reporting(len(grid)) as tell:
+        for number, explanation in grid.explain(trace, composite):
+            relevance = to_map(explanation.relevance[sample])
+            problem = explanation.verdicts()[sample]
+            problems.append(None if problem is None else problem.value)
+            if problem is Problem.NOT_FINITE:
+                relevance = torch.zeros_like(relevance)  # there is nothing to draw, and the page says why
+            score = float(explanation.score[sample])
+            maps.add(relevance.numpy(), score)
+            left.append(survivors(trace, explanation, sample))
+            if number % len(grid.prunings) == 0:
+                scores.append(finite(score))
+            if number == grid.number(*grid.start):
+                start = explanation
+            tell(number + 1, steps)
+        assert start is not None  # the grid holds the explanation asked for
+        asked = trace, grid.targets[grid.target], composite, start.pruning
+        paths = Paths(*asked, sample) if settings.inside == "all" else None
 
-    def followed(layers: int) -> None:
-        for done in range(below[layers - 1], below[layers]) if paths is not None else ():
-            tell(len(grid) + done + 1, steps)
+        def followed(layers: int) -> None:
+            for done in range(below[layers - 1], below[layers]) if paths is not None else ():
+                tell(len(grid) + done + 1, steps)
 
-    channels, channel_maps, through = strongest(trace, start, sample, paths, to_map, followed)
+        channels, channel_maps, path_maps = strongest(trace, start, sample, paths, to_map, followed)
     facts = {
-        "plrp": __version__,
         "composite": composite.name,
         "head": start.head,
-        "space": list(space),
         **grid.facts(),
         "scores": scores,
-        "largest": {"maps": numbers["largest"], "through": through[1]},
-        "limits": numbers["limit"],
         "problems": problems,
-        "curves": {name: numbers[name] for name in ("holding", "kept", "inside") if numbers[name]},
         "layers": layer_facts(trace),
         "skipping": skipping_layers(trace),
         "channels": channels,
         "ledger": ledger_facts(start, sample),
-        "flow": flow_facts(*asked) if inside != "nothing" else None,
+        "flow": flow_facts(*asked) if settings.inside != "nothing" else None,
     }
-    arrays: dict[str, npt.NDArray[Any]] = {"maps": maps, "left": left, "channels": channel_maps}
-    arrays["through"] = np.stack(through[0]) if through[0] else np.zeros((0, *space), np.int8)
-    if mask is not None:
-        arrays["mask"] = mask.cpu().numpy().astype(np.uint8)
-    return Bundle(facts, arrays)
+    return maps.bundle(facts, {"left": np.stack(left), "channels": channel_maps}, path_maps)
 
 
 def map_shape(trace: Trace) -> tuple[int, ...]:
@@ -137,20 +205,21 @@ def strongest(
     sample: int = 0,
     paths: Paths | None = None,
     pool: Pool | None = None,
-    report: Callable[[int], None] | None = None,
-) -> tuple[list[list[dict[str, Any]]], npt.NDArray[np.int8], tuple[list[npt.NDArray[np.int8]], list[float]]]:
-    """For each layer its strongest channels, with their maps where it has places; the maps lie one after the other.
+    report: Callable[[int], None] = lambda layers: None,
+) -> tuple[list[list[dict[str, Any]]], npt.NDArray[np.int8], PathMaps]:
+    """For each layer its strongest channels; their maps, where the layer has places, lie one after the other.
 
-    With `paths`, also what each of them alone (of deep networks, each of the strongest) hands down to the input: maps
-    with their scales, which rows name by number. `report` is called after each layer, with how many are done.
+    With `paths`, also the relevance that each of these channels alone hands down to the input (of deep networks, each
+    of the strongest): maps with their scales, to which the rows point by number. `report` is called after each layer
+    with the number of finished layers.
     """
     rows: list[list[dict[str, Any]]] = []
     maps, offset = [], 0
-    through: tuple[list[npt.NDArray[np.int8]], list[float]] = ([], [])
+    through: PathMaps = ([], [])
     layers = layer_inputs(trace)
     followed = _followed(len(layers))
     for number, op in enumerate(layers):
-        if report is not None and number:
+        if number:
             report(number)
         rows.append([])
         if op.name not in explanation.layers:
@@ -178,7 +247,7 @@ def strongest(
                 through[0].append(levels)
                 through[1].append(largest)
             rows[-1].append(one)
-    if report is not None and layers:
+    if layers:
         report(len(layers))
     return rows, np.concatenate(maps) if maps else np.zeros(0, np.int8), through
 
@@ -189,9 +258,9 @@ def _followed(layers: int) -> int:
 
 
 def _work_below(trace: Trace) -> list[int]:
-    """What following channels costs, in maps: of no layer, of the first, of the first two, ….
+    """The cost of following channels, counted in maps, summed over no layer, the first layer, the first two, ….
 
-    A path is the shorter the nearer its layer is to the input.
+    The nearer a layer is to the input, the shorter is its path.
     """
     layers = len(layer_inputs(trace))
     shares = ((layers - number) / layers for number in range(layers))
@@ -205,7 +274,7 @@ def path_levels(sent: Tensor) -> tuple[npt.NDArray[np.int8], float, float]:
 
 
 def _drawn(relevance: Tensor) -> Tensor:
-    """Relevance as a page draws it: nothing where it is not finite, which the page says elsewhere."""
+    """Relevance as a page draws it: zero where it is not finite; the page says elsewhere that it is not."""
     return torch.nan_to_num(relevance, 0.0, 0.0, 0.0)
 
 

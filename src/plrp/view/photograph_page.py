@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from plrp.models.preprocessing import Preprocessing
-from plrp.vision.heatmaps import COLOURS
 from plrp.vision.photograph_explanation import ExplainedPhotograph, class_probabilities
 
 from .bundle import Bundle, finite
-from .grid import PROPORTIONS, TARGETS, Grid
-from .page_data import Inside, Report, classes, collect
+from .grid import Grid
+from .page_data import PageSettings, classes, collect
 
 
 def photograph_bundle(
@@ -26,30 +25,27 @@ def photograph_bundle(
     *,
     variant: str | None = None,
     mask: Tensor | npt.ArrayLike | None = None,
-    proportions: Sequence[float] = PROPORTIONS,
-    targets: int = TARGETS,
-    report: Report | None = None,
-    inside: Inside = "all",
+    **size: Any,
 ) -> Bundle:
     """A photograph for every p, for PLRP-λ and PLRP-M±, for its strongest classes: `plrp explain -o x.html`.
 
     variant: the one of `explained.relevance` that was asked for (default: the last). mask: bool (height, width), as the
-        network sees it (`plrp.vision.network_mask`). targets: how many classes.
+        network sees it (`plrp.vision.network_mask`). size: `proportions`, `targets`, `inside`, … of `PageSettings`.
     """
+    settings = PageSettings(**size)
     asked = explained.prunings[variant or list(explained.prunings)[-1]]
-    chosen = classes(explained.logits, explained.target, targets)
-    grid = Grid.around(asked, chosen, chosen.index(explained.target), proportions)
+    chosen = classes(explained.logits, explained.target, settings.targets)
+    grid = Grid.around(asked, chosen, chosen.index(explained.target), settings.proportions)
     where = None if mask is None else fitting_mask(mask, tuple(explained.trace.inputs[0].shape[2:]))
-    found = collect(explained.trace, grid, explained.composite, mask=where, report=report, inside=inside)
-    found.facts.update(
+    bundle = collect(explained.trace, grid, explained.composite, settings, mask=where)
+    bundle.facts.update(
         kind="picture",
         title=explained.photograph.name,
         model=explained.model.name.split(":")[-1],
         targets=target_facts(chosen, explained.logits, explained.categories, explained.exclusive),
         picture=data_address(np.asarray(explained.picture.convert("RGB"))),
-        colours=COLOURS,
     )
-    return found
+    return bundle
 
 
 def target_facts(
@@ -69,10 +65,10 @@ def target_facts(
 
 
 def input_picture(inputs: Tensor) -> npt.NDArray[np.uint8] | None:
-    """What a network's input (channel, height, width) looks like: uint8 (height, width, 3); None if it is no picture.
+    """A network's input (channel, height, width) as a picture, uint8 (height, width, 3); None if it cannot be one.
 
-    Values between 0 and 1 are shown as they are, those that ImageNet's normalisation can give are taken for such, and
-    any others are stretched from black to white.
+    Values between 0 and 1 are shown as they are. Values in the range of ImageNet's normalisation are denormalised. All
+    others are stretched from black to white.
     """
     if inputs.dim() != 3 or len(inputs) not in (1, 3):
         return None
@@ -89,7 +85,7 @@ def input_picture(inputs: Tensor) -> npt.NDArray[np.uint8] | None:
 
 
 def data_address(pixels: npt.NDArray[np.uint8]) -> str:
-    """A picture (height, width, 3) as an address that holds it, in PNG: nothing is lost."""
+    """A picture (height, width, 3) as a data address with a PNG, which is lossless."""
     from PIL import Image as pil
 
     content = io.BytesIO()
@@ -99,9 +95,9 @@ def data_address(pixels: npt.NDArray[np.uint8]) -> str:
 
 def fitting_mask(mask: Tensor | npt.ArrayLike, shape: tuple[int, ...]) -> Tensor:
     """A mask as bool (*shape); refused where it has another shape."""
-    found = torch.as_tensor(np.asarray(mask.cpu() if isinstance(mask, Tensor) else mask)).bool()
-    if tuple(found.shape) != shape:
+    fitting = torch.as_tensor(np.asarray(mask.cpu() if isinstance(mask, Tensor) else mask)).bool()
+    if tuple(fitting.shape) != shape:
         raise ValueError(
-            f"the mask is {tuple(found.shape)}, the network sees {shape}: pass it through plrp.vision.network_mask."
+            f"the mask is {tuple(fitting.shape)}, the network sees {shape}: pass it through plrp.vision.network_mask."
         )
-    return found
+    return fitting

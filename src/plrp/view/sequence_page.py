@@ -1,8 +1,7 @@
-"""Pages of sequences: the first of a file, each with its logo for every p and its seqlets as a track of motifs."""
+"""Pages of DNA sequences: a logo for every p, and the seqlets as a track of motifs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,11 +17,9 @@ from plrp.tape.tracing import trace as trace_model
 
 from .bundle import Bundle
 from .explanation_page import Site, explanation_bundle
-from .grid import PROPORTIONS
-from .page_data import Inside, Report
 
 NAMED = 1e-3
-"""TOMTOM's p up to which a seqlet is called by its best match; others are marked without a name."""
+"""A seqlet is named after its best match up to this p of TOMTOM; others are marked without a name."""
 
 
 def sequence_bundle(
@@ -37,22 +34,19 @@ def sequence_bundle(
     ambiguous: Ambiguous = "zero",
     match: bool = False,
     name: str = "",
-    proportions: Sequence[float] = PROPORTIONS,
-    targets: int = 5,
-    report: Report | None = None,
-    inside: Inside = "all",
     device: str | torch.device | None = None,
     trace: Trace | None = None,
+    **size: Any,
 ) -> Bundle:
     """One sequence for every p, for its strongest classes: `plrp genomics explain … --html`.
 
     match: name the seqlets of the setting asked for by their nearest JASPAR motif. name: of the model, for the head of
-    the page. trace: of this sequence, if it was run before.
+    the page. trace: of this sequence, if there is one already. size: see `explanation_bundle`; 5 targets by default.
     """
     onehot = encode(sequences[[row]], ambiguous)
-    found = torch.from_numpy(onehot)
     if trace is None:
-        trace = trace_model(model, found if device is None else found.to(device))
+        inputs = torch.from_numpy(onehot)
+        trace = trace_model(model, inputs if device is None else inputs.to(device))
     with unwarned():  # the page says it
         explanation = trace.explain(target=target, composite=composite_from_text(composite, trace), pruning=pruning)
     per_base = pool(explanation.relevance.detach().cpu().numpy(), onehot, pooling)
@@ -62,11 +56,8 @@ def sequence_bundle(
         sites=_seqlet_sites(per_base, onehot, match),
         title=sequences.names[row],
         model=name or type(model).__name__,
-        proportions=proportions,
-        targets=targets,
-        report=report,
-        inside=inside,
         pool=None if pooling == "sum" else lambda relevance: (relevance.detach().double().cpu() * present).sum(0),
+        **{"targets": 5, **size},
     )
     if trace.head not in ("softmax", "log_softmax"):  # classes need not exclude each other: the page shows their scores
         for fact in bundle.facts["targets"]:
@@ -76,10 +67,10 @@ def sequence_bundle(
 
 def _seqlet_sites(per_base: Any, onehot: Any, match: bool) -> list[Site]:
     seqlets = find_seqlets(per_base)
-    if len(seqlets) > per_base.shape[-1] // 20:  # hardly pruned: what survives nearly everywhere marks nothing
+    if len(seqlets) > per_base.shape[-1] // 20:  # hardly pruned: seqlets nearly everywhere mark nothing
         seqlets = seqlets.chosen(abs(seqlets.score).argsort()[::-1][:12])
     names = [""] * len(seqlets)
     if match and len(seqlets):
-        found = match_seqlets(seqlets, onehot, per_base)
-        names = [one.motif.name if one.p <= NAMED else "" for one in found]
+        matches = match_seqlets(seqlets, onehot, per_base)
+        names = [one.motif.name if one.p <= NAMED else "" for one in matches]
     return [(int(a), int(b), name) for a, b, name in zip(seqlets.start, seqlets.end, names, strict=True)]

@@ -1,9 +1,9 @@
 """The page served on this machine: drop a photograph, paste a sequence or a text, and see it explained.
 
-What a visitor gives stays in memory and is never written to disk; no code comes from a visitor; without the token of
-the address nothing is answered. Answers are lines of JSON: how far the work is, a first bundle with few p, then the
-whole one. Work ends when its visitor leaves; of several visitors, one is served at a time and the others wait. The last
-inputs are kept as they ran through the model, so that another target or a click on a channel needs no new forward pass.
+Uploads stay in memory and are never written to disk; no code comes from a visitor; requests without the token of the
+address are refused. Answers are lines of JSON: progress, a first bundle with few p, then the whole bundle. Work ends
+when its visitor leaves; visitors are served one at a time while the others wait. The traces of the last uploads are
+cached, so that another target or a click on a channel needs no new forward pass.
 Needs `pip install 'plrp[view]'`.
 """
 
@@ -28,7 +28,8 @@ from plrp.errors import TraceError, UnsupportedOperation
 from .bundle import Bundle
 from .grid import PROPORTIONS, TARGETS
 from .page import front_page, policy_of_server
-from .uploads import Kind, Opened
+from .page_data import Inside, PageSettings
+from .uploads import Kind, Upload
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 LARGEST_UPLOAD = 30_000_000  # bytes
-KEPT = 6  # inputs whose forward pass is kept
+CACHED = 6  # uploads whose trace is cached
 FIRST = (0.05, 0.15, 0.3, 0.5)  # the p of the bundle that comes first
 TOKEN = "x-plrp-token"
 _PATIENCE = 0.2  # seconds between two looks whether a waiting visitor has left
-REFUSED = (ValueError, TypeError, UnsupportedOperation, TraceError)  # what is wrong with an input, and said so
+REFUSED = (ValueError, TypeError, UnsupportedOperation, TraceError)  # errors whose sentence the visitor reads
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -51,19 +52,19 @@ class VisitorLeft(Exception):
 
 @dataclass
 class Host:
-    """Explains what visitors bring with one model, one input at a time.
+    """Explains the uploads of visitors with one model, one at a time.
 
-    open: from the bytes and the name of an input to what it is after its forward pass (`plrp.view.uploads`).
+    open: from the bytes and the name of an input to an `Upload`, which has run through the model.
     """
 
-    open: Callable[[bytes, str], Opened]
+    open: Callable[[bytes, str], Upload]
     kind: Kind
     name: str
     proportions: tuple[float, ...] = PROPORTIONS
     targets: int = TARGETS
     turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    clicks: int = 0  # short questions that wait
-    kept: OrderedDict[str, Opened] = field(default_factory=OrderedDict, repr=False)
+    clicks: int = 0  # clicks that wait for their path
+    uploads: OrderedDict[str, Upload] = field(default_factory=OrderedDict, repr=False)
 
     def work(
         self,
@@ -74,9 +75,9 @@ class Host:
         left: threading.Event,
         session: str | None = None,
     ) -> None:
-        """Tell how far the work is, a first bundle and the whole one; or what is wrong with the input.
+        """Tell the progress, a first bundle and the whole bundle; or the problem of the input.
 
-        session: of an input that is kept, in place of its content.
+        session: names a cached upload, in place of its content.
         """
         while not self.turn.acquire(timeout=_PATIENCE):
             if left.is_set():
@@ -104,25 +105,27 @@ class Host:
             tell({"done": done, "of": of, "what": what})
 
         report(0, 1)
-        opened = None if session is None else self.kept.get(session)
-        if opened is None and session is not None:
-            raise ValueError("This input is no longer kept: give it once more.")
-        opened = opened or self.open(content, name)
+        upload = self.open(content, name) if session is None else self._cached(session)
         session = session or secrets.token_urlsafe(12)
-        self.kept[session] = opened
-        self.kept.move_to_end(session)
-        while len(self.kept) > KEPT:
-            self.kept.popitem(last=False)
+        self.uploads[session] = upload
+        self.uploads.move_to_end(session)
+        while len(self.uploads) > CACHED:
+            self.uploads.popitem(last=False)
         report(0, 1)
-        first = opened.bundle(target, FIRST, 1, report, "nothing")
-        tell(as_line(first, session))
-        whole = opened.bundle(target, self.proportions, self.targets, report, "graph")
-        tell(as_line(whole, session))
-        for number, shown in opened.exemplars(whole, partial(report, what="patches of a layer")):
-            tell({"exemplars": shown, "layer": number})
+        sizes: list[tuple[tuple[float, ...], int, Inside]] = [(FIRST, 1, "nothing")]
+        for size in [*sizes, (self.proportions, self.targets, "graph")]:
+            bundle = upload.bundle(target, PageSettings(*size, report))
+            tell(as_line(bundle, session))
+        for number, patches in upload.exemplars(bundle, partial(report, what="patches of a layer")):
+            tell({"exemplars": patches, "layer": number})
+
+    def _cached(self, session: str) -> Upload:
+        if session not in self.uploads:
+            raise ValueError("This input is no longer kept: give it once more.")
+        return self.uploads[session]
 
     def _make_way(self) -> None:
-        """Let short questions of the page go first."""
+        """Let clicks go first: a path is short work."""
         if self.clicks:
             self.turn.release()
             try:
@@ -132,14 +135,11 @@ class Host:
                 self.turn.acquire()
 
     def path(self, session: str, **wanted: Any) -> dict[str, Any]:
-        """What flows through one channel of a kept input: short work, that goes before long work."""
-        opened = self.kept.get(session)
-        if opened is None:
-            return {"problem": "This input is no longer kept: give it once more."}
+        """The relevance that flows through one channel of a cached upload; goes before long work."""
         self.clicks += 1
         try:
             with self.turn:
-                return opened.path(**wanted)
+                return self._cached(session).path(**wanted)
         except REFUSED as error:
             return {"problem": str(error)}
         finally:
@@ -225,7 +225,7 @@ def application(host: Host, token: str) -> Starlette:
 
 
 async def bounded_body(request: Request, most: int) -> bytes | None:
-    """What was uploaded; None if it is too large, of which no more than that is read."""
+    """The body of a request; None if it has more than `most` bytes, and no more are read."""
     content = bytearray()
     async for chunk in request.stream():
         content += chunk
@@ -235,7 +235,7 @@ async def bounded_body(request: Request, most: int) -> bytes | None:
 
 
 async def answers(host: Host, content: bytes, name: str, target: str | None, session: str | None) -> AsyncIterator[str]:
-    """The lines of one answer. When the visitor leaves, this is closed, and the work stops at its next map."""
+    """The lines of one answer. When the visitor leaves, the generator is closed, and the work stops at its next map."""
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
     left = threading.Event()

@@ -1,10 +1,10 @@
-"""What a visitor gave, run through the model once: photographs, sequences and texts, explained as often as is asked."""
+"""Uploads of a visitor (photographs, sequences, texts), each run through the model once and explained many times."""
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -24,8 +24,8 @@ from plrp.vision.photographs import decode_photograph
 from plrp.vision.picture_targets import class_number
 
 from .bundle import Bundle
-from .channel_patches import Exemplary
-from .page_data import Inside, Report, as_map, map_shape, path_levels
+from .channel_patches import ChannelPatches
+from .page_data import PageSettings, Report, as_map, map_shape, path_levels
 from .paths import Paths
 from .photograph_page import photograph_bundle
 from .sequence_page import sequence_bundle
@@ -36,34 +36,32 @@ Kind = Literal["photograph", "sequence", "text"]
 PLACE = re.compile(r"(^|\s)at\s+\d")  # `dog at 120,80`
 
 LONGEST = 200_000
-"""Bases or letters of a pasted text."""
+"""Bases or letters of a pasted text, at most."""
 
 
 @dataclass
-class Opened:
+class Upload:
     """An input after its one forward pass."""
 
     trace: Trace
     composite: Composite
     pruning: Pruning | None
-    latest: tuple[Any, Paths] | None = field(default=None, repr=False)  # the setting whose paths were asked for last
+    latest: tuple[Any, Paths] | None = field(default=None, repr=False)  # a setting and its paths
 
-    def bundle(
-        self, target: str | None, proportions: Sequence[float], targets: int, report: Report, inside: Inside
-    ) -> Bundle:
-        """The bundle for an answer that the visitor names; None is the model's own."""
+    def bundle(self, target: str | None, settings: PageSettings) -> Bundle:
+        """The page for an answer that the visitor names; None is the model's own answer."""
         raise NotImplementedError
 
     def exemplars(self, bundle: Bundle, report: Report) -> Iterator[tuple[int, dict[int, list[dict[str, str]]]]]:
-        """Patches of what the channels of a bundle stand for, layer by layer (`Exemplary.layers`)."""
+        """Patches that show what the channels of a bundle respond to, layer by layer (`ChannelPatches.layers`)."""
         yield from ()
 
     def score(self, number: int | None) -> Any:
-        """What the page's target of this number means to the trace."""
+        """The target of the trace that the page knows by this number."""
         return number
 
     def path(self, layer: str, channel: int, number: int | None, method: str, p: float | None) -> dict[str, Any]:
-        """What reaches the input through one channel alone, for the page to draw."""
+        """The relevance that reaches the input through one channel alone, for the page to draw."""
         pruning = None if p is None else replace(self.pruning or Pruning(), p=p, redistribution=method)
         setting = number, pruning
         if self.latest is None or self.latest[0] != setting:
@@ -75,46 +73,44 @@ class Opened:
 
 
 @dataclass(kw_only=True)
-class OpenedPhotograph(Opened):
+class PhotographUpload(Upload):
     """A photograph that was explained once."""
 
     explained: ExplainedPhotograph = field(repr=False)
     rules: str = "auto"
     device: str = "cpu"
-    exemplary: Exemplary | None = field(default=None, repr=False)
+    patches: ChannelPatches | None = field(default=None, repr=False)
     where: str | None = None  # the target whose box or area is explained; None: the model's own
 
-    def bundle(
-        self, target: str | None, proportions: Sequence[float], targets: int, report: Report, inside: Inside
-    ) -> Bundle:
-        """See `Opened`. Another target of a detector or segmenter is another place, and another forward pass."""
-        found = self.explained
-        if found.place is not None or (target is not None and PLACE.search(target)):
-            found = self._aim(target)
+    def bundle(self, target: str | None, settings: PageSettings) -> Bundle:
+        """See `Upload`. Another target of a detector or segmenter is another place, and another forward pass."""
+        explained = self.explained
+        if explained.place is not None or (target is not None and PLACE.search(target)):
+            explained = self._aim(target)
         elif target is not None:
-            found = replace(found, target=class_number(target, found.categories))
-        return photograph_bundle(found, proportions=proportions, targets=targets, report=report, inside=inside)
+            explained = replace(explained, target=class_number(target, explained.categories))
+        return photograph_bundle(explained, **vars(settings))
 
     def exemplars(self, bundle: Bundle, report: Report) -> Iterator[tuple[int, dict[int, list[dict[str, str]]]]]:
-        """See `Opened`."""
-        if self.exemplary is not None:
-            yield from self.exemplary.layers(bundle.facts["channels"], self.trace, report)
+        """See `Upload`."""
+        if self.patches is not None:
+            yield from self.patches.layers(bundle.facts["channels"], self.trace, report)
 
     def _aim(self, target: str | None) -> ExplainedPhotograph:
-        """The box or area of a target; looked for only where it changes."""
-        found = self.explained
+        """The explanation of the box or area of a target; another forward pass only for another target."""
+        before = self.explained
         if target == self.where:
-            return found
-        prunings = [pruning for pruning in found.prunings.values() if pruning is not None]
+            return before
+        prunings = [pruning for pruning in before.prunings.values() if pruning is not None]
         options: dict[str, Any] = {"prunings": prunings, "composite": self.rules, "device": self.device}
-        self.explained = explain_photograph(found.photograph, found.model, target=target, **options)
+        self.explained = explain_photograph(before.photograph, before.model, target=target, **options)
         self.trace, self.composite, self.latest = self.explained.trace, self.explained.composite, None
         self.where = target
         return self.explained
 
 
 @dataclass(kw_only=True)
-class OpenedSequence(Opened):
+class SequenceUpload(Upload):
     """A sequence of DNA."""
 
     model: nn.Module = field(repr=False)
@@ -123,10 +119,8 @@ class OpenedSequence(Opened):
     name: str = ""
     device: str | None = None
 
-    def bundle(
-        self, target: str | None, proportions: Sequence[float], targets: int, report: Report, inside: Inside
-    ) -> Bundle:
-        """See `Opened`."""
+    def bundle(self, target: str | None, settings: PageSettings) -> Bundle:
+        """See `Upload`."""
         return sequence_bundle(
             self.model,
             self.sequences,
@@ -134,32 +128,26 @@ class OpenedSequence(Opened):
             composite=self.rules,
             pruning=self.pruning,
             name=self.name,
-            proportions=proportions,
-            targets=targets,
-            report=report,
-            inside=inside,
             device=self.device,
             trace=self.trace,
+            **vars(settings),
         )
 
 
 @dataclass(kw_only=True)
-class OpenedText(Opened):
+class TextUpload(Upload):
     """A text that a language model read."""
 
     traced: TracedText = field(repr=False)
     name: str = ""
 
-    def bundle(
-        self, target: str | None, proportions: Sequence[float], targets: int, report: Report, inside: Inside
-    ) -> Bundle:
-        """See `Opened`."""
-        found = self.traced.explain(target=target, composite=self.composite, pruning=self.pruning)
-        options: dict[str, Any] = {"proportions": proportions, "targets": targets, "report": report, "inside": inside}
-        return text_bundle(found, model=self.name, **options)
+    def bundle(self, target: str | None, settings: PageSettings) -> Bundle:
+        """See `Upload`."""
+        explained = self.traced.explain(target=target, composite=self.composite, pruning=self.pruning)
+        return text_bundle(explained, model=self.name, **vars(settings))
 
     def score(self, number: int | None) -> Any:
-        """See `Opened`."""
+        """See `Upload`."""
         return self.traced.score_of(int(self.traced.scores.argmax()) if number is None else number)
 
 
@@ -171,13 +159,13 @@ def open_photograph(
     pruning: Pruning,
     composite: str,
     device: str = "cpu",
-    exemplary: Exemplary | None = None,
-) -> OpenedPhotograph:
+    patches: ChannelPatches | None = None,
+) -> PhotographUpload:
     """A photograph from its bytes; they are read in memory."""
     photograph = decode_photograph(content, name)
-    found = explain_photograph(photograph, model, prunings=[pruning], composite=composite, device=device)
-    own: dict[str, Any] = {"explained": found, "rules": composite, "device": device, "exemplary": exemplary}
-    return OpenedPhotograph(found.trace, found.composite, pruning, **own)
+    explained = explain_photograph(photograph, model, prunings=[pruning], composite=composite, device=device)
+    own: dict[str, Any] = {"explained": explained, "rules": composite, "device": device, "patches": patches}
+    return PhotographUpload(explained.trace, explained.composite, pruning, **own)
 
 
 def open_sequence(
@@ -189,8 +177,8 @@ def open_sequence(
     composite: str = COMPOSITE,
     device: str = "cpu",
     label: str = "",
-) -> OpenedSequence:
-    """A sequence that was pasted: bases, or FASTA, of which the first record is taken."""
+) -> SequenceUpload:
+    """A pasted sequence: bases, or the first record of FASTA."""
     from plrp.genomics.sequences import encode
     from plrp.tape.tracing import trace
 
@@ -206,7 +194,7 @@ def open_sequence(
     recorded = trace(model, torch.from_numpy(encode(sequences)).to(device))
     rules = composite_from_text(composite, recorded)
     own: dict[str, Any] = {"model": model, "sequences": sequences, "rules": composite, "name": label, "device": device}
-    return OpenedSequence(recorded, rules, pruning, **own)
+    return SequenceUpload(recorded, rules, pruning, **own)
 
 
 def open_text(
@@ -217,14 +205,14 @@ def open_text(
     pruning: Pruning | None,
     composite: Composite,
     label: str = "",
-) -> OpenedText:
-    """A text that was pasted."""
+) -> TextUpload:
+    """A pasted text."""
     traced = trace_text(model, tokenizer, pasted(content))
-    return OpenedText(traced.trace, composite, pruning, traced=traced, name=label)
+    return TextUpload(traced.trace, composite, pruning, traced=traced, name=label)
 
 
 def pasted(content: bytes) -> str:
-    """A text of a visitor; refused where it is none, or too long."""
+    """The text of a visitor; refused if it is no text, or too long."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
