@@ -4,18 +4,19 @@ load_keras("model.h5")                     architecture and weights, as `model.s
 load_keras("model.json", "weights.h5")     `model.to_json()` and `model.save_weights("weights.h5")`
 load_keras_weights(module, "weights.h5")   weights alone, layer by layer in order, into a module of your own
 
-Keras has a sequence as (batch, length, channels), PyTorch as (batch, channels, length): the module reads one-hot
-(batch, 4, length) like any other here. Layers map one to one; one that has no counterpart is refused by name, a Lambda
-too, since it would run code. Files are read as numbers and JSON only.
+A sequence is (batch, length, channels) in Keras and (batch, channels, length) in PyTorch: the module reads one-hot
+(batch, 4, length) like any other here. Each Keras layer becomes one PyTorch layer. A layer without a counterpart is
+refused by name, and so is a Lambda, since it would run code. Files are read as numbers and JSON only.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,7 +36,7 @@ SUFFIXES = (".h5", ".hdf5", ".json")
 
 
 def load_keras(path: str | Path, weights: str | Path | None = None) -> nn.Module:
-    """The model of a Keras file in evaluation mode; of a `.json` with its `weights`, of an `.h5` with its own."""
+    """The model of a Keras file in evaluation mode; a `.json` needs `weights`, an `.h5` holds its own."""
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path} does not exist.")
@@ -47,16 +48,18 @@ def load_keras(path: str | Path, weights: str | Path | None = None) -> nn.Module
         if weights is not None:
             raise CheckpointError(f"{path} holds its own weights: leave --weights out.")
         config, stored = _stored_config(path), _stored_weights(path)
-    model = KerasModel(config, stored, str(path))
-    return model.eval()
+    try:
+        return KerasModel(config, stored).eval()
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from None
 
 
 def load_keras_weights(module: nn.Module, path: str | Path) -> None:
     """Put the weights of a Keras file into a module whose layers with weights are the same ones in the same order.
 
-    Order is that of the layers in the file and of the module's attributes; kinds and shapes have to fit. Biases of
-    recurrent layers, which Keras has once and PyTorch twice, are the first; the second is zero. What has no weights is
-    yours: a Dense after Flatten needs `x.transpose(1, 2).flatten(1)` before it, a norm usually `eps=1e-3`.
+    The order is that of the layers in the file and of the module's attributes; kinds and shapes have to fit. Keras has
+    one bias per recurrent layer and PyTorch two: the second becomes zero. Layers without weights are yours to write: a
+    Dense after Flatten needs `x.transpose(1, 2).flatten(1)` before it, a norm usually `eps=1e-3`.
     """
     theirs = {name: arrays for name, arrays in _stored_weights(path, nested=False).items() if arrays}
     ours = {
@@ -91,31 +94,30 @@ class KerasModel(nn.Module):
     Reads one-hot (batch, 4, length), one such tensor per input; returns the output, or a tuple of them.
     """
 
-    def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Arrays], where: str) -> None:
+    def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Arrays]) -> None:
         super().__init__()
-        self.where = where
-        kind, settings = _entry(config, where)
-        nodes = _sequential(settings, where) if kind == "Sequential" else _functional(kind, settings, where)
+        kind, settings = _entry(config)
+        nodes = _sequential(settings) if kind == "Sequential" else _functional(kind, settings)
         self.steps, self.inputs, self.outputs = nodes
         for name, (kind, own) in {name: layer for name, layer, _, _ in self.steps}.items():
             if kind == "InputLayer":
                 continue
             if kind in ("Sequential", *_GRAPHS):
-                made: nn.Module = KerasModel({"class_name": kind, "config": own}, weights, where)
+                made: nn.Module = KerasModel({"class_name": kind, "config": own}, weights)
             else:
-                made = _layer(name, kind, own, weights.get(name, []), where)
+                made = _layer(name, kind, own, weights.get(name, []))
             self.add_module(_attribute(name), made)
 
     def forward(self, *given: Tensor) -> Any:
         """The output of the model."""
         if len(given) != len(self.inputs):
-            raise ValueError(f"{self.where} has {len(self.inputs)} inputs, {len(given)} were given.")
+            raise ValueError(f"The Keras model has {len(self.inputs)} inputs, {len(given)} were given.")
         values: dict[tuple[str, int], Tensor] = dict(zip(self.inputs, given, strict=True))
         for name, (kind, _), reads, writes in self.steps:
             if kind != "InputLayer":
                 values[writes] = self.get_submodule(_attribute(name))(*(values[one] for one in reads))
-        found = tuple(values[one] for one in self.outputs)
-        return found[0] if len(found) == 1 else found
+        outputs = tuple(values[one] for one in self.outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
 
 
 Step: TypeAlias = tuple[str, tuple[str, dict[str, Any]], list[tuple[str, int]], tuple[str, int]]
@@ -129,117 +131,107 @@ def _attribute(name: str) -> str:
     return name.replace(".", "_").replace("/", "_")
 
 
-def _entry(config: Any, where: str) -> tuple[str, dict[str, Any]]:
+def _entry(config: Any) -> tuple[str, dict[str, Any]]:
     """Kind and settings of a model or layer in a config."""
     try:
         settings = config["config"]
         return str(config["class_name"]), {"layers": settings} if isinstance(settings, list) else dict(settings)
     except (KeyError, TypeError, ValueError):
-        raise CheckpointError(f"{where}: its config is not that of a Keras model.") from None
+        raise ValueError("its config is not that of a Keras model.") from None
 
 
-def _layers(settings: Mapping[str, Any], where: str) -> list[Any]:
-    found = settings.get("layers")
-    if not isinstance(found, list):
-        raise CheckpointError(
-            f"{where}: its config lists no layers; only Sequential and functional models can be read."
-        )
-    return found
+def _layers(settings: Mapping[str, Any]) -> list[Any]:
+    layers = settings.get("layers")
+    if not isinstance(layers, list):
+        raise ValueError("its config lists no layers; only Sequential and functional models can be read.")
+    return layers
 
 
-def _sequential(settings: Mapping[str, Any], where: str) -> Nodes:
+def _sequential(settings: Mapping[str, Any]) -> Nodes:
     """Each layer reads the one before it."""
     steps: list[Step] = []
-    last = ("input of Sequential", 0)
-    first = last
-    for layer in _layers(settings, where):
-        kind, own = _entry(layer, where)
-        name = str(own.get("name", f"layer_{len(steps)}"))
-        if kind == "InputLayer":
-            continue
-        steps.append((name, (kind, own), [last], (name, 0)))
-        last = (name, 0)
+    first = last = ("input of Sequential", 0)
+    for layer in _layers(settings):
+        kind, own = _entry(layer)
+        if kind != "InputLayer":
+            name = str(own.get("name", f"layer_{len(steps)}"))
+            steps.append((name, (kind, own), [last], (name, 0)))
+            last = (name, 0)
     return steps, [first], [last]
 
 
-def _functional(kind: str, settings: Mapping[str, Any], where: str) -> Nodes:
-    """A graph: each call of a layer is a node that names the nodes it reads; sorted so that they come first."""
+def _functional(kind: str, settings: Mapping[str, Any]) -> Nodes:
+    """A graph: each call of a layer is a node that names the nodes it reads; sorted so that these come first."""
     if kind not in _GRAPHS:
-        raise CheckpointError(f"{where} is a {kind}: only Sequential and functional models can be read.")
+        raise ValueError(f"it is a {kind}; only Sequential and functional models can be read.")
     waiting: list[Step] = []
-    for layer in _layers(settings, where):
-        layer_kind, own = _entry(layer, where)
+    for layer in _layers(settings):
+        layer_kind, own = _entry(layer)
         name = str(layer.get("name") or own["name"])
-        calls = layer.get("inbound_nodes") or [[]]
-        for number, call in enumerate(calls):
-            waiting.append((name, (layer_kind, own), list(_sources(call, where)), (name, number)))
+        for number, call in enumerate(layer.get("inbound_nodes") or [[]]):
+            waiting.append((name, (layer_kind, own), list(_sources(call)), (name, number)))
     steps: list[Step] = []
     there: set[tuple[str, int]] = set()
     while waiting:
         ready = [step for step in waiting if there.issuperset(step[2])]
         if not ready:
-            raise CheckpointError(f"{where}: {waiting[0][0]} reads layers that are not in the config.")
+            raise ValueError(f"{waiting[0][0]} reads layers that are not in the config.")
         steps += ready
         there.update(step[3] for step in ready)
         waiting = [step for step in waiting if step[3] not in there]
-    ends = [_ends(settings.get(name, []), where) for name in ("input_layers", "output_layers")]
-    return steps, ends[0], ends[1]
+    inputs, outputs = (_ends(settings.get(name, [])) for name in ("input_layers", "output_layers"))
+    return steps, inputs, outputs
 
 
-def _ends(entry: Any, where: str) -> list[tuple[str, int]]:
+def _ends(entry: Any) -> list[tuple[str, int]]:
     """`[["dense_1", 0, 0], …]`, or one of them alone, as Keras 3 writes it; dictionaries by name likewise."""
     if isinstance(entry, Mapping):
         entry = list(entry.values())
     if entry and isinstance(entry[0], str):
         entry = [entry]
-    return [_node(one, where) for one in entry]
+    return [_node(one) for one in entry]
 
 
-def _node(entry: Any, where: str) -> tuple[str, int]:
+def _node(entry: Any) -> tuple[str, int]:
     """Layer and call of `[name, call, tensor, …]`; a layer has one output here, the first."""
     name, number, *rest = entry
     if rest and rest[0] != 0:
-        raise CheckpointError(f"{where}: output {rest[0]} of {name} is read; only the first has a counterpart here.")
+        raise ValueError(f"output {rest[0]} of {name} is read; only the first has a counterpart here.")
     return str(name), int(number)
 
 
-def _sources(call: Any, where: str) -> Iterator[tuple[str, int]]:
+def _sources(call: Any) -> Iterator[tuple[str, int]]:
     """The nodes that a call reads: lists `[name, call, tensor, …]` of Keras 2, tensors with a history of Keras 3."""
-    if isinstance(call, Mapping):
-        if call.get("class_name") == "__keras_tensor__":
-            yield _node(call["config"]["keras_history"], where)
-        else:
-            for value in call.values():
-                yield from _sources(value, where)
-    elif isinstance(call, list):
-        if len(call) >= 3 and isinstance(call[0], str) and isinstance(call[1], int):
-            yield _node(call, where)
-        else:
-            for value in call:
-                yield from _sources(value, where)
+    if isinstance(call, Mapping) and call.get("class_name") == "__keras_tensor__":
+        yield _node(call["config"]["keras_history"])
+    elif isinstance(call, list) and len(call) >= 3 and isinstance(call[0], str) and isinstance(call[1], int):
+        yield _node(call)
+    elif isinstance(call, Mapping | list):
+        for value in call.values() if isinstance(call, Mapping) else call:
+            yield from _sources(value)
 
 
 # -- layers
 
 
-def _layer(name: str, kind: str, settings: Mapping[str, Any], arrays: Arrays, where: str) -> nn.Module:
+def _layer(name: str, kind: str, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     """One layer with its weights and its activation."""
     build = _LAYERS.get(kind)
     if build is None:
         why = " It would run code." if kind in ("Lambda", "TFOpLambda") else ""
-        raise CheckpointError(
-            f"{where}: the layer {name} is a {kind}, which has no counterpart here.{why} Write the model in PyTorch, "
+        raise ValueError(
+            f"the layer {name} is a {kind}, which has no counterpart here.{why} Write the model in PyTorch, "
             "and take the weights of this file: --model net.py:build --weights weights.h5."
         )
     if settings.get("data_format", "channels_last") not in ("channels_last", None):
-        raise CheckpointError(f"{where}: {name} has channels first; only Keras' default, channels last, is read.")
+        raise ValueError(f"{name} has channels first; only Keras' default, channels last, is read.")
     try:
         layer = build(settings, arrays)
         if arrays:
             _fill(layer, arrays, settings)
         activation = _activation(settings.get("activation"))
     except (ValueError, IndexError, KeyError, TypeError, RuntimeError) as error:
-        raise CheckpointError(f"{where}: {name}, a {kind}, cannot be read: {error}.") from None
+        raise ValueError(f"{name}, a {kind}, cannot be read: {error}.") from None
     if activation is None or kind in _RECURRENT or kind == "Bidirectional":
         return layer
     return layer if kind == "Activation" else nn.Sequential(layer, activation)
@@ -258,7 +250,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "softsign": nn.Softsign,
     "swish": nn.SiLU,
     "silu": nn.SiLU,
-    "exponential": lambda: _Exponential(),
+    "exponential": lambda: _Function(torch.exp),  # a first-layer activation of genomic networks
     "leaky_relu": lambda: nn.LeakyReLU(0.2),
 }
 
@@ -274,11 +266,15 @@ def _activation(name: Any) -> nn.Module | None:
     return _ACTIVATIONS[name]()
 
 
-class _Exponential(nn.Module):
-    """eˣ, a first-layer activation of genomic networks."""
+class _Function(nn.Module):
+    """A layer without weights: a function of one value or several."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x.exp()
+    def __init__(self, function: Callable[..., Tensor], **settings: Any) -> None:
+        super().__init__()
+        self.function = partial(function, **settings)
+
+    def forward(self, *values: Tensor) -> Tensor:
+        return self.function(*values)
 
 
 class _Channels(nn.Module):
@@ -292,11 +288,9 @@ class _Channels(nn.Module):
         return self.layer(x.transpose(1, 2)).transpose(1, 2) if x.dim() == 3 else self.layer(x)
 
 
-class _Flat(nn.Module):
+def _flattened(x: Tensor) -> Tensor:
     """Position by position, as Keras flattens."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.transpose(1, 2).flatten(1) if x.dim() == 3 else x.flatten(1)
+    return x.transpose(1, 2).flatten(1) if x.dim() == 3 else x.flatten(1)
 
 
 class _Padded(nn.Module):
@@ -319,67 +313,32 @@ def _same(length: int, stride: int, width: int) -> tuple[int, int]:
     return total // 2, total - total // 2
 
 
-class _Pool(nn.Module):
+def _pooled(x: Tensor, kind: str, width: int, stride: int, same: bool) -> Tensor:
     """Max or average pooling; padding is no part of a mean or maximum."""
-
-    def __init__(self, kind: str, width: int, stride: int, same: bool) -> None:
-        super().__init__()
-        self.kind, self.width, self.stride, self.same = kind, width, stride, same
-
-    def forward(self, x: Tensor) -> Tensor:
-        left = _same(x.shape[-1], self.stride, self.width)[0] if self.same else 0
-        if self.kind == "max":
-            found = functional.max_pool1d(x, self.width, self.stride, left, ceil_mode=self.same)
-        else:
-            found = functional.avg_pool1d(
-                x, self.width, self.stride, left, ceil_mode=self.same, count_include_pad=False
-            )
-        return found[..., : math.ceil(x.shape[-1] / self.stride)] if self.same else found
+    left = _same(x.shape[-1], stride, width)[0] if same else 0
+    if kind == "max":
+        pooled = functional.max_pool1d(x, width, stride, left, ceil_mode=same)
+    else:
+        pooled = functional.avg_pool1d(x, width, stride, left, ceil_mode=same, count_include_pad=False)
+    return pooled[..., : math.ceil(x.shape[-1] / stride)] if same else pooled
 
 
-class _Whole(nn.Module):
+def _over_positions(x: Tensor, kind: str) -> Tensor:
     """One value per channel: the maximum or the mean over all positions."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.adaptive_max_pool1d(x, 1)[..., 0] if self.kind == "max" else x.mean(-1)
+    return functional.adaptive_max_pool1d(x, 1)[..., 0] if kind == "max" else x.mean(-1)
 
 
-class _Merge(nn.Module):
-    """Several values as one: side by side, added, multiplied, averaged or subtracted."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def forward(self, *values: Tensor) -> Tensor:
-        if self.kind == "Concatenate":  # the channels
-            return torch.cat(values, 1)
-        found = values[0]
-        for value in values[1:]:
-            if self.kind == "Multiply":
-                found = found * value
-            elif self.kind == "Subtract":
-                found = found - value
-            else:
-                found = found + value
-        return found / len(values) if self.kind == "Average" else found
+def _merged(*values: Tensor, kind: str) -> Tensor:
+    """Several values as one: their channels side by side, their sum, product, mean or difference."""
+    if kind == "Concatenate":
+        return torch.cat(values, 1)
+    merged = reduce({"Multiply": operator.mul, "Subtract": operator.sub}.get(kind, operator.add), values)
+    return merged / len(values) if kind == "Average" else merged
 
 
-class _Ends(nn.Module):
+def _with_ends(x: Tensor, left: int, right: int) -> Tensor:
     """Positions cut off (negative) or zeros added at both ends."""
-
-    def __init__(self, left: int, right: int) -> None:
-        super().__init__()
-        self.left, self.right = left, right
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.left < 0 or self.right < 0:
-            return x[..., -self.left : x.shape[-1] + self.right]
-        return functional.pad(x, (self.left, self.right))
+    return functional.pad(x, (left, right)) if min(left, right) >= 0 else x[..., -left : x.shape[-1] + right]
 
 
 class _Recurrent(nn.Module):
@@ -390,19 +349,13 @@ class _Recurrent(nn.Module):
         self.net, self.sequences, self.merge = net, sequences, merge
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self.net(x.transpose(1, 2))[0]  # (batch, length, channels)
-        size = self.net.hidden_size
-        if self.net.bidirectional and self.merge == "concat" and self.sequences:
-            return found.transpose(1, 2)
-        if not self.net.bidirectional:
-            return found.transpose(1, 2) if self.sequences else found[:, -1]
-        forward, backward = found[..., :size], found[..., size:]
+        steps = self.net(x.transpose(1, 2))[0]  # (batch, length, channels)
+        ways = steps.split(self.net.hidden_size, -1)  # one for each direction
         if not self.sequences:  # the last step of the way back is the first position
-            forward, backward = forward[:, -1], backward[:, 0]
-        if self.merge == "concat":
-            return torch.cat([forward, backward], -1)
-        both = forward + backward if self.merge == "sum" else (forward + backward) / 2
-        return both.transpose(1, 2) if self.sequences else both
+            ways = [way[:, 0 if backward else -1] for backward, way in enumerate(ways)]
+        merged = torch.cat(ways, -1) if self.merge in (None, "concat") else ways[0] + ways[1]
+        merged = merged / 2 if self.merge == "ave" else merged
+        return merged.transpose(1, 2) if self.sequences else merged
 
 
 def _conv(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
@@ -424,7 +377,7 @@ def _dense(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
 
 
 class _LastOfTwo(nn.Module):
-    """A layer along axis 1 of Keras: the channels of (batch, channels), the positions of a sequence, refused."""
+    """A layer along axis 1 of Keras: the channels of (batch, channels); of a sequence the positions, refused."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -465,14 +418,15 @@ def _softmax(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
 def _whole(kind: str, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     if settings.get("keepdims"):
         raise ValueError("one position that stays (keepdims) has no counterpart")
-    return _Whole(kind)
+    return _Function(_over_positions, kind=kind)
 
 
 def _pool(kind: str) -> Callable[[Mapping[str, Any], Arrays], nn.Module]:
     def build(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
         width = _one(settings.get("pool_size", settings.get("pool_length", 2)))
         strides = settings.get("strides")
-        return _Pool(kind, width, width if strides is None else _one(strides), settings.get("padding") == "same")
+        stride, same = width if strides is None else _one(strides), settings.get("padding") == "same"
+        return _Function(_pooled, kind=kind, width=width, stride=stride, same=same)
 
     return build
 
@@ -499,10 +453,10 @@ def _recurrent(kind: str, settings: Mapping[str, Any], arrays: Arrays, merge: st
 
 
 def _bidirectional(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
-    kind, inner = _entry(settings["layer"], "Bidirectional")
+    kind, inner = _entry(settings["layer"])
     merge = settings.get("merge_mode", "concat")
     back = settings.get("backward_layer")
-    if back is not None and not _is_mirrored(inner, _entry(back, "Bidirectional")[1]):
+    if back is not None and not _is_mirrored(inner, _entry(back)[1]):
         raise ValueError("a backward_layer with settings of its own has no counterpart")
     if kind not in _RECURRENT or merge not in ("concat", "sum", "ave"):
         raise ValueError(f"a bidirectional {kind} with merge_mode={merge!r} has no counterpart")
@@ -525,7 +479,7 @@ def _is_mirrored(forward: Mapping[str, Any], backward: Mapping[str, Any]) -> boo
 
 
 def _distributed(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
-    kind, inner = _entry(settings["layer"], "TimeDistributed")
+    kind, inner = _entry(settings["layer"])
     if kind not in ("Dense", "Activation", "Dropout"):
         raise ValueError(f"a TimeDistributed {kind} has no counterpart")
     layer, activation = _LAYERS[kind](inner, arrays), _activation(inner.get("activation"))
@@ -554,11 +508,16 @@ def _relu(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
 def _concatenate(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     if settings.get("axis", -1) not in (-1, 2):
         raise ValueError(f"it joins axis {settings['axis']}; the last one, the channels, can be read")
-    return _Merge("Concatenate")
+    return _Function(_merged, kind="Concatenate")
 
 
 def _merge(kind: str, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
-    return _Merge(kind)
+    return _Function(_merged, kind=kind)
+
+
+def _ends_changed(name: str, sign: int, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    left, right = _pair(settings.get(name, 1))
+    return _Function(_with_ends, left=sign * left, right=sign * right)
 
 
 _LAYERS: dict[str, Callable[[Mapping[str, Any], Arrays], nn.Module]] = {
@@ -580,11 +539,11 @@ _LAYERS: dict[str, Callable[[Mapping[str, Any], Arrays], nn.Module]] = {
     "AveragePooling1D": _pool("mean"),
     "GlobalMaxPooling1D": partial(_whole, "max"),
     "GlobalAveragePooling1D": partial(_whole, "mean"),
-    "Flatten": lambda settings, arrays: _Flat(),
+    "Flatten": lambda settings, arrays: _Function(_flattened),
     "Concatenate": _concatenate,
     **{kind: partial(_merge, kind) for kind in ("Add", "Multiply", "Average", "Subtract")},
-    "Cropping1D": lambda settings, arrays: _Ends(*(-n for n in _pair(settings.get("cropping", 1)))),
-    "ZeroPadding1D": lambda settings, arrays: _Ends(*_pair(settings.get("padding", 1))),
+    "Cropping1D": partial(_ends_changed, "cropping", -1),
+    "ZeroPadding1D": partial(_ends_changed, "padding", 1),
     **{kind: partial(_recurrent, kind) for kind in _RECURRENT},
     "Bidirectional": _bidirectional,
     "TimeDistributed": _distributed,
@@ -627,7 +586,7 @@ def _fill(layer: nn.Module, arrays: Arrays, settings: Mapping[str, Any] | None =
 
 
 _DEFAULTED = {"weight", "bias", "num_batches_tracked"}
-"""What a layer may have that Keras was told to leave out: a scale of 1, a shift of 0."""
+"""Entries of a layer that Keras may leave out: a scale of 1, a shift of 0."""
 
 
 def _has(settings: Mapping[str, Any] | None, name: str) -> bool:
@@ -635,8 +594,8 @@ def _has(settings: Mapping[str, Any] | None, name: str) -> bool:
 
 
 def _recurrent_weights(net: nn.LSTM | nn.GRU, arrays: Arrays) -> dict[str, npt.NDArray[np.float32]]:
-    """Gates side by side to gates one below the other; i f c o of Keras is i f g o of PyTorch, z r h is r z n."""
-    found: dict[str, npt.NDArray[np.float32]] = {}
+    """Keras has the gates side by side, PyTorch one below the other; i f c o becomes i f g o, z r h becomes r z n."""
+    weights: dict[str, npt.NDArray[np.float32]] = {}
     gates = 4 if isinstance(net, nn.LSTM) else 3
     order = [0, 1, 2, 3] if gates == 4 else [1, 0, 2]
     each = len(arrays) // (2 if net.bidirectional else 1)
@@ -652,11 +611,11 @@ def _recurrent_weights(net: nn.LSTM | nn.GRU, arrays: Arrays) -> dict[str, npt.N
         def rows(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
             return np.concatenate([np.split(array, gates)[gate] for gate in order])
 
-        found[f"weight_ih{end}"], found[f"weight_hh{end}"] = rows(kernel.T), rows(recurrent.T)
+        weights[f"weight_ih{end}"], weights[f"weight_hh{end}"] = rows(kernel.T), rows(recurrent.T)
         if net.bias:
-            found[f"bias_ih{end}"] = rows(biases[0]) if len(biases) else np.zeros(gates * size, np.float32)
-            found[f"bias_hh{end}"] = rows(biases[1]) if len(biases) > 1 else np.zeros(gates * size, np.float32)
-    return found
+            weights[f"bias_ih{end}"] = rows(biases[0]) if len(biases) else np.zeros(gates * size, np.float32)
+            weights[f"bias_hh{end}"] = rows(biases[1]) if len(biases) > 1 else np.zeros(gates * size, np.float32)
+    return weights
 
 
 # -- files
@@ -689,15 +648,15 @@ def _stored_config(path: Path) -> dict[str, Any]:
 
 def _json(text: str | bytes, path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        config = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: its config is not JSON ({error}).") from None
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def _stored_weights(path: str | Path, nested: bool = True) -> dict[str, Arrays]:
-    """The arrays of every layer in the file's order; with `nested` those of layers inside other models too."""
-    found: dict[str, Arrays] = {}
+    """The arrays of every layer in the file's order; with `nested` also those of layers inside other models."""
+    layers: dict[str, Arrays] = {}
     inside: dict[str, Arrays] = {}
     with _open(path) as file:
         try:
@@ -705,17 +664,17 @@ def _stored_weights(path: str | Path, nested: bool = True) -> dict[str, Arrays]:
             for raw in _names(group, "layer_names"):
                 layer = _inside(group, raw)
                 paths = _names(layer, "weight_names")
-                found[raw] = [_numbers(layer, name) for name in paths]
-                for name, array in zip(paths, found[raw], strict=True):
+                layers[raw] = [_numbers(layer, name) for name in paths]
+                for name, array in zip(paths, layers[raw], strict=True):
                     for part in set(name.split("/")[:-1]):
                         inside.setdefault(part, []).append(array)
         except (KeyError, OSError, ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{path} does not hold Keras weights as they are read here: {error}.") from None
-    return {**inside, **found} if nested else found
+    return {**inside, **layers} if nested else layers
 
 
 def _names(group: Any, attribute: str) -> list[str]:
-    """A list of names that Keras keeps in an attribute, or in several where it is long."""
+    """A list of names that Keras stores in an attribute; a long list in several attributes."""
     pieces = [attribute] if attribute in group.attrs else sorted(
         (a for a in group.attrs if a.startswith(attribute)), key=lambda a: int(a.removeprefix(attribute))
     )  # fmt: skip
@@ -726,7 +685,7 @@ def _names(group: Any, attribute: str) -> list[str]:
 
 
 def _inside(group: Any, path: str) -> Any:
-    """What a path leads to inside this file; links to other files are not followed."""
+    """The group or data set at a path inside this file; links to other files are refused."""
     import h5py
 
     for part in path.split("/"):
