@@ -79,7 +79,7 @@ class PageSettings:
 
 
 @dataclass
-class Maps:
+class PageMaps:
     """The maps of a page (*space), quantised, and the numbers of its curves; `mask` (*space) marks the evidence."""
 
     mask: Tensor | None = None
@@ -144,7 +144,7 @@ def collect(
     """
     space = map_shape(trace)
     to_map = pool or (lambda relevance: as_map(relevance, space))
-    maps, left, scores, problems = Maps(mask), [], [], []
+    maps, left, scores, problems = PageMaps(mask), [], [], []
     below = _work_below(trace) if settings.inside == "all" else [0]
     steps = len(grid) + below[-1]
     start: Explanation | None = None

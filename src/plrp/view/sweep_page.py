@@ -10,7 +10,7 @@ import torch
 
 from .bundle import Bundle
 from .explanation_page import Site, letter_facts
-from .page_data import Maps
+from .page_data import PageMaps
 from .photograph_page import data_address
 
 
@@ -37,7 +37,7 @@ def maps_bundle(
     if any(sorted(by_p) != proportions for by_p in maps.values()):
         raise ValueError("Every method needs a map at the same p.")
     ordered = [lrp, *(maps[name][p] for name in methods for p in proportions)]
-    series = Maps(None if mask is None else torch.as_tensor(np.asarray(mask)).bool())
+    series = PageMaps(None if mask is None else torch.as_tensor(np.asarray(mask)).bool())
     for relevance in ordered:
         series.add(np.asarray(relevance, np.float64))
     facts = {
