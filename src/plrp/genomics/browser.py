@@ -18,12 +18,12 @@ import html
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,9 +34,10 @@ from plrp.progress import progress
 from plrp.pruning import Pruning
 
 from .attribution import pruning_title
-from .motif_search import Explained, read_explained, read_run
+from .export import read_relevance
+from .motif_search import read_run
 from .sequences import Interval, open_text, read_bed, reverse_complement
-from .tracks import Overlap
+from .tracks import Overlap, check_overlap, joined
 
 LARGEST_PAGE = 50_000_000
 """Bytes of a page, at most: browsers open more only slowly."""
@@ -44,47 +45,31 @@ _TITLES = {"ism": "ISM", "gradient-input": "gradient × input", "deeplift": "Dee
 _COLOURS = {"seqlets": {"+": "#2f6fb2", "-": "#b3402f"}, "hits": {".": "#2e7d4f"}, "bed": {".": "#6b5b95"}}
 
 
-@dataclass
 class _Stretches:
-    """The disjoint stretches of sequence that a page shows, in order, and what each base of them has."""
+    """The disjoint stretches of sequence that a page shows, and the letter of every base of them.
 
-    contig: list[int] = field(default_factory=list)
-    start: list[int] = field(default_factory=list)
-    end: list[int] = field(default_factory=list)
-    name: list[str] = field(default_factory=list)
-    contigs: dict[str, int] = field(default_factory=dict)  # its name in the run to its number
-    letters: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
-    genome: bool = False
-    listed: list[Interval] = field(default_factory=list)  # all intervals, in the file's order
+    A stretch is (sequence or chromosome, start, end, name). `contigs` has the number of each sequence or chromosome;
+    `begin` says where the bases of each stretch begin in the arrays of bases. `intervals` are all intervals of the run,
+    in its order; there are none where sequences have no places on a genome.
+    """
 
-    def add(self, contig: str, start: int, end: int, name: str) -> None:
-        self.contig.append(self.contigs.setdefault(contig, len(self.contigs)))
-        self.start.append(start)
-        self.end.append(end)
-        self.name.append(name)
-
-    def settle(self) -> None:
-        """Once all are added: where each begins in the arrays of bases."""
-        lengths = np.subtract(self.end, self.start)
-        self.begin = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    def __init__(self, places: Sequence[tuple[str, int, int, str]], intervals: Sequence[Interval]) -> None:
+        self.places, self.intervals = places, intervals
+        self.contigs = {contig: number for number, contig in enumerate(dict.fromkeys(place[0] for place in places))}
+        self.begin = np.cumsum([0, *(end - start for _, start, end, _ in places)])
         self.letters = np.full(int(self.begin[-1]), ord("N"), np.uint8)
-        self.of_contig: dict[int, tuple[list[int], list[int]]] = {}
-        for row in np.lexsort((self.start, self.contig)):
-            starts, rows = self.of_contig.setdefault(self.contig[row], ([], []))
-            starts.append(self.start[row])
-            rows.append(int(row))
+        self._order = sorted((contig, start, end, row) for row, (contig, start, end, _) in enumerate(places))
 
     def bases(self, contig: str, start: int, end: int) -> slice | None:
         """Where the bases of an interval are in the arrays; None where the page does not have all of them."""
-        number = self.contigs.get(contig)
-        if number is None:
+        place = bisect_right(self._order, (contig, start, float("inf"))) - 1
+        if place < 0:
             return None
-        starts, rows = self.of_contig[number]
-        place = bisect_right(starts, start) - 1
-        if place < 0 or self.end[rows[place]] < end:
+        of_contig, first, last, row = self._order[place]
+        if of_contig != contig or last < end:
             return None
-        first = int(self.begin[rows[place]]) + start - self.start[rows[place]]
-        return slice(first, first + end - start)
+        begin = int(self.begin[row]) + start - first
+        return slice(begin, begin + end - start)
 
 
 def write_browser(
@@ -103,10 +88,9 @@ def write_browser(
     `runs` are folders of `explain_file` (LRP, pruned, ISM …), a track each, in this order; later ones may have fewer
     sequences. `motifs` is a folder of `plrp genomics motifs`, for its seqlets and places of patterns; without it
     the seqlets of runs that were pruned are shown. `beds` are more files by the name of their track. Where intervals
-    overlap, a base has the `overlap` of its values (`tracks.along_genome`). `count`: the first so many sequences.
+    overlap, a base has the `overlap` of its values (`tracks.along_genome`). `count`: only the first sequences.
     """
-    if overlap not in get_args(Overlap):
-        raise ValueError(f"overlap={overlap!r}: choose one of {', '.join(get_args(Overlap))}.")
+    check_overlap(overlap)
     if not runs:
         raise UsageError("Nothing to show: name at least one folder of `plrp genomics explain`.")
     titles = run_titles(runs)
@@ -130,62 +114,41 @@ def write_browser(
 
 def run_titles(runs: Sequence[str | Path]) -> list[str]:
     """What each run is: ISM, LRP, PLRP-λ p=0.25; with its folder where two are the same."""
-    found = []
+    titles = []
     for folder in runs:
-        stored = read_run(folder)
-        pruning = stored.get("pruning")
-        title = _TITLES.get(str(stored.get("method")), "LRP")
-        found.append(pruning_title(Pruning.from_dict(pruning)) if isinstance(pruning, dict) else title)
+        run = read_run(folder)
+        pruning = run.get("pruning")
+        title = _TITLES.get(str(run.get("method")), "LRP")
+        titles.append(pruning_title(Pruning.from_dict(pruning)) if isinstance(pruning, dict) else title)
     return [
-        f"{title} ({Path(folder).name})" if found.count(title) > 1 else title
-        for title, folder in zip(found, runs, strict=True)
+        f"{title} ({Path(folder).name})" if titles.count(title) > 1 else title
+        for title, folder in zip(titles, runs, strict=True)
     ]
 
 
-def _first(folder: str | Path, count: int | None) -> Iterator[Explained]:
-    """The first `count` sequences of a run."""
-    left = count
-    for one in read_explained(folder):
-        if left is None or left >= len(one):
-            yield one
-        elif left > 0:
-            places = one.intervals[:left] if one.intervals is not None else None
-            yield Explained(one.names[:left], one.letters[:left], one.per_base[:left], places)
-        if left is not None:
-            left -= len(one)
-            if left <= 0:
-                return
-
-
 def _stretches(folder: str | Path, count: int | None) -> tuple[_Stretches, int]:
-    """The sequences of the first run; overlapping intervals become one stretch. And how many sequences they are."""
-    found = _Stretches()
-    intervals: list[Interval] = []
-    shown = 0
-    for one in _first(folder, count):
-        shown += len(one)
-        if one.intervals is not None:
-            intervals += one.intervals
-            continue
-        for name, letters in zip(one.names, one.letters, strict=True):
-            if name in found.contigs:
-                raise UsageError(f"{folder} has two sequences called {name}: give each its own name.")
-            found.add(name, 0, len(letters), name)
-    if not shown:
+    """The stretches of the first run, and its number of sequences; overlapping intervals become one stretch."""
+    batches = [sequences for sequences, _ in read_relevance(folder, count=count)]
+    number = sum(map(len, batches))
+    if not number:
         raise UsageError(f"{folder} has no sequences to show.")
-    found.genome, found.listed = bool(intervals), intervals
-    open_stretch: list[Any] = []
-    for one_interval in sorted(intervals, key=lambda i: (i.chrom, i.start)):
-        if open_stretch and one_interval.chrom == open_stretch[0] and one_interval.start <= open_stretch[2]:
-            open_stretch[2] = max(open_stretch[2], one_interval.end)
-            continue
-        if open_stretch:
-            found.add(*open_stretch)
-        open_stretch = [one_interval.chrom, one_interval.start, one_interval.end, _name(one_interval)]
-    if open_stretch:
-        found.add(*open_stretch)
-    found.settle()
-    return found, shown
+    intervals = [interval for batch in batches for interval in batch.intervals or []]
+    if not intervals:
+        lengths = {
+            name: len(letters) for batch in batches for name, letters in zip(batch.names, batch.letters, strict=True)
+        }
+        if len(lengths) < number:
+            ((name, _),) = Counter(name for batch in batches for name in batch.names).most_common(1)
+            raise UsageError(f"{folder} has two sequences called {name}: give each its own name.")
+        return _Stretches([(name, 0, length, name) for name, length in lengths.items()], []), number
+    places: list[tuple[str, int, int, str]] = []
+    for one in sorted(intervals, key=lambda one: (one.chrom, one.start)):
+        if places and places[-1][0] == one.chrom and one.start <= places[-1][2]:
+            chrom, start, end, name = places.pop()
+            places.append((chrom, start, max(end, one.end), name))
+        else:
+            places.append((one.chrom, one.start, one.end, _name(one)))
+    return _Stretches(places, intervals), number
 
 
 def _name(interval: Interval) -> str:
@@ -193,39 +156,39 @@ def _name(interval: Interval) -> str:
 
 
 def _values(
-    folder: str | Path, stretches: _Stretches, overlap: Overlap, count: int | None, step: Any
+    folder: str | Path, stretches: _Stretches, overlap: Overlap, count: int | None, step: Callable[[int], Any]
 ) -> npt.NDArray[np.float32]:
     """Relevance of all bases of the page by one run; also fills in the letters, which have to agree between runs."""
-    total = np.zeros(len(stretches.letters), np.float32)
-    times = np.zeros(len(total), np.uint16)
-    for one in _first(folder, count):
-        if (one.intervals is not None) != stretches.genome:
-            raise UsageError(f"{folder} has {'' if one.intervals else 'no '}coordinates, the first run is otherwise.")
-        for k, name in enumerate(one.names):
-            letters, values = one.letters[k], one.per_base[k]
+    places: list[npt.NDArray[np.int64]] = []
+    relevance: list[npt.NDArray[np.float32]] = []
+    for sequences, per_base in read_relevance(folder, count=count):
+        if (sequences.intervals is not None) != bool(stretches.intervals):
+            has = "" if sequences.intervals else "no "
+            raise UsageError(f"{folder} has {has}coordinates, the first run is otherwise.")
+        for k, (name, letters, values) in enumerate(zip(sequences.names, sequences.letters, per_base, strict=True)):
             contig, start, end = name, 0, len(letters)
-            if one.intervals is not None:
-                interval = one.intervals[k]
+            if sequences.intervals is not None:
+                interval = sequences.intervals[k]
                 contig, start, end = interval.chrom, interval.start, interval.end
                 if interval.strand == "-":
                     letters, values = reverse_complement(letters), values[::-1]
-            where = stretches.bases(contig, start, end)
-            if where is None:
+            bases = stretches.bases(contig, start, end)
+            if bases is None:
                 continue
-            mine, theirs = np.frombuffer(letters.encode(), np.uint8), stretches.letters[where]
+            mine, theirs = np.frombuffer(letters.encode(), np.uint8), stretches.letters[bases]
             known = theirs != ord("N")
             if (mine[known] != theirs[known]).any():
                 raise UsageError(f"{folder}: {name} has other letters than in the first run; explain the same file.")
-            stretches.letters[where] = np.where(known, theirs, mine)
-            if overlap == "strongest":
-                total[where] = np.where(np.abs(values) > np.abs(total[where]), values, total[where])
-            else:
-                total[where] += values
-            times[where] += 1
-        step(len(one))
-    if not times.any():
+            stretches.letters[bases] = np.where(known, theirs, mine)
+            places.append(np.arange(bases.start, bases.stop))
+            relevance.append(values)
+        step(len(sequences))
+    if not places:
         raise UsageError(f"{folder} has none of the sequences of the first run.")
-    return np.asarray(total / np.maximum(times, 1) if overlap == "mean" else total, np.float32)
+    shown, values = joined(np.concatenate(places), np.concatenate(relevance), overlap)
+    page = np.zeros(len(stretches.letters), np.float32)
+    page[shown] = values
+    return page
 
 
 def _quantised(
@@ -294,19 +257,19 @@ def _page(
     overlap: Overlap,
     shown: int,
 ) -> bytes:
-    ends: dict[int, int] = {}
-    for contig, end in zip(stretches.contig, stretches.end, strict=True):
+    ends: dict[str, int] = {}
+    for contig, _, end, _ in stretches.places:
         ends[contig] = max(ends.get(contig, 0), end)
-    rows = zip(stretches.contig, stretches.start, np.diff(stretches.begin).tolist(), stretches.name, strict=True)
     notes = [f"{shown:,} sequence{'s' * (shown != 1)}."]
-    if stretches.genome:
+    if stretches.intervals:
         notes.append(f"Where intervals overlap, a base has the {overlap} of its values.")
+    contigs = stretches.contigs
     facts = {
         "notes": notes,
-        "genome": stretches.genome,
-        "contigs": [[_igv_name(name, k), ends[k]] for name, k in stretches.contigs.items()],
-        "segments": [list(row) for row in rows],
-        "entries": [[stretches.contigs[i.chrom], i.start, i.end - i.start, _name(i)] for i in stretches.listed],
+        "genome": bool(stretches.intervals),
+        "contigs": [[_igv_name(name, number), ends[name]] for name, number in contigs.items()],
+        "segments": [[contigs[contig], start, end - start, name] for contig, start, end, name in stretches.places],
+        "entries": [[contigs[i.chrom], i.start, i.end - i.start, _name(i)] for i in stretches.intervals],
         "tracks": [{"name": name} for name in tracks],
         "features": features,
     }

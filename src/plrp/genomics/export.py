@@ -6,6 +6,7 @@ import io
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from plrp.errors import UsageError, not_installed
 from plrp.files import new_file
 
 from .seqlets import Match, Seqlets
-from .sequences import Sequences, on_genome, tab_line
+from .sequences import Interval, Sequences, on_genome, tab_line
 
 
 def write_npz(path: str | Path, **arrays: npt.NDArray[Any]) -> None:
@@ -159,3 +160,56 @@ def open_relevance(folder: str | Path) -> Any:
     if not file.is_file():
         raise UsageError(f"{file} is not there: finish `plrp genomics explain ... --out {folder}` first.")
     return pq.ParquetFile(file)
+
+
+def count_sequences(folder: str | Path) -> int:
+    """How many sequences a folder that `explain_file` wrote has."""
+    batches = open_relevance(folder).iter_batches(columns=["position"], batch_size=1 << 20)
+    return sum(int((batch.column(0).to_numpy() == 0).sum()) for batch in batches)
+
+
+def read_relevance(
+    folder: str | Path, batch: int = 512, count: int | None = None
+) -> Iterator[tuple[Sequences, npt.NDArray[np.float32]]]:
+    """The sequences of a folder that `explain_file` wrote and their relevance per base, (sequence, position).
+
+    They come in batches of one length, at most `batch` sequences each; `count`: only the first sequences.
+    """
+    rows = islice(_sequence_rows(open_relevance(folder)), count)
+    for _, same_length in groupby(rows, key=lambda row: len(row[1])):
+        while some := list(islice(same_length, batch)):
+            names, letters, relevance, intervals = map(list, zip(*some, strict=True))
+            places = None if intervals[0] is None else intervals
+            yield Sequences(names, letters, str(folder), intervals=places), np.stack(relevance)
+
+
+def _sequence_rows(file: Any) -> Iterator[tuple[str, str, npt.NDArray[np.float32], Interval | None]]:
+    """Name, letters, relevance and place of each sequence; the rows of a sequence begin where `position` is 0."""
+    located = "coordinate" in file.schema_arrow.names
+    columns = ["name", "position", "base", "relevance", *(["chrom", "coordinate"] if located else [])]
+    head: list[str] = []
+    pieces: list[tuple[str, npt.NDArray[np.float32], npt.NDArray[np.int64]]] = []
+
+    def finished() -> tuple[str, str, npt.NDArray[np.float32], Interval | None]:
+        letters, relevance, coordinates = zip(*pieces, strict=True)
+        interval = None
+        if located:
+            first, last = int(coordinates[0][0]), int(coordinates[-1][-1])
+            start, end, strand = (first, last + 1, "+") if last >= first else (last, first + 1, "-")
+            interval = Interval(head[1], start, end, head[0], strand=strand)
+        return head[0], "".join(letters), np.concatenate(relevance), interval
+
+    for batch in file.iter_batches(columns=columns, batch_size=1 << 18):
+        letters = "".join(batch.column("base").dictionary_decode().to_pylist())
+        position, relevance = (batch.column(name).to_numpy() for name in ("position", "relevance"))
+        coordinates = batch.column("coordinate").to_numpy() if located else position
+        starts = dict.fromkeys(np.flatnonzero(position == 0).tolist())
+        for a, b in pairwise(dict.fromkeys([0, *starts, len(letters)])):
+            if a in starts:
+                if pieces:
+                    yield finished()
+                head = [batch.column(name)[a].as_py() for name in ("name", "chrom")[: 1 + located]]
+                pieces = []
+            pieces.append((letters[a:b], relevance[a:b], coordinates[a:b]))
+    if pieces:
+        yield finished()

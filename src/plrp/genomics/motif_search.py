@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from plrp.pruning import Pruning
 
 from .attribution import batch_size_for, pool, pruning_title
 from .baselines import ScoreModel, attribute_by
-from .export import open_relevance
+from .export import count_sequences, read_relevance
 from .jobs import RUN, read_target, target_entry
 from .motifs import Motif
 from .outputs import score_file
@@ -64,67 +64,10 @@ class Explained:
         return len(self.names)
 
 
-def count_explained(folder: str | Path) -> int:
-    """How many sequences a folder has."""
-    batches = open_relevance(folder).iter_batches(columns=["position"], batch_size=1 << 20)
-    return sum(int((batch.column(0).to_numpy() == 0).sum()) for batch in batches)
-
-
 def read_explained(folder: str | Path, batch: int = 512) -> Iterator[Explained]:
     """The sequences of a folder that `explain_file` wrote, at most `batch` of one length at a time."""
-    waiting: list[Record] = []
-    for record in _records(open_relevance(folder)):
-        if waiting and (len(waiting) == batch or len(waiting[0][1]) != len(record[1])):
-            yield _explained(waiting)
-            waiting = []
-        waiting.append(record)
-    if waiting:
-        yield _explained(waiting)
-
-
-Record: TypeAlias = tuple[str, str, npt.NDArray[np.float32], Interval | None]
-
-
-def _explained(rows: Sequence[Record]) -> Explained:
-    intervals = [row[3] for row in rows if row[3] is not None]
-    return Explained(
-        [row[0] for row in rows],
-        [row[1] for row in rows],
-        np.stack([row[2] for row in rows]),
-        intervals if len(intervals) == len(rows) else None,
-    )
-
-
-def _records(file: Any) -> Iterator[Record]:
-    """Name, letters, relevance and place of each sequence: rows of one begin where `position` is 0."""
-    located = "coordinate" in file.schema_arrow.names
-    columns = ["name", "position", "base", "relevance", *(["chrom", "coordinate"] if located else [])]
-    pieces: list[Any] = []
-
-    def record() -> Record:
-        name, letters = pieces[0][0], "".join(base for piece in pieces for base in piece[1])
-        interval = None
-        if located:
-            first, last = int(pieces[0][4][0]), int(pieces[-1][4][-1])
-            start, end, strand = (first, last + 1, "+") if last >= first else (last, first + 1, "-")
-            interval = Interval(pieces[0][3], start, end, name, strand=strand)
-        return name, letters, np.concatenate([piece[2] for piece in pieces]), interval
-
-    for batch in file.iter_batches(columns=columns, batch_size=1 << 18):
-        name, base = (batch.column(k).dictionary_decode().to_pylist() for k in (0, 2))
-        position, relevance = (batch.column(k).to_numpy() for k in (1, 3))
-        chrom = batch.column(4).dictionary_decode().to_pylist() if located else []
-        coordinate = batch.column(5).to_numpy() if located else []
-        starts = np.flatnonzero(position == 0).tolist()
-        begins = set(starts)
-        for a, b in zip([0, *starts], [*starts, len(position)], strict=True):
-            if a in begins and pieces:
-                yield record()
-                pieces = []
-            if b > a:
-                pieces.append((name[a], base[a:b], relevance[a:b], chrom[a] if located else "", coordinate[a:b]))
-    if pieces:
-        yield record()
+    for sequences, per_base in read_relevance(folder, batch):
+        yield Explained(sequences.names, sequences.letters, per_base, sequences.intervals)
 
 
 def run_settings(folder: str | Path, *, target: Any = None, reverse_target: Any = None) -> dict[str, Any]:
@@ -460,7 +403,7 @@ def find_motifs(
     settings: dict[str, Any] = {}
     if model is not None:
         settings = run_settings(folder, target=target, reverse_target=reverse_target)
-    sequences = count_explained(folder)
+    sequences = count_sequences(folder)
     spread = np.unique(np.linspace(0, max(sequences - 1, 0), min(sample, sequences), dtype=np.int64))
     by_class = model is not None and settings.get("target") is None
     with progress("finding seqlets", sequences, show_progress) as step:

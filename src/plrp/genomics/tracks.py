@@ -16,7 +16,7 @@ import numpy.typing as npt
 from plrp.errors import UsageError, not_installed
 from plrp.files import new_file
 
-from .export import npz_rows, open_relevance
+from .export import npz_rows, read_relevance
 from .sequences import Genome, Interval, tab_line
 
 Overlap: TypeAlias = Literal["mean", "sum", "strongest"]
@@ -53,22 +53,27 @@ def interval_pieces(intervals: Sequence[Interval], per_base: Iterable[npt.ArrayL
 
 def along_genome(pieces: Pieces, overlap: Overlap = "mean") -> Iterator[Track]:
     """The pieces as one track, a chromosome at a time, in the order of their names as the UCSC tools sort them."""
-    if overlap not in get_args(Overlap):
-        raise ValueError(f"overlap={overlap!r}: choose one of {', '.join(get_args(Overlap))}.")
+    check_overlap(overlap)
     places: dict[str, list[npt.NDArray[np.int64]]] = {}
     values: dict[str, list[npt.NDArray[np.float64]]] = {}
     for chrom, place, value in pieces:
         places.setdefault(chrom, []).append(place)
         values.setdefault(chrom, []).append(np.asarray(value, np.float64))
     for chrom in sorted(places):
-        place, value = _joined(np.concatenate(places[chrom]), np.concatenate(values[chrom]), overlap)
+        place, value = joined(np.concatenate(places[chrom]), np.concatenate(values[chrom]), overlap)
         first = np.flatnonzero(np.r_[True, (np.diff(place) != 1) | (np.diff(value) != 0)])
         last = np.r_[first[1:], len(place)] - 1
         shown = value[first] != 0
         yield Track(chrom, place[first][shown], place[last][shown] + 1, value[first][shown])
 
 
-def _joined(
+def check_overlap(overlap: str) -> None:
+    """Refuse an unknown way to join values."""
+    if overlap not in get_args(Overlap):
+        raise ValueError(f"overlap={overlap!r}: choose one of {', '.join(get_args(Overlap))}.")
+
+
+def joined(
     place: npt.NDArray[np.int64], value: npt.NDArray[np.float64], overlap: Overlap
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """One value per coordinate, coordinates ascending."""
@@ -104,8 +109,8 @@ def bigwig_of(path: str | Path, tracks: Iterable[Track], lengths: Mapping[str, i
         import pyBigWig
     except ImportError:
         raise not_installed("bigWig needs pyBigWig", "bigwig") from None
-    found = list(tracks)
-    for track in found:
+    tracks = list(tracks)
+    for track in tracks:
         if track.chrom not in lengths:
             raise UsageError(f"The genome has no chromosome {track.chrom}: give the one that the intervals refer to.")
         if len(track.end) and track.end[-1] > lengths[track.chrom]:
@@ -113,8 +118,8 @@ def bigwig_of(path: str | Path, tracks: Iterable[Track], lengths: Mapping[str, i
     with new_file(path) as part:
         file = pyBigWig.open(str(part), "w")
         try:
-            file.addHeader([(track.chrom, lengths[track.chrom]) for track in found] or list(lengths.items())[:1])
-            for chrom, start, end, value in found:
+            file.addHeader([(track.chrom, lengths[track.chrom]) for track in tracks] or list(lengths.items())[:1])
+            for chrom, start, end, value in tracks:
                 if len(start):
                     file.addEntries([chrom] * len(start), start.tolist(), ends=end.tolist(), values=value.tolist())
         finally:
@@ -162,15 +167,10 @@ def _write_h5(
 
 def run_pieces(folder: str | Path) -> Pieces:
     """The relevance of a folder that `explain_file` wrote, along the genome."""
-    file = open_relevance(folder)
-    if "coordinate" not in file.schema_arrow.names:
-        raise UsageError(f"{folder} has no coordinates: tracks need intervals (BED with --genome) as input.")
-    for batch in file.iter_batches(columns=["chrom", "coordinate", "relevance"], batch_size=1 << 20):
-        chroms = np.asarray(batch.column(0).dictionary_decode().to_pylist(), object)
-        place, value = (batch.column(k).to_numpy() for k in (1, 2))
-        for chrom in dict.fromkeys(chroms):
-            here = chroms == chrom
-            yield str(chrom), place[here].astype(np.int64), value[here]
+    for sequences, per_base in read_relevance(folder):
+        if sequences.intervals is None:
+            raise UsageError(f"{folder} has no coordinates: tracks need intervals (BED with --genome) as input.")
+        yield from interval_pieces(sequences.intervals, per_base)
 
 
 def export_run(
