@@ -97,7 +97,7 @@ def keep(parts: int, size: int) -> dict[str, float]:
         steps = {
             "put": lambda: [store.put(config, k, PartContent(contents[k % 16])) for k in range(parts)],
             "find": lambda: store.find(config),
-            "read": lambda: store.verify(config),
+            "read": lambda: store.whole(config),
             "count the work": lambda: amount_of_work(config, range(2 * parts)),
         }
         for step, function in steps.items():

@@ -30,9 +30,15 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def unfinished(name: str) -> str | None:
-    """The name of the file that was being written under `name`; None for a name that is not of our making."""
+    """The name of the file that was being written under `name`; None for a name that is not of our making.
+
+    A writer that is given a temporary path may make one of its own beside it: then both layers are taken off.
+    """
     match = _UNFINISHED_NAME.fullmatch(name)
-    return None if match is None else match["stem"] + (match["suffix"] or "")
+    if match is None:
+        return None
+    finished = match["stem"] + (match["suffix"] or "")
+    return unfinished(finished) or finished
 
 
 @contextmanager

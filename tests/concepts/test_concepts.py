@@ -146,7 +146,7 @@ def test_a_search_is_stored_resumed_and_loaded(tmp_path: Path, monkeypatch: pyte
 
 def test_another_search_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     found(out=tmp_path / "run")
-    with pytest.raises(WrongPlace, match="another search; pruning changed"):
+    with pytest.raises(WrongPlace, match=r"another run: pruning\.p was absent and is 0\.1"):
         found(out=tmp_path / "run", pruning=plrp.Pruning(p=0.1))
     with pytest.raises(WrongPlace, match="the inputs changed"):
         plrp.exemplars(

@@ -19,7 +19,7 @@ pytest.importorskip("h5py")
 from made_runs import made_run, usual
 from plrp.experiments import report
 from plrp.experiments.report.arrays import picture_of
-from plrp.experiments.report.runs import Run, titled
+from plrp.experiments.report.runs import TitledRun, titled
 from plrp.experiments.store import RunError
 
 SMALL = {"metrics": ("gini", "relevance_mass_accuracy"), "p": (0.0, 0.15, 0.9), "maps": False}
@@ -347,11 +347,11 @@ def test_the_same_network_twice_is_told_apart(tmp_path) -> None:
     assert "ResNet-50 (before)" in words(page.read_text())
     assert "ResNet-50 (after)" in words(page.read_text())
     alike = [made_run(tmp_path / folder / "run", **SMALL) for folder in ("one", "two")]
-    loaded = titled([Run.load(path) for path in [*alike, runs[0]]])
+    loaded = titled([TitledRun.load(path) for path in [*alike, runs[0]]])
     assert [run.title for run in loaded] == [
         "ECSSD, ResNet-50 (one/run)", "ECSSD, ResNet-50 (two/run)", f"ECSSD, ResNet-50 ({tmp_path.name}/before)"
     ]  # fmt: skip
-    twice = titled([Run.load(runs[0])] * 2)
+    twice = titled([TitledRun.load(runs[0])] * 2)
     assert [run.title for run in twice] == ["ECSSD, ResNet-50 (1)", "ECSSD, ResNet-50 (2)"]
 
 
@@ -420,6 +420,6 @@ def test_titles() -> None:
 
 
 def test_the_run_knows_its_example(photographs) -> None:
-    run = Run.load(photographs)
+    run = TitledRun.load(photographs)
     assert (run.gain_metric, run.example.p) == ("relevance_mass_accuracy", 0.15)
     assert run.title == "ECSSD, ResNet-50"

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plrp.experiments import Config, DiskFull, Folder, Results, RunError, Store
-from plrp.experiments.sweeps import OWN_NAMES
+from plrp.experiments.store import LAYOUT
 from worlds import made_part, world
 
 FORK = multiprocessing.get_context("fork")
@@ -81,16 +81,16 @@ def test_any_damage_is_found(tmp_path_factory: pytest.TempPathFactory, data: st.
         results = Results.load(folder / "run")
         assert results.missing == [index]
         assert not set(results.samples["sample"]) & set(config.part(index))
-    whole, removed = store.verify(config)
-    assert whole == set(range(config.parts)) - {index}
-    assert removed == [f"{file.parent.name}/{file.name}"]
+    said: list[str] = []
+    assert store.whole(config, say=said.append) == set(range(config.parts)) - {index}
+    assert said == [f"{file.parent.name}/{file.name} was damaged and will be made again"]
     assert not file.exists()
 
 
 def test_scores_without_their_maps_are_not_done(tmp_path: Path) -> None:
     store, config = filled(tmp_path)
     (tmp_path / "run" / "maps" / store.place.names("maps")[0].rpartition("/")[2]).unlink()
-    assert store.verify(config) == ({1, 2}, [])
+    assert store.whole(config, say=pytest.fail) == {1, 2}
 
 
 def test_strange_files_are_left_alone(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_strange_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "run" / "parts" / f".{'000000-' + 'a' * 16 + '-' + 'b' * 16}.abcd_123.part.parquet").write_bytes(
         b"half"
     )
-    assert store.verify(config) == ({0, 1, 2}, [])
-    store.place.tidy(OWN_NAMES)
+    assert store.whole(config, say=pytest.fail) == {0, 1, 2}
+    store.place.tidy(LAYOUT.folders, LAYOUT.owns)
     names = {path.name for path in (tmp_path / "run" / "parts").iterdir()}
     assert "notes.txt" in names
     assert {name for name in names if name.startswith(".")} == {".notes.part.parquet"}
@@ -110,7 +110,7 @@ def test_strange_files_are_left_alone(tmp_path: Path) -> None:
 def test_another_config_is_refused_and_a_larger_limit_is_not(tmp_path: Path) -> None:
     store, config = filled(tmp_path, **{"data.limit": 4})
     assert config.parts == 2
-    with pytest.raises(RunError, match=r"holds results of another config: seed was 0 and is 1\. Choose another folder"):
+    with pytest.raises(RunError, match=r"holds results of another run: seed was 0 and is 1\. Choose another folder"):
         store.begin(config.changed(seed=1))
     assert store.config() == config
     larger = config.changed(**{"data.limit": 6})

@@ -182,7 +182,7 @@ def test_shards_share_a_folder_and_the_last_one_gathers(work: Path, capsys: pyte
 def test_another_run_in_the_same_folder_is_refused(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(EXPLAIN.split()) == 0
     assert main(EXPLAIN.replace("0.25", "0.5").split()) == 2
-    assert "this folder holds another run; pruning was" in capsys.readouterr().err
+    assert "out holds results of another run: pruning.p was 0.25 and is 0.5. Choose" in capsys.readouterr().err
     (work / "full").mkdir()
     (work / "full" / "thesis.tex").write_text("dear")
     assert main(EXPLAIN.replace("--out out", "--out full").split()) == 2

@@ -296,6 +296,8 @@ def test_leftovers_are_tidied_and_strangers_stay(sequences: Path) -> None:
         Path("out/.run.abcd1234.part.json"),
         Path("out/parts/.gathered.abcd1234.part.npy"),
         part.with_name(f".{part.stem}.abcd1234.part.npz"),
+        Path(f"out/matches/.{part.stem}.abcd1234.part.npz"),
+        Path("out/..relevance.abcd1234.part.efgh5678.part.parquet"),
     ]
     strangers = [
         Path("out/.notes.abcd1234.part.txt"),
@@ -303,6 +305,7 @@ def test_leftovers_are_tidied_and_strangers_stay(sequences: Path) -> None:
         Path("out/parts/.movie.part"),
         Path("out/parts/.00000.abcd1234.part.npz"),
     ]
+    Path("out/matches").mkdir(exist_ok=True)
     for path in (*leftovers, *strangers):
         path.write_bytes(b"half")
     assert cli.main(EXPLAIN.split()) == 0
@@ -316,7 +319,7 @@ def test_other_code_of_a_sequence_model_is_noticed_and_named(
     assert cli.main(EXPLAIN.split()) == 0
     Path("slope.py").write_text("SLOPE = 0.5")
     assert cli.main(EXPLAIN.split()) == 2
-    assert "run.json: this folder holds another run; the code in slope.py changed" in capsys.readouterr().err
+    assert "out holds results of another run: the code in slope.py changed" in capsys.readouterr().err
 
 
 CLASS = """
@@ -356,7 +359,7 @@ def test_a_run_that_failed_at_its_first_sample_does_not_block_the_corrected_one(
     corrected = config.changed(composite="epsilon", seed=3)
     assert sweep(corrected, tmp_path / "run", workers=1).complete
     assert Results.load(tmp_path / "run").settings.composite == "epsilon"
-    with pytest.raises(RunError, match="holds results of another config"):
+    with pytest.raises(RunError, match="holds results of another run"):
         sweep(config, tmp_path / "run", workers=1)
 
 

@@ -14,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from objects import object_store
 from plrp import cli
 from plrp.experiments import Bucket, DiskFull, Folder, Results, RunError, Store, sweep
-from plrp.experiments.sweeps import OWN_NAMES
+from plrp.experiments.store import LAYOUT
 from plrp.runs.places import place_at
 from worlds import made_part, plain_world, same
 
@@ -82,7 +82,7 @@ def test_a_sweep_into_a_url_and_out_of_it(url: str, tmp_path: Path) -> None:
     said: list[str] = []
     same(local, sweep(config, Bucket(url), workers=1, say=said.append))
     assert said[0] == f"{removed} was damaged and will be made again"
-    with pytest.raises(RunError, match="holds results of another config"):
+    with pytest.raises(RunError, match="holds results of another run"):
         sweep(config.changed(composite="epsilon"), Bucket(url), workers=1)
 
 
@@ -109,7 +109,7 @@ def test_a_writer_cut_off_leaves_the_old_content_and_is_tidied_up(
     assert place.read("config.toml") == b"old content"
     assert place.names() == ["config.toml"]
     assert len(list((tmp_path / "run").iterdir())) == 2
-    place.tidy(OWN_NAMES)
+    place.tidy(LAYOUT.folders, LAYOUT.owns)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.toml"]
 
 

@@ -27,7 +27,7 @@ from clusters import SMALL, nodes, none_left, patiently  # noqa: F401
 from objects import object_store
 from pages import HELPERS
 from plrp import cli
-from plrp.experiments import Bucket, Config, Folder, PartsMissing, Results, RunError, parts, sweep, sweeps
+from plrp.experiments import Bucket, Config, Folder, PartsMissing, Results, RunError, sweep, sweeps
 from plrp.experiments.parts import portable
 from plrp.genomics import jobs
 from plrp.runs import ray as runs_ray
@@ -502,7 +502,7 @@ def test_the_driver_sends_a_config_and_numbers(tmp_path: Path, monkeypatch: pyte
         sent.append((work, indices))
         return []
 
-    monkeypatch.setattr(parts, "spread", send)
+    monkeypatch.setattr("plrp.runs.run.spread", send)
     for samples in (4, 400):
         config = plain_world(tmp_path / "world", samples)
         sweep(config, tmp_path / f"run{samples}", engine=RayCluster())
@@ -517,7 +517,7 @@ def test_the_driver_sends_a_config_and_numbers(tmp_path: Path, monkeypatch: pyte
 def test_a_node_with_other_data_or_weights_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = plain_world(tmp_path / "world", 3)
     sent: list[Work] = []
-    monkeypatch.setattr(parts, "spread", lambda cluster, work, *_: sent.append(work) or [])
+    monkeypatch.setattr("plrp.runs.run.spread", lambda cluster, work, *_: sent.append(work) or [])
     sweep(config, tmp_path / "run", engine=RayCluster())
     begin = sent[0].begin
     begin("cpu").do(0, lambda *_: None)
@@ -535,7 +535,7 @@ def test_a_node_with_other_sequences_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     sequences_world(tmp_path)
     sent: list[Work] = []
-    monkeypatch.setattr(jobs, "spread", lambda cluster, work, *_: sent.append(work) or [])
+    monkeypatch.setattr("plrp.runs.run.spread", lambda cluster, work, *_: sent.append(work) or [])
     outcome = jobs.explain_file("seqs.fa", "net.py:build", "run", match=False, engine=RayCluster())
     assert not outcome.complete
     sent[0].begin("cpu").do(0)

@@ -32,10 +32,10 @@ def test_the_slider_of_a_sweeps_report_draws_the_maps_that_were_kept(visit: Visi
         pytest.importorskip(name)
     from made_runs import made_run
     from plrp.experiments.report import examples
-    from plrp.experiments.report.runs import Run
+    from plrp.experiments.report.runs import TitledRun
 
     shares = (0.0, 0.15, 0.6, 0.9)
-    run = Run.load(made_run(tmp_path / "run", samples=2, p=shares, metrics=("gini",)))
+    run = TitledRun.load(made_run(tmp_path / "run", samples=2, p=shares, metrics=("gini",)))
     page = tmp_path / "report.html"
     page.write_text(f"<!DOCTYPE html><meta charset='utf-8'><body>{examples._slides(run)}", encoding="utf-8")
     tab = visit(page, ready="iframe")

@@ -1,8 +1,7 @@
-"""What a search for exemplars has found: per layer and channel the inputs that stand for it."""
+"""Exemplars: for each channel of a layer, the inputs that stand for it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plrp.runs.places import Place, RunError, place_at
+from plrp.runs.places import Place
 from plrp.spelling import nearest
 from plrp.tables import render_table
 
-RUN = "run.json"
-COMMAND = "exemplars"
-"""What has written a folder, as its `run.json` says."""
 KINDS = ("relevance", "activation")
 
 
@@ -140,13 +136,7 @@ class Exemplars(Mapping[str, LayerTotals]):
 
     @classmethod
     def load(cls, out: str | Path | Place) -> Exemplars:
-        """What `exemplars(…, out=…)` or `plrp exemplars` stored in a folder; all parts must be there."""
-        from .search import gather
+        """The results of `exemplars(…, out=…)` or `plrp exemplars` in a folder; all parts must be there."""
+        from .search import load_exemplars
 
-        place = out if isinstance(out, Place) else place_at(out)
-        if not place.exists(RUN):
-            raise RunError(f"{place} holds no exemplars: it has no {RUN}.")
-        settings = json.loads(place.read(RUN))
-        if settings.get("command") != COMMAND:
-            raise RunError(f"{place} holds another run, no exemplars: name a folder that plrp exemplars has written.")
-        return gather(place, settings)
+        return load_exemplars(out)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +24,29 @@ from plrp.models.loading import LoadedModel, load
 from plrp.models.sources import source_of_module, weights_digest
 from plrp.progress import progress
 from plrp.pruning import Pruning
-from plrp.runs.checked_parts import PART_NAME, find_parts, read_part, whole_parts, write_part
-from plrp.runs.crew import Watch, make_here
+from plrp.runs.crew import BarWatch
 from plrp.runs.digests import text_digest
-from plrp.runs.local import LocalCrew
-from plrp.runs.parts import Failure, Tick, Work, by_cause
-from plrp.runs.places import Folder, Place, RunError, WrongPlace, place_at, refuse_strangers
-from plrp.runs.ray import RayCluster, inside, spread
+from plrp.runs.parts import Tick, Work, by_cause
+from plrp.runs.places import Place, RunError
+from plrp.runs.ray import RayCluster, inside
+from plrp.runs.run import Run, RunLayout
 from plrp.tape.tracing import trace
 from plrp.targets import Seed, check_target
 
 from .channels import checked_layers, layer_named, measure, space_of
-from .exemplar_results import COMMAND, RUN, Exemplars, LayerTotals
+from .exemplar_results import Exemplars, LayerTotals
 from .numbered_inputs import FromPhotographs, NumberedInputs, numbered
 
-OWN_NAMES = re.compile(rf"run\.json|{PART_NAME.pattern}")
-BESIDE = ("names", "photographs")  # in `run.json`, and no part of the key
+COMMAND = "exemplars"
+"""The command that wrote a folder, as its `run.json` says."""
+UNDECISIVE = ("key", "names", "photographs")
+"""Entries of `run.json` that decide no result."""
+LAYOUT = RunLayout(
+    description="run.json",
+    folders={"parts": "npz"},
+    words={"digest": "the inputs", "weights_digest": "the weights", "model_digest": "the model"},
+    decisive=lambda settings: {name: value for name, value in settings.items() if name not in UNDECISIVE},
+)
 COLUMNS = ("relevance", "absolute", "activation", "relevant_at", "active_at")
 
 
@@ -74,15 +81,20 @@ def exemplars(
     (20, 3)
     """
     module, inputs = model.module if isinstance(model, LoadedModel) else model, numbered(data, model)
-    options = {"layers": layers, "target": target, "composite": composite, "pruning": pruning}
-    if out is not None:
-        if callable(target) and not isinstance(target, Seed):
-            raise TypeError("A stored search needs a target that can be compared: a class, or a seed of plrp.targets.")
-        place = out if isinstance(out, Place) else place_at(out)
-        search = Search(module, inputs, place, part_size=part_size, batch_size=batch_size, **options)
-        return run(search, show_progress=show_progress, say=say)
-    with tempfile.TemporaryDirectory() as folder:
-        search = Search(module, inputs, Folder(folder), part_size=part_size, batch_size=batch_size, **options)
+    if out is not None and callable(target) and not isinstance(target, Seed):
+        raise TypeError("A stored search needs a target that can be compared: a class, or a seed of plrp.targets.")
+    with ExitStack() as scope:
+        search = Search(
+            module,
+            inputs,
+            scope.enter_context(tempfile.TemporaryDirectory()) if out is None else out,
+            layers=layers,
+            target=target,
+            composite=composite,
+            pruning=pruning,
+            part_size=part_size,
+            batch_size=batch_size,
+        )
         return run(search, show_progress=show_progress, say=say)
 
 
@@ -104,7 +116,7 @@ class Search:
         self,
         model: nn.Module,
         inputs: NumberedInputs,
-        place: Place,
+        out: str | Path | Place,
         *,
         layers: Sequence[str] | None,
         target: Any,
@@ -118,7 +130,7 @@ class Search:
         for name, value in (("part_size", part_size), ("batch_size", batch_size)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}={value!r}: a whole number from 1.")
-        self.model, self.inputs, self.place = model if device is None else model.to(device), inputs, place
+        self.model, self.inputs = model if device is None else model.to(device), inputs
         self.device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
         self.pruning = Pruning(**pruning) if isinstance(pruning, Mapping) else pruning
         target = target.tolist() if isinstance(target, np.ndarray) else target
@@ -132,11 +144,11 @@ class Search:
         self.spaces = {name: list(space_of(layer_named(first, name))) for name in self.layers}
         self.about = dict(about or {})
         self.key = text_digest(json.dumps(self.settings(), sort_keys=True))
+        self.run = run_of(out, self.record())
 
-    @property
-    def parts(self) -> int:
-        """How many there are."""
-        return -(-len(self.inputs) // self.part_size)
+    def part(self, index: int) -> range:
+        """The inputs of a part."""
+        return range(index * self.part_size, min((index + 1) * self.part_size, len(self.inputs)))
 
     def settings(self) -> dict[str, Any]:
         """What decides the results, for `run.json`."""
@@ -163,7 +175,7 @@ class Search:
 
     def do(self, index: int, tick: Tick = lambda kind, count: None) -> None:
         """Explain the inputs of a part, and store what each channel received."""
-        numbers = range(index * self.part_size, min((index + 1) * self.part_size, len(self.inputs)))
+        numbers = self.part(index)
         columns: dict[str, list[np.ndarray]] = {}
         for begin in range(0, len(numbers), self.batch_size):
             some = numbers[begin : begin + self.batch_size]
@@ -177,11 +189,15 @@ class Search:
             for layer, channels in found.items():
                 for name in COLUMNS:
                     columns.setdefault(f"{name}:{layer}", []).append(getattr(channels, name).numpy())
-            tick("inputs", len(some))
+            tick(str(index), len(some))
         content = io.BytesIO()
         whole: dict[str, Any] = {name: np.concatenate(arrays) for name, arrays in columns.items()}
         np.savez_compressed(content, **whole)
-        write_part(self.place, index, self.key, content.getvalue())
+        self.run.write(index, content.getvalue())
+
+    def work(self, working_dir: str | None = None) -> Work:
+        """The search as other processes are told of it, if it can be told."""
+        raise TypeError("A module cannot be sent to other processes: name the model, and a folder of photographs.")
 
     @property
     def one_each(self) -> bool:
@@ -212,9 +228,8 @@ class PhotographSearch(Search):
         loaded = load(model, weights=weights, quiet=True)
         self.categories = loaded.categories
         self.arguments = {"model": model, "weights": weights, "root": root, "out": out, "device": device, **options}
-        place = place_at(out)
         about = {"model": loaded.name, "weights": loaded.weights}
-        super().__init__(loaded.module, numbered(root, loaded), place, device=device or "cpu", about=about, **options)
+        super().__init__(loaded.module, numbered(root, loaded), out, device=device or "cpu", about=about, **options)
         if expected is not None and self.key != expected:
             raise RunError(f"{socket.gethostname()} has other photographs, weights or code than where it was started.")
 
@@ -230,9 +245,8 @@ class PhotographSearch(Search):
         if there["weights"] is not None and not Path(self.arguments["weights"]).is_file():
             there["weights"] = self.arguments["weights"]  # a published name
         named = f"{inside(str(Path(file).resolve()), working_dir)}{colon}{factory}" if file.endswith(".py") else None
-        out = self.place.path.resolve() if isinstance(self.place, Folder) else self.place
         pruning = None if self.pruning is None else self.pruning.to_dict()
-        options = {**self.arguments, **there, "out": str(out), "pruning": pruning, "expected": self.key}
+        options = {**self.arguments, **there, "out": self.run.place.address, "pruning": pruning, "expected": self.key}
         return Work("plrp.concepts.search:PhotographSearch", {**options, "model": named or self.arguments["model"]})
 
 
@@ -245,92 +259,42 @@ def run(
     say: Callable[[str], None] = lambda text: None,
 ) -> Exemplars:
     """Make the missing parts of a search, here or on a cluster, and gather all of them."""
-    place = search.place
-    if engine is not None and place.private:
-        raise WrongPlace(f"{place} is this process's memory, which workers do not see: name a folder or a bucket.")
-    if not place.exists(RUN):
-        refuse_strangers(place, (RUN, "parts"))
-    with place.lock():
-        place.tidy(OWN_NAMES)
-        _begin(place, search)
-        there = whole_parts(place, search.key, range(search.parts), say)
-        missing = [k for k in range(search.parts) if k not in there]
-        with progress("searching exemplars", len(search.inputs), show_progress) as step:
-            step(sum(_size(search, k) for k in there))
-            watch = _Counting(step, say)
-            try:
-                failures = _make(search, missing, watch, workers, engine)
-            except KeyboardInterrupt:
-                say(f"stopped: {watch.stored} of {len(missing)} parts were stored; start again to resume")
-                raise
+    stored = search.run
+    sizes = [len(search.part(index)) for index in range(stored.parts)]
+    with stored.session():
+        stored.begin(search.record(), say)
+        whole = stored.whole(range(stored.parts), say)
+        missing = [index for index in range(stored.parts) if index not in whole]
+        with progress("searching exemplars", sum(sizes), show_progress) as step:
+            step(sum(sizes[index] for index in whole))
+            watch = BarWatch(sizes, step, say)
+            failures = stored.make(search, missing, watch, work=search.work, workers=workers, engine=engine)
         if failures:
             causes = by_cause(failures).rstrip(".")
             damaged = all(failure.kind == "BadImage" for failure in failures)
             then = "Remove or repair these files, and search anew into another folder." if damaged else ""
             raise RunError(
-                f"{len(failures)} of {search.parts} parts failed: {causes}. {then or 'Start again to retry.'}"
+                f"{len(failures)} of {stored.parts} parts failed: {causes}. {then or 'Start again to retry.'}"
             )
-        return gather(place, search.record())
+        return gather(stored, search.record())
 
 
-def _make(
-    search: Search, missing: Sequence[int], watch: Watch, workers: int, engine: RayCluster | None
-) -> list[Failure]:
-    if isinstance(search, PhotographSearch) and missing:
-        if engine is not None:
-            return spread(engine, search.work(engine.runtime_env.get("working_dir")), missing, watch)
-        if workers > 1:
-            return LocalCrew(search.work(), missing, watch, min(workers, len(missing))).run()
-    return make_here(search, missing, watch)
+def run_of(out: str | Path | Place, settings: Mapping[str, Any]) -> Run:
+    """The run of a search, by what its `run.json` holds."""
+    parts = -(-settings["inputs"] // settings["part_size"])
+    return Run(out, LAYOUT, parts, lambda index: str(settings["key"]))
 
 
-class _Counting(Watch):
-    """Moves the bar by inputs."""
-
-    def __init__(self, step: Callable[[float], None], say: Callable[[str], None]) -> None:
-        super().__init__(say)
-        self.step = step
-
-    def tick(self, kind: str, count: int) -> None:
-        """Some inputs are done."""
-        self.step(count)
-
-
-def _size(search: Search, index: int) -> int:
-    return min(search.part_size, len(search.inputs) - index * search.part_size)
-
-
-def _begin(place: Place, search: Search) -> None:
-    """Write `run.json`, or make sure that the run found there is this one; one without a part may be begun anew."""
-    wanted = json.loads(json.dumps(search.record()))
-    if place.exists(RUN) and any(map(PART_NAME.fullmatch, place.names("parts"))):
-        try:
-            there = dict(json.loads(place.read(RUN)))
-        except (ValueError, TypeError) as error:
-            raise WrongPlace(f"{place}/{RUN} cannot be read ({error}): restore it from a copy, or remove it.") from None
-        changed = [k for k in wanted if k not in ("key", *BESIDE) and wanted[k] != there.get(k)]
-        if changed:
-            what = {"digest": "the inputs", "weights_digest": "the weights", "model_digest": "the model"}.get(
-                changed[0], changed[0]
-            )
-            raise WrongPlace(
-                f"{place}/{RUN}: this folder holds another search; {what} changed. Choose another folder, or undo it."
-            )
-        return
-    place.write(RUN, (json.dumps(wanted, indent=1) + "\n").encode())
-
-
-def gather(place: Place, settings: Mapping[str, Any]) -> Exemplars:
-    """All parts of a run together."""
-    found = find_parts(place, settings["key"])
-    count = -(-settings["inputs"] // settings["part_size"])
-    if len(found) < count:
-        raise RunError(f"{place} holds {len(found)} of {count} parts: start the search again to finish it.")
+def gather(run: Run, settings: Mapping[str, Any]) -> Exemplars:
+    """All parts of a search together."""
+    names = run.names()
+    if len(names) < run.parts:
+        raise RunError(f"{run.place} holds {len(names)} of {run.parts} parts: start the search again to finish it.")
     columns: dict[str, list[np.ndarray]] = {}
-    for k in range(count):
-        with np.load(io.BytesIO(read_part(place, found[k]))) as stored:
-            for name in stored.files:
-                columns.setdefault(name, []).append(stored[name])
+    for part in names.values():
+        with np.load(io.BytesIO(run.read(part))) as arrays:
+            for name in arrays.files:
+                columns.setdefault(name, []).append(arrays[name])
     whole = {name: np.concatenate(arrays) for name, arrays in columns.items()}
     layers = {
         layer: LayerTotals(
@@ -340,3 +304,14 @@ def gather(place: Place, settings: Mapping[str, Any]) -> Exemplars:
     }
     about = {name: value for name, value in settings.items() if name not in ("key", "names")}
     return Exemplars(layers, settings["names"], whole["classes"], about)
+
+
+def load_exemplars(out: str | Path | Place) -> Exemplars:
+    """The exemplars in a folder of a finished search."""
+    run = Run(out, LAYOUT)
+    if not run.place.exists(LAYOUT.description):
+        raise RunError(f"{run.place} holds no exemplars: it has no {LAYOUT.description}.")
+    settings = run.description()
+    if settings.get("command") != COMMAND:
+        raise RunError(f"{run.place} holds another run, no exemplars: name a folder that plrp exemplars has written.")
+    return gather(run_of(out, settings), settings)

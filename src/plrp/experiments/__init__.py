@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from plrp.lazy import lazily
 from plrp.runs.places import Bucket, DiskFull, Folder, Place, RunError
+from plrp.runs.run import ConfigChanged
 
 if TYPE_CHECKING:
     from .config import VARIANTS, Config, ConfigError, Data, Maps, Metric, Model
     from .presets import PRESETS, preset
     from .results import Results
-    from .store import ConfigChanged, PartsMissing, Store
+    from .store import PartsMissing, Store
     from .sweeps import sweep
 
 __all__ = [

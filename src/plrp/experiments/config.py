@@ -6,7 +6,6 @@ is done (workers, device, progress): that changes no result.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -20,6 +19,9 @@ from typing import Any
 from plrp.composites import composite as named_composite
 from plrp.errors import UsageError, not_installed
 from plrp.pruning import Pruning
+from plrp.runs.digests import text_digest
+from plrp.runs.run import differences as differing_entries
+from plrp.runs.run import quoted
 from plrp.spelling import nearest
 
 PAPER = ("LRP", "lambda", "M", "lambda+gain", "M+gain")
@@ -90,9 +92,9 @@ def _whole(value: Any, name: str, none: bool = False, least: int = 1, most: int 
     if value is None and none:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} is a whole number from {least}, not {_shown(value)}.")
+        raise ConfigError(f"{name} is a whole number from {least}, not {quoted(value)}.")
     if value > most:
-        raise ConfigError(f"{name} is at most {most:,}, not {_shown(value)}: check the number of digits.")
+        raise ConfigError(f"{name} is at most {most:,}, not {quoted(value)}: check the number of digits.")
 
 
 def _counts(options: Mapping[str, Any], where: str, names: Sequence[str], least: int = 1, most: int = MANY) -> None:
@@ -306,7 +308,7 @@ class Config:
     def key(self, index: int) -> str:
         """The name of a part: a hash of all that decides what is in it."""
         decides = {"identity": identity(self), "samples": list(self.part(index))}
-        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+        return text_digest(json.dumps(decides, sort_keys=True))
 
     # -- files
 
@@ -433,14 +435,14 @@ def without_folders(config: Config) -> dict[str, Any]:
     return table
 
 
+def decisive(config: Config) -> dict[str, Any]:
+    """All that decides the results and how they are divided into parts."""
+    return {**identity(config), "part_size": config.part_size}
+
+
 def differences(old: Config, new: Config) -> list[str]:
-    """What differs between two configs in what decides results, entry by entry; empty where nothing does."""
-    before, after = (_leaves({**identity(c), "part_size": c.part_size}) for c in (old, new))
-    return [
-        f"{name} was {_shown(before.get(name))} and is {_shown(after.get(name))}"
-        for name in dict.fromkeys([*before, *after])
-        if before.get(name) != after.get(name)
-    ]
+    """The entries in which two configs differ and that decide results, in words; empty where none does."""
+    return differing_entries(decisive(old), decisive(new))
 
 
 # -- TOML
@@ -511,17 +513,6 @@ def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Mapping[
     return found
 
 
-def _leaves(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            leaves[prefix + name] = None if value else "there"
-            leaves |= _leaves(value, f"{prefix}{name}.")
-        else:
-            leaves[prefix + name] = value
-    return {k: v for k, v in leaves.items() if v is not None}
-
-
 def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
 
@@ -535,8 +526,3 @@ def _split(name: str) -> list[str]:
         metric, _, entry = name.removeprefix("metrics.").replace('"', "").rpartition(".")
         return ["metrics", metric, entry] if metric else ["metrics", entry]
     return name.split(".")
-
-
-def _shown(value: Any) -> str:
-    text = "absent" if value is None else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:77]}…"

@@ -275,17 +275,12 @@ def _slide(network: nn.Module, shown: Simulated, k: int, name: str) -> Bundle:
 
 def results_of(config: Config, folder: Path, show_progress: bool | None = None) -> Results:
     """The results of a sweep; those of an earlier demo with other settings are replaced."""
-    from . import ConfigChanged, sweep
-    from .store import PART_NAME
+    from . import ConfigChanged, Store, sweep
 
     try:
         return sweep(config, folder, show_progress=show_progress)
     except ConfigChanged:
-        for name in ("parts", "maps"):  # without parts a run may be begun anew; other files are not ours to remove
-            if not (folder / name).is_symlink():
-                for path in (folder / name).glob("*"):
-                    if PART_NAME.fullmatch(path.name):
-                        path.unlink()
+        Store(folder).run().remove_parts()  # without parts a run may be begun anew
         return sweep(config, folder, show_progress=show_progress)
 
 

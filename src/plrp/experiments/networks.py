@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import tempfile
@@ -15,18 +14,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from plrp.runs.digests import Digests, text_digest
+from plrp.runs.digests import Digests, bytes_digest, text_digest
 from plrp.runs.places import RunError
 
 from .config import Config, ConfigError, Model
 from .data import DNA, Dataset, open_samples
-from .store import Store
+from .store import NETWORK, TRAINING, Store
 
 if TYPE_CHECKING:
     from plrp.models import Preprocessing
 
 SEQUENCE_CNN = "sequence-cnn"
-NETWORK, TRAINING = "network.pt", "training.json"
 WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 """How files of weights end; published weights are names without such an end."""
 
@@ -76,7 +74,7 @@ def _weights_digest(config: Config, store: Store, digests: Digests, show_progres
     if model.name == SEQUENCE_CNN and model.weights is None:
         if not store.place.exists(NETWORK) or not _trained_for(config, store):
             _train(config, store, show_progress)
-        return _short(store.place.read(NETWORK))
+        return bytes_digest(store.place.read(NETWORK))
     if model.weights is not None and Path(model.weights).is_file():
         return digests.of(model.weights)
     if model.weights is not None and Path(model.weights).suffix in WEIGHTS:
@@ -175,10 +173,6 @@ def threads_set(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _short(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _terminal() -> bool:

@@ -8,12 +8,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from plrp.runs.crew import make_here
 from plrp.runs.digests import Digests
-from plrp.runs.local import LocalCrew
 from plrp.runs.parts import Failure, Tick, Work
-from plrp.runs.places import Folder, Place, RunError, WrongPlace
-from plrp.runs.ray import RayCluster, inside, spread
+from plrp.runs.places import Place, RunError
+from plrp.runs.ray import RayCluster, inside
 
 from .config import Config
 from .measure import Bench
@@ -75,32 +73,32 @@ def make(
     threads: int = 1,
     cluster: RayCluster | None = None,
 ) -> list[Failure]:
-    """Make parts and store them; returns those that failed.
+    """Make parts and store them; returns the parts that failed.
 
-    On this machine a first batch is tried in this process; `watch`, given what it cost, says how many workers there
-    will be. One worker is this process itself.
+    On this machine a first batch is tried in this process; `watch` decides by its cost how many workers there will be.
+    One worker is this process itself.
     """
     if not indices:
         return []
-    if cluster is not None:
-        if store.place.private:
-            raise WrongPlace(f"{store} is this process's memory, which workers do not see: name a folder or a bucket.")
-        sent = portable(config, cluster.runtime_env.get("working_dir"))
-        return spread(cluster, described(store, sent, device), indices, watch)
-    device = device or "cpu"
+
+    def work(working_dir: str | None) -> Work:
+        return described(store, portable(config, working_dir), device if cluster is not None else device or "cpu")
+
+    here: Parts | None = None
+    workers = 1
     with threads_set(threads):
-        here = Parts(config, store.place, device, verify=False)
-        workers = min(watch.rehearsed(here.bench.rehearse(indices[0])), len(indices))
-        if workers <= 1 or store.place.private:
-            return make_here(here, indices, watch)
-    del here
-    return LocalCrew(described(store, config, device), indices, watch, workers, threads).run()
+        if cluster is None:
+            here = Parts(config, store.place, device or "cpu", verify=False)
+            workers = min(watch.rehearsed(here.bench.rehearse(indices[0])), len(indices))
+            if workers > 1 and not store.place.private:
+                here = None  # frees its memory for the workers
+        return store.run(config).make(here, indices, watch, work=work, workers=workers, threads=threads, engine=cluster)
 
 
 def described(store: Store, config: Config, device: str | None) -> Work:
-    """The work as workers are told of it: config, place and device, however many samples there are."""
-    place = store.place.path.resolve() if isinstance(store.place, Folder) else store
-    return Work("plrp.experiments.parts:Parts", {"config": config.to_dict(), "store": str(place), "device": device})
+    """The work as other processes are told of it: config, place and device, however many samples there are."""
+    options = {"config": config.to_dict(), "store": store.place.address, "device": device}
+    return Work("plrp.experiments.parts:Parts", options)
 
 
 def portable(config: Config, working_dir: str | None) -> Config:

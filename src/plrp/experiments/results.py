@@ -72,7 +72,7 @@ class Results:
 
     @cached_property
     def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-        contents = {index: self.store.get(found) for index, found in self._found.items()}
+        contents = {index: self.store.read(found.scores) for index, found in self._found.items()}
         self._found = {index: found for index, found in self._found.items() if contents[index] is not None}
         return split(read_parquet(content) for content in contents.values() if content is not None)
 
@@ -169,7 +169,7 @@ class Results:
         if self._open is None or self._open[0] != index:
             import h5py
 
-            content = self.store.get_maps(self._found[index])
+            content = self.store.read(self._found[index].maps or "")
             if content is None:
                 raise RunError(f"the maps of part {index} in {self.store} are damaged: start the sweep again.")
             self._open = (index, h5py.File(io.BytesIO(content), "r"))

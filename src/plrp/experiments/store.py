@@ -1,46 +1,45 @@
-"""Where the results of a sweep are stored: parts that appear whole or not at all, and can be checked.
+"""Where the results of a sweep are stored: a `plrp.runs.run.Run` whose parts are scores, and maps where they are kept.
 
-    RUN/config.toml                         the resolved config
-    RUN/run.json                            versions, git commit, seeds, and every start
-    RUN/parts/000003-KEY-CHECKSUM.parquet   scores of one part; KEY is a hash of all that decides them
-    RUN/maps/000003-KEY-CHECKSUM.h5         its relevance maps, if any are stored
-
-What exists is done. A part's name holds the checksum of its content, so a part that was cut off or damaged is found,
-removed and made again. Parts are pure functions of config and index: two processes that make the same one
-write the same bytes under the same name.
+RUN/config.toml                         the resolved config
+RUN/run.json                            versions, git commit, seeds, and every start
+RUN/parts/000003-KEY-CHECKSUM.parquet   scores of one part
+RUN/maps/000003-KEY-CHECKSUM.h5         its relevance maps, if any are stored
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from plrp.runs.places import Place, RunError, WrongPlace, place_at
+from plrp.runs.digests import CACHE
+from plrp.runs.places import Place, RunError, place_at
+from plrp.runs.run import Run, RunLayout, damaged
 
-from .config import Config, differences, read_toml
-
-READERS = 16
-"""Parts that are read at once: a bucket answers many as quickly as one."""
+from .config import Config, decisive, read_toml
 
 CONFIG, MANIFEST = "config.toml", "run.json"
-PART_NAME = re.compile(r"(?P<index>\d{6,})-(?P<key>[0-9a-f]{16})-(?P<checksum>[0-9a-f]{16})\.(?:parquet|h5)")
+NETWORK, TRAINING = "network.pt", "training.json"
+"""The network that a sweep trained, and how."""
+LAYOUT = RunLayout(
+    description=CONFIG,
+    folders={"parts": "parquet", "maps": "h5"},
+    state=(MANIFEST, NETWORK, TRAINING, CACHE),
+    digits=6,
+    words={"data.digest": "the samples", "model.digest": "the weights", "model.code": "the code"},
+    decode=lambda text: Config.from_dict(read_toml(text)),
+    encode=Config.to_toml,
+    decisive=decisive,
+)
 
 
 class PartsMissing(RunError):
     """A sweep that finished; some parts could not be made, and the message lists them."""
 
     exit_code = 3
-
-
-class ConfigChanged(WrongPlace):
-    """A config that would give other results than those of the run; the message says what differs."""
 
 
 @dataclass(frozen=True)
@@ -63,21 +62,19 @@ class Store:
     """The results of one sweep, in a `Place`."""
 
     def __init__(self, place: Place | str | Path) -> None:
-        self.place = place if isinstance(place, Place) else place_at(place)
+        self.place = place_at(place)
 
     def __str__(self) -> str:
         return str(self.place)
 
-    # -- what the run is
+    def run(self, config: Config | None = None) -> Run:
+        """The run in this place, with the parts of a config."""
+        return Run(self.place, LAYOUT) if config is None else Run(self.place, LAYOUT, config.parts, config.key)
 
     def config(self) -> Config:
         """The resolved config."""
-        try:
-            return Config.from_dict(read_toml(self.place.read(CONFIG).decode()))
-        except FileNotFoundError:
-            raise WrongPlace(f"{self} is not a run: it has no {CONFIG}.") from None
-        except (ValueError, TypeError) as error:
-            raise WrongPlace(f"{self}/{CONFIG} cannot be read: {error} {self._damaged(CONFIG)}") from None
+        config: Config = self.run().description()
+        return config
 
     def manifest(self) -> dict[str, Any]:
         """Versions, git commit, seeds, and every start of the sweep."""
@@ -86,39 +83,23 @@ class Store:
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError) as error:
-            raise WrongPlace(f"{self}/{MANIFEST} cannot be read: {error}. {self._damaged(MANIFEST)}") from None
+            raise damaged(self.place, MANIFEST, error) from None
 
-    @staticmethod
-    def _damaged(name: str) -> str:
-        return f"Restore {name} from a copy, or remove it and start the sweep again: its parts stay."
+    def begin(
+        self, config: Config, facts: dict[str, Any] | None = None, say: Callable[[str], None] = lambda text: None
+    ) -> Config:
+        """Begin a run, or resume it: a config that would give other results is refused with the differences.
 
-    def begun(self) -> bool:
-        """Whether there are results to be mixed with: a config, and at least one part."""
-        return self.place.exists(CONFIG) and any(
-            PART_NAME.fullmatch(name.rpartition("/")[2]) for name in self.place.names("parts")
-        )
-
-    def refuse(self, known: Config, config: Config, files: Sequence[str] = ()) -> NoReturn:
-        """Say what differs from the run's config; `files` are samples whose content changed."""
-        raise ConfigChanged(
-            f"{self} holds results of another config: {'; '.join(map(_in_words, differences(known, config)))}"
-            f"{_named(files)}. Choose another folder, or undo the change."
-        )
-
-    def begin(self, config: Config, facts: dict[str, Any] | None = None) -> Config:
-        """Begin a run, or resume it: a config that would give other results is refused with what differs.
-
-        More samples may be asked for than before. A run without a single part, because it failed at its first sample,
-        may be begun again with another config. Returns the config that is valid from now on.
+        More samples may be asked for than before. A run without a single part may be begun again with another config.
+        Returns the config that is valid from now on.
         """
-        if self.begun():
+        run = self.run(config)
+        if run.begun:
+            run.refuse_changes(config)
             known = self.config()
-            if differences(known, config):
-                self.refuse(known, config)
-            if known.samples > config.samples:  # a first look at what is there already
+            if known.samples > config.samples:  # a first look at samples that exist already
                 config = config.changed(**{"data.limit": known.samples})
-        if not self._holds(config):
-            self.place.write(CONFIG, config.to_toml().encode())
+        run.begin(config, say)
         if facts is not None:
             starts = self.manifest().get("starts", [])
             started = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts}
@@ -126,96 +107,38 @@ class Store:
             self.place.write(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).encode())
         return config
 
-    def _holds(self, config: Config) -> bool:
-        """Whether the config is there as it is; a damaged one of a run without parts is written over."""
-        try:
-            return self.place.exists(CONFIG) and self.config() == config
-        except WrongPlace:
-            if self.begun():
-                raise
-            return False
-
     # -- parts
 
     def put(self, config: Config, index: int, part: PartContent) -> None:
-        """Keep a part. The maps come first: where the scores are, the part is done."""
+        """Store a part. The maps come first: where the scores are, the part is finished."""
+        run = self.run(config)
         if part.maps is not None:
-            self.place.write(self._name(config, index, "maps", part.maps), part.maps)
-        self.place.write(self._name(config, index, "parts", part.scores), part.scores)
+            run.write(index, part.maps, "maps")
+        run.write(index, part.scores)
 
-    def find(self, config: Config, indices: Iterable[int] | None = None) -> dict[int, PartNames]:
-        """The parts of a config that are there, by index; whether they are sound shows when they are read."""
-        wanted = range(config.parts) if indices is None else indices
-        keys = {(index, config.key(index)): index for index in wanted}
-        scores: dict[int, str] = {}
-        maps: dict[int, str] = {}
-        for folder, found in (("parts", scores), ("maps", maps)):
-            for name in self.place.names(folder):
-                if (match := PART_NAME.fullmatch(name.rpartition("/")[2])) is not None:
-                    index = keys.get((int(match["index"]), match["key"]))
-                    if index is not None:
-                        found[index] = name
+    def find(self, config: Config) -> dict[int, PartNames]:
+        """The parts of a config that exist, by index. Reading a part shows whether it is whole."""
+        run = self.run(config)
+        maps = run.names("maps")
         return {
             index: PartNames(name, maps.get(index))
-            for index, name in sorted(scores.items())
-            if config.maps is None or not any(config.maps.covers(s, 0) for s in config.part(index)) or index in maps
+            for index, name in run.names().items()
+            if index in maps or not _has_maps(config, index)
         }
 
-    def verify(self, config: Config, indices: Iterable[int] | None = None) -> tuple[set[int], list[str]]:
-        """The parts that are there and whole; damaged ones are removed, and their names returned."""
-        whole, removed = set(), []
+    def whole(
+        self, config: Config, indices: Iterable[int] | None = None, say: Callable[[str], None] = lambda text: None
+    ) -> set[int]:
+        """The parts that exist and are whole; damaged files are named and removed."""
+        run, wanted = self.run(config), list(range(config.parts) if indices is None else indices)
+        scores, maps = (run.whole(wanted, say, folder) for folder in ("parts", "maps"))
+        return {index for index in scores if index in maps or not _has_maps(config, index)}
 
-        def damaged(found: PartNames) -> list[str]:
-            return [name for name in (found.scores, found.maps) if name is not None and self._read(name) is None]
-
-        there = list(self.find(config, indices).items())
-        with ThreadPoolExecutor(READERS) as readers:
-            for begin in range(0, len(there), 64 * READERS):
-                some = there[begin : begin + 64 * READERS]
-                for (index, _), bad in zip(some, readers.map(damaged, (found for _, found in some)), strict=True):
-                    for name in bad:
-                        self.place.remove(name)
-                    removed += bad
-                    if not bad:
-                        whole.add(index)
-        return whole, removed
-
-    def get(self, found: PartNames) -> bytes | None:
-        """The scores of a part as Parquet bytes; None where they are damaged."""
-        return self._read(found.scores)
-
-    def get_maps(self, found: PartNames) -> bytes | None:
-        """The maps of a part as HDF5 bytes; None where there are none or they are damaged."""
-        return None if found.maps is None else self._read(found.maps)
-
-    def _read(self, name: str) -> bytes | None:
-        match = PART_NAME.fullmatch(name.rpartition("/")[2])
-        assert match is not None
-        try:
-            content = self.place.read(name)
-        except FileNotFoundError:
-            return None
-        return content if _checksum(content) == match["checksum"] else None
-
-    @staticmethod
-    def _name(config: Config, index: int, folder: str, content: bytes) -> str:
-        suffix = "parquet" if folder == "parts" else "h5"
-        return f"{folder}/{index:06d}-{config.key(index)}-{_checksum(content)}.{suffix}"
+    def read(self, name: str) -> bytes | None:
+        """The bytes of a part's scores or maps; None where they are damaged."""
+        return self.run().content(name)
 
 
-def _in_words(difference: str) -> str:
-    """A difference between digests, with what they are of."""
-    name = difference.partition(" was ")[0]
-    of = {"data.digest": "the samples", "model.digest": "the weights"}.get(name)
-    if name.startswith("model.code."):
-        of = f"the code in {name.removeprefix('model.code.')}"
-    return difference if of is None else f"{of} changed ({difference})"
-
-
-def _named(files: Sequence[str]) -> str:
-    """The first of the files that changed."""
-    return f"; other contents: {', '.join(files[:3])}{', …' if len(files) > 3 else ''}" if files else ""
-
-
-def _checksum(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
+def _has_maps(config: Config, index: int) -> bool:
+    """Whether maps of a part are kept."""
+    return config.maps is not None and any(config.maps.covers(sample, 0) for sample in config.part(index))

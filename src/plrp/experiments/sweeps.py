@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,32 +10,22 @@ from typing import Any
 
 from plrp.errors import not_installed
 from plrp.progress import progress
-from plrp.runs.digests import CACHE, Digests
+from plrp.runs.digests import Digests
 from plrp.runs.local import cores
 from plrp.runs.parts import Failure, by_cause
-from plrp.runs.places import DiskFull, Place, refuse_strangers
+from plrp.runs.places import Place
 from plrp.runs.ray import RayCluster
 from plrp.tape.refusals import check_device
 
-from .config import Config, differences
+from .config import Config
 from .data import open_samples
 from .measure import check_masks, check_metrics, work
-from .networks import NETWORK, TRAINING, code_digests, resolved_model
+from .networks import code_digests, resolved_model
 from .parts import make
 from .provenance import facts
 from .results import Results
-from .store import CONFIG, MANIFEST, PART_NAME, PartsMissing, Store
+from .store import PartsMissing, Store
 from .watch import SweepWatch
-
-OWN_FILES = (CONFIG, "parts", "maps", MANIFEST, NETWORK, TRAINING, CACHE)
-"""What other shards may write while this one begins, or what a sweep that was killed early has left."""
-
-OWN_NAMES = re.compile(
-    "|".join(
-        [*(re.escape(n) for n in (CONFIG, MANIFEST, NETWORK, TRAINING, CACHE)), f"(?:parts|maps)/{PART_NAME.pattern}"]
-    )
-)
-"""The files a sweep writes: their unfinished versions may be removed."""
 
 
 def sweep(
@@ -88,31 +77,27 @@ def sweep(
     if device is not None and engine is None:
         check_device(device)
     store = Store(config.name if out is None else out)
-    if not store.place.exists(CONFIG):
-        refuse_strangers(store.place, OWN_FILES)
+    run = store.run()
+    run.refuse_strangers()
     samples = open_samples(config)  # refuses missing data before anything is written
     check_masks(config, samples)
     digests = Digests(store.place)
     with progress("reading the samples", len(samples.files), show_progress, transient=True) as step:
         digest = samples.digest(digests, step)
     counted = replace(config, data=replace(config.data, count=samples.count, digest=digest))
-    with store.place.lock(shard):
-        if shard == (1, 1):
-            store.place.tidy(OWN_NAMES)
+    with run.session(shard):
         _refuse_changes(store, counted, digests, samples.files)
         resolved = replace(counted, model=resolved_model(counted, store, digests, show_progress))
         where = device or ("cpu" if engine is None else "as the nodes have it")
-        resolved = store.begin(resolved, facts(resolved, where, threads if engine is None else engine.threads))
+        resolved = store.begin(resolved, facts(resolved, where, threads if engine is None else engine.threads), say)
         digests.keep()
         del samples
         if resolved.samples > counted.samples:
             first = f"they stay, and the first {counted.samples} are worked on"
             say(f"{store} was begun with {resolved.samples} samples: {first}. For these alone, name another folder")
-        mine = [index for index in range(counted.parts) if index % shard[1] == shard[0] - 1]
-        there, removed = store.verify(resolved, mine)
-        for name in removed:
-            say(f"{name} was damaged and will be made again")
-        missing = [index for index in mine if index not in there]
+        mine = store.run(counted).shard(shard)
+        whole = store.whole(resolved, mine, say)
+        missing = [index for index in mine if index not in whole]
         say(headline(resolved, len(mine), len(missing), shard))
         failures, untried = _measure(store, resolved, missing, workers, device, threads, engine, show_progress, say)
     if failures:
@@ -149,14 +134,12 @@ def check_extras() -> None:
 
 
 def _refuse_changes(store: Store, config: Config, digests: Digests, files: Sequence[Path]) -> None:
-    """Compare everything but the weights with what the run began with, before a network is trained for nothing."""
-    if store.begun():
+    """Compare everything but the weights with the run's config, before a network is trained for nothing."""
+    if store.run().begun:
         known = store.config()
         model = replace(config.model, code=code_digests(config.model, digests), digest=known.model.digest)
-        same_weights = replace(config, model=model)
-        if differences(known, same_weights):
-            others = digests.changed(files) if known.data.digest != config.data.digest else []
-            store.refuse(known, same_weights, [Path(name).name for name in others])
+        others = digests.changed(files) if known.data.digest != config.data.digest else []
+        store.run().refuse_changes(replace(config, model=model), [Path(name).name for name in others])
 
 
 def _measure(
@@ -177,15 +160,5 @@ def _measure(
     most = max(1, cores() // threads) if device in (None, "cpu") else 1
     with progress(config.name, None, show_progress, unit="share", note="trying a first batch") as step:
         watch = SweepWatch(amount, workers, most, len(missing), say, step)
-        try:
-            failures = make(store, config, missing, watch, device=device, threads=threads, cluster=cluster)
-        except DiskFull as error:
-            raise DiskFull(
-                error.errno,
-                f"{error.strerror}; {watch.stored} of {len(missing)} parts were stored and stay. Make room and start "
-                "again: the rest will be done",
-            ) from None
-        except KeyboardInterrupt:
-            say(f"stopped: {watch.stored} of {len(missing)} parts were stored; start again to resume")
-            raise
+        failures = make(store, config, missing, watch, device=device, threads=threads, cluster=cluster)
     return failures, len(missing) - watch.stored - len(failures)

@@ -1,66 +1,55 @@
 """Explaining files of thousands of sequences: in parts, restartable, spread over a job array.
 
-A run is a folder, or a URL that fsspec opens. `run.json` says what is being done; `parts/NNNNN-KEY-CHECKSUM.npz` are
-finished parts, each written whole or not at all; KEY is a hash of all that decides them. A run that was killed resumes
-where it stopped, a part that was damaged is made again, and `--shard i/n` lets n processes share one folder. Comparing
-seqlets with known motifs is a step of its own, with parts of its own in `matches/`. When the last part is there, the
-results are gathered into the files other tools read.
+The work is a `plrp.runs.run.Run`, described by `run.json`. Comparing seqlets with known motifs is a step of its own,
+with parts of its own in `matches/`. When all parts exist, `gathering` writes the files that other tools read.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import os
 import re
 import socket
-import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from plrp.errors import UsageError, usage
-from plrp.files import UNFINISHED
-from plrp.health import DOUBTFUL, Problem, summary, unwarned
+from plrp.health import unwarned
 from plrp.models.sources import source_files, source_of_module, weights_digest
 from plrp.progress import progress
 from plrp.pruning import Pruning
-from plrp.runs.checked_parts import PART_NAME, find_parts, read_part, whole_parts, write_part
-from plrp.runs.crew import Watch
+from plrp.runs.crew import BarWatch
 from plrp.runs.digests import content_digest, text_digest
 from plrp.runs.parts import Failure, Tick, Work
-from plrp.runs.places import Folder, Place, RunError, WrongPlace, place_at, refuse_strangers
-from plrp.runs.ray import RayCluster, inside, spread
+from plrp.runs.places import Place, RunError
+from plrp.runs.ray import RayCluster, inside
+from plrp.runs.run import Run, RunLayout
 from plrp.runs.unpacking import LARGEST
 from plrp.tape.refusals import check_device
 from plrp.targets import check_target
 
 from .attribution import COMPOSITE, Pooling, pool
 from .baselines import METHODS, attribute_by
-from .export import npz_bytes, write_npz, write_parquet, write_seqlets
-from .motifs import jaspar_motifs
+from .export import npz_bytes
+from .gathering import GATHERED, SCRATCH, SEQLET_COLUMNS, gather, gather_scores, gather_seqlets, load_part, unhealthy
 from .outputs import OutputScore, check_choice, score_file, target_from_text
 from .seqlets import Match, Seqlets, compile_tomtom, find_seqlets, match_seqlets, tomtom_is_compiled
-from .sequences import Ambiguous, Ends, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz, tab_line
-from .tracks import write_bedgraph
+from .sequences import Ambiguous, Ends, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz
 
-RUN = "run.json"
 COMMAND = "genomics explain"
-"""What has written a folder, as its `run.json` says."""
-OWN_NAMES = re.compile(
-    rf"run\.json|relevance\.(?:parquet|bedgraph)|scores\.tsv|seqlets\.bed|(?:attributions|onehot)\.npz|parts/gathered\.npy|"
-    rf"{PART_NAME.pattern}"
+"""The command that wrote a folder, as its `run.json` says."""
+LAYOUT = RunLayout(
+    description="run.json",
+    folders={"parts": "npz", "matches": "npz"},
+    results=(*GATHERED, SCRATCH),
+    words={"digest": "the sequences", "weights_digest": "the weights", "code": "the code"},
 )
-"""The files a run writes: their unfinished versions may be removed."""
 
 MATCHED_AT_ONCE = 256
 """Seqlets that are compared with known motifs between two steps of the bar."""
@@ -183,20 +172,14 @@ def explain_file(
         raise ValueError(f"method={method!r}: choose one of {', '.join(METHODS)}.")
     if method != "lrp" and (pruning is not None or reverse_complement or hypothetical):
         raise ValueError(f"method={method!r} takes no pruning, hypothetical scores or mean over strands.")
-    index, count = shard
-    if not 1 <= index <= count:
-        raise ValueError(f"shard {index}/{count}: write i/n with i from 1 to n.")
     if engine is not None and not isinstance(model, str):
         raise ValueError("on a cluster the model is named, such as 'file.py:factory': a module cannot be sent.")
     if device is not None and engine is None:
         check_device(device)
-    place = out if isinstance(out, Place) else place_at(out)
-    if engine is not None and place.private:
-        raise WrongPlace(f"{place} is this process's memory, which workers do not see: name a folder or a bucket.")
     explaining = Explaining(
         path,
         model,
-        place,
+        out,
         weights=weights,
         genome=genome,
         width=width,
@@ -216,79 +199,65 @@ def explain_file(
         device=device,
         largest=largest,
     )
-    if explaining.sequences.source != str(path):  # a file of several arrays
-        say(f"sequences are read from {explaining.sequences.source}")
-    if left_out := explaining.sequences.skipped:
-        say(f"{left_out} interval{'s' * (left_out != 1)} past the end of a chromosome left out")
-    empty = [k for k, letters in enumerate(explaining.sequences.letters) if not set(letters) & set("ACGT")]
+    mine = explaining.run.shard(shard)
+    _say_first(explaining, asked=match, say=say)
+    _try_lengths(explaining.model, explaining.sequences, explaining.plan, ambiguous, device, explaining.target)
+    with explaining.run.session(shard):
+        explaining.run.begin({"command": COMMAND, **explaining.settings(), **(about or {})}, say)
+        outcome = _make_shard(explaining, engine, mine, show_progress, say)
+        if outcome.complete:
+            gather(explaining)
+            gather_seqlets(explaining, matched=False)
+            outcome = replace(outcome, unhealthy=unhealthy(explaining, gather_scores(explaining)))
+        if explaining.options["match"] and not outcome.failures:  # when all else is written: it takes long
+            _match(explaining, range(len(explaining.plan)) if outcome.complete else mine, show_progress, say)
+            if outcome.complete:
+                gather_seqlets(explaining, matched=True)
+    return outcome
+
+
+def _say_first(explaining: Explaining, asked: bool | None, say: Callable[[str], None]) -> None:
+    """Remarks on the input, before the work begins. `asked`: whether matching was asked for; None: nobody said."""
+    sequences = explaining.sequences
+    if sequences.source != str(explaining.path):  # a file of several arrays
+        say(f"sequences are read from {sequences.source}")
+    if sequences.skipped:
+        say(f"{sequences.skipped} interval{'s' * (sequences.skipped != 1)} past the end of a chromosome left out")
+    empty = [k for k, letters in enumerate(sequences.letters) if not set(letters) & set("ACGT")]
     if empty:
         more = f", and {len(empty) - 1} more" if len(empty) > 1 else ""
-        say(f"{explaining.sequences.where(empty[0])} is all N{more}: there is nothing to explain")
-    if match is None and not explaining.options["match"]:
+        say(f"{sequences.where(empty[0])} is all N{more}: there is nothing to explain")
+    if asked is None and not explaining.options["match"]:
         say(f"more than {MATCHED} sequences: seqlets are not compared with known motifs unless asked for (--match)")
-    _try_lengths(explaining.model, explaining.sequences, explaining.plan, ambiguous, device, explaining.target)
-    if not place.exists(RUN):
-        refuse_strangers(place, (RUN, "parts", "matches"))  # other shards may have begun
-    with place.lock(shard):
-        if shard == (1, 1):
-            place.tidy(OWN_NAMES)
-        _begin(place, {"command": COMMAND, **explaining.settings(), **(about or {})}, say)
-        outcome = _make_shard(explaining, engine, shard, show_progress, say)
-        names = find_parts(place, explaining.key)
-        if outcome.complete:
-            stored = [names[k] for k in range(len(explaining.plan))]
-            _gather(place, explaining.sequences, explaining.plan, stored, pooling, ambiguous)
-            _gather_seqlets(explaining, stored, matched=False)
-            remarks = _gather_scores(explaining, stored)
-            outcome = replace(outcome, unhealthy=_unhealthy(explaining, remarks))
-        if explaining.options["match"] and not outcome.failures:  # when all else is written: it takes long
-            mine = [k for k in range(len(explaining.plan)) if outcome.complete or k % shard[1] == shard[0] - 1]
-            _match(explaining, names, mine, show_progress, say)
-            if outcome.complete:
-                _gather_seqlets(explaining, stored, matched=True)
-    return outcome
 
 
 def _make_shard(
     explaining: Explaining,
     engine: RayCluster | None,
-    shard: tuple[int, int],
+    mine: Sequence[int],
     show_progress: bool | None,
     say: Callable[[str], None],
 ) -> Outcome:
-    """Make the missing parts of a shard; when those of all shards are there, also any that were damaged since."""
-    place, plan, (index, count) = explaining.place, explaining.plan, shard
-    mine = [k for k in range(len(plan)) if k % count == index - 1]
-    there = whole_parts(place, explaining.key, mine, say)
-    missing = [k for k in mine if k not in there]
-    if there and missing:
-        say(f"resuming: {len(there)} of {len(mine)} parts are there")
-    before = sum(len(plan[k]) for k in there)
-    with progress("explaining", sum(len(plan[k]) for k in mine), show_progress, done=before) as step:
-        watch = _Parts([len(rows) for rows in plan], step, say)
-        failures: list[Failure] = []
-        try:
-            failures = _make(explaining, engine, missing, watch)
-            if len(find_parts(place, explaining.key)) == len(plan):
-                others = [k for k in range(len(plan)) if k not in mine]
-                whole = whole_parts(place, explaining.key, others, say)
-                failures += _make(explaining, engine, [k for k in others if k not in whole], watch)
-        except KeyboardInterrupt:
-            say(f"stopped: {watch.stored} of {len(missing)} parts were stored; start again to resume")
-            raise
-    found = len(find_parts(place, explaining.key))
-    return Outcome(watch.stored, found, len(plan), len(explaining.sequences), tuple(failures))
+    """Make the missing parts of a shard. When all shards are finished, also parts that were damaged since."""
+    run, plan = explaining.run, explaining.plan
+    whole = run.whole(mine, say)
+    missing = [k for k in mine if k not in whole]
+    if whole and missing:
+        say(f"resuming: {len(whole)} of {len(mine)} parts are there")
+    sizes = [len(rows) for rows in plan]
+    before = sum(sizes[k] for k in whole)
+    with progress("explaining", sum(sizes[k] for k in mine), show_progress, done=before) as step:
+        watch = BarWatch(sizes, step, say)
 
+        def make(indices: Sequence[int]) -> list[Failure]:
+            return run.make(explaining, indices, watch, work=explaining.work, engine=engine, tolerant=False)
 
-def _make(explaining: Explaining, engine: RayCluster | None, indices: Sequence[int], watch: Watch) -> list[Failure]:
-    """Make parts here, one after the other, or on a cluster; returns those that were given up."""
-    if engine is not None:
-        data = explaining.as_data(engine.runtime_env.get("working_dir"))
-        return spread(engine, Work("plrp.genomics.jobs:Explaining", data), indices, watch)
-    for k in indices:
-        explaining.do(k, watch.tick)
-        watch.done(k)
-    return []
+        failures = make(missing)
+        if len(run.names()) == len(plan):
+            others = [k for k in range(len(plan)) if k not in mine]
+            whole = run.whole(others, say)
+            failures += make([k for k in others if k not in whole])
+    return Outcome(watch.stored, len(run.names()), len(plan), len(explaining.sequences), tuple(failures))
 
 
 class Explaining:
@@ -314,7 +283,6 @@ class Explaining:
         expected: Sequence[Any] | None = None,
         **options: Any,
     ) -> None:
-        self.place = out if isinstance(out, Place) else place_at(out)
         self.path, self.genome, self.width = Path(path), genome, width
         self.name, self.weights, self.device = model, weights, device
         # before files are imported: what runs is what was read
@@ -337,6 +305,7 @@ class Explaining:
         if device is not None:
             self.model.to(device)
         self.key = text_digest(json.dumps(self.settings(), sort_keys=True))
+        self.run = Run(out, LAYOUT, len(self.plan), lambda index: self.key)
 
     def settings(self) -> dict[str, Any]:
         """What decides the results, for `run.json`."""
@@ -368,7 +337,7 @@ class Explaining:
         return {
             "path": there(self.path),
             "model": f"{there(file)}{colon}{factory}",
-            "out": str(self.place.path.resolve() if isinstance(self.place, Folder) else self.place),
+            "out": self.run.place.address,
             "weights": there(self.weights),
             "genome": there(self.genome),
             "expected": list(self.digests),
@@ -381,6 +350,10 @@ class Explaining:
             **self.options,
             "reverse_target": target_there(self.reverse_target),
         }
+
+    def work(self, working_dir: str | None = None) -> Work:
+        """The same for workers of a cluster."""
+        return Work("plrp.genomics.jobs:Explaining", self.as_data(working_dir))
 
     def do(self, k: int, tick: Tick = lambda kind, count: None) -> None:
         """Explain the sequences of a part, find their seqlets, and write both."""
@@ -406,11 +379,11 @@ class Explaining:
         content = npz_bytes(
             relevance=found.relevance, score=found.score, target=found.target, problems=found.problems, **seqlets
         )
-        write_part(self.place, k, self.key, content)
+        self.run.write(k, content)
 
     def match(self, k: int, part: str, step: Callable[[int], None]) -> None:
         """Compare the seqlets of a finished part with known motifs, and write the best match of each."""
-        relevance, *columns = _load_part(self.place, part, ["relevance", *SEQLET_COLUMNS])
+        relevance, *columns = load_part(self.run, part, ["relevance", *SEQLET_COLUMNS])
         chosen, seqlets = self.sequences[self.plan[k]], Seqlets(*columns)
         per_base = pool(relevance, encode(chosen, self.options["ambiguous"]), self.options["pooling"])
         onehot = encode(chosen, "zero")
@@ -424,7 +397,7 @@ class Explaining:
             p=np.array([m.p for m in matches], np.float64),
             strand=np.array([m.strand for m in matches], dtype=str),
         )
-        write_part(self.place, k, self.key, content, "matches")
+        self.run.write(k, content, "matches")
 
 
 _UNSTORED = ("batch_size", "match")
@@ -438,17 +411,13 @@ def matching_note(what: str) -> str:
 
 
 def _match(
-    explaining: Explaining,
-    parts: Mapping[int, str],
-    wanted: Sequence[int],
-    show_progress: bool | None,
-    say: Callable[[str], None],
+    explaining: Explaining, wanted: Sequence[int], show_progress: bool | None, say: Callable[[str], None]
 ) -> None:
     """Compare the seqlets of the wanted parts with known motifs, where that has not been done."""
-    place = explaining.place
-    there = whole_parts(place, explaining.key, wanted, say, "matches")
-    missing = [k for k in wanted if k in parts and k not in there]
-    count = sum(len(_load_part(place, parts[k], ["start"])[0]) for k in missing)
+    run, parts = explaining.run, explaining.run.names()
+    whole = run.whole(wanted, say, "matches")
+    missing = [k for k in wanted if k in parts and k not in whole]
+    count = sum(len(load_part(run, parts[k], ["start"])[0]) for k in missing)
     if count:
         say(matching_note("seqlets"))
         compile_tomtom(show_progress)
@@ -473,25 +442,6 @@ def target_entry(target: Any) -> Any:
     """A target as `run.json` holds it: of a function's file its name alone, since its content is compared."""
     named = score_file(target)
     return _target_data(target) if named is None else f"{named[0].name}:{named[1]}"
-
-
-class _Parts(Watch):
-    """Moves the bar by sequences; `sizes` are those of the parts, whose numbers are the kinds of work."""
-
-    def __init__(self, sizes: Sequence[int], step: Callable[[int], None], say: Callable[[str], None]) -> None:
-        super().__init__(say)
-        self.sizes, self.step = sizes, step
-        self.under_way: Counter[str] = Counter()
-
-    def tick(self, kind: str, count: int) -> None:
-        """Some sequences of a part are explained."""
-        self.under_way[kind] += count
-        self.step(count)
-
-    def done(self, index: int) -> None:
-        """A part is stored."""
-        super().done(index)
-        self.step(self.sizes[index] - self.under_way.pop(str(index), 0))
 
 
 def _plan(sequences: Sequences, part_size: int) -> list[list[int]]:
@@ -603,188 +553,3 @@ def _file_digests(file: Path) -> dict[str, str]:
     if not file.is_file():  # loading it will say what is wrong
         return {}
     return {name: content_digest(path) for name, path in source_files(file).items()}
-
-
-def _begin(place: Place, settings: dict[str, Any], say: Callable[[str], None]) -> None:
-    """Write `run.json`, or make sure that the run found there is this one.
-
-    A run without a single part, because it failed at its first sequence, may be begun again with other settings, which
-    is said.
-    """
-    wanted = json.loads(json.dumps(settings))
-    if place.exists(RUN) and any(map(PART_NAME.fullmatch, place.names("parts"))):
-        try:
-            there = dict(json.loads(place.read(RUN)))
-        except (ValueError, TypeError) as error:
-            raise WrongPlace(
-                f"{place}/{RUN} cannot be read ({error}). Restore it from a copy, or remove it and start again: "
-                "finished parts stay."
-            ) from None
-        changed = sorted(k for k in wanted.keys() | there.keys() if wanted.get(k) != there.get(k))
-        if changed:
-            raise WrongPlace(
-                f"{place}/{RUN}: this folder holds another run; "
-                f"{', '.join(_difference(k, there.get(k), wanted.get(k)) for k in changed[:3])}. Choose another --out, "
-                "or undo the change."
-            )
-        return
-    content = (json.dumps(wanted, indent=1) + "\n").encode()
-    if place.exists(RUN) and place.read(RUN) != content:
-        say(f"{place} holds a run with other settings that was stopped before its first part: this one takes its place")
-    place.write(RUN, content)
-
-
-def _difference(name: str, before: Any, now: Any) -> str:
-    """An entry of `run.json` that is another one now, with what changed."""
-    if name == "code" and isinstance(before, dict) and isinstance(now, dict):
-        files = sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
-        return f"the code in {', '.join(files)} changed"
-    if name in (changed := {"digest": "the sequences changed", "weights_digest": "the weights changed"}):
-        return changed[name]
-    return f"{name} was {before!r}, now {now!r}"
-
-
-def _load_part(place: Place, name: str, arrays: Sequence[str]) -> list[npt.NDArray[Any]]:
-    with np.load(io.BytesIO(read_part(place, name))) as stored:
-        return [stored[array] for array in arrays]
-
-
-def _gather_scores(explaining: Explaining, parts: Sequence[str]) -> list[str]:
-    """Write each sequence's target, score and sum of relevance; returns one remark per sequence."""
-    lines: dict[int, tuple[object, ...]] = {}
-    for stored, rows in zip(parts, explaining.plan, strict=True):
-        names = ["relevance", "score", "target", "problems"]
-        relevance, scores, targets, problems = _load_part(explaining.place, stored, names)
-        onehot = encode(explaining.sequences[rows], explaining.options["ambiguous"])
-        hypothetical = explaining.options[
-            "hypothetical"
-        ]  # scores for letters that are not there: no share of the score
-        sums = pool(relevance, onehot, "present" if hypothetical else "sum").sum(-1, dtype=np.float64)
-        found = problems if len(problems) else np.full(len(rows), "")  # other methods than LRP judge none
-        for row, total, score, target, problem in zip(rows, sums, scores, targets, found, strict=True):
-            far = explaining.options.get("method") is None and not 0 <= total / (score or np.nan) <= DOUBTFUL
-            remark = str(problem) or ("doubtful" if far and score else "")
-            name = explaining.sequences.names[row]
-            lines[row] = name, "" if target < 0 else target, f"{score:.6g}", f"{total:.6g}", remark
-    table = [lines[row] for row in sorted(lines)]
-    with explaining.place.new_file("scores.tsv") as path:
-        header = ("name", "target", "score", "relevance", "remark")
-        path.write_text("".join(tab_line(*line) for line in (header, *table)))
-    return [str(line[-1]) for line in table]
-
-
-def _unhealthy(explaining: Explaining, remarks: Sequence[str]) -> str | None:
-    """How many explanations of a run are unhealthy or doubtful, which, and what to do."""
-    told = []
-    said = summary(
-        [Problem(word) if word not in ("", "doubtful") else None for word in remarks], explaining.pruning, "sequences"
-    )
-    if said is not None:
-        known = [name for name in SAFE_RULES if name != explaining.options["composite"]]
-        rules = " or ".join(f"composite='{name}'" for name in known)  # flat would credit letters that are not there
-        rows = [row for row, word in enumerate(remarks) if word not in ("", "doubtful")]
-        names = ", ".join(explaining.sequences.names[row] for row in rows[:3])
-        more = f" and {len(rows) - 3:,} more" if len(rows) > 3 else ""
-        told.append(f"{said.replace(FLAT, rules)}. They are {names}{more}")
-    if count := remarks.count("doubtful"):
-        told.append(
-            f"{count:,} of {len(remarks):,} explanations are doubtful: relevance adds up to less than 0% or more than "
-            f"{DOUBTFUL:.0%} of the score. scores.tsv says which; `plrp genomics compare` asks the network itself"
-        )
-    return ". ".join(told) or None
-
-
-FLAT = "composite='epsilon-plus-flat'"
-"""What `plrp.health` advises, for images, where contributions cancel."""
-
-SAFE_RULES = ("epsilon-plus", "gamma:0.25")
-"""What suits one-hot input instead."""
-
-
-SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet")
-"""What a part keeps of its seqlets, as `Seqlets` has it."""
-MATCH_COLUMNS = ("motif", "p", "strand")
-"""What is kept of their best matches: JASPAR's id, p-value and strand."""
-
-
-def _matches(place: Place, matched: Sequence[str | None]) -> list[Match] | None:
-    """The best match of every seqlet; None where they were not compared with known motifs."""
-    if not matched or None in matched:
-        return None
-    known = {motif.id: motif for motif in jaspar_motifs()}
-    return [
-        Match(known[str(name)], float(p), float(p) * len(known), 0, 0, str(strand))
-        for stored in matched
-        for name, p, strand in zip(*_load_part(place, str(stored), MATCH_COLUMNS), strict=True)
-    ]
-
-
-@contextmanager
-def _scratch(place: Place) -> Iterator[Path]:
-    """A private file for a while: in the run's folder, which has room, or where temporary files go."""
-    if not isinstance(place, Folder):
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder) / "gathered.npy"
-        return
-    handle, name = tempfile.mkstemp(prefix=".gathered.", suffix=f"{UNFINISHED}.npy", dir=place.path / "parts")
-    os.close(handle)
-    try:
-        yield Path(name)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _gather(
-    place: Place,
-    sequences: Sequences,
-    plan: list[list[int]],
-    names: Sequence[str],
-    pooling: Pooling,
-    ambiguous: Ambiguous,
-) -> None:
-    """Results of all parts in the files that other tools read; harmless if two processes do it at once."""
-
-    def parts() -> Iterator[tuple[Sequences, npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
-        for stored, rows in zip(names, plan, strict=True):
-            chosen = sequences[rows]
-            (relevance,) = _load_part(place, stored, ["relevance"])
-            yield chosen, relevance, pool(relevance, encode(chosen, ambiguous), pooling)
-
-    with place.new_file("relevance.parquet") as path:
-        write_parquet(path, ((chosen, list(values)) for chosen, _, values in parts()))
-    if sequences.intervals is not None:
-        order = [row for rows in plan for row in rows]
-        intervals = [sequences.intervals[row] for row in order]
-        with place.new_file("relevance.bedgraph") as path:
-            write_bedgraph(path, intervals, (row for _, _, values in parts() for row in values))
-
-    lengths = set(sequences.lengths.tolist())
-    if len(lengths) == 1:
-        shape = (len(sequences), 4, lengths.pop())
-        with place.new_file("attributions.npz") as path, _scratch(place) as scratch:
-            whole = np.lib.format.open_memmap(scratch, "w+", np.float32, shape)
-            for stored, rows in zip(names, plan, strict=True):
-                (whole[rows],) = _load_part(place, stored, ["relevance"])
-            write_npz(path, arr_0=whole)
-            del whole
-        with place.new_file("onehot.npz") as path, _scratch(place) as scratch:
-            letters = np.lib.format.open_memmap(scratch, "w+", np.int8, shape)
-            for rows in plan:
-                letters[rows] = encode(sequences[rows], ambiguous)
-            write_npz(path, arr_0=letters)
-            del letters
-
-
-def _gather_seqlets(explaining: Explaining, names: Sequence[str], matched: bool) -> None:
-    """The seqlets of all parts in one BED file, with the motifs they match if they were compared."""
-    place, plan, sequences = explaining.place, explaining.plan, explaining.sequences
-    there = find_parts(place, explaining.key, "matches") if matched else {}
-    columns: dict[str, list[npt.NDArray[Any]]] = {}
-    for stored, rows in zip(names, plan, strict=True):
-        for name, column in zip(SEQLET_COLUMNS, _load_part(place, stored, SEQLET_COLUMNS), strict=True):
-            columns.setdefault(name, []).append(column)
-        columns["sequence"][-1] = np.array(rows, np.int64)[columns["sequence"][-1]]
-    whole_columns = {name: np.concatenate(arrays) for name, arrays in columns.items()}
-    seqlets = Seqlets(*(whole_columns[name] for name in SEQLET_COLUMNS))
-    with place.new_file("seqlets.bed") as path:
-        write_seqlets(path, seqlets, sequences, _matches(place, [there.get(k) for k in range(len(names))]))

@@ -28,7 +28,7 @@ from plrp.pruning import Pruning
 from .attribution import batch_size_for, pool, pruning_title
 from .baselines import ScoreModel, attribute_by
 from .export import count_sequences, read_relevance
-from .jobs import RUN, read_target, target_entry
+from .jobs import LAYOUT, read_target, target_entry
 from .motifs import Motif
 from .outputs import score_file
 from .seqlets import Hits, Match, Pattern, Seqlets, compile_tomtom, find_hits, find_patterns, find_seqlets, match_motifs
@@ -87,7 +87,7 @@ def run_settings(folder: str | Path, *, target: Any = None, reverse_target: Any 
 
 def read_run(folder: str | Path) -> dict[str, Any]:
     """What the `run.json` of a folder holds."""
-    file = Path(folder) / RUN
+    file = Path(folder) / LAYOUT.description
     try:
         return dict(json.loads(file.read_text()))
     except (OSError, ValueError, TypeError) as error:

@@ -1,5 +1,6 @@
 """Long work in parts: where they are stored, who makes them, and what happens when something goes wrong.
 
+- `run`: one run, with its description, its finished parts, and the way they are resumed
 - `places`: folders and buckets, written whole or not at all
 - `parts`: what workers are sent, and failures
 - `worker`, `crew`: one who makes parts, and many; `local`: on the cores of this machine, `ray`: on a cluster

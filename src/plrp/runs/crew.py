@@ -50,8 +50,27 @@ class Watch:
         self.say(f"failed, and left out for now: {failure}" if new else same)
 
 
-def make_here(maker: Any, indices: Sequence[int], watch: Watch) -> list[Failure]:
-    """Make parts in this process, one after the other; returns those that failed."""
+class BarWatch(Watch):
+    """Moves a bar by samples. `sizes`: samples of each part; a maker's ticks are of the kind `str(index)`."""
+
+    def __init__(self, sizes: Sequence[int], step: Callable[[int], None], say: Callable[[str], None]) -> None:
+        super().__init__(say)
+        self.sizes, self.step = sizes, step
+        self.under_way: Counter[str] = Counter()
+
+    def tick(self, kind: str, count: int) -> None:
+        """Some samples of a part are done."""
+        self.under_way[kind] += count
+        self.step(count)
+
+    def done(self, index: int) -> None:
+        """A part is stored; samples that were counted twice, because it was tried twice, are taken off again."""
+        super().done(index)
+        self.step(self.sizes[index] - self.under_way.pop(str(index), 0))
+
+
+def make_here(maker: Any, indices: Sequence[int], watch: Watch, tolerant: bool = True) -> list[Failure]:
+    """Make parts in this process, one after the other; returns those that failed. Not `tolerant`: a failure stops."""
     failures: list[Failure] = []
     row = 0
     for index in indices:
@@ -60,6 +79,8 @@ def make_here(maker: Any, indices: Sequence[int], watch: Watch) -> list[Failure]
         except DiskFull:
             raise
         except Exception as error:
+            if not tolerant:
+                raise
             failures.append(Failure.of(index, error))
             watch.failed(failures[-1])
             row += 1

@@ -84,7 +84,12 @@ def content_digest(path: str | Path) -> str:
 
 def text_digest(text: str) -> str:
     """The digest of a text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return bytes_digest(text.encode())
+
+
+def bytes_digest(content: bytes) -> str:
+    """The digest of bytes: 16 hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _read(place: Place | None) -> dict[str, list[Any]]:

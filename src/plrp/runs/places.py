@@ -10,7 +10,7 @@ import stat
 import tempfile
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,8 @@ class Place(ABC):
         """The bytes of a name; FileNotFoundError where there are none."""
 
     @abstractmethod
-    def names(self, folder: str = "") -> list[str]:
-        """The names in a folder, in order; none where there is no such folder."""
+    def names(self, folder: str = "", *, hidden: bool = False) -> list[str]:
+        """The files in a folder, in order, or the hidden ones, which start with a dot; none where it does not exist."""
 
     def top(self) -> list[str]:
         """What is here, in order: files, and folders where the place knows them, without hidden names."""
@@ -72,12 +72,21 @@ class Place(ABC):
         """Keep other processes from doing the same work at the same time, where the place can."""
         return nullcontext()
 
-    def tidy(self, names: re.Pattern[str]) -> None:
-        """Remove what killed writers left of the files that match `names`. Only while nobody else writes.
+    def tidy(self, folders: Iterable[str], owned: Callable[[str], bool]) -> None:
+        """Remove unfinished files that killed writers left at the top and in some folders; only while nobody writes.
 
-        Other files stay, whatever they are called, and what lies behind symbolic links stays too.
+        Only versions of files whose names are `owned` are removed. Files behind symbolic links stay.
         """
-        return None
+        for folder in ("", *folders):
+            for name in self.names(folder, hidden=True):
+                finished = unfinished(name.rpartition("/")[2])
+                if finished is not None and owned(f"{folder}/{finished}" if folder else finished):
+                    self.remove(name)
+
+    @property
+    def address(self) -> str:
+        """The place as other processes and machines name it."""
+        return str(self)
 
     @property
     def private(self) -> bool:
@@ -107,14 +116,19 @@ class Folder(Place):
         """The bytes of a name."""
         return (self.path / name).read_bytes()
 
-    def names(self, folder: str = "") -> list[str]:
-        """The names in a folder, in order."""
+    @property
+    def address(self) -> str:
+        """Its path in full."""
+        return str(self.path.resolve())
+
+    def names(self, folder: str = "", *, hidden: bool = False) -> list[str]:
+        """The files in a folder, in order."""
         try:
             with os.scandir(self.path / folder) as entries:
-                found = [e.name for e in entries if e.is_file() and not e.name.startswith(".")]
+                names = [entry.name for entry in entries if entry.is_file()]
         except FileNotFoundError:
             return []
-        return sorted(f"{folder}/{name}" if folder else name for name in found)
+        return _in_folder(folder, names, hidden)
 
     def top(self) -> list[str]:
         """What is here, in order: files and folders, without hidden names."""
@@ -176,15 +190,6 @@ class Folder(Place):
             for handle in held:
                 with suppress(OSError):  # what could not be written to a full disk
                     os.close(handle)
-
-    def tidy(self, names: re.Pattern[str]) -> None:
-        """Remove unfinished files of writers that were killed."""
-        for folder in ("", "parts", "maps"):
-            if not self._linked(self.path / folder) and (self.path / folder).is_dir():
-                for path in (self.path / folder).iterdir():
-                    name = unfinished(path.name)
-                    if name is not None and names.fullmatch(f"{folder}/{name}" if folder else name):
-                        path.unlink(missing_ok=True)
 
 
 def _open_lock(path: Path) -> int:
@@ -290,10 +295,9 @@ class Bucket(Place):
         """The bytes of a name."""
         return bytes(self.files.cat_file(self._path(name)))
 
-    def names(self, folder: str = "") -> list[str]:
-        """The names in a folder, in order."""
-        found = [_last(entry) for entry in self._entries(folder) if entry["type"] == "file"]
-        return sorted(f"{folder}/{name}" if folder else name for name in found if name and not name.startswith("."))
+    def names(self, folder: str = "", *, hidden: bool = False) -> list[str]:
+        """The files in a folder, in order."""
+        return _in_folder(folder, [_last(entry) for entry in self._entries(folder) if entry["type"] == "file"], hidden)
 
     def top(self) -> list[str]:
         """What is here, in order: files and folders, without hidden names."""
@@ -318,15 +322,6 @@ class Bucket(Place):
         with suppress(FileNotFoundError):
             self.files.rm_file(self._path(name))
 
-    def tidy(self, names: re.Pattern[str]) -> None:
-        """Remove unfinished files of writers that were killed."""
-        for folder in ("", "parts", "maps"):
-            for entry in self._entries(folder):
-                name = unfinished(_last(entry))
-                if entry["type"] == "file" and name and names.fullmatch(f"{folder}/{name}" if folder else name):
-                    with suppress(FileNotFoundError):
-                        self.files.rm_file(entry["name"])
-
     @contextmanager
     def _reached(self) -> Iterator[None]:
         """Says that the place cannot be used where its library raises what is neither a missing file nor a full disk:
@@ -345,8 +340,10 @@ class Bucket(Place):
         return f"{self.root}/{name}" if name else str(self.root)
 
 
-def place_at(where: str | Path) -> Place:
-    """A folder by its path or `file://` URL, anything else that fsspec knows by its URL."""
+def place_at(where: str | Path | Place) -> Place:
+    """A folder by its path or `file://` URL, another place that fsspec knows by its URL, or a place itself."""
+    if isinstance(where, Place):
+        return where
     text = str(where)
     if text.startswith("file://"):
         return Folder(text.removeprefix("file://"))
@@ -367,6 +364,11 @@ def refuse_strangers(place: Place, allowed: Collection[str] = ()) -> None:
 def _sentence(error: Exception) -> str:
     """What an error says, in a line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _in_folder(folder: str, names: Iterable[str], hidden: bool) -> list[str]:
+    """Names with their folder, in order: those that start with a dot, or the others."""
+    return sorted(f"{folder}/{name}" if folder else name for name in names if name and name.startswith(".") == hidden)
 
 
 def _last(entry: dict[str, Any]) -> str:

@@ -30,7 +30,7 @@ def write(
     figure is also written to `figures/` in each of `formats`, the numbers behind them to `tables/` as CSV and JSON. A
     run that is not complete gives a report that says what is missing.
     """
-    from .runs import Run, titled
+    from .runs import TitledRun, titled
     from .sections import render
     from .sheets import Sheets
 
@@ -46,7 +46,7 @@ def write(
     if out is None:
         alone = len(runs) == 1 and "://" not in str(runs[0])
         out = Path(runs[0]) / "report" if alone else Path("report")
-    loaded = titled([Run.load(path) for path in runs])
+    loaded = titled([TitledRun.load(path) for path in runs])
     sheets = Sheets(Path(out), formats, show_progress)
     if compare:
         from .run_comparison import render as render_comparison

@@ -13,7 +13,7 @@ from plrp.experiments.aligned_scores import LABELS, LRP, Method, plain, signed
 from plrp.experiments.pages import escape, table
 
 from .arrays import picture_of, strips
-from .runs import Run
+from .runs import TitledRun
 from .sheets import Sheets
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ SLIDES = 4
 EXTREMES = 3
 
 
-def render(runs: Sequence[Run], sheets: Sheets) -> str:
+def render(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     """Grids, strips and logos where maps were kept; the samples with the largest and smallest gain of every run."""
     parts = []
     for run in runs:
@@ -51,7 +51,7 @@ def render(runs: Sequence[Run], sheets: Sheets) -> str:
 # -- heatmaps
 
 
-def _grids(run: Run, sheets: Sheets) -> str:
+def _grids(run: TitledRun, sheets: Sheets) -> str:
     """The paper's figure 4: a row per variant, a column per p."""
     from PIL import Image
 
@@ -85,7 +85,7 @@ def _grids(run: Run, sheets: Sheets) -> str:
     return "\n".join(parts)
 
 
-def _mapped_shares(run: Run) -> list[float]:
+def _mapped_shares(run: TitledRun) -> list[float]:
     """Of the proportions whose maps were kept, those nearest to `SHOWN_P`."""
     kept = sorted({p for variant, p in run.results.map_cells if variant in DRAWN and p > 0})
     nearest = [run.measured.nearest(p, kept) for p in SHOWN_P]
@@ -97,7 +97,7 @@ def _few(shares: Sequence[float]) -> list[float]:
     return sorted({shares[min(1, len(shares) - 1)], shares[-1]}) if len(shares) > 2 else list(shares)
 
 
-def _first(run: Run, count: int) -> list[int]:
+def _first(run: TitledRun, count: int) -> list[int]:
     """The first samples with maps, those predicted correctly before the others, different classes before the same.
 
     Maps without relevance show nothing and come last.
@@ -119,7 +119,7 @@ def _first(run: Run, count: int) -> list[int]:
 # -- all kept p behind a slider
 
 
-def _slides(run: Run) -> str:
+def _slides(run: TitledRun) -> str:
     """The first samples with every p whose maps were kept, in the page of `plrp.view`; nothing where it shows none."""
     from plrp.view import Page
 
@@ -129,7 +129,7 @@ def _slides(run: Run) -> str:
     return f"<p>Slide p over the maps that were kept:</p>{Page(bundles).frame(height=720)}"
 
 
-def _slide(run: Run, sample: int) -> Bundle | None:
+def _slide(run: TitledRun, sample: int) -> Bundle | None:
     from plrp.genomics.sequences import decode
     from plrp.view import maps_bundle
 
@@ -161,7 +161,7 @@ def _slide(run: Run, sample: int) -> Bundle | None:
 # -- arrays
 
 
-def _arrays(run: Run, sheets: Sheets) -> str:
+def _arrays(run: TitledRun, sheets: Sheets) -> str:
     """Samples of a user's own: with two axes heatmaps as of photographs, with one axis strips below each other."""
     axes = _axes(run)
     if axes == 1:
@@ -169,12 +169,12 @@ def _arrays(run: Run, sheets: Sheets) -> str:
     return _grids(run, sheets) if axes == 2 else ""
 
 
-def _axes(run: Run) -> int:
+def _axes(run: TitledRun) -> int:
     """The axes of a map: those of a sample without its channels."""
     return run.results.maps(run.results.mapped[0], *run.results.map_cells[0]).ndim
 
 
-def _strips(run: Run, sheets: Sheets, sample: int) -> str:
+def _strips(run: TitledRun, sheets: Sheets, sample: int) -> str:
     r = run.results
     maps = {}
     for variant in ("LRP", *DRAWN):
@@ -195,7 +195,7 @@ def _strips(run: Run, sheets: Sheets, sample: int) -> str:
     )
 
 
-def _undrawn(run: Run) -> str:
+def _undrawn(run: TitledRun) -> str:
     """Why maps that were kept are not to be seen."""
     count, axes = len(run.results.mapped), _axes(run)
     kept = f"Relevance maps of {count} sample{'s' * (count != 1)} were kept"
@@ -209,13 +209,13 @@ def _undrawn(run: Run) -> str:
 # -- logos
 
 
-def _logos(run: Run, sheets: Sheets) -> str:
+def _logos(run: TitledRun, sheets: Sheets) -> str:
     """The paper's figure 5: truth, LRP, PLRP-λ and PLRP-M as letters, one sequence of each class."""
     parts = [logo(run, sheets, sample, f"{run.slug}-logos-{sample}") for sample in _first(run, 4)]
     return "\n".join(parts)
 
 
-def logo(run: Run, sheets: Sheets, sample: int, name: str, note: str = "") -> str:
+def logo(run: TitledRun, sheets: Sheets, sample: int, name: str, note: str = "") -> str:
     """One sequence: the whole of it, or on a narrow screen the stretch around its strongest motif."""
     from plrp.genomics.logo import around_strongest, logo_page
     from plrp.genomics.sequences import LETTERS
@@ -256,7 +256,7 @@ def stretches(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
 # -- who gains most and least
 
 
-def _extremes(run: Run, sheets: Sheets) -> str:
+def _extremes(run: TitledRun, sheets: Sheets) -> str:
     name, method = run.gain_metric, run.example
     if name is None or method is None:
         return ""
@@ -286,7 +286,9 @@ def _extremes(run: Run, sheets: Sheets) -> str:
     return "\n".join([*parts, *_drawn_extremes(run, sheets, method, gains, about)])
 
 
-def _drawn_extremes(run: Run, sheets: Sheets, method: Method, gains: dict[int, float], about: str) -> Iterator[str]:
+def _drawn_extremes(
+    run: TitledRun, sheets: Sheets, method: Method, gains: dict[int, float], about: str
+) -> Iterator[str]:
     """The same samples drawn, where there are maps of them; `gains` by sample, the largest first."""
     mapped = set(run.results.mapped) if run.results.has_maps else set()
     drawn = [sample for sample in gains if sample in mapped]
@@ -312,7 +314,7 @@ def _drawn_extremes(run: Run, sheets: Sheets, method: Method, gains: dict[int, f
             yield logo(run, sheets, sample, f"{run.slug}-{word}-gain", about_map)
 
 
-def _beside(run: Run, samples: Sequence[int], method: Method, gains: dict[int, float], columns: int) -> Figure:
+def _beside(run: TitledRun, samples: Sequence[int], method: Method, gains: dict[int, float], columns: int) -> Figure:
     """Per sample its photograph, LRP and PLRP; `columns` samples beside each other, first the one half of them."""
     from plrp.vision.heatmaps import heatmap
     from plrp.vision.photograph_figures import grid_of, shortened, show_map, show_picture

@@ -10,7 +10,7 @@ from plrp.experiments.config import differences
 from plrp.experiments.intervals import METHOD
 from plrp.experiments.pages import cards, contents, escape, folded, page, section, table
 
-from .runs import Run
+from .runs import TitledRun
 from .sections import missing_note, spans, verdict
 from .sheets import Sheets
 
@@ -22,7 +22,7 @@ SECTIONS = {
 }
 
 
-def render(first: Run, second: Run, sheets: Sheets) -> str:
+def render(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
     """The comparison as one HTML document."""
     built = {
         "config": _config(first, second),
@@ -46,7 +46,7 @@ def render(first: Run, second: Run, sheets: Sheets) -> str:
     return page("Two sweeps compared", lead, body)
 
 
-def paired(first: Run, second: Run) -> tuple[np.ndarray, np.ndarray]:
+def paired(first: TitledRun, second: TitledRun) -> tuple[np.ndarray, np.ndarray]:
     """Rows of the samples that both runs measured under the same name, in `Measured.samples` of each."""
     if first.dataset != second.dataset:
         return np.zeros(0, int), np.zeros(0, int)
@@ -61,7 +61,7 @@ def paired(first: Run, second: Run) -> tuple[np.ndarray, np.ndarray]:
     return np.array([rows[0][n] for n in common], int), np.array([rows[1][n] for n in common], int)
 
 
-def _config(first: Run, second: Run) -> str:
+def _config(first: TitledRun, second: TitledRun) -> str:
     found = differences(first.results.settings, second.results.settings)
     rows = []
     for line in found:
@@ -84,13 +84,13 @@ def _unlike(name: str, a: object, b: object) -> list[tuple[str, str, str]]:
     return [] if a == b else [(name, "–" if a is None else str(a), "–" if b is None else str(b))]
 
 
-def _metrics(first: Run, second: Run) -> list[str]:
+def _metrics(first: TitledRun, second: TitledRun) -> list[str]:
     """What both measured."""
     names = score_figures.versions([first.measured], tuple(score_figures.METRICS))
     return [name for name in names if name in score_figures.versions([second.measured], tuple(score_figures.METRICS))]
 
 
-def _figures(first: Run, second: Run, sheets: Sheets) -> str:
+def _figures(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
     names = _metrics(first, second)
     if not names:
         return "<p>The two runs have no metric in common.</p>"
@@ -108,7 +108,7 @@ def _figures(first: Run, second: Run, sheets: Sheets) -> str:
     )
 
 
-def _differences(first: Run, second: Run, sheets: Sheets) -> str:
+def _differences(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
     a, b = paired(first, second)
     m, n = first.measured, second.measured
     names = _metrics(first, second)
@@ -160,7 +160,7 @@ def _differences(first: Run, second: Run, sheets: Sheets) -> str:
     )
 
 
-def _statements(first: Run, second: Run, sheets: Sheets) -> str:
+def _statements(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
     by_claim = {s.claim: s for s in second.statements}
     rows, plain_rows = [], []
     for s in first.statements:

@@ -33,7 +33,7 @@ SCALES = {
 
 
 @dataclass(frozen=True)
-class Run:
+class TitledRun:
     """One sweep."""
 
     path: str
@@ -41,7 +41,7 @@ class Run:
     title: str
 
     @classmethod
-    def load(cls, path: str | Path) -> Run:
+    def load(cls, path: str | Path) -> TitledRun:
         """From the sweep's folder."""
         results = Results.load(path)
         return cls(str(path), results, f"{_dataset(results)}, {_model(results.config['model'])}")
@@ -134,7 +134,7 @@ class Run:
         return str(names.get(sample, sample))
 
 
-def titled(runs: Sequence[Run]) -> list[Run]:
+def titled(runs: Sequence[TitledRun]) -> list[TitledRun]:
     """With titles that tell them apart: where some are alike, the name of the sweep is added, or as much of the folder
     as it takes; a run that is given twice is numbered.
     """
@@ -152,7 +152,7 @@ def titled(runs: Sequence[Run]) -> list[Run]:
     return [replace(run, title=title) for run, title in zip(runs, titles, strict=True)]
 
 
-def across(runs: Sequence[Run]) -> dict[str, Statement]:
+def across(runs: Sequence[TitledRun]) -> dict[str, Statement]:
     """What the paper says about both of its sets of photographs, by network that was measured on both."""
     found = {}
     for one in runs:

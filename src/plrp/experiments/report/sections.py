@@ -20,7 +20,7 @@ from plrp.experiments.statements import Statement
 from plrp.progress import progress
 
 from . import examples
-from .runs import Run, across, slug
+from .runs import TitledRun, across, slug
 from .sheets import Sheets
 
 PAPER = {
@@ -45,9 +45,9 @@ SECTIONS = {
 }
 
 
-def render(runs: Sequence[Run], sheets: Sheets) -> str:
+def render(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     """The report as one HTML document; figures and tables go to the report's folder on the way."""
-    builders: dict[str, Callable[[Sequence[Run], Sheets], str]] = {
+    builders: dict[str, Callable[[Sequence[TitledRun], Sheets], str]] = {
         "figures": _figures,
         "examples": examples.render,
         "best": _best,
@@ -76,7 +76,7 @@ def joined(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def missing_note(runs: Sequence[Run]) -> str:
+def missing_note(runs: Sequence[TitledRun]) -> str:
     """What is not there: parts of runs, metrics that no sample has."""
     lines = []
     for run in runs:
@@ -97,7 +97,7 @@ def missing_note(runs: Sequence[Run]) -> str:
     return f'<div class="note" role="note"><p><b>Not everything is there.</b></p><ul>{items}</ul></div>'
 
 
-def unhealthy_note(runs: Sequence[Run]) -> str:
+def unhealthy_note(runs: Sequence[TitledRun]) -> str:
     """Explanations that should not be believed as they are, counted by variant and p."""
     lines = []
     for run in runs:
@@ -137,7 +137,7 @@ def spans(numbers: Sequence[int]) -> str:
     return ", ".join(shown) if len(shown) <= 8 else ", ".join(shown[:7]) + ", …"
 
 
-def _cards(runs: Sequence[Run]) -> str:
+def _cards(runs: Sequence[TitledRun]) -> str:
     judged = [s for run in runs for s in run.statements if s.holds is not None]
     total = sum(len(run.results.samples) for run in runs)
     entries = {f"sample{'s' * (total != 1)}{f' in {len(runs)} runs' if len(runs) > 1 else ''}": f"{total:,}"}
@@ -166,7 +166,7 @@ def verdict(statement: Statement | None) -> str:
     return f'<span class="{kind}">{statement.verdict}</span>{unsure}'
 
 
-def _statements(runs: Sequence[Run], sheets: Sheets) -> str:
+def _statements(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     by_claim: dict[tuple[str, str], dict[str, Statement]] = {}
     for run in runs:
         for s in run.statements:
@@ -216,7 +216,7 @@ def _capital(text: str) -> str:
 # -- figures
 
 
-def _figures(runs: Sequence[Run], sheets: Sheets) -> str:
+def _figures(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     parts = [score_figures.legend([run.measured for run in runs])]
     for dataset in dict.fromkeys(run.dataset for run in runs):
         group = [run for run in runs if run.dataset == dataset]
@@ -334,7 +334,7 @@ def _samples(count: int) -> str:
 # -- best p
 
 
-def _best(runs: Sequence[Run], sheets: Sheets) -> str:
+def _best(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     parts, rows = [], []
     for run in runs:
         m = run.measured
@@ -381,7 +381,7 @@ def _best(runs: Sequence[Run], sheets: Sheets) -> str:
 # -- all means
 
 
-def _tables(runs: Sequence[Run], sheets: Sheets) -> str:
+def _tables(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     parts, rows = [], []
     for run in runs:
         m = run.measured
@@ -417,7 +417,7 @@ def _unknown(m: Measured) -> list[str]:
 # -- runs
 
 
-def _runs(runs: Sequence[Run], sheets: Sheets) -> str:
+def _runs(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     rows = []
     for run in runs:
         config = run.results.config
@@ -448,7 +448,7 @@ def _runs(runs: Sequence[Run], sheets: Sheets) -> str:
     return "\n".join(parts)
 
 
-def _state(run: Run) -> str:
+def _state(run: TitledRun) -> str:
     return "complete" if run.results.complete else f"{len(run.results.missing)} parts missing"
 
 

@@ -1,0 +1,179 @@
+"""The results of a finished run in the files that other tools read: relevance, scores, seqlets."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from plrp.files import UNFINISHED
+from plrp.health import DOUBTFUL, Problem, summary
+from plrp.runs.places import Folder, Place
+from plrp.runs.run import Run
+
+from .attribution import Pooling, pool
+from .export import write_npz, write_parquet, write_seqlets
+from .motifs import jaspar_motifs
+from .seqlets import Match, Seqlets
+from .sequences import Sequences, encode, tab_line
+from .tracks import write_bedgraph
+
+if TYPE_CHECKING:
+    from .jobs import Explaining
+
+GATHERED = (
+    "relevance.parquet",
+    "relevance.bedgraph",
+    "scores.tsv",
+    "seqlets.bed",
+    "attributions.npz",
+    "onehot.npz",
+)
+SCRATCH = "parts/gathered.npy"
+"""A memory map that exists while results are gathered."""
+
+SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet")
+"""The columns of `Seqlets` in a part."""
+MATCH_COLUMNS = ("motif", "p", "strand")
+"""The best match of each seqlet: JASPAR's id, p-value and strand."""
+
+FLAT = "composite='epsilon-plus-flat'"
+"""The advice of `plrp.health` for images, where contributions cancel."""
+SAFE_RULES = ("epsilon-plus", "gamma:0.25")
+"""The advice for one-hot input instead: flat would credit letters that are not there."""
+
+
+def load_part(run: Run, name: str, arrays: Sequence[str]) -> list[npt.NDArray[Any]]:
+    """Some arrays of a part."""
+    with np.load(io.BytesIO(run.read(name))) as part:
+        return [part[array] for array in arrays]
+
+
+def gather(explaining: Explaining) -> None:
+    """Relevance and one-hot sequences of all parts; harmless if two processes do it at once."""
+    run, sequences, plan, options = explaining.run, explaining.sequences, explaining.plan, explaining.options
+    names = run.names()
+
+    def parts() -> Iterator[tuple[Sequences, npt.NDArray[np.float32]]]:
+        for k, rows in enumerate(plan):
+            chosen = sequences[rows]
+            (relevance,) = load_part(run, names[k], ["relevance"])
+            yield chosen, pool(relevance, encode(chosen, options["ambiguous"]), options["pooling"])
+
+    with run.place.new_file("relevance.parquet") as path:
+        write_parquet(path, ((chosen, list(values)) for chosen, values in parts()))
+    if sequences.intervals is not None:
+        intervals = [sequences.intervals[row] for rows in plan for row in rows]
+        with run.place.new_file("relevance.bedgraph") as path:
+            write_bedgraph(path, intervals, (row for _, values in parts() for row in values))
+
+    lengths = set(sequences.lengths.tolist())
+    if len(lengths) == 1:
+        shape = (len(sequences), 4, lengths.pop())
+        with _memory_map(run.place, "attributions.npz", shape, np.float32) as whole:
+            for k, rows in enumerate(plan):
+                (whole[rows],) = load_part(run, names[k], ["relevance"])
+        with _memory_map(run.place, "onehot.npz", shape, np.int8) as whole:
+            for rows in plan:
+                whole[rows] = encode(sequences[rows], options["ambiguous"])
+
+
+@contextmanager
+def _memory_map(place: Place, name: str, shape: tuple[int, ...], kind: Any) -> Iterator[npt.NDArray[Any]]:
+    """An array on the disk to be filled; it is written to `name` when the block ends well."""
+    with place.new_file(name) as path, _scratch(place) as scratch:
+        whole = np.lib.format.open_memmap(scratch, "w+", kind, shape)
+        yield whole
+        write_npz(path, arr_0=whole)
+        del whole
+
+
+@contextmanager
+def _scratch(place: Place) -> Iterator[Path]:
+    """A private file for a while: in the run's folder, which has room, or where temporary files go."""
+    stem, suffix = os.path.splitext(SCRATCH.rpartition("/")[2])
+    if not isinstance(place, Folder):
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder) / f"{stem}{suffix}"
+        return
+    handle, name = tempfile.mkstemp(prefix=f".{stem}.", suffix=f"{UNFINISHED}{suffix}", dir=place.path / "parts")
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def gather_seqlets(explaining: Explaining, matched: bool) -> None:
+    """The seqlets of all parts in one BED file, with the motifs they match if they were compared."""
+    run, names = explaining.run, explaining.run.names()
+    columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in SEQLET_COLUMNS}
+    for k, rows in enumerate(explaining.plan):
+        for name, column in zip(SEQLET_COLUMNS, load_part(run, names[k], SEQLET_COLUMNS), strict=True):
+            columns[name].append(np.array(rows, np.int64)[column] if name == "sequence" else column)
+    seqlets = Seqlets(*(np.concatenate(arrays) for arrays in columns.values()))
+    with run.place.new_file("seqlets.bed") as path:
+        write_seqlets(path, seqlets, explaining.sequences, _matches(run) if matched else None)
+
+
+def _matches(run: Run) -> list[Match] | None:
+    """The best match of every seqlet; None where some parts were not compared with known motifs."""
+    names = run.names("matches")
+    if not names or len(names) < run.parts:
+        return None
+    known = {motif.id: motif for motif in jaspar_motifs()}
+    return [
+        Match(known[str(motif)], float(p), float(p) * len(known), 0, 0, str(strand))
+        for name in names.values()
+        for motif, p, strand in zip(*load_part(run, name, MATCH_COLUMNS), strict=True)
+    ]
+
+
+def gather_scores(explaining: Explaining) -> list[str]:
+    """Write each sequence's target, score and sum of relevance; returns one remark per sequence."""
+    run, names, options = explaining.run, explaining.run.names(), explaining.options
+    # Hypothetical scores are also of letters that are not there, which are no share of the score.
+    pooling: Pooling = "present" if options["hypothetical"] else "sum"
+    lines: dict[int, tuple[object, ...]] = {}
+    for k, rows in enumerate(explaining.plan):
+        columns = ["relevance", "score", "target", "problems"]
+        relevance, scores, targets, problems = load_part(run, names[k], columns)
+        onehot = encode(explaining.sequences[rows], options["ambiguous"])
+        sums = pool(relevance, onehot, pooling).sum(-1, dtype=np.float64)
+        judged = problems if len(problems) else np.full(len(rows), "")  # only LRP is judged
+        for row, total, score, target, problem in zip(rows, sums, scores, targets, judged, strict=True):
+            far = options.get("method") is None and not 0 <= total / (score or np.nan) <= DOUBTFUL
+            remark = str(problem) or ("doubtful" if far and score else "")
+            name = explaining.sequences.names[row]
+            lines[row] = name, "" if target < 0 else target, f"{score:.6g}", f"{total:.6g}", remark
+    table = [lines[row] for row in sorted(lines)]
+    with run.place.new_file("scores.tsv") as path:
+        header = ("name", "target", "score", "relevance", "remark")
+        path.write_text("".join(tab_line(*line) for line in (header, *table)))
+    return [str(line[-1]) for line in table]
+
+
+def unhealthy(explaining: Explaining, remarks: Sequence[str]) -> str | None:
+    """How many explanations of a run are unhealthy or doubtful, which, and what to do."""
+    sentences = []
+    problems = [Problem(remark) if remark not in ("", "doubtful") else None for remark in remarks]
+    if (advice := summary(problems, explaining.pruning, "sequences")) is not None:
+        rules = [name for name in SAFE_RULES if name != explaining.options["composite"]]
+        rows = [row for row, problem in enumerate(problems) if problem is not None]
+        names = ", ".join(explaining.sequences.names[row] for row in rows[:3])
+        more = f" and {len(rows) - 3:,} more" if len(rows) > 3 else ""
+        advice = advice.replace(FLAT, " or ".join(f"composite='{name}'" for name in rules))
+        sentences.append(f"{advice}. They are {names}{more}")
+    if count := remarks.count("doubtful"):
+        sentences.append(
+            f"{count:,} of {len(remarks):,} explanations are doubtful: relevance adds up to less than 0% or more than "
+            f"{DOUBTFUL:.0%} of the score. scores.tsv says which; `plrp genomics compare` asks the network itself"
+        )
+    return ". ".join(sentences) or None

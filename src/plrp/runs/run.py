@@ -1,0 +1,299 @@
+"""One long run: a place, the description of what decides its results, and finished parts that can be checked.
+
+    RUN/run.json                         the description (of a sweep: config.toml)
+    RUN/parts/00003-KEY-CHECKSUM.npz     one part; KEY is a hash of all that decides it, CHECKSUM one of its bytes
+
+An existing part is finished. A part that was cut off or damaged does not match the checksum in its name: it is removed
+and made again. Parts are pure functions of the description and their index, so two processes that make the same part
+write the same bytes under the same name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .crew import Watch, make_here
+from .digests import bytes_digest
+from .local import LocalCrew
+from .parts import Failure, Work
+from .places import DiskFull, Place, RunError, WrongPlace, place_at, refuse_strangers
+from .ray import RayCluster, spread
+
+READERS = 16
+"""Parts that are read at the same time: a bucket answers many requests as quickly as one."""
+
+NAMED = 5
+"""Differences that a refusal names."""
+
+Shard = tuple[int, int]
+"""(i, n): every n-th part, from the i-th on."""
+
+
+class ConfigChanged(WrongPlace):
+    """A description (of a sweep: a config) that would give other results than the run's; the message names the
+    differences.
+    """
+
+
+@dataclass(frozen=True)
+class RunLayout:
+    """The files of one kind of run.
+
+    description: the file that holds the description. folders: each folder of parts, with the suffix of its files.
+    state: files that may exist before the description. results: files that are gathered from the parts. digits: of a
+    part's index in file names. words: entries of the description that are digests, with the thing they are of.
+    decode, encode: the description from text, and to text. decisive: the entries that decide the results, plain data.
+    """
+
+    description: str
+    folders: Mapping[str, str]
+    state: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    digits: int = 5
+    words: Mapping[str, str] = field(default_factory=dict)
+    decode: Callable[[str], Any] = lambda text: dict(json.loads(text))
+    encode: Callable[[Any], str] = lambda description: json.dumps(description, indent=1) + "\n"
+    decisive: Callable[[Any], Mapping[str, Any]] = dict
+
+    @cached_property
+    def part_name(self) -> re.Pattern[str]:
+        """Names of parts, with their folders."""
+        names = "|".join(rf"{folder}/{{number}}\.{suffix}" for folder, suffix in self.folders.items())
+        number = rf"\d{{{self.digits},}}-[0-9a-f]{{16}}-[0-9a-f]{{16}}"
+        return re.compile(names.replace("{number}", number))
+
+    def owns(self, name: str) -> bool:
+        """Whether a run writes a file of this name."""
+        return name in (self.description, *self.state, *self.results) or self.part_name.fullmatch(name) is not None
+
+
+class Run:
+    """A run of numbered parts in a place. `key(index)` is a hash of all that decides a part."""
+
+    def __init__(
+        self,
+        place: Place | str | Path,
+        layout: RunLayout,
+        parts: int = 0,
+        key: Callable[[int], str] = lambda index: "",
+    ) -> None:
+        self.place, self.layout, self.parts, self.key = place_at(place), layout, parts, key
+
+    # -- the description
+
+    def description(self) -> Any:
+        """The description of the run that is stored here."""
+        name = self.layout.description
+        try:
+            return self.layout.decode(self.place.read(name).decode())
+        except FileNotFoundError:
+            raise WrongPlace(f"{self.place} is not a run: it has no {name}.") from None
+        except (ValueError, TypeError) as error:
+            raise damaged(self.place, name, error) from None
+
+    @property
+    def begun(self) -> bool:
+        """Whether results exist: a description, and at least one part."""
+        names = self.place.names("parts") if self.place.exists(self.layout.description) else []
+        return any(map(self.layout.part_name.fullmatch, names))
+
+    def refuse_strangers(self) -> None:
+        """Refuse to begin in a folder of other files. Files of shards that began already may be there."""
+        if not self.place.exists(self.layout.description):
+            refuse_strangers(self.place, (self.layout.description, *self.layout.folders, *self.layout.state))
+
+    def refuse_changes(self, description: Any, files: Sequence[str] = ()) -> None:
+        """Refuse a description that would give other results. `files`: names of inputs whose content changed."""
+        before, now = (self.layout.decisive(entries) for entries in (self.description(), description))
+        changes = [in_words(change, self.layout.words) for change in differences(before, now)]
+        if changes:
+            changes = [*changes[:NAMED], *["…"] * (len(changes) > NAMED)]
+            changes += [f"other contents: {', '.join(files[:3])}{', …' if len(files) > 3 else ''}"] if files else []
+            raise ConfigChanged(
+                f"{self.place} holds results of another run: {'; '.join(changes)}. Choose another folder, or undo the "
+                "change."
+            )
+
+    @contextmanager
+    def session(self, shard: Shard = (1, 1)) -> Iterator[None]:
+        """Keep other processes away from the same shard, and remove files that killed writers left."""
+        self.refuse_strangers()
+        with self.place.lock(shard):
+            if shard == (1, 1):  # no other process writes
+                self.place.tidy(self.layout.folders, self.layout.owns)
+            yield
+
+    def begin(self, description: Any, say: Callable[[str], None] = lambda text: None) -> None:
+        """Write the description. A run with parts is resumed, or refused where the description differs.
+
+        A run without parts, because its first part failed, may be begun again with another description.
+        """
+        begun, name, text = self.begun, self.layout.description, self.layout.encode(description)
+        if begun:
+            self.refuse_changes(self.layout.decode(text))
+        if self.place.exists(name):
+            try:
+                if self.description() == self.layout.decode(text):
+                    return
+            except WrongPlace:
+                pass  # damaged, and no part depends on it
+            if not begun:
+                say(
+                    f"{self.place} holds a run with other settings that was stopped before its first part: this one "
+                    "takes its place"
+                )
+        self.place.write(name, text.encode())
+
+    # -- parts
+
+    def shard(self, shard: Shard) -> list[int]:
+        """The parts of a shard."""
+        index, count = shard
+        if not 1 <= index <= count:
+            raise ValueError(f"shard {index}/{count}: write i/n with i from 1 to n.")
+        return list(range(index - 1, self.parts, count))
+
+    def write(self, index: int, content: bytes, folder: str = "parts") -> None:
+        """Store a part, whole or not at all."""
+        number = f"{index:0{self.layout.digits}d}-{self.key(index)}-{bytes_digest(content)}"
+        self.place.write(f"{folder}/{number}.{self.layout.folders[folder]}", content)
+
+    def names(self, folder: str = "parts") -> dict[int, str]:
+        """The parts that exist: index to name. Reading a part shows whether it is whole."""
+        names = {}
+        for name in filter(self.layout.part_name.fullmatch, self.place.names(folder)):
+            number, key, _ = name.rpartition("/")[2].split("-")
+            if int(number) < self.parts and key == self.key(int(number)):
+                names[int(number)] = name
+        return dict(sorted(names.items()))
+
+    def content(self, name: str) -> bytes | None:
+        """The bytes of a part; None where it is damaged or gone."""
+        try:
+            content = self.place.read(name)
+        except FileNotFoundError:
+            return None
+        checksum = name.rpartition("-")[2].partition(".")[0]
+        return content if bytes_digest(content) == checksum else None
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a part that must be whole."""
+        content = self.content(name)
+        if content is None:
+            raise RunError(
+                f"{self.place}/{name} was damaged while the results were gathered: start again, and it is made anew."
+            )
+        return content
+
+    def whole(
+        self, indices: Iterable[int], say: Callable[[str], None] = lambda text: None, folder: str = "parts"
+    ) -> set[int]:
+        """The wanted parts that exist and are whole. Damaged parts are named and removed."""
+        wanted = set(indices)
+        names = {index: name for index, name in self.names(folder).items() if index in wanted}
+        with ThreadPoolExecutor(READERS) as readers:
+            checked = readers.map(lambda name: self.content(name) is not None, names.values())
+            damaged = [index for index, sound in zip(names, checked, strict=True) if not sound]
+        for index in damaged:
+            say(f"{names[index]} was damaged and will be made again")
+            self.place.remove(names[index])
+        return names.keys() - set(damaged)
+
+    def remove_parts(self) -> None:
+        """Remove all parts, so that the run may be begun again with another description; other files stay."""
+        for folder in self.layout.folders:
+            for name in filter(self.layout.part_name.fullmatch, self.place.names(folder)):
+                self.place.remove(name)
+
+    def make(
+        self,
+        maker: Any,
+        indices: Sequence[int],
+        watch: Watch,
+        *,
+        work: Callable[[str | None], Work],
+        workers: int = 1,
+        threads: int = 1,
+        engine: RayCluster | None = None,
+        tolerant: bool = True,
+    ) -> list[Failure]:
+        """Make parts and store them: in this process by `maker`, in several processes, or on a cluster.
+
+        `work(folder)` describes the work for other processes; `folder` is the one that Ray copies to the workers.
+        Returns the parts that failed; in this process, unless `tolerant`, the first failure is raised.
+        """
+        before = watch.stored
+        try:
+            if not indices:
+                return []
+            if engine is not None:
+                if self.place.private:
+                    raise WrongPlace(
+                        f"{self.place} is this process's memory, which workers do not see: name a folder or a bucket."
+                    )
+                return spread(engine, work(engine.runtime_env.get("working_dir")), indices, watch)
+            if workers > 1 and not self.place.private:
+                return LocalCrew(work(None), indices, watch, min(workers, len(indices)), threads).run()
+            return make_here(maker, indices, watch, tolerant)
+        except DiskFull as error:
+            stored = f"{watch.stored - before} of {len(indices)} parts were stored and stay"
+            again = "Make room and start again: the rest will be done"
+            raise DiskFull(error.errno, f"{error.strerror}; {stored}. {again}") from None
+        except KeyboardInterrupt:
+            stored = f"{watch.stored - before} of {len(indices)} parts were stored"
+            watch.say(f"stopped: {stored}; start again to resume")
+            raise
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The entries in which two descriptions differ, in words, by dotted names; empty where none does."""
+    old, new = _leaves(before), _leaves(now)
+    return [
+        f"{name} was {quoted(old.get(name))} and is {quoted(new.get(name))}"
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name)
+    ]
+
+
+def in_words(change: str, words: Mapping[str, str]) -> str:
+    """A difference; of a digest, with the thing that changed."""
+    name = change.partition(" was ")[0]
+    for entry, thing in words.items():
+        if name == entry:
+            return f"{thing} changed ({change})"
+        if name.startswith(f"{entry}."):
+            return f"{thing} in {name.removeprefix(f'{entry}.')} changed ({change})"
+    return change
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The entries of nested tables by dotted names. An empty table counts as an entry."""
+    leaves: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping) and value:
+            leaves |= _leaves(value, f"{prefix}{name}.")
+        elif value is not None:
+            leaves[prefix + name] = "there" if isinstance(value, Mapping) else value
+    return leaves
+
+
+def quoted(value: Any) -> str:
+    """An entry of a description as JSON, cut to 80 characters."""
+    text = "absent" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def damaged(place: Place, name: str, error: Exception) -> WrongPlace:
+    """The error for a file of a run that cannot be read."""
+    return WrongPlace(
+        f"{place}/{name} cannot be read: {str(error).rstrip('.')}. Restore {name} from a copy, or remove it and start "
+        "again: finished parts stay."
+    )
