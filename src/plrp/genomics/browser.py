@@ -1,12 +1,12 @@
 """Runs as one page with a genome browser in it: igv.js, the sequences and all tracks, in a file that needs no network.
 
 Every folder of `plrp genomics explain` becomes a track of letters as tall as their relevance; seqlets, places of
-patterns and BED files come below. Sequences from FASTA are chromosomes of their own; intervals keep their places on the
-genome, of which the page holds the explained stretches alone.
+patterns and BED files come below. A sequence from FASTA is a chromosome of its own. Intervals keep their places on the
+genome; the page contains only the stretches of the genome that the intervals cover.
 
-Relevance is kept as whole numbers up to ±127 per stretch, with its strongest base as the scale: what is drawn is right
-to 0.4% of that base. igv.js (MIT, its licence is in every page) comes with plrp; the page's Content-Security-Policy
-lets only the page's own scripts run, and reach no address.
+Relevance is written as whole numbers up to ±127, scaled by the strongest base of each stretch, so a letter's height is
+exact to 0.4% of that base. igv.js (MIT, its licence is in every page) comes with plrp. The page's
+Content-Security-Policy runs only the page's own scripts, and lets them reach no address.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def write_browser(
 
 
 def run_titles(runs: Sequence[str | Path]) -> list[str]:
-    """What each run is: ISM, LRP, PLRP-λ p=0.25; with its folder where two are the same."""
+    """The method of each run: ISM, LRP, PLRP-λ p=0.25; two runs of one method are told apart by their folders."""
     titles = []
     for folder in runs:
         run = read_run(folder)
@@ -158,7 +158,7 @@ def _name(interval: Interval) -> str:
 def _values(
     folder: str | Path, stretches: _Stretches, overlap: Overlap, count: int | None, step: Callable[[int], Any]
 ) -> npt.NDArray[np.float32]:
-    """Relevance of all bases of the page by one run; also fills in the letters, which have to agree between runs."""
+    """The relevance of all bases of the page by one run. Fills in the letters, and refuses a run with other letters."""
     places: list[npt.NDArray[np.int64]] = []
     relevance: list[npt.NDArray[np.float32]] = []
     for sequences, per_base in read_relevance(folder, count=count):
@@ -200,7 +200,7 @@ def _quantised(
     return scale, np.rint(values / each * 127).astype(np.int8)
 
 
-# -- what lies below the relevance
+# -- tracks below the relevance
 
 
 def _features(
@@ -226,7 +226,7 @@ def _features(
 
 
 def _feature_track(name: str, path: Path, kind: str, stretches: _Stretches) -> dict[str, Any]:
-    """The places of a BED file that the page shows; those of seqlets, which have no strand, are coloured by sign."""
+    """The lines of a BED file on sequences of the page; seqlets have no strand, and are coloured by their sign."""
     if not path.is_file():
         raise UsageError(f"{path} does not exist.")
     signs: dict[int, str] = {}

@@ -46,7 +46,7 @@ def _archive(sink: Path | io.BytesIO, arrays: Mapping[str, npt.NDArray[Any]]) ->
 def npz_rows(
     path: str | Path, count: int, name: str = "arr_0"
 ) -> Iterator[tuple[tuple[int, ...], Iterator[npt.NDArray[Any]]]]:
-    """Shape of an array in an NPZ file, and its rows, `count` at a time, which is all that memory holds."""
+    """The shape of an array in an NPZ file, and an iterator over its rows that reads `count` of them at a time."""
     with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as stream:
         major = np.lib.format.read_magic(stream)[0]
         read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
@@ -63,19 +63,24 @@ def npz_rows(
         yield shape, rows()
 
 
-def save_modisco(folder: str | Path, onehot: npt.NDArray[Any], relevance: npt.NDArray[Any]) -> tuple[Path, Path]:
-    """Write what TF-MoDISco reads: `onehot.npz` and `attributions.npz`, arrays `arr_0` (sequence, 4, position).
-
-    modisco motifs -s onehot.npz -a attributions.npz -n 2000 -w 250 -o modisco.h5
-
-    TF-MoDISco expects *hypothetical* scores: one for each letter at each position, from which it picks the letters that
-    are there. `explain_sequences(..., hypothetical=True)` gives them as `attribution.Hypothetical` defines them.
-    Ordinary relevance, zero for absent letters, works too, but then seqlets are compared by their actual letters only.
-    """
+def check_modisco(onehot: npt.NDArray[Any], relevance: npt.NDArray[Any]) -> None:
+    """Refuse arrays that TF-MoDISco cannot read."""
     if onehot.shape != relevance.shape or onehot.ndim != 3 or onehot.shape[1] != 4:
         raise ValueError(
             f"TF-MoDISco reads two arrays (sequence, 4, position) of one shape; got {onehot.shape}, {relevance.shape}."
         )
+
+
+def save_modisco(folder: str | Path, onehot: npt.NDArray[Any], relevance: npt.NDArray[Any]) -> tuple[Path, Path]:
+    """Write the input of TF-MoDISco: `onehot.npz` and `attributions.npz`, arrays `arr_0` (sequence, 4, position).
+
+    modisco motifs -s onehot.npz -a attributions.npz -n 2000 -w 250 -o modisco.h5
+
+    TF-MoDISco expects *hypothetical* scores, one for each letter at each position, and picks those of the present
+    letters itself. `explain_sequences(..., hypothetical=True)` gives them as `attribution.Hypothetical` defines them.
+    Ordinary relevance, zero for absent letters, works too, but then seqlets are compared by their actual letters only.
+    """
+    check_modisco(onehot, relevance)
     paths = Path(folder) / "onehot.npz", Path(folder) / "attributions.npz"
     write_npz(paths[0], arr_0=onehot.astype(np.int8))
     write_npz(paths[1], arr_0=relevance.astype(np.float32))
@@ -87,10 +92,10 @@ def write_seqlets(
 ) -> None:
     """Write seqlets as BED6+3: chrom, start, end, name, score, strand, relevance, p-value, sequence; sorted.
 
-    Coordinates are genomic where they are known (those of minus-strand intervals are converted to the plus strand);
-    otherwise the sequence's name stands for the chromosome. The name is the best JASPAR match, or else `seqlet`; the
-    score is the relevance relative to the strongest, 0 to 1000, as browsers expect; the seventh column holds the
-    relevance itself, the eighth the match's p-value, the ninth the name of the sequence or interval.
+    Coordinates are genomic and on the plus strand if the sequences have intervals; otherwise the sequence's name stands
+    for the chromosome. The name is the best JASPAR match, or else `seqlet`. The score is the relevance relative to the
+    strongest seqlet, 0 to 1000, as browsers expect. The seventh column is the relevance itself, the eighth the match's
+    p-value, the ninth the name of the sequence or interval.
     """
     strongest = float(np.abs(seqlets.score).max(initial=0)) or 1.0
     rows = []
@@ -111,7 +116,7 @@ def write_seqlets(
 
 
 def base_table(sequences: Sequences, per_base: Sequence[npt.NDArray[Any]]) -> Any:
-    """One row per base as a `pyarrow.Table`: name, position, base, relevance; where known also chrom, coordinate."""
+    """One row per base as a `pyarrow.Table`: name, position, base, relevance, and chrom, coordinate if known."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -135,7 +140,7 @@ def base_table(sequences: Sequences, per_base: Sequence[npt.NDArray[Any]]) -> An
 
 
 def write_parquet(path: str | Path, parts: Iterable[tuple[Sequences, Sequence[npt.NDArray[Any]]]]) -> None:
-    """Write the `base_table` of parts to one Parquet file, a row group each; memory holds one part at a time."""
+    """Write the `base_table` of each part as a row group of one Parquet file; memory holds one part at a time."""
     import pyarrow.parquet as pq
 
     with new_file(path) as temporary:

@@ -1,7 +1,7 @@
-"""Motifs: what a transcription factor binds, as probabilities of each letter at each position.
+"""Motifs: the sites that a transcription factor binds, as probabilities of each letter at each position.
 
-`motif(...)` turns whatever is at hand into a `Motif`: a JASPAR name or id (looked up offline, in the database that
-pyjaspar ships), a MEME or JASPAR file, or an array.
+`motif(...)` makes a `Motif` from a JASPAR name or id (looked up offline, in the database that pyjaspar ships), a MEME
+or JASPAR file, or an array.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def motif(given: Any, name: str | None = None) -> Motif:
 
 
 def motifs(given: Any) -> list[Motif]:
-    """Several motifs: any sequence of what `motif` takes, a file of motifs, or a single one."""
+    """Several motifs: a sequence of arguments of `motif`, a dictionary from names to arrays, a file, or one motif."""
     if isinstance(given, (str, Path)) and Path(given).is_file():
         return read_motifs(given)
     if isinstance(given, (str, Path, Motif)):
@@ -229,7 +229,7 @@ def _jaspar_rows(title: str, body: Sequence[tuple[str, str]]) -> list[list[float
 
 
 def write_jaspar(path: str | Path, several: Sequence[Motif], counts: Sequence[int] | None = None) -> None:
-    """Write motifs in JASPAR's format; probabilities become `counts` of sites (100 unless given), as it asks for."""
+    """Write motifs in JASPAR's format, which has counts: probabilities times the number of sites, `counts` or 100."""
     parts = []
     for one, sites in zip(several, counts or [100] * len(several), strict=True):
         parts.append(f">{one.id or one.name.replace(' ', '_')}\t{one.name.replace(' ', '_')}\n")
@@ -241,7 +241,7 @@ def write_jaspar(path: str | Path, several: Sequence[Motif], counts: Sequence[in
 def write_meme(path: str | Path, several: Sequence[Motif], counts: Sequence[int] | None = None) -> None:
     """Write motifs as a minimal MEME file, which the MEME suite, TF-MoDISco and tangermeme read.
 
-    `counts`: the sites each was made of (20 unless given, which is MEME's own default).
+    `counts`: the number of sites that each motif was made of; without it 20, MEME's own default.
     """
     parts = ["MEME version 4\n\nALPHABET= ACGT\n\nstrands: + -\n"]
     for one, sites in zip(several, counts or [20] * len(several), strict=True):

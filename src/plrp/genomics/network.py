@@ -1,7 +1,7 @@
 """The convolutional networks of the paper's genomics experiments: training, storing and loading them.
 
-The paper names two sizes, 4 and 32 filters, and refers to Lemanczyk et al. (2024) for the rest; what we could read of
-that says only that the networks are shallow. `SequenceCNN` is a shallow network of the kind common in regulatory
+The paper names two sizes, 4 and 32 filters, and refers to Lemanczyk et al. (2024) for the rest, where we found only
+that the networks are shallow. `SequenceCNN` is a shallow network of the kind common in regulatory
 genomics: a convolution of motif width, a second one that combines neighbouring evidence, the best place of each filter,
 and a linear read-out.
 """
@@ -27,7 +27,7 @@ from .sequences import SequenceError
 
 @dataclass
 class History:
-    """The course of training: loss and accuracy per epoch, and the best epoch, which gives the weights."""
+    """The course of training: loss and accuracy per epoch, and the best epoch, whose weights the network has."""
 
     train_loss: list[float] = field(default_factory=list)
     validation_loss: list[float] = field(default_factory=list)
@@ -177,13 +177,13 @@ class SequenceCNN(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path) -> SequenceCNN:
-        """Read what `save` wrote, with `weights_only=True`: a file from a stranger cannot run code."""
+        """Read a file of `save`, with `weights_only=True`: a file from a stranger cannot run code."""
         try:
-            stored = torch.load(path, map_location="cpu", weights_only=True)
-            if isinstance(stored, dict) and "settings" not in stored:
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+            if isinstance(checkpoint, dict) and "settings" not in checkpoint:
                 raise SequenceError(f"{path} is a state dict: use --model file.py:factory --weights {path}.")
-            network = cls(**stored["settings"])
-            network.load_state_dict(stored["state"])
+            network = cls(**checkpoint["settings"])
+            network.load_state_dict(checkpoint["state"])
         except FileNotFoundError:
             raise SequenceError(f"{path}: no such file.") from None
         except SequenceError:

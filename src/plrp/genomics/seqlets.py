@@ -1,4 +1,4 @@
-"""Seqlets: the stretches of sequence that survive pruning, what they have in common, and which motifs they match.
+"""Seqlets: the stretches of sequence that survive pruning, their common patterns, and the motifs that match.
 
 From single explanations to motifs in three steps: `find_seqlets` cuts out contiguous surviving regions, `find_patterns`
 aligns similar ones into position weight matrices, and `match_motifs` finds the JASPAR motifs of matrices (and of single
@@ -134,11 +134,10 @@ def find_patterns(
     """
     strongest = np.argsort(-np.abs(seqlets.score), kind="stable")[:max_seqlets]
     chosen = seqlets.chosen(strongest)
-    values = np.asarray(per_base, np.float64)
-    letters, windows = _windows(chosen, onehot, values, width)
+    letters, windows, _ = _windows(chosen, onehot, per_base, width)
     left = np.arange(len(chosen))
-    found: list[Pattern] = []
-    while left.size >= min_count and len(found) < max_patterns:
+    patterns: list[Pattern] = []
+    while left.size >= min_count and len(patterns) < max_patterns:
         seed = windows[left[0]]
         for _ in range(2):
             cosine, shift, strand = _align(seed, windows[left])
@@ -148,9 +147,9 @@ def find_patterns(
         joined = left[members]
         if joined.size >= min_count:
             counts = _aligned(letters[joined], shift[members], strand[members]).sum(0)
-            found.append(_pattern(f"pattern {len(found) + 1}", counts, seed, joined.size))
+            patterns.append(_pattern(f"pattern {len(patterns) + 1}", counts, seed, joined.size))
         left = left[~members]
-    return found
+    return patterns
 
 
 @dataclass(frozen=True)
@@ -182,9 +181,7 @@ def find_hits(
     Compared as in `find_patterns`, at every shift and on both strands, on letters times relevance. Seqlets that are
     like no pattern (cosine under `similarity`) are left out, and places that reach over the end of a sequence are cut.
     """
-    values = np.asarray(per_base, np.float64)
-    _, windows = _windows(seqlets, onehot, values, width)
-    begin = _window_starts(seqlets, values, width)
+    _, windows, begin = _windows(seqlets, onehot, per_base, width)
     best = np.full(len(seqlets), similarity)
     number = np.full(len(seqlets), -1)
     start, end = np.zeros((2, len(seqlets)), np.int64)
@@ -203,30 +200,28 @@ def find_hits(
         start, end = np.where(better, first, start), np.where(better, first + long, end)
         reverse = np.where(better, strand, reverse)
     hit = number >= 0
-    inside = [place[hit].clip(0, values.shape[1]) for place in (start, end)]
+    inside = [place[hit].clip(0, onehot.shape[2]) for place in (start, end)]
     return Hits(number[hit], seqlets.sequence[hit], inside[0], inside[1], reverse[hit], best[hit])
 
 
 def _windows(
-    seqlets: Seqlets, onehot: OneHot, values: npt.NDArray[np.float64], width: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    seqlets: Seqlets, onehot: OneHot, per_base: npt.ArrayLike, width: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """`width` bases around each seqlet's strongest stretch: letters, and letters times its relevance; (n, 4, width).
 
-    The strongest stretch has a third of `width`: regions can be much longer than a motif.
+    The strongest stretch has a third of `width`: regions can be much longer than a motif. The third array, (n,), says
+    where the windows begin.
     """
+    values = np.asarray(per_base, np.float64)
     length = onehot.shape[2]
-    begin = _window_starts(seqlets, values, width)
+    begin = _strongest_middle(seqlets, values, width // 3) - width // 2
     columns = begin[:, None] + np.arange(width)
     inside = (columns >= 0) & (columns < length)
     clipped = columns.clip(0, length - 1)
     letters = onehot[seqlets.sequence[:, None], :, clipped].transpose(0, 2, 1) * inside[:, None]
     in_seqlet = inside & (columns >= seqlets.start[:, None]) & (columns < seqlets.end[:, None])
     relevance = values[seqlets.sequence[:, None], clipped] * in_seqlet
-    return letters.astype(np.float64), letters * relevance[:, None]
-
-
-def _window_starts(seqlets: Seqlets, values: npt.NDArray[np.float64], width: int) -> npt.NDArray[np.int64]:
-    return _strongest_middle(seqlets, values, width // 3) - width // 2
+    return letters.astype(np.float64), letters * relevance[:, None], begin
 
 
 def _strongest_middle(seqlets: Seqlets, values: npt.NDArray[np.float64], core: int) -> npt.NDArray[np.int64]:
@@ -294,9 +289,8 @@ class Match(NamedTuple):
 
 
 NAMED = 0.05
-"""The largest E-value at which a pattern bears a motif's name: so many motifs as similar are expected by chance. It is
-p ≤ 0.05 by Bonferroni, for all motifs that are compared; TOMTOM's own listing goes to E = 10, which is to be read with
-care."""
+"""The largest E-value at which a pattern gets a motif's name. E is the number of motifs that chance makes as similar;
+0.05 is p ≤ 0.05 by Bonferroni over all motifs that are compared. TOMTOM itself lists matches up to E = 10."""
 
 
 def named_match(matches: Sequence[Match]) -> Match | None:
@@ -330,7 +324,7 @@ def match_motifs(
         from memelite import tomtom
     except ImportError:
         raise not_installed("Matching motifs needs memelite", "genomics") from None
-    known = list(jaspar_motifs() if targets is None else targets)
+    known = jaspar_motifs() if targets is None else targets
     matrices = [q.probabilities if isinstance(q, Motif) else np.asarray(q, np.float64) for q in queries]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about few targets, which its documentation explains
@@ -339,17 +333,10 @@ def match_motifs(
         )
     return [
         [
-            Match(
-                known[int(index[q, k])],
-                float(p[q, k]),
-                float(p[q, k]) * len(known),
-                int(offsets[q, k]),
-                int(overlaps[q, k]),
-                "-" if strands[q, k] else "+",
-            )
-            for k in range(p.shape[1])
+            Match(known[int(i)], float(p), float(p) * len(known), int(offset), int(overlap), "-" if strand else "+")
+            for p, offset, overlap, strand, i in zip(*columns, strict=True)
         ]
-        for q in range(len(matrices))
+        for columns in zip(p, offsets, overlaps, strands, index, strict=True)
     ]
 
 

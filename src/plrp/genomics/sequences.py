@@ -87,7 +87,7 @@ def on_genome(interval: Interval, start: int, end: int, strand: str = ".") -> tu
 
 @dataclass(frozen=True)
 class Sequences:
-    """Named DNA sequences in order: what every reader returns and every writer takes.
+    """Named DNA sequences in order; every reader returns them and every writer takes them.
 
     `letters` are upper-case IUPAC codes with T for U. `source` and `lines` record where each sequence came from, so
     that a later error (too short for the model, say) still names file and line. `intervals` are the genomic
@@ -142,9 +142,8 @@ class Sequences:
 def encode(sequences: str | Sequence[str] | Sequences, ambiguous: Ambiguous = "zero") -> OneHot:
     """Letters to one-hot: a string gives (letter, position), many give (sequence, letter, position).
 
-    `ambiguous` says what N and the other IUPAC codes become: `"zero"` gives an empty column (the model sees no letter
-    there, which can receive no relevance), `"share"` equal parts of the letters it stands for (R = ½A + ½G), and
-    `"error"` refuses it.
+    `ambiguous` decides on N and the other IUPAC codes: `"zero"` makes an empty column (the model sees no letter, so the
+    base receives no relevance), `"share"` equal parts of the code's letters (R = ½A + ½G), and `"error"` refuses them.
 
     >>> encode("ACN").tolist()
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
@@ -446,9 +445,8 @@ def _unique_names(intervals: Sequence[Interval], bed: str | Path) -> list[str]:
 class Genome:
     """A reference FASTA with random access: `lengths` of its chromosomes and `fetch(chrom, start, end)`.
 
-    A plain file is scanned once for line offsets (or its `.fai` index is used, if there is one that is newer) and only
-    the bases asked for are read. A gzipped file has no random access and is held in memory, `largest`
-    bytes at most.
+    A plain file is indexed once, or its `.fai` file is used if it is newer; only the requested bases are read. A file
+    in gzip has no random access and is read into memory whole, `largest` bytes at most.
     """
 
     def __init__(self, path: str | Path, *, largest: int = LARGEST) -> None:

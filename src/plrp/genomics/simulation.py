@@ -1,8 +1,8 @@
 """Simulated regulatory sequences with known ground truth.
 
-Random background letters, motifs drawn from their position weight matrices and planted without overlap, a label decided
-by a task, and a mask of the planted bases, against which explanations can be measured. Everything is drawn with numpy
-over whole arrays: 100,000 sequences take a few seconds. The same seed gives the same data.
+Sequences have random background letters. Motifs are drawn from their position weight matrices and planted without
+overlap; a task decides the label. The mask of planted bases is the truth against which explanations are measured.
+All are drawn with numpy over whole arrays: 100,000 sequences take a few seconds. The same seed gives the same data.
 """
 
 from __future__ import annotations
@@ -367,7 +367,7 @@ def _place(
 
 
 def load_simulated(folder: str | Path) -> Simulated:
-    """Read back what `Simulated.save` wrote."""
+    """Read a folder of `Simulated.save`."""
     folder = Path(folder)
     sequences = read_fasta(folder / "sequences.fa.gz")
     about = json.loads((folder / "simulation.json").read_text())

@@ -1,7 +1,7 @@
 """Relevance along the genome, for browsers and command-line tools: bedGraph and bigWig; and HDF5 for TF-MoDISco.
 
-Where intervals overlap, a base has several values. `overlap` says which one is written: their `"mean"`, their `"sum"`,
-or the `"strongest"`, the one farthest from 0.
+A base in several intervals has several values. `overlap` says which one is written: their `"mean"`, their `"sum"`, or
+the `"strongest"`, the one farthest from 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from plrp.errors import UsageError, not_installed
 from plrp.files import new_file
 
-from .export import npz_rows, read_relevance
+from .export import check_modisco, npz_rows, read_relevance
 from .sequences import Genome, Interval, tab_line
 
 Overlap: TypeAlias = Literal["mean", "sum", "strongest"]
@@ -104,7 +104,7 @@ def bedgraph_of(path: str | Path, tracks: Iterable[Track]) -> None:
 
 
 def bigwig_of(path: str | Path, tracks: Iterable[Track], lengths: Mapping[str, int]) -> None:
-    """Write a track as bigWig; `lengths` are those of the chromosomes."""
+    """Write a track as bigWig; `lengths` has the length of every chromosome."""
     try:
         import pyBigWig
     except ImportError:
@@ -127,12 +127,11 @@ def bigwig_of(path: str | Path, tracks: Iterable[Track], lengths: Mapping[str, i
 
 
 def write_modisco_h5(path: str | Path, onehot: npt.NDArray[Any], relevance: npt.NDArray[Any]) -> None:
-    """Write what TF-MoDISco reads with `-i`: `raw/seq` and `shap/seq`, (sequence, 4, position), as ChromBPNet does.
+    """Write the input of TF-MoDISco's `-i`: `raw/seq` and `shap/seq`, (sequence, 4, position), as ChromBPNet does.
 
-    `projected_shap/seq` has the relevance of the letters that are there.
+    `projected_shap/seq` has the relevance of the present letters.
     """
-    if onehot.shape != relevance.shape or onehot.ndim != 3 or onehot.shape[1] != 4:
-        raise ValueError(f"Two arrays (sequence, 4, position) of one shape; got {onehot.shape}, {relevance.shape}.")
+    check_modisco(onehot, relevance)
     pieces = ((onehot[k : k + ROWS], relevance[k : k + ROWS]) for k in range(0, len(onehot), ROWS))
     _write_h5(path, onehot.shape, pieces)
 
@@ -150,19 +149,17 @@ def _write_h5(
     except ImportError:
         raise not_installed("HDF5 needs h5py", "experiments") from None
     with new_file(path) as part, h5py.File(part, "w") as file:
-        for name, kind in (("raw/seq", np.int8), ("shap/seq", np.float32), ("projected_shap/seq", np.float32)):
-            chunk = (max(1, min(shape[0], 64)), *shape[1:])
-            file.create_dataset(name, shape, kind, chunks=chunk, compression="gzip")
+        chunk = (max(1, min(shape[0], 64)), *shape[1:])
+        kinds = {"raw/seq": np.int8, "shap/seq": np.float32, "projected_shap/seq": np.float32}
+        arrays = [file.create_dataset(n, shape, kind, chunks=chunk, compression="gzip") for n, kind in kinds.items()]
         begin = 0
         for letters, scores in pieces:
             rows = slice(begin, begin := begin + len(letters))
-            for name, values in (
-                ("raw/seq", letters), ("shap/seq", scores), ("projected_shap/seq", scores * letters)
-            ):  # fmt: skip
-                file[name][rows] = values
+            for array, values in zip(arrays, (letters, scores, scores * letters), strict=True):
+                array[rows] = values
 
 
-# -- of a run
+# -- files of a run
 
 
 def run_pieces(folder: str | Path) -> Pieces:
@@ -183,17 +180,13 @@ def export_run(
     overlap: Overlap = "mean",
 ) -> list[Path]:
     """Write more files of a finished run; returns their paths. bigWig needs the `genome`, for chromosomes' lengths."""
-    written = []
     if bigwig is not None and genome is None:
         raise UsageError("A bigWig holds the lengths of chromosomes: give the genome (--genome).")
-    if bedgraph is not None or bigwig is not None:
-        tracks = list(along_genome(run_pieces(folder), overlap))
-        if bedgraph is not None:
-            bedgraph_of(bedgraph, tracks)
-            written.append(Path(bedgraph))
-        if bigwig is not None and genome is not None:
-            bigwig_of(bigwig, tracks, Genome(genome).lengths)
-            written.append(Path(bigwig))
+    tracks = [] if bedgraph is None and bigwig is None else list(along_genome(run_pieces(folder), overlap))
+    if bedgraph is not None:
+        bedgraph_of(bedgraph, tracks)
+    if bigwig is not None and genome is not None:
+        bigwig_of(bigwig, tracks, Genome(genome).lengths)
     if h5 is not None:
         arrays = [Path(folder) / name for name in ("onehot.npz", "attributions.npz")]
         if not all(path.is_file() for path in arrays):
@@ -202,5 +195,4 @@ def export_run(
             if shape != other:
                 raise UsageError(f"{arrays[0]} and {arrays[1]} are not of one run: explain the sequences again.")
             _write_h5(h5, shape, zip(onehot, relevance, strict=True))
-        written.append(Path(h5))
-    return written
+    return [Path(path) for path in (bedgraph, bigwig, h5) if path is not None]

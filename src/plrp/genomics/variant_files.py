@@ -47,7 +47,7 @@ def explain_variants(
 
     Written: `effects.parquet` (an allele per row), `bases.parquet` (a base per row: letters and relevance with either
     allele, and their difference), `effects.vcf` (the file itself with the INFO fields `FIELDS`), `skipped.tsv`, and
-    logos of the `logos` strongest effects. `options` are those of `variant_effects`. Memory holds one batch at a time.
+    logos of the `logos` strongest effects. `options` go to `variant_effects`. Memory holds one batch at a time.
     """
     folder = Path(out)
     known = read_vcf(vcf, largest=largest)
@@ -62,7 +62,7 @@ def explain_variants(
     strongest: list[tuple[float, int, VariantEffect]] = []
     with new_file(folder / "effects.parquet") as effects_path, new_file(folder / "bases.parquet") as bases_path:
         alleles, bases = _ParquetTable(effects_path, ALLELE_COLUMNS), _ParquetTable(bases_path, BASE_COLUMNS)
-        with alleles, bases, unwarned():  # what is unhealthy stands in the table
+        with alleles, bases, unwarned():  # the table has a column for unhealthy explanations
             for one in each_effect(model, known, genome, show_progress=show_progress, **options):
                 if isinstance(one, Skipped):
                     skipped.append(one)
@@ -91,9 +91,9 @@ ALLELE_COLUMNS = (
     "target:string score_reference:float32 score_alternative:float32 effect:float32 strongest_position:int64 "
     "unknown_bases:int32 problem:string"
 )
-"""Positions count from 1, as in the VCF; `unknown_bases` are those of the window that are not A, C, G or T;
-`target` is the explained class, or the target as it was given; `problem` is what is wrong with an explanation
-(`plrp.health`)."""
+"""Positions count from 1, as in the VCF. `unknown_bases` counts the bases of the window other than A, C, G and T.
+`target` is the explained class, or the target as it was given. `problem` says why an explanation is unhealthy
+(`plrp.health`), and is empty otherwise."""
 
 BASE_COLUMNS = (
     "number:int64 position:int64 base_reference:string base_alternative:string relevance_reference:float32 "
