@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import plrp
 from oracles import Cut
 from plrp.composites import resolve
-from plrp.held import RecordingWalk
-from plrp.pruning import factor
+from plrp.engine import choose_walk
+from plrp.passage import pruning_factor
 from plrp.tape.samples import Samples
 from test_pruning_oracle import RULES, compare, prepared
 
@@ -195,9 +195,8 @@ def test_auto_means_the_same_in_every_walk() -> None:
         for pruning in (auto, position)
     )
     assert (one == other).all()
-    recorded = RecordingWalk(plrp.trace(model, x), None, resolve("attnlrp", [x]), auto)
+    recorded = choose_walk(plrp.trace(model, x), None, resolve("attnlrp", [x]), auto)
     assert recorded.pruning == position
-    recorded = RecordingWalk(plrp.trace(model, x), None, resolve("attnlrp", [x]), auto)
     explained = plrp.explain(model, x, pruning=auto, composite="attnlrp").relevance
     assert torch.allclose(recorded.run()[0], explained, atol=1e-6)
 
@@ -206,5 +205,5 @@ def test_what_pruning_made_of_a_neuron_is_stated_once() -> None:
     """r = 0: factor one in a sample that was left alone, and zero in one that was cut."""
     before = torch.tensor([[0.0, 2.0, 1.0], [0.0, 2.0, 1.0]])
     after = torch.tensor([[0.0, 2.0, 1.0], [0.0, 3.0, 0.0]])
-    found = factor(before, after, Samples(2))
+    found = pruning_factor(before, after, Samples(2))
     assert found.tolist() == [[1.0, 1.0, 1.0], [0.0, 1.5, 0.0]]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .composites import Composite
 from .ledger import Booking, Ledger, Mass, signed_mass
+from .passage import Mask
 from .rules import AlphaBeta, Flat, Gamma, Pass, Rule, WSquare, ZBox, ZPlus
 from .tape.operations import Family
 from .tape.samples import Samples
@@ -79,6 +80,19 @@ class Bookkeeper:
         mass_in = self._mass(value, before)
         mass_out = self.masses[id(value)] = self.mass(after, value.samples)
         self.ledger.add(layer=layer, op="prune", rule=rule, mass_in=mass_in, mass_out=mass_out, book=book, **columns)
+
+    def write_withheld(self, mask: Mask, passes: Any, withheld: Sequence[tuple[Tensor, Value]]) -> None:
+        """Enter into the ledger which relevance passed a mask, and which was withheld, tensor by tensor."""
+        if self.ledger is None or not withheld:
+            return
+        positive, negative = _total([self.mass(relevance, value.samples) for relevance, value in withheld])
+        nothing = torch.zeros_like(positive)
+        out = (nothing, nothing) if passes is None else self.mass(passes, mask.value.samples)
+        book = Booking()
+        book.withheld = positive - negative
+        into = out[0] + positive, out[1] + negative
+        self.masses[id(mask.value)] = out
+        self.ledger.add(layer=mask.name, op="condition", rule=mask.label, mass_in=into, mass_out=out, book=book)
 
     def write_layer(self, op: Op, rule: Rule, received: Any) -> None:
         """Note what growth is measured against: what the first layer handed down, and how many follow the ε-rule."""

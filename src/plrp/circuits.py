@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .ablation import Ablation, Answer, fills_from, keeping, planned, pruned_sites, strongest
 from .explanation import Explanation, Survivors, explain_trace
-from .held import HeldWalk, RecordingWalk
+from .partial_relevance import PartialRelevance
 from .pieces import joined_structure, pieces
 from .progress import progress
 from .pruning import Site
@@ -209,25 +209,23 @@ class Circuit:
         names = self._chosen(layers)
         sites = {site.name: site for site in self._ablation.sites}
         ends = [sites[name].value for name in names]
-        recorded = self._recorded
-        found: list[Edge] = []
-        with torch.inference_mode(False), torch.no_grad():
-            begin = recorded.start
-            found += self._sent(Neuron(SCORE, ()), begin.relevance, begin.value, ends, names)
-            shown = {name: len(self.neurons[name].index) for name in names}
-            total = sum(shown.values()) if nodes is None else sum(min(nodes, count) for count in shown.values())
-            with progress("following neurons", total, None if total > 100 else False, transient=True) as step:
-                for name in names:
-                    for edge in self._edges_from(sites[name], nodes, ends, names):
-                        found.extend(edge)
-                        step(1)
-        return sorted(found, key=lambda edge: -abs(edge.relevance))
+        begin = self._parts.start
+        edges = self._sent(Neuron(SCORE, ()), begin.relevance, begin.value, ends, names)
+        shown = {name: len(self.neurons[name].index) for name in names}
+        total = sum(shown.values()) if nodes is None else sum(min(nodes, count) for count in shown.values())
+        with progress("following neurons", total, None if total > 100 else False, transient=True) as step:
+            for name in names:
+                for some in self._edges_from(sites[name], nodes, ends, names):
+                    edges.extend(some)
+                    step(1)
+        return sorted(edges, key=lambda edge: -abs(edge.relevance))
 
     def _edges_from(
         self, site: Site, nodes: int | None, ends: list[Value], names: Sequence[str]
     ) -> Iterator[list[Edge]]:
         value, samples = site.value, site.value.samples
-        relevance = self._recorded.after[id(value)]
+        relevance = self._parts.at(value)
+        assert relevance is not None  # a site of the circuit has survivors or was reached
         flat = samples.rows(relevance)
         for index in self.neurons[site.name].index[:nodes]:
             alone = torch.zeros_like(flat)
@@ -239,23 +237,21 @@ class Circuit:
     def _sent(
         self, neuron: Neuron, relevance: Tensor, upper: Value, ends: list[Value], names: Sequence[str]
     ) -> list[Edge]:
-        arrived = HeldWalk(self._recorded).send(relevance, upper, ends)
-        found = []
+        arrived = self._parts.send(relevance, upper, ends)
+        edges = []
         for name, value, there in zip(names, ends, arrived, strict=True):
             if there is None:
                 continue
             rows = value.samples.rows(there) * self._masks[name]
             handed = _survivors(rows[0], self.shapes[name])
             pairs = zip(handed.index.tolist(), handed.relevance.tolist(), strict=True)
-            found += [Edge(neuron, Neuron(name, tuple(index)), amount) for index, amount in pairs]
-        return found
+            edges += [Edge(neuron, Neuron(name, tuple(index)), amount) for index, amount in pairs]
+        return edges
 
     @cached_property
-    def _recorded(self) -> RecordingWalk:
-        walk = RecordingWalk(self._trace, self.target, self.composite, self.pruning)
-        with torch.inference_mode(False), torch.no_grad():
-            walk.run()
-        return walk
+    def _parts(self) -> PartialRelevance:
+        sites = [site.value for site in self._ablation.sites]
+        return PartialRelevance(self._trace, self.target, self.composite, self.pruning, sites)
 
     def _chosen(self, layers: Sequence[str] | None) -> list[str]:
         """The names of tensors as users give them, by any of the layers that read one; from the output down."""

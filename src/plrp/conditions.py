@@ -1,9 +1,9 @@
-"""What relevance may pass: conditions on layers, as in concept relevance propagation (Achtibat et al. 2022).
+"""Conditions on the relevance that layers hand down, as in concept relevance propagation (Achtibat et al. 2022).
 
-Of the relevance at a conditioned layer's output only what a mask lets through is handed down. A walk is linear in the
+At the output of a conditioned layer a mask chooses the neurons that hand their relevance down. A walk is linear in the
 relevance it starts from, so the explanations under a partition of a layer's channels add up to the one without a
-condition. Pruning is not linear: under a condition the factor r̂_j / r_j of every neuron is that of the walk without
-the condition, held fixed.
+condition. Pruning is not linear: under a condition every neuron keeps the factor r̂_j / r_j of the walk without the
+condition (`passage.py`).
 """
 
 from __future__ import annotations
@@ -18,39 +18,19 @@ from torch import Tensor
 
 from .composites import Composite
 from .engine import choose_walk
-from .ledger import Booking, signed_mass
+from .passage import Mask, Passage, Record
 from .passing import transposed
-from .pruning import Arrived, Pruning, Site, factor
+from .pruning import Pruning
 from .spelling import nearest
 from .tape.trace import Trace
 from .tape.values import Op, Value, reached
 from .targets import Start, snapshot, start
-from .walk import Walk
 
 Condition = Mapping[str, Any]
 """By layer: channels, positions (tuples), a boolean mask, or a callable (activation, gradient, relevance) → mask."""
 
 
-@dataclass
-class Mask:
-    """What passes at one layer's output: `keep` is boolean and broadcasts against it."""
-
-    name: str  # of the layer
-    value: Value
-    keep: Tensor
-    label: str  # what passes, in words
-
-
-@dataclass
-class Passage:
-    """What may pass on a walk: a mask by the id of its value, and by that of a pruned tensor each neuron's factor."""
-
-    masks: dict[int, Mask]
-    factors: dict[int, Tensor] = field(default_factory=dict)
-    only_through: bool = False
-
-
-# --- what the user says -----------------------------------------------------------------------------------------------
+# --- conditions as users write them -----------------------------------------------------------------------------------
 
 
 def checked(condition: Any, trace: Trace | None = None, only_through: bool = False) -> dict[str, Any] | None:
@@ -199,31 +179,7 @@ def _of_mask(op: Op, mask: Tensor, part: slice | None) -> Tensor:
     return mask
 
 
-# --- what a condition needs of the walk without it --------------------------------------------------------------------
-
-
-class SurveyWalk(Walk):
-    """A walk without a condition, which notes each neuron's factor r̂_j / r_j where relevance is pruned, and the
-    relevance of some layers' outputs.
-    """
-
-    def __init__(self, *arguments: Any, watched: set[int]) -> None:
-        super().__init__(*arguments)
-        self.watched, self.seen = watched, dict[int, Tensor]()
-        self.factors: dict[int, Tensor] = {}
-
-    def collect(self, value: Value) -> Any:
-        """As in `Walk`, noted where it is watched."""
-        relevance = super().collect(value)
-        if id(value) in self.watched and relevance is not None:
-            self.seen[id(value)] = self.tensor(relevance)
-        return relevance
-
-    def prune(self, relevance: Any, site: Site, arrived: Arrived | None, book: Booking) -> tuple[Any, dict[str, Any]]:
-        """As in `Walk`; the factors are noted."""
-        new, columns = super().prune(relevance, site, arrived, book)
-        self.factors[id(site.value)] = factor(self.tensor(relevance), self.tensor(new), site.value.samples)
-        return new, columns
+# --- facts of the walk without a condition --------------------------------------------------------------------
 
 
 def gradients(start: Start, values: Sequence[Value]) -> dict[int, Tensor]:
@@ -259,7 +215,7 @@ def _pulled_back(op: Op, given: Sequence[Tensor | None]) -> list[Tensor | None]:
 
 @dataclass
 class Survey:
-    """What conditions need of the explanation without them, by the ids of values."""
+    """The facts that conditions need of the explanation without them, by the ids of values and operations."""
 
     trace: Trace
     alive: set[int]  # the operations that relevance reaches
@@ -268,16 +224,16 @@ class Survey:
     gradients: dict[int, Tensor] = field(default_factory=dict)
 
     def passage(self, condition: Condition, only_through: bool, part: slice | None = None) -> Passage:
-        """What a condition lets pass; `part`: the samples of a larger batch that are explained."""
+        """The constraints that a condition puts on a walk; `part`: the explained samples of a larger batch."""
         layers = {op.name: op for op in self.trace.layers}
-        found = Passage({}, self.factors, only_through)
+        masks = {}
         for name, wanted in condition.items():
             op = layers[name]
             if id(op) not in self.alive:
                 raise ValueError(f"No relevance reaches layer '{name}' from this target: leave out its condition.")
             keep = self._asked(op, wanted) if callable(wanted) else mask_of(op, wanted, part)
-            found.masks[id(op.output)] = Mask(name, op.output, keep, _label(wanted))
-        return found
+            masks[id(op.output)] = Mask(name, op.output, keep, _label(wanted))
+        return Passage(masks, self.factors, only_through)
 
     def _asked(self, op: Op, wanted: Callable[..., Any]) -> Tensor:
         """The mask that a callable gives; it may write into what it is given."""
@@ -295,86 +251,17 @@ class Survey:
 def survey(
     trace: Trace, target: Any, composite: Composite, pruning: Pruning | None, conditions: Iterable[Condition]
 ) -> Survey:
-    """Look at the explanation without conditions; pruning and callables need a walk of it."""
+    """Collect the facts that conditions need; with a pruning or a callable this takes a walk without conditions."""
     layers = {op.name: op for op in trace.layers}
     asked = {name for condition in conditions for name, wanted in condition.items() if callable(wanted)}
-    watched = {id(layers[name].output): layers[name].output for name in asked}
-    if not asked and pruning is None:
-        begun, found = start(trace, target, torch.float32), Survey(trace, set())
-    else:
-        walk = choose_walk(trace, target, composite, pruning, set(), False, SurveyWalk, watched=set(watched))
+    outputs = [layers[name].output for name in asked]
+    record = Record(outputs)
+    if asked or pruning is not None:
+        walk = choose_walk(trace, target, composite, pruning, record=record)
         walk.run()
-        begun = walk.start
-        slopes = gradients(begun, list(watched.values())) if asked else {}
-        found = Survey(trace, set(), walk.factors, walk.seen, slopes)
-    found.alive.update(id(op) for op in reached(begun.ops, [begun.value], composite.products))
-    return found
-
-
-# --- the walk under a condition ---------------------------------------------------------------------------------------
-
-
-class ConditionedWalk(Walk):
-    """A walk on which a conditioned layer hands down only what its mask lets through; pruning's factors are given."""
-
-    def __init__(self, *arguments: Any, passage: Passage) -> None:
-        super().__init__(*arguments)
-        self.passage = passage
-        self.redistributes = False  # the factors say it all
-        values = [*self.trace.inputs, *(v for op in self.start.ops for v in op.outputs)]
-        self.values = {id(v): v for v in values} if passage.only_through else {}
-
-    def collect(self, value: Value) -> Any:
-        """As in `Walk`; of a conditioned layer's output, what may pass."""
-        relevance = super().collect(value)
-        mask = self.passage.masks.get(id(value))
-        return relevance if mask is None else self.withhold(relevance, mask)
-
-    def withhold(self, relevance: Any, mask: Mask) -> Any:
-        """The relevance that the mask lets through. `only_through`: what waits below has gone around this layer."""
-        withheld = self.bypassing() if self.passage.only_through else []
-        passes = None
-        if relevance is not None:
-            whole = self.tensor(relevance)
-            passes = whole * mask.keep
-            withheld.append((whole * ~mask.keep, mask.value))
-        if self.ledger is not None and withheld:
-            self._write_withheld(mask, passes, withheld)
-        return passes
-
-    def _write_withheld(self, mask: Mask, passes: Tensor | None, withheld: Sequence[tuple[Any, Value]]) -> None:
-        assert self.ledger is not None
-        masses = [self.mass(r, value.samples) for r, value in withheld]
-        positive, negative = (sum(parts[1:], parts[0]) for parts in zip(*masses, strict=True))
-        nothing = torch.zeros_like(positive)
-        out = (nothing, nothing) if passes is None else self.mass(passes, mask.value.samples)
-        book = Booking()
-        book.withheld = positive - negative
-        into = out[0] + positive, out[1] + negative
-        self.masses[id(mask.value)] = out
-        self.ledger.add(layer=mask.name, op="condition", rule=mask.label, mass_in=into, mass_out=out, book=book)
-
-    def bypassing(self) -> list[tuple[Any, Value]]:
-        """All relevance that waits further down, taken away."""
-        waiting = [(r, self.values[key]) for key, r in self.relevance.items()]
-        self.relevance.clear()
-        self.masses.clear()
-        return waiting
-
-    def prune(self, relevance: Any, site: Site, arrived: Arrived | None, book: Booking) -> tuple[Any, dict[str, Any]]:
-        """Each neuron times its factor without the condition; what that takes or gives is booked."""
-        factor = self.passage.factors.get(id(site.value))
-        if factor is None:  # no relevance came here without the condition
-            return relevance, {}
-        before = self.tensor(relevance)
-        after = before * factor
-        if not book.active:
-            return after, {}
-        samples = site.value.samples
-        rows, cut = samples.rows(before), samples.rows(before * (factor == 0))
-        book.dropped = samples.sum(before - after)
-        masses = zip(signed_mass(cut), signed_mass(rows), strict=True)
-        shares = [gone / torch.where(mass > 0, mass, torch.ones_like(mass)) for gone, mass in masses]
-        counts = rows.count_nonzero(1), samples.rows(after).count_nonzero(1)
-        names = ("neurons_before", "neurons_after", "p_positive", "p_negative")
-        return after, dict(zip(names, (*counts, *shares), strict=True))
+        begin = walk.start
+    else:
+        begin = start(trace, target, torch.float32)
+    alive = {id(op) for op in reached(begin.ops, [begin.value], composite.products)}
+    slopes = gradients(begin, outputs) if asked else {}
+    return Survey(trace, alive, record.factors or {}, record.relevance, slopes)

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from .composites import Composite
+from .passage import Case
 from .pruning import Pruning
 from .tape.trace import Trace
 from .walk import Walk
@@ -30,7 +33,7 @@ def plain_walk() -> Iterator[None]:
 
 
 def choice() -> Callable[[], AbstractContextManager[None]]:
-    """The choice of the walk as it is now, to be made once more later: the ledger is of the walk of its explanation."""
+    """Remember which walk is active, so that the ledger is computed by the same walk as the explanation."""
     plain = _PLAIN.get()
 
     @contextmanager
@@ -49,35 +52,41 @@ def choose_walk(
     target: Any,
     composite: Composite,
     pruning: Pruning | None,
-    wanted: set[str],
-    ledger: bool,
-    overlay: type[Walk] = Walk,
-    **more: Any,
-) -> Any:
-    """The walk of one explanation; `overlay`: a walk whose steps are laid over it, which takes what is `more`."""
+    wanted: set[str] | None = None,
+    ledger: bool = False,
+    **options: Any,
+) -> Walk:
+    """The walk of one explanation; `options` are the `passage` and the `record` of `Walk`."""
     fast = _fast("fast_walk", trace)
-    kind = overlay if fast is None else _laid_over(overlay, fast.FastWalk)
-    return kind(trace, target, composite, pruning, wanted, ledger, **more)
+    kind: type[Walk] = Walk if fast is None else fast.FastWalk
+    return kind(trace, target, composite, pruning, wanted, ledger, **options)
 
 
-def _laid_over(overlay: type[Walk], walk: type[Walk]) -> type[Walk]:
-    """A walk with the steps of an overlay on top: each calls `super()` for the step below."""
-    return walk if overlay is Walk else type(f"{overlay.__name__}Over{walk.__name__}", (overlay, walk), {})
+class Outcome(NamedTuple):
+    """The results of one case of a sweep."""
+
+    relevance: list[Tensor]  # of the inputs
+    layers: dict[str, Tensor]  # by name, at the inputs of the layers that were wanted
+    first_mass: Tensor | None  # ‖R‖₁ that the first layer on the way handed down, (batch,)
 
 
-def walked_together(trace: Trace, prunings: Sequence[Pruning | None]) -> Iterator[list[Pruning | None]]:
-    """Neighbours among the prunings of a sweep that one walk may take at once; where it may not, one at a time."""
+def grouped(trace: Trace, cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
+    """The cases of a sweep in groups that one walk can take; the plain walk takes one at a time."""
     fast = _fast("stacked_walk", trace)
-    if fast is None:
-        return iter([[pruning] for pruning in prunings])
-    return fast.walked_together(trace, prunings)
+    return iter([[case] for case in cases]) if fast is None else fast.grouped(trace, cases)
 
 
-def stacked_walk(
-    trace: Trace, target: Any, composite: Composite, prunings: Sequence[Pruning | None], wanted: set[str]
-) -> Any:
-    """The walk of several prunings at once, for a group of `walked_together`."""
-    return import_module("plrp.fast.stacked_walk").StackedWalk(trace, target, composite, prunings, wanted)
+def walk_group(
+    trace: Trace, target: Any, composite: Composite, cases: Sequence[Case], wanted: set[str]
+) -> tuple[Walk, list[Outcome]]:
+    """Walk one group of `grouped`; returns the walk and the outcome of each case."""
+    if len(cases) == 1:
+        walk = choose_walk(trace, target, composite, cases[0].pruning, wanted, passage=cases[0].passage)
+        relevance = walk.run()
+        return walk, [Outcome(relevance, walk.layers, walk.first_mass)]
+    stack = import_module("plrp.fast.stacked_walk").StackedWalk(trace, target, composite, cases, wanted)
+    relevance = stack.run()
+    return stack, [Outcome(*stack.of_case(number, relevance)) for number in range(len(cases))]
 
 
 def sweep_batch() -> int:
@@ -95,9 +104,9 @@ def status() -> str:
 
 
 def _fast(module: str, trace: Trace | None = None) -> Any:
-    """A module of `plrp.fast`; None within `plain_walk()`, where the folder is not there, and for other devices.
+    """A module of `plrp.fast`; None within `plain_walk()`, without the folder, and for tensors on another device.
 
-    On these the plain walk is the right one: dense, batched, and asking the device nothing on its way.
+    There the plain walk is the right one: it is dense and batched, and never waits for the device.
     """
     if _PLAIN.get() or (trace is not None and not all(value.data.is_cpu for value in trace.inputs)):
         return None

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from .composites import Composite, names, resolve
-from .conditions import Condition, ConditionedWalk, checked, in_words, storable, survey
-from .engine import choice, choose_walk, stacked_walk, walked_together
+from .conditions import Condition, checked, in_words, storable, survey
+from .engine import Outcome, choice, choose_walk, grouped, walk_group
 from .errors import TraceError, UnsupportedOperation
 from .health import VANISHED, Health, Problem, Scale, alarm, bound_for, examine, in_brief, mass_of, verdicts
 from .ledger import Ledger, conservation
-from .many_conditions import StackedConditionsWalk
-from .many_conditions import walked_together as together
+from .passage import Case
 from .pieces import joined_structure, pieces
 from .pruning import Pruning
 from .spelling import nearest
@@ -452,14 +451,12 @@ def explain_trace(
     trace.check_unchanged()
     wanted, condition = wanted_layers(trace, layers), checked(condition, trace, only_through)
     with torch.inference_mode(False), torch.no_grad():
-        if condition is None:
-            walk = choose_walk(trace, target, chosen, pruning, wanted, ledger)
-        else:
-            seen = survey(trace, target, chosen, pruning, [condition])
-            passes = seen.passage(condition, only_through, part)
-            walk = choose_walk(trace, target, chosen, pruning, wanted, ledger, ConditionedWalk, passage=passes)
-        relevance = walk.run()
-    return described(walk, relevance, walk.layers, pruning, target, condition, only_through, part)
+        passage = None
+        if condition is not None:
+            passage = survey(trace, target, chosen, pruning, [condition]).passage(condition, only_through, part)
+        walk = choose_walk(trace, target, chosen, pruning, wanted, ledger, passage=passage)
+        outcome = Outcome(walk.run(), walk.layers, walk.first_mass)
+    return described(walk, outcome, pruning, target, condition, only_through, part)
 
 
 def sweep_trace(
@@ -488,73 +485,45 @@ def sweep_trace(
     prunings = [pruning and pruning.for_trace(trace) for pruning in prunings]
     if not callable(target) or isinstance(target, Seed):
         start(trace, target, torch.float32)
-    if condition is not None:
-        several = list(condition) if isinstance(condition, list | tuple) else [condition]
-        conditions = [one for given in several if (one := checked(given, trace, only_through)) is not None]
-        if len(conditions) < max(1, len(several)):
-            raise ValueError("condition is a dict or a list of them, one explanation each: there is an empty one.")
-        options: dict[str, Any] = {"target": target, "composite": chosen, "layers": layers}
-        return _sweep_conditions(trace, prunings, choice(), conditions, only_through, **options)
-    checked(condition, trace, only_through)
-    groups = list(walked_together(trace, prunings))
-    return _sweep(trace, groups, choice(), target=target, composite=chosen, layers=layers)
+    if condition is None:
+        checked(condition, trace, only_through)
+        return _sweep(trace, prunings, [None], only_through, choice(), target, chosen, layers)
+    several = list(condition) if isinstance(condition, list | tuple) else [condition]
+    conditions = [one for given in several if (one := checked(given, trace, only_through)) is not None]
+    if len(conditions) < max(1, len(several)):
+        raise ValueError("condition is a dict or a list of them, one explanation each: there is an empty one.")
+    return _sweep(trace, prunings, conditions, only_through, choice(), target, chosen, layers)
 
 
 def _sweep(
     trace: Trace,
-    groups: Sequence[Sequence[Pruning | None]],
-    same_walk: Callable[[], Any],
-    *,
-    target: Any,
-    composite: Composite,
-    layers: bool | Sequence[str],
-) -> Iterator[Explanation]:
-    for group in groups:
-        if len(group) == 1:
-            with same_walk():
-                alone = explain_trace(trace, pruning=group[0], target=target, composite=composite, layers=layers)
-            yield alone.warned()
-            continue
-        walk = stacked_walk(trace, target, composite, group, wanted_layers(trace, layers))
-        with torch.inference_mode(False), torch.no_grad():
-            stacked = walk.run()
-        for number, pruning in enumerate(group):
-            relevance, by_layer = walk.of_pruning(number, stacked)
-            with same_walk():
-                found = described(walk, relevance, by_layer, pruning, target)
-            yield found.warned()
-
-
-def _sweep_conditions(
-    trace: Trace,
     prunings: Sequence[Pruning | None],
-    same_walk: Callable[[], Any],
-    conditions: Sequence[Condition],
+    conditions: Sequence[Condition | None],
     only_through: bool,
-    *,
+    same_walk: Callable[[], Any],
     target: Any,
     composite: Composite,
     layers: bool | Sequence[str],
 ) -> Iterator[Explanation]:
+    """One explanation per pruning and condition. Prunings are grouped with each other, or conditions of one pruning."""
     wanted = wanted_layers(trace, layers)
-    for pruning in prunings:
+    for some in [prunings] if conditions == [None] else [[pruning] for pruning in prunings]:
         with same_walk(), torch.inference_mode(False), torch.no_grad():
-            trace.check_unchanged()
-            seen = survey(trace, target, composite, pruning, conditions)
-        for group in together(trace, conditions):
+            cases = [Case(pruning) for pruning in some]
+            if given := [one for one in conditions if one is not None]:
+                trace.check_unchanged()
+                facts = survey(trace, target, composite, some[0], given)
+                cases = [Case(some[0], facts.passage(one, only_through)) for one in given]
+            groups = list(grouped(trace, cases))
+        following = iter(conditions if given else [None] * len(cases))
+        for group in groups:
             with same_walk(), torch.inference_mode(False), torch.no_grad():
-                passages = [seen.passage(condition, only_through) for condition in group]
-                walk = choose_walk(
-                    trace, target, composite, pruning, wanted, False, StackedConditionsWalk, passages=passages
-                )
-                stacked = walk.run()
-            for number, condition in enumerate(group):
-                relevance, by_layer = walk.of_condition(number, stacked)
+                trace.check_unchanged()
+                walk, outcomes = walk_group(trace, target, composite, group, wanted)
+            for case, outcome, condition in zip(group, outcomes, following, strict=False):
                 with same_walk():
-                    found = described(
-                        walk, relevance, by_layer, pruning, target, condition, only_through, first=walk.first_of(number)
-                    )
-                yield found.warned()
+                    explanation = described(walk, outcome, case.pruning, target, condition, only_through)
+                yield explanation.warned()
 
 
 def check_pruning(pruning: Any) -> None:
@@ -583,16 +552,15 @@ def wanted_layers(found: Trace, layers: bool | Sequence[str]) -> set[str]:
 
 def described(
     walk: Walk,
-    relevance: Sequence[Tensor],
-    layers: dict[str, Tensor],
+    outcome: Outcome,
     pruning: Pruning | None,
     target: Any,
     condition: Condition | None = None,
     only_through: bool = False,
     part: slice | None = None,
-    first: Tensor | None = None,
 ) -> Explanation:
-    """What a walk found, for the user; `first`: ‖R‖₁ that the first layer handed down, where it is not the walk's."""
+    """The outcome of a walk as an explanation for the user."""
+    relevance, layers, first_mass = outcome
     found, composite = walk.trace, walk.composite
 
     same_walk = choice()
@@ -623,7 +591,7 @@ def described(
         _trace_sample=lambda sample: (found, sample),
         _scattered=frozenset(walk.scattered),
         _scale=Scale(
-            walk.first_mass if first is None else first,
+            first_mass,
             bound_for(walk.epsilon_layers),
             VANISHED if condition is None else 0.0,
             walk.start.mass,

@@ -203,7 +203,14 @@ class Arrived:
     """What reached a tensor, kept apart for PLRP-M: over its conv and linear readers, and over all others."""
 
     layers: list[tuple[Samples, Sequence[Any]]] = field(default_factory=list)  # `FirstPass`es, and their samples
-    other: Tensor | None = None
+    other: Any = None
+
+    def add(self, above: Samples, relevance: Any, passes: Sequence[Any], add_up: Callable[[Any, Any], Any]) -> None:
+        """Add the relevance that one reader handed down; `passes` are those of a conv or linear layer."""
+        if passes:
+            self.layers.append((above, passes))
+        else:
+            self.other = relevance if self.other is None else add_up(self.other, relevance)
 
 
 @dataclass
@@ -406,13 +413,6 @@ def _gini_gain(values: Tensor, gain: float) -> Tensor:
 
 
 # --- where pruned mass goes -------------------------------------------------------------------------------------------
-
-
-def factor(before: Tensor, after: Tensor, samples: Samples) -> Tensor:
-    """r̂_j / r_j; where r_j = 0, one in samples that were left as they are, else zero: such a neuron is not kept."""
-    untouched = (samples.rows(before) == samples.rows(after)).all(1)
-    empty = samples.spread(untouched.to(before.dtype), before.dim()).expand_as(before)
-    return torch.where(before == 0, empty, after / torch.where(before == 0, torch.ones_like(before), before))
 
 
 def prune(

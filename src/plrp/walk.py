@@ -1,20 +1,22 @@
 """Relevance on its way down the tape, from a score to the inputs: the plain walk.
 
-Every step is stated here once, on ordinary tensors. What is written down on the way stands in `bookkeeping.py`.
-`plrp.fast` derives a walk from this one that takes some of the steps at less cost; nothing here knows of it.
+Every step is stated here once, on ordinary tensors. `bookkeeping.py` writes the ledger. `plrp.fast` derives a walk from
+this one that takes some of the steps at less cost; nothing here knows of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .bookkeeping import Bookkeeper
+from .collection import collection_paused
 from .composites import Composite
 from .ledger import Booking
+from .passage import Mask, Passage, Record, held_columns, pruning_factor
 from .passing import book_branch, book_unshared, epsilon_for, pass_on
 from .pruning import Arrived, Pruning, Site, prune
 from .rules import Branch, FirstPass, Pass, Rule, quotient
@@ -23,7 +25,7 @@ from .tape.refusals import unsupported
 from .tape.samples import Samples
 from .tape.trace import Trace
 from .tape.values import Op, Value, reached, tensors_in
-from .targets import start
+from .targets import Start, start
 
 
 class Walk(Bookkeeper):
@@ -32,68 +34,132 @@ class Walk(Bookkeeper):
     - `prune`: thin the relevance of a tensor that conv or linear layers read;
     - `through_layer`: hand the relevance of a conv or linear layer's output to its input, by the layer's rule;
     - `pass_operation`: the same for any other operation;
-    - `add_up`: sum what several readers of a tensor handed to it.
+    - `add_up`: sum the relevance that several readers of a tensor handed to it.
+
+    With a `passage` the walk keeps to its constraints: `hold` takes the place of `prune`, and `withhold` masks the
+    outputs of some layers. A `record` takes notes for later walks.
     """
 
-    kind = "plain"  # walks of one kind share what they leave in the trace's memory
-
     def __init__(
-        self, trace: Trace, target: Any, composite: Composite, pruning: Pruning | None, wanted: set[str], ledger: bool
+        self,
+        trace: Trace,
+        target: Any,
+        composite: Composite,
+        pruning: Pruning | None,
+        wanted: set[str] | None = None,
+        ledger: bool = False,
+        *,
+        passage: Passage | None = None,
+        record: Record | None = None,
     ) -> None:
-        super().__init__(trace, wanted, ledger)
+        super().__init__(trace, wanted or set(), ledger)
         pruning = pruning and pruning.for_trace(trace)
         self.trace, self.composite, self.pruning = trace, composite, pruning
+        self.passage, self.record = passage, record
         self.dtype = torch.float64 if _dtype(trace.output) == torch.float64 else torch.float32
         self.start = start(trace, target, self.dtype)
-        self.sites = self._sites(pruning)
+        self.sites = live_sites(trace, self.start, composite, pruning)
         if not ledger:  # nothing cut, nothing to write down
             self.sites = {key: site for key, site in self.sites.items() if site.cuts}
-        self.redistributes = pruning is not None and pruning.redistribution != "lambda"
+        self.redistributes = pruning is not None and pruning.redistribution != "lambda" and passage is None
         self.relevance: dict[int, Any] = {id(self.start.value): self.start.relevance}  # by the id of its value
         self.arrived: dict[int, Arrived] = {}
 
-    def _sites(self, pruning: Pruning | None) -> dict[int, Site]:
-        """The tensors to prune: those with a reader that the score depends on."""
-        if pruning is None:
-            return {}
-        live = {id(op) for op in reached(self.start.ops, [self.start.value], self.composite.products)}
-        sites = pruning.plan(self.trace).items()
-        return {key: site for key, site in sites if any(id(op) in live for op in site.readers)}
-
     def run(self) -> list[Tensor]:
-        """Walk from the score to the inputs; returns their relevance."""
+        """Walk from the score to the inputs; returns the relevance of the inputs, zero where it does not reach one."""
         ops = self.start.ops
-        for position in range(len(ops) - 1, -1, -1):
-            op = ops[position]
-            given = [self.collect(v) for v in op.outputs]
-            if any(r is not None for r in given):
-                self.hand_down(op, given)
-            if self.trace.consumed:
-                ops.pop().release()
-        return [self.input_relevance(value) for value in self.trace.inputs]
+        with collection_paused():
+            for position in range(len(ops) - 1, -1, -1):
+                op = ops[position]
+                given = [self.collect(v) for v in op.outputs]
+                if any(r is not None for r in given):
+                    self.hand_down(op, given)
+                if self.trace.consumed:
+                    ops.pop().release()
+            relevances = [self.collect(value) for value in self.trace.inputs]
+        return [
+            torch.zeros(value.shape, dtype=self.dtype, device=value.data.device) if r is None else self.tensor(r)
+            for value, r in zip(self.trace.inputs, relevances, strict=True)
+        ]
 
-    def input_relevance(self, value: Value) -> Tensor:
-        """The relevance of an input of the model; zero where the score does not depend on it."""
-        relevance = self.collect(value)
-        if relevance is None:
-            return torch.zeros(value.shape, dtype=self.dtype, device=value.data.device)
-        return self.tensor(relevance)
+    def send(self, relevance: Tensor, upper: Value, ends: Sequence[Value]) -> list[Tensor | None]:
+        """Hand `relevance`, which is pruned already, down from `upper` to each of `ends`, where it is pruned and stops.
+
+        None where nothing arrives. A walk may send any number of relevances, one after the other.
+        """
+        stops, arrived = {id(value) for value in ends} - {id(upper)}, dict[int, Tensor]()
+
+        def collect(value: Value) -> Any:
+            reaching = self.collect(value)
+            if reaching is None or id(value) not in stops:
+                return reaching
+            arrived[id(value)] = self.tensor(reaching)
+            return None
+
+        waiting = True
+        self.relevance = {}
+        with collection_paused():
+            for op in reversed(self.start.ops):
+                waiting = waiting and upper not in op.outputs
+                if not waiting and (self.relevance or upper in op.outputs):
+                    given = [relevance if value is upper else collect(value) for value in op.outputs]
+                    if any(r is not None for r in given):
+                        self.hand_down(op, given)
+            for value in self.trace.inputs:
+                collect(value)
+        return [arrived.get(id(value)) for value in ends]
 
     def collect(self, value: Value) -> Any:
-        """The whole relevance of a tensor, all of its readers done; pruned where it is to be pruned."""
-        relevance = self.relevance.pop(id(value), None)
-        arrived = self.arrived.pop(id(value), None)
-        if relevance is None:
-            return None
-        site = self.sites.get(id(value))
-        if site is not None:
-            assert self.pruning is not None
-            book = self.booking()
-            pruned, columns = self.prune(relevance, site, arrived, book)
-            self.write_pruning(value, site.name, self.pruning.label, relevance, pruned, book, columns)
-            relevance = pruned
-        self.store_layers(value, relevance)
-        return relevance
+        """The whole relevance of a tensor, when all of its readers are done: pruned, and masked, where that is due."""
+        key, passage, record = id(value), self.passage, self.record
+        relevance = self.relevance.pop(key, None)
+        arrived = self.arrived.pop(key, None)
+        if relevance is not None:
+            site = self.sites.get(key)
+            if site is not None:
+                assert self.pruning is not None
+                book = self.booking()
+                pruned, columns = (self.prune if passage is None else self.hold)(relevance, site, arrived, book)
+                self.write_pruning(value, site.name, self.pruning.label, relevance, pruned, book, columns)
+                if record is not None and record.factors is not None:
+                    record.factors[key] = pruning_factor(self.tensor(relevance), self.tensor(pruned), value.samples)
+                relevance = pruned
+            self.store_layers(value, relevance)
+            if record is not None and key in record.watched:
+                record.relevance[key] = self.tensor(relevance)
+        mask = None if passage is None else passage.masks.get(key)
+        return relevance if mask is None else self.withhold(relevance, mask)
+
+    def hold(self, relevance: Any, site: Site, arrived: Arrived | None, book: Booking) -> tuple[Any, dict[str, Any]]:
+        """Multiply each neuron by its held factor, in place of pruning; book the difference."""
+        assert self.passage is not None
+        factor = self.passage.factors.get(id(site.value))
+        if factor is None:  # no relevance came here without the constraints
+            return relevance, {}
+        after = self.scaled(relevance, factor)
+        if not book.active:
+            return after, {}
+        tensors, samples = (self.tensor(relevance), self.tensor(after)), site.value.samples
+        book.dropped = samples.sum(tensors[0] - tensors[1])
+        return after, held_columns(*tensors, factor, samples)
+
+    def withhold(self, relevance: Any, mask: Mask) -> Any:
+        """The relevance that a mask lets through; `only_through` also withholds all relevance that waits further down,
+        because it has gone around the masked layer.
+        """
+        assert self.passage is not None
+        waiting: dict[int, Any] = {}
+        if self.passage.only_through:
+            waiting, self.relevance = self.relevance, {}
+            self.masses.clear()
+        passes = None if relevance is None else self.scaled(relevance, mask.keep)
+        if self.ledger is not None:
+            values = {id(v): v for v in (*self.trace.inputs, *(v for op in self.start.ops for v in op.outputs))}
+            withheld = [(self.tensor(r), values[key]) for key, r in waiting.items()]
+            if relevance is not None:
+                withheld.append((self.scaled(self.tensor(relevance), ~mask.keep), mask.value))
+            self.write_withheld(mask, passes, withheld)
+        return passes
 
     def hand_down(self, op: Op, given: Sequence[Any]) -> None:
         """Take the relevance of an operation's outputs to its inputs."""
@@ -115,15 +181,8 @@ class Walk(Bookkeeper):
                 self.relevance[id(value)] = relevance if known is None else self.add_up(known, relevance)
                 self.remember(value, mass if known is None else None)
                 if self.redistributes and id(value) in self.sites:
-                    self.arrive(op, value, relevance, branches)
-
-    def arrive(self, op: Op, value: Value, relevance: Any, branches: Sequence[FirstPass]) -> None:
-        """Hold apart, for PLRP-M, what a tensor received over its conv and linear readers and over all others."""
-        arrived = self.arrived.setdefault(id(value), Arrived())
-        if branches:
-            arrived.layers.append((op.output.samples, branches))
-        else:
-            arrived.other = relevance if arrived.other is None else self.add_up(arrived.other, relevance)
+                    arrived = self.arrived.setdefault(id(value), Arrived())
+                    arrived.add(op.output.samples, relevance, branches, self.add_up)
 
     # --- the four steps -----------------------------------------------------------------------------------------------
 
@@ -139,40 +198,29 @@ class Walk(Bookkeeper):
             if op.output.shape != op.inputs[0].shape:
                 raise ValueError(f"Pass needs a layer that keeps its input's shape; '{op.name}' does not.")
             return given, []
-        layer, x = self.map(op, rule), op.inputs[0].data.to(self.dtype)
-        return self.through_branches(op, rule, self.branches(op, rule, layer, x), x, given, book)
+        assert op.map is not None
+        x = op.inputs[0].data.to(self.dtype)
+        return self.through_branches(op, rule, branches_of(op, rule, op.map.to(self.dtype), x), x, given, book)
 
     def pass_operation(self, op: Op, given: Sequence[Any], book: Booking) -> Sequence[Any]:
         """Any other operation, by its family."""
         return pass_on(op, list(given), book, self.composite)
 
     def add_up(self, a: Any, b: Any) -> Any:
-        """The sum of what two readers of a tensor handed to it."""
+        """The sum of the relevance that two readers of a tensor handed to it."""
         return a + b
 
-    # --- what they are made of ----------------------------------------------------------------------------------------
+    # --- their parts --------------------------------------------------------------------------------------------------
 
-    def map(self, op: Op, rule: Rule) -> LinearMap:
-        """A layer's map in the precision of the walk."""
-        assert op.map is not None
-        return op.map.to(self.dtype)
-
-    def branches(self, op: Op, rule: Rule, layer: LinearMap, x: Tensor) -> list[Branch]:
-        """The branches of a rule for a layer that read x."""
-        z = None
-        if rule.needs_output:
-            z = op.output.data
-            z = z if z.dtype == self.dtype else layer.apply(x, layer.weight, layer.bias)
-        found = rule.branches(layer, x, z, op.inputs[0].nonnegative)
-        if not found:
-            raise ValueError(f"The rule {rule.name} has no branches for layer '{op.name}': it would hand nothing down.")
-        return found
+    def scaled(self, relevance: Any, factor: Tensor) -> Any:
+        """The relevance of a tensor, each neuron times its factor, or by a boolean mask."""
+        return relevance * factor
 
     def through_branches(
         self, op: Op, rule: Rule, branches: Sequence[Branch], x: Tensor, relevance: Tensor, book: Booking
     ) -> tuple[Tensor, list[FirstPass]]:
         """R_j = Σ over the branches of Σ_k n_jk share_k R_k / (d_k + ε sign d_k)."""
-        total = self.samples_of(op, relevance).sum
+        total = _samples_of(op, relevance).sum
         epsilon = epsilon_for(op.output) if rule.epsilon is None else rule.epsilon
         received: Tensor | None = None
         passes = []
@@ -193,21 +241,52 @@ class Walk(Bookkeeper):
         """d_k = Σ_j n_jk + bias_k: on the tape, known from an earlier explanation of the trace, or computed."""
         if branch.denominator is not None:
             return branch.denominator
-        memory, key = self.trace.memory, (self.kind, id(op), rule.key, number)
-        if memory is None:
-            return branch.contributions(bias=branch.bias)
-        if key not in memory:  # holds the rule and the operation, so that their ids stay their own
-            memory[key] = (rule, op), branch.contributions(bias=branch.bias)
-        known: Tensor = memory[key][1]
-        return known
+        key = (type(branch.map), id(op), rule.key, number)  # other maps give the same number to rounding only
+        d: Tensor = remembered(self.trace, key, (rule, op), lambda: branch.contributions(bias=branch.bias))
+        return d
 
     def quotient(self, relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool) -> Tensor:
         """R_k / (d_k + ε sign d_k)."""
         return quotient(relevance, d, epsilon, one_sign)
 
-    def samples_of(self, op: Op, relevance: Tensor) -> Samples:
-        """Where in the relevance of an operation's output each sample lies."""
-        return op.output.samples
+
+def live_sites(trace: Trace, begin: Start, composite: Composite, pruning: Pruning | None) -> dict[int, Site]:
+    """The tensors to prune, by the id of their value: those with a conv or linear reader that the score depends on."""
+    if pruning is None:
+        return {}
+    live = {id(op) for op in reached(begin.ops, [begin.value], composite.products)}
+    sites = pruning.plan(trace).items()
+    return {key: site for key, site in sites if any(id(op) in live for op in site.readers)}
+
+
+def branches_of(op: Op, rule: Rule, layer: LinearMap, x: Tensor) -> list[Branch]:
+    """The branches of a rule for a layer that read x."""
+    z = None
+    if rule.needs_output:
+        z = op.output.data
+        z = z if z.dtype == x.dtype else layer.apply(x, layer.weight, layer.bias)
+    branches = rule.branches(layer, x, z, op.inputs[0].nonnegative)
+    if not branches:
+        raise ValueError(f"The rule {rule.name} has no branches for layer '{op.name}': it would hand nothing down.")
+    return branches
+
+
+def remembered(trace: Trace, key: Any, owners: Any, compute: Callable[[], Any]) -> Any:
+    """Something that later explanations of the trace need too, computed once.
+
+    `owners` are kept alive with it, so that no other object gets an id that stands in `key`.
+    """
+    if trace.memory is None:
+        return compute()
+    if key not in trace.memory:
+        trace.memory[key] = owners, compute()
+    return trace.memory[key][1]
+
+
+def _samples_of(op: Op, relevance: Tensor) -> Samples:
+    """Where in the relevance of an operation's output each sample lies; some samples may go as a batch of their own."""
+    samples = op.output.samples
+    return Samples.first_axis(len(relevance)) if samples.ordinary and len(relevance) != samples.batch else samples
 
 
 def _dtype(output: Any) -> torch.dtype:

@@ -1,6 +1,8 @@
-"""Many p at once: a sweep in stacks is the sweep one by one."""
+"""Many prunings, or many conditions, in one walk: a sweep in stacks is the sweep one by one."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
@@ -58,7 +60,7 @@ def walks(monkeypatch) -> list[int]:
         pytest.skip("stacks are for the compiled loops")
     made: list[int] = []
     run = stacking.StackedWalk.run
-    monkeypatch.setattr(stacking.StackedWalk, "run", lambda walk: made.append(walk.copies) or run(walk))
+    monkeypatch.setattr(stacking.StackedWalk, "run", lambda walk: made.append(walk.cases) or run(walk))
     return made
 
 
@@ -183,3 +185,23 @@ def test_a_misspelt_override_is_refused_in_a_sweep(walks):
     composite = plrp.Composite([(lambda op: True, plrp.rules.ZPlus())], layers={"lft": plrp.rules.ZPlus()})
     with pytest.raises(ValueError, match="lft"):
         list(plrp.trace(network(), IMAGES).sweep([plrp.Pruning(0.2), plrp.Pruning(0.3)], composite=composite))
+
+
+def test_many_conditions_share_activations_and_the_way_above(monkeypatch):
+    """Above the conditioned layer one relevance goes down, and below it all of them as one batch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(96, 3))
+    trace = plrp.trace(model.eval(), torch.rand(1, 3, 8, 8))
+    sizes: dict[str, list[int]] = {}
+    plain = plrp.walk.Walk.through_branches
+
+    def through_branches(self: Any, op: Any, rule: Any, branches: Any, x: Any, relevance: Tensor, *rest: Any) -> Any:
+        sizes.setdefault(op.name, []).append(len(relevance))
+        return plain(self, op, rule, branches, x, relevance, *rest)
+
+    monkeypatch.setattr(limits, "FEWEST", 1 << 30)  # whole tensors alone
+    with monkeypatch.context() as patch:
+        patch.setattr(plrp.walk.Walk, "through_branches", through_branches)
+        found = list(trace.sweep([None], condition=[{"2": [c]} for c in range(6)]))
+    assert sizes == {"5": [1], "2": [6], "0": [6]}
+    torch.testing.assert_close(sum(e.relevance for e in found), trace.explain().relevance, rtol=1e-5, atol=1e-5)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from plrp.composites import Composite
-from plrp.conditions import SurveyWalk, channel_axis
+from plrp.conditions import channel_axis
 from plrp.engine import choose_walk
+from plrp.passage import Record
 from plrp.pruning import Pruning
 from plrp.spelling import nearest
 from plrp.tape.trace import Trace
@@ -49,16 +50,16 @@ def measure(
 ) -> tuple[dict[str, Channels], Any]:
     """The channels of some layers by name, and the classes that were explained."""
     ops = {op.name: op for op in trace.layers}
-    watched = {id(ops[name].output) for name in layers}
-    walk = choose_walk(trace, target, composite, pruning, set(), False, SurveyWalk, watched=watched)
+    record = Record([ops[name].output for name in layers], factors=False)
+    walk = choose_walk(trace, target, composite, pruning, record=record)
     walk.run()
-    found = {}
+    channels = {}
     for name in layers:
         op = ops[name]
-        relevance = walk.seen.get(id(op.output))  # None: it received none
+        relevance = record.relevance.get(id(op.output))  # None: it received none
         relevance = torch.zeros_like(op.output.data) if relevance is None else relevance
-        found[name] = _channels(by_channel(relevance, op).flatten(2), by_channel(op.output.data, op).flatten(2))
-    return found, walk.start.target
+        channels[name] = _channels(by_channel(relevance, op).flatten(2), by_channel(op.output.data, op).flatten(2))
+    return channels, walk.start.target
 
 
 def layer_named(trace: Trace, name: str) -> Op:

@@ -1,13 +1,15 @@
-"""Many p at once: the relevance of several prunings in one tensor, over the activations and denominators of one trace.
+"""Several walks down one tape in one: the cases of a sweep, which differ in their pruning or in their passage.
 
-The batch is stacked up, a copy per pruning: sample k · batch + n is sample n under pruning k. Layers that follow single
-neurons take the stack as one large batch and read the activations of the one that is recorded. Whatever has no such
-form goes copy by copy through the ordinary code. It pays where few neurons live, and the walk itself is what costs.
+Down to the first tensor at which the cases part there is one relevance. There the batch is stacked up, a copy per case:
+sample k · batch + n is sample n under case k. Layers take the stack as one large batch and read the activations and
+denominators of the recorded one; so do other operations as far as they follow single neurons. All else goes copy by
+copy, since it may depend on the size of the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,120 +18,150 @@ from torch import Tensor
 from plrp import pruning
 from plrp.composites import Composite
 from plrp.ledger import Booking
-from plrp.pruning import Arrived, Pruning, Site
-from plrp.rules import Branch, Rule
+from plrp.passage import Case, Mask, stacked_masks
+from plrp.pruning import Arrived, Site
 from plrp.tape.operations import Family
 from plrp.tape.samples import Samples
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op, Value
 
-from . import limits, native
+from . import limits, native, propagation
 from .fast_walk import FastWalk
 from .neuron_pruning import by_neurons, prune_neurons
 from .neurons import Neurons, Relevance, dense
 from .selection import cut
 
 
-def stackable(how: Pruning | None) -> bool:
-    """Whether a pruning leaves few neurons everywhere, and needs nothing of a layer's first pass afterwards."""
-    if how is None or how.p is None or how.sparsity_gain is not None or not how.by_neuron:
+def stackable(case: Case) -> bool:
+    """Whether a case gains by a stack: it has constraints, or its pruning leaves few neurons in every layer.
+
+    A stack has no use for the first pass of a layer, so its prunings are those of PLRP-λ.
+    """
+    how = case.pruning
+    if case.passage is not None:
+        return True
+    if how is None or how.p is None or how.sparsity_gain is not None or not how.by_neuron or not native.available():
         return False
     smallest = min(p for p in (how.p, how.p_negative, *(how.layers or {}).values()) if p is not None)
     return how.redistribution == "lambda" and how.conserve and smallest >= limits.STACKED_FROM
 
 
-def walked_together(trace: Trace, prunings: Sequence[Pruning | None]) -> Iterator[list[Pruning | None]]:
+def grouped(trace: Trace, cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
     """Neighbours that can be stacked, as many as a stack may have; all others one by one."""
-    size = limits.STACKED_SAMPLES // max(1, trace.batch)
-    possible = size > 1 and native.available()
-    waiting: list[Pruning | None] = []
-    for how in prunings:
-        stacks = possible and stackable(how)
+    size = 1 if trace.samples is None else limits.STACKED_SAMPLES // max(1, trace.batch)
+    waiting: list[Case] = []
+    for case in cases:
+        stacks = size > 1 and stackable(case)
         if waiting and (not stacks or len(waiting) == size):
             yield waiting
             waiting = []
         if stacks:
-            waiting.append(how)
+            waiting.append(case)
         else:
-            yield [how]
+            yield [case]
     if waiting:
         yield waiting
 
 
 class StackedWalk(FastWalk):
-    """The ways of several prunings down one tape, in one."""
+    """The walks of several cases in one. It keeps no ledger."""
 
     def __init__(
-        self, trace: Trace, target: Any, composite: Composite, prunings: Sequence[Pruning], wanted: set[str]
+        self, trace: Trace, target: Any, composite: Composite, cases: Sequence[Case], wanted: set[str]
     ) -> None:
-        super().__init__(trace, target, composite, prunings[0], wanted, False)
-        self.prunings = prunings
-        self.copies = len(prunings)
-        self.plans = [how.plan(trace) for how in prunings]
-        self.relevance = {id(self.start.value): torch.cat([self.start.relevance] * self.copies)}
+        passages = [case.passage for case in cases if case.passage is not None]
+        masks = stacked_masks(passages)
+        passage = replace(passages[0], masks={key: mask for key, (mask, _) in masks.items()}) if passages else None
+        super().__init__(trace, target, composite, cases[0].pruning, wanted, passage=passage)
+        self.prunings = [case.pruning for case in cases if case.pruning is not None]
+        self.conditioned = {key: which for key, (_, which) in masks.items()}  # the copies with a mask, by value
+        self.parting = set(masks) if passages else set(self.sites)  # where the cases begin to differ
+        self.cases = len(cases)
 
-    def of_pruning(self, number: int, stacked: Sequence[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """The relevance of the inputs, and of the layers wanted, under one of the prunings."""
-        layers = {name: r.chunk(self.copies)[number].clone() for name, r in self.layers.items()}
-        return [r.chunk(self.copies)[number].clone() for r in stacked], layers
+    def of_case(
+        self, number: int, relevance: Sequence[Tensor]
+    ) -> tuple[list[Tensor], dict[str, Tensor], Tensor | None]:
+        """Of one of the cases: the relevance of the inputs and of the layers wanted, and ‖R‖₁ of the first layer."""
 
-    def _copies(self, relevance: Relevance) -> Sequence[Relevance]:
-        """The relevance of each copy."""
-        batch = relevance.shape[0] // self.copies
-        if isinstance(relevance, Neurons):
-            samples = torch.arange(relevance.shape[0], device=relevance.positions.device)
-            return [relevance.only(part) for part in samples.split(batch)]
-        return dense(relevance).chunk(self.copies)
+        def of(stacked: Tensor, rows: int) -> Tensor:
+            return (stacked if len(stacked) == rows else stacked.chunk(self.cases)[number]).clone()
+
+        inputs = [of(r, value.shape[0]) for r, value in zip(relevance, self.trace.inputs, strict=True)]
+        rows = {op.name: op.inputs[0].shape[0] for op in self.trace.layers}
+        layers = {name: of(r, rows[name]) for name, r in self.layers.items()}
+        return inputs, layers, None if self.first_mass is None else of(self.first_mass, self.trace.batch)
+
+    def collect(self, value: Value) -> Any:
+        """As in `Walk`; at the first tensor where the cases part, all relevance is stacked up."""
+        if self.copies == 1 and id(value) in self.parting:
+            self.copies = self.cases
+            self.relevance = {key: torch.cat([self.tensor(r)] * self.copies) for key, r in self.relevance.items()}
+        return super().collect(value)
 
     def size(self, relevance: Relevance, samples: Samples) -> Tensor:
-        """As in `Walk`, of the first copy: above the first pruned tensor all copies are the same."""
-        return super().size(self._copies(relevance)[0], samples)
+        """‖R‖₁ per sample of the stack."""
+        return torch.cat([super(StackedWalk, self).size(part, samples) for part in self._copies(relevance)])
 
-    def input_relevance(self, value: Value) -> Tensor:
-        """As in `Walk`, of all copies."""
-        found = super().input_relevance(value)
-        return found if len(found) == self.copies * value.shape[0] else torch.cat([found] * self.copies)
+    def scaled(self, relevance: Relevance, factor: Tensor) -> Relevance:
+        """As in `Walk`; the factors are those of the stack, or of the batch and the same for every copy."""
+        if not isinstance(relevance, Tensor) or len(factor) == len(relevance):
+            return super().scaled(relevance, factor)
+        return (relevance.unflatten(0, (self.copies, -1)) * factor).flatten(0, 1)
+
+    def withhold(self, relevance: Any, mask: Mask) -> Any:
+        """As in `Walk`; relevance that goes around the layer is dropped in the copies that have a mask there."""
+        assert self.passage is not None
+        if self.passage.only_through:
+            for key, waiting in self.relevance.items():
+                passes = ~self.conditioned[id(mask.value)].repeat_interleave(waiting.shape[0] // self.copies)
+                self.relevance[key] = dense(waiting) * passes.view(-1, *(1,) * (len(waiting.shape) - 1))
+        return None if relevance is None else self.scaled(relevance, mask.keep)
 
     def prune(
         self, relevance: Relevance, site: Site, arrived: Arrived | None, book: Booking
     ) -> tuple[Relevance, dict[str, Any]]:
         """Each copy with its own p; where single neurons are kept, all at once."""
-        sites = [plan[id(site.value)] for plan in self.plans]
-        assert self.pruning is not None
-        if by_neurons(relevance, site, self.pruning, arrived):
+        sites = [how.plan(self.trace)[id(site.value)] for how in self.prunings]
+        if by_neurons(relevance, site, self.prunings[0], arrived):
             p, p_negative = (
                 torch.tensor(each, dtype=torch.float64).repeat_interleave(site.value.shape[0])
                 for each in zip(*(one.shares for one in sites), strict=True)
             )
-            found = prune_neurons(relevance, (p, p_negative), self.pruning, arrived, book)
-            assert found is not None
-            return found
+            neurons = prune_neurons(relevance, (p, p_negative), self.prunings[0], arrived, book)
+            assert neurons is not None
+            return neurons
         parts = zip(self._copies(relevance), sites, self.prunings, strict=True)
         return torch.cat([pruning.prune(dense(part), one, how, None, book, cut)[0] for part, one, how in parts]), {}
 
-    def pass_tensors(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> Sequence[Relevance | None]:
-        """Copy by copy, since the tape has one."""
+    def through_layer(self, op: Op, given: Relevance, book: Booking) -> tuple[Relevance, list[Any]]:
+        """The stack as one large batch; copy by copy where the first axis is not the batch."""
+        if self.copies == 1 or (op.output.samples.ordinary and op.inputs[0].samples.ordinary):
+            return super().through_layer(op, given, book)
+        parts = [super(StackedWalk, self).through_layer(op, part, book)[0] for part in self._copies(given)]
+        return torch.cat([dense(part) for part in parts]), []
+
+    def pass_operation(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> Sequence[Relevance | None]:
+        """Neurons of the whole stack as neurons; else copy by copy, since the tape has one batch."""
+        alone = super().pass_operation
+        if self.copies == 1:
+            return alone(op, given, book)
         if op.family is Family.PASS and op.rule is None and op.inputs[0].shape == op.output.shape:
-            return [given[0]]
+            return given
+        stacked = propagation.pass_on(op, given, book, self.composite)
+        if stacked is not None:
+            return stacked
         split = [[None] * self.copies if r is None else self._copies(r) for r in given]
-        handed = [super(StackedWalk, self).pass_tensors(op, one, book) for one in zip(*split, strict=True)]
-        return [_joined(parts) for parts in zip(*handed, strict=True)]
+        handed = [alone(op, one, book) for one in zip(*split, strict=True)]
+        return [
+            None if parts[0] is None else torch.cat([dense(part) for part in parts if part is not None])
+            for parts in zip(*handed, strict=True)
+        ]
 
-    def _whole_tensors(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> list[Tensor | None] | None:
-        return None
-
-    def _through_tensors(
-        self, op: Op, rule: Rule, branches: Sequence[Branch], x: Tensor, given: Relevance, book: Booking
-    ) -> tuple[Tensor, list[Any]]:
-        alone = super()._through_tensors
-        if len(x) == given.shape[0]:  # samples that were split off, each with what it read
-            return alone(op, rule, branches, x, given, book)
-        handed = [alone(op, rule, branches, x, part, book)[0] for part in self._copies(given)]
-        joined = _joined(handed)
-        assert joined is not None
-        return joined, []
-
-
-def _joined(parts: Sequence[Relevance | None]) -> Tensor | None:
-    found = [dense(part) for part in parts if part is not None]
-    return torch.cat(found) if found else None
+    def _copies(self, relevance: Relevance) -> Sequence[Relevance]:
+        """The relevance of each copy."""
+        if self.copies == 1:
+            return [relevance]
+        if isinstance(relevance, Neurons):
+            samples = torch.arange(relevance.shape[0], device=relevance.positions.device)
+            return [relevance.only(part) for part in samples.chunk(self.copies)]
+        return dense(relevance).chunk(self.copies)

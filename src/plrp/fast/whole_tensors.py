@@ -7,16 +7,23 @@ where the compiled loops cannot take its tensors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from plrp.composites import Composite
+from plrp.ledger import Booking
 from plrp.passing import epsilon_for
 from plrp.tape.norms import norm_of
+from plrp.tape.operations import Family
 from plrp.tape.values import Op
 
 from . import limits, native
-from .channels_last import channels_last, empty_last
+from .channels_last import channels_last, empty_last, ordinary
+from .neuron_layers import Geometry, pool_geometry, to_winners
+from .neurons import Relevance, dense
+from .propagation import adds_in_proportion
 
 
 def compiled(*tensors: Tensor) -> bool:
@@ -110,3 +117,42 @@ def through_product(op: Op, relevance: Tensor, composite: Composite) -> list[Ten
     a, b = (v.data for v in op.inputs)
     handed = {id(v): (s @ b.mT if v is op.inputs[0] else a.mT @ s).mul_(v.data) for v in receivers}
     return [handed.get(id(v)) for v in op.inputs]
+
+
+# --- operations other than layers -------------------------------------------------------------------------------------
+
+
+def pass_on(
+    op: Op, given: Sequence[Relevance | None], book: Booking, composite: Composite
+) -> list[Tensor | None] | None:
+    """Norms, products, sums of two and max pools by compiled loops; None where these do not serve."""
+    if op.rule is not None or len(given) != 1 or given[0] is None or book.active:
+        return None
+    relevance = dense(given[0])
+    if op.family is Family.AFFINE:
+        return through_norm(op, relevance, epsilon_for(op.output, composite=composite))
+    if op.family in (Family.PRODUCT, Family.GATE):
+        return through_product(op, relevance, composite)
+    if adds_in_proportion(op, composite):
+        a, b = op.inputs
+        if a.dtype == b.dtype == op.output.dtype == relevance.dtype:
+            one_sign = a.nonnegative and b.nonnegative
+            parts = split(relevance, a.data, b.data, epsilon_for(op.output, a, b), one_sign)
+            return None if parts is None else list(parts)
+    if op.family is Family.WINNER and (geometry := pool_geometry(op)) is not None:
+        received = _through_max_pool(op, relevance, geometry)
+        return None if received is None else [received]
+    return None
+
+
+def _through_max_pool(op: Op, relevance: Tensor, geometry: Geometry) -> Tensor | None:
+    value = op.inputs[0]
+    if op.winners is not None and relevance.dim() == 4:
+        received = hand_to_winners(relevance, op.winners, value.shape)
+        if received is not None:
+            return received
+        planes = relevance.new_zeros(*value.shape[:2], value.shape[2:].numel())
+        return planes.scatter_add_(2, op.winners.flatten(2), relevance.flatten(2)).view(value.shape)
+    if relevance.dtype == value.dtype:
+        return to_winners(value.data, geometry, ordinary(relevance).contiguous())
+    return None

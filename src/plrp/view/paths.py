@@ -1,7 +1,7 @@
 """Ways through the network: what one channel alone hands down to the input, and the strongest channels as a graph.
 
-Both send a part of the explanation's relevance down again, cut and scaled as it was (`plrp.held`), so that all channels
-of a layer that all relevance passes add up to the explanation.
+Both send a part of the explanation's relevance down again with its pruning held fixed (`plrp.partial_relevance`), so
+that all channels of a layer that all relevance passes add up to the explanation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from plrp.composites import Composite
-from plrp.held import HeldWalk, RecordingWalk
+from plrp.partial_relevance import PartialRelevance
 from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
 from plrp.vision.flows import Flow, channel_share, flow
@@ -31,24 +31,22 @@ class Paths:
 
     def __init__(self, trace: Trace, target: Any, composite: Composite, pruning: Pruning | None, sample: int) -> None:
         self.sample, self.trace = sample, trace
-        self.walk = RecordingWalk(trace, target, composite, pruning)
-        with torch.inference_mode(False), torch.no_grad():
-            self.walk.run()
         self.ops = {op.name: op for op in layer_inputs(trace)}
+        inputs = [op.inputs[0] for op in self.ops.values()]
+        self.parts = PartialRelevance(trace, target, composite, pruning, inputs)
 
     def through(self, layer: str, channel: int, pool: Pool) -> Tensor:
         """The map of what reaches the input through one channel of a layer's input, and through nothing else."""
         op = self.ops.get(layer)
         if op is None:
             raise ValueError(f"The model has no layer {layer!r} with an input of its own.")
-        upper, lower, batch = op.inputs[0], self.trace.inputs[0], len(self.walk.start.score)
-        whole = self.walk.after.get(id(upper))
+        upper, lower, batch = op.inputs[0], self.trace.inputs[0], len(self.parts.start.score)
+        whole = self.parts.at(upper)
         sent: Tensor | None = None
         if whole is not None:  # else no relevance comes this way
             sent = _alone(whole, op, batch, self.sample, channel)
         if sent is not None and upper is not lower:
-            with torch.inference_mode(False), torch.no_grad():
-                (sent,) = HeldWalk(self.walk).send(sent, upper, [lower])
+            (sent,) = self.parts.send(sent, upper, [lower])
         return pool((torch.zeros(lower.shape) if sent is None else sent)[self.sample])
 
 

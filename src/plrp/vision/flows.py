@@ -18,7 +18,7 @@ from torch import Tensor
 from plrp.composites import Composite, resolve
 from plrp.conditions import channel_axis
 from plrp.explanation import Explanation
-from plrp.held import HeldWalk, RecordingWalk
+from plrp.partial_relevance import PartialRelevance
 from plrp.pruning import Pruning
 from plrp.spelling import nearest
 from plrp.tape.operations import Family
@@ -166,18 +166,15 @@ def flow(
     if trace.batch != 1:
         raise ValueError(f"flow follows one sample; the trace holds {trace.batch}.")
     composite = resolve(composite, (value.data for value in trace.inputs), trace)
-    explained = RecordingWalk(trace, target, composite, pruning)
-    explained.run()
-    plain = explained if pruning is None else RecordingWalk(trace, target, composite, None)
-    if plain is not explained:
-        plain.run()
     chosen = _chosen_passages(trace, composite.products, layers, levels)
-    made = [_level(value, explained, plain, nodes, pruned) for value in chosen]
+    parts = PartialRelevance(trace, target, composite, pruning, chosen)
+    unpruned = parts if pruning is None else PartialRelevance(trace, target, composite, None, chosen)
+    made = [_level(value, parts, unpruned, nodes, pruned) for value in chosen]
     edges, faded = [], []
     for (upper, above), lower in zip(zip(chosen, made, strict=True), chosen[1:], strict=False):
-        edges.append(_handed(explained, upper, lower, above.shown))
-        faded.append(_handed(plain, upper, lower, above.shown + above.pruned))
-    return Flow(tuple(made), tuple(edges), tuple(faded), float(explained.start.score[0]))
+        edges.append(_handed(parts, upper, lower, above.shown))
+        faded.append(_handed(unpruned, upper, lower, above.shown + above.pruned))
+    return Flow(tuple(made), tuple(edges), tuple(faded), float(parts.start.score[0]))
 
 
 def _chosen_passages(trace: Trace, products: str | None, layers: Sequence[str] | None, count: int) -> list[Value]:
@@ -200,10 +197,9 @@ def _chosen_passages(trace: Trace, products: str | None, layers: Sequence[str] |
     return [found[place] for place in places]
 
 
-def _level(value: Value, explained: RecordingWalk, plain: RecordingWalk, nodes: int, pruned: int) -> Level:
+def _level(value: Value, parts: PartialRelevance, plain: PartialRelevance, nodes: int, pruned: int) -> Level:
     reader = _reader(value)
-    relevance = _by_channel(explained.after[id(value)][0], reader)
-    unpruned = _by_channel(plain.after[id(value)][0], reader)
+    relevance, unpruned = (_by_channel(_relevance(walk, value)[0], reader) for walk in (parts, plain))
     mass, mass_before = _rows(relevance).abs().sum(1), _rows(unpruned).abs().sum(1)
     order = [int(c) for c in mass.argsort(descending=True, stable=True) if mass[c] > 0]
     lost = [int(c) for c in mass_before.argsort(descending=True, stable=True) if mass[c] == 0 and mass_before[c] > 0]
@@ -239,17 +235,24 @@ def source_of(value: Value) -> str:
     return ""
 
 
-def _handed(walk: RecordingWalk, upper: Value, lower: Value, channels: Sequence[int]) -> Tensor:
-    """What each of these channels of one level hands to every channel of the next, (channels, channels
+def _relevance(parts: PartialRelevance, value: Value) -> Tensor:
+    """The relevance of a level; all relevance passes it, so there is some."""
+    relevance = parts.at(value)
+    assert relevance is not None
+    return relevance
+
+
+def _handed(parts: PartialRelevance, upper: Value, lower: Value, channels: Sequence[int]) -> Tensor:
+    """The relevance that each of these channels of one level hands to every channel of the next, (channels, channels
     below).
     """
-    relevance = walk.after[id(upper)]
+    relevance = _relevance(parts, upper)
     axis = _channel_axis(_reader(upper), relevance.dim())
     rows = []
     for channel in channels:
         alone = torch.zeros_like(relevance)
         alone.select(axis, channel).copy_(relevance.select(axis, channel))
-        (arrived,) = HeldWalk(walk).send(alone, upper, [lower])
+        (arrived,) = parts.send(alone, upper, [lower])
         arrived = torch.zeros_like(lower.data) if arrived is None else arrived
         rows.append(_rows(_by_channel(arrived[0], _reader(lower))).sum(1))
     width = lower.shape[_channel_axis(_reader(lower), len(lower.shape))]
