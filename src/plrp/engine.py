@@ -62,7 +62,7 @@ def choose_walk(
     return kind(trace, target, composite, pruning, wanted, ledger, **options)
 
 
-class Outcome(NamedTuple):
+class CaseResult(NamedTuple):
     """The results of one case of a sweep."""
 
     relevance: list[Tensor]  # of the inputs
@@ -78,15 +78,15 @@ def grouped(trace: Trace, cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
 
 def walk_group(
     trace: Trace, target: Any, composite: Composite, cases: Sequence[Case], wanted: set[str]
-) -> tuple[Walk, list[Outcome]]:
-    """Walk one group of `grouped`; returns the walk and the outcome of each case."""
+) -> tuple[Walk, list[CaseResult]]:
+    """Walk one group of `grouped`; returns the walk and the result of each case."""
     if len(cases) == 1:
         walk = choose_walk(trace, target, composite, cases[0].pruning, wanted, passage=cases[0].passage)
         relevance = walk.run()
-        return walk, [Outcome(relevance, walk.layers, walk.first_mass)]
+        return walk, [CaseResult(relevance, walk.layers, walk.first_mass)]
     stack = import_module("plrp.fast.stacked_walk").StackedWalk(trace, target, composite, cases, wanted)
     relevance = stack.run()
-    return stack, [Outcome(*stack.of_case(number, relevance)) for number in range(len(cases))]
+    return stack, [CaseResult(*stack.of_case(number, relevance)) for number in range(len(cases))]
 
 
 def sweep_batch() -> int:

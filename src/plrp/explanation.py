@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .composites import Composite, names, resolve
 from .conditions import Condition, checked, in_words, storable, survey
-from .engine import Outcome, choice, choose_walk, grouped, walk_group
+from .engine import CaseResult, choice, choose_walk, grouped, walk_group
 from .errors import TraceError, UnsupportedOperation
 from .health import VANISHED, Health, Problem, Scale, alarm, bound_for, examine, in_brief, mass_of, verdicts
 from .ledger import Ledger, conservation
@@ -455,8 +455,8 @@ def explain_trace(
         if condition is not None:
             passage = survey(trace, target, chosen, pruning, [condition]).passage(condition, only_through, part)
         walk = choose_walk(trace, target, chosen, pruning, wanted, ledger, passage=passage)
-        outcome = Outcome(walk.run(), walk.layers, walk.first_mass)
-    return described(walk, outcome, pruning, target, condition, only_through, part)
+        result = CaseResult(walk.run(), walk.layers, walk.first_mass)
+    return described(walk, result, pruning, target, condition, only_through, part)
 
 
 def sweep_trace(
@@ -519,10 +519,10 @@ def _sweep(
         for group in groups:
             with same_walk(), torch.inference_mode(False), torch.no_grad():
                 trace.check_unchanged()
-                walk, outcomes = walk_group(trace, target, composite, group, wanted)
-            for case, outcome, condition in zip(group, outcomes, following, strict=False):
+                walk, results = walk_group(trace, target, composite, group, wanted)
+            for case, result, condition in zip(group, results, following, strict=False):
                 with same_walk():
-                    explanation = described(walk, outcome, case.pruning, target, condition, only_through)
+                    explanation = described(walk, result, case.pruning, target, condition, only_through)
                 yield explanation.warned()
 
 
@@ -552,15 +552,15 @@ def wanted_layers(found: Trace, layers: bool | Sequence[str]) -> set[str]:
 
 def described(
     walk: Walk,
-    outcome: Outcome,
+    result: CaseResult,
     pruning: Pruning | None,
     target: Any,
     condition: Condition | None = None,
     only_through: bool = False,
     part: slice | None = None,
 ) -> Explanation:
-    """The outcome of a walk as an explanation for the user."""
-    relevance, layers, first_mass = outcome
+    """The result of a walk as an explanation for the user."""
+    relevance, layers, first_mass = result
     found, composite = walk.trace, walk.composite
 
     same_walk = choice()
