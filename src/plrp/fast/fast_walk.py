@@ -23,11 +23,11 @@ from plrp.walk import Walk, branches_of, remembered
 from . import propagation, whole_tensors
 from .channels_last import channels_last, ordinary, select_samples
 from .channels_last_chain import ChannelsLastChain, built_in
-from .neuron_layers import layer_geometry
 from .fast_maps import FastConvolution, FastDense, OneChannel, fast_map
+from .neuron_layers import layer_geometry
+from .neuron_pruning import by_neurons, dense_arrived, prune_neurons, prune_positions
 from .neurons import Neurons, Relevance, add, dense, dense_last, mass_of
 from .propagation import DensePass, neurons_of
-from .neuron_pruning import by_neurons, dense_arrived, prune_neurons, prune_positions
 from .selection import cut
 
 
