@@ -191,7 +191,7 @@ def test_other_devices_take_the_plain_walk() -> None:
 
     trace = plrp.trace(nn.Linear(3, 2), torch.randn(1, 3))
     composite = plrp.composite("epsilon")
-    fast = plrp.engine._fast("walk")  # none within --plain-walk and --without-fast
+    fast = plrp.engine._fast("fast_walk")  # none within --plain-walk and --without-fast
     assert type(choose_walk(trace, None, composite, None, set(), False)) is (Walk if fast is None else fast.FastWalk)
     trace.inputs[0].data = trace.inputs[0].data.to("meta")
     assert type(choose_walk(trace, None, composite, None, set(), False)) is Walk
