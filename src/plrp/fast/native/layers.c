@@ -362,7 +362,7 @@ static int taps_outside(const int32_t *taps, int64_t size, int64_t rows) {
 static const char *const NO_ROW = "a tap reads a row that is not there";
 
 /* One layer over the neurons that hold relevance, in any of three ways (`what`): 1 contributions Σ_j n_jk into d
-   (`layers.contributions`), 2 Σ_k w_jk s_k into taken, times the rows if they are given (`layers.hand`), 3 both at once
+   (`neuron_layers.contributions`), 2 Σ_k w_jk s_k into taken, times the rows if they are given (`neuron_layers.hand`), 3 both at once
    with the quotient between (`rules.quotient`).
    layer(what, places, positions, begins, channels, taps, kernel, inputs, outputs, groups, weight, rows, d, s, taken,
    read, samples, axis, inner, reach, given, bias, epsilon, one_sign, threads) */

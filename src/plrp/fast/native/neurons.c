@@ -173,7 +173,7 @@ ENTRY(flat) {
 
 /* --- where a layer's outputs read ------------------------------------------------------------------------------- */
 
-/* As `layers.plan` states it. plan(out_positions, places, map, in_positions, taps, geometry …) → number of input positions.
+/* As `neuron_layers.plan` states it. plan(out_positions, places, map, in_positions, taps, geometry …) → number of input positions.
    map (samples × input plane) is scratch; taps[q · kernel + t] becomes the row of the input position that tap t of output
    position q reads, −1 in the padding. */
 ENTRY(plan) {

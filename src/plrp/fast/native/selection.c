@@ -722,7 +722,7 @@ static void scale_token(void *context, int64_t item) {
     }
 }
 
-/* PLRP-λ of whole tokens, as `pruning.prune_positions` states it in Python: `sums` and `ordered` are room to work in.
+/* PLRP-λ of whole tokens, as `neuron_pruning.prune_positions` states it in Python: `sums` and `ordered` are room to work in.
    prune_tokens(values, samples, tokens, channels, p, p_negative, sums, ordered, out, threads) */
 ENTRY(prune_tokens) {
     (void)self;
