@@ -16,23 +16,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from plrp.composites import Composite
 from plrp.progress import progress
-from plrp.pruning import Pruning
 
-from .attribution import COMPOSITE, _is_classes, explain_sequences
+from .attribution import check_strands, explain_sequences, strand_targets
 from .logo import plot_logos
-from .outputs import target_from_text
+from .sequence_settings import VariantSettings
 from .sequences import Genome, encode, reverse_complement
-from .variants import Ends, Skipped, Variant, Window, read_vcf, why_skipped, window
-
-Strand: TypeAlias = Literal["+", "-", "both", "info"]
+from .variants import Skipped, Variant, Window, read_vcf, why_skipped, window
 
 
 @dataclass(frozen=True)
@@ -146,35 +142,22 @@ def variant_effects(
     model: nn.Module | Callable[..., Any],
     variants: str | Path | Iterable[Variant],
     genome: str | Path | Genome,
+    settings: VariantSettings | None = None,
     *,
-    width: int,
-    target: Any = None,
-    composite: str | Composite = COMPOSITE,
-    pruning: Pruning | None = None,
-    strand: Strand = "+",
-    reverse_target: Any = None,
-    ends: Ends = "skip",
-    batch_size: int = 64,
-    device: str | None = None,
     show_progress: bool | None = False,
+    **changes: Any,
 ) -> VariantEffects:
     """Scores and relevance with the reference and with the alternative allele of every variant.
 
-    `variants`: a VCF file, or `Variant`s. `width`: bases that the model reads. `target` as in `explain_sequences`, or a
-    text as in `plrp.genomics.outputs`; None is the class that wins on the reference, for both alleles. `strand`: what
-    the model reads: the genome's strand, the other one, `"both"` (scores and relevance are averaged), or `"info"`, the
-    STRAND of each variant's INFO field; results are in the direction of the plus strand always. `ends`: windows that
-    reach past their contig are skipped, or padded with N.
+    `variants`: a VCF file, or `Variant`s. The fields of `VariantSettings` may be given as keywords: `width`, which is
+    required, `target`, `composite`, `pruning`, `strand`, `reverse_target`, `ends`, `batch_size`, `device`.
 
     Variants that cannot be scored (the reference differs from the genome, symbolic alleles, N, …) are in
     `VariantEffects.skipped`, each with its reason.
     """
     effects: list[VariantEffect] = []
     skipped: list[Skipped] = []
-    for one in each_effect(
-        model, variants, genome, width=width, target=target, composite=composite, pruning=pruning, strand=strand,
-        reverse_target=reverse_target, ends=ends, batch_size=batch_size, device=device, show_progress=show_progress,
-    ):  # fmt: skip
+    for one in each_effect(model, variants, genome, settings, show_progress=show_progress, **changes):
         if isinstance(one, Skipped):
             skipped.append(one)
         else:
@@ -186,69 +169,59 @@ def each_effect(
     model: nn.Module | Callable[..., Any],
     variants: str | Path | Iterable[Variant],
     genome: str | Path | Genome,
+    settings: VariantSettings | None = None,
     *,
-    width: int,
-    target: Any = None,
-    composite: str | Composite = COMPOSITE,
-    pruning: Pruning | None = None,
-    strand: Strand = "+",
-    reverse_target: Any = None,
-    ends: Ends = "skip",
-    batch_size: int = 64,
-    device: str | None = None,
     show_progress: bool | None = False,
+    **changes: Any,
 ) -> Iterator[VariantEffect | Skipped]:
     """`variant_effects` one by one, in order: `batch_size` variants are in memory at a time."""
+    settings = VariantSettings.of(settings, changes)
+    width, strand, batch_size = settings.width, settings.strand, settings.batch_size or 64
     if width < 2:
         raise ValueError(f"width={width}: the number of bases that the model reads.")
-    if strand not in ("+", "-", "both", "info"):
-        raise ValueError(f"strand={strand!r}: choose '+', '-', 'both' or 'info'.")
-    target, reverse_target = (target_from_text(t) if isinstance(t, str) else t for t in (target, reverse_target))
-    if strand == "both" and reverse_target is None and not _is_classes(target):
-        raise ValueError(
-            "Averaging over strands with a target that is not a class: give `reverse_target`, the target on the "
-            "reverse complement (position p is L − 1 − p there)."
-        )
+    target, reverse_target = strand_targets(settings.target, settings.reverse_target)
+    if strand == "both":
+        check_strands(target, reverse_target)
     if isinstance(target, list | np.ndarray):
         raise ValueError("target is one class, index tuple, text or function for all variants.")
     known = read_vcf(variants) if isinstance(variants, str | Path) else list(variants)
     reference = genome if isinstance(genome, Genome) else Genome(genome)
 
-    options = {"composite": composite, "pruning": pruning, "batch_size": batch_size, "device": device}
-    explainer = _Explainer(model, target, reverse_target, options)
+    explainer = _AlleleExplainer(model, target, reverse_target, settings)
     with progress("variants", len(known), show_progress) as step:
         for begin in range(0, len(known), batch_size):
             batch = known[begin : begin + batch_size]
-            found: dict[int, VariantEffect | Skipped] = {}
+            results: dict[int, VariantEffect | Skipped] = {}
             usable: dict[str, list[int]] = {}
             for k, variant in enumerate(batch):
-                why = why_skipped(variant, reference, width, ends)
+                why = why_skipped(variant, reference, width, settings.ends)
                 if why is not None:
-                    found[k] = Skipped(variant, *why)
+                    results[k] = Skipped(variant, *why)
                 else:
                     usable.setdefault(variant.strand if strand == "info" else strand, []).append(k)
-            for way, chosen in usable.items():
-                windows = [window(batch[k], reference, width) for k in chosen]
-                found.update(zip(chosen, explainer.effects(windows, way), strict=True))
-            yield from (found[k] for k in range(len(batch)))
+            for way, rows in usable.items():
+                windows = [window(batch[k], reference, width) for k in rows]
+                results.update(zip(rows, explainer.effects(windows, way), strict=True))
+            yield from (results[k] for k in range(len(batch)))
             step(len(batch))
 
 
 @dataclass(frozen=True)
-class _Explainer:
-    """Explains windows with one model for one score; `options` are those of `explain_sequences`."""
+class _AlleleExplainer:
+    """Explains windows with one model for one score."""
 
     model: nn.Module | Callable[..., Any]
     target: Any
     reverse_target: Any
-    options: dict[str, Any]
+    settings: VariantSettings
 
     def strand(self, letters: list[str], way: str, target: Any) -> _Strand:
         """Sequences as a model reads them on one strand."""
         read = [reverse_complement(one) for one in letters] if way == "-" else letters
-        found = explain_sequences(self.model, read, target=target, **self.options)
-        per_base = found.per_base()
-        return _Strand(found.score, found.target, per_base[:, ::-1] if way == "-" else per_base, found.problems)
+        rules = {name: getattr(self.settings, name) for name in ("composite", "pruning", "batch_size", "device")}
+        explanation = explain_sequences(self.model, read, target=target, **rules)
+        per_base = explanation.per_base()[:, ::-1] if way == "-" else explanation.per_base()
+        return _Strand(explanation.score, explanation.target, per_base, explanation.problems)
 
     def effects(self, windows: Sequence[Window], way: str) -> list[VariantEffect]:
         """Both alleles of each window on a strand, or the mean over both strands."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,11 @@ from plrp.tape.refusals import check_model
 from plrp.tape.trace import Trace, record
 
 from .outputs import target_from_text
+from .sequence_settings import COMPOSITE as COMPOSITE
+from .sequence_settings import Pooling as Pooling
+from .sequence_settings import SequenceSettings
 from .sequences import OneHot, SequenceError, Sequences, encode
 
-Pooling = Literal["present", "sum"]
-COMPOSITE = "epsilon-gamma"
 PROBLEM = np.dtype("U16")  # a word of `Problem`
 BATCH = 128
 """Sequences that are explained at once, at most."""
@@ -91,29 +92,16 @@ def pool(
 def explain_sequences(
     model: nn.Module | Callable[..., Any],
     sequences: npt.ArrayLike | Tensor | Sequences | list[str],
+    settings: SequenceSettings | None = None,
     *,
-    target: Any = None,
-    composite: str | Composite = COMPOSITE,
-    pruning: Pruning | None = None,
-    reverse_complement: bool = False,
-    reverse_target: Any = None,
-    hypothetical: bool = False,
-    batch_size: int | None = None,
-    device: str | torch.device | None = None,
     show_progress: bool | None = False,
+    **changes: Any,
 ) -> Attribution:
-    """Relevance of every base of many sequences of one length, `batch_size` at a time (None: by their length).
+    """Relevance of every base of many sequences of one length.
 
-    `sequences`: one-hot (sequence, 4, position), letters, or what a reader returned. `target` as in `plrp.explain`; a
-    list or tensor of classes has one per sequence; an index tuple `(track, position)` picks one value of a dense
-    output; a text such as `"outputs[1][:, 0]"` picks from several (`plrp.genomics.outputs`). `composite`: a name, a
-    name with a setting such as `"gamma:0.25"`, or a `Composite`.
-
-    `reverse_complement` explains both strands, for the class that wins on the given one, and averages them position by
-    position. If the target is not a class, the reverse strand needs a `reverse_target` (position p of the given strand
-    is L − 1 − p there).
-
-    `hypothetical` also scores the absent letters: see `Hypothetical`.
+    `sequences`: one-hot (sequence, 4, position), letters, or the result of a reader. The fields of `SequenceSettings`
+    may be given as keywords: `target`, `composite`, `pruning`, `reverse_complement`, `reverse_target`, `hypothetical`,
+    `batch_size`, `device`.
 
     >>> from torch.nn import Conv1d, Flatten, Linear, ReLU, Sequential
     >>> network = Sequential(Conv1d(4, 3, 5), ReLU(), Flatten(), Linear(18, 2)).eval()
@@ -121,20 +109,7 @@ def explain_sequences(
     (2, 10)
     """
     onehot = _onehot(sequences)
-    parts = explain_batches(
-        model,
-        onehot,
-        target=target,
-        composite=composite,
-        pruning=pruning,
-        reverse_complement=reverse_complement,
-        reverse_target=reverse_target,
-        hypothetical=hypothetical,
-        batch_size=batch_size,
-        device=device,
-        show_progress=show_progress,
-    )
-    return joined(parts, onehot)
+    return joined(explain_batches(model, onehot, settings, show_progress=show_progress, **changes), onehot)
 
 
 def joined(batches: Iterable[Attribution], onehot: OneHot) -> Attribution:
@@ -154,78 +129,107 @@ def joined(batches: Iterable[Attribution], onehot: OneHot) -> Attribution:
 def explain_batches(
     model: nn.Module | Callable[..., Any],
     onehot: OneHot,
+    settings: SequenceSettings | None = None,
     *,
-    target: Any = None,
-    composite: str | Composite = COMPOSITE,
-    pruning: Pruning | None = None,
-    reverse_complement: bool = False,
-    reverse_target: Any = None,
-    hypothetical: bool = False,
-    batch_size: int | None = None,
-    device: str | torch.device | None = None,
     show_progress: bool | None = False,
+    **changes: Any,
 ) -> Iterator[Attribution]:
     """`explain_sequences` one batch after another: only one is in memory at a time. `onehot` may be a memory map.
 
-    Where a batch does not fit into memory, a warning says so and it is halved. Wrong arguments are refused at once, not
+    Where a batch does not fit into memory, a warning says so and it is halved. Wrong settings are refused at once, not
     when the first batch is requested.
     """
-    if batch_size is None:
-        batch_size = batch_size_for(onehot.shape[-1])
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size}: at least one sequence a batch.")
-    check_model(model)
-    check_pruning(pruning)
-    target, reverse_target = (target_from_text(t) if isinstance(t, str) else t for t in (target, reverse_target))
-    if reverse_complement and reverse_target is None and not _is_classes(target):
+    return _BatchExplainer(model, onehot, SequenceSettings.of(settings, changes)).batches(show_progress)
+
+
+class _BatchExplainer:
+    """Explains rows of one-hot sequences with one model; targets and composite are resolved when it is made."""
+
+    def __init__(self, model: nn.Module | Callable[..., Any], onehot: OneHot, settings: SequenceSettings) -> None:
+        check_model(model)
+        check_pruning(settings.pruning)
+        self.model, self.onehot, self.settings = model, onehot, settings
+        self.target, self.reverse_target = strand_targets(settings.target, settings.reverse_target)
+        if settings.reverse_complement:
+            check_strands(self.target, self.reverse_target)
+        self.device = _device(model, settings.device)
+        trace = None
+        if settings.composite == AUTO and len(onehot):
+            trace = record(model, self._input(slice(1)))
+        composite = settings.composite
+        self.composite = composite_from_text(composite, trace) if isinstance(composite, str) else composite
+        if settings.hypothetical:
+            self.composite = hypothetical_composite(self.composite)
+        for target in (self.target, self.reverse_target):
+            _rows(target, slice(0), len(onehot))  # refuses a wrong number of targets
+
+    def batches(self, show_progress: bool | None) -> Iterator[Attribution]:
+        """All sequences; a batch that does not fit into memory is halved."""
+        begin, size = 0, self.settings.batch_size or batch_size_for(self.onehot.shape[-1])
+        with progress("explaining", len(self.onehot), show_progress) as step:
+            while begin < len(self.onehot):
+                batch = None
+                try:
+                    batch = self.explain(slice(begin, begin + size))
+                except Exception as error:
+                    if not out_of_memory(error):
+                        raise
+                if batch is None:  # outside the handler: its traceback holds what filled the memory
+                    size = smaller_batch(min(size, len(self.onehot) - begin), "--batch-size ")
+                    continue
+                yield batch
+                begin += len(batch)
+                step(len(batch))
+
+    def explain(self, rows: slice) -> Attribution:
+        """One batch, on one strand or as the mean over both."""
+        x = self._input(rows)
+        relevance, score, classes, problems = self._relevance(x, _rows(self.target, rows, len(self.onehot)))
+        if self.settings.reverse_complement:
+            other = classes
+            if self.reverse_target is not None:
+                other = _rows(self.reverse_target, rows, len(self.onehot))
+            flipped, _, _, reverse_problems = self._relevance(x.flip(1, 2), other)
+            relevance = (relevance + flipped.flip(1, 2)) / 2
+            problems = [here or there for here, there in zip(problems, reverse_problems, strict=True)]
+        numbers = classes.cpu().numpy() if isinstance(classes, Tensor) else np.full(len(x), -1)
+        return Attribution(
+            relevance.cpu().numpy(),
+            np.ascontiguousarray(self.onehot[rows], np.float32),
+            score.cpu().numpy().astype(np.float32),
+            numbers.astype(np.int64),
+            np.array(["" if problem is None else problem.value for problem in problems], PROBLEM),
+        )
+
+    def _input(self, rows: slice) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(self.onehot[rows], np.float32)).to(self.device)
+
+    def _relevance(self, x: Tensor, target: Any) -> tuple[Tensor, Tensor, Any, list[Problem | None]]:
+        """Relevance, score, target and verdicts of one batch on one strand."""
+        pruning = self.settings.pruning
+        if not self.settings.hypothetical:
+            explanation = explain(self.model, x, target=target, composite=self.composite, pruning=pruning)
+            return explanation.relevance.float(), explanation.score, explanation.target, explanation.verdicts()
+        with unwarned():
+            explanation = explain(self.model, x, target=target, composite=self.composite, pruning=pruning)
+        present = [explanation.relevance * x]  # scores of absent letters are not conserved: relevance is judged
+        alarm(explanation.score, explanation._scale, present, pruning)
+        problems = verdicts(explanation.score, explanation._scale, mass_of(present))
+        return explanation.relevance.float(), explanation.score, explanation.target, problems
+
+
+def strand_targets(*targets: Any) -> tuple[Any, ...]:
+    """Targets as `plrp.explain` takes them: texts are read."""
+    return tuple(target_from_text(target) if isinstance(target, str) else target for target in targets)
+
+
+def check_strands(target: Any, reverse_target: Any) -> None:
+    """Refuse a mean over both strands where the target on the reverse strand is not known."""
+    if reverse_target is None and (isinstance(target, tuple) or callable(target)):
         raise ValueError(
             "Averaging over strands with a target that is not a class: give `reverse_target`, the target on the "
             "reverse complement (position p of the given strand is L − 1 − p there)."
         )
-    where = _device(model, device)
-    trace = None
-    if composite == AUTO and len(onehot):
-        trace = record(model, torch.from_numpy(np.ascontiguousarray(onehot[:1], np.float32)).to(where))
-    chosen = composite_from_text(composite, trace) if isinstance(composite, str) else composite
-    if hypothetical:
-        chosen = hypothetical_composite(chosen)
-    for one in (target, reverse_target):
-        _rows(one, slice(0), len(onehot))  # refuses a wrong number of targets
-
-    def explained(rows: slice) -> Attribution:
-        part = np.ascontiguousarray(onehot[rows], np.float32)
-        x = torch.from_numpy(part).to(where)
-        relevance, score, classes, found = _explain(model, x, _rows(target, rows, len(onehot)), chosen, pruning)
-        if reverse_complement:
-            other = classes if reverse_target is None else _rows(reverse_target, rows, len(onehot))
-            flipped, _, _, there = _explain(model, x.flip(1, 2), other, chosen, pruning)
-            relevance = (relevance + flipped.flip(1, 2)) / 2
-            found = [here or opposite for here, opposite in zip(found, there, strict=True)]
-        numbers = (
-            classes.cpu().numpy().astype(np.int64) if isinstance(classes, Tensor) else np.full(len(part), -1, np.int64)
-        )
-        problems = np.array(["" if problem is None else problem.value for problem in found], PROBLEM)
-        scores = score.cpu().numpy().astype(np.float32)
-        return Attribution(relevance.cpu().numpy(), part, scores, numbers, problems)
-
-    def batches(size: int) -> Iterator[Attribution]:
-        begin = 0
-        with progress("explaining", len(onehot), show_progress) as step:
-            while begin < len(onehot):
-                part = None
-                try:
-                    part = explained(slice(begin, begin + size))
-                except Exception as error:
-                    if not out_of_memory(error):
-                        raise
-                if part is None:  # outside the handler: its traceback holds what filled the memory
-                    size = smaller_batch(min(size, len(onehot) - begin), "--batch-size ")
-                    continue
-                yield part
-                begin += len(part)
-                step(len(part))
-
-    return batches(batch_size)
 
 
 _CONV_RULES: dict[str, Callable[[float], Rule]] = {
@@ -271,20 +275,6 @@ def pruning_title(pruning: Pruning) -> str:
     return f"{pruning.label}{p}{gain}"
 
 
-def _explain(
-    model: Any, x: Tensor, target: Any, composite: Composite, pruning: Pruning | None
-) -> tuple[Tensor, Tensor, Any, list[Problem | None]]:
-    if not isinstance(composite, _HypotheticalComposite):
-        found = explain(model, x, target=target, composite=composite, pruning=pruning)
-        return found.relevance.float(), found.score, found.target, found.verdicts()
-    with unwarned():
-        found = explain(model, x, target=target, composite=composite, pruning=pruning)
-    present = [found.relevance * x]  # scores of absent letters are not conserved: relevance is judged
-    alarm(found.score, found._scale, present, pruning)
-    problems = verdicts(found.score, found._scale, mass_of(present))
-    return found.relevance.float(), found.score, found.target, problems
-
-
 def _onehot(sequences: Any) -> OneHot:
     if isinstance(sequences, Sequences):
         return sequences.onehot()
@@ -297,10 +287,6 @@ def _onehot(sequences: Any) -> OneHot:
             + ("; transpose its last two axes." if array.ndim == 3 and array.shape[2] == 4 else ".")
         )
     return cast("OneHot", array.astype(np.float32, copy=False))
-
-
-def _is_classes(target: Any) -> bool:
-    return target is None or not (isinstance(target, tuple) or callable(target))
 
 
 def _rows(target: Any, rows: slice, count: int) -> Any:

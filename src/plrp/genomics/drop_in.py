@@ -6,7 +6,8 @@ from plrp.genomics import attribute as deep_lift_shap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.tape.trace import record
 
-from .attribution import COMPOSITE, _device, composite_from_text, hypothetical_composite
-from .outputs import target_from_text
+from .attribution import _device, composite_from_text, hypothetical_composite, strand_targets
+from .sequence_settings import COMPOSITE
 
 
 def attribute(
@@ -53,9 +54,9 @@ def attribute(
     `explain_sequences` takes. `hypothetical`: scores of absent letters too (see `Hypothetical`), for TF-MoDISco.
     `composite` and `pruning` are plrp's own.
 
-    LRP explains the score itself, not its distance from a reference: `references`, `n_shuffles`, `random_state` and
-    the settings of DeepLIFT's convergence are taken and not used. What would have to be returned of them
-    (`return_references`, `raw_outputs`) is refused.
+    The signature is tangermeme's. LRP explains the score itself, not its distance from a reference: `references`,
+    `n_shuffles`, `random_state` and the settings of DeepLIFT's convergence are accepted and not used. Their results
+    (`return_references`, `raw_outputs`) cannot be returned and are refused.
 
     >>> from torch.nn import Conv1d, Flatten, Linear, ReLU, Sequential
     >>> network = Sequential(Conv1d(4, 3, 5), ReLU(), Flatten(), Linear(18, 2)).eval()
@@ -66,48 +67,60 @@ def attribute(
         raise ValueError(
             "LRP has no references and no multipliers to return: leave return_references and raw_outputs out."
         )
+    X = torch.from_numpy(X) if isinstance(X, np.ndarray) else X
+    _check_inputs(X, args or (), batch_size)
+    check_pruning(pruning)
+    (target,) = strand_targets(target)
+    where = _device(model, device)
+    number = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    number = number or next((p.dtype for p in model.parameters()), torch.float32)
+
+    def batch(rows: slice) -> tuple[Tensor, ...]:
+        return tuple(part.to(where, number) for part in (_unpacked(X[rows]), *(extra[rows] for extra in args or ())))
+
+    parts = []
+    with _evaluating(model, where), progress("explaining", len(X), None if verbose else False) as step:
+        example = batch(slice(1))
+        trace = record(model, example if args else example[0]) if composite == AUTO else None
+        rules = composite_from_text(composite, trace) if isinstance(composite, str) else composite
+        rules = hypothetical_composite(rules) if hypothetical else rules
+        for begin in range(0, len(X), batch_size):
+            rows = slice(begin, begin + batch_size)
+            inputs = batch(rows)
+            per_row = target[rows] if isinstance(target, list | Tensor) else target
+            relevance = explain(
+                model, inputs if args else inputs[0], target=per_row, composite=rules, pruning=pruning
+            ).relevance
+            relevance = (relevance[0] if args else relevance).float().cpu()
+            parts.append(relevance if hypothetical else relevance * (_unpacked(X[rows]).cpu() > 0))
+            step(len(relevance))
+    return torch.cat(parts)
+
+
+def _check_inputs(X: Any, args: Sequence[Tensor], batch_size: int) -> None:
+    """Refuse sequences and further inputs that cannot be explained together."""
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}: at least one sequence a batch.")
-    X = torch.from_numpy(X) if isinstance(X, np.ndarray) else X
     if X.ndim != 3 or len(X) == 0:
         raise ValueError(f"X has axes (batch, 4, length) and at least one sequence; this one is {tuple(X.shape)}.")
     if isinstance(X, Tensor) and X.shape[1] != 4 and X.shape[2] == 4:
         raise ValueError(f"X has axes (batch, 4, length); this one is {tuple(X.shape)}: transpose its last two axes.")
-    for extra in args or ():
+    for extra in args:
         if len(extra) != len(X):
             raise ValueError(f"args holds {len(extra)} rows for {len(X)} sequences: give one row each.")
-    check_pruning(pruning)
-    target = target_from_text(target) if isinstance(target, str) else target
-    chosen = composite_from_text(composite) if isinstance(composite, str) else composite
-    where = _device(model, device)
-    number = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-    number = number or next((p.dtype for p in model.parameters()), torch.float32)
+
+
+@contextmanager
+def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """The model in evaluation mode on a device; afterwards its modes and its place are as before."""
     modes, home = {module: module.training for module in model.modules()}, _device(model, None)
-    parts = []
     try:
-        model.eval().to(where)
-        if composite == AUTO:
-            first = tuple(part[:1].to(where, number) for part in (_unpacked(X[:1]), *(args or ())))
-            chosen = composite_from_text(AUTO, record(model, first if args else first[0]))
-        if hypothetical:
-            chosen = hypothetical_composite(chosen)
-        with progress("explaining", len(X), None if verbose else False) as step:
-            for begin in range(0, len(X), batch_size):
-                rows = slice(begin, begin + batch_size)
-                letters = _unpacked(X[rows])
-                inputs = tuple(part.to(where, number) for part in (letters, *(extra[rows] for extra in args or ())))
-                per_row = target[rows] if isinstance(target, list | Tensor) else target
-                found = explain(
-                    model, inputs if args else inputs[0], target=per_row, composite=chosen, pruning=pruning
-                ).relevance
-                relevance = (found[0] if args else found).float().cpu()
-                parts.append(relevance if hypothetical else relevance * (letters.cpu() > 0))
-                step(len(inputs[0]))
+        model.eval().to(device)
+        yield
     finally:
         model.to(home)
         for module, mode in modes.items():
             module.training = mode
-    return torch.cat(parts)
 
 
 def _unpacked(x: Any) -> Tensor:

@@ -12,14 +12,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from plrp.composites import Composite
 from plrp.metrics.similarity import pearson, spearman
 from plrp.pruning import Pruning
 from plrp.tables import render_table
 
-from .attribution import COMPOSITE, _onehot, explain_sequences, pruning_title
+from .attribution import BATCH, _onehot, explain_sequences, pruning_title
 from .baselines import deeplift, gradient_input, ism
 from .logo import logo_page
+from .sequence_settings import ScoreSettings
 from .sequences import decode
 
 
@@ -82,28 +82,31 @@ class Comparison:
 def compare_methods(
     model: nn.Module | Callable[..., Any],
     sequences: Any,
+    settings: ScoreSettings | None = None,
     *,
-    target: Any = None,
-    composite: str | Composite = COMPOSITE,
-    pruning: Pruning | None = None,
-    batch_size: int = 128,
-    device: str | torch.device | None = None,
     show_progress: bool | None = False,
+    **changes: Any,
 ) -> Comparison:
     """ISM, LRP, PLRP, gradient × input and DeepLIFT on the same sequences, to see which to trust on this network.
 
-    `pruning` is PLRP-λ with p = 0.05 unless given. A method that cannot be used on the model (tangermeme is not
-    installed, or does not know an operation) is left out, with its reason in `Comparison.refused`.
+    The fields of `ScoreSettings` may be given as keywords: `target`, `composite`, `pruning` (PLRP-λ with p = 0.05
+    unless given), `batch_size` and `device`. A method that cannot be used on the model (tangermeme is not installed, or
+    does not know an operation) is left out, with its reason in `Comparison.refused`.
     """
-    pruning = Pruning() if pruning is None else pruning
+    settings = ScoreSettings.of(settings, changes)
+    pruning = Pruning() if settings.pruning is None else settings.pruning
     onehot = _onehot(sequences)
-    options: dict[str, Any] = {"target": target, "batch_size": batch_size, "device": device}
+    options: dict[str, Any] = {
+        "target": settings.target,
+        "batch_size": settings.batch_size or BATCH,
+        "device": settings.device,
+    }
     mutations = ism(model, onehot, **options, show_progress=show_progress)
-    if target is None:
+    if settings.target is None:
         options["target"] = mutations.target.tolist()  # the classes that win, for all methods
     per_base = {"ISM": mutations.per_base()}
     refused: dict[str, str] = {}
-    ours = {"composite": composite, **options}
+    ours = {"composite": settings.composite, **options}
     for name, method in {
         "LRP": lambda: explain_sequences(model, onehot, **ours),
         pruning_title(pruning): lambda: explain_sequences(model, onehot, pruning=pruning, **ours),

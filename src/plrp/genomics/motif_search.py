@@ -9,12 +9,14 @@ the strongest seqlets.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +34,7 @@ from .jobs import LAYOUT, read_target, target_entry
 from .motifs import Motif
 from .outputs import score_file
 from .seqlets import Hits, Match, Pattern, Seqlets, compile_tomtom, find_hits, find_patterns, find_seqlets, match_motifs
+from .sequence_settings import MotifSettings
 from .sequences import Interval, encode
 from .shuffling import dinucleotide_shuffle
 
@@ -375,113 +378,176 @@ class MotifSearch:
 
 def find_motifs(
     folder: str | Path,
+    settings: MotifSettings | None = None,
     *,
     model: nn.Module | None = None,
-    target: Any = None,
-    reverse_target: Any = None,
     truth: Truth | None = None,
-    limit: float = 0.05,
-    share: float = 0.0,
-    sample: int = 1000,
-    match: bool = True,
-    database: Sequence[Motif] | None = None,
-    max_patterns: int = 10,
-    max_seqlets: int = 4000,
-    seed: int = 0,
     show_progress: bool | None = None,
-    **options: Any,
+    **changes: Any,
 ) -> MotifSearch:
     """Seqlets, patterns and matching motifs of a folder that `explain_file` wrote.
 
-    With a `model`, `sample` of its sequences, evenly spread, are shuffled and explained as the run was, which gives the
-    cut-offs with a false discovery rate of `limit`; with `truth` too, plain LRP of the sample, cut at thresholds, is
-    compared with pruning. `share`: relevance below this share of a sequence's strongest base is cut off first, in the
-    null too. `database`: the motifs that patterns are compared with (None: JASPAR's vertebrates). A run whose target is
-    a function of a file needs its `target` (and `reverse_target`) once more, see `run_settings`. `options` (batch_size,
-    device) go to `explain_sequences`.
+    With a `model`, a sample of its sequences, evenly spread, is shuffled and explained as the run was, which gives the
+    cut-offs; with `truth` too, plain LRP of the sample, cut at thresholds, is compared with pruning. The fields of
+    `MotifSettings` may be given as keywords:
+
+    - `limit`: the false discovery rate at the cut-offs; `sample`: sequences that are shuffled; `seed` of the shuffling;
+    - `share`: relevance below this share of a sequence's strongest base is cut off first, in the null too;
+    - `match`: whether patterns are compared with the motifs of `database` (None: JASPAR's vertebrates);
+    - `target`, `reverse_target`: those of the run once more, if they are functions of a file (`run_settings`);
+    - `max_patterns` for the prediction, and as many against it, of at most `max_seqlets` seqlets each;
+    - `batch_size`, `device`: as in `explain_sequences`.
     """
-    settings: dict[str, Any] = {}
-    if model is not None:
-        settings = run_settings(folder, target=target, reverse_target=reverse_target)
-    sequences = count_sequences(folder)
-    spread = np.unique(np.linspace(0, max(sequences - 1, 0), min(sample, sequences), dtype=np.int64))
-    by_class = model is not None and settings.get("target") is None
-    with progress("finding seqlets", sequences, show_progress) as step:
-        batches: list[tuple[Seqlets, list[str]]] = []
-        classes: list[npt.NDArray[np.int64]] = []
-        examples: list[Explained] = []
-        example_classes: list[npt.NDArray[np.int64]] = []
-        intervals: dict[str, Interval] = {}
-        seen = 0
-        for one in read_explained(folder):
-            batches.append((threshold_seqlets(one.per_base, share), one.names))
-            intervals.update(zip(one.names, one.intervals or [], strict=False))
-            named = winners(model, one.letters, settings) if by_class and model else np.zeros(len(one), np.int64)
-            classes.append(named)
-            rows = spread[(spread >= seen) & (spread < seen + len(one))] - seen
-            if rows.size and model is not None:
-                examples.append(
-                    Explained([one.names[k] for k in rows], [one.letters[k] for k in rows], one.per_base[rows])
-                )
-                example_classes.append(named[rows])
-            seen += len(one)
-            step(len(one))
-    found = _count(batches)
-    cuts: dict[int | None, CutOff] = {}
-    if model is not None:
-        null = explain_null(model, examples, settings, seed=seed, **options)
-        strengths = (
-            [(seqlets, named) for (seqlets, _), named in zip(batches, classes, strict=True)],
-            [(threshold_seqlets(one, share), named) for one, named in zip(null, example_classes, strict=True)],
-        )
-        cuts = cut_offs(*strengths, limit)
+    settings = MotifSettings.of(settings, changes)
+    run = _RunSeqlets(Path(folder), settings, model, show_progress)
+    cuts = run.cut_offs()
+    believed = run.above(cuts)
+    agreements, sentences = ([], []) if truth is None else run.compared(truth, believed if cuts else None)
+    patterns = _patterns(folder, believed, settings.max_patterns, settings.max_seqlets)
+    return MotifSearch(
+        patterns=patterns,
+        hits=_hits(folder, patterns, believed, run.sequences, show_progress),
+        matches=_matches(patterns, settings.database, show_progress) if settings.match else [],
+        cuts=cuts,
+        agreements=agreements,
+        seqlets=believed,
+        sequences=run.sequences,
+        found=_count(run.batches),
+        believed=_count(believed),
+        intervals=run.intervals,
+        verdict=sentences,
+        advice=run.advice(_count(believed)) if cuts else "",
+    )
 
-    def stronger(than: dict[int | None, CutOff]) -> list[tuple[Seqlets, list[str]]]:
-        return [(above(one, named, than), names) for (one, names), named in zip(batches, classes, strict=True)]
 
-    believed = stronger(cuts)
-    count = _count(believed)
-    advice = ""
-    if cuts:
-        looser = 0.2 if limit < 0.2 else (1 + limit) / 2
-        advice = null_advice(found, count, looser, lambda: _count(stronger(cut_offs(*strengths, looser))), share)
-    agreements: list[Agreement] = []
-    said: list[str] = []
-    if truth is not None:
-        stored = read_run(folder)
-        pruning, method = _pruning(folder, stored), stored.get("method")
-        label = method or (pruning_title(pruning) if pruning else "LRP")
-        title = f"{label}, cut at {share:g}" if share else label
-        variants = {title: batches, **({f"{title}, above the null": believed} if cuts else {})}
-        agreements = [truth.agreement(name, these, share) for name, these in variants.items()]
+SeqletBatch: TypeAlias = tuple[Seqlets, list[str]]
+"""Seqlets, and the names of all sequences of their batch."""
+
+
+class _RunSeqlets:
+    """The seqlets of a run in batches, the classes of their sequences, and the examples from which the null is made."""
+
+    def __init__(
+        self, folder: Path, settings: MotifSettings, model: nn.Module | None, show_progress: bool | None
+    ) -> None:
+        self.folder, self.settings, self.model = folder, settings, model
+        self.options = {"batch_size": settings.batch_size, "device": settings.device}
+        self.rules: dict[str, Any] = {}
         if model is not None:
-            plain = {**settings, "pruning": None, "method": None}
-            lrp = [explain_as(model, one.letters, plain, **options) for one in examples]
-            sampled = sum(len(one.names) for one in examples)
-            of = "" if sampled == sequences else f" ({sampled:,} of the sequences)"
-            sources = {"LRP": lrp, **({label: [e.per_base for e in examples]} if label != "LRP" else {})}
-            for name, maps in sources.items():
-                for level in CUTS:
-                    cut_maps = [(threshold_seqlets(r, level), e.names) for r, e in zip(maps, examples, strict=True)]
-                    agreements.append(truth.agreement(f"{name}, cut at {level:g}{of}", cut_maps, level))
-        used = len(variants) - 1
-        said = verdict(agreements[used], [*agreements[:used], *agreements[used + 1 :]])
-    patterns = _patterns(folder, believed, max_patterns, max_seqlets)
-    hits: list[tuple[Hits, list[str]]] = []
+            self.rules = run_settings(folder, target=settings.target, reverse_target=settings.reverse_target)
+        self.batches: list[SeqletBatch] = []
+        self.classes: list[npt.NDArray[np.int64]] = []
+        self.examples: list[Explained] = []
+        self.example_classes: list[npt.NDArray[np.int64]] = []
+        self.intervals: dict[str, Interval] = {}
+        self.sequences = count_sequences(folder)
+        sample = min(settings.sample, self.sequences)
+        spread = np.unique(np.linspace(0, max(self.sequences - 1, 0), sample, dtype=np.int64))
+        seen = 0
+        with progress("finding seqlets", self.sequences, show_progress) as step:
+            for batch in read_explained(folder):
+                self._add(batch, spread[(spread >= seen) & (spread < seen + len(batch))] - seen)
+                seen += len(batch)
+                step(len(batch))
+
+    def _add(self, batch: Explained, rows: npt.NDArray[np.int64]) -> None:
+        """The seqlets of a batch; `rows` of it are examples."""
+        self.batches.append((threshold_seqlets(batch.per_base, self.settings.share), batch.names))
+        self.intervals.update(zip(batch.names, batch.intervals or [], strict=False))
+        classes = np.zeros(len(batch), np.int64)
+        if self.model is not None and self.rules.get("target") is None:
+            classes = winners(self.model, batch.letters, self.rules)
+        self.classes.append(classes)
+        if rows.size and self.model is not None:
+            names, letters = ([column[k] for k in rows] for column in (batch.names, batch.letters))
+            self.examples.append(Explained(names, letters, batch.per_base[rows]))
+            self.example_classes.append(classes[rows])
+
+    @cached_property
+    def null(self) -> list[tuple[Seqlets, npt.NDArray[np.int64]]]:
+        """The seqlets of the shuffled examples, and their classes."""
+        assert self.model is not None
+        maps = explain_null(self.model, self.examples, self.rules, seed=self.settings.seed, **self.options)
+        share = self.settings.share
+        return [(threshold_seqlets(one, share), c) for one, c in zip(maps, self.example_classes, strict=True)]
+
+    def cut_offs(self, limit: float | None = None) -> dict[int | None, CutOff]:
+        """The cut-offs at a false discovery rate; none without a model."""
+        if self.model is None:
+            return {}
+        seqlets = [(one, classes) for (one, _), classes in zip(self.batches, self.classes, strict=True)]
+        return cut_offs(seqlets, self.null, self.settings.limit if limit is None else limit)
+
+    def above(self, cuts: dict[int | None, CutOff]) -> list[SeqletBatch]:
+        """The seqlets at or above the cut-offs, by batch."""
+        pairs = zip(self.batches, self.classes, strict=True)
+        return [(above(seqlets, classes, cuts), names) for (seqlets, names), classes in pairs]
+
+    def advice(self, believed: int) -> str:
+        """What to do where the null removed nearly every seqlet."""
+        limit = self.settings.limit
+        looser = 0.2 if limit < 0.2 else (1 + limit) / 2
+        return null_advice(
+            _count(self.batches),
+            believed,
+            looser,
+            lambda: _count(self.above(self.cut_offs(looser))),
+            self.settings.share,
+        )
+
+    def compared(self, truth: Truth, believed: list[SeqletBatch] | None) -> tuple[list[Agreement], list[str]]:
+        """How the seqlets of the run, those above the null, and plain cuts agree with known sites, and a verdict."""
+        stored, share = read_run(self.folder), self.settings.share
+        pruning = _pruning(self.folder, stored)
+        label = stored.get("method") or (pruning_title(pruning) if pruning else "LRP")
+        title = f"{label}, cut at {share:g}" if share else label
+        agreements = [truth.agreement(title, self.batches, share)]
+        if believed is not None:
+            agreements.append(truth.agreement(f"{title}, above the null", believed, share))
+        used = agreements[-1]
+        if self.model is not None:
+            plain = {**self.rules, "pruning": None, "method": None}
+            maps = {"LRP": [explain_as(self.model, one.letters, plain, **self.options) for one in self.examples]}
+            if label != "LRP":
+                maps[label] = [one.per_base for one in self.examples]
+            sampled = sum(map(len, self.examples))
+            of = "" if sampled == self.sequences else f" ({sampled:,} of the sequences)"
+            for name, level in itertools.product(maps, CUTS):
+                pairs = zip(maps[name], self.examples, strict=True)
+                cut = [(threshold_seqlets(per_base, level), one.names) for per_base, one in pairs]
+                agreements.append(truth.agreement(f"{name}, cut at {level:g}{of}", cut, level))
+        return agreements, verdict(used, [one for one in agreements if one is not used])
+
+
+def _hits(
+    folder: str | Path,
+    patterns: Sequence[Pattern],
+    batches: Sequence[SeqletBatch],
+    sequences: int,
+    show_progress: bool | None,
+) -> list[tuple[Hits, list[str]]]:
+    """Where the patterns are, by batch."""
+    hits = []
     with progress("placing patterns", sequences, show_progress) as step:
-        for (seqlets, names), one in zip(believed, read_explained(folder), strict=True):
+        for (seqlets, names), one in zip(batches, read_explained(folder), strict=True):
             hits.append((find_hits(patterns, seqlets, encode(one.letters), one.per_base), names))
             step(len(one))
+    return hits
+
+
+def _matches(
+    patterns: Sequence[Pattern], database: Sequence[Motif] | None, show_progress: bool | None
+) -> list[list[Match]]:
+    """The known motifs nearest to each pattern."""
+    if not patterns:
+        return []
+    compile_tomtom(show_progress)
     matches: list[list[Match]] = []
-    if match and patterns:
-        compile_tomtom(show_progress)
-        with progress("comparing with known motifs", len(patterns), show_progress) as step:
-            for pattern in patterns:
-                matches += match_motifs([pattern.motif], database)
-                step(1)
-    return MotifSearch(
-        patterns, matches, cuts, agreements, believed, sequences, found, count, hits, intervals, said, advice
-    )
+    with progress("comparing with known motifs", len(patterns), show_progress) as step:
+        for pattern in patterns:
+            matches += match_motifs([pattern.motif], database)
+            step(1)
+    return matches
 
 
 def _count(batches: Sequence[tuple[Seqlets, list[str]]]) -> int:

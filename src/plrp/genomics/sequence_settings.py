@@ -1,0 +1,198 @@
+"""The settings of explaining sequences, variants and files of sequences, and of searching for motifs.
+
+No torch here: the commands make their options from these classes before they load anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from plrp.errors import UsageError
+from plrp.settings import Settings, WrongSetting, amount, count, proportion, setting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import torch
+
+    from plrp.composites import Composite
+    from plrp.pruning import Pruning
+
+    from .motifs import Motif
+
+Pooling: TypeAlias = Literal["present", "sum"]
+Strand: TypeAlias = Literal["+", "-", "both", "info"]
+
+COMPOSITE = "epsilon-gamma"
+"""The rules for one-hot input: see `plrp.genomics.attribution`."""
+
+LARGEST = 4_000_000_000
+"""Bytes that a file may unpack to by default; the human genome has 3.1 billion."""
+
+
+def target_text(target: Any) -> Any:
+    """A target; a text is refused where it cannot be read (`plrp.genomics.outputs`)."""
+    from .outputs import check_target_text
+
+    if not isinstance(target, str):
+        return target
+    try:
+        return check_target_text(target)
+    except UsageError as error:
+        raise WrongSetting(str(error)) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreSettings(Settings):
+    """Which score of a model is explained, by which rules, and how it is pruned."""
+
+    target: Any = setting(
+        None,
+        'the score to explain: class 3; track,position 0,141; "outputs[1][:, 0]"; "outputs.counts[:, 2:5].mean()"; '
+        '"profile(outputs[0])"; or net.py:score, your function from the output to scores (default: the winning class)',
+        metavar="TARGET",
+        check=target_text,
+    )
+    composite: str | Composite = setting(
+        COMPOSITE, "rules per layer: a name, or gamma:0.25, alpha-beta:2, epsilon:0.01", metavar="NAME", stored=True
+    )
+    pruning: Pruning | None = None
+    batch_size: int | None = setting(
+        None,
+        "sequences explained at once (default: by their length, at most 128; halved where memory is not enough)",
+        metavar="N",
+        check=count,
+    )
+    device: str | torch.device | None = setting(None, "such as cuda (default: the device of the model)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceSettings(ScoreSettings):
+    """How sequences are explained.
+
+    - `target` as in `plrp.explain`. A list or tensor of classes has one per sequence. An index tuple `(track,
+      position)` picks one value of a dense output. A text such as `"outputs[1][:, 0]"` picks from several outputs
+      (`plrp.genomics.outputs`);
+    - `composite`: a name, a name with a setting such as `"gamma:0.25"`, or a `Composite`;
+    - `pruning`: None is plain LRP;
+    - `reverse_complement`: explain both strands, for the class that wins on the given one, and average them position by
+      position. If the target is not a class, the reverse strand needs a `reverse_target` (position p of the given
+      strand is L − 1 − p there);
+    - `hypothetical`: also score the absent letters, see `Hypothetical`;
+    - `batch_size`: None chooses by the length of the sequences.
+    """
+
+    reverse_complement: bool = setting(False, "average the relevance over both strands", stored=True)
+    reverse_target: Any = setting(
+        None, "the target on the other strand, needed if it is not a class", metavar="TARGET", check=target_text
+    )
+    hypothetical: bool = setting(False, "score absent letters too, as TF-MoDISco needs it", stored=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantSettings(ScoreSettings):
+    """How variants are explained.
+
+    - `width`: bases that the model reads;
+    - `target` as in `explain_sequences`; None is the class that wins on the reference, for both alleles;
+    - `strand` that the model reads: the genome's (`"+"`), the other (`"-"`), `"both"` (scores and relevance are
+      averaged), or `"info"`, the STRAND of each variant's INFO field. Results always run along the plus strand;
+    - `reverse_target`: the target on the other strand, for `"both"`;
+    - `ends`: windows that reach past their contig are skipped, or padded with N.
+    """
+
+    width: int = setting(help="bases that the model reads", metavar="N")
+    batch_size: int | None = setting(64, "variants explained at once", metavar="N", check=count)
+    strand: Strand = setting(
+        "+",
+        "the strand that the model reads: the genome's, the other, the mean of both, or the STRAND of INFO",
+        choices=("+", "-", "both", "info"),
+    )
+    reverse_target: Any = setting(
+        None, "the target on the other strand, for --strand both", metavar="TARGET", check=target_text
+    )
+    ends: Literal["skip", "pad"] = setting(
+        "skip", "windows past the end of a contig: skip them, or pad with N", choices=("skip", "pad")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSettings(SequenceSettings):
+    """How a file of sequences is read, explained and written: see `explain_file`."""
+
+    weights: str | Path | None = setting(
+        None, "state dict for file.py:factory, or Keras weights (.h5) for model.json", metavar="FILE"
+    )
+    method: str = setting(
+        "lrp",
+        "lrp, with or without pruning; ism, in-silico mutagenesis, is exact and slow; deeplift needs tangermeme",
+        choices=("lrp", "ism", "gradient-input", "deeplift"),
+    )
+    genome: str | Path | None = setting(None, "genome of a BED file", metavar="FASTA")
+    width: int | None = setting(None, "recentre intervals to this many bases", metavar="N", check=count)
+    ends: str = setting(
+        "refuse",
+        "intervals past the end of a chromosome: refuse the file, skip them, or pad them with N",
+        choices=("refuse", "skip", "pad"),
+        stored=True,
+    )
+    pooling: Pooling = setting(
+        "present",
+        "relevance of a base: of the letter that is there, or the sum over all four",
+        choices=("present", "sum"),
+        stored=True,
+    )
+    ambiguous: str = setting(
+        "zero",
+        "N and IUPAC codes: an empty column, equal shares of their letters, or refuse them",
+        choices=("zero", "share", "error"),
+        stored=True,
+    )
+    match: bool | None = setting(
+        True,
+        "match single seqlets to JASPAR, which takes long (default: in runs of up to 200 sequences)",
+        action=argparse.BooleanOptionalAction,
+    )
+    part_size: int = setting(512, "sequences per part of the run", metavar="N", check=count, stored=True)
+    largest: int = setting(
+        LARGEST,
+        "refuse files that unpack to more than this (default: 4GB)",
+        flag="--largest-input",
+        metavar="BYTES",
+        check=amount,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MotifSettings(Settings):
+    """How motifs are searched: see `find_motifs`."""
+
+    target: Any = setting(
+        None, "the target of the run once more, needed if it is net.py:score", metavar="TARGET", check=target_text
+    )
+    reverse_target: Any = setting(None, "the reverse target of the run once more", metavar="TARGET", check=target_text)
+    limit: float = setting(0.05, "limit of the false discovery rate", flag="--fdr", metavar="F", check=proportion)
+    share: float = setting(
+        0.0,
+        "first cut off relevance below this share of a sequence's strongest base (default: 0, nothing)",
+        flag="--cut",
+        metavar="SHARE",
+        check=proportion,
+    )
+    sample: int = setting(1000, "sequences that are shuffled for the null", metavar="N", check=count)
+    match: bool = setting(True, "do not match patterns to known motifs", flag="--no-match", action="store_false")
+    database: Sequence[Motif] | None = None
+    max_patterns: int = setting(
+        10,
+        "at most this many patterns for the prediction, and as many against it",
+        flag="--patterns",
+        metavar="N",
+        check=count,
+    )
+    max_seqlets: int = 4000
+    seed: int = setting(0, "seed of the shuffling", check=int)
+    batch_size: int | None = None
+    device: str | None = None
