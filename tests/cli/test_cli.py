@@ -93,7 +93,7 @@ def test_the_version_says_which_code_explains(native: str, said: str) -> None:
 
 
 def test_commands_know_the_composites_without_torch() -> None:
-    assert set(cli.arguments.COMPOSITES) == {"auto", *plrp.composites.names()}
+    assert set(plrp.settings.COMPOSITES) == {"auto", *plrp.composites.names()}
 
 
 def test_functions_named_as_their_modules_stay_functions() -> None:

@@ -196,5 +196,5 @@ def test_the_help_says_what_exit_codes_mean(capsys: pytest.CaptureFixture[str]) 
         assert ended([*command.split(), "--help"]) == 0
         text = " ".join(capsys.readouterr().out.split())
         assert "1 failed while working" in text
-        assert "2 wrong usage: an option, or what it names, cannot be used" in text
+        assert "2 wrong usage: an option, or the file it names, cannot be used" in text
         assert command == "explain" or "3 finished; some parts failed (listed)" in text

@@ -23,10 +23,12 @@ from PIL import Image
 
 import plrp
 from plrp.cli import main
-from plrp.cli.explain import METHODS, output_paths
+from plrp.cli.explain import output_paths
 from plrp.files import new_file
 from plrp.models.checkpoints import OtherClasses
 from plrp.models.loading import load
+from plrp.settings import PruningSettings
+from plrp.settings import options as settings_options
 from plrp.view.grid import lattice_sentence
 from plrp.vision import network_input, read_photograph
 from plrp.vision.photograph_explanation import explain_photograph
@@ -587,7 +589,7 @@ def test_an_error_in_forward_names_its_type_and_line(photos: Path, capsys: pytes
 
 
 def test_the_library_and_the_command_call_methods_by_the_same_names(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in METHODS:
+    for name in settings_options(PruningSettings)["redistribution"].choices:
         assert plrp.Pruning(redistribution=name)
     for command in (["explain"], ["text"], ["view"]):
         with pytest.raises(SystemExit):

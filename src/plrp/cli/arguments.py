@@ -1,98 +1,103 @@
-"""Options that several commands share: numbers, shares, shards, clusters; and what exit codes mean."""
+"""Options that several commands share: settings, prunings, clusters; and the meaning of exit codes."""
 
 from __future__ import annotations
 
 import argparse
-import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plrp.errors import UsageError
+from plrp.settings import PruningSettings, Settings, SettingsType, default_of, options, proportion
 
 if TYPE_CHECKING:
     from plrp.health import Wording
+    from plrp.pruning import Pruning
     from plrp.runs.ray import RayCluster
 
 RAW = argparse.RawDescriptionHelpFormatter
 
 EXIT_CODES = """\
-exit codes: 0 done; 1 failed while working; 2 wrong usage: an option, or what it names, cannot be used;
+exit codes: 0 finished; 1 failed while working; 2 wrong usage: an option, or the file it names, cannot be used;
 3 finished; some parts failed (listed); 130 interrupted
 """
 
-
-COMPOSITES = (
-    "auto",
-    "epsilon-plus-flat",
-    "epsilon-plus",
-    "epsilon-alpha2-beta1-flat",
-    "epsilon-alpha2-beta1",
-    "epsilon-gamma-box",
-    "epsilon-gamma",
-    "epsilon-gamma-centred",
-    "epsilon",
-    "attnlrp",
-    "cp-lrp",
-)
-"""`"auto"`, and the names that `plrp.composite` knows, for commands that are to answer before torch is imported."""
-
-LARGEST_INPUT = 4_000_000_000
-"""`plrp.runs.unpacking.LARGEST`, which is imported with numpy."""
+PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
+"""The suffixes of pictures that `plrp.files.save_figure` writes."""
 
 
-def count(text: str) -> int:
-    """A whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 1")
-    return int(text)
+def add_settings(
+    parser: argparse._ActionsContainer,
+    kind: type[Settings],
+    *names: str,
+    flags: Mapping[str, str] | None = None,
+    **defaults: Any,
+) -> None:
+    """Add an option for each field of a class of settings, or for those named.
+
+    `flags` and `defaults` replace those of the fields. The parsed values have the names of the fields.
+    """
+    for name, option in options(kind).items():
+        if names and name not in names:
+            continue
+        default = defaults.get(name, default_of(kind, name))
+        flag = (flags or {}).get(name) or option.flag or f"--{name.replace('_', '-')}"
+        keywords: dict[str, Any] = {"dest": name, "help": option.help}
+        keywords |= {"required": True} if default is MISSING else {"default": default}
+        if option.action or default is False:
+            keywords["action"] = option.action or "store_true"
+        else:
+            keywords |= {"type": option.check, "choices": option.choices or None, "metavar": option.metavar}
+            if default not in (None, MISSING, ()) and "default" not in option.help:
+                keywords["help"] += f" (default: {default})"
+        parser.add_argument(flag, **keywords)
 
 
-def proportion(text: str) -> float:
-    """A share of mass, 0 ≤ p < 1."""
-    value = _number(text)
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"p is a share of mass, 0 ≤ p < 1, not {text}")
-    return value
+def settings_of(kind: type[SettingsType], arguments: argparse.Namespace, **more: Any) -> SettingsType:
+    """The settings that the options of a command ask for; `more` are fields without an option."""
+    given = {name: getattr(arguments, name) for name in options(kind) if hasattr(arguments, name)}
+    return kind(**{**given, **more})
 
 
-def options_wording(method: str = "--method") -> Wording:
+def add_pruning(
+    group: argparse._ActionsContainer,
+    *,
+    default: float | None,
+    offered: Sequence[str] = ("redistribution", "unit", "sparsity_gain"),
+    flag: str = "--method",
+) -> None:
+    """-p, and the other options of a pruning that are offered. `flag` is the option for the redistribution.
+
+    `default` is the p without -p and --sparsity-gain; None is plain LRP.
+    """
+    text = f"{options(PruningSettings)['p'].help} (default: {default or 'nothing, which is plain LRP'})"
+    group.add_argument("-p", type=proportion, metavar="P", help=text)
+    group.set_defaults(default_p=default)
+    for name in offered:
+        add_settings(group, PruningSettings, name, flags={"redistribution": flag})
+
+
+def pruning_of(arguments: argparse.Namespace) -> Pruning | None:
+    """The pruning that the options of `add_pruning` ask for; None where nothing is to be pruned by default."""
+    from plrp.pruning import Pruning
+
+    settings = settings_of(PruningSettings, arguments)
+    p = settings.p
+    if p is None and settings.sparsity_gain is None:
+        p = arguments.default_p
+    if p is None and settings.sparsity_gain is None:
+        return None
+    return Pruning(
+        p=p, redistribution=settings.redistribution, unit=settings.unit, sparsity_gain=settings.sparsity_gain
+    )
+
+
+def options_wording(method: str = "--method", **words: Any) -> Wording:
     """Advice about settings in the words of a command; `method` is its option for the redistribution."""
     from plrp.health import Wording
 
-    return Wording(f"take {method} lambda or M-sign", "prune less (a smaller -p)", "--composite {}")
-
-
-def check_composite(name: str) -> None:
-    """Refuse the name of a composite that there is not."""
-    if name not in COMPOSITES:
-        raise UsageError(f"No composite named '{name}'; choose one of {', '.join(COMPOSITES)}.")
-
-
-def gain(text: str) -> float:
-    """A sparsity gain, greater than 0."""
-    value = _number(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"the gain is a positive number, not {text}")
-    return value
-
-
-def shard(text: str) -> tuple[int, int]:
-    """`2/8`: the second of eight."""
-    try:
-        index, number = (int(part) for part in text.split("/"))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: write i/n such as 2/8") from None
-    if not 1 <= index <= number:
-        raise argparse.ArgumentTypeError(f"{text!r}: i runs from 1 to n")
-    return index, number
-
-
-def amount(text: str) -> int:
-    """Bytes: `8000000000`, `8GB`, `500 MB`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip())
-    if match is None or float(match[1]) <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: write bytes such as 8GB")
-    return int(float(match[1]) * 1000 ** (" kMGT".index(match[2] or " ")))
+    return Wording(f"take {method} lambda or M-sign", "prune less (a smaller -p)", "--composite {}", **words)
 
 
 def location(text: str) -> str | Path:
@@ -100,26 +105,21 @@ def location(text: str) -> str | Path:
     return text if "://" in text else Path(text)
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-
-
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """The options of a command that can work on a cluster."""
     group = parser.add_argument_group("many machines", "docs/many-machines.md has examples")
     group.add_argument("--engine", choices=("local", "ray"), default="local", help="where to work (default: local)")
     group.add_argument(
-        "--address", metavar="HOST:PORT", help="of a Ray cluster; auto: this machine's (default: start one)"
+        "--address",
+        metavar="HOST:PORT",
+        help="address of a Ray cluster; auto finds the one on this machine (default: start one)",
     )
     group.add_argument(
-        "--gpus-per-worker", type=float, metavar="F", help="such as 0.25 (default: 1, if there are GPUs)"
+        "--gpus-per-worker", type=float, metavar="F", help="GPUs of each worker, such as 0.25 (default: 1, if any)"
     )
     group.add_argument("--threads", type=int, metavar="N", help="cores of each worker (default: 1)")
     group.add_argument("--tries", type=int, metavar="N", help="attempts at a part before it is given up (default: 3)")
-    group.add_argument("--runtime-env", metavar="FILE", help="Ray's runtime environment, as JSON")
+    group.add_argument("--runtime-env", metavar="FILE", help="Ray's runtime environment, a JSON file")
 
 
 def cluster_of(arguments: argparse.Namespace) -> RayCluster | None:

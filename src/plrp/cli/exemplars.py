@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from plrp.errors import UsageError, usage
+from plrp.settings import check_composite, count
+from plrp.vision.photograph_settings import PhotographSettings
 
-from .arguments import RAW, add_cluster, check_composite, cluster_of, count, location, proportion
+from .arguments import RAW, add_cluster, add_pruning, add_settings, cluster_of, location, pruning_of
+from .explain import add_network
 
 EPILOG = """\
 examples:
@@ -35,13 +38,12 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=RAW,
     )
     parser.add_argument("photographs", metavar="FOLDER", help="photographs, also in folders inside it")
-    parser.add_argument("--model", default="resnet50", metavar="NAME", help="as in plrp explain (default: resnet50)")
-    parser.add_argument("--weights", metavar="FILE", help="as in plrp explain")
+    add_network(parser)
     parser.add_argument("--layers", nargs="+", metavar="NAME", help="conv and linear layers (default: the last one)")
     parser.add_argument("--out", type=location, default=Path("exemplars"), metavar="DIR", help="default: ./exemplars")
     how = parser.add_argument_group("explanation")
-    how.add_argument("-p", type=proportion, metavar="P", help="prune with PLRP-λ (default: LRP)")
-    how.add_argument("--composite", default="auto", metavar="NAME", help="default: auto")
+    add_pruning(how, default=None, offered=())
+    add_settings(how, PhotographSettings, "composite")
     picture = parser.add_argument_group("pictures")
     picture.add_argument("--channels", type=_numbers, metavar="N,N,…", help="which (default: the strongest eight)")
     picture.add_argument("--by", choices=("relevance", "activation"), default="relevance", help="default: relevance")
@@ -50,7 +52,7 @@ def add_parser(subparsers: Any) -> None:
     work.add_argument("--workers", type=count, default=1, metavar="N", help="processes (default: 1)")
     work.add_argument("--part-size", type=count, default=64, metavar="N", help="photographs per part (default: 64)")
     work.add_argument("--batch-size", type=count, default=8, metavar="N", help="explained at once (default: 8)")
-    work.add_argument("--device", help="cpu, cuda, mps (default: cpu)")
+    work.add_argument("--device", help="cpu, cuda, mps (default: cpu; with Ray: GPUs where there are any)")
     work.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     add_cluster(parser)
     parser.set_defaults(run=run)
@@ -62,8 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     engine = cluster_of(arguments)
     from plrp.concepts.search import PhotographSearch
     from plrp.concepts.search import run as make_parts
-    from plrp.pruning import Pruning
 
+    pruning = pruning_of(arguments)
     if arguments.out is not None and not isinstance(arguments.out, Path) and not arguments.no_pictures:
         raise UsageError("pictures are written to a folder of this machine: add --no-pictures for a bucket.")
     with usage():
@@ -76,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
             layers=arguments.layers or [last_layer(arguments)],
             target=None,
             composite=arguments.composite,
-            pruning=None if arguments.p is None else Pruning(p=arguments.p).to_dict(),
+            pruning=None if pruning is None else pruning.to_dict(),
             part_size=arguments.part_size,
             batch_size=arguments.batch_size,
         )

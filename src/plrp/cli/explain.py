@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plrp.errors import UsageError, usage
+from plrp.settings import check_composite, count, proportion
+from plrp.vision.photograph_settings import PhotographSettings, names
 
-from .arguments import check_composite, count, gain, options_wording, proportion
+from .arguments import PICTURES, RAW, add_pruning, add_settings, options_wording, pruning_of, settings_of
 
 if TYPE_CHECKING:
     from plrp.concepts.channel_figures import Reading
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
     from plrp.pruning import Pruning
     from plrp.view.channel_patches import ChannelPatches
     from plrp.vision.photograph_explanation import ExplainedPhotograph
-    from plrp.vision.photographs import Photograph
 
 EPILOG = """\
 examples:
@@ -33,20 +35,18 @@ examples:
   plrp explain photo.jpg --target "tabby cat" --against "tiger cat" -o why.png
   plrp explain photo.jpg --mask object.png -o page.html     to slide p in a browser
   plrp explain photo.jpg --page-p 0.05,0.2 --page-classes 1 --no-channels -o page.html     ready much sooner
-  plrp explain photo.jpg --exemplars exemplars -o page.html     with what its channels stand for
+  plrp explain photo.jpg --exemplars exemplars -o page.html     with patches that show what channels stand for
   plrp explain photo.jpg --model timm:vit_base_patch16_224 --layers     tokens that survive, heads
   plrp explain street.jpg --model fasterrcnn_resnet50_fpn --target "dog at 120,80"     one box
   plrp explain street.jpg --model deeplabv3_resnet50 --target dog     where a segmenter sees dogs
 
-With several photographs, or a folder of them, -o and --save name a folder, or a file whose name goes before each
-photograph's.
+With several photographs, or a folder of them, -o and --save name a folder, or a file whose name becomes the beginning
+of each result's name.
 exit codes: 0 finished; 1 failed while working, or some photographs could not be read (the others are finished);
-2 wrong usage: an option, or what it names, cannot be used, or none of the photographs is there; 130 interrupted
+2 wrong usage: an option, or the file it names, cannot be used, or all photographs are missing; 130 interrupted
 """
 PAGE = ".html"
-FORMATS = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", PAGE)
-METHODS = ("lambda", "M-sign", "M")
-"""What --method takes: the names that `Pruning(redistribution=…)` knows."""
+FORMATS = (*PICTURES, PAGE)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -56,96 +56,56 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="explain photographs: what a network saw, and where",
         description="Explains photographs with LRP and PLRP: top-5 classes, heatmaps, overlay and outline.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=RAW,
     )
     parser.add_argument("photographs", nargs="+", metavar="PHOTO", help="JPEG, PNG, TIFF, WebP, …, or a folder of them")
     add_model(parser)
     how = parser.add_argument_group("explanation")
-    how.add_argument(
-        "-p",
-        type=proportion,
-        default=None,
-        metavar="P",
-        help="share of relevance to prune per layer, 0 ≤ p < 1 (default: 0.05)",
-    )
-    add_method(
-        how,
-        "where pruned relevance goes: lambda scales the survivors; M-sign redistributes it by the layer's rule, "
-        "positive and negative contributions apart (PLRP-M±); M does not part them, as in the paper: its signs may "
-        "flip, and under ε and γ it may explode",
-    )
-    how.add_argument(
-        "--unit",
-        choices=("auto", "neuron", "position", "channel"),
-        default="auto",
-        help="what is pruned as a whole: single neurons, positions of a map with all their channels (tokens in a "
-        "transformer), or channels with all their positions (default: auto: tokens in models with attention, else "
-        "neurons)",
-    )
-    how.add_argument(
-        "--sparsity-gain",
-        type=gain,
-        metavar="G",
-        help="prune only while it buys at least this much sparsity (1 is natural); without -p it decides alone",
-    )
-    how.add_argument(
-        "--target",
-        metavar="CLASS",
-        help="class to explain, by name or number (default: the winner). For a detector this is the most probable box "
-        "of that class, for a segmenter the area where it wins; 'dog at 120,80' asks for the box around that point "
-        "(x,y in pixels of the photograph) or for the point itself, 'at 120,80' for the winner there",
-    )
-    how.add_argument(
-        "--against",
-        metavar="CLASS",
-        help="explain the target's score minus this class's: what speaks for one rather than the other. What both "
-        "share cancels, and is not shown",
-    )
-    how.add_argument(
-        "--composite",
-        default="auto",
-        metavar="NAME",
-        help="auto (default: attnlrp for networks with attention, else epsilon-plus-flat), epsilon-plus, "
-        "epsilon-alpha2-beta1[-flat], epsilon-gamma[-box], epsilon, attnlrp, cp-lrp",
-    )
+    add_pruning(how, default=0.05)
+    add_settings(how, PhotographSettings, "target", "against", "composite")
     out = parser.add_argument_group("output")
+    add_output(out)
+    add_page_size(out, "classes")
+    add_drawing(out)
+    parser.set_defaults(run=run)
+
+
+def add_output(out: argparse._ArgumentGroup) -> None:
+    """The options that say which files are written."""
     out.add_argument(
         "-o",
         "--out",
         metavar="PATH",
         help="picture (.png, .svg, .pdf, .jpg, .webp), page (.html) or folder (default: PHOTO-plrp.png here)",
     )
+    out.add_argument("--save", metavar="FILE", help="also write relevance and settings as .npz, or a folder of them")
     out.add_argument(
-        "--mask", metavar="FILE", help="where the object is, white on black: the page shows the relevance inside"
+        "--mask", metavar="FILE", help="the object in white on black: a page shows the relevance inside it"
     )
-    add_page_size(out, "classes")
-    out.add_argument("--compare", type=_proportions, metavar="P,P,…", help="the grid of λ and M± for these p instead")
-    out.add_argument(
-        "--beside",
-        type=_names,
-        default=(),
-        metavar="NAME,…",
-        help="draw other methods beside: gradcam, gradient-input, ig (integrated gradients)",
-    )
+    out.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+
+
+def add_drawing(out: argparse._ArgumentGroup) -> None:
+    """The options that say what the pictures show."""
+    out.add_argument("--compare", type=proportions, metavar="P,P,…", help="draw a grid of λ and M± for these p instead")
+    add_settings(out, PhotographSettings, "beside")
     out.add_argument(
         "--layers",
         action="store_true",
         help="also draw …-layers and …-flow: how many neurons hold relevance at each depth, and which channels it "
-        "flows through; with attention "
-        "…-tokens: patches that survive at each depth, and heads",
+        "flows through. With attention also …-tokens: the patches that survive at each depth, and the heads",
     )
     out.add_argument(
         "--exemplars",
         metavar="DIR",
-        help="with --layers or a page: what plrp exemplars has written with this model, so that the flow, or the "
-        "layers of the page, show patches beside the channels that were searched",
+        help="with --layers or a page: show patches beside the channels that plrp exemplars searched with this model; "
+        "DIR is the folder that it wrote",
     )
-    out.add_argument("--save", metavar="FILE", help="relevance and settings as .npz (or a folder of them)")
     out.add_argument(
         "--colours",
         default="red-blue",
         metavar="NAME",
-        help="red-blue, orange-purple, red-blue-dark, or a matplotlib name",
+        help="red-blue, orange-purple, red-blue-dark, or a matplotlib name (default: red-blue)",
     )
     out.add_argument(
         "--dilate",
@@ -154,25 +114,22 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="N",
         help="grow relevant pixels by N so that single ones stay visible (default: auto)",
     )
-    out.add_argument("--dpi", type=count, default=200, help="of pixel formats (default: 200)")
-    out.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
-    parser.set_defaults(run=run)
-
-
-def add_method(group: argparse._ArgumentGroup, text: str) -> None:
-    """--method: where pruned relevance goes. `M-paper`, an earlier name of M, is still taken."""
-    group.add_argument(
-        "--method",
-        type=lambda name: "M" if name == "M-paper" else name,
-        choices=METHODS,
-        default="lambda",
-        help=f"{text} (default: lambda)",
-    )
+    out.add_argument("--dpi", type=count, default=200, help="resolution of .png, .jpg and .webp (default: 200)")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The options that say which model sees photographs, and how."""
     model = parser.add_argument_group("model")
+    add_network(model)
+    model.add_argument("--num-classes", type=count, metavar="N", help="outputs of a model with your own weights")
+    model.add_argument("--classes", metavar="FILE", help="names of the classes, one per line")
+    model.add_argument("--resize", type=count, metavar="N", help="shorter side before the crop (default: the model's)")
+    model.add_argument("--crop", type=count, metavar="N", help="side of the central crop (default: the model's)")
+    add_settings(model, PhotographSettings, "device")
+
+
+def add_network(model: argparse._ActionsContainer) -> None:
+    """--model and --weights of a network that reads photographs."""
     model.add_argument(
         "--model",
         default="resnet50",
@@ -182,24 +139,14 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--weights",
         metavar="FILE",
-        help="state dict (.pth, .pt, .safetensors), a published name such as IMAGENET1K_V1, or random; "
-        "default: the published weights, downloaded once",
+        help="state dict (.pth, .pt, .safetensors), a published name such as IMAGENET1K_V1, or random (default: the "
+        "published weights, downloaded once)",
     )
-    model.add_argument("--num-classes", type=count, metavar="N", help="outputs of a model with your own weights")
-    model.add_argument("--classes", metavar="FILE", help="names of the classes, one per line")
-    model.add_argument("--resize", type=count, metavar="N", help="shorter side before the crop (default: the model's)")
-    model.add_argument("--crop", type=count, metavar="N", help="side of the central crop (default: the model's)")
-    model.add_argument("--device", default="cpu", help="cpu, cuda, mps (default: cpu)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Explains every photograph; a bad one is reported and skipped."""
     check_composite(arguments.composite)
-    from plrp.health import unwarned
-    from plrp.progress import progress
-    from plrp.view.grid import lattice_sentence, skipping_layers
-    from plrp.vision.photographs import BadImage, read_photograph
-
     for option, given in (("--target", arguments.target), ("--against", arguments.against)):
         if given is not None and not given.strip():
             raise UsageError(f"{option} is empty: name a class, or leave it out.")
@@ -207,73 +154,125 @@ def run(arguments: argparse.Namespace) -> int:
     folder = any(Path(name).is_dir() for name in arguments.photographs)
     outputs = output_paths(arguments.out, photographs, ".png", "-plrp", folder)
     archives = output_paths(arguments.save, photographs, ".npz", "", folder) if arguments.save else None
-    for path in outputs:
-        if path.suffix.lower() not in FORMATS:
-            raise UsageError(f"{path} should end in {', '.join(FORMATS)}.")
-    for path in archives or ():
-        if path.suffix.lower() != ".npz":
-            raise UsageError(f"{path} should end in .npz.")
-    if arguments.mask and (len(photographs) > 1 or outputs[0].suffix.lower() != PAGE):
-        raise UsageError("--mask goes with one photograph and a page: -o page.html.")
-    if arguments.beside and any(path.suffix.lower() == PAGE for path in outputs):
-        raise UsageError("--beside draws pictures, and a page shows plrp's own maps: leave it out.")
-    if arguments.against and any(path.suffix.lower() == PAGE for path in outputs):
-        raise UsageError("--against draws pictures; on a page each class is explained by itself: leave it out.")
-    if arguments.layers and any(path.suffix.lower() == PAGE for path in outputs):
-        raise UsageError("--layers draws pictures, and a page has its layers already: leave it out.")
-    if arguments.exemplars and not arguments.layers and any(path.suffix.lower() != PAGE for path in outputs):
-        raise UsageError("--exemplars goes with --layers, or with a page: -o page.html.")
-    check_page_size(arguments, all(path.suffix.lower() == PAGE for path in outputs), "classes")
-    overwritten = {path.resolve() for path in photographs} & {path.resolve() for path in outputs}
-    if overwritten:
-        raise UsageError(f"{overwritten.pop()} is a photograph; name another output with -o.")
-    if not any(path.is_file() for path in photographs):  # before a model is loaded for nothing
-        raise UsageError(f"{photographs[0]} does not exist.")
+    check_outputs(arguments, photographs, outputs, archives or ())
     with usage():
         model, prunings = prepared(arguments)
         exemplars = None if arguments.exemplars is None else searched(arguments.exemplars, model)
-    done, skipped, unhealthy = 0, 0, 0
-    pages = any(path.suffix.lower() == PAGE for path in outputs)  # long work, shown in parts of a photograph
-    show = False if arguments.quiet else None
+        settings = settings_of(PhotographSettings, arguments, prunings=prunings)
+    work = Work(arguments, model, settings, exemplars)
     try:
-        with progress("explaining", len(photographs), show, unit="share" if pages else "items", transient=True) as step:
-            move_to = forwards(step)
-            for number, path in enumerate(photographs):
-                note = partial(move_to, number)
-                note(0, path.name)
-                try:
-                    photograph = read_photograph(path)
-                    make_folder(outputs[number].parent)
-                    with unwarned():  # it is printed below
-                        explained = explain_one(photograph, model, prunings, arguments)
-                except BadImage as error:
-                    print(f"plrp: skipped: {error}", file=sys.stderr)
-                    skipped += 1
-                    continue
-                archive = archives[number] if archives else None
-                with unwarned():
-                    written = write(explained, outputs[number], archive, arguments, note, exemplars)
-                if not arguments.quiet:
-                    print(
-                        "\n".join(report(explained, written, width_of_terminal(), bool(arguments.target))), flush=True
-                    )
-                    layers = 0 if done else skipping_layers(explained.trace)
-                    if layers:
-                        print(lattice_sentence(layers), flush=True)
-                done += 1
-                unhealthy += bool(explained.unhealthy)
+        work.explain(photographs, outputs, archives or [None] * len(photographs))
     except KeyboardInterrupt:
-        print(f"plrp: interrupted; {done} of {len(photographs)} photographs are done", file=sys.stderr)
+        print(f"plrp: interrupted; {work.done} of {len(photographs)} photographs are done", file=sys.stderr)
         return 130
-    if unhealthy and (done > 1 or arguments.quiet):
-        print(f"plrp: {unhealthy} of {done} photographs have unhealthy explanations", file=sys.stderr)
-    if skipped:
-        print(f"plrp: {done} of {len(photographs)} photographs explained, {skipped} skipped", file=sys.stderr)
+    if work.unhealthy and (work.done > 1 or arguments.quiet):
+        print(f"plrp: {work.unhealthy} of {work.done} photographs have unhealthy explanations", file=sys.stderr)
+    if skipped := len(photographs) - work.done:
+        print(f"plrp: {work.done} of {len(photographs)} photographs explained, {skipped} skipped", file=sys.stderr)
     return 1 if skipped else 0
 
 
+def check_outputs(
+    arguments: argparse.Namespace, photographs: Sequence[Path], outputs: Sequence[Path], archives: Sequence[Path]
+) -> None:
+    """Refuse outputs, and options that do not go with them, before a model is loaded for nothing."""
+    for path in outputs:
+        if path.suffix.lower() not in FORMATS:
+            raise UsageError(f"{path} should end in {', '.join(FORMATS)}.")
+    for path in archives:
+        if path.suffix.lower() != ".npz":
+            raise UsageError(f"{path} should end in .npz.")
+    pages = [path.suffix.lower() == PAGE for path in outputs]
+    some, every = any(pages), all(pages)
+    for wrong, sentence in (
+        (arguments.mask and (len(pages) > 1 or not every), "--mask goes with one photograph and a page: -o page.html."),
+        (arguments.beside and some, "--beside draws pictures, and a page shows plrp's own maps: leave it out."),
+        (
+            arguments.against and some,
+            "--against draws pictures; on a page each class is explained by itself: leave it out.",
+        ),
+        (arguments.layers and some, "--layers draws pictures, and a page has its layers already: leave it out."),
+        (
+            arguments.exemplars and not arguments.layers and not every,
+            "--exemplars goes with --layers, or with a page: -o page.html.",
+        ),
+    ):
+        if wrong:
+            raise UsageError(sentence)
+    check_page_size(arguments, every, "classes")
+    overwritten = {path.resolve() for path in photographs} & {path.resolve() for path in outputs}
+    if overwritten:
+        raise UsageError(f"{overwritten.pop()} is a photograph; name another output with -o.")
+    if not any(path.is_file() for path in photographs):
+        raise UsageError(f"{photographs[0]} does not exist.")
+
+
+class Work:
+    """Photographs explained one after the other; `done` and `unhealthy` count them."""
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        model: LoadedModel,
+        settings: PhotographSettings,
+        exemplars: ChannelPatches | None,
+    ) -> None:
+        self.arguments, self.model, self.settings, self.exemplars = arguments, model, settings, exemplars
+        self.done = self.unhealthy = 0
+
+    def explain(self, photographs: Sequence[Path], outputs: Sequence[Path], archives: Sequence[Path | None]) -> None:
+        """Explain, write and report each photograph; bad files are reported and skipped."""
+        from plrp.progress import progress
+        from plrp.vision.photographs import BadImage
+
+        pages = any(path.suffix.lower() == PAGE for path in outputs)  # long work, shown in parts of a photograph
+        show = False if self.arguments.quiet else None
+        with progress("explaining", len(photographs), show, unit="share" if pages else "items", transient=True) as step:
+            move_to = forwards(step)
+            for number, path in enumerate(photographs):
+                move_to(number, 0, path.name)
+                try:
+                    explanation = self.explain_one(path, outputs[number].parent)
+                except BadImage as error:
+                    print(f"plrp: skipped: {error}", file=sys.stderr)
+                else:
+                    self.finish(explanation, outputs[number], archives[number], partial(move_to, number))
+
+    def explain_one(self, path: Path, folder: Path) -> ExplainedPhotograph:
+        """One photograph, whose results go into the folder."""
+        from plrp.health import unwarned
+        from plrp.vision.photograph_explanation import explain_photograph
+        from plrp.vision.photographs import read_photograph
+
+        photograph = read_photograph(path)
+        make_folder(folder)
+        with unwarned():  # the report says it
+            return explain_photograph(photograph, self.model, self.settings)
+
+    def finish(
+        self,
+        explanation: ExplainedPhotograph,
+        output: Path,
+        archive: Path | None,
+        note: Callable[[float, str], None],
+    ) -> None:
+        """Write the files of one photograph and report it; `note` shows the share of a page that is done."""
+        from plrp.health import unwarned
+        from plrp.view.grid import lattice_sentence, skipping_layers
+
+        with unwarned():
+            written = write(explanation, output, archive, self.arguments, note, self.exemplars)
+        if not self.arguments.quiet:
+            lines = report(explanation, written, width_of_terminal(), bool(self.arguments.target))
+            print("\n".join(lines), flush=True)
+            if not self.done and (layers := skipping_layers(explanation.trace)):
+                print(lattice_sentence(layers), flush=True)
+        self.done += 1
+        self.unhealthy += bool(explanation.unhealthy)
+
+
 def forwards(step: Step) -> Callable[[int, float, str], None]:
-    """What moves a display to a share of a photograph, never back; its time left counts what is done of a page."""
+    """A function that moves the display to a share of a photograph, never back, so that its time left counts pages."""
     reached = 0.0
 
     def move_to(number: int, share: float, note: str) -> None:
@@ -285,7 +284,7 @@ def forwards(step: Step) -> Callable[[int, float, str], None]:
 
 
 def searched(folder: str, model: LoadedModel) -> ChannelPatches:
-    """What draws the patches of channels, by a search that was made with the same model and photographs."""
+    """The patches of channels from a folder of `plrp exemplars`, which must have used the same model."""
     from plrp.concepts.channel_figures import Reading
     from plrp.concepts.exemplar_results import Exemplars
     from plrp.concepts.numbered_inputs import FromPhotographs
@@ -294,15 +293,15 @@ def searched(folder: str, model: LoadedModel) -> ChannelPatches:
     from plrp.view.channel_patches import ChannelPatches
 
     try:
-        found = Exemplars.load(folder)
+        exemplars = Exemplars.load(folder)
     except RunError as error:
         raise UsageError(str(error)) from None
-    if found.settings["weights_digest"] != weights_digest(model.module):
+    if exemplars.settings["weights_digest"] != weights_digest(model.module):
         raise UsageError(f"{folder} was searched with another model or other weights: name those.")
-    inputs = FromPhotographs(found.settings["photographs"], model)
-    if inputs.names != found.names:
+    inputs = FromPhotographs(exemplars.settings["photographs"], model)
+    if inputs.names != exemplars.names:
         raise UsageError(f"{inputs.root} no longer holds the photographs of {folder}: bring them back, or search anew.")
-    return ChannelPatches(Reading(found, model, inputs))
+    return ChannelPatches(Reading(exemplars, model, inputs))
 
 
 def make_folder(folder: Path) -> None:
@@ -318,48 +317,35 @@ def photographs_at(path: Path) -> list[Path]:
 
     if not path.is_dir():
         return [path]
-    found = [file for file in sorted(path.iterdir()) if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
-    found = [file for file in found if not file.name.endswith("-plrp.png")]
-    if not found:
+    photographs = [file for file in sorted(path.iterdir()) if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
+    photographs = [file for file in photographs if not file.name.endswith("-plrp.png")]
+    if not photographs:
         raise UsageError(
             f"{path} is a folder without photographs ({', '.join(SUFFIXES)}; folders inside it are not searched): name "
             "another, or files."
         )
-    return found
+    return photographs
 
 
 def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]:
-    """The model and the prunings that the arguments ask for."""
+    """The model and the prunings that the arguments ask for; wrong arguments are refused before a model is loaded."""
     from dataclasses import replace
 
     from plrp import models
     from plrp.models.checkpoints import OtherClasses
-    from plrp.pruning import DEFAULT_P, Pruning
     from plrp.tape.refusals import check_device
     from plrp.vision.detection import is_detector
     from plrp.vision.heatmaps import colour_table
     from plrp.vision.other_methods import check_methods
 
     check_methods(arguments.beside)
-    colour_table(arguments.colours)  # what is wrong is said before anything is loaded
+    colour_table(arguments.colours)
     device = check_device(arguments.device)
     categories = class_names(arguments.classes) or models.published_categories(
         arguments.model, weights=arguments.weights, num_classes=arguments.num_classes
     )
     check_classes(arguments, categories)
-    gain = arguments.sparsity_gain
-    if arguments.compare:
-        gains = [None] if gain is None else [None, gain]
-        beside = "M-sign" if arguments.method == "lambda" else arguments.method
-        prunings = [
-            Pruning(p=p, redistribution=method, sparsity_gain=g, unit=arguments.unit)
-            for g in gains
-            for method in ("lambda", beside)
-            for p in arguments.compare
-        ]
-    else:
-        p = DEFAULT_P if arguments.p is None and gain is None else arguments.p
-        prunings = [Pruning(p=p, redistribution=arguments.method, sparsity_gain=gain, unit=arguments.unit)]
+    prunings = prunings_of(arguments)
     try:
         model = models.load(
             arguments.model, weights=arguments.weights, num_classes=arguments.num_classes, quiet=arguments.quiet
@@ -383,6 +369,24 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     return model, prunings
 
 
+def prunings_of(arguments: argparse.Namespace) -> list[Pruning]:
+    """The pruning of -p, or the grid of --compare: λ and M± (or the method asked for) for every p."""
+    from dataclasses import replace
+
+    pruning = pruning_of(arguments)
+    assert pruning is not None
+    if not arguments.compare:
+        return [pruning]
+    gains = [None] if pruning.sparsity_gain is None else [None, pruning.sparsity_gain]
+    other = "M-sign" if pruning.redistribution == "lambda" else pruning.redistribution
+    return [
+        replace(pruning, p=p, redistribution=method, sparsity_gain=gain)
+        for gain in gains
+        for method in ("lambda", other)
+        for p in arguments.compare
+    ]
+
+
 def check_classes(arguments: argparse.Namespace, categories: Sequence[str] | None) -> None:
     """Refuse a class that is not there, where the classes are known."""
     from plrp.vision.picture_targets import Asked, class_number
@@ -403,26 +407,8 @@ def class_names(file: str | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in names if name.strip())
 
 
-def explain_one(
-    photograph: Photograph, model: LoadedModel, prunings: Sequence[Pruning], arguments: argparse.Namespace
-) -> ExplainedPhotograph:
-    """One photograph by the arguments."""
-    from plrp.vision.photograph_explanation import explain_photograph
-
-    return explain_photograph(
-        photograph,
-        model,
-        target=arguments.target,
-        against=arguments.against,
-        prunings=prunings,
-        composite=arguments.composite,
-        device=arguments.device,
-        beside=arguments.beside,
-    )
-
-
 def write(
-    explained: ExplainedPhotograph,
+    explanation: ExplainedPhotograph,
     picture: Path,
     archive: Path | None,
     arguments: argparse.Namespace,
@@ -437,18 +423,18 @@ def write(
     written = []
     if archive is not None:
         make_folder(archive.parent)
-        explained.save(archive)
+        explanation.save(archive)
         written.append(archive)
     if picture.suffix.lower() == PAGE:
-        write_page(explained, picture, arguments, note, exemplars)
+        write_page(explanation, picture, arguments, note, exemplars)
         return [picture, *written]
     if arguments.layers:
         patches = None if exemplars is None else partial(flow_patches, exemplars.reading)
-        for name, figure in explained.layer_figures(variant_for_layers(explained, arguments), patches).items():
+        for name, figure in explanation.layer_figures(variant_for_layers(explanation, arguments), patches).items():
             path = picture.with_name(f"{picture.stem}-{name}{picture.suffix}")
             save_figure(figure, path, dpi=arguments.dpi)
             written.append(path)
-    draw = explained.comparison if arguments.compare else explained.figure
+    draw = explanation.comparison if arguments.compare else explanation.figure
     save_figure(draw(colours=arguments.colours, dilate=arguments.dilate), picture, dpi=arguments.dpi)
     return [picture, *written]
 
@@ -461,7 +447,7 @@ def flow_patches(reading: Reading, wanted: dict[str, tuple[int, ...]]) -> Any:
 
 
 def write_page(
-    explained: ExplainedPhotograph,
+    explanation: ExplainedPhotograph,
     path: Path,
     arguments: argparse.Namespace,
     note: Callable[[float, str], None],
@@ -475,21 +461,21 @@ def write_page(
     from plrp.vision.picture_preprocessing import DEFAULT, network_mask
 
     mask = None
-    if arguments.mask and is_detector(explained.model.module):
+    if arguments.mask and is_detector(explanation.model.module):
         raise UsageError("--mask goes with classifiers and segmenters, which see a picture as it is cropped.")
     if arguments.mask:
-        mask = network_mask(*read_mask(arguments.mask), explained.model.preprocessing or DEFAULT)
+        mask = network_mask(*read_mask(arguments.mask), explanation.model.preprocessing or DEFAULT)
 
     def report(done: int, total: int) -> None:
-        note(done / total, f"{explained.photograph.path.name}: {done} of {total} maps")
+        note(done / total, f"{explanation.photograph.path.name}: {done} of {total} maps")
 
     def drawing(done: int, total: int) -> None:
-        note(1, f"{explained.photograph.path.name}: {done} of {total} patches of a layer")
+        note(1, f"{explanation.photograph.path.name}: {done} of {total} patches of a layer")
 
-    variant = variant_for_layers(explained, arguments)
-    bundle = photograph_bundle(explained, variant=variant, mask=mask, report=report, **page_size(arguments))
+    variant = variant_for_layers(explanation, arguments)
+    bundle = photograph_bundle(explanation, variant=variant, mask=mask, report=report, **page_size(arguments))
     if exemplars is not None:
-        exemplars.show(bundle.facts["channels"], explained.trace, drawing)
+        exemplars.show(bundle.facts["channels"], explanation.trace, drawing)
     Page(bundle).save(path)
 
 
@@ -497,9 +483,9 @@ def add_page_size(out: argparse._ArgumentGroup, answers: str) -> None:
     """How much a page holds, and so how long it takes."""
     out.add_argument(
         "--page-p",
-        type=_proportions,
+        type=proportions,
         metavar="P,P,…",
-        help="the p of a page's slider, besides 0 and -p (default: from 0.02 on); fewer are ready sooner",
+        help="the p of a page's slider, besides 0 and -p (default: from 0.02 on); fewer take less time",
     )
     out.add_argument(
         f"--page-{answers}",
@@ -511,7 +497,7 @@ def add_page_size(out: argparse._ArgumentGroup, answers: str) -> None:
     out.add_argument(
         "--no-channels",
         action="store_true",
-        help="a page without what passes through single channels, which is most of its work: ready much sooner",
+        help="leave the relevance of single channels out of a page; channels are most of its work",
     )
 
 
@@ -538,46 +524,46 @@ def page_size(arguments: argparse.Namespace) -> dict[str, Any]:
     return size
 
 
-def variant_for_layers(explained: ExplainedPhotograph, arguments: argparse.Namespace) -> str:
+def variant_for_layers(explanation: ExplainedPhotograph, arguments: argparse.Namespace) -> str:
     """What a page starts with, or whose layers are drawn: the method asked for, with p nearest to that asked for."""
     from plrp.pruning import DEFAULT_P
 
     wanted = DEFAULT_P if arguments.p is None else arguments.p
     distance = {
         name: abs((0.0 if pruning.p is None else pruning.p) - wanted)
-        for name, pruning in explained.prunings.items()
-        if pruning is not None and pruning.redistribution == arguments.method
+        for name, pruning in explanation.prunings.items()
+        if pruning is not None and pruning.redistribution == arguments.redistribution
     }
     return min(distance, key=lambda name: distance[name])
 
 
-def report(explained: ExplainedPhotograph, written: Sequence[Path], width: int, named: bool = False) -> list[str]:
+def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int, named: bool = False) -> list[str]:
     """What is printed for one photograph: where it went, the classes, how sparse it is, and what is unhealthy. No line
     but those of the last kind exceeds `width`. `named`: the class was asked for by name, which others may share.
     """
     from plrp.vision.photograph_figures import percent, shortened
 
-    rows = explained.top()
-    against = None if explained.against is None else explained.categories[explained.against]
-    for number in (explained.target, explained.against):
-        if number is not None and explained.categories[number] not in [name for name, _, _ in rows]:
-            score, probability = float(explained.logits[number]), float(explained.probabilities[number])
-            rows.append((explained.categories[number], score, probability))
+    rows = explanation.top()
+    against = None if explanation.against is None else explanation.categories[explanation.against]
+    for number in (explanation.target, explanation.against):
+        if number is not None and explanation.categories[number] not in [name for name, _, _ in rows]:
+            score, probability = float(explanation.logits[number]), float(explanation.probabilities[number])
+            rows.append((explanation.categories[number], score, probability))
     room = max(8, min(max(len(name) for name, _, _ in rows), width - 34))
-    where = "" if explained.place is None else f", {explained.target_name} {explained.place.words}"
-    lines = [f"{explained.photograph.path}{where} → {', '.join(map(str, written))}"]
+    where = "" if explanation.place is None else f", {explanation.target_name} {explanation.place.words}"
+    lines = [f"{explanation.photograph.path}{where} → {', '.join(map(str, written))}"]
     for name, score, probability in rows:
-        mark = "◂ explained" if name == explained.target_name else "▹ against" if name == against else ""
+        mark = "◂ explained" if name == explanation.target_name else "▹ against" if name == against else ""
         lines.append(f"  {shortened(name, room):<{room}}  {score:8.2f}  {percent(probability):>6} {mark}".rstrip())
-    alike = explained.namesakes() if named else []
+    alike = explanation.namesakes() if named else []
     if alike:
-        lines.append(f"  class {explained.target} was taken; also there: {', '.join(alike)}")
-    if explained.photograph.transparent:
+        lines.append(f"  class {explanation.target} was taken; also there: {', '.join(alike)}")
+    if explanation.photograph.transparent:
         lines.append("  its transparent parts were put on white")
-    lines += [f"  {name}: {percent(share)} of pixels" for name, share in explained.pixels().items()]
+    lines += [f"  {name}: {percent(share)} of pixels" for name, share in explanation.pixels().items()]
     lines = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
     wording = options_wording()
-    return lines + [f"  {name} is {health.words(wording)}" for name, health in explained.unhealthy.items()]
+    return lines + [f"  {name} is {health.words(wording)}" for name, health in explanation.unhealthy.items()]
 
 
 def output_paths(
@@ -604,16 +590,11 @@ def output_paths(
 
 def _distinct(names: Sequence[str]) -> list[str]:
     """The names, with -2, -3, … where one is repeated (`a/1.jpg`, `b/1.jpg`)."""
-    seen: set[str] = set()
-    found = []
+    distinct: list[str] = []
     for name in names:
-        candidate, number = name, 1
-        while candidate in seen:
-            number += 1
-            candidate = f"{name}-{number}"
-        seen.add(candidate)
-        found.append(candidate)
-    return found
+        candidates = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        distinct.append(next(candidate for candidate in candidates if candidate not in distinct))
+    return distinct
 
 
 def width_of_terminal() -> int:
@@ -621,14 +602,9 @@ def width_of_terminal() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
 
 
-def _proportions(text: str) -> list[float]:
-    return list(dict.fromkeys(proportion(part.strip()) for part in text.split(",") if part.strip())) or [
-        proportion(text)
-    ]
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+def proportions(text: str) -> list[float]:
+    """Shares of mass separated by commas, each once."""
+    return list(dict.fromkeys(map(proportion, names(text)))) or [proportion(text)]
 
 
 def _dilation(text: str) -> int | str:

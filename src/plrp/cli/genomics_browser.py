@@ -6,8 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from plrp.cli.arguments import EXIT_CODES, RAW, count
 from plrp.errors import UsageError, usage
+from plrp.settings import count
+
+from .arguments import EXIT_CODES, RAW
 
 
 def add_parser(commands: Any) -> None:

@@ -5,11 +5,22 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from plrp.cli.arguments import EXIT_CODES, RAW, count
 from plrp.errors import UsageError, usage
+from plrp.genomics.sequence_settings import ScoreSettings
+from plrp.settings import count
 
+from .arguments import EXIT_CODES, PICTURES, RAW, add_settings, settings_of
 from .genomics_logo import window
-from .genomics_options import PICTURES, add_largest, add_model, add_rules, check_composite, picture, pruning_of
+from .genomics_options import (
+    add_model,
+    add_rules,
+    add_sequences,
+    check_composite,
+    check_first,
+    loaded_model,
+    picture,
+    pruning_of,
+)
 
 READABLE = 100
 """Bases whose letters can be read in a picture."""
@@ -28,63 +39,40 @@ def add_parser(commands: Any) -> None:
         "  plrp genomics compare seqs.fa --model net.py:build --weights w.pt --count 20 --out compared.png\n\n"
         + EXIT_CODES,
     )
-    parser.add_argument("sequences", metavar="SEQUENCES", help="FASTA, BED or one-hot NPZ; .gz as well")
+    add_sequences(parser)
     parser.add_argument(
-        "--out", required=True, type=picture, metavar="FILE", help=f"the picture: {', '.join(PICTURES)}"
+        "--out", required=True, type=picture, metavar="FILE", help=f"picture to write: {', '.join(PICTURES)}"
     )
-    parser.add_argument("--genome", metavar="FASTA", help="genome of a BED file")
-    parser.add_argument("--width", type=count, help="recentre intervals to this many bases")
     add_model(parser)
     add_rules(parser, p=0.05)
-    parser.add_argument("--count", type=count, default=10, metavar="N", help="the first N sequences (default: 10)")
-    parser.add_argument("--draw", type=count, default=3, metavar="N", help="draw the first N (default: 3)")
+    parser.add_argument("--count", type=count, default=10, metavar="N", help="take the first N sequences (default: 10)")
+    parser.add_argument("--draw", type=count, default=3, metavar="N", help="draw the first N sequences (default: 3)")
     parser.add_argument("--window", type=window, metavar="START-END", help="draw these bases only")
-    parser.add_argument("--batch-size", type=count, default=128)
-    add_largest(parser)
-    parser.add_argument("--device", help="such as cuda (default: where the model is)")
+    add_settings(parser, ScoreSettings, "batch_size", "device")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare methods on the first sequences of a file."""
-    import torch
-
-    from plrp.genomics.jobs import check_fit, load_model, read_sequences
+    from plrp.genomics.jobs import read_sequences
     from plrp.genomics.method_comparison import compare_methods
     from plrp.genomics.outputs import target_from_text
-    from plrp.tape.refusals import check_device
 
     with usage():
         check_composite(arguments.composite)
-        if arguments.device is not None:
-            check_device(arguments.device)
-        sequences = read_sequences(
-            arguments.sequences, arguments.genome, arguments.width, largest=arguments.largest_input
-        )
+        sequences = read_sequences(arguments.sequences, arguments.genome, arguments.width, largest=arguments.largest)
         sequences = sequences[: arguments.count]
         onehot = sequences.onehot()
-        wanted = arguments.target and target_from_text(arguments.target)
+        target = arguments.target and target_from_text(arguments.target)
         pruning = pruning_of(arguments)
         if pruning is None:
             raise UsageError("-p 0 is LRP, which is compared anyway: give the share to prune, such as -p 0.05.")
-        model = load_model(arguments.model, arguments.weights).eval()
-        if arguments.device is not None:
-            model.to(arguments.device)
-        example = torch.from_numpy(onehot[:1])
-        where = next((p.device for p in model.parameters()), example.device)
-        check_fit(model, example.to(where), [wanted], f"{sequences.where(0)}: its {onehot.shape[2]} bases")
-    found = compare_methods(
-        model,
-        onehot,
-        target=wanted,
-        composite=arguments.composite,
-        pruning=pruning,
-        batch_size=arguments.batch_size,
-        device=arguments.device,
-        show_progress=None,
-    )
-    print(found)
-    found.plot(arguments.out, names=sequences.names, count=arguments.draw, window=arguments.window)
+        model = loaded_model(arguments)
+        check_first(model, onehot, [target], f"{sequences.where(0)}: its {onehot.shape[2]} bases")
+        settings = settings_of(ScoreSettings, arguments, target=target, pruning=pruning)
+    comparison = compare_methods(model, onehot, settings, show_progress=None)
+    print(comparison)
+    comparison.plot(arguments.out, names=sequences.names, count=arguments.draw, window=arguments.window)
     drawn = min(arguments.draw, len(sequences))
     more = "" if drawn == len(sequences) else f" of {len(sequences)} (--draw N draws more)"
     print(f"{arguments.out}: {drawn} sequence{'s' * (drawn != 1)}{more}")

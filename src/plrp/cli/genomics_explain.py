@@ -8,20 +8,21 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from plrp.cli.arguments import EXIT_CODES, RAW, add_cluster, cluster_of, count, shard
 from plrp.errors import UsageError, usage
+from plrp.genomics.sequence_settings import FileSettings
+from plrp.settings import count, shard
 
+from .arguments import EXIT_CODES, RAW, add_cluster, add_settings, cluster_of
 from .genomics_options import (
-    add_largest,
     add_model,
     add_rules,
+    add_sequences,
     as_options,
     check_composite,
     check_out,
     is_class_text,
     pruning_of,
     refuse_rules,
-    target,
 )
 
 
@@ -42,62 +43,22 @@ def add_parser(commands: Any) -> None:
         "\\\n"
         "      --target 0,500 -p 0.05 --out DIR --shard $SLURM_ARRAY_TASK_ID/100\n\n" + EXIT_CODES,
     )
-    parser.add_argument("sequences", metavar="SEQUENCES", help="FASTA, BED or one-hot NPZ; .gz as well")
-    add_model(parser)
+    add_sequences(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="folder, or a URL such as s3://bucket/run")
+    add_model(parser)
     add_rules(parser)
-    parser.add_argument(
-        "--method",
-        choices=["lrp", "ism", "gradient-input", "deeplift"],
-        default="lrp",
-        help="ism: in-silico mutagenesis, exact and slow; deeplift needs tangermeme (default: lrp)",
-    )
-    parser.add_argument("--genome", metavar="FASTA", help="genome of a BED file")
-    parser.add_argument("--width", type=count, help="recentre intervals to this many bases")
-    parser.add_argument(
-        "--ends",
-        choices=["refuse", "skip", "pad"],
-        default="refuse",
-        help="intervals past the end of a chromosome: refuse the file, leave them out, or pad with N (default: refuse)",
-    )
-    parser.add_argument(
-        "--pooling",
-        choices=["present", "sum"],
-        default="present",
-        help="relevance of a base: of the letter that is there, or of all four (default: present)",
-    )
-    parser.add_argument("--reverse-complement", action="store_true", help="average over both strands")
-    parser.add_argument(
-        "--reverse-target", type=target, metavar="TARGET", help="the target on the other strand, if it is not a class"
-    )
-    parser.add_argument("--hypothetical", action="store_true", help="score absent letters too (for TF-MoDISco)")
-    parser.add_argument(
-        "--ambiguous",
-        choices=["zero", "share", "error"],
-        default="zero",
-        help="N and IUPAC codes: an empty column, equal shares of their letters, or refused (default: zero)",
-    )
-    parser.add_argument(
-        "--match",
-        action=argparse.BooleanOptionalAction,
-        help="match single seqlets to JASPAR (default: in runs of up to 200 sequences: it takes long)",
-    )
-    parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N", help="the I-th of N processes")
-    parser.add_argument("--part-size", type=count, default=512, help="sequences per part (default: 512)")
-    parser.add_argument(
-        "--batch-size",
-        type=count,
-        metavar="N",
-        help="sequences explained at once (default: by their length, at most 128; halved where memory is not enough)",
-    )
+    add_settings(parser, FileSettings, "method", "ends", "pooling", "ambiguous", "match", match=None)
+    add_settings(parser, FileSettings, "reverse_complement", "reverse_target", "hypothetical")
+    parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N", help="be the I-th of N processes")
+    add_settings(parser, FileSettings, "part_size", "batch_size", "device")
     parser.add_argument(
         "--html",
         metavar="FILE",
-        help="also a page in which p is a slider: the logos of the first sequences, with seqlets, layers and ledger",
+        help="also write a page in which p is a slider: logos of the first sequences, seqlets, layers and ledger",
     )
-    parser.add_argument("--html-sequences", type=count, default=8, metavar="N", help="on that page (default: 8)")
-    add_largest(parser)
-    parser.add_argument("--device", help="such as cuda (default: where the model is)")
+    parser.add_argument(
+        "--html-sequences", type=count, default=8, metavar="N", help="sequences on that page (default: 8)"
+    )
     parser.add_argument("--workers", type=count, metavar="N", help="workers on the cluster (default: as many as fit)")
     add_cluster(parser)
     parser.set_defaults(run=run)
@@ -153,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
         ambiguous=arguments.ambiguous,
         part_size=arguments.part_size,
         batch_size=arguments.batch_size,
-        largest=arguments.largest_input,
+        largest=arguments.largest,
         shard=arguments.shard,
         match=arguments.match,
         device=arguments.device,
@@ -188,7 +149,7 @@ def write_page(arguments: argparse.Namespace) -> None:
     from plrp.view import Page, sequence_bundle
 
     sequences = read_sequences(
-        arguments.sequences, arguments.genome, arguments.width, ends=arguments.ends, largest=arguments.largest_input
+        arguments.sequences, arguments.genome, arguments.width, ends=arguments.ends, largest=arguments.largest
     )
     model = load_model(arguments.model, arguments.weights).eval()
     count = min(arguments.html_sequences, len(sequences))

@@ -7,8 +7,9 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-from plrp.cli.arguments import EXIT_CODES, RAW
 from plrp.errors import UsageError, not_installed, usage
+
+from .arguments import EXIT_CODES, RAW
 
 
 def add_parser(commands: Any) -> None:

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from plrp.cli.arguments import EXIT_CODES, RAW
 from plrp.errors import UsageError, not_installed
 
-from .genomics_options import PICTURES, picture
+from .arguments import EXIT_CODES, PICTURES, RAW
+from .genomics_options import picture
 
 
 def window(text: str) -> tuple[int, int]:

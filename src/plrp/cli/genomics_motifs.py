@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from plrp.cli.arguments import EXIT_CODES, RAW, count, proportion
 from plrp.errors import UsageError, usage
+from plrp.genomics.sequence_settings import FileSettings, MotifSettings
 
-from .genomics_options import check_out, target
+from .arguments import EXIT_CODES, RAW, add_settings, settings_of
+from .genomics_options import check_out
+
+if TYPE_CHECKING:
+    from plrp.genomics.motif_search import MotifSearch
 
 
 def add_parser(commands: Any) -> None:
@@ -29,35 +33,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("folder", metavar="DIR", help="folder of `plrp genomics explain`")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--model", help="the model of the run, for the null: file.py:factory, or a checkpoint")
-    parser.add_argument("--weights", metavar="FILE", help="state dict for file.py:factory")
-    parser.add_argument(
-        "--target", type=target, metavar="TARGET", help="the run's target once more, needed if it is net.py:score"
-    )
-    parser.add_argument("--reverse-target", type=target, metavar="TARGET", help="and its reverse target")
-    parser.add_argument("--truth", metavar="BED", help="where motifs are, for precision and recall")
-    parser.add_argument(
-        "--fdr", type=proportion, default=0.05, metavar="F", help="limit of the false discovery rate (default: 0.05)"
-    )
-    parser.add_argument(
-        "--cut",
-        type=proportion,
-        default=0.0,
-        metavar="SHARE",
-        help="first cut off relevance below this share of a sequence's strongest base (default: 0, nothing)",
-    )
-    parser.add_argument("--sample", type=count, default=1000, metavar="N", help="shuffled sequences (default: 1000)")
-    parser.add_argument(
-        "--patterns",
-        type=count,
-        default=10,
-        metavar="N",
-        help="patterns for, and as many against, at most (default: 10)",
-    )
+    add_settings(parser, FileSettings, "weights")
+    parser.add_argument("--truth", metavar="BED", help="sites of motifs, for precision and recall")
     parser.add_argument(
         "--database", metavar="FILE", help="MEME or JASPAR file of motifs to match (default: JASPAR's vertebrates)"
     )
-    parser.add_argument("--no-match", dest="match", action="store_false", help="do not match patterns to known motifs")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the shuffling (default: 0)")
+    add_settings(parser, MotifSettings)
     parser.set_defaults(run=run)
 
 
@@ -67,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from plrp.experiments.pages import write_page
     from plrp.genomics.jobs import load_model, matching_note
     from plrp.genomics.motif_search import Truth, find_motifs, run_settings
-    from plrp.genomics.motifs import read_motifs, write_jaspar, write_meme
+    from plrp.genomics.motifs import read_motifs
     from plrp.genomics.sequences import read_bed
 
     out = Path(arguments.out)
@@ -90,20 +71,21 @@ def run(arguments: argparse.Namespace) -> int:
         model = load_model(arguments.model, arguments.weights).eval() if arguments.model else None
     if arguments.match:
         print(matching_note("patterns"), flush=True)
-    search = find_motifs(
-        arguments.folder,
-        model=model,
-        target=arguments.target,
-        reverse_target=arguments.reverse_target,
-        truth=truth,
-        limit=arguments.fdr,
-        share=arguments.cut,
-        sample=arguments.sample,
-        match=arguments.match,
-        database=database,
-        max_patterns=arguments.patterns,
-        seed=arguments.seed,
-    )
+    settings = settings_of(MotifSettings, arguments, database=database)
+    search = find_motifs(arguments.folder, settings, model=model, truth=truth)
+    write_results(out, search)
+    known = arguments.database and Path(arguments.database).name
+    write_page(out / "index.html", render_motifs(search, arguments.folder, settings.limit, known))
+    print_results(search)
+    seqlets, patterns = plural(search.found, "seqlet"), plural(len(search.patterns), "pattern")
+    print(f"{search.believed} of {seqlets}, {patterns}; {out / 'index.html'}")
+    return 0
+
+
+def write_results(out: Path, search: MotifSearch) -> None:
+    """Patterns, seqlets and hits as the files that other tools read."""
+    from plrp.genomics.motifs import write_jaspar, write_meme
+
     out.mkdir(parents=True, exist_ok=True)
     motifs, counts = [p.motif for p in search.patterns], [p.count for p in search.patterns]
     write_meme(out / "patterns.meme", motifs, counts)
@@ -111,10 +93,12 @@ def run(arguments: argparse.Namespace) -> int:
     _write_table(out / "patterns.tsv", search)
     _write_seqlets(out / "seqlets.bed", search)
     _write_hits(out / "hits.bed", search)
-    known = arguments.database and Path(arguments.database).name
-    write_page(out / "index.html", render_motifs(search, arguments.folder, arguments.fdr, known))
+
+
+def print_results(search: MotifSearch) -> None:
+    """Patterns with their matches, agreement with known sites, and advice, a line each."""
     for number, pattern in enumerate(search.patterns):
-        best = f": {_told(search.matches[number])}" if search.matches else ""
+        best = f": {_best_match(search.matches[number])}" if search.matches else ""
         print(f"{pattern.motif.name}: {pattern.motif.consensus} ({plural(pattern.count, 'seqlet')}){best}")
     for one in search.agreements:
         print(
@@ -127,12 +111,9 @@ def run(arguments: argparse.Namespace) -> int:
         print("No seqlet is above the null: seqlets.bed and hits.bed are empty.")
     elif not any(len(hits) for hits, _ in search.hits):
         print("No place of a pattern was found: hits.bed is empty.")
-    seqlets, found = plural(search.found, "seqlet"), plural(len(search.patterns), "pattern")
-    print(f"{search.believed} of {seqlets}, {found}; {out / 'index.html'}")
-    return 0
 
 
-def _told(matches: Any) -> str:
+def _best_match(matches: Any) -> str:
     """The match of a pattern, or how far from one it is."""
     from plrp.genomics.seqlets import e_text, named_match
 
@@ -145,7 +126,7 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def _write_table(path: Path, search: Any) -> None:
+def _write_table(path: Path, search: MotifSearch) -> None:
     """A pattern per row, with its match, if it has one; p and E are those of the nearest motif."""
     from plrp.genomics.seqlets import named_match
 
@@ -153,15 +134,15 @@ def _write_table(path: Path, search: Any) -> None:
     for number, pattern in enumerate(search.patterns):
         matches = search.matches[number] if search.matches else []
         named = named_match(matches)
-        found = (
+        match = (
             *((named.motif.name, named.motif.id or ".") if named else (".", ".")),
             *((f"{matches[0].p:.3g}", f"{matches[0].e:.3g}") if matches else (".", ".")),
         )
-        lines.append("\t".join((pattern.motif.name, pattern.motif.consensus, str(pattern.count), *found)) + "\n")
+        lines.append("\t".join((pattern.motif.name, pattern.motif.consensus, str(pattern.count), *match)) + "\n")
     path.write_text("".join(lines))
 
 
-def _write_seqlets(path: Path, search: Any) -> None:
+def _write_seqlets(path: Path, search: MotifSearch) -> None:
     """Seqlets above the null as BED6+2: `for` or `against`, strength of 1000, relevance, the name of the sequence."""
     strongest = max((abs(s.score).max(initial=0) for s, _ in search.seqlets), default=0) or 1.0
     rows = []
@@ -173,7 +154,7 @@ def _write_seqlets(path: Path, search: Any) -> None:
     _write_bed(path, rows)
 
 
-def _write_hits(path: Path, search: Any) -> None:
+def _write_hits(path: Path, search: MotifSearch) -> None:
     """Places of patterns as BED6+2: the match or the pattern's name, cosine of 1000, pattern, sequence's name."""
     from plrp.genomics.seqlets import named_match
 
@@ -189,7 +170,7 @@ def _write_hits(path: Path, search: Any) -> None:
     _write_bed(path, rows)
 
 
-def _place(search: Any, name: str, start: int, end: int, strand: str) -> tuple[str, int, int, str]:
+def _place(search: MotifSearch, name: str, start: int, end: int, strand: str) -> tuple[str, int, int, str]:
     """Where a stretch of a sequence is on the genome, where that is known."""
     from plrp.genomics.sequences import on_genome
 

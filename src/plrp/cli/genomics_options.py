@@ -9,81 +9,43 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plrp.cli import arguments
-from plrp.cli.arguments import LARGEST_INPUT, amount, gain, proportion
 from plrp.errors import NotWritable, UsageError, usage
+from plrp.genomics.sequence_settings import COMPOSITE, FileSettings, ScoreSettings
+from plrp.settings import check_composite as known_composite
+
+from . import arguments
+from .arguments import PICTURES, add_pruning, add_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from plrp.genomics.sequences import OneHot
     from plrp.pruning import Pruning
 
 
-COMPOSITE = "epsilon-gamma"
-"""The default, `plrp.genomics.attribution.COMPOSITE`, which is not imported for a help text."""
-
-
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Which model, and which of its scores."""
+def add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """Which model, with which weights."""
     parser.add_argument(
         "--model",
-        required=True,
+        required=required,
         help="file.py:factory (your network), a checkpoint of `plrp genomics train`, or a Keras model: model.h5, or "
         "model.json with --weights",
     )
-    parser.add_argument("--weights", metavar="FILE", help="state dict, or Keras weights (.h5), for file.py:factory")
-    parser.add_argument(
-        "--target",
-        type=target,
-        metavar="TARGET",
-        help='class 3; track,position 0,141; "outputs[1][:, 0]"; "outputs.counts[:, 2:5].mean()"; '
-        '"profile(outputs[0])"; or net.py:score, your function from the output to scores (default: winning class)',
-    )
+    add_settings(parser, FileSettings, "weights")
 
 
-def add_rules(parser: argparse.ArgumentParser, p: float = 0.0) -> None:
-    """How relevance is propagated and pruned."""
-    default = f"{p:g}" if p else "0, plain LRP"
-    parser.add_argument(
-        "-p",
-        type=proportion,
-        metavar="P",
-        help=f"share of relevance pruned per layer (default: {default}; with --sparsity-gain, what it allows)",
-    )
-    parser.set_defaults(default_p=p)
-    parser.add_argument(
-        "--redistribution",
-        choices=["lambda", "M", "M-sign"],
-        default="lambda",
-        help="where pruned relevance goes: scale the survivors (lambda, default), or redistribute it by the layer's "
-        "rule, as the paper does (M), or positive and negative contributions apart (M-sign, PLRP-M±)",
-    )
-    parser.add_argument(
-        "--unit",
-        choices=("auto", "neuron", "position", "channel"),
-        default="auto",
-        help="what is pruned as a whole: single neurons, bases with all their channels (position), or channels "
-        "(default: auto: positions in models with attention, else neurons)",
-    )
-    parser.add_argument("--sparsity-gain", type=gain, metavar="G", help="least sparsity gain of a pruned neuron")
-    parser.add_argument(
-        "--composite",
-        default=COMPOSITE,
-        help="rules per layer: a name, or gamma:0.25, alpha-beta:2, epsilon:0.01 (default: epsilon-gamma)",
-    )
+def add_rules(parser: argparse.ArgumentParser, p: float | None = None) -> None:
+    """Which score is explained, and how relevance is propagated and pruned."""
+    add_settings(parser, ScoreSettings, "target", "composite")
+    add_pruning(parser, default=p, flag="--redistribution")
 
 
-def add_largest(parser: argparse.ArgumentParser) -> None:
-    """The limit of what a file may unpack to."""
-    parser.add_argument(
-        "--largest-input",
-        type=amount,
-        default=LARGEST_INPUT,
-        metavar="BYTES",
-        help="refuse files that unpack to more (default: 4GB)",
-    )
-
-
-PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
-"""The endings of pictures that `plrp.files.save_figure` writes."""
+def add_sequences(parser: argparse.ArgumentParser) -> None:
+    """A file of sequences, and how intervals of a genome are read."""
+    parser.add_argument("sequences", metavar="SEQUENCES", help="FASTA, BED or one-hot NPZ; .gz as well")
+    add_settings(parser, FileSettings, "genome", "width", "largest")
 
 
 def picture(text: str) -> str:
@@ -93,16 +55,6 @@ def picture(text: str) -> str:
     return text
 
 
-def target(text: str) -> Any:
-    """The text of a target, if it can be read: see `plrp.genomics.outputs`."""
-    from plrp.genomics.outputs import check_target_text
-
-    try:
-        return check_target_text(text)
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def is_class_text(text: str | None) -> bool:
     """Whether a target is a class, or left to the model."""
     return text is None or text.strip().lstrip("-").isdecimal()
@@ -110,14 +62,31 @@ def is_class_text(text: str | None) -> bool:
 
 def pruning_of(given: argparse.Namespace) -> Pruning | None:
     """The pruning that the options ask for; None for plain LRP."""
-    from plrp.pruning import Pruning
-
     if given.sparsity_gain is not None and given.p == 0:
         raise UsageError("-p 0 prunes nothing, whatever the --sparsity-gain: leave -p out, or give a share.")
-    p = given.default_p if given.p is None and given.sparsity_gain is None else given.p
-    if p == 0:
-        return None
-    return Pruning(p=p, redistribution=given.redistribution, sparsity_gain=given.sparsity_gain, unit=given.unit)
+    return None if given.p == 0 else arguments.pruning_of(given)
+
+
+def loaded_model(given: argparse.Namespace) -> nn.Module:
+    """The model of --model and --weights on the device of --device, which is checked before the model is loaded."""
+    from plrp.genomics.jobs import load_model
+    from plrp.tape.refusals import check_device
+
+    if given.device is None:
+        return load_model(given.model, given.weights).eval()
+    check_device(given.device)
+    return load_model(given.model, given.weights).eval().to(given.device)
+
+
+def check_first(model: nn.Module, onehot: OneHot, targets: Sequence[Any], what: str) -> None:
+    """Refuse sequences that do not fit the model, and targets that its output does not have, by one sequence."""
+    import torch
+
+    from plrp.genomics.jobs import check_fit
+
+    example = torch.from_numpy(onehot[:1])
+    device = next((p.device for p in model.parameters()), example.device)
+    check_fit(model, example.to(device), targets, what)
 
 
 def refuse_rules(given: argparse.Namespace, method: str) -> None:
@@ -141,7 +110,7 @@ def refuse_rules(given: argparse.Namespace, method: str) -> None:
 def check_composite(text: str) -> None:
     """Refuse a composite that does not exist, before anything is loaded."""
     if ":" not in text:
-        return arguments.check_composite(text)
+        return known_composite(text)
     from plrp.genomics.attribution import composite_from_text
 
     with usage():

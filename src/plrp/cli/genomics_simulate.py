@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from plrp.cli.arguments import EXIT_CODES, RAW, count
 from plrp.errors import usage
+from plrp.settings import count
+
+from .arguments import EXIT_CODES, RAW
 
 
 def _range(text: str) -> int | tuple[int, int]:

@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from plrp.cli.arguments import EXIT_CODES, RAW, count
 from plrp.errors import UsageError, usage
+from plrp.genomics.sequence_settings import FileSettings
+from plrp.settings import count
 
-from .genomics_options import add_largest
+from .arguments import EXIT_CODES, RAW, add_settings
 
 
 def add_parser(commands: Any) -> None:
@@ -32,7 +33,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--hidden", type=int, default=0, help="neurons of a hidden layer; xor needs one, such as 32")
     parser.add_argument("--epochs", type=count, default=30)
     parser.add_argument("--patience", type=count, default=6)
-    add_largest(parser)
+    add_settings(parser, FileSettings, "largest")
     parser.add_argument("--seed", type=int, default=0)
     parser.set_defaults(run=run)
 
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     from plrp.genomics.network import SequenceCNN
 
     with usage():
-        onehot, labels = _labelled(Path(arguments.data), arguments.labels, arguments.column, arguments.largest_input)
+        onehot, labels = _labelled(Path(arguments.data), arguments.labels, arguments.column, arguments.largest)
         network = SequenceCNN(arguments.filters, classes=int(labels.max()) + 1, hidden=arguments.hidden)
     order = np.random.default_rng(arguments.seed).permutation(len(labels))
     train, validation, test = np.split(order, [int(0.7 * len(order)), int(0.85 * len(order))])

@@ -8,10 +8,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from plrp.cli.arguments import EXIT_CODES, RAW, count
 from plrp.errors import UsageError, usage
+from plrp.genomics.sequence_settings import FileSettings, VariantSettings
 
-from .genomics_options import add_largest, add_model, add_rules, check_composite, check_out, pruning_of, target
+from .arguments import EXIT_CODES, RAW, add_settings, settings_of
+from .genomics_options import (
+    add_model,
+    add_rules,
+    check_composite,
+    check_first,
+    check_out,
+    loaded_model,
+    pruning_of,
+)
 
 COMMAND = "genomics variants"
 """What has written a folder, as its `run.json` says."""
@@ -41,86 +50,52 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("vcf", metavar="VCF", help="variants; .gz as well")
     parser.add_argument("--genome", required=True, metavar="FASTA", help="the genome that the variants refer to")
-    parser.add_argument("--width", required=True, type=count, metavar="N", help="bases that the model reads")
+    add_settings(parser, VariantSettings, "width")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write")
     add_model(parser)
     add_rules(parser)
-    parser.add_argument(
-        "--strand",
-        choices=["+", "-", "both", "info"],
-        default="+",
-        help="what the model reads: the genome's strand, the other, the mean of both, or INFO's STRAND (default: +)",
-    )
-    parser.add_argument(
-        "--reverse-target", type=target, metavar="TARGET", help="the target on the other strand, for --strand both"
-    )
-    parser.add_argument(
-        "--ends", choices=["skip", "pad"], default="skip", help="windows past a contig's end: skip, or pad with N"
-    )
+    add_settings(parser, VariantSettings, "strand", "reverse_target", "ends")
     parser.add_argument("--logos", type=int, default=10, metavar="N", help="draw the N strongest effects (default: 10)")
-    parser.add_argument("--batch-size", type=count, default=64)
-    add_largest(parser)
-    parser.add_argument("--device", help="such as cuda (default: where the model is)")
+    add_settings(parser, VariantSettings, "batch_size", "device")
+    add_settings(parser, FileSettings, "largest")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Explain the variants of a file."""
-    import torch
-
     from plrp.genomics.allele_effects import summary
-    from plrp.genomics.jobs import check_fit, load_model
     from plrp.genomics.outputs import target_from_text
     from plrp.genomics.sequences import Genome, encode
     from plrp.genomics.variant_files import explain_variants
     from plrp.genomics.variants import read_vcf
     from plrp.runs.places import Folder, refuse_strangers
-    from plrp.tape.refusals import check_device
 
-    folder = Path(arguments.out)
+    folder, width = Path(arguments.out), arguments.width
     with usage():
         check_composite(arguments.composite)
         check_out(arguments.out)
-        if arguments.device is not None:
-            check_device(arguments.device)
-        read_vcf(arguments.vcf, largest=arguments.largest_input)
-        genome = Genome(arguments.genome, largest=arguments.largest_input)
-        targets = [t and target_from_text(t) for t in (arguments.target, arguments.reverse_target)]
+        read_vcf(arguments.vcf, largest=arguments.largest)
+        genome = Genome(arguments.genome, largest=arguments.largest)
+        target, reverse = (t and target_from_text(t) for t in (arguments.target, arguments.reverse_target))
         if folder.is_file():
             raise UsageError(f"{folder} is a file: name a folder.")
         if folder.is_dir() and _command(folder) != COMMAND:
             refuse_strangers(Folder(folder))
         pruning = pruning_of(arguments)
-        model = load_model(arguments.model, arguments.weights).eval()
-        if arguments.device is not None:
-            model.to(arguments.device)
-        example = torch.from_numpy(encode([("ACGT" * arguments.width)[: arguments.width]]))
-        where = next((p.device for p in model.parameters()), example.device)
-        asked = [target for target in targets[1:] if target is not None]
-        check_fit(
-            model, example.to(where), [targets[0], *asked], f"--width {arguments.width}: windows of so many bases"
-        )
+        model = loaded_model(arguments)
+        targets = [target] if reverse is None else [target, reverse]
+        check_first(model, encode([("ACGT" * width)[:width]]), targets, f"--width {width}: windows of this many bases")
+        settings = settings_of(VariantSettings, arguments, target=target, reverse_target=reverse, pruning=pruning)
+    recorded = {name: getattr(arguments, name) for name in RECORDED}
     explained, skipped = explain_variants(
         arguments.vcf,
         genome,
         model,
         folder,
-        width=arguments.width,
-        target=targets[0],
-        reverse_target=targets[1],
-        composite=arguments.composite,
-        pruning=pruning,
-        strand=arguments.strand,
-        ends=arguments.ends,
+        settings,
         logos=arguments.logos,
-        batch_size=arguments.batch_size,
-        device=arguments.device,
-        largest=arguments.largest_input,
-        about={
-            "command": COMMAND,
-            **{name: getattr(arguments, name) for name in RECORDED},
-            "p": pruning.p if pruning else 0.0,
-        },
+        largest=arguments.largest,
+        about={"command": COMMAND, **recorded, "p": pruning.p if pruning else 0.0},
     )
     print(f"{summary(explained, skipped)}; results in {folder}")
     if skipped:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from plrp.errors import UsageError, usage
+from plrp.settings import count, shard
 
-from .arguments import EXIT_CODES, RAW, add_cluster, cluster_of, count, location, shard
+from .arguments import EXIT_CODES, RAW, add_cluster, cluster_of, location
 
 PRESETS = ("ecssd-vgg16", "ecssd-resnet50", "imagenet-vgg16", "imagenet-resnet50", "genomics-4", "genomics-32")
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plrp.errors import UsageError, not_installed, usage
+from plrp.settings import check_composite
 
-from .arguments import RAW, check_composite, proportion
-from .explain import add_method, add_model, prepared, searched
+from .arguments import RAW, add_pruning, pruning_of
+from .explain import add_model, prepared, searched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plrp.pruning import Pruning
     from plrp.view.server import Host
     from plrp.view.uploads import Upload
 
@@ -28,8 +28,8 @@ examples:
   plrp view --model cnn.pt --input sequence       DNA is pasted; models as in plrp genomics
   plrp view --model SmolLM2.gguf                  sentences are pasted; models as in plrp text
 
-Open the address that is printed, and drop a photograph on the page, or paste a sequence or a sentence. What visitors
-give stays in memory. The address has a token, and only this machine can reach it, unless you name another --host.
+Open the printed address, and drop a photograph on the page, or paste a sequence or a sentence. Uploads stay in memory.
+The address has a token, and only this machine can reach it, unless you name another --host.
 """
 
 
@@ -47,22 +47,26 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--input",
         choices=("photograph", "sequence", "text"),
-        help="what the model reads (default: text for a folder or .gguf file of a language model, else photographs)",
+        help="input of the model (default: text for a folder or .gguf file of a language model, else photographs)",
     )
-    how = parser.add_argument_group("explanation")
-    how.add_argument("-p", type=proportion, default=None, metavar="P", help="where the slider starts (default: 0.05)")
-    add_method(how, "the method it starts with")
+    how = parser.add_argument_group("explanation", "the settings with which the page starts")
+    add_pruning(how, default=0.05, offered=("redistribution",))
     how.add_argument("--composite", metavar="NAME", help="rules, as in plrp explain, genomics explain and text")
     how.add_argument(
         "--exemplars",
         metavar="DIR",
-        help="for photographs: what plrp exemplars has written with this model, to show what channels stand for",
+        help="for photographs: the folder that plrp exemplars wrote with this model, to show what channels stand for",
     )
     where = parser.add_argument_group("address")
-    where.add_argument("--port", type=_port, default=8765, help="default: 8765; 0: any that is free")
-    where.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, which other machines cannot reach")
-    parser.set_defaults(run=run, compare=None, sparsity_gain=None, target=None, against=None)
-    parser.set_defaults(unit="auto", colours="red-blue", quiet=False, beside=())
+    where.add_argument(
+        "--port", type=_port, default=8765, help="port to serve on; 0 takes any free one (default: 8765)"
+    )
+    where.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to serve on (default: 127.0.0.1, which other machines cannot reach)",
+    )
+    parser.set_defaults(run=run, compare=None, target=None, against=None, colours="red-blue", quiet=False, beside=())
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -146,14 +150,6 @@ def text_explainer(arguments: argparse.Namespace) -> Host:
     return Host(upload, "text", name, PROPORTIONS, 3)
 
 
-def pruning_of(arguments: argparse.Namespace) -> Pruning:
-    """Where the slider starts."""
-    from plrp.pruning import DEFAULT_P, Pruning
-
-    p = DEFAULT_P if arguments.p is None else arguments.p
-    return Pruning(p=p, redistribution=arguments.method)
-
-
 COMPOSITES = {"photograph": "auto", "sequence": "epsilon-gamma", "text": "attnlrp"}
 EXPLAINERS = {"photograph": photograph_explainer, "sequence": sequence_explainer, "text": text_explainer}
 
@@ -170,14 +166,14 @@ def bound(host: str, port: int) -> socket.socket:
     """A listening socket at this address; refused where it is taken or is not this machine's."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind, protocol)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen()  # whoever opens the address at once waits, and is not refused
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen()  # whoever opens the address at once waits, and is not refused
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(f"{host}:{port} cannot be served ({reason}): choose another --port or --host.") from error
-    return found
+    return listening
 
 
 def _port(text: str) -> int:

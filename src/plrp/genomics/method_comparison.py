@@ -16,7 +16,7 @@ from plrp.metrics.similarity import pearson, spearman
 from plrp.pruning import Pruning
 from plrp.tables import render_table
 
-from .attribution import BATCH, _onehot, explain_sequences, pruning_title
+from .attribution import _onehot, batch_size_for, explain_sequences, pruning_title
 from .baselines import deeplift, gradient_input, ism
 from .logo import logo_page
 from .sequence_settings import ScoreSettings
@@ -98,7 +98,7 @@ def compare_methods(
     onehot = _onehot(sequences)
     options: dict[str, Any] = {
         "target": settings.target,
-        "batch_size": settings.batch_size or BATCH,
+        "batch_size": settings.batch_size or batch_size_for(onehot.shape[2]),
         "device": settings.device,
     }
     mutations = ism(model, onehot, **options, show_progress=show_progress)

@@ -14,7 +14,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -440,6 +439,7 @@ class _RunSeqlets:
         self.examples: list[Explained] = []
         self.example_classes: list[npt.NDArray[np.int64]] = []
         self.intervals: dict[str, Interval] = {}
+        self.null: list[tuple[Seqlets, npt.NDArray[np.int64]]] | None = None
         self.sequences = count_sequences(folder)
         sample = min(settings.sample, self.sequences)
         spread = np.unique(np.linspace(0, max(self.sequences - 1, 0), sample, dtype=np.int64))
@@ -463,11 +463,9 @@ class _RunSeqlets:
             self.examples.append(Explained(names, letters, batch.per_base[rows]))
             self.example_classes.append(classes[rows])
 
-    @cached_property
-    def null(self) -> list[tuple[Seqlets, npt.NDArray[np.int64]]]:
+    def _null(self, model: nn.Module) -> list[tuple[Seqlets, npt.NDArray[np.int64]]]:
         """The seqlets of the shuffled examples, and their classes."""
-        assert self.model is not None
-        maps = explain_null(self.model, self.examples, self.rules, seed=self.settings.seed, **self.options)
+        maps = explain_null(model, self.examples, self.rules, seed=self.settings.seed, **self.options)
         share = self.settings.share
         return [(threshold_seqlets(one, share), c) for one, c in zip(maps, self.example_classes, strict=True)]
 
@@ -475,6 +473,8 @@ class _RunSeqlets:
         """The cut-offs at a false discovery rate; none without a model."""
         if self.model is None:
             return {}
+        if self.null is None:
+            self.null = self._null(self.model)
         seqlets = [(one, classes) for (one, _), classes in zip(self.batches, self.classes, strict=True)]
         return cut_offs(seqlets, self.null, self.settings.limit if limit is None else limit)
 

@@ -104,7 +104,7 @@ class VariantSettings(ScoreSettings):
     - `ends`: windows that reach past their contig are skipped, or padded with N.
     """
 
-    width: int = setting(help="bases that the model reads", metavar="N")
+    width: int = setting(help="bases that the model reads", metavar="N", check=count)
     batch_size: int | None = setting(64, "variants explained at once", metavar="N", check=count)
     strand: Strand = setting(
         "+",

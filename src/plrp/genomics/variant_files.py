@@ -18,6 +18,7 @@ from plrp.health import unwarned
 from plrp.runs.unpacking import LARGEST
 
 from .allele_effects import VariantEffect, each_effect
+from .sequence_settings import VariantSettings
 from .sequences import Genome, open_text, tab_line
 from .variants import Skipped, read_vcf
 
@@ -36,26 +37,29 @@ def explain_variants(
     genome: str | Path | Genome,
     model: nn.Module | Callable[..., Any],
     out: str | Path,
+    settings: VariantSettings | None = None,
     *,
     logos: int = 10,
     about: dict[str, Any] | None = None,
     largest: int = LARGEST,
     show_progress: bool | None = None,
-    **options: Any,
+    **changes: Any,
 ) -> tuple[int, Counter[str]]:
     """Explain the variants of a VCF file into a folder; returns how many were explained, and the skipped by reason.
 
     Written: `effects.parquet` (an allele per row), `bases.parquet` (a base per row: letters and relevance with either
     allele, and their difference), `effects.vcf` (the file itself with the INFO fields `FIELDS`), `skipped.tsv`, and
-    logos of the `logos` strongest effects. `options` go to `variant_effects`. Memory holds one batch at a time.
+    logos of the `logos` strongest effects. The fields of `VariantSettings` may be given as keywords, as in
+    `variant_effects`. Memory holds one batch at a time.
     """
+    settings = VariantSettings.of(settings, changes)
     folder = Path(out)
     known = read_vcf(vcf, largest=largest)
     genome = genome if isinstance(genome, Genome) else Genome(genome, largest=largest)
     folder.mkdir(parents=True, exist_ok=True)
     if about is not None:
         (folder / "run.json").write_text(json.dumps(about, indent=1) + "\n")
-    target = options.get("target")
+    target = settings.target
     given = ",".join(map(str, target)) if isinstance(target, tuple) else str(getattr(target, "text", target))
     skipped: list[Skipped] = []
     scores: dict[tuple[int, int], list[str]] = {}
@@ -63,7 +67,7 @@ def explain_variants(
     with new_file(folder / "effects.parquet") as effects_path, new_file(folder / "bases.parquet") as bases_path:
         alleles, bases = _ParquetTable(effects_path, ALLELE_COLUMNS), _ParquetTable(bases_path, BASE_COLUMNS)
         with alleles, bases, unwarned():  # the table has a column for unhealthy explanations
-            for one in each_effect(model, known, genome, show_progress=show_progress, **options):
+            for one in each_effect(model, known, genome, settings, show_progress=show_progress):
                 if isinstance(one, Skipped):
                     skipped.append(one)
                     continue

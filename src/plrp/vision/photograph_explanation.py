@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -28,6 +28,7 @@ from .layer_figures import flow_figure, thinning_figure
 from .other_methods import check_methods, maps_beside
 from .patch_tokens import token_depths, tokens_figure
 from .photograph_figures import comparison_figure, explanation_figure, percent
+from .photograph_settings import PhotographSettings
 from .photographs import Photograph, as_photograph
 from .picture_targets import ClassError, PicturePart, aim, class_number
 from .relevance_files import SavedRelevance, save_relevance
@@ -207,65 +208,53 @@ class ExplainedPhotograph:
 def explain_photograph(
     photograph: list[Any] | tuple[Any, ...],
     model: LoadedModel | nn.Module | str,
-    *,
-    target: int | str | None = None,
-    against: int | str | None = None,
-    prunings: Sequence[Pruning] = (Pruning(),),
-    composite: str = "auto",
-    device: str | torch.device = "cpu",
-    beside: Sequence[str] = (),
+    settings: PhotographSettings | None = None,
+    **changes: Any,
 ) -> list[ExplainedPhotograph]: ...
 @overload
 def explain_photograph(
     photograph: str | Path | Photograph | Image | np.ndarray | Tensor,
     model: LoadedModel | nn.Module | str,
-    *,
-    target: int | str | None = None,
-    against: int | str | None = None,
-    prunings: Sequence[Pruning] = (Pruning(),),
-    composite: str = "auto",
-    device: str | torch.device = "cpu",
-    beside: Sequence[str] = (),
+    settings: PhotographSettings | None = None,
+    **changes: Any,
 ) -> ExplainedPhotograph: ...
 def explain_photograph(
     photograph: Any,
     model: LoadedModel | nn.Module | str,
-    *,
-    target: int | str | None = None,
-    against: int | str | None = None,
-    prunings: Sequence[Pruning] = (Pruning(),),
-    composite: str = "auto",
-    device: str | torch.device = "cpu",
-    beside: Sequence[str] = (),
+    settings: PhotographSettings | None = None,
+    **changes: Any,
 ) -> ExplainedPhotograph | list[ExplainedPhotograph]:
-    """Explain a photograph with LRP and with each of `prunings`, from one forward pass.
+    """Explain a photograph with LRP and with several prunings, from one forward pass.
 
     photograph: a file's path or address (https://…, file://…), a Pillow picture, an array (height, width[, 3]) or a
         tensor (3, height, width) of pixels, 0…255 as integers or 0…1; a list of these gives a list.
     model: what `plrp.models.load` returns, or a name for it to load; a plain module gets photographs as most of
         torchvision's models do (the default `Preprocessing`).
-    target: a class by number or by name; by default the winning class. For a detector, this is its most probable
-        box; for a segmenter, the area where it wins; `"dog at 120,80"` asks for the box around this point (x,
-        y in pixels of the photograph), or for the point itself, and `"at 120,80"` for the winner there.
-    against: a second class, by number or by name; the difference of both scores is explained.
-    beside: other methods whose maps are drawn beside ours: "gradcam", "gradient-input", "ig".
+    settings: the fields of `PhotographSettings` may be given as keywords: `target`, `against`, `prunings`, `composite`,
+        `device`, `beside`.
     """
-    check_methods(beside)
+    settings = PhotographSettings.of(settings, changes)
+    check_methods(settings.beside)
     if isinstance(model, str):
         model = load(model)
     elif isinstance(model, nn.Module):
         model = LoadedModel(model, type(model).__name__, "its own")
     if isinstance(photograph, list | tuple):
-        options: dict[str, Any] = {"target": target, "prunings": prunings, "composite": composite, "device": device}
-        return [explain_photograph(one, model, against=against, beside=beside, **options) for one in photograph]
-    photograph = as_photograph(photograph)
-    aimed = aim(model, photograph, target, str(device))
-    chosen, other = aimed.target, None if against is None else class_number(against, aimed.categories)
+        return [_explain_one(as_photograph(one), model, settings) for one in photograph]
+    return _explain_one(as_photograph(photograph), model, settings)
+
+
+def _explain_one(photograph: Photograph, model: LoadedModel, settings: PhotographSettings) -> ExplainedPhotograph:
+    aimed = aim(model, photograph, settings.target, str(settings.device))
+    chosen, other = aimed.target, None
+    if settings.against is not None:
+        other = class_number(settings.against, aimed.categories)
     if chosen == other:
         raise ClassError(f"the class and the one against it are both {aimed.categories[chosen]!r}: name two.")
     score = chosen if other is None else contrast(chosen, other)
+    prunings = (Pruning(),) if settings.prunings is None else settings.prunings
     variants: dict[str, Pruning | None] = {LRP: None, **{pruning.title: pruning for pruning in prunings}}
-    rules = composite_for(composite, model, aimed.trace)
+    rules = composite_for(settings.composite, model, aimed.trace)
     found = aimed.trace.sweep(list(variants.values()), target=score, composite=rules)
     relevance, unhealthy = {}, {}
     for name, explanation in zip(variants, found, strict=True):
@@ -273,7 +262,7 @@ def explain_photograph(
         if any(explanation.verdicts()):
             unhealthy[name] = explanation.health
     spelt = score if callable(score) else lambda output: output[:, chosen]
-    others = maps_beside(aimed.module, aimed.trace.inputs[0].data, spelt, beside)
+    others = maps_beside(aimed.module, aimed.trace.inputs[0].data, spelt, settings.beside)
     return ExplainedPhotograph(
         photograph=photograph,
         picture=aimed.picture,
