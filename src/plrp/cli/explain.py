@@ -159,16 +159,16 @@ def run(arguments: argparse.Namespace) -> int:
         model, prunings = prepared(arguments)
         exemplars = None if arguments.exemplars is None else searched(arguments.exemplars, model)
         settings = settings_of(PhotographSettings, arguments, prunings=prunings)
-    work = Work(arguments, model, settings, exemplars)
+    queue = PhotographQueue(arguments, model, settings, exemplars)
     try:
-        work.explain(photographs, outputs, archives or [None] * len(photographs))
+        queue.explain(photographs, outputs, archives or [None] * len(photographs))
     except KeyboardInterrupt:
-        print(f"plrp: interrupted; {work.done} of {len(photographs)} photographs are done", file=sys.stderr)
+        print(f"plrp: interrupted; {queue.done} of {len(photographs)} photographs are done", file=sys.stderr)
         return 130
-    if work.unhealthy and (work.done > 1 or arguments.quiet):
-        print(f"plrp: {work.unhealthy} of {work.done} photographs have unhealthy explanations", file=sys.stderr)
-    if skipped := len(photographs) - work.done:
-        print(f"plrp: {work.done} of {len(photographs)} photographs explained, {skipped} skipped", file=sys.stderr)
+    if queue.unhealthy and (queue.done > 1 or arguments.quiet):
+        print(f"plrp: {queue.unhealthy} of {queue.done} photographs have unhealthy explanations", file=sys.stderr)
+    if skipped := len(photographs) - queue.done:
+        print(f"plrp: {queue.done} of {len(photographs)} photographs explained, {skipped} skipped", file=sys.stderr)
     return 1 if skipped else 0
 
 
@@ -207,7 +207,7 @@ def check_outputs(
         raise UsageError(f"{photographs[0]} does not exist.")
 
 
-class Work:
+class PhotographQueue:
     """Photographs explained one after the other; `done` and `unhealthy` count them."""
 
     def __init__(
