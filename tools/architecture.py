@@ -222,7 +222,7 @@ def cycle(edges: dict[str, set[str]]) -> list[str]:
 
 # --- the picture ------------------------------------------------------------------------------------------------------
 
-WIDTH, MARGIN = 1360, 22
+WIDTH, MARGIN = 1560, 22
 NAME, TEXT = 14, 11.5  # font sizes
 LETTER = 0.56 * TEXT  # mean width of a letter, on the safe side
 GAP, ROW = 16, 28  # between boxes of a row; between rows
