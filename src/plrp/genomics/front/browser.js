@@ -1,5 +1,5 @@
 "use strict";
-// What the page holds: gzip of a length, JSON of that length, then letters and values; see plrp.genomics.browser.
+// The data of the page: gzip of a length, JSON of that length, then letters and values; see plrp.genomics.browser.
 
 async function unpack() {
   const text = document.getElementById("data").textContent.trim();
@@ -28,7 +28,7 @@ async function unpack() {
     if (!facts.byContig.has(segment.contig)) facts.byContig.set(segment.contig, []);
     facts.byContig.get(segment.contig).push(segment);
   }
-  // what the list shows: every interval, also where several lie in one segment; of FASTA the segments themselves
+  // The list shows every interval, also several in one segment; sequences of FASTA are segments themselves.
   facts.rows = facts.entries.length ? facts.entries.map(([contig, start, length, name], row) => {
     const chr = facts.contigs[contig][0];
     const segments = facts.byContig.get(chr);  // disjoint, in order
@@ -60,16 +60,16 @@ function fasta(facts) {
 function relevanceReader(facts, track) {
   return {
     readFeatures: async (chr, start, end) => {
-      const found = [];
+      const features = [];
       for (const s of overlapping(facts, chr, start, end)) {
         const scale = track.scales[s.row] / 127;
         const first = Math.max(0, Math.floor(start) - s.start), last = Math.min(s.length, Math.ceil(end) - s.start);
         for (let k = first; k < last; k++) {
           const value = track.values[s.begin + k] * scale;
-          if (value !== 0) found.push({ chr, start: s.start + k, end: s.start + k + 1, value });
+          if (value !== 0) features.push({ chr, start: s.start + k, end: s.start + k + 1, value });
         }
       }
-      return found;
+      return features;
     },
   };
 }
@@ -134,10 +134,10 @@ async function start() {
     },
     locus: locus(first), tracks,
   });
-  const style = document.createElement("style");  // labels lie on the tracks: what is below them stays visible
+  const style = document.createElement("style");  // labels lie on the tracks and must not hide them
   style.textContent = ".igv-track-label { opacity: 0.7; border: 0; font-size: 11px; padding: 0 4px; margin-top: -4px; }";
   (element("igv").shadowRoot || document.head).append(style);
-  window.browser = browser;  // for those who want igv.js's own interface
+  window.browser = browser;  // for users of igv.js: its own interface
 
   let current = first, rows = facts.rows;
   const list = () => {
