@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby, islice, pairwise
 from pathlib import Path
@@ -20,26 +20,17 @@ from .seqlets import Match, Seqlets
 from .sequences import Interval, Sequences, on_genome, tab_line
 
 
-def write_npz(path: str | Path, **arrays: npt.NDArray[Any]) -> None:
-    """Write an NPZ file, whole or not at all, without time stamps; memory maps are copied in pieces."""
-    with new_file(path) as part:
-        _archive(part, arrays)
+def write_npz(path: str | Path, **arrays: Any) -> None:
+    """Write an NPZ file, whole or not at all; the same arrays give the same bytes, and memory maps are not loaded."""
+    with new_file(path) as part, part.open("wb") as stream:
+        np.savez_compressed(stream, **arrays)
 
 
-def npz_bytes(**arrays: npt.NDArray[Any]) -> bytes:
-    """The same as bytes."""
-    sink = io.BytesIO()
-    _archive(sink, arrays)
-    return sink.getvalue()
-
-
-def _archive(sink: Path | io.BytesIO, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
-        for name, array in arrays.items():
-            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            with archive.open(entry, "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
+def npz_bytes(**arrays: Any) -> bytes:
+    """The content of an NPZ file."""
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)
+    return stream.getvalue()
 
 
 @contextmanager
