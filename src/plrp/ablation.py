@@ -20,7 +20,7 @@ from .tape.refusals import check_inputs
 from .tape.replay import replay
 from .tape.trace import Trace
 from .tape.values import Value
-from .targets import Seed, Start
+from .targets import Start, Target
 
 ABLATIONS = ("zero", "mean", "resample")
 
@@ -188,7 +188,7 @@ def planned(trace: Trace, sizes: Mapping[str, int]) -> list[Site]:
 
 def _passes(trace: Trace, inputs: Any, batch_size: int, label: str) -> Iterator[Trace]:
     """The model of a trace recorded on other inputs, some at a time."""
-    parts = pieces(inputs, None, batch_size)
+    parts = pieces(inputs, Target(), batch_size)
     with progress(label, len(parts), None if len(parts) > 1 else False, transient=True) as step:
         for given, _ in parts:
             yield trace.with_inputs(given)
@@ -199,9 +199,7 @@ class _Reading:
     """Score, probability and winner of an output: which values they are read from, and how."""
 
     def __init__(self, trace: Trace, start: Start, classes: int | None) -> None:
-        self.trace, self.start, self.target = trace, start, start.target
-        if isinstance(self.target, Seed):
-            self.target = self.target.fixed(lambda: start.value.data.argmax(1))
+        self.start = start
         output = trace.value_of(trace.output) if isinstance(trace.output, Tensor) else None
         self.values = [start.value] if output is None or output is start.value else [start.value, output]
         self.pick = None if output is None else _picker(output.shape, start.target, classes, trace.samples is None)
@@ -210,24 +208,13 @@ class _Reading:
         self.winner = None if logits is None else logits.argmax(1)
         self.number: Tensor | None = None  # the class that is explained, (batch,)
         if logits is not None and not self.single:
-            found = logits == self.score([value.data for value in self.values])[:, None]
-            if bool((found.sum(1) == 1).all()):
-                self.number = found.long().argmax(1)
-
-    def score(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The explained score, (batch,)."""
-        target, tensor, batch = self.target, tensors[0], self.trace.batch
-        if isinstance(target, Seed):
-            tensor = target(tensor)
-        elif isinstance(target, Tensor) and tensor.dim() > 1:
-            tensor = tensor.gather(1, target[:, None].to(tensor.device))
-        elif isinstance(target, tuple):
-            tensor = tensor[target] if self.trace.samples is None else tensor[(slice(None), *target)]
-        return tensor.reshape(batch)
+            equal = logits == start.score_of(start.value.data)[:, None]
+            if bool((equal.sum(1) == 1).all()):
+                self.number = equal.long().argmax(1)
 
     def of(self, tensors: Sequence[Tensor]) -> Answer:
         """What the network says where its `values` are these tensors."""
-        score = self.score(tensors)
+        score = self.start.score_of(tensors[0])
         unknown = torch.full_like(score, torch.nan)
         if self.single:
             before = self.start.score.to(score) > 0

@@ -17,7 +17,7 @@ from .explanation import explain_trace
 from .progress import progress
 from .pruning import Pruning
 from .tape.trace import Trace
-from .targets import snapshot, start
+from .targets import as_target, start
 
 GRID = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 KINDS = ("probability", "logit", "decision")
@@ -56,7 +56,7 @@ def choose_p(
     if of not in KINDS:
         raise ValueError(f"of is 'probability', 'logit' or 'decision', got {of!r}.")
     trace.check_unchanged()
-    template, target = pruning or Pruning(), snapshot(target)
+    template, target = pruning or Pruning(), as_target(target, trace.samples is None)
     tried = [replace(template, p=p) for p in sorted(set(grid))]
     if not tried:
         raise ValueError("grid holds no p.")

@@ -26,7 +26,7 @@ from .tables import render_html, render_table
 from .tape.replay import replayed
 from .tape.trace import Trace, record
 from .tape.values import Value, tensors_in
-from .targets import piece_of, start
+from .targets import Target, as_target, start
 
 SCORE = "score"  # the layer of the node at which relevance starts
 DRAWS = 5  # random circuits, or samples that stand in, over which a figure is a mean
@@ -179,7 +179,7 @@ class Circuit:
         """
         if inputs is None:
             return self._run(self._trace)
-        parts = [inputs] if self._trace.samples is None else [p for p, _ in pieces(inputs, None, self._batch_size)]
+        parts = [inputs] if self._trace.samples is None else [p for p, _ in pieces(inputs, Target(), self._batch_size)]
         with progress("running", len(parts), None if len(parts) > 1 else False, transient=True) as step:
             found = []
             for part in parts:
@@ -376,7 +376,7 @@ def circuit_of(
     if not 0 <= sample < len(explanation.score):
         raise IndexError(f"There is no sample {sample}: this explanation has {len(explanation.score)}, from 0.")
     trace = _trace_of(explanation, model, inputs, sample)
-    target = piece_of(explanation.target, slice(sample, sample + 1), len(explanation.score))
+    target = as_target(explanation.target, explanation._whole).of(slice(sample, sample + 1))
     found = explain_trace(
         trace, target=target, composite=explanation.composite, pruning=explanation.pruning, layers=True
     )

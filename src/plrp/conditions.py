@@ -9,6 +9,7 @@ condition (`passage.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +25,7 @@ from .pruning import Pruning
 from .spelling import nearest
 from .tape.trace import Trace
 from .tape.values import Op, Value, reached
-from .targets import Start, snapshot, start
+from .targets import Start, start
 
 Condition = Mapping[str, Any]
 """By layer: channels, positions (tuples), a boolean mask, or a callable (activation, gradient, relevance) → mask."""
@@ -53,7 +54,14 @@ def checked(condition: Any, trace: Trace | None = None, only_through: bool = Fal
             known = trace is not None and any(op.name == name for op in trace.ops)
             what = f"'{name}' is no conv or linear layer" if known else f"The model has no layer '{name}'"
             raise ValueError(f"{what}: conditions hold at the outputs of such layers{nearest(name, names)}.")
-    return {name: list(w) if isinstance(w, Iterator) else snapshot(w) for name, w in condition.items()}
+    return {name: _copied(wanted) for name, wanted in condition.items()}
+
+
+def _copied(wanted: Any) -> Any:
+    """A copy, which the user's later changes do not reach."""
+    if isinstance(wanted, Tensor):
+        return wanted.clone()
+    return list(wanted) if isinstance(wanted, Iterator | list) else copy(wanted)
 
 
 def in_words(condition: Condition) -> str:

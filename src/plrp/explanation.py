@@ -28,7 +28,7 @@ from .tape.trace import Trace, record
 from .tape.tracing import supported
 from .tape.values import replaced, tensors_in, version
 from .tape.verification import record_verified, verify
-from .targets import Seed, snapshot, start
+from .targets import Computed, Seed, as_target, start
 from .walk import Walk
 
 if TYPE_CHECKING:
@@ -278,16 +278,8 @@ class Explanation:
         of = "no batch axis" if self._whole else f"{batch} sample{'s' * (batch != 1)}"
         why = "" if self.composite.reason is None else f" ({self.composite.reason})"
         lines = [f"{how}, {self.composite.name}{why}, {of}"]
-        if isinstance(self.target, Tensor) and batch:
-            shown = [f"{int(c)} ({float(s):.4g})" for c, s in zip(self.target[:8], self.score[:8], strict=True)]
-            lines.append("target (score): " + ", ".join(shown) + (" …" if batch > 8 else ""))
-        elif isinstance(self.target, Seed):
-            lines.append(f"target: {self.target!r}")
-        elif batch:  # an index tuple, or a callable
-            name = getattr(self.target, "__name__", None) if callable(self.target) else str(self.target)
-            shown = [f"{float(s):.4g}" for s in self.score[:8]]
-            name = name or type(self.target).__name__
-            lines.append(f"target: {name}, score{'s' * (batch > 1)} {', '.join(shown)}{' …' * (batch > 8)}")
+        if batch:
+            lines.append(as_target(self.target, self._whole).in_words(self.score))
         if self.condition is not None:
             lines.append(f"only what passes {in_words(self.condition)}{', and nothing around it' * self.only_through}")
         if self.head:
@@ -347,7 +339,7 @@ def explain(
     torch.Size([2, 4])
     """
 
-    target, chosen = snapshot(target), resolve(composite, tensors_in(inputs))
+    target, chosen = as_target(target, samples is None), resolve(composite, tensors_in(inputs))
     condition = checked(condition)
     check_samples(samples)
     if samples is None and micro_batch is not None:
@@ -444,7 +436,8 @@ def explain_trace(
     part: slice | None = None,
 ) -> Explanation:
     """Explain a recorded forward pass; `part`: the samples of a larger batch, whose masks a condition may hold."""
-    chosen, target = resolve(composite, (value.data for value in trace.inputs), trace), snapshot(target)
+    chosen = resolve(composite, (value.data for value in trace.inputs), trace)
+    target = as_target(target, trace.samples is None)
     chosen.check(trace)
     check_pruning(pruning)
     pruning = pruning and pruning.for_trace(trace)
@@ -474,7 +467,7 @@ def sweep_trace(
     """
     if prunings is None or isinstance(prunings, Pruning | int | float | str):
         raise TypeError(f"prunings is a list of plrp.Pruning, got one {type(prunings).__name__}: write sweep([…]).")
-    prunings, target = list(prunings), snapshot(target)
+    prunings, target = list(prunings), as_target(target, trace.samples is None)
     chosen = resolve(composite, (value.data for value in trace.inputs), trace)
     chosen.check(trace)
     wanted_layers(trace, layers)
@@ -483,7 +476,7 @@ def sweep_trace(
         if pruning is not None and pruning.layers:
             pruning.plan(trace)  # refuses unknown layers
     prunings = [pruning and pruning.for_trace(trace) for pruning in prunings]
-    if not callable(target) or isinstance(target, Seed):
+    if not isinstance(target, Computed):
         start(trace, target, torch.float32)
     if condition is None:
         checked(condition, trace, only_through)

@@ -10,22 +10,23 @@ from torch import Tensor
 
 from .tape.refusals import check_inputs
 from .tape.values import replaced, tensors_in
-from .targets import piece_of
+from .targets import Target
 
 Given = Tensor | Sequence[Tensor]
 
 
-def pieces(inputs: Given, target: Any, size: int) -> list[tuple[Given, Any]]:
+def pieces(inputs: Given, target: Target, size: int) -> list[tuple[Given, Target]]:
     """The inputs and targets of at most `size` samples each; an empty batch is one piece."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ValueError(f"micro_batch is a number of samples, 1 or more, got {size!r}.")
     batch = check_inputs(inputs)[0].shape[0]
-    found = []
+    target.check_batch(batch)
+    parts = []
     for begin in range(0, max(batch, 1), size):
         part = slice(begin, begin + size)
         given: Given = inputs[part] if isinstance(inputs, Tensor) else tuple(x[part] for x in inputs)
-        found.append((given, piece_of(target, part, batch)))
-    return found
+        parts.append((given, target.of(part)))
+    return parts
 
 
 def joined_structure(parts: Sequence[Any]) -> Any:

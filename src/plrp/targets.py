@@ -1,8 +1,9 @@
-"""Where relevance starts: the score that is explained.
+"""The score that is explained: one `Target` for explanations, circuits, metrics and baselines.
 
-Most scores are one output, or computed from the outputs by a callable. A `Seed` gives relevance to several outputs at
-once, so that the explanation says what speaks for one class and not for others: `contrast`, `log_odds`, `clrp`,
-`sglrp`. Jung et al. (2021) warn that such differences may erase what classes share: see docs/how-to/targets.md.
+Most targets name one output per sample, or compute a score from the outputs by a callable (`Computed`). A `Seed` gives
+relevance to several outputs at once, so that the explanation says what speaks for one class and not for others:
+`contrast`, `log_odds`, `clrp`, `sglrp`. Jung et al. (2021) warn that such differences may erase what classes share: see
+docs/how-to/targets.md.
 """
 
 from __future__ import annotations
@@ -18,48 +19,211 @@ from torch import Tensor
 from .tape.operations import Family
 from .tape.refusals import unsupported
 from .tape.trace import Trace
-from .tape.values import Op, Value, reached
+from .tape.values import Op, Value, reached, tensors_in
 from .tape.verification import verify_target
 
-
-@dataclass
-class Start:
-    """The value at which relevance starts, its relevance there, and the score per sample."""
-
-    value: Value
-    relevance: Tensor
-    seed: Tensor  # the gradient of the score with respect to the value
-    score: Tensor
-    target: Any
-    ops: list[Op]  # the tape, with what a callable target computed at its end
-    mass: Tensor | None = None  # ‖R‖₁ per sample, where it is not |score|
+Samples = slice | Tensor | list[int]
+COMPUTED = "The target callable must return a tensor computed from the output, one score per sample."
 
 
-def snapshot(target: Any) -> Any:
-    """The target as it is now: what the user does to it later is not meant for the ledger of this explanation."""
-    if isinstance(target, Tensor):
-        return target.clone()
-    return target.copy() if isinstance(target, np.ndarray | list) else target
+def as_target(given: Any, whole: bool = False) -> Target:
+    """The target that a user means: a class, one class per sample, an index tuple, a callable, a seed, or None.
+
+    `whole`: the output has no batch axis. A target that fits no output is refused here, before the model runs.
+    """
+    if isinstance(given, Target):
+        if whole and isinstance(given, Seed):
+            raise ValueError(f"{given!r} needs a batch of scores; without a batch axis spell it out with a callable.")
+        return given if given.whole == whole else type(given)(given.given, whole)
+    return Computed(given, whole) if callable(given) else Target(given, whole)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Seed:
-    """Relevance for several outputs at once; called with a model's output it gives the score that is meant."""
+class Target:
+    """A score of each sample that an output (batch, …) holds: by default that of the winning class.
 
-    name: str
-    target: Any = None  # a class or one per sample, None is the winner; of a contrast any target that is no callable
-    against: Any = None
+    - `given`: None (the winner), a class, one class per sample as int64 (batch,), or an index tuple into the output
+      without its batch axis. A copy: the user may change what was passed in.
+    - `whole`: the output has no batch axis, and `given` names one score of it.
+    """
+
+    def __init__(self, given: Any = None, whole: bool = False) -> None:
+        self.given, self.whole = _checked(given), whole
+
+    def check_batch(self, batch: int) -> None:
+        """Refuse classes per sample for a batch of another size."""
+        if isinstance(self.given, Tensor) and not self.whole and self.given.shape != (batch,):
+            raise ValueError(
+                f"target has shape {tuple(self.given.shape)} for a batch of {batch}: give one class per sample."
+            )
+
+    def of(self, samples: Samples) -> Target:
+        """The target of some samples of the batch."""
+        if not isinstance(self.given, Tensor):
+            return self
+        given = self.given.to(samples.device) if isinstance(samples, Tensor) else self.given
+        return Target(given[samples])
+
+    def fixed(self, winners: Callable[[], Tensor]) -> Target:
+        """The target with these winners, (batch,), where it names no class, so that it follows no other output."""
+        return Target(winners()) if self.given is None else self
+
+    def bound(self, output: Tensor) -> Target:
+        """The target with every class and place of this output written out."""
+        return Target(self._locate(output)[1], self.whole)
+
+    def score(self, output: Any) -> Tensor:
+        """The score of every sample, (batch,)."""
+        return output[self._locate(output)[0]].reshape(-1)
 
     def relevance(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """The relevance of the outputs (batch, …), and the gradient of the score with respect to them."""
-        chosen = torch.zeros_like(output)
-        chosen[_index(output, self.target)[0]] = 1.0
-        if self.name == "contrast":
-            other = torch.zeros_like(output)
-            other[_index(output, self.against)[0]] = 1.0
-            if bool((chosen * other).any()):
+        """The relevance of the outputs at the start, and the gradient of the score with respect to them."""
+        index = self._locate(output)[0]
+        relevance, slope = torch.zeros_like(output), torch.zeros_like(output)
+        relevance[index], slope[index] = output[index], 1.0
+        return relevance, slope
+
+    def in_words(self, scores: Tensor) -> str:
+        """The target and the scores (batch,), for a line of text."""
+        if isinstance(self.given, Tensor):
+            each = [f"{int(c)} ({float(s):.4g})" for c, s in zip(self.given[:8], scores[:8], strict=True)]
+            return f"target (score): {', '.join(each)}{' …' * (len(scores) > 8)}"
+        each = [f"{float(s):.4g}" for s in scores[:8]]
+        return f"target: {self}, score{'s' * (len(scores) > 1)} {', '.join(each)}{' …' * (len(scores) > 8)}"
+
+    def __repr__(self) -> str:
+        return repr(self.given.tolist() if isinstance(self.given, Tensor) else self.given)
+
+    def _locate(self, output: Any) -> tuple[tuple[Any, ...], Any]:
+        """The index of each sample's score in the output, and the target with every class and place written out."""
+        if not isinstance(output, Tensor):
+            raise ValueError(
+                f"The model returns a {type(output).__name__}, not a tensor: spell the score out with a callable, for "
+                f"example target=lambda output: {_example(output)}."
+            )
+        if self.whole:
+            index = _place_in_whole(output, self.given)
+            return index, index
+        self.check_batch(len(output))
+        rows = torch.arange(len(output), device=output.device)
+        if output.dim() == 1:
+            named = self.given.any() if isinstance(self.given, Tensor) else self.given not in (None, 0, ())
+            if named:
+                raise ValueError(
+                    f"The output of shape {tuple(output.shape)} is one score per sample: leave target out."
+                )
+            return (rows,), torch.zeros_like(rows)
+        if isinstance(self.given, tuple):
+            place = _place(output, self.given, batch_axes=1)
+            return (rows, *place), torch.full_like(rows, place[0]) if len(place) == 1 else place
+        chosen = _classes(output, self.given)
+        return (rows, chosen), chosen
+
+
+class Computed(Target):
+    """A score that a callable computes from the model's output."""
+
+    given: Callable[[Any], Any]
+
+    def __init__(self, given: Callable[[Any], Any], whole: bool = False) -> None:
+        self.given, self.whole = given, whole
+
+    def check_batch(self, batch: int) -> None:
+        """A callable serves every batch."""
+
+    def fixed(self, winners: Callable[[], Tensor]) -> Target:
+        """The target itself."""
+        return self
+
+    def bound(self, output: Any) -> Target:
+        """The target itself."""
+        return self
+
+    def score(self, output: Any) -> Tensor:
+        """The score of every sample, (batch,)."""
+        batch = next((len(tensor) for tensor in tensors_in(output) if tensor.dim()), 0)
+        score = self.compute(output)
+        self.check_score(score, batch)
+        return score.reshape(-1)
+
+    def compute(self, output: Any) -> Tensor:
+        """The tensor that the callable makes of the output."""
+        try:
+            score = self.given(output)
+        except (AttributeError, KeyError, IndexError, TypeError) as error:
+            if isinstance(output, Tensor):
+                raise
+            raise ValueError(
+                f"The target callable failed on the model's output, a {type(output).__name__} ({_names(output)}): "
+                f"{type(error).__name__}: {error}. Write, for example, target=lambda output: {_example(output)}."
+            ) from error
+        if not isinstance(score, Tensor):
+            raise TypeError(COMPUTED)
+        return score
+
+    def check_score(self, score: Tensor, batch: int) -> None:
+        """Refuse a result that is not one score per sample."""
+        returned = f"The target callable returned shape {tuple(score.shape)}"
+        if self.whole and score.numel() != 1:
+            raise ValueError(
+                f"{returned}: without a batch axis (samples=None) reduce it to one score, for example with .sum()."
+            )
+        if not self.whole and tuple(score.shape) not in ((batch,), (batch, 1)):
+            raise ValueError(
+                f"{returned} for a batch of {batch}: reduce it to one score per sample, for example with .sum(-1)."
+            )
+
+    def __repr__(self) -> str:
+        return getattr(self.given, "__name__", None) or type(self.given).__name__
+
+
+class Seed(Target):
+    """Relevance for several outputs at once; called with a model's output it gives the score that is meant.
+
+    `target` and, of a contrast, `against` are given as to `Target`.
+    """
+
+    whole = False
+
+    def __init__(self, name: str, target: Any = None, against: Any = None) -> None:
+        self.name, self.target, self.against = name, _checked(target), _checked(against)
+
+    @property
+    def given(self) -> Any:
+        """The seed itself: this is how a user gives it."""
+        return self
+
+    @property
+    def _sides(self) -> list[Target]:
+        """The class that is explained, and the one it is contrasted with."""
+        return [Target(self.target), *([Target(self.against)] if self.name == "contrast" else [])]
+
+    def _like(self, sides: Sequence[Target]) -> Seed:
+        return Seed(self.name, *(side.given for side in sides))
+
+    def check_batch(self, batch: int) -> None:
+        """Refuse classes per sample for a batch of another size."""
+        for side in self._sides:
+            side.check_batch(batch)
+
+    def of(self, samples: Samples) -> Seed:
+        """The seed of some samples of the batch."""
+        return self._like([side.of(samples) for side in self._sides])
+
+    def fixed(self, winners: Callable[[], Tensor]) -> Seed:
+        """The seed with these winners, (batch,), where it names no class, so that it follows no other output."""
+        return self._like([side.fixed(winners) for side in self._sides])
+
+    def bound(self, output: Tensor) -> Seed:
+        """The seed with the winners of this output where it names no class."""
+        return self.fixed(lambda: Target().bound(output).given)
+
+    def relevance(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """The relevance of the outputs at the start, and the gradient of the score with respect to them."""
+        chosen, *others = [side.relevance(output)[1] for side in self._sides]
+        if others:
+            if bool((chosen * others[0]).any()):
                 raise ValueError(f"{self!r} contrasts a class with itself: name two.")
-            return output * (chosen - other), chosen - other
+            return output * (chosen - others[0]), chosen - others[0]
         if output.dim() != 2 or output.shape[1] < 2:
             raise ValueError(
                 f"{self.name} compares a class with all others; the output has shape {tuple(output.shape)}: take "
@@ -67,30 +231,21 @@ class Seed:
             )
         return _SEEDS[self.name][0](output, chosen)
 
-    def __call__(self, output: Tensor) -> Tensor:
-        """The score per sample: what a metric looks at while it changes the input."""
-        index = _index(output, self.target)[0]
+    def score(self, output: Any) -> Tensor:
+        """The score per sample that stands for the seed while a metric changes the input."""
         if self.name == "contrast":
-            return output[index] - output[_index(output, self.against)[0]]
-        return _SEEDS[self.name][1](output, index)
+            chosen, other = (side.score(output) for side in self._sides)
+            return chosen - other
+        return _SEEDS[self.name][1](output, Target(self.target)._locate(output)[0])
 
-    def fixed(self, winners: Callable[[], Tensor]) -> Seed:
-        """The seed with these winners, (batch,), where it names no class: it follows no other output."""
-        target = winners() if self.target is None else self.target
-        return Seed(self.name, target, winners() if self.name == "contrast" and self.against is None else self.against)
+    __call__ = score
 
-    def of(self, samples: slice | Tensor) -> Seed:
-        """The seed of some samples of the batch."""
-        each = [self.target, self.against]
-        for n, one in enumerate(each):
-            if _per_sample(one):
-                one = one if isinstance(samples, slice) else torch.as_tensor(one, device=samples.device)
-                each[n] = one[samples]
-        return Seed(self.name, *each)
+    def in_words(self, scores: Tensor) -> str:
+        """The seed, for a line of text."""
+        return f"target: {self}"
 
     def __repr__(self) -> str:
-        given = [_shown(self.target), *([_shown(self.against)] if self.name == "contrast" else [])]
-        return f"{self.name}({', '.join(given)})"
+        return f"{self.name}({', '.join(map(repr, self._sides))})"
 
 
 def contrast(target: Any, against: Any) -> Seed:
@@ -104,7 +259,7 @@ def contrast(target: Any, against: Any) -> Seed:
     >>> torch.allclose(explanation.score, explanation.logits[:, 2] - explanation.logits[:, 0])
     True
     """
-    return Seed("contrast", snapshot(target), snapshot(against))
+    return Seed("contrast", target, against)
 
 
 def log_odds(target: Any = None) -> Seed:
@@ -113,7 +268,7 @@ def log_odds(target: Any = None) -> Seed:
     With w_n = exp(z_n) / Σ_{m≠t} exp(z_m), each difference starts with w_n (z_t − z_n), so R_t = z_t and R_n = −w_n z_n
     (Montavon et al. 2019). What is handed down is z_t − Σ w_n z_n: the log-odds are that minus the entropy of w.
     """
-    return Seed("log_odds", snapshot(target))
+    return Seed("log_odds", target)
 
 
 def clrp(target: Any = None) -> Seed:
@@ -122,7 +277,7 @@ def clrp(target: Any = None) -> Seed:
     They keep the positive part of the result, `relevance.clamp(min=0)`, and propagate by z⁺: under the ε-rule, a class
     whose score is near zero hands down many times what it is given, and the explanation is unhealthy.
     """
-    return Seed("clrp", snapshot(target))
+    return Seed("clrp", target)
 
 
 def sglrp(target: Any = None) -> Seed:
@@ -130,7 +285,7 @@ def sglrp(target: Any = None) -> Seed:
 
     As with `clrp` the relevance adds up to 0, and their rule is z⁺.
     """
-    return Seed("sglrp", snapshot(target))
+    return Seed("sglrp", target)
 
 
 def _log_odds(z: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,57 +312,92 @@ _SEEDS: dict[str, tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., Tens
 """Of each seed: the relevance and the gradient, from scores and a one-hot target; the score, from scores and t."""
 
 
-def _per_sample(target: Any) -> bool:
-    """Whether a target holds one class per sample."""
-    if isinstance(target, Tensor | np.ndarray):
-        return target.ndim > 0
-    return isinstance(target, Sequence) and not isinstance(target, str | tuple)
+# --- where in an output -----------------------------------------------------------------------------------------------
 
 
-def piece_of(target: Any, samples: slice, batch: int) -> Any:
-    """The target of some samples of a batch."""
-    if isinstance(target, Seed):
-        return target.of(samples)
-    if _per_sample(target) and len(target) != batch and batch:
-        raise ValueError(f"target has {len(target)} entries for a batch of {batch}: give one class per sample.")
-    return target[samples] if _per_sample(target) else target
-
-
-def _shown(target: Any) -> str:
-    return repr(target.tolist() if isinstance(target, Tensor | np.ndarray) else target)
-
-
-def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
-    """Turn what the user calls a target into relevance at the output."""
-    if any(isinstance(one, bool | np.bool_) for one in (target if isinstance(target, list | tuple) else (target,))):
+def _checked(given: Any) -> Any:
+    """A class, one class per sample as int64, an index tuple or None; anything else is refused."""
+    if any(isinstance(one, bool | np.bool_) for one in (given if isinstance(given, list | tuple) else (given,))):
         raise TypeError(
-            f"target={target} holds truth values, which name no class: give the number of a class, such as 1, or leave "
+            f"target={given} holds truth values, which name no class: give the number of a class, such as 1, or leave "
             "target out to explain the winning one."
         )
-    if callable(target) and not isinstance(target, Seed):
-        return _from_callable(trace, target, dtype)
-    output = trace.output
-    if not isinstance(output, Tensor):
+    if given is None:
+        return None
+    if isinstance(given, tuple):
+        if not all(hasattr(place, "__index__") for place in given):
+            raise ValueError(f"target={given!r}: an index tuple into the output holds whole numbers.")
+        return given
+    if isinstance(given, Tensor | np.ndarray) or (isinstance(given, Sequence) and not isinstance(given, str)):
+        if isinstance(given, Sequence) and any(not hasattr(one, "__index__") for one in given):
+            raise TypeError(f"target={given!r}: one class per sample is a list of integers.")
+        empty = not isinstance(given, Tensor) and np.ndim(given) == 1 and len(given) == 0
+        classes = torch.zeros(0, dtype=torch.long) if empty else torch.as_tensor(given).detach()
+        if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
+            raise TypeError(f"target holds {classes.dtype} values; classes are integers.")
+        return classes.to(torch.long, copy=True) if classes.dim() else int(classes)
+    if hasattr(given, "__index__"):
+        return int(given)
+    kind = f"the name {given!r}" if isinstance(given, str) else type(given).__name__
+    names = ": a model knows its classes by number; plrp.vision.explain_photograph takes names"
+    raise TypeError(
+        "target is the number of a class, a sequence of them, an index tuple or a callable, got "
+        f"{kind}{names if isinstance(given, str) else ''}."
+    )
+
+
+def _classes(output: Tensor, given: Any) -> Tensor:
+    """The class of each sample in an output (batch, classes), (batch,)."""
+    shape = tuple(output.shape)
+    if output.dim() > 2:
+        places = ", ".join(f"0…{n - 1}" for n in shape[1:])
         raise ValueError(
-            f"The model returns a {type(output).__name__}, not a tensor: spell the score out with a callable, for "
-            f"example target=lambda output: {_example(output)}."
+            f"The output has shape {shape}: say which score to explain, by an index tuple ({places}) or a callable "
+            "such as target=lambda output: output[:, 2].mean(-1)."
         )
-    value = trace.value_of(output)
-    assert value is not None
-    _check_order(value)
-    if isinstance(target, Seed):
-        if trace.samples is None:
-            raise ValueError(f"{target!r} needs a batch of scores; without a batch axis spell it out with a callable.")
-        given, slope = target.relevance(value.data.to(dtype))
-        rows = given.flatten(1)
-        return Start(value, given, slope, rows.sum(1), target, trace.ops, rows.abs().sum(1))
-    index, chosen = _index(output, target) if trace.samples is not None else _index_of_whole(output, target)
-    relevance = torch.zeros_like(value.data, dtype=dtype)
-    score = value.data[index].to(dtype)
-    relevance[index] = score
-    seed = torch.zeros_like(relevance)
-    seed[index] = 1.0
-    return Start(value, relevance, seed, score.reshape(trace.batch), chosen, trace.ops)
+    batch, classes = shape
+    if given is None and classes == 0:
+        raise ValueError("The output has no classes.")
+    if given is None:
+        return output.argmax(1) if batch else torch.zeros(0, dtype=torch.long, device=output.device)
+    chosen = given.to(output.device) if isinstance(given, Tensor) else torch.full((batch,), given, device=output.device)
+    wrong = (chosen < -classes) | (chosen >= classes)
+    if wrong.any():
+        raise ValueError(
+            f"target {int(chosen[wrong][0])} is out of range: the output has {classes} classes, 0…{classes - 1}."
+        )
+    return chosen % classes
+
+
+def _place(output: Tensor, given: tuple[Any, ...], batch_axes: int) -> tuple[int, ...]:
+    """An index tuple into the axes of an output after those of the batch, counted from 0."""
+    shape = tuple(output.shape)
+    sizes = shape[batch_axes:]
+    if len(given) != len(sizes):
+        axes = "one for each axis after the batch" if batch_axes else "one for each axis (there is no batch axis)"
+        hint = " (a list, not a tuple, holds one class per sample)" if batch_axes and len(sizes) == 1 else ""
+        raise ValueError(
+            f"The index tuple {given} does not fit the output of shape {shape}: it needs {len(sizes)} whole numbers, "
+            f"{axes}{hint}."
+        )
+    if not all(-size <= place < size for place, size in zip(given, sizes, strict=True)):
+        raise ValueError(f"target {given} is out of range for an output of shape {shape}.")
+    return tuple(int(place) % size for place, size in zip(given, sizes, strict=True))
+
+
+def _place_in_whole(output: Tensor, given: Any) -> tuple[int, ...]:
+    """The index of the one score of an output without a batch axis; the winner of a vector of scores."""
+    if isinstance(given, tuple):
+        return _place(output, given, batch_axes=0)
+    if given is None and output.numel() == 1:
+        return (0,) * output.dim()
+    if output.dim() == 1 and len(output) and not isinstance(given, Tensor):
+        return (int(output.argmax()),) if given is None else _place(output, (given,), batch_axes=0)
+    ranges = ", ".join(f"0…{n - 1}" for n in output.shape)
+    raise ValueError(
+        f"The output has shape {tuple(output.shape)} and no batch axis (samples=None): say which score to explain, by "
+        f"an index tuple ({ranges}) or a callable such as target=lambda output: output.mean()."
+    )
 
 
 def _example(output: Any) -> str:
@@ -229,157 +419,73 @@ def _names(output: Any) -> str:
     return ", ".join(names) if names else f"{len(output)} items" if hasattr(output, "__len__") else "no fields"
 
 
-def _check_order(value: Value) -> None:
-    """Refuse an output that does not hold the samples in the order in which they were given."""
-    layout = value.samples
-    if layout.batch > 1 and layout.ids is not None and layout.axis == 0 and len(layout.ids) == layout.batch:
-        raise ValueError(
-            "The model returns the samples of the batch in another order than it was given them, so a score would be "
-            "told for another sample: explain one at a time, or put them back in order."
-        )
+# --- where relevance starts on the tape -------------------------------------------------------------------------------
+
+
+@dataclass
+class Start:
+    """The value at which relevance starts, its relevance there, and the score per sample."""
+
+    value: Value
+    relevance: Tensor
+    seed: Tensor  # the gradient of the score with respect to the value
+    score: Tensor  # the relevance that is handed down, (batch,)
+    asked: Target  # with every class written out
+    target: Any  # for the user: classes (batch,), an index tuple, a callable or a seed
+    ops: list[Op]  # the tape, with the operations of a callable target at its end
+    mass: Tensor | None = None  # ‖R‖₁ per sample, where it is not |score|
+
+    def score_of(self, tensor: Tensor) -> Tensor:
+        """The score of every sample, (batch,), if the value at which relevance starts were this tensor."""
+        return tensor.reshape(-1) if isinstance(self.asked, Computed) else self.asked.score(tensor)
+
+
+def start(trace: Trace, target: Any, dtype: torch.dtype) -> Start:
+    """The start of a target's relevance at the output of a trace."""
+    asked = as_target(target, whole=trace.samples is None)
+    if isinstance(asked, Computed):
+        return _from_callable(trace, asked, dtype)
+    value = trace.value_of(trace.output) if isinstance(trace.output, Tensor) else None
+    bound = asked.bound(trace.output)
+    assert value is not None
+    _check_order(value)
+    output = value.data.to(dtype)
+    relevance, slope = bound.relevance(output)
+    if isinstance(asked, Seed):
+        rows = relevance.flatten(1)
+        return Start(value, relevance, slope, rows.sum(1), bound, asked, trace.ops, rows.abs().sum(1))
+    return Start(value, relevance, slope, bound.score(output), bound, bound.given, trace.ops)
 
 
 def check_target(output: Any, target: Any) -> None:
     """Refuse a class or index tuple that an output (batch, …) does not have, before anything is explained."""
     if isinstance(output, Tensor) and output.dim() and (target is None or isinstance(target, int | tuple)):
-        _index(output, target)
+        as_target(target).bound(output)
 
 
-def _index_of_whole(output: Tensor, target: Any) -> tuple[tuple[int, ...], Any]:
-    """The index of the one score of an output without a batch axis, in full; the winner of a vector of scores."""
-    shape = tuple(output.shape)
-    if isinstance(target, Tensor | np.ndarray) and target.ndim == 0:
-        target = target.item()
-    if target is None and output.numel() == 1:
-        places: tuple[Any, ...] = (0,) * output.dim()
-    elif target is None and output.dim() == 1 and shape[0]:
-        places = (int(output.argmax()),)
-    elif isinstance(target, tuple):
-        places = target
-    elif hasattr(target, "__index__") and output.dim() == 1:
-        places = (target,)
-    else:
-        ranges = ", ".join(f"0…{n - 1}" for n in shape)
+def _check_order(value: Value) -> None:
+    """Refuse an output that does not hold the samples in the order in which they were given."""
+    layout = value.samples
+    if layout.batch > 1 and layout.ids is not None and layout.axis == 0 and len(layout.ids) == layout.batch:
         raise ValueError(
-            f"The output has shape {shape} and no batch axis (samples=None): say which score to explain, by an index "
-            f"tuple ({ranges}) or a callable such as target=lambda output: output.mean()."
+            "The model returns the samples of the batch in another order than it was given them, so the score would be "
+            "attributed to the wrong sample: explain one at a time, or put them back in order."
         )
-    if len(places) != output.dim() or not all(hasattr(i, "__index__") for i in places):
-        raise ValueError(
-            f"The index tuple {places} does not fit the output of shape {shape}: it needs {output.dim()} whole "
-            "numbers, one for each axis (there is no batch axis)."
-        )
-    for place, size in zip(places, shape, strict=True):
-        if not -size <= place < size:
-            raise ValueError(f"target {target} is out of range for an output of shape {shape}.")
-    index = tuple(int(i) % n for i, n in zip(places, shape, strict=True))
-    return index, index
 
 
-def _index(output: Tensor, target: Any) -> tuple[tuple[Any, ...], Any]:
-    """The index of one score per sample into an output (batch, …), and the target in a uniform shape."""
-    batch, shape = output.shape[0], tuple(output.shape)
-    rows = torch.arange(batch, device=output.device)
-    if output.dim() == 1:
-        if target is not None and target != 0 and target != ():
-            raise ValueError(f"The output of shape {shape} is one score per sample: leave target out.")
-        return (rows,), torch.zeros(batch, dtype=torch.long, device=output.device)
-    if isinstance(target, tuple):
-        return _index_tuple(output, target, rows)
-    if output.dim() > 2:
-        places = ", ".join(f"0…{n - 1}" for n in shape[1:])
-        raise ValueError(
-            f"The output has shape {shape}: say which score to explain, by an index tuple ({places}) or a callable "
-            "such as target=lambda output: output[:, 2].mean(-1)."
-        )
-    classes = shape[1]
-    if target is None:
-        if classes == 0:
-            raise ValueError("The output has no classes.")
-        chosen = output.argmax(1) if batch else rows
-    elif isinstance(target, int):
-        chosen = torch.full((batch,), target, dtype=torch.long, device=output.device)
-    elif isinstance(target, Tensor | np.ndarray) or (isinstance(target, Sequence) and not isinstance(target, str)):
-        if isinstance(target, Sequence) and any(not hasattr(one, "__index__") for one in target):
-            raise TypeError(f"target={target!r}: one class per sample is a list of integers.")
-        empty = not isinstance(target, Tensor) and len(target) == 0
-        chosen = torch.as_tensor(rows if empty else target, device=output.device)
-        if chosen.dim() == 0:
-            chosen = chosen.expand(batch)
-        if chosen.is_floating_point() or chosen.dtype == torch.bool:
-            raise TypeError(f"target holds {chosen.dtype} values; classes are integers.")
-        if chosen.shape != (batch,):
-            raise ValueError(
-                f"target has shape {tuple(chosen.shape)} for a batch of {batch}: give one class per sample."
-            )
-    elif hasattr(target, "__index__"):
-        chosen = torch.full((batch,), target.__index__(), dtype=torch.long, device=output.device)
-    else:
-        found = f"the name {target!r}" if isinstance(target, str) else type(target).__name__
-        names = ": a model knows its classes by number; plrp.vision.explain_photograph takes names"
-        raise TypeError(
-            "target is the number of a class, a sequence of them, an index tuple or a callable, got "
-            f"{found}{names if isinstance(target, str) else ''}."
-        )
-    chosen = chosen.long()
-    wrong = (chosen < -classes) | (chosen >= classes)
-    if wrong.any():
-        raise ValueError(
-            f"target {int(chosen[wrong][0])} is out of range: the output has {classes} classes, 0…{classes - 1}."
-        )
-    chosen = chosen % classes
-    return (rows, chosen), chosen
-
-
-def _index_tuple(output: Tensor, target: tuple[Any, ...], rows: Tensor) -> tuple[tuple[Any, ...], Any]:
-    shape = tuple(output.shape)
-    if len(target) != output.dim() - 1 or not all(hasattr(i, "__index__") for i in target):
-        hint = " (a list, not a tuple, holds one class per sample)" if output.dim() == 2 else ""
-        raise ValueError(
-            f"The index tuple {target} does not fit the output of shape {shape}: it needs {output.dim() - 1} whole "
-            f"numbers, one for each axis after the batch{hint}."
-        )
-    for place, size in zip(target, shape[1:], strict=True):
-        if not -size <= place < size:
-            raise ValueError(f"target {target} is out of range for an output of shape {shape}.")
-    places = tuple(int(i) % n for i, n in zip(target, shape[1:], strict=True))
-    chosen: Any = places
-    if len(places) == 1:
-        chosen = torch.full((len(rows),), places[0], dtype=torch.long, device=output.device)
-    return (rows, *places), chosen
-
-
-def _from_callable(trace: Trace, target: Callable[[Any], Any], dtype: torch.dtype) -> Start:
+def _from_callable(trace: Trace, target: Computed, dtype: torch.dtype) -> Start:
     """Record the callable as if it were the end of the model: relevance then passes it like any operation."""
     with trace.continued() as ops, torch.no_grad():
-        try:
-            score = target(trace.output)
-        except (AttributeError, KeyError, IndexError, TypeError) as error:
-            if isinstance(trace.output, Tensor):
-                raise
-            given = f"a {type(trace.output).__name__} ({_names(trace.output)})"
-            raise ValueError(
-                f"The target callable failed on the model's output, {given}: {type(error).__name__}: {error}. Write, "
-                f"for example, target=lambda output: {_example(trace.output)}."
-            ) from error
-    if not isinstance(score, Tensor) or trace.value_of(score) is None:
-        raise TypeError("The target callable must return a tensor computed from the output, one score per sample.")
+        score = target.compute(trace.output)
     value = trace.value_of(score)
-    assert value is not None
+    if value is None:
+        raise TypeError(COMPUTED)
     _check_order(value)
-    if trace.samples is None and score.numel() != 1:
-        raise ValueError(
-            f"The target callable returned shape {tuple(score.shape)}: without a batch axis (samples=None) reduce it "
-            "to one score, for example with .sum()."
-        )
-    if trace.samples is not None and tuple(score.shape) not in ((trace.batch,), (trace.batch, 1)):
-        raise ValueError(
-            f"The target callable returned shape {tuple(score.shape)} for a batch of {trace.batch}: reduce it to one "
-            "score per sample, for example with .sum(-1)."
-        )
+    target.check_score(score, trace.batch)
     for op in reached(ops, [value]):
         if op.family is Family.UNSUPPORTED:
             raise unsupported(op, ops)
-    verify_target(trace, target, ops[len(trace.ops) :])
+    verify_target(trace, target.given, ops[len(trace.ops) :])
     relevance = value.data.to(dtype, copy=True)
-    return Start(value, relevance, torch.ones_like(relevance), relevance.reshape(trace.batch).clone(), target, ops)
+    scores = relevance.reshape(trace.batch).clone()
+    return Start(value, relevance, torch.ones_like(relevance), scores, target, target.given, ops)

@@ -281,9 +281,9 @@ def test_targets() -> None:
     by_index = pixel_flipping(dense, x, x, target=(1, 4), steps=3)
     by_callable = pixel_flipping(dense, x, x, target=lambda out: out[:, 1, 4], steps=3)
     assert torch.equal(by_index.curve, by_callable.curve)
-    with pytest.raises(ValueError, match="name a target"):
+    with pytest.raises(ValueError, match="say which score to explain"):
         pixel_flipping(dense, x, x)
-    with pytest.raises(ValueError, match="one per sample"):
+    with pytest.raises(ValueError, match="does not fit the output"):
         pixel_flipping(dense, x, x, target=(1,))
     with pytest.raises(ValueError, match="computes its own score"):
         pixel_flipping(dense, x, x, target=lambda out: out[:, 1, 4], score_as="probability")

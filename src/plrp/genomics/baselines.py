@@ -18,18 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from plrp.errors import UsageError
 from plrp.progress import progress
+from plrp.tape.head import Headless
 from plrp.tape.trace import record
-from plrp.tape.values import tensors_in
+from plrp.targets import Target, as_target
 
 from .attribution import (
     Attribution,
     _device,
     _onehot,
-    _rows,
     batch_size_for,
     explain_batches,
     explain_sequences,
@@ -39,110 +37,71 @@ from .outputs import target_from_text
 from .sequences import OneHot
 
 
-class _WithoutHead(TorchFunctionMode):
-    """Runs a model without its final softmax or sigmoid: the `last` call of that name hands its input on."""
-
-    def __init__(self, kind: str, last: int) -> None:
-        super().__init__()
-        self.names = {kind, "expit"} if kind == "sigmoid" else {kind}
-        self.last, self.calls = last, 0
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(function, "__name__", "") in self.names:
-            self.calls += 1
-            if self.calls == self.last:
-                given = args[0] if args else kwargs["input"]
-                return given.clone()
-        return function(*args, **(kwargs or {}))
-
-
 class ScoreModel(nn.Module):
-    """The score that is explained, as a model with a graph: (batch, 4, length), and classes (batch,), to (batch, 1).
+    """The explained score as a model with a graph: (batch, 4, length), and sequence numbers (batch,), to (batch, 1).
 
-    `example` is one input, from which a softmax or sigmoid at the end is recognised. `target` is a class, an index
-    tuple or a callable; None takes the classes that are given with each batch.
+    `example` is one input, from which a softmax or sigmoid at the end is recognised. A target with a class per sequence
+    takes that of each number.
     """
 
-    def __init__(self, model: nn.Module | Callable[..., Any], target: Any, example: Tensor) -> None:
+    def __init__(self, model: nn.Module | Callable[..., Any], target: Target, example: Tensor) -> None:
         super().__init__()
-        self.model, self.target = model, target
-        self.training = bool(getattr(model, "training", False))
         trace = record(model, example)
+        self.outputs, self.target = Headless(model, trace), target
+        self.training = self.outputs.training
         self.kinds = {op.kind for op in trace.ops}
-        self.head, self.last = trace.head, sum(op.kind == trace.head for op in trace.ops)
-        if self.head is not None:
-            with torch.no_grad():
-                mine = list(tensors_in(self.outputs(example)))
-            if not all(torch.allclose(a, b, atol=1e-5) for a, b in zip(mine, tensors_in(trace.output), strict=True)):
-                raise UsageError(
-                    f"The model's final {self.head} cannot be left out for this method: give a model that returns the "
-                    "scores before it."
-                )
-
-    def outputs(self, x: Tensor) -> Any:
-        """What the model returns, before a final softmax or sigmoid."""
-        if self.head is None:
-            return self.model(x)
-        with _WithoutHead(self.head, self.last):
-            return self.model(x)
 
     def winners(self, x: Tensor) -> Tensor:
         """The winning class of every sample."""
         with torch.no_grad():
-            output = self.outputs(x)
-        if not isinstance(output, Tensor) or output.dim() > 2:
-            raise UsageError("The output has no winning class: name a target.")
-        return output.argmax(1) if output.dim() == 2 else torch.zeros(len(x), dtype=torch.long, device=x.device)
+            classes: Tensor = Target().bound(self.outputs(x)).given
+        return classes
 
-    def forward(self, x: Tensor, classes: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, numbers: Tensor) -> Tensor:
         """The score of every sample, (batch, 1)."""
-        output, target = self.outputs(x), self.target
-        if callable(target):
-            score = target(output)
-        elif output.dim() == 1:
-            score = output
-        elif isinstance(target, tuple):
-            score = output[(slice(None), *target)]
-        elif target is not None:
-            score = output[:, target]
-        else:
-            assert classes is not None
-            score = output.gather(1, classes.long().reshape(-1, 1))
-        return score.reshape(len(x), 1)
+        return self.target.of(numbers).score(self.outputs(x))[:, None]
 
 
 @dataclass(frozen=True)
 class _Task:
-    """Sequences, their score, and the classes that are explained."""
+    """Sequences and their score."""
 
     onehot: OneHot
     score: ScoreModel
-    classes: Tensor  # (sequence,), −1 where the target is not a class
     where: torch.device
 
     def x(self, rows: slice) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(self.onehot[rows])).to(self.where)
+
+    def scores(self, x: Tensor, first: int) -> Tensor:
+        """The scores (sequence,) of sequences with the numbers from `first` on."""
+        score: Tensor = self.score(x, torch.arange(first, first + len(x), device=self.where))
+        return score[:, 0]
+
+    @property
+    def classes(self) -> npt.NDArray[np.int64]:
+        """The class that is explained of every sequence; −1 where the target is not a class."""
+        given = self.score.target.given
+        if isinstance(given, Tensor):
+            return np.asarray(given.cpu().numpy(), np.int64)
+        return np.full(len(self.onehot), given if isinstance(given, int) else -1, np.int64)
 
 
 def _task(model: nn.Module | Callable[..., Any], sequences: Any, target: Any, batch_size: int, device: Any) -> _Task:
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}: at least one sequence a batch.")
     onehot = _onehot(sequences)
+    asked = as_target(target_from_text(target) if isinstance(target, str) else target)
+    asked.check_batch(len(onehot))
     where = _device(model, device)
-    target = target_from_text(target) if isinstance(target, str) else target
-    _rows(target, slice(0), len(onehot))  # refuses a wrong number of targets
-    per_sequence = not _is_one(target)
-    example = torch.from_numpy(np.ascontiguousarray(onehot[:1])).to(where)
-    score = ScoreModel(model, None if per_sequence else target, example)
-    if per_sequence:
-        classes = torch.as_tensor(target).long()
-    elif target is None:
-        parts = range(0, len(onehot), batch_size)
-        tensors = (torch.from_numpy(np.ascontiguousarray(onehot[k : k + batch_size])).to(where) for k in parts)
-        classes = torch.cat([score.winners(x).cpu() for x in tensors] or [torch.zeros(0, dtype=torch.long)])
-    else:
-        classes = torch.full((len(onehot),), target if isinstance(target, int) else -1)
-    return _Task(onehot, score, classes.to(where), where)
+    task = _Task(onehot, ScoreModel(model, asked, torch.from_numpy(np.ascontiguousarray(onehot[:1])).to(where)), where)
+
+    def winners() -> Tensor:
+        batches = (task.x(slice(k, k + batch_size)) for k in range(0, len(onehot), batch_size))
+        return torch.cat([task.score.winners(x) for x in batches] or [torch.zeros(0, dtype=torch.long, device=where)])
+
+    task.score.target = asked.fixed(winners)
+    return task
 
 
 @dataclass(frozen=True)
@@ -199,7 +158,7 @@ def ism(
         for k in range(count):
             original = task.x(slice(k, k + 1))[0]
             letters, places = np.nonzero(onehot[k] == 0)
-            base = float(task.score(original[None], task.classes[k : k + 1]))
+            base = float(task.scores(original[None], k))
             score[k] = base
             for begin in range(0, len(letters), batch_size):
                 letter = torch.from_numpy(letters[begin : begin + batch_size]).to(task.where)
@@ -208,12 +167,12 @@ def ism(
                 mutants = original.repeat(len(letter), 1, 1)
                 mutants[number, :, place] = 0
                 mutants[number, letter, place] = 1
-                found = task.score(mutants, task.classes[k].expand(len(letter)))[:, 0]
+                found = task.score(mutants, torch.full_like(number, k))[:, 0]
                 change[k, letters[begin : begin + batch_size], places[begin : begin + batch_size]] = (
                     (found - base).float().cpu().numpy()
                 )
             step(1)
-    return Mutations(change, onehot, score, task.classes.cpu().numpy().astype(np.int64))
+    return Mutations(change, onehot, score, task.classes)
 
 
 def gradient_input(
@@ -231,10 +190,10 @@ def gradient_input(
         rows = slice(begin, begin + batch_size)
         x = task.x(rows).requires_grad_()
         with torch.enable_grad():
-            score = task.score(x, task.classes[rows])
+            score = task.scores(x, begin)
             (gradient,) = torch.autograd.grad(score.sum(), x)
         parts.append((gradient * x).detach().float().cpu().numpy())
-        scores.append(score.detach()[:, 0].float().cpu().numpy())
+        scores.append(score.detach().float().cpu().numpy())
     return _attribution(task, parts, scores)
 
 
@@ -265,7 +224,7 @@ def deeplift(
         warnings.filterwarnings("ignore", message="Convergence deltas too high", category=RuntimeWarning)
         try:
             found = deep_lift_shap(
-                task.score, x, args=(task.classes.clamp_min(0),), target=0, batch_size=batch_size, n_shuffles=shuffles,
+                task.score, x, args=(torch.arange(len(x)),), target=0, batch_size=batch_size, n_shuffles=shuffles,
                 device=str(task.where), random_state=seed,
             )  # fmt: skip
         except RuntimeWarning as warning:
@@ -279,8 +238,7 @@ def deeplift(
                 module.training = mode
     with torch.no_grad():
         scores = [
-            task.score(task.x(slice(k, k + batch_size)), task.classes[k : k + batch_size])[:, 0].float().cpu().numpy()
-            for k in range(0, len(x), batch_size)
+            task.scores(task.x(slice(k, k + batch_size)), k).float().cpu().numpy() for k in range(0, len(x), batch_size)
         ]
     return _attribution(task, [found.float().numpy()], scores)
 
@@ -305,7 +263,7 @@ def _attribution(task: _Task, parts: Sequence[Any], scores: Sequence[Any]) -> At
         np.concatenate([empty, *parts]).astype(np.float32),
         task.onehot,
         np.concatenate([np.zeros(0, np.float32), *scores]).astype(np.float32),
-        task.classes.cpu().numpy().astype(np.int64),
+        task.classes,
     )
 
 

@@ -25,6 +25,7 @@ from torch import nn
 from plrp.errors import UsageError
 from plrp.progress import progress
 from plrp.pruning import Pruning
+from plrp.targets import Target
 
 from .attribution import batch_size_for, pool, pruning_title
 from .baselines import ScoreModel, attribute_by
@@ -203,9 +204,9 @@ def winners(model: nn.Module, letters: Sequence[str], settings: dict[str, Any]) 
     """The winning class of sequences of one length, (sequence,)."""
     where = next(model.parameters()).device
     batches = torch.from_numpy(encode(letters, settings.get("ambiguous", "zero")))
-    score = ScoreModel(model, None, batches[:1].to(where))
-    found = [score.winners(x.to(where)).cpu() for x in batches.split(batch_size_for(batches.shape[2]))]
-    return np.asarray(torch.cat(found).numpy(), np.int64)
+    score = ScoreModel(model, Target(), batches[:1].to(where))
+    classes = [score.winners(x.to(where)).cpu() for x in batches.split(batch_size_for(batches.shape[2]))]
+    return np.asarray(torch.cat(classes).numpy(), np.int64)
 
 
 def explain_null(

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from plrp.targets import Seed
+from plrp.targets import as_target
 
 from .feature_rows import wide_dtype
 
@@ -22,34 +22,16 @@ def fix_target(model: Model, inputs: Tensor, target: Target, batch_size: int) ->
     Classes per sample come back as int64 (batch,) on the inputs' device; an int, an index tuple into the
     output and a callable stay as they are; a seed of `plrp.targets` gets the winners where it names no class.
     """
-    if target is None:
-        return winner(model, inputs, batch_size)
-    if isinstance(target, Seed):
-        return target.fixed(lambda: winner(model, inputs, batch_size))
-    if isinstance(target, (int, tuple)) or callable(target):
-        return target
-    classes = torch.as_tensor(target, device=inputs.device)
-    if classes.ndim == 0:
-        return int(classes)
-    if classes.shape != (len(inputs),):
-        raise ValueError(
-            f"target of shape {tuple(classes.shape)} does not fit {len(inputs)} samples: pass one class per "
-            "sample, one int for all, an index tuple into the output, or a callable from output to scores."
-        )
-    return classes.long()
+    asked = as_target(target)
+    asked.check_batch(len(inputs))
+    given = asked.fixed(lambda: winner(model, inputs, batch_size)).given
+    return given.to(inputs.device) if isinstance(given, Tensor) else given
 
 
 def winner(model: Model, inputs: Tensor, batch_size: int = 64) -> Tensor:
     """Each sample's winning class, int64 (batch,); the model's output must be (batch, classes)."""
-    classes = []
-    for rows in chunks(len(inputs), batch_size, inputs.device):
-        output = predict(model, inputs[rows])
-        if output.ndim != 2:
-            raise ValueError(
-                f"output of shape {tuple(output.shape)} has no winning class per sample: name a target, "
-                "e.g. an index tuple or a callable from the output to one score per sample."
-            )
-        classes.append(output.argmax(1))
+    rows = chunks(len(inputs), batch_size, inputs.device)
+    classes = [as_target(None).bound(predict(model, inputs[some])).given for some in rows]
     return torch.cat(classes) if classes else torch.zeros(0, dtype=torch.long, device=inputs.device)
 
 
@@ -75,9 +57,7 @@ def chunks(count: int, size: int, device: torch.device) -> Iterator[Tensor]:
 
 def for_rows(target: Target, rows: Tensor) -> Target:
     """The fixed target of the samples `rows` (an index into the batch)."""
-    if isinstance(target, Seed):
-        return target.of(rows)
-    return target[rows] if isinstance(target, Tensor) else target
+    return as_target(target).of(rows).given
 
 
 def score(output: Tensor, target: Target, kind: Literal["logit", "probability"]) -> Tensor:
@@ -93,19 +73,5 @@ def score(output: Tensor, target: Target, kind: Literal["logit", "probability"])
         output = output.sigmoid() if output.ndim < 2 or output.shape[1] == 1 else output.softmax(1)
     elif kind != "logit":
         raise ValueError(f"unknown score_as {kind!r}: choose 'logit' or 'probability'.")
-    if callable(target):
-        chosen = target(output)
-    elif isinstance(target, Tensor):
-        if output.ndim > 2:
-            raise ValueError(f"output of shape {tuple(output.shape)} needs an index tuple or callable as target.")
-        chosen = (output if output.ndim == 2 else output[:, None]).gather(1, target[:, None])[:, 0]
-    elif isinstance(target, tuple):
-        chosen = output[(slice(None), *target)]
-    else:
-        chosen = output[:, target] if output.ndim > 1 else output
-    if chosen.shape != (len(output),):
-        raise ValueError(
-            f"target picks scores of shape {tuple(chosen.shape)} from output of shape {tuple(output.shape)}: "
-            "it must pick one per sample."
-        )
-    return chosen.detach().to(wide_dtype(chosen))
+    scores = as_target(target).score(output)
+    return scores.detach().to(wide_dtype(scores))

@@ -16,15 +16,15 @@ from torch import Tensor
 from plrp.collection import collection_paused
 from plrp.tables import render_html, render_table
 
+from .head import without_head
 from .maps import Convolution, Dense
 from .norms import batch_norm_affines
-from .operations import Family
 from .own_rules import alone
 from .recognition import foldable
 from .recorder import Recorder
 from .refusals import check_finite, check_inputs, check_model, check_output, explain_misfit, not_real
 from .samples import Samples
-from .values import PRODUCTS, Op, Value, gathered, reached, replaced, tensors_in, version
+from .values import PRODUCTS, Op, Value, gathered, reached, tensors_in, version
 
 if TYPE_CHECKING:
     import plrp
@@ -209,7 +209,7 @@ def record(
             raise not_real("The input", given[0])
         found = Trace(recorder, values, isinstance(inputs, Tensor), samples)
         found.returned = output
-        found.output = _without_head(output, found)
+        found.output = without_head(output, found)
     check_output(found, output)
     recorder.check_unwritten()
     with torch.inference_mode(False), torch.no_grad():
@@ -224,35 +224,6 @@ def _embeds(recorder: Recorder) -> bool:
     return any(
         not v.dtype.is_floating_point for op in recorder.ops for v in op.inputs if op.output.dtype.is_floating_point
     )
-
-
-def _without_head(output: Any, found: Trace) -> Any:
-    """The output before a softmax, log-softmax or sigmoid at the very end, views after it redone."""
-    recorder = found._recorder
-
-    def strip(tensor: Tensor) -> Tensor:
-        value = recorder.value_of(tensor)
-        chain: list[Op] = []
-        while value is not None and value.producer is not None:
-            op = value.producer
-            if op.kind in ("softmax", "log_softmax", "sigmoid", "logsigmoid", "softmin") and len(op.inputs) == 1:
-                if op.kind == "softmin":
-                    return tensor
-                found.head = op.kind
-                below = op.inputs[0]
-                result = below.data
-                recorder.know(result, below)
-                recorder._keep.append(result)
-                for step in reversed(chain):
-                    result = step.call([result])
-                return result
-            if op.family is not Family.REARRANGE or len(op.inputs) != 1 or len(op.outputs) != 1:
-                return tensor
-            chain.append(op)
-            value = op.inputs[0]
-        return tensor
-
-    return replaced(output, strip, of=Tensor)
 
 
 def _fold_batch_norms(found: Trace) -> None:

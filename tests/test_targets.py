@@ -1,0 +1,123 @@
+"""One target, one score: explanations, metrics, circuits and baselines read the same number off an output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import plrp
+from plrp import targets
+from plrp.ablation import Ablation
+from plrp.genomics import gradient_input, ism
+from plrp.metrics.scores import fix_target, for_rows, score
+from plrp.targets import as_target, start
+
+ONE_HOT = torch.eye(4)[torch.randint(4, (3, 9), generator=torch.Generator().manual_seed(3))].mT.contiguous()
+
+
+def network(kind: str = "classes") -> nn.Module:
+    torch.manual_seed(0)
+    body = [nn.Conv1d(4, 6, 3), nn.ReLU()]
+    ends = {
+        "classes": [nn.Flatten(), nn.Linear(42, 5)],
+        "probabilities": [nn.Flatten(), nn.Linear(42, 5), nn.Softmax(1)],
+        "dense": [nn.Conv1d(6, 3, 1)],
+        "single": [nn.Flatten(), nn.Linear(42, 1), nn.Flatten(0)],
+    }
+    return nn.Sequential(*body, *ends[kind]).eval()
+
+
+TARGETS: dict[str, tuple[str, Any]] = {
+    "the winner": ("classes", None),
+    "a class": ("classes", 3),
+    "a class from the end": ("classes", -2),
+    "a number of numpy": ("classes", np.int64(3)),
+    "a list": ("classes", [0, 4, 2]),
+    "an array": ("classes", np.array([0, 4, 2])),
+    "a tensor": ("classes", torch.tensor([0, 4, -1], dtype=torch.int32)),
+    "an index tuple of one": ("classes", (2,)),
+    "an index tuple": ("dense", (2, -1)),
+    "a callable": ("dense", lambda output: output[:, 1].mean(-1)),
+    "a callable of one column": ("classes", lambda output: output[:, 1:2]),
+    "one score": ("single", None),
+    "one score by number": ("single", 0),
+    "before a softmax": ("probabilities", 2),
+    "a contrast": ("classes", targets.contrast([2, 1, 4], None)),
+    "a contrast of places": ("dense", targets.contrast((2, 1), (0, 1))),
+}
+SEEDS = {"log_odds": targets.log_odds(2), "clrp": targets.clrp([3, 1, 4]), "sglrp": targets.sglrp()}
+
+
+def read_everywhere(model: nn.Module, target: Any) -> dict[str, Tensor]:
+    """The score of every sample as each part of plrp reads it."""
+    trace = plrp.trace(model, ONE_HOT)
+    begin = start(trace, target, torch.float32)
+    logits, rows = trace.output, torch.arange(len(ONE_HOT))
+    fixed = fix_target(lambda x: logits, ONE_HOT, target, batch_size=8)
+    return {
+        "target": as_target(target).score(logits),
+        "metric": score(logits, fixed, "logit"),
+        "metric, sample by sample": torch.cat(
+            [score(logits[n : n + 1], for_rows(fixed, rows[n : n + 1]), "logit") for n in rows]
+        ),
+        "circuit": Ablation(trace, begin, []).whole().score,
+        "ism": torch.from_numpy(ism(model, ONE_HOT.numpy(), target=target).score),
+        "gradient × input": torch.from_numpy(gradient_input(model, ONE_HOT.numpy(), target=target).score),
+    }
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_part_reads_the_same_score(name: str) -> None:
+    kind, target = TARGETS[name]
+    explained = plrp.trace(network(kind), ONE_HOT).explain(target=target, composite="epsilon").score
+    for where, found in read_everywhere(network(kind), target).items():
+        torch.testing.assert_close(found.float(), explained, rtol=1e-5, atol=1e-6, msg=f"{where}: {found}, {explained}")
+
+
+@pytest.mark.filterwarnings("ignore::plrp.UnhealthyExplanation")
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_seed_hands_down_its_relevance_and_is_measured_by_its_score(name: str) -> None:
+    """What these three hand down is not their score: contrastive seeds hand down nothing in sum."""
+    model, seed = network(), SEEDS[name]
+    explained = plrp.trace(model, ONE_HOT).explain(target=seed, composite="epsilon")
+    torch.testing.assert_close(explained.score, seed.relevance(explained.logits)[0].sum(1))
+    for where, found in read_everywhere(model, seed).items():
+        torch.testing.assert_close(found.float(), seed(explained.logits), rtol=1e-5, atol=1e-6, msg=where)
+
+
+def test_a_whole_has_one_score() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 5)).eval(), torch.randn(6, 4)
+    trace = plrp.trace(model, x, samples=None)
+    for target in ((2, -1), lambda output: output[2, 4]):
+        begin = start(trace, target, torch.float32)
+        expected = model(x)[2, 4].detach()[None]
+        for found in (
+            begin.score,
+            as_target(target, whole=True).score(trace.output).reshape(1),
+            begin.score_of(begin.value.data),
+        ):
+            torch.testing.assert_close(found, expected)
+
+
+def test_mutagenesis_holds_the_winner_of_a_seed() -> None:
+    """The winner of the sequence as it is, not that of each mutant."""
+    model = network()
+    winners = model(ONE_HOT).argmax(1).tolist()
+    followed = ism(model, ONE_HOT.numpy(), target=targets.contrast(None, 1 - min(winners[0], 1)))
+    named = ism(model, ONE_HOT.numpy(), target=targets.contrast(winners, 1 - min(winners[0], 1)))
+    np.testing.assert_array_equal(followed.change, named.change)
+
+
+def test_a_target_is_a_copy() -> None:
+    classes = [0, 1, 2]
+    target = as_target(classes)
+    classes[0] = 4
+    assert target.given.tolist() == [0, 1, 2]
+    tensor = torch.tensor([0, 1, 2])
+    target = as_target(tensor)
+    tensor[0] = 4
+    assert target.given.tolist() == [0, 1, 2]
