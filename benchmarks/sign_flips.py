@@ -34,6 +34,7 @@ from plrp import metrics
 from plrp.experiments.aligned_scores import difference_of
 from plrp.explanation import Explanation, explain_trace
 from plrp.models.loading import LoadedModel
+from plrp.request import Request
 from plrp.vision import ECSSD
 from plrp.vision.photograph_explanation import composite_for
 
@@ -74,7 +75,7 @@ def explained(trace: plrp.Trace, composite: str, methods: Iterable[Method]) -> I
     rules = composite_for(composite, LoadedModel(nn.Identity(), "", ""), trace)
     for method in methods:
         pruning = method.pruning
-        yield method, explain_trace(trace, target=None, composite=rules, pruning=pruning, layers=False, ledger=True)
+        yield method, explain_trace(trace, Request(composite=rules, pruning=pruning), ledger=True)
 
 
 def flips(explanation: Explanation) -> dict[str, float]:

@@ -35,7 +35,7 @@ STOREYS: tuple[tuple[str, ...], ...] = (
     ("passage", "bookkeeping", "walk"),
     ("fast",),
     ("engine",),
-    ("pieces", "health", "conditions", "partial_relevance"),
+    ("pieces", "health", "conditions", "partial_relevance", "request", "layer_relevance", "checking"),
     ("explanation",),
     ("ablation", "circuits", "choosing"),
     ("metrics", "models", "interop", "stored"),

@@ -12,12 +12,13 @@ from .lazy import lazily
 
 if TYPE_CHECKING:
     from . import composites, rules
+    from .checking import check
     from .choosing import choose_p
     from .composites import Composite, composite
     from .concepts.search import exemplars, neuron_relevance
     from .engine import plain_walk
     from .errors import TraceError, UnhealthyExplanation, UnsupportedOperation
-    from .explanation import Explanation, check, explain
+    from .explanation import Explanation, explain
     from .pruning import Pruning
     from .tape.own_rules import register_rule, registered_rules, rules_for, unregister_rule
     from .tape.trace import Trace

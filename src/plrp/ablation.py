@@ -20,7 +20,7 @@ from .tape.refusals import check_inputs
 from .tape.replay import replay
 from .tape.trace import Trace
 from .tape.values import Value
-from .targets import Start, Target
+from .targets import Start
 
 ABLATIONS = ("zero", "mean", "resample")
 
@@ -188,9 +188,9 @@ def planned(trace: Trace, sizes: Mapping[str, int]) -> list[Site]:
 
 def _passes(trace: Trace, inputs: Any, batch_size: int, label: str) -> Iterator[Trace]:
     """The model of a trace recorded on other inputs, some at a time."""
-    parts = pieces(inputs, Target(), batch_size)
+    parts = pieces(inputs, batch_size)
     with progress(label, len(parts), None if len(parts) > 1 else False, transient=True) as step:
-        for given, _ in parts:
+        for _, given in parts:
             yield trace.with_inputs(given)
             step(1)
 

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from .ablation import Ablation, Answer, fills_from, pruned_sites
 from .circuits import relevance_at
-from .composites import Composite, resolve
+from .composites import Composite
 from .explanation import explain_trace
 from .progress import progress
 from .pruning import Pruning
+from .request import Request
 from .tape.trace import Trace
-from .targets import as_target, start
+from .targets import start
 
 GRID = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 KINDS = ("probability", "logit", "decision")
@@ -55,19 +56,17 @@ def choose_p(
         raise ValueError(f"keep is the share of the prediction to keep, 0 < keep ≤ 1, got {keep!r}.")
     if of not in KINDS:
         raise ValueError(f"of is 'probability', 'logit' or 'decision', got {of!r}.")
+    request = Request(target=target, composite=composite, pruning=pruning, layers=True).bound(trace)
     trace.check_unchanged()
-    template, target = pruning or Pruning(), as_target(target, trace.samples is None)
-    tried = [replace(template, p=p) for p in sorted(set(grid))]
+    tried = [replace(request.pruning or Pruning(), p=p) for p in sorted(set(grid))]
     if not tried:
         raise ValueError("grid holds no p.")
-    chosen = resolve(composite, (value.data for value in trace.inputs), trace)
-    options: dict[str, Any] = {"target": target, "composite": chosen, "layers": True}
-    begin = start(trace, target, torch.float64)
-    found = torch.zeros(trace.batch, dtype=torch.float64)
+    begin = start(trace, request.target, torch.float64)
+    chosen = torch.zeros(trace.batch, dtype=torch.float64)
     ablation: Ablation | None = None
     with progress("trying p", len(tried), None if len(tried) * trace.batch > 20 else False, transient=True) as step:
         for one in tried:
-            explanation = explain_trace(trace, pruning=one, **options)
+            explanation = explain_trace(trace, replace(request, pruning=one))
             if ablation is None:
                 sites = pruned_sites(trace, one, explanation.layers)
                 fills = fills_from(trace, sites, ablate, data, 1, 0, 16)
@@ -77,14 +76,14 @@ def choose_p(
             relevance = [relevance_at(explanation, site) for site in ablation.sites]
             answer = ablation.outcome([r > 0 if positive else r != 0 for r in relevance])
             fits = _fits(answer, whole, nothing, keep, of).cpu()
-            found = torch.where(fits, torch.full_like(found, float(one.p or 0)), found)
+            chosen = torch.where(fits, torch.full_like(chosen, float(one.p or 0)), chosen)
             step(1)
-    without = (found == 0).nonzero()[:, 0].tolist()
+    without = (chosen == 0).nonzero()[:, 0].tolist()
     if without:
         amount = "the decision" if of == "decision" else f"{keep:g} of the {of}"
         shown = ", ".join(map(str, without[:8])) + (" …" if len(without) > 8 else "")
         warnings.warn(f"No p of the grid leaves a circuit that keeps {amount} in sample {shown}: p = 0.", stacklevel=2)
-    return found
+    return chosen
 
 
 def _fits(answer: Answer, whole: Answer, nothing: Answer, keep: float, of: str) -> Tensor:

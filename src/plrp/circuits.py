@@ -16,17 +16,19 @@ import torch
 from torch import Tensor
 
 from .ablation import Ablation, Answer, fills_from, keeping, planned, pruned_sites, strongest
-from .explanation import Explanation, Survivors, explain_trace
+from .explanation import Explanation, explain_trace
+from .layer_relevance import Survivors
 from .partial_relevance import PartialRelevance
 from .pieces import joined_structure, pieces
 from .progress import progress
 from .pruning import Site
+from .request import Request
 from .spelling import nearest
 from .tables import render_html, render_table
 from .tape.replay import replayed
 from .tape.trace import Trace, record
 from .tape.values import Value, tensors_in
-from .targets import Target, as_target, start
+from .targets import as_target, start
 
 SCORE = "score"  # the layer of the node at which relevance starts
 DRAWS = 5  # random circuits, or samples that stand in, over which a figure is a mean
@@ -153,8 +155,7 @@ class Circuit:
         def sized(ranks: list[Tensor]) -> list[Tensor]:
             return ranks if self.positive else [rank.abs() for rank in ranks]
 
-        options: dict[str, Any] = {"target": self.target, "composite": self.composite, "pruning": None, "layers": True}
-        plain = explain_trace(self._trace, **options)
+        plain = explain_trace(self._trace, Request(target=self.target, composite=self.composite, layers=True))
         relevance = sized([relevance_at(plain, site) for site in ablation.sites])
         products = sized([g * a for g, a in zip(ablation.gradients(), activations, strict=True)])
         size = [a.abs() for a in activations]
@@ -179,7 +180,7 @@ class Circuit:
         """
         if inputs is None:
             return self._run(self._trace)
-        parts = [inputs] if self._trace.samples is None else [p for p, _ in pieces(inputs, Target(), self._batch_size)]
+        parts = [inputs] if self._trace.samples is None else [p for _, p in pieces(inputs, self._batch_size)]
         with progress("running", len(parts), None if len(parts) > 1 else False, transient=True) as step:
             found = []
             for part in parts:
@@ -377,10 +378,8 @@ def circuit_of(
         raise IndexError(f"There is no sample {sample}: this explanation has {len(explanation.score)}, from 0.")
     trace = _trace_of(explanation, model, inputs, sample)
     target = as_target(explanation.target, explanation._whole).of(slice(sample, sample + 1))
-    found = explain_trace(
-        trace, target=target, composite=explanation.composite, pruning=explanation.pruning, layers=True
-    )
-    return Circuit(trace, found, **options)
+    request = Request(target=target, composite=explanation.composite, pruning=explanation.pruning, layers=True)
+    return Circuit(trace, explain_trace(trace, request), **options)
 
 
 def _trace_of(explanation: Explanation, model: Callable[..., Any] | None, inputs: Any, sample: int) -> Trace:
@@ -388,7 +387,7 @@ def _trace_of(explanation: Explanation, model: Callable[..., Any] | None, inputs
     if (model is None) != (inputs is None):
         raise TypeError("Give both the model and the inputs that were explained, or neither.")
     if model is None:
-        if explanation._trace_sample is None:
+        if explanation._source is None:
             raise ValueError(
                 "This explanation was stored without its model: give both, explanation.circuit(model, inputs)."
             )

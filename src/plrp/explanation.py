@@ -1,4 +1,4 @@
-"""Explanations: what `explain` finds for the user, and what `check` finds out about a model."""
+"""`explain`, and the `Explanation` that it returns."""
 
 from __future__ import annotations
 
@@ -6,75 +6,35 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from .composites import Composite, names, resolve
-from .conditions import Condition, checked, in_words, storable, survey
+from .composites import Composite, resolve
+from .conditions import Condition, in_words, storable, survey
 from .engine import CaseResult, choice, choose_walk, grouped, walk_group
-from .errors import TraceError, UnsupportedOperation
 from .health import VANISHED, Health, Problem, Scale, alarm, bound_for, examine, in_brief, mass_of, verdicts
+from .layer_relevance import LayerRelevance, Survivors
 from .ledger import Ledger, conservation
 from .passage import Case
 from .pieces import joined_structure, pieces
 from .pruning import Pruning
-from .spelling import nearest
-from .tables import render_html, render_table
+from .request import Request
 from .tape.own_rules import alone, rules_for, rules_in_force
 from .tape.refusals import check_samples
 from .tape.trace import Trace, record
 from .tape.tracing import supported
 from .tape.values import replaced, tensors_in, version
-from .tape.verification import record_verified, verify
+from .tape.verification import record_verified
 from .targets import Computed, Seed, as_target, start
 from .walk import Walk
 
 if TYPE_CHECKING:
     import plrp
 
+STORED = "This explanation was stored without its model: read what you need before storing it."
 CHANGED = "The model or its input has changed since this explanation was made; explain again."
-
-
-@dataclass
-class Survivors:
-    """The neurons of a layer's input that hold relevance for one sample, strongest first."""
-
-    index: Tensor  # (neurons, axes of the tensor without the batch)
-    relevance: Tensor  # (neurons,)
-
-
-class LayerRelevance(dict[str, Tensor]):
-    """Relevance by layer; a layer that is not there is answered with a sentence.
-
-    `names` are all layers of the model, `wanted` those that were to be kept.
-    """
-
-    def __init__(self, relevance: Mapping[str, Tensor], names: Iterable[str], wanted: Iterable[str]) -> None:
-        super().__init__(relevance)
-        self.names, self.wanted = tuple(names), frozenset(wanted)
-
-    def __missing__(self, name: str) -> Tensor:
-        if name not in self.names:
-            shown = ", ".join(self.names[:12]) + (" …" if len(self.names) > 12 else "")
-            close = nearest(str(name), self.names) if len(self.names) > 12 else ""
-            raise KeyError(
-                f"There is no conv or linear layer {name!r} (relevance is kept at the inputs of these): {shown}{close}."
-            )
-        if name in self.wanted:
-            raise KeyError(f"No relevance reaches layer {name!r} from this target.")
-        kept = f"only that of {', '.join(self)}" if self else "and neither was that of any other"
-        raise KeyError(
-            f"The relevance of layer {name!r} was not kept, {kept}: explain with layers=True, or layers=[{name!r}]."
-        )
-
-    def like(self, relevance: Mapping[str, Tensor]) -> LayerRelevance:
-        """Other relevance of the same layers."""
-        return LayerRelevance(relevance, self.names, self.wanted)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return LayerRelevance, (dict(self), self.names, self.wanted)
 
 
 @dataclass
@@ -102,8 +62,7 @@ class Explanation:
     condition: Condition | None = None
     only_through: bool = False
     _ledger: Ledger | None = field(default=None, repr=False)
-    _recompute: Callable[[Sequence[str]], Explanation] | None = field(default=None, repr=False)
-    _trace_sample: Callable[[int], tuple[Trace, int]] | None = field(default=None, repr=False)
+    _source: Call | TraceCall | None = field(default=None, repr=False)  # None where it was loaded from disk
     _scattered: frozenset[str] = field(default=frozenset(), repr=False)  # layers whose samples do not lie side by side
     _scale: Scale = field(default=Scale(), repr=False)  # what growth is measured against
     _whole: bool = field(default=False, repr=False)  # whether there is no batch axis
@@ -126,18 +85,18 @@ class Explanation:
 
     def _recomputed(self, layers: Sequence[str]) -> Explanation:
         """The same explanation, computed once more with its ledger and these layers."""
-        if self._recompute is None:
-            raise ValueError("This explanation was stored without its model: read what you need before storing it.")
+        if self._source is None:
+            raise ValueError(STORED)
         try:
-            found = self._recompute(layers)
+            explanation = self._source.again(layers)
         except ValueError:  # no such layer
             raise
         except Exception as error:
             raise RuntimeError(CHANGED) from error
-        before, now = (list(tensors_in(e.logits)) for e in (self, found))
+        before, now = (list(tensors_in(e.logits)) for e in (self, explanation))
         if len(before) != len(now) or not all(map(torch.equal, before, now)):
             raise RuntimeError(CHANGED)
-        return found
+        return explanation
 
     def survivors(self, layer: str) -> list[Survivors]:
         """Which neurons of a layer's input hold relevance, per sample, strongest first.
@@ -154,21 +113,21 @@ class Explanation:
             relevance = relevance[None]
         elif len(relevance) != batch:  # (batch · time, …): a sample's own axes are (time, …)
             relevance = relevance.unflatten(0, (batch, -1))
-        found = []
+        survivors = []
         for sample in relevance:
             index = sample.nonzero()
             values = sample[tuple(index.T)]
             order = values.abs().argsort(descending=True, stable=True)
-            found.append(Survivors(index[order], values[order]))
-        return found
+            survivors.append(Survivors(index[order], values[order]))
+        return survivors
 
     def trace_sample(self, sample: int = 0) -> tuple[Trace, int]:
         """A trace that holds this sample, to explain it further, and the sample's number in it."""
-        if self._trace_sample is None:
-            raise ValueError("This explanation was stored without its model: read what you need before storing it.")
+        if self._source is None:
+            raise ValueError(STORED)
         if not 0 <= sample < len(self.score):
             raise IndexError(f"There is no sample {sample}: this explanation has {len(self.score)}, from 0.")
-        return self._trace_sample(sample)
+        return self._source.trace_sample(sample)
 
     def save(self, path: str | Path, **options: Any) -> None:
         """Write the numbers (`.npz`), or a page of one sample (`.html`) in which p, method and target can be moved.
@@ -294,8 +253,7 @@ class Explanation:
         return f"<p>{escape(self._title()).replace(chr(10), '<br>')}</p>{self.booked._repr_html_()}"
 
     def __getstate__(self) -> dict[str, Any]:
-        forgotten = {"_recompute": None, "_trace_sample": None}
-        return {**self.__dict__, **forgotten, "_ledger": self.booked, "condition": storable(self.condition)}
+        return {**self.__dict__, "_source": None, "_ledger": self.booked, "condition": storable(self.condition)}
 
 
 def explain(
@@ -338,75 +296,120 @@ def explain(
     >>> plrp.explain(model, torch.randn(2, 4), pruning=plrp.Pruning(p=0.15)).relevance.shape
     torch.Size([2, 4])
     """
-
-    target, chosen = as_target(target, samples is None), resolve(composite, tensors_in(inputs))
-    condition = checked(condition)
     check_samples(samples)
+    request = Request(
+        target=as_target(target, whole=samples is None),
+        composite=composite,
+        pruning=pruning,
+        layers=layers,
+        condition=condition,
+        only_through=only_through,
+    )
     if samples is None and micro_batch is not None:
         raise ValueError("micro_batch cuts a batch into pieces; with samples=None there is no batch: leave it out.")
-    parts = [(inputs, target)] if micro_batch is None else pieces(inputs, target, micro_batch)
-
-    def explain_piece(number: int, given: Any, target: Any, layers: bool | Sequence[str], ledger: bool) -> Explanation:
-        recorded = record_verified(model, given, frugal=not chosen.needs_outputs, samples=samples)
-        by_tape = resolve(composite, tensors_in(inputs), recorded)
-        found = supported(recorded, by_tape.products)
-        options: dict[str, Any] = {"target": target, "composite": by_tape, "pruning": pruning, "layers": layers}
-        if condition is None:
-            found.forget_after_use()
-            return explain_trace(found, **options, ledger=ledger)
-        part = None if micro_batch is None else slice(number * micro_batch, (number + 1) * micro_batch)
-        return explain_trace(found, **options, ledger=ledger, condition=condition, only_through=only_through, part=part)
-
-    same_walk = choice()
+    batch = next((len(x) for x in tensors_in(inputs) if x.dim()), None)
+    if samples is not None and batch is not None:
+        request.target.check_batch(batch)
     with rules_for(rules or {}):
-        same_rules = rules_in_force()
+        call = Call(model, inputs, request, samples, micro_batch, rules_in_force(), choice())
+    explanation = call.explanation(request)
+    explanation._source = replace(call, state=call.state_now())
+    return explanation.warned()
 
-    def state() -> list[tuple[int, int | None]]:
-        weights = (*model.parameters(), *model.buffers()) if isinstance(model, nn.Module) else ()
-        return [(id(tensor), version(tensor)) for tensor in (*tensors_in(inputs), *weights)]
 
-    def trace_sample(sample: int) -> tuple[Trace, int]:
-        if state() != explained:
+@dataclass(frozen=True)
+class Call:
+    """One call of `explain`, which can be repeated: with the same rules and the same walk, while the model stays."""
+
+    model: Callable[..., Any]
+    inputs: Tensor | Sequence[Tensor]
+    request: Request
+    samples: int | None
+    micro_batch: int | None
+    rules: Mapping[Any, Any]
+    same_walk: Callable[[], Any]
+    state: Sequence[tuple[int, int | None]] = ()  # the inputs and weights, and how often each was written to
+
+    def explanation(self, request: Request, ledger: bool = False) -> Explanation:
+        """The explanation of the whole batch, piece by piece."""
+        parts = [(None, self.inputs)] if self.micro_batch is None else pieces(self.inputs, self.micro_batch)
+        with self.same_walk(), alone(self.rules):
+            explanations = [self._piece(inputs, request if p is None else request.of(p), ledger) for p, inputs in parts]
+        explanation = joined(explanations)
+        if isinstance(request.target, Seed):
+            explanation.target = request.target
+        explanation._source = self
+        return explanation
+
+    def _piece(self, inputs: Any, request: Request, ledger: bool) -> Explanation:
+        whole = list(tensors_in(self.inputs))
+        frugal = not resolve(request.composite, whole).needs_outputs
+        trace = record_verified(self.model, inputs, frugal=frugal, samples=self.samples)
+        bound = request.bound(trace, whole)
+        supported(trace, bound.composite.products)
+        if bound.condition is None:
+            trace.forget_after_use()
+        return _walk(trace, bound, ledger)
+
+    def again(self, layers: Sequence[str]) -> Explanation:
+        """The same explanation with its ledger and the relevance of these layers."""
+        return self.explanation(replace(self.request, layers=layers), ledger=True)
+
+    def trace_sample(self, sample: int) -> tuple[Trace, int]:
+        """A trace of one sample, and the number of the sample in it."""
+        if self.state_now() != self.state:
             raise RuntimeError(CHANGED)
-        rows = slice(sample, sample + 1) if samples is not None else slice(None)
-        given = inputs[rows] if isinstance(inputs, Tensor) else [x[rows] for x in inputs]
-        with same_walk(), alone(same_rules):
-            recorded = record(model, given, samples=samples)
-            return supported(recorded, resolve(composite, tensors_in(inputs), recorded).products), 0
+        rows = slice(None) if self.samples is None else slice(sample, sample + 1)
+        inputs = self.inputs[rows] if isinstance(self.inputs, Tensor) else [x[rows] for x in self.inputs]
+        with self.same_walk(), alone(self.rules):
+            trace = record(self.model, inputs, samples=self.samples)
+            composite = resolve(self.request.composite, tensors_in(self.inputs), trace)
+            return supported(trace, composite.products), 0
 
-    def run(layers: bool | Sequence[str], ledger: bool) -> Explanation:
-        with same_walk(), alone(same_rules):
-            found = [explain_piece(number, *part, layers, ledger) for number, part in enumerate(parts)]
-        whole = joined(found, recompute=lambda layers: run(layers, ledger=True))
-        whole.target = target if isinstance(target, Seed) else whole.target
-        whole._trace_sample = trace_sample
-        return whole
-
-    found = run(layers, ledger=False)
-    explained = state()
-    return found.warned()
+    def state_now(self) -> list[tuple[int, int | None]]:
+        """The inputs and weights as they are now."""
+        model = self.model
+        weights = (*model.parameters(), *model.buffers()) if isinstance(model, nn.Module) else ()
+        return [(id(tensor), version(tensor)) for tensor in (*tensors_in(self.inputs), *weights)]
 
 
-def joined(found: Sequence[Explanation], recompute: Callable[[Sequence[str]], Explanation]) -> Explanation:
-    """The explanations of a batch's pieces as that of the whole batch."""
-    first = found[0]
-    if len(found) == 1:
-        first._recompute = recompute
+@dataclass(frozen=True)
+class TraceCall:
+    """One explanation of a trace, which can be repeated with the same walk."""
+
+    trace: Trace
+    request: Request
+    same_walk: Callable[[], Any]
+
+    def again(self, layers: Sequence[str]) -> Explanation:
+        """The same explanation with its ledger and the relevance of these layers."""
+        with self.same_walk():
+            return explain_trace(self.trace, replace(self.request, layers=layers), ledger=True)
+
+    def trace_sample(self, sample: int) -> tuple[Trace, int]:
+        """The trace, and the number of the sample in it."""
+        return self.trace, sample
+
+
+def joined(parts: Sequence[Explanation]) -> Explanation:
+    """The explanations of a batch's pieces as one of the whole batch."""
+    first = parts[0]
+    if len(parts) == 1:
         return first
-    for name in frozenset().union(*(e._scattered for e in found)):
+    for name in frozenset().union(*(e._scattered for e in parts)):
         raise ValueError(
             f"The input of layer '{name}' does not hold one sample after the other, so its relevance cannot be joined: "
             "leave out micro_batch or this layer."
         )
-    layers = first.layers.like({name: torch.cat([e.layers[name] for e in found]) for name in first.layers})
-    ledgers = [e._ledger for e in found if e._ledger is not None]
-    firsts = [e._scale.first for e in found if e._scale.first is not None]
-    begun = [e._scale.begun for e in found if e._scale.begun is not None]
+    layers = first.layers.like({name: torch.cat([e.layers[name] for e in parts]) for name in first.layers})
+    ledgers = [e._ledger for e in parts if e._ledger is not None]
+    firsts = [e._scale.first for e in parts if e._scale.first is not None]
+    begun = [e._scale.begun for e in parts if e._scale.begun is not None]
     return Explanation(
-        relevance=joined_structure([e.relevance for e in found]),
-        logits=joined_structure([e.logits for e in found]),
-        target=torch.cat([e.target for e in found]) if isinstance(first.target, Tensor) else first.target,
-        score=torch.cat([e.score for e in found]),
+        relevance=joined_structure([e.relevance for e in parts]),
+        logits=joined_structure([e.logits for e in parts]),
+        target=torch.cat([e.target for e in parts]) if isinstance(first.target, Tensor) else first.target,
+        score=torch.cat([e.score for e in parts]),
         layers=layers,
         head=first.head,
         composite=first.composite,
@@ -415,158 +418,85 @@ def joined(found: Sequence[Explanation], recompute: Callable[[Sequence[str]], Ex
         only_through=first.only_through,
         _scale=replace(
             first._scale,
-            first=torch.cat(firsts) if len(firsts) == len(found) else None,
-            begun=torch.cat(begun) if len(begun) == len(found) else None,
+            first=torch.cat(firsts) if len(firsts) == len(parts) else None,
+            begun=torch.cat(begun) if len(begun) == len(parts) else None,
         ),
         _ledger=Ledger.joined(ledgers) if ledgers else None,
-        _recompute=recompute,
     )
 
 
-def explain_trace(
-    trace: Trace,
-    *,
-    target: Any,
-    composite: str | Composite,
-    pruning: Pruning | None,
-    layers: bool | Sequence[str],
-    ledger: bool = False,
-    condition: Condition | None = None,
-    only_through: bool = False,
-    part: slice | None = None,
-) -> Explanation:
-    """Explain a recorded forward pass; `part`: the samples of a larger batch, whose masks a condition may hold."""
-    chosen = resolve(composite, (value.data for value in trace.inputs), trace)
-    target = as_target(target, trace.samples is None)
-    chosen.check(trace)
-    check_pruning(pruning)
-    pruning = pruning and pruning.for_trace(trace)
+def explain_trace(trace: Trace, request: Request, ledger: bool = False) -> Explanation:
+    """Explain a recorded forward pass."""
+    bound = request.bound(trace)
     trace.check_unchanged()
-    wanted, condition = wanted_layers(trace, layers), checked(condition, trace, only_through)
+    return _walk(trace, bound, ledger)
+
+
+def _walk(trace: Trace, request: Request, ledger: bool) -> Explanation:
+    """The explanation of a trace for a request that is bound to it."""
+    r, passage = request, None
     with torch.inference_mode(False), torch.no_grad():
-        passage = None
-        if condition is not None:
-            passage = survey(trace, target, chosen, pruning, [condition]).passage(condition, only_through, part)
-        walk = choose_walk(trace, target, chosen, pruning, wanted, ledger, passage=passage)
+        if r.condition is not None:
+            conditioned = survey(trace, r.target, r.composite, r.pruning, [r.condition])
+            passage = conditioned.passage(r.condition, r.only_through, r.piece)
+        walk = choose_walk(trace, r.target, r.composite, r.pruning, set(r.layers), ledger, passage=passage)
         result = CaseResult(walk.run(), walk.layers, walk.first_mass)
-    return described(walk, result, pruning, target, condition, only_through, part)
+    return described(walk, result, request)
 
 
 def sweep_trace(
-    trace: Trace,
-    prunings: Iterable[Pruning | None],
-    *,
-    target: Any,
-    composite: str | Composite,
-    layers: bool | Sequence[str],
-    condition: Condition | Sequence[Condition] | None = None,
-    only_through: bool = False,
+    trace: Trace, prunings: Iterable[Pruning | None], *, condition: Any = None, only_through: bool = False, **asked: Any
 ) -> Iterator[Explanation]:
-    """One explanation per pruning, in their order, and of each one per condition; the arguments are checked now, not
-    when the first is asked for.
+    """One explanation per pruning, in their order, and of each one per condition.
+
+    The arguments are checked now, not when the first explanation is asked for; `asked`: the others of a `Request`.
     """
     if prunings is None or isinstance(prunings, Pruning | int | float | str):
         raise TypeError(f"prunings is a list of plrp.Pruning, got one {type(prunings).__name__}: write sweep([…]).")
-    prunings, target = list(prunings), as_target(target, trace.samples is None)
-    chosen = resolve(composite, (value.data for value in trace.inputs), trace)
-    chosen.check(trace)
-    wanted_layers(trace, layers)
-    for pruning in prunings:
-        check_pruning(pruning)
-        if pruning is not None and pruning.layers:
-            pruning.plan(trace)  # refuses unknown layers
-    prunings = [pruning and pruning.for_trace(trace) for pruning in prunings]
-    if not isinstance(target, Computed):
-        start(trace, target, torch.float32)
-    if condition is None:
-        checked(condition, trace, only_through)
-        return _sweep(trace, prunings, [None], only_through, choice(), target, chosen, layers)
+    request = Request(**asked).bound(trace)
+    requests = [replace(request, pruning=pruning).bound(trace) for pruning in prunings]
+    if not isinstance(request.target, Computed):
+        start(trace, request.target, torch.float32)
     several = list(condition) if isinstance(condition, list | tuple) else [condition]
-    conditions = [one for given in several if (one := checked(given, trace, only_through)) is not None]
-    if len(conditions) < max(1, len(several)):
+    if condition is not None and (not several or None in several):
         raise ValueError("condition is a dict or a list of them, one explanation each: there is an empty one.")
-    return _sweep(trace, prunings, conditions, only_through, choice(), target, chosen, layers)
+    conditions = [replace(request, condition=one, only_through=only_through).bound(trace).condition for one in several]
+    if condition is None:
+        return _sweep(trace, [requests] if requests else [], choice())
+    each = [[replace(one, condition=c, only_through=only_through) for c in conditions] for one in requests]
+    return _sweep(trace, each, choice())
 
 
-def _sweep(
-    trace: Trace,
-    prunings: Sequence[Pruning | None],
-    conditions: Sequence[Condition | None],
-    only_through: bool,
-    same_walk: Callable[[], Any],
-    target: Any,
-    composite: Composite,
-    layers: bool | Sequence[str],
-) -> Iterator[Explanation]:
-    """One explanation per pruning and condition. Prunings are grouped with each other, or conditions of one pruning."""
-    wanted = wanted_layers(trace, layers)
-    for some in [prunings] if conditions == [None] else [[pruning] for pruning in prunings]:
+def _sweep(trace: Trace, families: Sequence[Sequence[Request]], same_walk: Callable[[], Any]) -> Iterator[Explanation]:
+    """One explanation per request. A family is of several prunings, or of several conditions of one pruning."""
+    for family in families:
+        r = family[0]
         with same_walk(), torch.inference_mode(False), torch.no_grad():
-            cases = [Case(pruning) for pruning in some]
-            if given := [one for one in conditions if one is not None]:
+            cases = [Case(request.pruning) for request in family]
+            if r.condition is not None:
                 trace.check_unchanged()
-                facts = survey(trace, target, composite, some[0], given)
-                cases = [Case(some[0], facts.passage(one, only_through)) for one in given]
+                given = [request.condition for request in family]
+                conditioned = survey(trace, r.target, r.composite, r.pruning, given)
+                cases = [Case(r.pruning, conditioned.passage(condition, r.only_through)) for condition in given]
             groups = list(grouped(trace, cases))
-        following = iter(conditions if given else [None] * len(cases))
+        following = iter(family)
         for group in groups:
             with same_walk(), torch.inference_mode(False), torch.no_grad():
                 trace.check_unchanged()
-                walk, results = walk_group(trace, target, composite, group, wanted)
-            for case, result, condition in zip(group, results, following, strict=False):
+                walk, results = walk_group(trace, r.target, r.composite, group, set(r.layers))
+            for result, request in zip(results, following, strict=False):
                 with same_walk():
-                    explanation = described(walk, result, case.pruning, target, condition, only_through)
+                    explanation = described(walk, result, request)
                 yield explanation.warned()
 
 
-def check_pruning(pruning: Any) -> None:
-    """Refuse what is neither a pruning nor None."""
-    if pruning is not None and not isinstance(pruning, Pruning):
-        hint = f"; plrp.Pruning(p={pruning!r})?" if isinstance(pruning, int | float) else "."
-        raise TypeError(f"pruning is a plrp.Pruning or None, got {type(pruning).__name__}{hint}")
-
-
-def wanted_layers(found: Trace, layers: bool | Sequence[str]) -> set[str]:
-    """The names of the layers whose relevance is to be kept."""
-    names = [op.name for op in found.layers]
-    if isinstance(layers, str):
-        layers = [layers]
-    if not isinstance(layers, bool | Sequence | set):
-        raise TypeError(f"layers is True or a list of layers' names, got {type(layers).__name__}.")
-    wanted = set(names) if layers is True else set(map(str, layers or ()))
-    for name in wanted - set(names):
-        if any(op.name == name for op in found.ops):
-            raise ValueError(
-                f"'{name}' is no conv or linear layer; relevance is kept at the inputs of these{nearest(name, names)}."
-            )
-        raise ValueError(f"The model has no layer '{name}'{nearest(name, names)}.")
-    return wanted
-
-
-def described(
-    walk: Walk,
-    result: CaseResult,
-    pruning: Pruning | None,
-    target: Any,
-    condition: Condition | None = None,
-    only_through: bool = False,
-    part: slice | None = None,
-) -> Explanation:
+def described(walk: Walk, result: CaseResult, request: Request) -> Explanation:
     """The result of a walk as an explanation for the user."""
     relevance, layers, first_mass = result
-    found, composite = walk.trace, walk.composite
-
-    same_walk = choice()
-
-    def recompute(layers: Sequence[str]) -> Explanation:
-        options: dict[str, Any] = {"target": target, "composite": composite, "pruning": pruning, "layers": layers}
-        options |= {"condition": condition, "only_through": only_through, "part": part}
-        with same_walk():
-            return explain_trace(found, **options, ledger=True)
-
+    trace = walk.trace
     return Explanation(
-        relevance=relevance[0] if found.single else tuple(relevance),
-        logits=replaced(found.output, torch.Tensor.clone, of=Tensor),  # the user's own
+        relevance=relevance[0] if trace.single else tuple(relevance),
+        logits=replaced(trace.output, torch.Tensor.clone, of=Tensor),  # the user's own
         target=walk.start.target,
         score=walk.start.score,
         layers=LayerRelevance(
@@ -574,85 +504,19 @@ def described(
             walk.names,
             (name for names in walk.wanted.values() for name in names),
         ),
-        head=found.head,
-        composite=composite,
-        pruning=pruning,
-        condition=condition,
-        only_through=only_through,
+        head=trace.head,
+        composite=walk.composite,
+        pruning=request.pruning,
+        condition=request.condition,
+        only_through=request.only_through,
         _ledger=walk.ledger,
-        _recompute=recompute,
-        _trace_sample=lambda sample: (found, sample),
+        _source=TraceCall(trace, request, choice()),
         _scattered=frozenset(walk.scattered),
         _scale=Scale(
             first_mass,
             bound_for(walk.epsilon_layers),
-            VANISHED if condition is None else 0.0,
+            VANISHED if request.condition is None else 0.0,
             walk.start.mass,
         ),
-        _whole=found.samples is None,
+        _whole=trace.samples is None,
     )
-
-
-class Check(NamedTuple):
-    """What `plrp.check` found: what cannot be explained. True where there is nothing of the kind."""
-
-    problems: list[tuple[str, str, str]]  # operation, nearest layer before it, reason
-    layers: int
-    operations: int
-    composites: tuple[str, ...] = ()  # the named composites that have a rule for all of them
-
-    def __bool__(self) -> bool:
-        return not self.problems
-
-    def __repr__(self) -> str:
-        seen = f"{_counted(self.operations, 'operation')}, {_counted(self.layers, 'conv or linear layer')}"
-        if not self.problems and len(self.composites) < len(names()):
-            return f"Supported under {' and '.join(self.composites)}: {seen}."
-        if not self.problems:
-            return f"Supported: {seen}."
-        table = render_table(("operation", "after layer", "why"), self.problems)
-        advice = "`plrp.explain` says what to do about the last of them; `plrp.rules_for` gives operations a rule."
-        return f"Not supported: {_counted(len(self.problems), 'problem')} (in {seen}):\n{table}\n{advice}"
-
-    def _repr_html_(self) -> str:
-        return render_html(("operation", "after layer", "why"), self.problems) if self.problems else escape(repr(self))
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
-def check(
-    model: Callable[..., Any],
-    inputs: Tensor | Sequence[Tensor],
-    *,
-    samples: int | None = 0,
-    rules: Mapping[Any, Any] | None = None,
-) -> Check:
-    """List everything in a model that plrp cannot explain, and find out whether the tape sees all that it does.
-
-    `samples` and `rules` are those of `plrp.explain`.
-
-    >>> import torch, plrp
-    >>> plrp.check(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()), torch.randn(1, 4))
-    Supported: 2 operations, 1 conv or linear layer.
-    """
-    problems: list[tuple[str, str, str]] = []
-    layers = operations = 0
-    with rules_for(rules or {}):
-        try:
-            found = record(model, inputs, samples=samples, refused=problems)
-            layers, operations = len(found.layers), len(found.ops)
-            for op in reversed(found.unsupported):
-                before = found.ops[: found.ops.index(op)]
-                after = next((o.name for o in reversed(before) if o.is_layer), "")
-                problems.append((op.kind, after, op.reason or "unknown function"))
-            if not problems:
-                verify(model, inputs, samples=samples, always=True)
-        except (TraceError, UnsupportedOperation) as error:
-            if not problems:  # else it may be no more than their consequence
-                problems.append(("the whole model", "", str(error)))
-    if problems:
-        return Check(problems, layers, operations)
-    fitting = tuple(name for name in names() if not found.unsupported_under(resolve(name).products))
-    return Check(problems, layers, operations, fitting)

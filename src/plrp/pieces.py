@@ -10,23 +10,17 @@ from torch import Tensor
 
 from .tape.refusals import check_inputs
 from .tape.values import replaced, tensors_in
-from .targets import Target
 
 Given = Tensor | Sequence[Tensor]
 
 
-def pieces(inputs: Given, target: Target, size: int) -> list[tuple[Given, Target]]:
-    """The inputs and targets of at most `size` samples each; an empty batch is one piece."""
+def pieces(inputs: Given, size: int) -> list[tuple[slice, Given]]:
+    """The inputs of at most `size` samples each, and which samples these are; an empty batch is one piece."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ValueError(f"micro_batch is a number of samples, 1 or more, got {size!r}.")
     batch = check_inputs(inputs)[0].shape[0]
-    target.check_batch(batch)
-    parts = []
-    for begin in range(0, max(batch, 1), size):
-        part = slice(begin, begin + size)
-        given: Given = inputs[part] if isinstance(inputs, Tensor) else tuple(x[part] for x in inputs)
-        parts.append((given, target.of(part)))
-    return parts
+    parts = [slice(begin, begin + size) for begin in range(0, max(batch, 1), size)]
+    return [(part, inputs[part] if isinstance(inputs, Tensor) else tuple(x[part] for x in inputs)) for part in parts]
 
 
 def joined_structure(parts: Sequence[Any]) -> Any:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import plrp
 from plrp.explanation import explain_trace
+from plrp.request import Request
 from plrp.tape.trace import Trace, record
 
 PRUNINGS = [None, plrp.Pruning(p=0.3), plrp.Pruning(p=0.3, redistribution="M")]
@@ -145,7 +146,7 @@ def let_go_by_name(m: Any, x: Tensor) -> Tensor:
 
 
 def explained(trace: Trace, composite: str, pruning: plrp.Pruning | None, where: Any = None) -> plrp.Explanation:
-    return explain_trace(trace, target=where, composite=composite, pruning=pruning, layers=True)
+    return explain_trace(trace, Request(target=where, composite=composite, pruning=pruning, layers=True))
 
 
 def same(found: plrp.Explanation, expected: plrp.Explanation) -> None:

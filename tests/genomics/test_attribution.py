@@ -127,7 +127,7 @@ def test_targets_one_per_sequence(network: SequenceCNN) -> None:
     with torch.no_grad():
         scores = network(torch.from_numpy(onehot)).numpy()
     np.testing.assert_allclose(found.score, scores[np.arange(5), found.target], rtol=1e-5)
-    with pytest.raises(ValueError, match="2 targets for 5 sequences"):
+    with pytest.raises(ValueError, match="batch of 5: give one class per sample"):
         explain_sequences(network, onehot, target=[0, 1])
 
 

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from plrp.composites import AUTO, Composite, automatic, is_any, is_conv
 from plrp.composites import composite as named_composite
-from plrp.explanation import check_pruning, explain
+from plrp.explanation import explain
 from plrp.health import Problem, alarm, mass_of, unwarned, verdicts
 from plrp.progress import progress
 from plrp.pruning import Pruning
+from plrp.request import Request
 from plrp.rules import AlphaBeta, Branch, Epsilon, Gamma, Part, Rule, ZPlus
 from plrp.runs.memory import out_of_memory, smaller_batch
 from plrp.tape.maps import LinearMap
@@ -147,11 +148,13 @@ class _BatchExplainer:
 
     def __init__(self, model: nn.Module | Callable[..., Any], onehot: OneHot, settings: SequenceSettings) -> None:
         check_model(model)
-        check_pruning(settings.pruning)
         self.model, self.onehot, self.settings = model, onehot, settings
-        self.target, self.reverse_target = strand_targets(settings.target, settings.reverse_target)
+        targets = strand_targets(settings.target, settings.reverse_target)
         if settings.reverse_complement:
-            check_strands(self.target, self.reverse_target)
+            check_strands(*targets)
+        self.target, self.reverse_target = (Request(target=one, pruning=settings.pruning).target for one in targets)
+        for target in (self.target, self.reverse_target):
+            target.check_batch(len(onehot))
         self.device = _device(model, settings.device)
         trace = None
         if settings.composite == AUTO and len(onehot):
@@ -160,8 +163,6 @@ class _BatchExplainer:
         self.composite = composite_from_text(composite, trace) if isinstance(composite, str) else composite
         if settings.hypothetical:
             self.composite = hypothetical_composite(self.composite)
-        for target in (self.target, self.reverse_target):
-            _rows(target, slice(0), len(onehot))  # refuses a wrong number of targets
 
     def batches(self, show_progress: bool | None) -> Iterator[Attribution]:
         """All sequences; a batch that does not fit into memory is halved."""
@@ -184,11 +185,9 @@ class _BatchExplainer:
     def explain(self, rows: slice) -> Attribution:
         """One batch, on one strand or as the mean over both."""
         x = self._input(rows)
-        relevance, score, classes, problems = self._relevance(x, _rows(self.target, rows, len(self.onehot)))
+        relevance, score, classes, problems = self._relevance(x, self.target.of(rows))
         if self.settings.reverse_complement:
-            other = classes
-            if self.reverse_target is not None:
-                other = _rows(self.reverse_target, rows, len(self.onehot))
+            other = classes if self.reverse_target.given is None else self.reverse_target.of(rows)
             flipped, _, _, reverse_problems = self._relevance(x.flip(1, 2), other)
             relevance = (relevance + flipped.flip(1, 2)) / 2
             problems = [here or there for here, there in zip(problems, reverse_problems, strict=True)]
@@ -287,15 +286,6 @@ def _onehot(sequences: Any) -> OneHot:
             + ("; transpose its last two axes." if array.ndim == 3 and array.shape[2] == 4 else ".")
         )
     return cast("OneHot", array.astype(np.float32, copy=False))
-
-
-def _rows(target: Any, rows: slice, count: int) -> Any:
-    """The part of a target that belongs to a batch: lists and tensors have one entry per sequence."""
-    if isinstance(target, (list, np.ndarray, Tensor)):
-        if len(target) != count:
-            raise ValueError(f"{len(target)} targets for {count} sequences: give one class each.")
-        return target[rows]
-    return target
 
 
 def _device(model: Any, device: str | torch.device | None) -> torch.device:

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from plrp.composites import AUTO, Composite
-from plrp.explanation import check_pruning, explain
+from plrp.explanation import explain
 from plrp.progress import progress
 from plrp.pruning import Pruning
+from plrp.request import Request
 from plrp.tape.trace import record
 
 from .attribution import _device, composite_from_text, hypothetical_composite, strand_targets
@@ -69,8 +70,8 @@ def attribute(
         )
     X = torch.from_numpy(X) if isinstance(X, np.ndarray) else X
     _check_inputs(X, args or (), batch_size)
-    check_pruning(pruning)
-    (target,) = strand_targets(target)
+    asked = Request(target=strand_targets(target)[0], pruning=pruning).target
+    asked.check_batch(len(X))
     where = _device(model, device)
     number = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     number = number or next((p.dtype for p in model.parameters()), torch.float32)
@@ -87,9 +88,8 @@ def attribute(
         for begin in range(0, len(X), batch_size):
             rows = slice(begin, begin + batch_size)
             inputs = batch(rows)
-            per_row = target[rows] if isinstance(target, list | Tensor) else target
             relevance = explain(
-                model, inputs if args else inputs[0], target=per_row, composite=rules, pruning=pruning
+                model, inputs if args else inputs[0], target=asked.of(rows), composite=rules, pruning=pruning
             ).relevance
             relevance = (relevance[0] if args else relevance).float().cpu()
             parts.append(relevance if hypothetical else relevance * (_unpacked(X[rows]).cpu() > 0))

@@ -140,9 +140,15 @@ class Trace:
         """Explain this forward pass; see `plrp.explain`. May be called any number of times."""
         import plrp
 
-        options: dict[str, Any] = {"target": target, "composite": composite, "pruning": pruning, "layers": layers}
-        options |= {"condition": condition, "only_through": only_through}
-        return plrp.explanation.explain_trace(self, **options).warned()
+        request = plrp.request.Request(
+            target=target,
+            composite=composite,
+            pruning=pruning,
+            layers=layers,
+            condition=condition,
+            only_through=only_through,
+        )
+        return plrp.explanation.explain_trace(self, request).warned()
 
     def sweep(
         self,

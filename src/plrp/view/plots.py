@@ -64,7 +64,7 @@ def plot(
 
 
 def _input(explanation: Explanation, sample: int) -> Tensor | None:
-    if explanation._trace_sample is None:  # stored without its model
+    if explanation._source is None:  # stored without its model
         return None
     trace, place = explanation.trace_sample(sample)
     data: Tensor = trace.inputs[0].data[place].detach().cpu()

@@ -1,0 +1,81 @@
+"""`plrp.check`: everything in a model that cannot be explained, found before anything is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from .composites import names, resolve
+from .errors import TraceError, UnsupportedOperation
+from .tables import render_html, render_table
+from .tape.own_rules import rules_for
+from .tape.trace import record
+from .tape.verification import verify
+
+
+class Check(NamedTuple):
+    """What `plrp.check` found: what cannot be explained. True where there is nothing of the kind."""
+
+    problems: list[tuple[str, str, str]]  # operation, nearest layer before it, reason
+    layers: int
+    operations: int
+    composites: tuple[str, ...] = ()  # the named composites that have a rule for all of them
+
+    def __bool__(self) -> bool:
+        return not self.problems
+
+    def __repr__(self) -> str:
+        seen = f"{_counted(self.operations, 'operation')}, {_counted(self.layers, 'conv or linear layer')}"
+        if not self.problems and len(self.composites) < len(names()):
+            return f"Supported under {' and '.join(self.composites)}: {seen}."
+        if not self.problems:
+            return f"Supported: {seen}."
+        table = render_table(("operation", "after layer", "why"), self.problems)
+        advice = "`plrp.explain` says what to do about the last of them; `plrp.rules_for` gives operations a rule."
+        return f"Not supported: {_counted(len(self.problems), 'problem')} (in {seen}):\n{table}\n{advice}"
+
+    def _repr_html_(self) -> str:
+        return render_html(("operation", "after layer", "why"), self.problems) if self.problems else escape(repr(self))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def check(
+    model: Callable[..., Any],
+    inputs: Tensor | Sequence[Tensor],
+    *,
+    samples: int | None = 0,
+    rules: Mapping[Any, Any] | None = None,
+) -> Check:
+    """List everything in a model that plrp cannot explain, and find out whether the tape sees all that it does.
+
+    `samples` and `rules` are those of `plrp.explain`.
+
+    >>> import torch, plrp
+    >>> plrp.check(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()), torch.randn(1, 4))
+    Supported: 2 operations, 1 conv or linear layer.
+    """
+    problems: list[tuple[str, str, str]] = []
+    layers = operations = 0
+    with rules_for(rules or {}):
+        try:
+            found = record(model, inputs, samples=samples, refused=problems)
+            layers, operations = len(found.layers), len(found.ops)
+            for op in reversed(found.unsupported):
+                before = found.ops[: found.ops.index(op)]
+                after = next((o.name for o in reversed(before) if o.is_layer), "")
+                problems.append((op.kind, after, op.reason or "unknown function"))
+            if not problems:
+                verify(model, inputs, samples=samples, always=True)
+        except (TraceError, UnsupportedOperation) as error:
+            if not problems:  # else it may be no more than their consequence
+                problems.append(("the whole model", "", str(error)))
+    if problems:
+        return Check(problems, layers, operations)
+    fitting = tuple(name for name in names() if not found.unsupported_under(resolve(name).products))
+    return Check(problems, layers, operations, fitting)

@@ -1,0 +1,83 @@
+"""What is asked of an explanation: made once, checked at once, and the same for every way to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from .composites import AUTO, resolve
+from .conditions import Condition, checked
+from .pruning import Pruning
+from .spelling import nearest
+from .tape.trace import Trace
+from .targets import Target, as_target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The arguments of `plrp.explain` that say what to explain.
+
+    Making a request refuses every argument that is wrong for any model, and copies the arguments that a user may change
+    later. `bound` refuses the arguments that are wrong for one model.
+    """
+
+    target: Any = None  # becomes a `Target`
+    composite: Any = AUTO  # becomes a `Composite`; "auto" needs a trace
+    pruning: Pruning | None = None
+    layers: Any = False  # a bool, or the names of the layers whose relevance is kept, as a frozenset
+    condition: Condition | None = None
+    only_through: bool = False
+    piece: slice | None = None  # the samples, of a larger batch whose masks a condition may hold
+
+    def __post_init__(self) -> None:
+        self._set("target", as_target(self.target, isinstance(self.target, Target) and self.target.whole))
+        if self.composite != AUTO:
+            self._set("composite", resolve(self.composite))
+        if self.pruning is not None and not isinstance(self.pruning, Pruning):
+            hint = f"; plrp.Pruning(p={self.pruning!r})?" if isinstance(self.pruning, int | float) else "."
+            raise TypeError(f"pruning is a plrp.Pruning or None, got {type(self.pruning).__name__}{hint}")
+        layers = [self.layers] if isinstance(self.layers, str) else self.layers
+        if not isinstance(layers, bool | Sequence | set | frozenset):
+            raise TypeError(f"layers is True or a list of layers' names, got {type(layers).__name__}.")
+        self._set("layers", layers if isinstance(layers, bool) else frozenset(map(str, layers)))
+        self._set("condition", checked(self.condition, None, self.only_through))
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def of(self, samples: slice) -> Request:
+        """The request for some samples of the batch."""
+        return replace(self, target=self.target.of(samples), piece=samples)
+
+    def bound(self, trace: Trace, inputs: Iterable[Tensor] | None = None) -> Request:
+        """The request for this trace, with the composite, the pruning and the layers that it means there.
+
+        `inputs`: those that `"auto"` looks at, where the trace has only some of their samples.
+        """
+        looked_at = (value.data for value in trace.inputs) if inputs is None else inputs
+        composite = resolve(self.composite, looked_at, trace)
+        composite.check(trace)
+        target = as_target(self.target, trace.samples is None)
+        target.check_batch(trace.batch)
+        pruning = self.pruning and self.pruning.for_trace(trace)
+        if pruning is not None and pruning.layers:
+            pruning.plan(trace)  # refuses unknown layers
+        checked(self.condition, trace, self.only_through)
+        return replace(self, target=target, composite=composite, pruning=pruning, layers=self._names(trace))
+
+    def _names(self, trace: Trace) -> frozenset[str]:
+        """The names of the layers whose relevance is kept."""
+        names = [op.name for op in trace.layers]
+        if isinstance(self.layers, bool):
+            return frozenset(names if self.layers else ())
+        for name in sorted(self.layers.difference(names)):
+            if any(op.name == name for op in trace.ops):
+                raise ValueError(
+                    f"'{name}' is no conv or linear layer; relevance is kept at the inputs of these"
+                    f"{nearest(name, names)}."
+                )
+            raise ValueError(f"The model has no layer '{name}'{nearest(name, names)}.")
+        return frozenset(self.layers)
