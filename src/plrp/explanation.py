@@ -475,7 +475,7 @@ def _sweep(trace: Trace, families: Sequence[Sequence[Request]], same_walk: Calla
             cases = [Case(request.pruning) for request in family]
             if r.condition is not None:
                 trace.check_unchanged()
-                given = [request.condition for request in family]
+                given = [request.condition for request in family if request.condition is not None]
                 conditioned = survey(trace, r.target, r.composite, r.pruning, given)
                 cases = [Case(r.pruning, conditioned.passage(condition, r.only_through)) for condition in given]
             groups = list(grouped(trace, cases))
