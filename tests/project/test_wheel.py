@@ -79,7 +79,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"plrp"}
     assert "plrp/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    source = [file for kind in ("*.py", "view/front/*") for file in (ROOT / "src" / "plrp").rglob(kind)]
+    source = [file for kind in ("*.py", "front/*") for file in (ROOT / "src" / "plrp").rglob(kind)]
     missing = {file.relative_to(ROOT / "src").as_posix() for file in source} - set(names)
     assert not missing
 

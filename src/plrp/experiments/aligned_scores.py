@@ -210,10 +210,6 @@ class Measured:
             if (name, way) == (metric, order)
         }
 
-    def nearest(self, p: float, shares: Sequence[float]) -> float | None:
-        """The measured proportion closest to `p`; of two equally close ones the lower."""
-        return min(shares, key=lambda q: (round(abs(q - p), 9), q)) if shares else None
-
 
 def from_arrays(name: str, values: Mapping[str, Mapping[str, Mapping[float, npt.ArrayLike]]], count: int) -> Measured:
     """From `values[metric][variant][p]`, each (n,)."""
@@ -223,6 +219,11 @@ def from_arrays(name: str, values: Mapping[str, Mapping[str, Mapping[float, npt.
         for variant, by_p in by_variant.items()
     }
     return Measured(name, np.arange(count), table)
+
+
+def nearest_share(p: float, shares: Iterable[float]) -> float | None:
+    """Of some proportions the one closest to `p`, the lower of two equally close ones; None of none."""
+    return min(shares, key=lambda q: (round(abs(q - p), 9), q), default=None)
 
 
 def tidy(p: float) -> float:

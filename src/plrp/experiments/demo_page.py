@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from plrp.genomics.attribution import COMPOSITE
-from plrp.genomics.logo import COLOURS, around_strongest, draw_logo, logo_page
+from plrp.genomics.logo import COLOURS, draw_logo
 from plrp.genomics.seqlets import e_text, named_match
 from plrp.ledger import BOOKED
 from plrp.view import Page
@@ -19,12 +20,11 @@ from .aligned_scores import Method
 from .findings import MOTIF_P, NotAThreshold, findings
 from .intervals import METHOD
 from .pages import cards, data_uri, escape, page, picture, section, table
+from .sequence_logos import SequenceLogo, planted_sites
 from .statements import GINI, LOGO_P, MASS
 
 if TYPE_CHECKING:
-    from plrp.genomics.motifs import Motif
     from plrp.genomics.seqlets import Match, Pattern
-    from plrp.genomics.simulation import Simulated
 
     from .aligned_scores import Measured
     from .demo_study import Study
@@ -119,33 +119,15 @@ def _what_was_done(study: Study, seed: int, origin: str) -> str:
     )
 
 
-def _rows(study: Study, k: int) -> dict[str, npt.NDArray[Any]]:
-    return {
-        "truth": study.shown.mask[k],
-        **({"ISM": study.ism[k]} if k in study.ism else {}),
-        "LRP": study.lrp[k],
-        f"PLRP-λ\np={LOGO_P}": study.plrp[k],
-        f"PLRP-M\np={LOGO_P}": study.plrp_m[k],
-    }
-
-
-def planted_sites(shown: Simulated, k: int) -> list[tuple[int, int, str]]:
-    """Where motifs were planted in a sequence: start, end, name."""
-    kinds: list[Motif] = shown.motifs
-    return [(a, b, kinds[m].name.split("_")[0]) for a, b, m, _ in shown.plantings.of(k)]
-
-
-def _logo_pictures(study: Study, k: int, title: str, caption: str = "") -> str:
-    rows, letters, sites = _rows(study, k), study.shown.letters[k], planted_sites(study.shown, k)
-    wide = logo_page([(title, rows, letters, sites)], width=11, row_height=0.72)
-    window = around_strongest(study.lrp[k], [(start, end) for start, end, _ in sites])
-    narrow = logo_page(
-        [(f"{title}, bases {window[0]}–{window[1] - 1}", rows, letters, sites)],
-        window=window,
-        width=5.2,
-        row_height=0.85,
-    )
-    return picture(data_uri(wide, "png", 120), f"logos of {title}", caption, data_uri(narrow, "png", 170), plate=True)
+def _logo(study: Study, k: int, *, full: bool) -> SequenceLogo:
+    """Sequence number k with its relevance; `full`: with the truth, mutagenesis and PLRP-M as well."""
+    shown = study.shown
+    rows: dict[str, npt.NDArray[Any]] = {"LRP": study.lrp[k], f"PLRP-λ\np={LOGO_P}": study.plrp[k]}
+    if full:
+        mutated = {"ISM": study.ism[k]} if k in study.ism else {}
+        rows = {"truth": shown.mask[k], **mutated, **rows, f"PLRP-M\np={LOGO_P}": study.plrp_m[k]}
+    title = f"{shown.names[k]} ({shown.class_names[int(shown.labels[k])]})"
+    return SequenceLogo(title, rows, shown.letters[k], planted_sites(shown, k))
 
 
 def drawn_sequences(labels: npt.NDArray[np.int64]) -> list[int]:
@@ -165,11 +147,11 @@ def _slides(study: Study) -> str:
 
 
 def _logos(study: Study) -> str:
-    labels = study.shown.labels
-    pictures = [
-        _logo_pictures(study, k, f"{study.shown.names[k]} ({study.shown.class_names[int(labels[k])]})")
-        for k in drawn_sequences(labels)
-    ]
+    pictures = []
+    for k in drawn_sequences(study.shown.labels):
+        logo = _logo(study, k, full=True)
+        wide, narrow = data_uri(logo.draw(narrow=False), "png", 120), data_uri(logo.draw(narrow=True), "png", 170)
+        pictures.append(picture(wide, f"logos of {logo.title}", "", narrow, plate=True))
     return section(
         "Logos: truth, ISM, LRP, PLRP",
         "<p>Letters as tall as the relevance of their base, planted motifs shaded, one sequence per block; network "
@@ -183,37 +165,23 @@ def _logos(study: Study) -> str:
 
 
 def _not_a_threshold(study: Study, example: NotAThreshold) -> str:
-    k = example.sequence
     factor = example.lrp_outside / example.lrp_inside
     low, high = sorted((example.inside, example.outside))
-    rows = {
-        "LRP": study.lrp[k],
-        f"PLRP-λ\np={LOGO_P}": study.plrp[k],
-    }
+    logo, name = _logo(study, example.sequence, full=False), study.shown.names[example.sequence]
     marks = [
-        *((start, end, "") for start, end, _ in planted_sites(study.shown, k)),
+        *((start, end, "") for start, end, _ in logo.sites),
         (example.inside, example.inside + 1, "kept ▼"),
         (example.outside, example.outside + 1, "pruned ▼"),
     ]
-    name = study.shown.names[k]
-    title = f"{name} ({study.shown.class_names[int(study.shown.labels[k])]})"
-    wide = logo_page([(title, rows, study.shown.letters[k], marks)], width=11, row_height=0.95)
+    wide = replace(logo, sites=marks, row_height=0.95).draw(narrow=False)
+    near = replace(logo, title=name, sites=marks)
     windows = "".join(
         picture(
-            data_uri(
-                logo_page(
-                    [(f"{name}, bases {begin}–{end - 1}", rows, study.shown.letters[k], marks)],
-                    window=(begin, end),
-                    width=5.2,
-                    row_height=1.0,
-                ),
-                "png",
-                150,
-            ),
-            f"{name}, bases {begin} to {end - 1}",
+            data_uri(near.close_up(window, 1.0), "png", 150),
+            f"{name}, bases {window[0]} to {window[1] - 1}",
             plate=True,
         )
-        for begin, end in _close_ups(low, high, study.shown.length)
+        for window in _close_ups(low, high, study.shown.length)
     )
     return section(
         "PLRP is not a threshold",

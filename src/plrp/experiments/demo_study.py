@@ -47,9 +47,10 @@ from plrp.view import Bundle, explanation_bundle
 from . import photo_demo
 from .aligned_scores import LABELS, LRP, Measured, Method
 from .background import in_background, last_words
-from .demo_page import drawn_sequences, planted_sites, render
+from .demo_page import drawn_sequences, render
 from .findings import MOTIF_P, NotAThreshold, find_not_a_threshold, findings
 from .pages import write_page
+from .sequence_logos import planted_sites
 from .statements import ENTROPY, GINI, LOGO_P, MASS
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ intervals over samples (`intervals`). Everything is placed in inches, so the sam
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from plrp.errors import not_installed
 
-from .aligned_scores import BASELINE, LABELS, LRP, VARIANTS, Flipping, Measured, Method, plain, signed
+from .aligned_scores import BASELINE, LABELS, LRP, VARIANTS, Flipping, Measured, Method, nearest_share, plain, signed
 from .intervals import bootstrap
 
 if TYPE_CHECKING:
@@ -127,11 +127,25 @@ Draw = Callable[["Axes"], None]
 class _Row:
     panels: Sequence[Draw | None]
     title: str = ""
-    foot: float = 0.46  # inches below, for ticks and axis label
 
 
-def _sheet(rows: Sequence[_Row], *, width: float, height: float, left: float = 0.52, right: float = 0.72) -> Figure:
-    """Rows of panels, `width` × `height` inches each, with `left` for ticks and `right` for the lines' names."""
+def _arranged(title: str, stacks: Sequence[Sequence[Draw | None]], narrow: bool) -> list[_Row]:
+    """Stacks of panels in rows of at most three, no row much shorter than another; narrow: one panel per row."""
+    if narrow:
+        panels = [draw for stack in stacks for draw in stack if draw is not None]
+        return [_Row([draw], "" if k else title) for k, draw in enumerate(panels)]
+    columns = math.ceil(len(stacks) / math.ceil(len(stacks) / 3)) if stacks else 1
+    rows = []
+    for begin in range(0, len(stacks), columns):
+        levels = zip(*stacks[begin : begin + columns], strict=True)
+        rows += [_Row(level, "" if begin or k else title) for k, level in enumerate(levels) if any(level)]
+    return rows
+
+
+def _sheet(rows: Sequence[_Row], narrow: bool, height: float = 1.62) -> Figure:
+    """Rows of panels, each `height` inches high, with room for ticks on the left and the lines' names on the right."""
+    width, height = (2.9, 1.75) if narrow else (2.2, height)
+    left, right, head, foot = 0.52, 0.72, 0.26, 0.46
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -141,8 +155,7 @@ def _sheet(rows: Sequence[_Row], *, width: float, height: float, left: float = 0
 
     columns = max(len(row.panels) for row in rows)
     cell = left + width + right
-    head = 0.26
-    heights = [(0.34 if row.title else 0) + head + height + row.foot for row in rows]
+    heights = [(0.34 if row.title else 0) + head + height + foot for row in rows]
     total = sum(heights) + 0.04
     figure = Figure(figsize=(columns * cell, total))
     FigureCanvasAgg(figure)
@@ -151,7 +164,7 @@ def _sheet(rows: Sequence[_Row], *, width: float, height: float, left: float = 0
         if row.title:
             figure.text(0.06 / (columns * cell), (y - 0.2) / total, row.title, fontsize=11, fontweight="bold",
                         color=INK, va="center", parse_math=False)  # fmt: skip
-        bottom = y - used + row.foot
+        bottom = y - used + foot
         for column, draw in enumerate(row.panels):
             if draw is None:
                 continue
@@ -174,11 +187,10 @@ def _dress(ax: Axes) -> None:
 
 
 def _title(ax: Axes, text: str, faint: str = "") -> None:
-    ax.set_title(
-        text, fontsize=9.5, color=INK, loc="left", pad=6, y=1.0, parse_math=False
-    )  # `$` in names is no formula
+    common: dict[str, Any] = {"pad": 6, "y": 1.0, "parse_math": False}  # `$` in names is no formula
+    ax.set_title(text, fontsize=9.5, color=INK, loc="left", **common)
     if faint:
-        ax.set_title(faint, fontsize=8, color=FAINT, loc="right", pad=6, y=1.0, parse_math=False)
+        ax.set_title(faint, fontsize=8, color=FAINT, loc="right", **common)
 
 
 def _empty(heading: str) -> Draw:
@@ -192,6 +204,44 @@ def _empty(heading: str) -> Draw:
     return draw
 
 
+_End = tuple[str, float, str, float]  # the end of a line: its name, y, the name's colour, x
+OVER_P = "pruned proportion p"
+
+
+def _finish(
+    ax: Axes,
+    reach: tuple[float, float] | None,
+    right: float,
+    titles: tuple[str, str],
+    ends: Sequence[_End],
+    *,
+    whole: bool = False,
+    log: bool = False,
+    below: str = OVER_P,
+) -> None:
+    """Axes, ticks, titles (left, and faint on the right) and names of a panel whose lines are drawn.
+
+    reach: of the values, least and greatest; `whole`: the axis ends there, else a little beyond.
+    """
+    if log:
+        ax.set_yscale("log")
+    if reach is not None:
+        low, high = reach
+        if whole:
+            ax.set_ylim(low, high)
+        elif log:
+            room = (high / low) ** 0.06
+            ax.set_ylim(low / room, high * room)
+        else:
+            room = 0.07 * (high - low) or 0.05 * abs(high) or 0.05
+            ax.set_ylim(low - room, high + room)
+    ax.set_xlim(0, right)
+    _ticks(ax, log)
+    _title(ax, *titles)
+    ax.set_xlabel(below, fontsize=8, color=FAINT, labelpad=2)
+    _name_ends(ax, ends)
+
+
 # -- metrics over p
 
 
@@ -202,49 +252,23 @@ def over_p(
     zoom: bool = True,
     differences: bool = False,
     narrow: bool = False,
-    columns: int = 3,
 ) -> Figure:
     """Each metric over p, one group of panels per run: its whole range above, small p below (the paper's figures 2,
     A and B).
 
-    differences: the paired differences to LRP, whose intervals are what decides between methods.
-    narrow: one panel beside the next would be too small; they stand below each other. Else `columns` at most beside
-        each other.
+    differences: the paired differences to LRP, whose intervals decide between methods.
+    narrow: for small screens, with the panels below each other.
     """
     sheet: list[_Row] = []
     for m in rows:
-        whole: list[Draw] = []
-        close: list[Draw] = []
+        stacks: list[list[Draw | None]] = []
         for name in metrics:
             lines = _lines(m, name, differences)
-            whole.append(_over_p(lines, name, None, differences))
             small = {p for line in lines for p in line.x if 0 < p <= ZOOM_P}
-            close.append(_over_p(lines, name, max(small), differences) if zoom and len(small) > 1 else _nothing)
-        pairs = list(zip(whole, close, strict=True)) if zoom else [(draw,) for draw in whole]
-        if narrow:
-            title = m.name
-            for pair in pairs:
-                for draw in pair:
-                    if draw is not _nothing:
-                        sheet.append(_Row([draw], title))
-                        title = ""
-        else:
-            beside = _balanced(len(metrics), columns)
-            for begin in range(0, len(metrics), beside):
-                sheet.append(_Row(whole[begin : begin + beside], "" if begin else m.name))
-                below = [None if draw is _nothing else draw for draw in close[begin : begin + beside]]
-                if any(below):
-                    sheet.append(_Row(below))
-    return _sheet(sheet, width=2.9 if narrow else 2.2, height=1.75 if narrow else 1.62)
-
-
-def _balanced(count: int, columns: int) -> int:
-    """How many panels stand beside each other: at most `columns`, and no row much shorter than another."""
-    return math.ceil(count / math.ceil(count / columns)) if count else 1
-
-
-def _nothing(ax: Axes) -> None:
-    raise AssertionError("this panel is not drawn")
+            close = _over_p(lines, name, max(small), differences) if zoom and len(small) > 1 else None
+            stacks.append([_over_p(lines, name, None, differences), close])
+        sheet += _arranged(m.name, stacks, narrow)
+    return _sheet(sheet, narrow)
 
 
 @dataclass(frozen=True)
@@ -256,6 +280,11 @@ class _Line:
     y: np.ndarray
     low: np.ndarray
     high: np.ndarray
+
+    @property
+    def band(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The line itself, and the lower and upper end of its band."""
+        return self.y, self.low, self.high
 
     def until(self, p: float) -> _Line:
         """The part up to p."""
@@ -271,19 +300,15 @@ class _Line:
 def _lines(m: Measured, name: str, differences: bool) -> list[_Line]:
     lines = []
     for variant in m.variants(name):
-        shares, scores = m.curve(name, variant)
+        shares, _ = m.curve(name, variant)
         if differences:
-            pairs = scores - m.at(name, LRP)
-            low, high = bootstrap(pairs.T)
-            known = np.isfinite(pairs)
-            mean = np.where(known, pairs, 0).sum(1) / np.maximum(known.sum(1), 1)
-            lines.append(_Line(variant, shares, np.where(known.any(1), mean, np.nan), low, high))
+            apart = [m.difference(name, Method(variant, p), LRP) for p in shares]
+            lines.append(_Line(variant, shares, *np.array([(d.mean, d.low, d.high) for d in apart]).T))
         else:
             lines.append(_Line(variant, shares, *m.band(name, variant)))
     if m.count(name):
-        mean, low, high = (np.array([v[0]]) for v in m.band(name, BASELINE))
-        zero = np.zeros(1)
-        lines.insert(0, _Line(BASELINE, (0.0,), *((zero, zero, zero) if differences else (mean, low, high))))
+        at_zero = [values[:1] for values in m.band(name, BASELINE)]
+        lines.insert(0, _Line(BASELINE, (0.0,), *([np.zeros(1)] * 3 if differences else at_zero)))
     return lines
 
 
@@ -293,54 +318,52 @@ def _over_p(lines: Sequence[_Line], name: str, until: float | None, differences:
         return _empty(about.heading)
 
     def draw(ax: Axes) -> None:
-        last = max(max(line.x) for line in lines)
         parts = lines if until is None else [line.until(until) for line in lines]
-        means = [float(v) for line in parts for v in line.y if math.isfinite(v)]
-        seen = means + [float(v) for line in parts for v in (*line.low, *line.high) if math.isfinite(v)]
+        means, seen = _finite(line.y for line in parts), _finite(v for line in parts for v in line.band)
         low, high = min(seen, default=0.0), max(seen, default=1.0)
         room = max(means) - min(means) if until and means else 0.0
         if room:  # a close-up is of the lines: bands that reach much farther are cut
             low, high = max(low, min(means) - room), min(high, max(means) + room)
-        ends = []
+        ends: list[_End] = []
         for line in parts:
             style = STYLES[line.variant]
+            known = np.flatnonzero(np.isfinite(line.y))
             if line.variant == BASELINE:
                 ax.axhline(line.y[0], color=style.colour, linestyle=style.line, linewidth=1.4)
                 ends.append((LABELS[BASELINE], float(line.y[0]), style.text, math.inf))
                 continue
-            _draw_line(ax, line, clipped=until is not None, band=not line.fills(low, high))
-            known = np.flatnonzero(np.isfinite(line.y))
+            _draw_line(ax, line, band=not line.fills(low, high), clip_on=until is not None)
             if len(known):
                 ends.append((short(line.variant), float(line.y[known[-1]]), style.text, line.x[known[-1]]))
-        log = until is None and not differences and about.whole is None and _spans(seen)
-        if log:
-            ax.set_yscale("log")
-        if until is None and about.whole is not None and not differences:
-            ax.set_ylim(*about.whole)
-        elif seen:
-            _fit(ax, low, high, log)
-        ax.set_xlim(0, 1.012 * (until or max(last, 0.05)))
-        _ticks(ax, log)
-        _title(
-            ax,
-            (f"{about.title} − LRP's" if differences else about.heading) if until is None else "",
-            "" if until is None else f"{about.title}, p ≤ {until:g}",
-        )
-        ax.set_xlabel("pruned proportion p", fontsize=8, color=FAINT, labelpad=2)
-        _name_ends(ax, ends)
+        if until is not None:
+            _finish(ax, (low, high) if seen else None, 1.012 * until, ("", f"{about.title}, p ≤ {until:g}"), ends)
+            return
+        right = 1.012 * max(0.05, *(max(line.x) for line in lines))
+        if differences:
+            _finish(ax, (low, high) if seen else None, right, (f"{about.title} − LRP's", ""), ends)
+        elif about.whole is not None:
+            _finish(ax, about.whole, right, (about.heading, ""), ends, whole=True)
+        else:
+            _finish(ax, (low, high) if seen else None, right, (about.heading, ""), ends, log=_spans(seen))
 
     return draw
 
 
-def _draw_line(ax: Axes, line: _Line, clipped: bool = True, band: bool = True) -> None:
+def _finite(arrays: Iterable[np.ndarray]) -> list[float]:
+    return [float(value) for array in arrays for value in array if math.isfinite(value)]
+
+
+def _draw_line(ax: Axes, line: _Line, band: bool = True, shade: float = 0.14, **look: Any) -> None:
+    """A line in the style of its variant, except for `look`; `shade` is how opaque its band is."""
     style = STYLES[line.variant]
     if band and np.isfinite(line.low).any():
-        ax.fill_between(line.x, line.low, line.high, color=style.colour, alpha=0.14, linewidth=0)
-    ax.plot(
-        line.x, line.y, color=style.colour, linestyle=style.line, linewidth=style.width, solid_capstyle="round",
-        marker=style.marker, markersize=1.6 + 1.3 * style.width, markeredgewidth=0.9,
-        markerfacecolor="#ffffff" if style.hollow else style.colour, clip_on=clipped, zorder=2.5,
-    )  # fmt: skip
+        ax.fill_between(line.x, line.low, line.high, color=style.colour, alpha=shade, linewidth=0)
+    usual = {
+        "linestyle": style.line, "linewidth": style.width, "solid_capstyle": "round",
+        "marker": style.marker, "markersize": 1.6 + 1.3 * style.width, "markeredgewidth": 0.9,
+        "markerfacecolor": "#ffffff" if style.hollow else style.colour, "zorder": 2.5,
+    }  # fmt: skip
+    ax.plot(line.x, line.y, color=style.colour, **{**usual, **look})
 
 
 def short(variant: str) -> str:
@@ -351,15 +374,6 @@ def short(variant: str) -> str:
 def _spans(values: Sequence[float]) -> bool:
     """Whether positive values reach over so many sizes that only a logarithmic axis shows them."""
     return bool(values) and min(values) > 0 and max(values) > 30 * min(values)
-
-
-def _fit(ax: Axes, low: float, high: float, log: bool) -> None:
-    if log:
-        room = (high / low) ** 0.06
-        ax.set_ylim(low / room, high * room)
-    else:
-        room = 0.07 * (high - low) or 0.05 * abs(high) or 0.05
-        ax.set_ylim(low - room, high + room)
 
 
 def _ticks(ax: Axes, log: bool = False) -> None:
@@ -379,9 +393,6 @@ def _ticks(ax: Axes, log: bool = False) -> None:
     if power:
         raised = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
         ax.text(-0.03, 1.04, f"×10{raised}", transform=ax.transAxes, ha="right", fontsize=7.5, color=FAINT)
-
-
-_End = tuple[str, float, str, float]  # the end of a line: its name, y, the name's colour, x
 
 
 def _name_ends(ax: Axes, ends: Sequence[_End]) -> None:
@@ -441,33 +452,27 @@ def apart(places: np.ndarray, gap: float) -> np.ndarray:
 def example_methods(m: Measured, name: str, p: float) -> list[Method]:
     """LRP and, of each variant, the measured p closest to `p` that has flipping curves under the area `name`."""
     flips = m.flips(name)
-    found = [LRP] if LRP in flips else []
+    methods = [LRP] if LRP in flips else []
     for variant in VARIANTS:
-        tried = [method.p for method in flips if method.variant == variant]
-        if tried:
-            found.append(Method(variant, min(tried, key=lambda q: (round(abs(q - p), 9), q))))
-    return found
+        share = nearest_share(p, [method.p for method in flips if method.variant == variant])
+        methods += [] if share is None else [Method(variant, share)]
+    return methods
 
 
 def faithfulness(rows: Sequence[Measured], name: str, p: float, *, narrow: bool = False) -> Figure:
     """The area under the flipping curve over p, the curve at one p, and its beginning (the paper's figure 3)."""
     sheet = []
     for m in rows:
-        lines = _lines(m, name, False)
         flips = m.flips(name)
-        methods = example_methods(m, name, p)
-        curves = {method: flips[method] for method in methods}
-        panels = [_over_p(lines, name, None, False)]
+        curves = {method: flips[method] for method in example_methods(m, name, p)}
+        panels = [_over_p(_lines(m, name, False), name, None, False)]
         if curves:
             score = name.partition(".")[2] or "score"
             panels += [_flipping(curves, score, None), _flipping(curves, score, _beginning(curves))]
         else:
             panels.append(_empty("flipping curve"))
-        if narrow:
-            sheet += [_Row([draw], m.name if k == 0 else "") for k, draw in enumerate(panels)]
-        else:
-            sheet.append(_Row(panels, m.name))
-    return _sheet(sheet, width=2.9 if narrow else 2.2, height=1.75 if narrow else 1.8)
+        sheet += _arranged(m.name, [[draw] for draw in panels], narrow)
+    return _sheet(sheet, narrow, 1.8)
 
 
 def _beginning(curves: dict[Method, Flipping]) -> float:
@@ -476,46 +481,49 @@ def _beginning(curves: dict[Method, Flipping]) -> float:
     return float(max(0.05, share[min(4, len(share) - 1)]))
 
 
+LRP_LOOK: dict[str, Any] = {
+    "shade": 0.13,
+    "linewidth": 1.7,
+    "markersize": 2.6,
+    "markeredgewidth": 1.0,
+    "zorder": 2,
+}
+
+
 def _flipping(curves: dict[Method, Flipping], score: str, until: float | None) -> Draw:
     both = np.logical_and.reduce([np.isfinite(c.score).all(1) for c in curves.values()])
+    end = until or 1
 
     def draw(ax: Axes) -> None:
-        ends, seen = [], []
+        ends: list[_End] = []
+        seen: list[float] = []
         for method, curve in curves.items():
-            style = STYLES[method.variant]
             chosen = curve.score[both]
             if not len(chosen):
                 continue
-            low, high = bootstrap(chosen)
-            mean = chosen.mean(0)
-            shown = curve.share <= (until or 1) + 1e-9
-            seen += [v for part in (mean, low, high) for v in part[shown] if math.isfinite(v)]
-            line = _Line(method.variant, list(100 * curve.share), mean, low, high)
-            if method.variant == BASELINE:
-                if np.isfinite(low).any():
-                    ax.fill_between(line.x, low, high, color=style.colour, alpha=0.13, linewidth=0)
-                ax.plot(line.x, mean, color=style.colour, linestyle=style.line, linewidth=1.7, marker=style.marker,
-                        markersize=2.6)  # fmt: skip
-            else:
-                _draw_line(ax, line)
-            ends.append((short(method.variant), float(np.interp(until or 1, curve.share, mean)), style.text, math.inf))
-        ax.set_xlim(0, 100 * (until or 1))
-        if seen:
-            _fit(ax, min(seen), max(seen), False)
-        _ticks(ax)
-        shares = sorted({method.p for method in curves if method.p})
-        at = ", ".join(f"{p:g}" for p in shares)
-        _title(
-            ax, f"{score.capitalize()} left, p = {at}" if until is None else "", "the first regions" if until else ""
-        )
-        ax.set_xlabel("regions overwritten, most relevant first (%)", fontsize=8, color=FAINT, labelpad=2)
-        if until is not None:  # where everything is overwritten, all curves meet
-            _name_ends(ax, ends)
+            line = _Line(method.variant, list(100 * curve.share), chosen.mean(0), *bootstrap(chosen))
+            seen += _finite(values[curve.share <= end + 1e-9] for values in line.band)
+            _draw_line(ax, line, **(LRP_LOOK if method.variant == BASELINE else {}))
+            height = float(np.interp(end, curve.share, line.y))
+            ends.append((short(method.variant), height, STYLES[method.variant].text, math.inf))
+        shares = ", ".join(f"{p:g}" for p in sorted({method.p for method in curves if method.p}))
+        whole = until is None
+        titles = (f"{score.capitalize()} left, p = {shares}", "") if whole else ("", "the first regions")
+        reach = (min(seen), max(seen)) if seen else None
+        below = "regions overwritten, most relevant first (%)"
+        # Where everything is overwritten, all curves meet: no room for names.
+        _finish(ax, reach, 100 * end, titles, [] if whole else ends, below=below)
 
     return draw
 
 
 # -- two runs
+
+LOOKS: tuple[dict[str, Any], ...] = (
+    {"linestyle": "-", "marker": "o"},
+    {"linestyle": (0, (4, 1.6)), "marker": "s", "markerfacecolor": "#ffffff"},
+)
+"""How the lines of run A and run B are drawn."""
 
 
 def side_by_side(first: Measured, second: Measured, metrics: Sequence[str], *, narrow: bool = False) -> Figure:
@@ -523,16 +531,8 @@ def side_by_side(first: Measured, second: Measured, metrics: Sequence[str], *, n
     variants = [v for v in VARIANTS if any(first.variants(n, (v,)) or second.variants(n, (v,)) for n in metrics)]
     sheet = []
     for variant in variants or [BASELINE]:
-        panels = [_two(first, second, name, variant) for name in metrics]
-        if narrow:
-            sheet += [_Row([draw], LABELS[variant] if k == 0 else "") for k, draw in enumerate(panels)]
-        else:
-            beside = _balanced(len(panels), 3)
-            sheet += [
-                _Row(panels[begin : begin + beside], "" if begin else LABELS[variant])
-                for begin in range(0, len(panels), beside)
-            ]
-    return _sheet(sheet, width=2.9 if narrow else 2.2, height=1.75 if narrow else 1.62)
+        sheet += _arranged(LABELS[variant], [[_two(first, second, name, variant)] for name in metrics], narrow)
+    return _sheet(sheet, narrow)
 
 
 def _two(first: Measured, second: Measured, name: str, variant: str) -> Draw:
@@ -545,41 +545,19 @@ def _two(first: Measured, second: Measured, name: str, variant: str) -> Draw:
         ends: list[_End] = []
         seen: list[float] = []
         last = 0.05
-        looks: list[dict[str, Any]] = [
-            {"linestyle": "-", "marker": "o", "markerfacecolor": style.colour},
-            {"linestyle": (0, (4, 1.6)), "marker": "s", "markerfacecolor": "#ffffff"},
-        ]
-        for m, mark, look in zip((first, second), "AB", looks, strict=True):
+        for m, mark, look in zip((first, second), "AB", LOOKS, strict=True):
             shares, _ = m.curve(name, variant)
             if not shares:
                 continue
-            mean, low, high = m.band(name, variant)
-            if np.isfinite(low).any():
-                ax.fill_between(shares, low, high, color=style.colour, alpha=0.14, linewidth=0)
-            ax.plot(
-                shares,
-                mean,
-                color=style.colour,
-                linewidth=1.5,
-                markersize=3.4,
-                markeredgewidth=0.9,
-                clip_on=False,
-                **look,
-            )
-            seen += [v for part in (mean, low, high) for v in part if math.isfinite(v)]
+            line = _Line(variant, shares, *m.band(name, variant))
+            common = {"linewidth": 1.5, "markersize": 3.4, "markerfacecolor": style.colour, "clip_on": False}
+            _draw_line(ax, line, **{**common, "solid_capstyle": "projecting", "zorder": 2, **look})
+            seen += _finite(line.band)
             last = max(last, *shares)
-            if math.isfinite(mean[-1]):
-                ends.append((mark, float(mean[-1]), style.text, shares[-1]))
-        log = about.whole is None and _spans(seen)
-        if log:
-            ax.set_yscale("log")
-        if seen:
-            _fit(ax, min(seen), max(seen), log)
-        ax.set_xlim(0, last)
-        _ticks(ax, log)
-        _title(ax, about.heading)
-        ax.set_xlabel("pruned proportion p", fontsize=8, color=FAINT, labelpad=2)
-        _name_ends(ax, ends)
+            if math.isfinite(line.y[-1]):
+                ends.append((mark, float(line.y[-1]), style.text, shares[-1]))
+        reach = (min(seen), max(seen)) if seen else None
+        _finish(ax, reach, last, (about.heading, ""), ends, log=about.whole is None and _spans(seen))
 
     return draw
 
@@ -587,33 +565,23 @@ def _two(first: Measured, second: Measured, name: str, variant: str) -> Draw:
 # -- in words
 
 
-def describe(m: Measured, name: str) -> str:
-    """What a panel of `over_p` shows, for readers who cannot see it."""
-    said = [f"LRP {plain(m.mean(name))}"] if m.count(name) else []
+def describe(m: Measured, name: str, differences: bool = False) -> str:
+    """A panel of `over_p` in words, for readers who cannot see it."""
+    lines = [f"LRP {plain(m.mean(name))}"] if m.count(name) and not differences else []
     for variant in m.variants(name):
         shares = m.shares(name, variant)
-        points = sorted({shares[0], shares[len(shares) // 2], shares[-1]})
-        said.append(
-            f"{LABELS[variant]} " + ", ".join(f"{plain(m.mean(name, Method(variant, p)))} at p = {p:g}" for p in points)
-        )
-    return f"{metric(name).title}: {'; '.join(said) or 'not measured'}"
-
-
-def describe_differences(m: Measured, name: str) -> str:
-    """The same for the differences to LRP."""
-    said = []
-    for variant in m.variants(name):
-        shares = m.shares(name, variant)
-        points = sorted({shares[0], shares[-1]})
-        said.append(
-            f"{LABELS[variant]} "
-            + ", ".join(f"{signed(m.difference(name, Method(variant, p), LRP).mean)} at p = {p:g}" for p in points)
-        )
-    return f"{metric(name).title} minus LRP's: {'; '.join(said) or 'not measured'}"
+        numbers = []
+        for p in sorted({shares[0], shares[-1]} if differences else {shares[0], shares[len(shares) // 2], shares[-1]}):
+            method = Method(variant, p)
+            value = signed(m.difference(name, method, LRP).mean) if differences else plain(m.mean(name, method))
+            numbers.append(f"{value} at p = {p:g}")
+        lines.append(f"{LABELS[variant]} {', '.join(numbers)}")
+    title = metric(name).title + (" minus LRP's" if differences else "")
+    return f"{title}: {'; '.join(lines) or 'not measured'}"
 
 
 def legend(rows: Sequence[Measured]) -> str:
-    """The lines of what was measured and their names, as HTML for the page that shows the figures."""
+    """The lines of the variants and their names, as HTML for the page that shows the figures."""
     shown = []
     for variant in (BASELINE, *(v for v in VARIANTS if any(m.has(v) for m in rows))):
         style = STYLES[variant]

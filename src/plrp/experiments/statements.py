@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from .aligned_scores import LABELS, LRP, PAPER, Difference, Flipping, Measured, Method, plain, signed
+from .aligned_scores import LABELS, LRP, PAPER, Difference, Flipping, Measured, Method, nearest_share, plain, signed
 
 Section = Literal["sparsity", "localization", "robustness", "faithfulness", "logos", "data sets"]
 
@@ -52,6 +52,9 @@ ENOUGH = 5
 (2⁻⁵ = 3%)."""
 
 
+UNMEASURED = "not measured"
+
+
 @dataclass(frozen=True)
 class Statement:
     """A statement of the paper, whether it holds here, by which rule, and the numbers that decide.
@@ -74,7 +77,7 @@ class Statement:
     def verdict(self) -> str:
         """In words."""
         if self.holds is None:
-            return "not measured" if self.samples is None else "too few samples"
+            return UNMEASURED if self.samples is None else "too few samples"
         return "holds" if self.holds else "does not hold"
 
 
@@ -395,7 +398,7 @@ def gini_rises(m: Measured) -> Statement:
         fall = float(max(0.0, -np.diff(curve).min()))
         holds &= fall <= FALL and bool((curve[1:] > curve[0]).all())
         deciding += [m.difference(GINI, Method(v, p), LRP) for p in shares]
-        middle = m.nearest(LOGO_P, shares)
+        middle = nearest_share(LOGO_P, shares)
         k = 1 + shares.index(middle) if middle is not None else 0
         numbers.append(
             f"{LABELS[v]}: {curve[0]:.4f} → {curve[k]:.4f} → {curve[-1]:.4f} (p = 0, {middle:g}, {shares[-1]:g}), "
@@ -407,7 +410,7 @@ def gini_rises(m: Measured) -> Statement:
 
 def mass_rises(m: Measured) -> Statement:
     """'The RMA increases for an increasing proportion of pruned relevance.'"""
-    p = m.nearest(LOGO_P, m.shares(MASS, "lambda"))
+    p = nearest_share(LOGO_P, m.shares(MASS, "lambda"))
     claim = f"Relevance mass accuracy rises over LRP at p = {LOGO_P if p is None else p:g} for PLRP-λ"
     rule = "the mean difference to LRP is above 0"
     if p is None or not m.count(MASS):
@@ -529,8 +532,8 @@ def _against_lrp(m: Measured, metric: str, tried: Sequence[Method], apart: Seque
 
 
 def _at_example(flips: Mapping[Method, Flipping], variant: str) -> Method | None:
-    tried = [method for method in flips if method.variant == variant and method.p > 0]
-    return min(tried, key=lambda method: (round(abs(method.p - EXAMPLE_P), 9), method.p), default=None)
+    p = nearest_share(EXAMPLE_P, [method.p for method in flips if method.variant == variant and method.p > 0])
+    return None if p is None else Method(variant, p)
 
 
 def _area(heights: Sequence[float] | np.ndarray, places: Sequence[float] | np.ndarray) -> float:

@@ -29,7 +29,7 @@ def picture_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 
 def strips(
-    array: npt.NDArray[Any], maps: Mapping[str, npt.NDArray[Any]], mask: npt.NDArray[np.bool_] | None, *, width: float
+    array: npt.NDArray[Any], maps: Mapping[str, npt.NDArray[Any]], mask: npt.NDArray[np.bool_] | None, *, narrow: bool
 ) -> Figure:
     """An array (channel, position) as lines, and below it one strip per map (position,).
 
@@ -37,7 +37,7 @@ def strips(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, 0.8 * (1 + len(maps)) + 0.3), layout="constrained")
+    figure = Figure(figsize=(5 if narrow else 9, 0.8 * (1 + len(maps)) + 0.3), layout="constrained")
     axes = figure.subplots(1 + len(maps), 1, sharex=True, squeeze=False)[:, 0]
     place = np.arange(array.shape[1])
     edges = np.arange(array.shape[1] + 1) - 0.5

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from plrp.experiments import score_figures
-from plrp.experiments.aligned_scores import LABELS, LRP, Method, plain, signed
+from plrp.experiments.aligned_scores import LABELS, LRP, Method, nearest_share, plain, signed
 from plrp.experiments.pages import escape, table
 
 from .arrays import picture_of, strips
@@ -55,8 +56,6 @@ def _grids(run: TitledRun, sheets: Sheets) -> str:
     """The paper's figure 4: a row per variant, a column per p."""
     from PIL import Image
 
-    from plrp.vision.photograph_figures import comparison_figure
-
     r = run.results
     shares = _mapped_shares(run)
     variants = [v for v in DRAWN if any(variant == v for variant, _ in r.map_cells)]
@@ -68,27 +67,34 @@ def _grids(run: TitledRun, sheets: Sheets) -> str:
         maps = {LABELS[v]: {p: r.maps(sample, v, p) for p in shares} for v in variants}
         picture = Image.fromarray(r.inputs(sample) if run.kind == "image" else picture_of(r.inputs(sample)))
         baseline = r.maps(sample, "LRP", 0.0)
-        few = _few(shares)
-        small = {name: {p: by_p[p] for p in few} for name, by_p in maps.items()}
+        few = {variant: {p: by_p[p] for p in _few(shares)} for variant, by_p in maps.items()}
         name = run.sample_name(sample) if run.kind == "image" else f"sample {run.sample_name(sample)}"
         parts.append(
             sheets.photograph(
                 f"{run.slug}-heatmaps-{sample}",
-                comparison_figure(picture, baseline, maps, name=what),
+                partial(_grid, picture, baseline, maps, few, what),
                 f"{name}: the {what}, its LRP heatmap, and heatmaps of {', '.join(maps)} at p = "
                 f"{', '.join(f'{p:g}' for p in shares)}; below each the share of pixels that hold relevance.",
                 f"{escape(name)} (the paper's figure 4). Red speaks for the class, blue against it; every map has its "
                 "own scale.",
-                comparison_figure(picture, baseline, small, name=what),
             )
         )
     return "\n".join(parts)
 
 
+def _grid(
+    picture: Any, baseline: Any, maps: Mapping[str, Any], few: Mapping[str, Any], what: str, narrow: bool
+) -> Figure:
+    """The heatmaps beside picture and baseline: all of them, or on a narrow screen a few."""
+    from plrp.vision.photograph_figures import comparison_figure
+
+    return comparison_figure(picture, baseline, few if narrow else maps, name=what)
+
+
 def _mapped_shares(run: TitledRun) -> list[float]:
     """Of the proportions whose maps were kept, those nearest to `SHOWN_P`."""
     kept = sorted({p for variant, p in run.results.map_cells if variant in DRAWN and p > 0})
-    nearest = [run.measured.nearest(p, kept) for p in SHOWN_P]
+    nearest = [nearest_share(p, kept) for p in SHOWN_P]
     return sorted({p for p in nearest if p is not None})
 
 
@@ -139,7 +145,7 @@ def _slide(run: TitledRun, sample: int) -> Bundle | None:
     common = sorted(set.intersection(*(shares[v] for v in variants))) if variants else []
     if not common or ("LRP", 0.0) not in r.map_cells or (run.kind == "array" and _axes(run) != 2):
         return None
-    asked = run.measured.nearest(run.example_p, common)
+    asked = nearest_share(run.example_p, common)
     maps = {LABELS[v]: {p: r.maps(sample, v, p) for p in common} for v in variants}
     row = r.samples.set_index("sample").loc[sample]
     mask, given = r.mask(sample), r.inputs(sample)
@@ -175,24 +181,29 @@ def _axes(run: TitledRun) -> int:
 
 
 def _strips(run: TitledRun, sheets: Sheets, sample: int) -> str:
-    r = run.results
-    maps = {}
-    for variant in ("LRP", *DRAWN):
-        p = run.measured.nearest(run.example_p, [q for v, q in r.map_cells if v == variant])
-        if p is not None:
-            maps[LABELS[variant] if variant == "LRP" else f"{LABELS[variant]},\np = {p:g}"] = r.maps(sample, variant, p)
+    maps = _example_maps(run, sample, ",\n")
     if not maps:
         return ""
-    name, mask = f"sample {run.sample_name(sample)}", r.mask(sample)
-    array = np.atleast_2d(r.inputs(sample))  # a sample of mere numbers has no channels
+    name, mask = f"sample {run.sample_name(sample)}", run.results.mask(sample)
+    array = np.atleast_2d(run.results.inputs(sample))  # a sample of mere numbers has no channels
     return sheets.photograph(
         f"{run.slug}-strips-{sample}",
-        strips(array, maps, mask, width=9),
+        partial(strips, array, maps, mask),
         f"{name}: the input, and its relevance by {', '.join(maps).replace(chr(10), ' ')}, along its positions.",
         f"{escape(name)}. Red speaks for the class, blue against it; every map has its own scale"
         f"{'' if mask is None else '; the mask is shaded'}.",
-        strips(array, maps, mask, width=5),
     )
+
+
+def _example_maps(run: TitledRun, sample: int, separator: str) -> dict[str, npt.NDArray[np.float32]]:
+    """The maps of a sample by LRP and by each variant at the p closest to the exemplary one, by their names."""
+    maps = {}
+    for variant in ("LRP", *DRAWN):
+        p = nearest_share(run.example_p, [q for v, q in run.results.map_cells if v == variant])
+        if p is not None:
+            name = LABELS[variant] if variant == "LRP" else f"{LABELS[variant]}{separator}p = {p:g}"
+            maps[name] = run.results.maps(sample, variant, p)
+    return maps
 
 
 def _undrawn(run: TitledRun) -> str:
@@ -216,35 +227,23 @@ def _logos(run: TitledRun, sheets: Sheets) -> str:
 
 
 def logo(run: TitledRun, sheets: Sheets, sample: int, name: str, note: str = "") -> str:
-    """One sequence: the whole of it, or on a narrow screen the stretch around its strongest motif."""
-    from plrp.genomics.logo import around_strongest, logo_page
-    from plrp.genomics.sequences import LETTERS
+    """One sequence with its mask, LRP, and the variants that are drawn."""
+    from plrp.experiments.sequence_logos import SequenceLogo
+    from plrp.genomics.sequences import decode
 
-    r = run.results
-    onehot = r.inputs(sample)
-    letters = "".join(LETTERS[k] if onehot[:, i].any() else "N" for i, k in enumerate(onehot.argmax(0)))
-    lrp = r.maps(sample, "LRP", 0.0)
-    rows: dict[str, npt.ArrayLike] = {}
-    mask = r.mask(sample)
-    if mask is not None:
-        rows["truth"] = mask
-    rows["LRP"] = lrp
-    for variant in DRAWN:
-        p = run.measured.nearest(run.example_p, [q for v, q in r.map_cells if v == variant])
-        if p is not None:
-            rows[f"{LABELS[variant]}\np = {p:g}"] = r.maps(sample, variant, p)
+    maps, mask = _example_maps(run, sample, "\n"), run.results.mask(sample)
+    if not maps:
+        return ""
+    rows: dict[str, npt.ArrayLike] = {**({} if mask is None else {"truth": mask}), **maps}
     sites = stretches(mask) if mask is not None else []
-    title = run.sample_name(sample)
-    begin, end = around_strongest(lrp, sites)
-    wide = logo_page([(title, rows, letters, [(a, b, "") for a, b in sites])], width=11, row_height=0.72)
-    narrow = logo_page(
-        [(f"{title}, bases {begin}–{end - 1}", rows, letters, [(a, b, "") for a, b in sites])],
-        window=(begin, end), width=5.2, row_height=0.85,
-    )  # fmt: skip
+    title, letters = run.sample_name(sample), decode(run.results.inputs(sample)[None])[0]
     where = ", ".join(f"{a} to {b - 1}" for a, b in sites)
-    alt = f"{title}: logos of {', '.join(rows).replace(chr(10), ' ')}" + (f"; motifs at bases {where}" if sites else "")
-    note = note or "Letters as tall as the relevance of their base (the paper's figure 5); motifs shaded."
-    return sheets.photograph(name, wide, alt, note, narrow)
+    return sheets.photograph(
+        name,
+        SequenceLogo(title, rows, letters, [(a, b, "") for a, b in sites]).draw,
+        f"{title}: logos of {', '.join(rows).replace(chr(10), ' ')}" + (f"; motifs at bases {where}" if sites else ""),
+        note or "Letters as tall as the relevance of their base (the paper's figure 5); motifs shaded.",
+    )
 
 
 def stretches(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
@@ -303,10 +302,9 @@ def _drawn_extremes(
         among = "" if len(drawn) == len(gains) else f" of the {len(drawn)} whose maps were kept"
         yield sheets.photograph(
             f"{run.slug}-extremes",
-            _beside(run, shown, method, gains, columns=2),
+            partial(_photographs_with_maps, run, shown, method, gains),
             "; ".join(f"{run.sample_name(s)}: {about} {signed(gains[s])}" for s in shown),
             f"{whose}{among}: photograph with the outline of its mask, LRP, PLRP-λ at p = {method.p:g}.",
-            _beside(run, shown, method, gains, columns=1),
         )
     elif run.kind == "dna":
         for word, sample in {"largest": drawn[0], "smallest": drawn[-1]}.items():
@@ -314,12 +312,15 @@ def _drawn_extremes(
             yield logo(run, sheets, sample, f"{run.slug}-{word}-gain", about_map)
 
 
-def _beside(run: TitledRun, samples: Sequence[int], method: Method, gains: dict[int, float], columns: int) -> Figure:
-    """Per sample its photograph, LRP and PLRP; `columns` samples beside each other, first the one half of them."""
+def _photographs_with_maps(
+    run: TitledRun, samples: Sequence[int], method: Method, gains: Mapping[int, float], narrow: bool
+) -> Figure:
+    """Per sample its photograph, LRP and PLRP; two samples per row, or on a narrow screen one."""
     from plrp.vision.heatmaps import heatmap
     from plrp.vision.photograph_figures import grid_of, shortened, show_map, show_picture
 
     r = run.results
+    columns = 1 if narrow else 2
     lines = -(-len(samples) // columns)
     figure, axes = grid_of(lines, 3 * columns, side=1.7, bar=False)
     for ax in axes.flat:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from plrp.experiments import score_figures
@@ -9,6 +11,7 @@ from plrp.experiments.aligned_scores import BASELINE, LABELS, LRP, VARIANTS, Met
 from plrp.experiments.config import differences
 from plrp.experiments.intervals import METHOD
 from plrp.experiments.pages import cards, contents, escape, folded, page, section, table
+from plrp.experiments.statements import UNMEASURED
 
 from .runs import TitledRun
 from .sections import missing_note, spans, verdict
@@ -62,26 +65,13 @@ def paired(first: TitledRun, second: TitledRun) -> tuple[np.ndarray, np.ndarray]
 
 
 def _config(first: TitledRun, second: TitledRun) -> str:
-    found = differences(first.results.settings, second.results.settings)
-    rows = []
-    for line in found:
-        name, _, rest = line.partition(" was ")
-        before, _, after = rest.partition(" and is ")
-        rows.append([f"<code>{escape(name)}</code>", escape(before), escape(after)])
-    for name in sorted({*first.results.versions, *second.results.versions} - {"starts"}):
-        versions = [run.results.versions.get(name) for run in (first, second)]
-        for key, a, b in _unlike(name, *versions):
-            rows.append([f"<code>{escape(key)}</code>", escape(a), escape(b)])
+    changes = differences(first.results.settings, second.results.settings)
+    entries = {line.partition(" was ")[0]: line.partition(" was ")[2].split(" and is ", 1) for line in changes}
+    facts = {name: [run.facts.get(name, "–") for run in (first, second)] for name in sorted(first.facts | second.facts)}
+    rows = [(name, a, b) for name, (a, b) in [*entries.items(), *facts.items()] if a != b]
     if not rows:
         return "<p>Nothing that decides results, and no version: B is A measured again.</p>"
-    return table(["entry", "A", "B"], rows)
-
-
-def _unlike(name: str, a: object, b: object) -> list[tuple[str, str, str]]:
-    """Entries of nested facts that are not the same."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return [line for key in sorted({*a, *b}) for line in _unlike(f"{name} {key}", a.get(key), b.get(key))]
-    return [] if a == b else [(name, "–" if a is None else str(a), "–" if b is None else str(b))]
+    return table(["entry", "A", "B"], [[f"<code>{escape(name)}</code>", escape(a), escape(b)] for name, a, b in rows])
 
 
 def _metrics(first: TitledRun, second: TitledRun) -> list[str]:
@@ -100,11 +90,10 @@ def _figures(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
     alt = ". ".join(f"{score_figures.metric(name).title}: A: {about(m, name)}. B: {about(n, name)}" for name in main)
     return sheets.drawing(
         "comparison",
-        score_figures.side_by_side(m, n, main),
+        partial(score_figures.side_by_side, m, n, main),
         alt,
         "Means over all samples of each run: A with full lines and markers, B dashed with open ones, each at the p it "
         "was measured at; p = 0 is LRP.",
-        score_figures.side_by_side(m, n, main, narrow=True),
     )
 
 
@@ -161,19 +150,14 @@ def _differences(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
 
 
 def _statements(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
-    by_claim = {s.claim: s for s in second.statements}
+    judged = [{s.claim: s for s in run.statements} for run in (first, second)]
     rows, plain_rows = [], []
-    for s in first.statements:
-        other = by_claim.pop(s.claim, None)
-        rows.append(_line(s.claim, verdict(s), verdict(other), (s.verdict, other.verdict if other else "not measured")))
-        plain_rows.append([s.claim, s.verdict, other.verdict if other else "not measured"])
-    for claim, other in by_claim.items():
-        rows.append(_line(claim, verdict(None), verdict(other), ("not measured", other.verdict)))
-        plain_rows.append([claim, "not measured", other.verdict])
+    for claim in dict.fromkeys([*judged[0], *judged[1]]):
+        pair = [by_claim.get(claim) for by_claim in judged]
+        words = [UNMEASURED if s is None else s.verdict for s in pair]
+        changed = words[0] != words[1] and all(s is not None and s.holds is not None for s in pair)
+        verdicts = [f"<span>{verdict(s)}</span>" for s in pair]
+        rows.append([escape(claim), *verdicts, "<b>changed</b>" if changed else ""])
+        plain_rows.append([claim, *words])
     sheets.table("statements", ["statement", "a", "b"], plain_rows)
     return table(["statement", "A", "B", ""], rows)
-
-
-def _line(claim: str, a: str, b: str, verdicts: tuple[str, str]) -> list[str]:
-    changed = verdicts[0] != verdicts[1] and not {"not measured", "too few samples"} & set(verdicts)
-    return [escape(claim), f"<span>{a}</span>", f"<span>{b}</span>", "<b>changed</b>" if changed else ""]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from plrp.experiments import statements
-from plrp.experiments.aligned_scores import LRP, Measured, Method
+from plrp.experiments.aligned_scores import LRP, Measured, Method, nearest_share
 from plrp.experiments.results import Results
 from plrp.experiments.statements import Statement
 
@@ -93,7 +93,7 @@ class TitledRun:
         """PLRP-λ at the measured p closest to the exemplary one."""
         m = self.measured
         shares = m.shares(self.gain_metric, "lambda") if self.gain_metric else ()
-        p = m.nearest(self.example_p, shares)
+        p = nearest_share(self.example_p, shares)
         return None if p is None else Method("lambda", p)
 
     @cached_property
@@ -119,7 +119,7 @@ class TitledRun:
 
         r = self.results
         kept = [p for variant, p in r.map_cells if variant == "lambda"]
-        p = self.measured.nearest(statements.LOGO_P, kept)
+        p = nearest_share(statements.LOGO_P, kept)
         chosen = [(s, mask) for s in r.mapped if (mask := r.mask(s)) is not None and mask.any()] if r.has_maps else []
         if p is None or not chosen or (LRP.variant, 0.0) not in r.map_cells:
             return statements.not_a_threshold(0, 0)
@@ -127,6 +127,11 @@ class TitledRun:
         pruned = np.stack([r.maps(s, "lambda", p) for s, _ in chosen])
         example = find_not_a_threshold(lrp, pruned, np.stack([mask for _, mask in chosen]))
         return judge_threshold(example, len(chosen))
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Versions, commit, seeds and machine, by name ("packages torch")."""
+        return _flat({name: value for name, value in self.results.versions.items() if name != "starts"})
 
     def sample_name(self, sample: int) -> str:
         """What the data set calls a sample."""
@@ -176,3 +181,14 @@ def _model(model: dict[str, Any]) -> str:
     name = str(model["name"]).removeprefix("torchvision:")
     known = MODELS.get(name, Path(name).name if ".py:" in name else name)
     return f"{known}, {model['filters']} filters" if "filters" in model else known
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested facts as text by name."""
+    lines: dict[str, str] = {}
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            lines |= _flat(value, f"{prefix}{name} ")
+        else:
+            lines[prefix + name] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return lines

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -14,7 +15,7 @@ from plrp.experiments import score_figures, statements
 from plrp.experiments.aligned_scores import BASELINE, LABELS, LRP, VARIANTS, Measured, Method, plain
 from plrp.experiments.config import without_folders, write_toml
 from plrp.experiments.intervals import METHOD
-from plrp.experiments.pages import cards, contents, escape, folded, page, section, table
+from plrp.experiments.pages import cards, contents, escape, folded, note, page, section, table
 from plrp.experiments.results import unhealthy_sentence
 from plrp.experiments.statements import Statement
 from plrp.progress import progress
@@ -77,7 +78,7 @@ def joined(words: Sequence[str]) -> str:
 
 
 def missing_note(runs: Sequence[TitledRun]) -> str:
-    """What is not there: parts of runs, metrics that no sample has."""
+    """The parts that runs lack, and the metrics that no sample has."""
     lines = []
     for run in runs:
         gone = run.results.missing
@@ -91,30 +92,21 @@ def missing_note(runs: Sequence[TitledRun]) -> str:
         empty = [name for name in wanted if not any(run.measured.count(name, m) for m in _methods(run.measured, name))]
         if empty and len(run.results.samples):
             lines.append(f"{escape(run.title)}: no sample has a score of {joined([_code(name) for name in empty])}.")
-    if not lines:
-        return ""
-    items = "".join(f"<li>{line}</li>" for line in lines)
-    return f'<div class="note" role="note"><p><b>Not everything is there.</b></p><ul>{items}</ul></div>'
+    return note("<b>Not everything is there.</b>", lines)
 
 
 def unhealthy_note(runs: Sequence[TitledRun]) -> str:
     """Explanations that should not be believed as they are, counted by variant and p."""
     lines = []
     for run in runs:
-        found = run.results.unhealthy
-        if not len(found):
-            continue
-        rows = zip(*(found[name].tolist() for name in ("variant", "p", "unhealthy", "explanations")), strict=True)
-        each = [f"{Method(variant, p)}: {count} of {of}" for variant, p, count, of in rows]
-        listed = "; ".join(each[:12]) + ("; …" if len(each) > 12 else "")
-        lines.append(f"{escape(run.title)}: {escape(unhealthy_sentence(run.results))}: {escape(listed)}.")
-    if not lines:
-        return ""
-    items = "".join(f"<li>{line}</li>" for line in lines)
-    return (
-        '<div class="note" role="note"><p><b>Some explanations should not be believed as they are.</b> '
-        f"Their scores are part of all means below.</p><ul>{items}</ul></div>"
-    )
+        counts = run.results.unhealthy
+        if len(counts):
+            columns = (counts[name].tolist() for name in ("variant", "p", "unhealthy", "explanations"))
+            each = [f"{Method(variant, p)}: {count} of {of}" for variant, p, count, of in zip(*columns, strict=True)]
+            listed = "; ".join(each[:12]) + ("; …" if len(each) > 12 else "")
+            lines.append(f"{escape(run.title)}: {escape(unhealthy_sentence(run.results))}: {escape(listed)}.")
+    lead = "<b>Some explanations should not be believed as they are.</b> Their scores are part of all means below."
+    return note(lead, lines)
 
 
 def _methods(m: Measured, name: str) -> list[Method]:
@@ -160,7 +152,7 @@ def verdict(statement: Statement | None) -> str:
     decide it.
     """
     if statement is None or statement.holds is None:
-        return f'<span class="unknown">{"not measured" if statement is None else statement.verdict}</span>'
+        return f'<span class="unknown">{statements.UNMEASURED if statement is None else statement.verdict}</span>'
     kind = "holds" if statement.holds else "fails"
     unsure = ' <span class="unsure">within the error</span>' if statement.sure is False else ""
     return f'<span class="{kind}">{statement.verdict}</span>{unsure}'
@@ -219,60 +211,50 @@ def _capital(text: str) -> str:
 def _figures(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     parts = [score_figures.legend([run.measured for run in runs])]
     for dataset in dict.fromkeys(run.dataset for run in runs):
-        group = [run for run in runs if run.dataset == dataset]
-        rows = [run.measured for run in group]
-        results, faithful = PAPER.get(dataset, ("", ""))
         parts.append(f"<h3>{escape(dataset)}</h3>")
-        main = score_figures.versions(rows, score_figures.MAIN)
-        if main:
-            parts.append(
-                sheets.drawing(
-                    f"{slug(dataset)}-metrics",
-                    score_figures.over_p(rows, main),
-                    _described(rows, main),
-                    f"{_aspects(main)} over the pruned proportion p{_as_in(results)}. Above: the whole range; below: "
-                    f"small p, without bands that would fill the panel. {_counts(rows, main)}",
-                    score_figures.over_p(rows, main, narrow=True),
-                )
-            )
-        for name in score_figures.versions(rows, (statements.AUC,)):
-            p = group[0].example_p
-            parts.append(
-                sheets.drawing(
-                    f"{slug(dataset)}-{slug(name.replace('pixel_flipping_auc', 'faithfulness'))}",
-                    score_figures.faithfulness(rows, name, p),
-                    _described(rows, [name]) + ". " + _described_flips(rows, name, p),
-                    f"Faithfulness{_as_in(faithful)}: the area under the flipping curve over p, the curve itself, and "
-                    f"its beginning. Lower is better. {_counts(rows, [name])}",
-                    score_figures.faithfulness(rows, name, p, narrow=True),
-                )
-            )
-        paired = score_figures.versions(rows, (*score_figures.MAIN, statements.AUC))
-        if paired and any(m.variants(name) and m.count(name) > 1 for m in rows for name in paired):
-            parts.append(
-                sheets.drawing(
-                    f"{slug(dataset)}-differences",
-                    score_figures.over_p(rows, paired, differences=True, zoom=False),
-                    "; ".join(
-                        f"{m.name}: {score_figures.describe_differences(m, name)}" for m in rows for name in paired
-                    ),
-                    "Differences to LRP, sample by sample: a band that does not touch zero tells a variant from LRP, "
-                    "where the bands above may overlap because samples differ among themselves.",
-                    score_figures.over_p(rows, paired, differences=True, zoom=False, narrow=True),
-                )
-            )
-        further = score_figures.versions(rows, FURTHER)
-        if further:
-            parts.append(
-                sheets.drawing(
-                    f"{slug(dataset)}-further",
-                    score_figures.over_p(rows, further, zoom=False),
-                    _described(rows, further),
-                    f"Further metrics. {_defined(further)}{_counts(rows, further)}",
-                    score_figures.over_p(rows, further, zoom=False, narrow=True),
-                )
-            )
+        parts += _figures_of(dataset, [run for run in runs if run.dataset == dataset], sheets)
     return "\n".join(parts)
+
+
+def _figures_of(dataset: str, runs: Sequence[TitledRun], sheets: Sheets) -> Iterator[str]:
+    """The figures of one data set, a row of panels per network."""
+    rows, p = [run.measured for run in runs], runs[0].example_p
+    results, faithful = PAPER.get(dataset, ("", ""))
+    over_p = partial(score_figures.over_p, rows)
+    main = score_figures.versions(rows, score_figures.MAIN)
+    if main:
+        yield sheets.drawing(
+            f"{slug(dataset)}-metrics",
+            partial(over_p, main),
+            _described(rows, main),
+            f"{_aspects(main)} over the pruned proportion p{_as_in(results)}. Above: the whole range; below: "
+            f"small p, without bands that would fill the panel. {_counts(rows, main)}",
+        )
+    for name in score_figures.versions(rows, (statements.AUC,)):
+        yield sheets.drawing(
+            f"{slug(dataset)}-{slug(name.replace('pixel_flipping_auc', 'faithfulness'))}",
+            partial(score_figures.faithfulness, rows, name, p),
+            _described(rows, [name]) + ". " + _described_flips(rows, name, p),
+            f"Faithfulness{_as_in(faithful)}: the area under the flipping curve over p, the curve itself, and "
+            f"its beginning. Lower is better. {_counts(rows, [name])}",
+        )
+    paired = score_figures.versions(rows, (*score_figures.MAIN, statements.AUC))
+    if paired and any(m.variants(name) and m.count(name) > 1 for m in rows for name in paired):
+        yield sheets.drawing(
+            f"{slug(dataset)}-differences",
+            partial(over_p, paired, differences=True, zoom=False),
+            "; ".join(f"{m.name}: {score_figures.describe(m, name, True)}" for m in rows for name in paired),
+            "Differences to LRP, sample by sample: a band that does not touch zero tells a variant from LRP, "
+            "where the bands above may overlap because samples differ among themselves.",
+        )
+    further = score_figures.versions(rows, FURTHER)
+    if further:
+        yield sheets.drawing(
+            f"{slug(dataset)}-further",
+            partial(over_p, further, zoom=False),
+            _described(rows, further),
+            f"Further metrics. {_defined(further)}{_counts(rows, further)}",
+        )
 
 
 def _defined(names: Sequence[str]) -> str:
@@ -311,61 +293,36 @@ def _described_flips(rows: Sequence[Measured], name: str, p: float) -> str:
 
 def _counts(rows: Sequence[Measured], names: Sequence[str]) -> str:
     """How many samples stand behind a figure."""
-    said = []
+    lines = []
     for m in rows:
         by_count: dict[int, list[str]] = {}
         for name in names:
             if count := max((m.count(name, method) for method in _methods(m, name)), default=0):
                 by_count.setdefault(count, []).append(score_figures.metric(name).title)
         if len(by_count) == 1:
-            said.append(f"{m.name}: {_samples(next(iter(by_count)))}")
+            (count,) = by_count
+            lines.append(f"{m.name}: {count:,} sample{'s' * (count != 1)}")
         elif by_count:
             each = "; ".join(f"{', '.join(titles)} {count:,}" for count, titles in by_count.items())
-            said.append(f"{m.name}: samples: {each}")
+            lines.append(f"{m.name}: samples: {each}")
     alone = any(m.count(name) == 1 for m in rows for name in names)
-    text = "; ".join(said) + "." if said else ""
+    text = "; ".join(lines) + "." if lines else ""
     return escape(text + (" One sample alone has no interval." if alone else ""))
-
-
-def _samples(count: int) -> str:
-    return f"{count:,} sample{'' if count == 1 else 's'}"
 
 
 # -- best p
 
 
 def _best(runs: Sequence[TitledRun], sheets: Sheets) -> str:
-    parts, rows = [], []
+    parts: list[str] = []
+    rows: list[list[Any]] = []
     for run in runs:
         m = run.measured
         known = [v for v in VARIANTS if m.has(v)]
-        lines = []
-        names = [n for n in score_figures.versions([m], tuple(score_figures.METRICS)) if score_figures.metric(n).better]
-        for name in names:
-            better = score_figures.metric(name).better
-            found: dict[str, tuple[float, float]] = {}
-            for variant in m.variants(name):
-                means = {p: m.mean(name, Method(variant, p)) for p in m.shares(name, variant)}
-                p = max(means, key=lambda q: (better * means[q], -q))
-                found[variant] = (p, means[p])
-            if not found:
-                continue
-            top = max(better * value for _, value in found.values())
-            cells = [escape(score_figures.metric(name).heading), f"<span class=number>{plain(m.mean(name))}</span>"]
-            for variant in known:
-                if variant not in found:
-                    cells.append("")
-                    continue
-                p, value = found[variant]
-                apart = m.difference(name, Method(variant, p), LRP)
-                text = f"{plain(value)} at p = {p:g}"
-                text = f"<b>{text}</b>" if better * value == top else text
-                cells.append(f"<span>{text}<br><small>{escape(apart)}</small></span>" if apart.count else text)
-                rows.append([run.title, name, variant, p, value, apart.mean, apart.low, apart.high, apart.count])
-            lines.append(cells)
+        names = [n for n in score_figures.versions([m], tuple(score_figures.METRICS)) if m.variants(n)]
+        lines = [_best_of(run, name, known, rows) for name in names if score_figures.metric(name).better]
         if lines:
-            if len(runs) > 1:
-                parts.append(f"<h3>{escape(run.title)}</h3>")
+            parts += [f"<h3>{escape(run.title)}</h3>"] * (len(runs) > 1)
             parts.append(table(["metric", "LRP", *(LABELS[v] for v in known)], lines))
     if not parts:
         return ""
@@ -376,6 +333,29 @@ def _best(runs: Sequence[TitledRun], sheets: Sheets) -> str:
         "best of a metric. Sparsity alone always asks for the highest p; weigh it against localization and "
         "faithfulness.</p>" + "\n".join(parts)
     )
+
+
+def _best_of(run: TitledRun, name: str, variants: Sequence[str], rows: list[list[Any]]) -> list[str]:
+    """The cells of one metric; its numbers are added to `rows`."""
+    m, about = run.measured, score_figures.metric(name)
+    best: dict[str, tuple[float, float]] = {}
+    for variant in m.variants(name):
+        means = {p: m.mean(name, Method(variant, p)) for p in m.shares(name, variant)}
+        p = max(means, key=lambda q: (about.better * means[q], -q))
+        best[variant] = (p, means[p])
+    top = max(about.better * value for _, value in best.values())
+    cells = [escape(about.heading), f"<span class=number>{plain(m.mean(name))}</span>"]
+    for variant in variants:
+        if variant not in best:
+            cells.append("")
+            continue
+        p, value = best[variant]
+        apart = m.difference(name, Method(variant, p), LRP)
+        text = f"{plain(value)} at p = {p:g}"
+        text = f"<b>{text}</b>" if about.better * value == top else text
+        cells.append(f"<span>{text}<br><small>{escape(apart)}</small></span>" if apart.count else text)
+        rows.append([run.title, name, variant, p, value, apart.mean, apart.low, apart.high, apart.count])
+    return cells
 
 
 # -- all means
@@ -422,6 +402,7 @@ def _runs(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     for run in runs:
         config = run.results.config
         right = run.results.samples["correct"].dropna() if len(run.results.samples) else []
+        state = "complete" if run.results.complete else f"{len(run.results.missing)} parts missing"
         rows.append(
             [
                 escape(run.title),
@@ -429,7 +410,7 @@ def _runs(runs: Sequence[TitledRun], sheets: Sheets) -> str:
                 f"{float(np.mean([bool(v) for v in right])):.1%}" if len(right) else "–",
                 escape(config["composite"]),
                 escape(", ".join(f"{p:g}" for p in config["p"])),
-                f"<span class=number>{_state(run)}</span>",
+                f"<span class=number>{state}</span>",
             ]
         )
     parts = [table(["run", "samples", "predicted correctly", "composite", "p", "state"], rows)]
@@ -438,26 +419,7 @@ def _runs(runs: Sequence[TitledRun], sheets: Sheets) -> str:
         parts.append(
             folded(f"{label}config", f"<pre>{escape(write_toml(without_folders(run.results.settings)))}</pre>")
         )
-        facts = {k: v for k, v in run.results.versions.items() if k != "starts"}
-        flat = [[escape(k), escape(v)] for k, v in _flat(facts)]
-        parts.append(
-            folded(
-                f"{label}versions and seeds", table(["what", "which"], flat) if flat else "<p>None were recorded.</p>"
-            )
-        )
+        facts = [[escape(k), escape(v)] for k, v in run.facts.items()]
+        listed = table(["what", "which"], facts) if facts else "<p>None were recorded.</p>"
+        parts.append(folded(f"{label}versions and seeds", listed))
     return "\n".join(parts)
-
-
-def _state(run: TitledRun) -> str:
-    return "complete" if run.results.complete else f"{len(run.results.missing)} parts missing"
-
-
-def _flat(facts: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """Nested facts as lines."""
-    lines: list[tuple[str, str]] = []
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            lines += _flat(value, f"{prefix}{name} ")
-        else:
-            lines.append((f"{prefix}{name}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
-    return lines

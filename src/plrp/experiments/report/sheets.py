@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -40,21 +40,23 @@ class Sheets:
             refuse_strangers(Folder(out))
         self.written: set[str] = set()
 
-    def drawing(self, name: str, wide: Figure, alt: str, caption: str = "", narrow: Figure | None = None) -> str:
-        """Lines and letters: vectors on the page, in the colours of the reader's theme."""
+    def drawing(self, name: str, draw: Callable[..., Figure], alt: str, caption: str = "") -> str:
+        """Lines and letters: vectors on the page, in the colours of the reader's theme; `draw` takes `narrow=`."""
+        wide = draw(narrow=False)
         name = self._write(name, wide)
-        small = None if narrow is None else pages.data_uri(narrow, dark=DARK)
+        wide_uri, narrow_uri = (pages.data_uri(figure, dark=DARK) for figure in (wide, draw(narrow=True)))
         width = round(PIXELS * wide.get_figwidth())
-        return pages.picture(pages.data_uri(wide, dark=DARK), alt, caption + self._where(name), small, width=width)
+        return pages.picture(wide_uri, alt, caption + self._where(name), narrow_uri, width=width)
 
-    def photograph(self, name: str, wide: Figure, alt: str, caption: str = "", narrow: Figure | None = None) -> str:
-        """Pictures made of pixels: kept on white, whatever the theme."""
+    def photograph(self, name: str, draw: Callable[..., Figure], alt: str, caption: str = "") -> str:
+        """Pictures made of pixels: kept on white, whatever the theme; `draw` takes `narrow=`."""
         from PIL import features
 
+        wide = draw(narrow=False)
         name = self._write(name, wide)
         kind = "webp" if features.check("webp") else "png"
-        small = None if narrow is None else pages.data_uri(narrow, kind, 150)
-        return pages.picture(pages.data_uri(wide, kind, 130), alt, caption + self._where(name), small, plate=True)
+        wide_uri, narrow_uri = pages.data_uri(wide, kind, 130), pages.data_uri(draw(narrow=True), kind, 150)
+        return pages.picture(wide_uri, alt, caption + self._where(name), narrow_uri, plate=True)
 
     def _write(self, name: str, figure: Figure) -> str:
         """Write a figure in every format; returns its name, with a number where that was taken."""
