@@ -397,6 +397,15 @@ def test_changed_verdicts_stand_out(tmp_path) -> None:
     assert re.search(r"Gini index: λ ahead of M holds does not hold changed", text)
 
 
+def test_two_versions_of_a_metric_are_compared_each_with_its_own(tmp_path) -> None:
+    versions = ("local_lipschitz", "local_lipschitz.again")
+    runs = [made_run(tmp_path / name, **{**SMALL, "metrics": versions}) for name in ("a", "b")]
+    page = report.write(runs, tmp_path / "compared", formats=(), compare=True)
+    with (page.parent / "tables" / "statements.csv").open() as stream:
+        rows = [row for row in csv.DictReader(stream) if "more robust" in row["statement"]]
+    assert [(row["a"], row["b"]) for row in rows] == [("holds", "holds")] * 4
+
+
 def test_what_makes_no_sense_is_refused(tmp_path, photographs) -> None:
     with pytest.raises(ValueError, match="needs a run"):
         report.write([])

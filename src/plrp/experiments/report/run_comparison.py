@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -11,7 +13,7 @@ from plrp.experiments.aligned_scores import BASELINE, LABELS, LRP, VARIANTS, Met
 from plrp.experiments.config import differences
 from plrp.experiments.intervals import METHOD
 from plrp.experiments.pages import cards, contents, escape, folded, page, section, table
-from plrp.experiments.statements import UNMEASURED
+from plrp.experiments.statements import UNMEASURED, Statement
 
 from .runs import TitledRun
 from .sections import missing_note, spans, verdict
@@ -150,10 +152,10 @@ def _differences(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
 
 
 def _statements(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
-    judged = [{s.claim: s for s in run.statements} for run in (first, second)]
+    judged = [_by_claim(run.statements) for run in (first, second)]
     rows, plain_rows = [], []
-    for claim in dict.fromkeys([*judged[0], *judged[1]]):
-        pair = [by_claim.get(claim) for by_claim in judged]
+    for claim, number in dict.fromkeys([*judged[0], *judged[1]]):
+        pair = [by_claim.get((claim, number)) for by_claim in judged]
         words = [UNMEASURED if s is None else s.verdict for s in pair]
         changed = words[0] != words[1] and all(s is not None and s.holds is not None for s in pair)
         verdicts = [f"<span>{verdict(s)}</span>" for s in pair]
@@ -161,3 +163,13 @@ def _statements(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
         plain_rows.append([claim, *words])
     sheets.table("statements", ["statement", "a", "b"], plain_rows)
     return table(["statement", "A", "B", ""], rows)
+
+
+def _by_claim(judged: Sequence[Statement]) -> dict[tuple[str, int], Statement]:
+    """Statements by claim and number: two versions of a metric may be judged by the same claim."""
+    counts: Counter[str] = Counter()
+    by_claim = {}
+    for statement in judged:
+        by_claim[statement.claim, counts[statement.claim]] = statement
+        counts[statement.claim] += 1
+    return by_claim
