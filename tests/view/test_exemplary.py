@@ -53,7 +53,7 @@ def test_a_layer_shows_patches_of_the_channels_it_reads(shown: Bundle, reading: 
     assert not any("exemplars" in row for layer in ("9", "0") for row in rows[layer])
     for layer, source in (("5", "2"), ("2", "0")):
         for row in rows[layer]:
-            expected = reading.found.of(source, row["channel"], COUNT)
+            expected = reading.exemplars.of(source, row["channel"], COUNT)
             given = row.get("exemplars", [])
             assert len(given) == len(expected)
             for one, exemplar in zip(given, expected, strict=True):

@@ -443,7 +443,7 @@ def flow_patches(reading: Reading, wanted: dict[str, tuple[int, ...]]) -> Any:
     """A patch beside each channel of the flow."""
     from plrp.concepts.channel_figures import patches
 
-    return patches(reading.found, wanted, reading.model, reading.data)
+    return patches(reading.exemplars, wanted, reading.model, reading.data)
 
 
 def write_page(

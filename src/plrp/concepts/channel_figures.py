@@ -1,12 +1,13 @@
-"""Pictures of channels: the inputs that stand for them.
+"""Figures of channels: the inputs that gave each channel most relevance, at the place where the channel is strongest.
 
-- `channel_figure`: pictures, cropped and masked by the relevance that passes the channel where it is strongest
-- `logo_figure`: sequences, as logos of what the channel read where it is strongest
-- `token_figure`: texts, coloured by what the channel read at its strongest token, which is marked
+- `channel_figure`: pictures, cropped and masked by the relevance that passes the channel there
+- `logo_figure`: sequences, as logos of the relevance that passes the channel there
+- `token_figure`: texts, coloured by the relevance that passes the channel at its strongest token, which is marked
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -33,8 +34,8 @@ from .numbered_inputs import FromPhotographs, NumberedInputs, numbered
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHARE = 0.8  # of the positive relevance that a patch shows
-MARGIN = 0.15  # of its side around it
+SHARE = 0.8  # of the positive relevance lies in the region that a patch shows
+MARGIN = 0.15  # around this region, as a share of its side
 WIDEST = 40  # bases of a logo
 
 Pixels = npt.NDArray[np.uint8]
@@ -44,17 +45,17 @@ Patches = dict[str, dict[int, Pixels]]
 
 @dataclass(frozen=True)
 class Reading:
-    """What is needed to look at exemplars again: what a search found, and the model and data it was made with.
+    """The results of a search for exemplars, and the model and data of the search, to look at the exemplars again.
 
-    target: that of the search, where it was no class; composite: where the search had one of one's own.
+    target: that of the search, if it was no class. composite: that of the search, if it has no name.
     """
 
-    found: Exemplars
+    exemplars: Exemplars
     model: nn.Module | LoadedModel
     data: Any
     target: Any = None
     composite: str | Composite | None = None
-    latest: dict[int, Trace] = field(default_factory=dict, init=False, repr=False)  # of the input looked at last
+    latest: dict[int, Trace] = field(default_factory=dict, init=False, repr=False)  # of the latest input, by its number
 
     @property
     def module(self) -> nn.Module:
@@ -69,26 +70,24 @@ class Reading:
     def relevance(
         self, x: Tensor, example: Exemplar, layer: str, channel: int, place: tuple[int, ...] | None = None
     ) -> npt.NDArray[np.float32]:
-        """The relevance of an input that passes one channel of a layer, at one place or at all, and nothing beside it;
-        in the input's shape.
-        """
-        explained, settings = int(self.found.classes[example.sample]), self.found.settings
+        """The relevance of an input that passes a channel of a layer, at one place or at all; in the input's shape."""
+        explained, settings = int(self.exemplars.classes[example.sample]), self.exemplars.settings
         pruning = settings.get("pruning")
         traced = self._traced(example.sample, x)
-        wanted: Any = [channel]
+        condition: Any = [channel]
         if place is not None:
             op = layer_named(traced, layer)
-            wanted = torch.zeros(op.output.shape, dtype=torch.bool)
-            by_channel(wanted, op)[(0, channel, *place)] = True
-        relevance = traced.explain(
+            condition = torch.zeros(op.output.shape, dtype=torch.bool)
+            by_channel(condition, op)[(0, channel, *place)] = True
+        explanation = traced.explain(
             target=self.target if explained < 0 else explained,
             composite=self.composite or settings.get("composite", "auto"),
             pruning=None if pruning is None else Pruning(**pruning),
-            condition={layer: wanted},
+            condition={layer: condition},
             only_through=True,
-        ).relevance[0]
-        found: npt.NDArray[np.float32] = relevance.float().cpu().numpy()
-        return found
+        )
+        relevance: npt.NDArray[np.float32] = explanation.relevance[0].float().cpu().numpy()
+        return relevance
 
     def _traced(self, sample: int, x: Tensor) -> Trace:
         if sample not in self.latest:
@@ -102,7 +101,7 @@ class Reading:
         return self.inputs.batch([example.sample]).to(device)
 
     def patch(self, layer: str, channel: int, example: Exemplar) -> Pixels:
-        """What a channel saw in a picture where it is strongest; at all places where it has no relevance there."""
+        """The part of a picture that a channel saw at its strongest place, or at all if this one has no relevance."""
         x = self.input(example)
         if x.dim() != 4:
             raise ValueError(f"Patches are drawn of pictures (channels, height, width), got {tuple(x.shape[1:])}.")
@@ -114,14 +113,14 @@ class Reading:
     def patches(
         self, layer: str, channels: Iterable[int], count: int = 3, step: Callable[[int, int], None] | None = None
     ) -> dict[int, list[tuple[Exemplar, Pixels]]]:
-        """By channel its strongest exemplars with their patches, at most `count`; empty where none was found.
+        """By channel its strongest exemplars with their patches, at most `count`; an empty list if it has none.
 
-        `step` is told how many patches are drawn, of how many.
+        `step` is called with the numbers of drawn patches and of all.
         """
-        shown = {channel: self.found.of(layer, channel, count) for channel in channels}
+        shown = {channel: self.exemplars.of(layer, channel, count) for channel in channels}
         asked = sorted(((c, e) for c, rows in shown.items() for e in rows), key=lambda one: one[1].sample)
         drawn: dict[tuple[int, int], Pixels] = {}
-        for channel, example in asked:  # an input's channels one after the other: it runs through the model once
+        for channel, example in asked:  # sorted by input, so that each runs through the model once
             drawn[channel, example.sample] = self.patch(layer, channel, example)
             if step is not None:
                 step(len(drawn), len(asked))
@@ -129,7 +128,7 @@ class Reading:
 
 
 def channel_figure(
-    found: Exemplars,
+    exemplars: Exemplars,
     layer: str,
     channels: Sequence[int],
     model: nn.Module | LoadedModel,
@@ -137,56 +136,72 @@ def channel_figure(
     *,
     by: str = "relevance",
     count: int = 6,
-    target: Any = None,
-    composite: str | Composite | None = None,
+    step: Callable[[float], None] = lambda done: None,
+    **search: Any,
+) -> Figure:
+    """A row per channel with patches of its exemplars: the region whose relevance passes the channel's strongest place.
+
+    `model` and `data` are those of the search; the data are pictures. Composite and pruning are taken from the search.
+    search: `target` if the search explained no class, `composite` if that of the search has no name. `step` is called
+    after every row.
+    """
+    reading = Reading(exemplars, model, data, **search)
+
+    def draw(ax: Any, channel: int, example: Exemplar) -> str:
+        ax.imshow(reading.patch(layer, channel, example))
+        return shortened(example.name.rsplit("/", 1)[-1], 18)
+
+    figure = _rows(reading, layer, channels, count, by, draw, step)
+    figure.suptitle(f"{layer}: inputs with most {by}, at the channel's strongest place", fontsize=9, parse_math=False)
+    return figure
+
+
+def _rows(
+    reading: Reading,
+    layer: str,
+    channels: Sequence[int],
+    count: int,
+    by: str,
+    draw: Callable[[Any, int, Exemplar], str],
     step: Callable[[float], None] = lambda done: None,
 ) -> Figure:
-    """A row per channel, with the patches of its exemplars: where the relevance that passes it alone comes from, at the
-    place where it is strongest.
-
-    `model` and `data` are those of the search, composite and pruning are too; pictures only. `target` and `composite`
-    are needed again where the search had no class, or a composite of one's own. `step` is told of every row.
-    """
-    reading = Reading(found, model, data, target, composite)
+    """A row per channel; `draw` draws an exemplar into its panel and returns the label below it."""
     figure, axes = grid_of(len(channels), count, side=1.25, bar=False)
-    for row, channel in enumerate(channels):
-        examples = found.of(layer, channel, count, by)
-        for ax in axes[row][max(1, len(examples)) :]:
+    for row, channel in zip(axes, channels, strict=True):
+        examples = reading.exemplars.of(layer, channel, count, by)
+        for ax in row[max(1, len(examples)) :]:
             ax.set_axis_off()
-        for ax, example in zip(axes[row], examples, strict=False):
-            ax.imshow(reading.patch(layer, channel, example))
-            ax.set_xlabel(
-                shortened(example.name.rsplit("/", 1)[-1], 18), fontsize=5.5, color=FAINT, labelpad=2, parse_math=False
-            )
+        for ax, example in zip(row, examples, strict=False):
+            label = draw(ax, channel, example)
+            ax.set_xlabel(label, fontsize=5.5, color=FAINT, labelpad=2, parse_math=False)
         if not examples:
-            axes[row][0].text(0.5, 0.5, "none", fontsize=6.5, color=FAINT, ha="center", va="center")
-        axes[row][0].set_ylabel(f"channel {channel}", fontsize=7.5)
+            row[0].text(0.5, 0.5, "none", fontsize=6.5, color=FAINT, ha="center", va="center")
+        row[0].set_ylabel(f"channel {channel}", fontsize=7.5)
         step(1)
-    figure.suptitle(f"{layer}: inputs with {_most(by)}, at the channel's strongest place", fontsize=9, parse_math=False)
     return figure
 
 
 def patches(
-    found: Exemplars,
+    exemplars: Exemplars,
     wanted: Mapping[str, Iterable[int]],
     model: nn.Module | LoadedModel,
     data: Any,
     *,
     show_progress: bool | None = False,
 ) -> Patches:
-    """By layer and channel the patch of the strongest exemplar, for `flow_figure`; leaves out what was not searched."""
-    reading, made = Reading(found, model, data), Patches()
-    asked = [(layer, channel) for layer, channels in wanted.items() if layer in found for channel in channels]
+    """By layer and channel the patch of the strongest exemplar, for `flow_figure`; layers not searched are left out."""
+    reading, drawn = Reading(exemplars, model, data), Patches()
+    asked = [(layer, channel) for layer, channels in wanted.items() if layer in exemplars for channel in channels]
     with progress("drawing patches", len(asked), show_progress) as step:
         for layer, channel in asked:
-            for example in found.of(layer, channel, 1):
-                made.setdefault(layer, {})[channel] = reading.patch(layer, channel, example)
+            for example in exemplars.of(layer, channel, 1):
+                drawn.setdefault(layer, {})[channel] = reading.patch(layer, channel, example)
             step(1)
-    return made
+    return drawn
 
 
 def logo_figure(
-    found: Exemplars,
+    exemplars: Exemplars,
     layer: str,
     channels: Sequence[int],
     model: nn.Module,
@@ -194,76 +209,60 @@ def logo_figure(
     *,
     by: str = "relevance",
     count: int = 4,
-    target: Any = None,
-    composite: str | Composite | None = None,
+    **search: Any,
 ) -> Figure:
-    """A row per channel of a sequence network, with logos of its exemplars: what it read where it is strongest.
+    """A row per channel of a sequence network, with logos of its exemplars at the channel's strongest place.
 
     Inputs are one-hot, (4, length). A logo spans the receptive field of the strongest place, or the `WIDEST` bases of
-    it that hold most relevance; a letter is as tall as the relevance of its base that passes the channel there.
+    it that hold most relevance; the height of a letter is the relevance of its base that passes the channel there.
+    search: see `channel_figure`.
     """
     from plrp.genomics.logo import draw_logo
     from plrp.genomics.sequences import LETTERS
 
-    reading = Reading(found, model, data, target, composite)
-    figure, axes = grid_of(len(channels), count, side=1.0, bar=False)
+    reading = Reading(exemplars, model, data, **search)
+
+    def draw(ax: Any, channel: int, example: Exemplar) -> str:
+        x = reading.input(example)
+        if x.dim() != 3 or x.shape[1] != 4:
+            raise ValueError(f"Logos are drawn of one-hot sequences (4, length), got {tuple(x.shape[1:])}.")
+        relevance = reading.relevance(x, example, layer, channel, example.place).sum(0)
+        ((start, end),) = receptive_field(reading.module, x, layer, channel, example.place)
+        if end - start > WIDEST:
+            mass = np.convolve(np.abs(relevance[start:end]), np.ones(WIDEST), "valid")
+            start += int(mass.argmax())
+            end = start + WIDEST
+        bases = x[0].cpu().numpy()
+        letters = "".join(LETTERS[k] if bases[k, i] > 0 else "N" for i, k in enumerate(bases.argmax(0)))
+        draw_logo(ax, relevance[start:end], letters[start:end], start=start)
+        return f"input {shortened(example.name, 18)}, bases {start}…{end - 1}"
+
+    figure = _rows(reading, layer, channels, count, by, draw)
     figure.set_size_inches(count * 2.4, len(channels) * 1.05 + 0.4)
-    for row, channel in enumerate(channels):
-        examples = found.of(layer, channel, count, by)
-        for ax in axes[row][max(1, len(examples)) :]:
-            ax.set_axis_off()
-        for ax, example in zip(axes[row], examples, strict=False):
-            x = reading.input(example)
-            if x.dim() != 3 or x.shape[1] != 4:
-                raise ValueError(f"Logos are drawn of one-hot sequences (4, length), got {tuple(x.shape[1:])}.")
-            relevance = reading.relevance(x, example, layer, channel, example.place).sum(0)
-            ((start, end),) = receptive_field(reading.module, x, layer, channel, example.place)
-            if end - start > WIDEST:
-                mass = np.convolve(np.abs(relevance[start:end]), np.ones(WIDEST), "valid")
-                start += int(mass.argmax())
-                end = start + WIDEST
-            bases = x[0].cpu().numpy()
-            letters = "".join(LETTERS[k] if bases[k, i] > 0 else "N" for i, k in enumerate(bases.argmax(0)))
-            draw_logo(ax, relevance[start:end], letters[start:end], start=start)
-            ax.set_xlabel(
-                f"input {shortened(example.name, 18)}, bases {start}…{end - 1}",
-                fontsize=5.5,
-                color=FAINT,
-                labelpad=2,
-                parse_math=False,
-            )
-        axes[row][0].set_ylabel(f"channel {channel}", fontsize=7.5)
-    figure.suptitle(f"{layer}: sequences with {_most(by)}", fontsize=9, parse_math=False)
+    figure.suptitle(f"{layer}: sequences with most {by}", fontsize=9, parse_math=False)
     return figure
 
 
 def token_figure(
-    found: Exemplars,
+    exemplars: Exemplars,
     layer: str,
     channels: Sequence[int],
     model: nn.Module,
     data: Any,
     words: Callable[[int], str],
-    *,
-    by: str = "relevance",
-    count: int = 4,
-    target: Any = None,
-    composite: str | Composite | None = None,
+    **options: Any,
 ) -> Figure:
-    """Texts that stand for channels: the strongest token in ⟦brackets⟧, all coloured by what the channel read there.
+    """Texts that gave channels most relevance: the strongest token in ⟦brackets⟧, each token in its relevance's colour.
 
-    Inputs are token ids, (tokens,); `words` spells one, such as `lambda i: tokenizer.decode([i])`.
+    Draws the sentences of `token_contexts`, whose options it takes.
     """
     from plrp.text.coloured_text import to_figure
 
-    sentences = token_contexts(
-        found, layer, channels, model, data, words, by=by, count=count, target=target, composite=composite
-    )
-    return to_figure(sentences)
+    return to_figure(token_contexts(exemplars, layer, channels, model, data, words, **options))
 
 
 def token_contexts(
-    found: Exemplars,
+    exemplars: Exemplars,
     layer: str,
     channels: Sequence[int],
     model: nn.Module,
@@ -272,21 +271,24 @@ def token_contexts(
     *,
     by: str = "relevance",
     count: int = 4,
-    target: Any = None,
-    composite: str | Composite | None = None,
+    **search: Any,
 ) -> list[Any]:
-    """The captions and coloured tokens that `token_figure` draws, as `coloured_text.Sentence`s; pages use them too."""
+    """The captions and coloured tokens of channels' exemplars, as `coloured_text.Sentence`s, for figures and pages.
+
+    Inputs are token ids, (tokens,); `words` spells one, such as `lambda i: tokenizer.decode([i])`. search: see
+    `channel_figure`.
+    """
     from plrp.text.coloured_text import Cell, Sentence
 
-    reading = Reading(found, model, data, target, composite)
+    reading, space = Reading(exemplars, model, data, **search), exemplars[layer].space
     sentences = []
     for channel in channels:
-        for example in found.of(layer, channel, count, by):
+        for example in exemplars.of(layer, channel, count, by):
             x = reading.input(example)
-            if x.dim() != 2 or found[layer].space != tuple(x.shape[1:]):
+            if x.dim() != 2 or space != tuple(x.shape[1:]):
                 raise ValueError(
                     f"Texts are token ids (tokens,), and '{layer}' should have a place for each: the input is "
-                    f"{tuple(x.shape[1:])}, the places are {found[layer].space}."
+                    f"{tuple(x.shape[1:])}, the places are {space}."
                 )
             relevance = reading.relevance(x, example, layer, channel, example.place)
             largest = float(np.abs(relevance).max()) or 1.0
@@ -301,64 +303,49 @@ def token_contexts(
     return sentences
 
 
-def _most(by: str) -> str:
-    return "most relevance" if by == "relevance" else "most activation"
-
-
 def receptive_field(
     module: nn.Module, x: Tensor, layer: str, channel: int, place: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Which part of an input a neuron reads: per axis of its space (start, end), the smallest box.
+    """The part of an input that a neuron reads: per axis of the input's space (start, end), the smallest box.
 
-    Found by asking the network: what lies before (after) a position is made NaN; where the neuron stays a number, it
-    does not read it. In float64, whose convolutions compute each output by itself. `x` is a batch of one.
+    The network itself tells: positions at one end of an axis are made NaN, and the neuron does not read them if it
+    stays a number. In float64, whose convolutions compute each output by itself. `x` is a batch of one.
     """
-    network, held = deepcopy(module).double().eval(), list[Tensor]()
+    network, outputs = deepcopy(module).double().eval(), list[Tensor]()
     where = (0, channel, *place)
-    network.get_submodule(layer).register_forward_hook(lambda _, __, output: held.append(output))
+    network.get_submodule(layer).register_forward_hook(lambda _, __, output: outputs.append(output))
 
-    def reads(axis: int, gone: slice) -> bool:
+    def reads(axis: int, hidden: slice) -> bool:
         probe = x.double().clone()
-        probe[(slice(None),) * axis + (gone,)] = torch.nan
-        held.clear()
+        probe[(slice(None),) * axis + (hidden,)] = torch.nan
+        outputs.clear()
         with torch.no_grad():
             network(probe)
-        return bool(held[0][where].isnan())
+        return bool(outputs[0][where].isnan())
 
-    def first(size: int, holds: Callable[[int], bool]) -> int:
-        """The smallest n in 1…size that holds; all larger ones do."""
-        low, high = 1, size
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if holds(middle) else (middle + 1, high)
-        return low
-
-    field = []
-    for axis in range(2, x.dim()):
+    def unread(axis: int, at_end: bool) -> int:
+        """How many positions at one end of an axis the neuron does not read."""
         size = x.shape[axis]
-        start = first(size, lambda n, axis=axis: reads(axis, slice(0, n))) - 1  # type: ignore[misc]
-        after = first(size, lambda n, axis=axis, size=size: reads(axis, slice(size - n, size))) - 1  # type: ignore[misc]
-        field.append((start, size - after))
-    return field
+        hidden = (lambda n: slice(size - n, size)) if at_end else (lambda n: slice(0, n))
+        return bisect_left(range(1, size), True, key=lambda n: reads(axis, hidden(n)))
+
+    return [(unread(axis, False), x.shape[axis] - unread(axis, True)) for axis in range(2, x.dim())]
 
 
 def picture_of(x: Tensor, inputs: NumberedInputs) -> Pixels:
-    """An input as pixels (height, width, 3): a photograph before its normalisation, else stretched to its range."""
+    """An input as pixels (height, width, 3): a photograph as before its normalisation, else its range stretched."""
     if isinstance(inputs, FromPhotographs):
-        mean, std = (
-            np.asarray(v, np.float32).reshape(-1, 1, 1) for v in (inputs.preprocessing.mean, inputs.preprocessing.std)
-        )
-        pixels = x.float().cpu().numpy() * std + mean
+        pixels = inputs.preprocessing.denormalise(x.float())
     else:
-        values = x.float().cpu().numpy()
-        low, high = values.min(), values.max()
-        pixels = (values - low) / (high - low) if high > low else np.zeros_like(values)
-    pixels = pixels if len(pixels) == 3 else pixels.mean(0, keepdims=True).repeat(3, 0)
-    return (255 * np.clip(pixels, 0, 1)).round().astype(np.uint8).transpose(1, 2, 0)
+        pixels = x.float().cpu()
+        low, high = pixels.min(), pixels.max()
+        pixels = (pixels - low) / (high - low) if high > low else torch.zeros_like(pixels)
+    pixels = pixels if len(pixels) == 3 else pixels.mean(0, keepdim=True).repeat(3, 1, 1)
+    return (255 * pixels).round().byte().permute(1, 2, 0).numpy()
 
 
 def patch(picture: Pixels, relevance: npt.NDArray[np.float32]) -> Pixels:
-    """The square around the region that holds most of the positive relevance; what lies outside the region is faded."""
+    """The square around the region that holds most of the positive relevance; pixels outside the region are faded."""
     if not (relevance > 0).any():
         return picture
     field, level = outline_level(relevance, SHARE)

@@ -21,10 +21,10 @@ from plrp.tape.values import Op
 
 @dataclass(frozen=True)
 class Channels:
-    """What the channels of a layer's output hold, each tensor (batch, channels).
+    """Relevance and activation of the channels of a layer's output, each tensor (batch, channels).
 
-    relevance: the sum over the positions; absolute: that of |R|; activation: the largest value; relevant_at, active_at:
-    the position, an index into the flattened `space_of` the layer, with the largest relevance and activation.
+    relevance: summed over the positions; absolute: Σ|R| over them; activation: the largest value; relevant_at,
+    active_at: the position with the largest relevance or activation, an index into the flattened `space_of` the layer.
     """
 
     relevance: Tensor
@@ -35,7 +35,7 @@ class Channels:
 
 
 def checked_layers(trace: Trace, layers: Sequence[str] | None) -> list[str]:
-    """The layers that were asked for, all where None; refuses what the model does not have."""
+    """The names asked for, or those of all layers; refuses a name that the model does not have."""
     names = [op.name for op in trace.layers]
     if isinstance(layers, str):
         raise TypeError(f"layers is a list of names: write layers=[{layers!r}].")
@@ -48,7 +48,7 @@ def checked_layers(trace: Trace, layers: Sequence[str] | None) -> list[str]:
 def measure(
     trace: Trace, layers: Sequence[str], target: Any, composite: Composite, pruning: Pruning | None
 ) -> tuple[dict[str, Channels], Any]:
-    """The channels of some layers by name, and the classes that were explained."""
+    """The channels of some layers by name, and the explained classes."""
     ops = {op.name: op for op in trace.layers}
     record = Record([ops[name].output for name in layers], factors=False)
     walk = choose_walk(trace, target, composite, pruning, record=record)
@@ -56,7 +56,7 @@ def measure(
     channels = {}
     for name in layers:
         op = ops[name]
-        relevance = record.relevance.get(id(op.output))  # None: it received none
+        relevance = record.relevance.get(id(op.output))  # None if no relevance reached it
         relevance = torch.zeros_like(op.output.data) if relevance is None else relevance
         channels[name] = _channels(by_channel(relevance, op).flatten(2), by_channel(op.output.data, op).flatten(2))
     return channels, walk.start.target

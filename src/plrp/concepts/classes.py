@@ -1,6 +1,6 @@
 """Which channels a class uses, and its few typical ways to use them (Dreyer et al. 2024).
 
-A *concept vector* is what the channels of one layer received of one input: its relevance by channel, divided by Σ|R|.
+A *concept vector* is the relevance that the channels of one layer receive for one input, divided by its Σ|R|.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from .exemplar_results import Exemplars
 
 
 def concept_vectors(
-    found: Exemplars, layer: str, explained: int | None = None
+    exemplars: Exemplars, layer: str, explained: int | None = None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """The inputs of a class (None: all) that gave the layer any relevance, and their vectors (inputs, channels)."""
-    relevance = found[layer].relevance.astype(np.float64)
+    relevance = exemplars[layer].relevance.astype(np.float64)
     total = np.abs(relevance).sum(1)
     chosen = total > 0
     if explained is not None:
-        chosen &= found.classes == explained
+        chosen &= exemplars.classes == explained
     rows = np.flatnonzero(chosen)
     return rows, relevance[rows] / total[rows, None]
 
 
-def class_channels(found: Exemplars, layer: str, explained: int, count: int = 8) -> list[dict[str, Any]]:
+def class_channels(exemplars: Exemplars, layer: str, explained: int, count: int = 8) -> list[dict[str, Any]]:
     """The channels of a layer that a class uses: their mean share of relevance in its inputs, strongest first.
 
     `others` is the mean share in the inputs of other classes, `lift` the ratio of the two.
     """
-    rows, vectors = concept_vectors(found, layer, explained)
+    rows, vectors = concept_vectors(exemplars, layer, explained)
     if not len(rows):
         raise ValueError(f"No input was explained as class {explained} in layer '{layer}'.")
-    everything, all_vectors = concept_vectors(found, layer)
+    everything, all_vectors = concept_vectors(exemplars, layer)
     rest = all_vectors[~np.isin(everything, rows)]
     mean, others = vectors.mean(0), rest.mean(0) if len(rest) else np.zeros(vectors.shape[1])
     order = np.argsort(-mean, kind="stable")[:count]
@@ -55,9 +55,9 @@ def class_channels(found: Exemplars, layer: str, explained: int, count: int = 8)
 class Prototypes:
     """A few typical ways in which a class uses the channels of a layer.
 
-    samples: the inputs they were found in; component: which prototype each is nearest to; centres: (prototypes,
-    channels); typical: of each prototype the input closest to its centre; log_likelihood: of each input under all of
-    them, low for an outlier.
+    samples: the inputs of the class; component: the prototype nearest to each input; centres: (prototypes, channels);
+    typical: the input closest to the centre of each prototype; log_likelihood: of each input under the mixture of all
+    prototypes, low for an outlier.
     """
 
     layer: str
@@ -77,7 +77,7 @@ class Prototypes:
 
 
 def prototypes(
-    found: Exemplars,
+    exemplars: Exemplars,
     layer: str,
     explained: int | None = None,
     *,
@@ -96,7 +96,7 @@ def prototypes(
     except ImportError as error:
         raise ImportError("prototypes need scikit-learn: pip install scikit-learn") from error
 
-    rows, vectors = concept_vectors(found, layer, explained)
+    rows, vectors = concept_vectors(exemplars, layer, explained)
     if len(rows) < 2 * components:
         of = "all inputs" if explained is None else f"class {explained}"
         raise ValueError(

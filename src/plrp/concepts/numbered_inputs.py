@@ -31,7 +31,7 @@ class NumberedInputs(ABC):
 
     @abstractmethod
     def digest(self) -> str:
-        """A hash of all they hold."""
+        """A hash of all inputs."""
 
 
 class FromData(NumberedInputs):
@@ -103,7 +103,7 @@ class FromPhotographs(NumberedInputs):
 
 
 def numbered(data: Any, model: Any) -> NumberedInputs:
-    """Whatever data a user gives; a path is that of a folder of photographs."""
+    """Data as a user gives them; a path names a folder of photographs."""
     if not isinstance(data, str | Path):
         return data if isinstance(data, NumberedInputs) else FromData(data)
     if not isinstance(model, LoadedModel):

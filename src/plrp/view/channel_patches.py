@@ -43,7 +43,7 @@ class ChannelPatches:
         """
         for number, (op, rows) in enumerate(zip(layer_inputs(trace), channels, strict=True)):
             source = source_of(op.inputs[0])
-            if source not in self.reading.found:
+            if source not in self.reading.exemplars:
                 continue
             wanted = [row["channel"] for row in rows]
             missing = [channel for channel in wanted if (source, channel) not in self.drawn]
