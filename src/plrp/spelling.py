@@ -1,4 +1,4 @@
-"""What a user may have meant by a name that does not exist."""
+"""Names: which one a user may have meant, and how a long one is shortened."""
 
 from __future__ import annotations
 
@@ -33,3 +33,12 @@ def nearest(name: str, names: Iterable[str]) -> str:
     names = list(names)
     close = close_names(name, names) or names[:3]
     return f"; nearest: {', '.join(close)}" if close else ""
+
+
+def shortened(text: str, most: int = 26) -> str:
+    """A text cut to fit a panel, a label or a line.
+
+    >>> shortened("Madagascar cat", 11)
+    'Madagascar…'
+    """
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"

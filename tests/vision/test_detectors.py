@@ -157,14 +157,14 @@ def test_the_score_of_a_box_is_explained(kind: str) -> None:
     seen = detect(model, picture)
     own = model([picture])[0]
     scale = torch.tensor([60 / seen.size[1], 40 / seen.size[0]]).repeat(2)
-    torch.testing.assert_close(torch.tensor([one.score for one in seen.found]), own["scores"].detach())
-    for one, box, label in list(zip(seen.found, own["boxes"], own["labels"], strict=True))[:8]:
+    torch.testing.assert_close(torch.tensor([one.score for one in seen.boxes]), own["scores"].detach())
+    for one, box, label in list(zip(seen.boxes, own["boxes"], own["labels"], strict=True))[:8]:
         torch.testing.assert_close(torch.tensor(one.box) * scale, box.detach(), rtol=1e-4, atol=1e-3)
         logits = one.scores(seen.inputs)[0].detach()  # of its own place: the probability is the detector's
         probabilities = logits.softmax(0) if seen.exclusive else logits.sigmoid()
         assert one.label == int(label)
         assert float(probabilities[one.label]) == pytest.approx(one.score, rel=1e-5)
-    best = seen.found[0]
+    best = seen.boxes[0]
     for pruning in (None, plrp.Pruning(p=0.1)):
         found = plrp.explain(best.scores, seen.inputs, target=best.label, pruning=pruning, layers=True)
         assert float(found.closing().max()) < 1e-4
@@ -180,7 +180,7 @@ def test_another_size_is_the_detector_with_that_size(kind: str) -> None:
     assert min(seen.size) == 40
     transform.min_size, transform.fixed_size = (40,), (40, 40) if kind == "SSD" else None
     torch.testing.assert_close(
-        torch.tensor([one.score for one in seen.found]), model([picture])[0]["scores"].detach(), rtol=1e-4, atol=1e-6
+        torch.tensor([one.score for one in seen.boxes]), model([picture])[0]["scores"].detach(), rtol=1e-4, atol=1e-6
     )
 
 
@@ -382,7 +382,7 @@ def test_detectors_of_torchvision_at_full_depth(name: str) -> None:
         if isinstance(module, nn.BatchNorm2d):
             module.running_var.uniform_(0.5, 1.5)
     seen = detect(model, torch.rand(3, 120, 160), resize=160)
-    best = seen.found[0]
+    best = seen.boxes[0]
     found = plrp.explain(best.scores, seen.inputs, target=best.label, composite="epsilon-plus-flat")
     assert float(found.closing().max()) < 1e-4
 

@@ -541,7 +541,8 @@ def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int
     """What is printed for one photograph: where it went, the classes, how sparse it is, and what is unhealthy. No line
     but those of the last kind exceeds `width`. `named`: the class was asked for by name, which others may share.
     """
-    from plrp.vision.photograph_figures import percent, shortened
+    from plrp.spelling import shortened
+    from plrp.vision.photograph_figures import percent
 
     rows = explanation.top()
     against = None if explanation.against is None else explanation.categories[explanation.against]

@@ -22,10 +22,11 @@ from plrp.composites import Composite
 from plrp.models.loading import LoadedModel
 from plrp.progress import progress
 from plrp.pruning import Pruning
+from plrp.spelling import shortened
 from plrp.tape.trace import Trace
 from plrp.tape.tracing import trace
 from plrp.vision.heatmaps import outline_level
-from plrp.vision.photograph_figures import FAINT, grid_of, shortened
+from plrp.vision.photograph_figures import FAINT, grid_of
 
 from .channels import by_channel, layer_named
 from .exemplar_results import Exemplar, Exemplars

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from plrp.spelling import shortened
+
 from .coloured_text import visible
 
 if TYPE_CHECKING:
@@ -114,7 +116,7 @@ def layers_figure(explained: ExplainedText) -> Figure:
     figure = Figure(figsize=(2 * each + last, tall), layout="constrained")
     axes = figure.subplots(1, 3, width_ratios=[each, each, last])
     every = math.ceil(count / (7 * each))  # as many labels as there is room for
-    labels = [shortened(visible(token.shown).strip() or "␣") for token in explained.tokens][::every]
+    labels = [shortened(visible(token.shown).strip() or "␣", 14) for token in explained.tokens][::every]
     numbers = [_block_label(name, explained.encoded > 0) for name in tokens.names]
     most = max(float(_shares(values).max()) for values in (tokens.attention, tokens.mlp))
     for axis, values, title in zip(
@@ -155,7 +157,7 @@ def matrix_figure(span: ExplainedSpan) -> Figure:
     most = float(values.abs().max()) or 1.0
     image = _image(axis, values.masked_fill(later, torch.nan), "RdBu_r", -most, most)
     axis.axvline(span.prompt - 0.5, color="black", lw=0.8)
-    labels = [shortened(visible(token.shown).strip() or "␣") for token in span.tokens]
+    labels = [shortened(visible(token.shown).strip() or "␣", 14) for token in span.tokens]
     axis.set_title(f"for each token written, the relevance of each token read\n{span[0].method}", fontsize=9)
     axis.set_xticks(range(columns), labels, rotation=90, fontsize=8, parse_math=False)
     axis.set_yticks(range(rows), [visible(t).strip() or "␣" for t in span.targets], fontsize=8, parse_math=False)
@@ -176,11 +178,6 @@ def _block_label(name: str, both: bool) -> str:
 def _shares(values: Tensor) -> Tensor:
     """Each token's share of its block's relevance, (blocks, tokens)."""
     return values / values.sum(1, keepdim=True).clamp_min(1e-30)
-
-
-def shortened(label: str, most: int = 14) -> str:
-    """A label of a figure's axis."""
-    return label if len(label) <= most else label[: most - 1] + "…"
 
 
 def _image(axis: Any, values: Tensor, colours: str, low: float, high: float) -> Any:

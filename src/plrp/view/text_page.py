@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from plrp.spelling import shortened
 from plrp.text.coloured_text import visible
 from plrp.text.text_explanation import ExplainedSpan, ExplainedText
 from plrp.text.tokens import Token
@@ -43,9 +44,10 @@ def text_bundle(explained: ExplainedText | ExplainedSpan, *, model: str = "", ti
         holding = bundle.facts["curves"]["holding"]
         read = [len(one.tokens) for one in each for _ in grid.prunings]
         bundle.facts["curves"]["holding"] = [h * len(tokens) / n for h, n in zip(holding, read, strict=True)]
+    text = "".join(token.text for token in tokens if not token.special)
     bundle.facts.update(
         kind="text",
-        title=title or shortened("".join(token.text for token in tokens if not token.special)),
+        title=title or shortened(visible(" ".join(text.split())), 80),
         model=model or type(first.model).__name__,
         targets=facts,
         tokens=[_token(token) for token in tokens],
@@ -72,12 +74,6 @@ def _answers(explained: ExplainedText, count: int) -> tuple[list[Any], list[dict
     shares = traced.probabilities
     facts = [_target(a, name, float(shares[a])) for (a, _), name in zip(chosen, names, strict=True)]
     return [traced.score_of(*answer) for answer in chosen], facts
-
-
-def shortened(text: str, most: int = 80) -> str:
-    """A text in one line of a head."""
-    line = visible(" ".join(text.split()))
-    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def _target(number: int | None, name: str, probability: float) -> dict[str, Any]:

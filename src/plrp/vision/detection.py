@@ -1,7 +1,7 @@
 """Detectors (torchvision's Faster R-CNN, RetinaNet and SSD): the class scores of one box, as those of a classifier.
 
-A detector scores many places, proposals or anchors, and keeps a few boxes. Which place a box came from is looked up
-once; from the picture to the scores of that place the network is an ordinary classifier, with the place a constant.
+A detector scores many places (proposals or anchors) and keeps a few boxes. The place of a box is looked up once; from
+the picture to the scores of this place the network is an ordinary classifier, with the place as a constant.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class BoxScores(SharedModule):
             logits: Tensor = heads.box_predictor(heads.box_head(pooled))[0]
             return logits
         head: Any = self.head
-        found: Tensor = head.classification_head(list(features.values()))
-        return found[:, self.place]
+        scores: Tensor = head.classification_head(list(features.values()))
+        return scores[:, self.place]
 
 
 class Detection(NamedTuple):
@@ -65,15 +65,15 @@ class Detection(NamedTuple):
 
 
 class Detections(NamedTuple):
-    """What a detector found in a picture, the most probable box first.
+    """The boxes of a detector in a picture, the most probable first.
 
-    `inputs` (1, 3, height, width) is what its network reads, resized, normalised and padded at the right and below;
-    `size` the height and width of the picture in it. `exclusive`: whether the classes of a box share a softmax.
+    `inputs` (1, 3, height, width): the picture as the network reads it, resized, normalised and padded at the right and
+    below; `size`: its height and width without the padding. `exclusive`: whether the classes of a box share a softmax.
     """
 
     inputs: Tensor
     size: tuple[int, int]
-    found: list[Detection]
+    boxes: list[Detection]
     exclusive: bool
 
 
@@ -95,7 +95,7 @@ def detect(detector: nn.Module, picture: Tensor, *, resize: int | None = None) -
     """The boxes that a detector finds in a picture (3, height, width) of values from 0 to 1.
 
     resize: pixels of the shorter side, in place of the detector's own. Explain a box with
-    `plrp.explain(box.scores, found.inputs, target=box.label)`.
+    `plrp.explain(box.scores, detections.inputs, target=box.label)`.
     """
     kinds = {c.__name__ for c in type(detector).__mro__}
     if not is_detector(detector) or not kinds.intersection(KINDS):
@@ -116,17 +116,17 @@ def detect(detector: nn.Module, picture: Tensor, *, resize: int | None = None) -
     candidates: Callable[..., Any] = _of_proposals if "FasterRCNN" in kinds else _of_anchors
     places: Sequence[Tensor | int]
     boxes, labels, scores, places = candidates(model, images, features)
-    found = [
+    detections = [
         Detection((box[0], box[1], box[2], box[3]), label, score, BoxScores(model, place, tuple(size)))
         for box, label, score, place in zip(boxes.tolist(), labels.tolist(), scores.tolist(), places, strict=True)
     ]
-    found.sort(key=lambda one: -one.score)
-    return Detections(images.tensors, (int(size[0]), int(size[1])), found, "RetinaNet" not in kinds)
+    detections.sort(key=lambda one: -one.score)
+    return Detections(images.tensors, (int(size[0]), int(size[1])), detections, "RetinaNet" not in kinds)
 
 
 def _features(model: Any, x: Tensor) -> dict[str, Tensor]:
-    found = model.backbone(x)
-    return {"0": found} if isinstance(found, Tensor) else found
+    features = model.backbone(x)
+    return {"0": features} if isinstance(features, Tensor) else features
 
 
 def _of_proposals(model: Any, images: Any, features: Any) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
@@ -176,7 +176,7 @@ def _clipped(boxes: Tensor, images: Any) -> Tensor:
 
 
 def _row(probabilities: Tensor, boxes: Tensor, score: Tensor, box: Tensor) -> int:
-    """The place that a box came from: of those with its score, the one with its corners."""
+    """The place that a box came from: among the places with its score, the one with its corners."""
     others = (probabilities - score).abs() > 1e-6
     if others.all():
         raise UsageError(

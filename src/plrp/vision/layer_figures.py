@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from plrp.circuits import SCORE, Circuit, Neuron
+from plrp.spelling import shortened
 
 from .flows import INPUT, Flow, Level, Thinning, channel_share
 from .heatmaps import heatmap
-from .photograph_figures import FAINT, INK, percent, set_title, shortened
+from .photograph_figures import FAINT, INK, frame_panel, percent, set_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,15 +25,16 @@ POSITIVE, NEGATIVE, PLAIN, FADED = "#d42a20", "#1f63b0", "#7d8791", "#c9ced3"
 COLUMN, ROW, THUMBNAIL = 1.35, 0.98, 0.35  # inches: between nodes, and half a node's side
 FAINTEST = 0.08  # of the strongest edge that leaves a column: a circuit's weaker ones are not drawn
 CHANNEL_NAMES = ("red", "green", "blue")
+T = TypeVar("T", bound=Hashable)
 
 
 def thinning_figure(
     plain: Sequence[Thinning], pruned: Sequence[Thinning], *, name: str = "PLRP", title: str = "", maps: int = 6
 ) -> Figure:
-    """Layer by layer from the output to the input: which share of neurons and channels survives, and where.
+    """Layer by layer from the output to the input: the share of neurons and channels that survive, and their places.
 
-    plain, pruned: for the same layers, of LRP and of the pruned explanation, called `name`. Lines join the layers that
-    all relevance passes; dots are layers inside residual blocks.
+    plain, pruned: LRP and the pruned explanation, called `name`, for the same layers. Lines join the layers that all
+    relevance passes; dots are layers inside residual blocks.
     """
     from matplotlib.lines import Line2D
 
@@ -69,7 +72,10 @@ def thinning_figure(
     for column, index in enumerate(spaces):
         for line, (rows, label) in enumerate(((plain, "LRP"), (pruned, name))):
             ax = figure.add_subplot(strip[line, column])
-            _show_space(ax, rows[index].space)
+            space = rows[index].space
+            assert space is not None
+            ax.imshow(heatmap(space, percentile=99.5).numpy(), interpolation="nearest")
+            frame_panel(ax)
             if line == 0:
                 set_title(ax, shortened(rows[index].layer, 18))
             if column == 0:
@@ -84,6 +90,27 @@ def thinning_figure(
     return figure
 
 
+def _canvas(last: float, rows: int, title: str, legend: str) -> tuple[Figure, Axes]:
+    """A figure of nodes in columns 0 to `last` with at most `rows` nodes each, the title above, the legend below."""
+    from plrp.figure import Figure
+
+    figure = Figure(figsize=(COLUMN * (last + 1) + 0.3, ROW * rows + 1.5))
+    ax = figure.add_axes((0.01, 0.01, 0.98, 0.94))
+    ax.set_xlim(-0.6, last + 0.6)
+    ax.set_ylim(-0.75, rows + 0.5)
+    ax.set_axis_off()
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK, y=0.985, parse_math=False)
+    figure.text(0.012, 0.012, legend, fontsize=6.5, color=FAINT)
+    return figure, ax
+
+
+def _label(ax: Axes, x: float, y: float, text: str, size: float = 6.3, colour: str = INK) -> None:
+    """Lines of text that hang from a point."""
+    at: dict[str, Any] = {"ha": "center", "va": "top", "linespacing": 1.3, "parse_math": False}
+    ax.text(x, y, text, fontsize=size, color=colour, **at)
+
+
 def flow_figure(
     flow: Flow,
     *,
@@ -94,25 +121,25 @@ def flow_figure(
     """How relevance flows through the network, output on the left: the paper's Figure 1(b), computed.
 
     Nodes are channels; a node shows where in the picture its relevance lies. Red edges carry positive and blue edges
-    negative relevance, their width is its amount; grey nodes and edges show what LRP has and pruning cut off.
+    negative relevance, and their width is its amount. Grey nodes and edges are those of LRP that pruning cut off.
 
-    patches: by layer and channel of its output, pixels (side, side, 3) of what the channel stands for
+    patches: by layer and channel of its output, pixels (side, side, 3) of the channel's exemplar
         (`plrp.concepts.patches`), drawn beside the nodes of the levels whose `source` is this layer.
     """
-    from plrp.figure import Figure
-
     rows = max(len(level.shown) + len(level.pruned) for level in flow.levels)
     step = 1.5 if patches else 1.0  # room for a patch beside each node
-    last = step * len(flow.levels)
-    figure = Figure(figsize=(COLUMN * (last + 1) + 0.3, ROW * rows + 1.5))
-    ax = figure.add_axes((0.01, 0.01, 0.98, 0.94))
-    ax.set_xlim(-0.6, last + 0.6)
-    ax.set_ylim(-0.75, rows + 0.5)
-    ax.set_axis_off()
-    places = [_places(level, step * (column + 1), rows) for column, level in enumerate(flow.levels)]
+    legend = "red, blue: positive, negative relevance; width: amount within a column; grey: LRP's, cut off by pruning"
+    if patches:
+        legend += "; beside a channel: its exemplar, of the pictures searched"
+    if min(level.coverage for level in flow.levels) < 0.6:
+        legend += (
+            "\nmuch of the mass is in channels that are not drawn: prune by unit='channel' (--unit channel) to see more"
+        )
+    figure, ax = _canvas(step * len(flow.levels), rows, title, legend)
+    places = [_places((*level.shown, *level.pruned), step * n, rows) for n, level in enumerate(flow.levels, 1)]
     start = (0.0, rows / 2)
-    for level, above, below, edges, faded in zip(flow.levels, places, places[1:], flow.edges, flow.faded, strict=False):
-        lower = flow.levels[flow.levels.index(level) + 1]
+    ways = zip(pairwise(flow.levels), pairwise(places), flow.edges, flow.faded, strict=True)
+    for (level, lower), (above, below), edges, faded in ways:
         _draw_faded(ax, level, lower, above, below, faded)
         widest = float(edges[:, list(lower.shown)].abs().max()) if edges.numel() and lower.shown else 0.0
         for a, channel in enumerate(level.shown):
@@ -127,16 +154,6 @@ def flow_figure(
         column = next(iter(where.values()))[0] if where else 0
         _caption(ax, level, column, rows)
     _output_node(ax, start, target, flow.score, rows)
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK, y=0.985, parse_math=False)
-    legend = "red, blue: positive, negative relevance; width: amount within a column; grey: LRP's, cut off by pruning"
-    if patches:
-        legend += "; beside a channel: its exemplar, of the pictures searched"
-    if min(level.coverage for level in flow.levels) < 0.6:
-        legend += (
-            "\nmuch of the mass is in channels that are not drawn: prune by unit='channel' (--unit channel) to see more"
-        )
-    figure.text(0.012, 0.012, legend, fontsize=6.5, color=FAINT)
     return figure
 
 
@@ -145,26 +162,20 @@ def circuit_figure(
 ) -> Figure:
     """A circuit, output on the left: its strongest neurons, and the relevance that they hand to one another.
 
-    layers: the tensors to draw, by the layers that read them; None takes at most `levels`, evenly spread. Between those
-    drawn, relevance takes its way through the others. A frame is a map, and the dot in it the neuron's place.
+    layers: the tensors to draw, named by the layers that read them; None takes at most `levels`, evenly spread. Edges
+    lead through all tensors between two that are drawn. A frame is a map, and the dot in it the neuron's place.
     """
-    from plrp.figure import Figure
-
     names = circuit.layers[::-1] if layers is None else list(layers)
     edges = circuit.edges(layers=_spread(names, levels) if layers is None else names, nodes=nodes)
     names = list(dict.fromkeys(name for name in circuit.layers[::-1] for e in edges if name == e.lower.layer))
     shown = {name: [Neuron(name, tuple(i)) for i in circuit.neurons[name].index[:nodes].tolist()] for name in names}
     rows = max([len(neurons) for neurons in shown.values()] or [1])
-    figure = Figure(figsize=(COLUMN * (len(names) + 1) + 0.3, ROW * rows + 1.5))
-    ax = figure.add_axes((0.01, 0.01, 0.98, 0.94))
-    ax.set_xlim(-0.6, len(names) + 0.6)
-    ax.set_ylim(-0.75, rows + 0.5)
-    ax.set_axis_off()
+    legend = "red, blue: positive, negative relevance; width: amount among the edges that leave a column"
+    figure, ax = _canvas(len(names), rows, title, legend)
     start = (0.0, rows / 2)
     where = {Neuron(SCORE, ()): start}
     for column, neurons in enumerate(shown.values(), 1):
-        gap = (rows - len(neurons)) / 2
-        where |= {neuron: (float(column), rows - 0.5 - gap - place) for place, neuron in enumerate(neurons)}
+        where |= _places(neurons, column, rows)
     drawn = [edge for edge in edges if edge.upper in where and edge.lower in where]
     widest: dict[str, float] = {}
     for edge in drawn:
@@ -178,15 +189,6 @@ def circuit_figure(
             _neuron(ax, neuron, circuit.shapes[name], where[neuron], circuit.relevance_of(neuron), strongest)
         _circuit_caption(ax, circuit, name, neurons, column, rows)
     _output_node(ax, start, "", circuit.score, rows)
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK, y=0.985, parse_math=False)
-    figure.text(
-        0.012,
-        0.012,
-        "red, blue: positive, negative relevance; width: amount among the edges that leave a column",
-        fontsize=6.5,
-        color=FAINT,
-    )
     return figure
 
 
@@ -216,22 +218,20 @@ def _neuron(
 def _circuit_caption(
     ax: Axes, circuit: Circuit, name: str, neurons: Sequence[Neuron], column: float, rows: int
 ) -> None:
-    found = circuit.neurons[name].relevance.abs()
-    held = sum(abs(circuit.relevance_of(neuron)) for neuron in neurons) / float(found.sum() or 1.0)
-    top: dict[str, Any] = {"ha": "center", "va": "top"}
+    mass = circuit.neurons[name].relevance.abs()
+    share = sum(abs(circuit.relevance_of(neuron)) for neuron in neurons) / float(mass.sum() or 1.0)
     reader, shape = name.split(", ")[0], [size for size in circuit.shapes[name] if size > 1]
     reader = reader if len(reader) <= 18 else "…" + reader[-17:]  # the end of a path tells layers apart
-    ax.text(column, rows + 0.36, reader, fontsize=7.3, color=INK, parse_math=False, **top)
-    ax.text(column, rows + 0.13, "×".join(map(str, shape)), fontsize=6.3, color=FAINT, **top)
-    lines = f"{len(found):,} of {circuit.sizes[name]:,}\nshown: {percent(held)} of mass"
-    ax.text(column, -0.2, lines, fontsize=6.3, color=FAINT, linespacing=1.3, **top)
+    _label(ax, column, rows + 0.36, reader, 7.3)
+    _label(ax, column, rows + 0.13, "×".join(map(str, shape)), colour=FAINT)
+    lines = f"{len(mass):,} of {circuit.sizes[name]:,}\nshown: {percent(share)} of mass"
+    _label(ax, column, -0.2, lines, colour=FAINT)
 
 
-def _places(level: Level, column: float, rows: int) -> dict[int, tuple[float, float]]:
-    """Where each node stands: survivors on top, pruned ones below them."""
-    channels = (*level.shown, *level.pruned)
-    gap = (rows - len(channels)) / 2
-    return {channel: (float(column), rows - 0.5 - gap - place) for place, channel in enumerate(channels)}
+def _places(nodes: Sequence[T], column: float, rows: int) -> dict[T, tuple[float, float]]:
+    """Where each node of a column stands, the first on top."""
+    gap = (rows - len(nodes)) / 2
+    return {node: (float(column), rows - 0.5 - gap - place) for place, node in enumerate(nodes)}
 
 
 def _draw_nodes(
@@ -321,36 +321,16 @@ def _curve(
 
 def _caption(ax: Axes, level: Level, column: float, rows: int) -> None:
     shape = "×".join(str(side) for side in level.relevance.shape)
-    ax.text(
-        column,
-        rows + 0.36,
-        shortened(level.layer, 16),
-        fontsize=7.3,
-        ha="center",
-        va="top",
-        color=INK,
-        parse_math=False,
-    )
-    shown = f"{percent(level.coverage)} of mass shown"
-    ax.text(column, rows + 0.13, shown, fontsize=6.3, ha="center", va="top", color=INK)
-    lines = f"{shape}\n{level.surviving} of {len(level.relevance)} survive"
-    ax.text(column, -0.2, lines, fontsize=6.3, ha="center", va="top", color=FAINT, linespacing=1.3)
+    _label(ax, column, rows + 0.36, shortened(level.layer, 16), 7.3)
+    _label(ax, column, rows + 0.13, f"{percent(level.coverage)} of mass shown")
+    _label(ax, column, -0.2, f"{shape}\n{level.surviving} of {len(level.relevance)} survive", colour=FAINT)
 
 
 def _output_node(ax: Axes, centre: tuple[float, float], target: str, score: float, rows: int) -> None:
     ax.scatter([centre[0]], [centre[1]], s=420, color=INK, zorder=5)
     ax.text(*centre, f"{score:.3g}", fontsize=6.6, color="white", ha="center", va="center", zorder=6)
-    ax.text(
-        centre[0],
-        centre[1] - 0.5,
-        shortened(target, 16),
-        fontsize=7.3,
-        ha="center",
-        va="top",
-        color=INK,
-        parse_math=False,
-    )
-    ax.text(centre[0], rows + 0.36, "score", fontsize=7.3, ha="center", va="top", color=INK)
+    _label(ax, centre[0], centre[1] - 0.5, shortened(target, 16), 7.3)
+    _label(ax, centre[0], rows + 0.36, "score", 7.3)
 
 
 def _layer_axis(ax: Axes, names: Sequence[str], through: list[int]) -> None:
@@ -360,15 +340,6 @@ def _layer_axis(ax: Axes, names: Sequence[str], through: list[int]) -> None:
     ax.grid(alpha=0.25, lw=0.5)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
-
-
-def _show_space(ax: Axes, space: Tensor | None) -> None:
-    assert space is not None
-    ax.imshow(heatmap(space, percentile=99.5).numpy(), interpolation="nearest")
-    ax.set_xticks([])
-    ax.set_yticks([])
-    for spine in ax.spines.values():
-        spine.set(edgecolor="#bbbbbb", linewidth=0.5)
 
 
 def _spread(items: list[Any], count: int) -> list[Any]:

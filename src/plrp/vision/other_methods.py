@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 STEPS = 32  # of integrated gradients
-AT_ONCE = 8  # of these, in one forward pass
+AT_ONCE = 8  # steps in one forward pass
 
 Score = Callable[[Tensor], Tensor]  # an output (batch, …) → one score per sample
 
@@ -21,8 +21,8 @@ def gradient(model: nn.Module, x: Tensor, score: Score) -> Tensor:
     """The gradient of the score at each sample of x, in its shape."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        (found,) = torch.autograd.grad(score(model(x)).sum(), x)
-    return found
+        (slope,) = torch.autograd.grad(score(model(x)).sum(), x)
+    return slope
 
 
 def gradient_input(model: nn.Module, x: Tensor, score: Score) -> Tensor:
@@ -60,8 +60,8 @@ def gradcam(model: nn.Module, x: Tensor, score: Score) -> Tensor:
         raise ValueError("GradCAM needs a model with convolutions, and this one has none: leave gradcam out.")
     maps = outputs[-1]
     (slope,) = torch.autograd.grad(total, maps)
-    found = F.relu((slope.mean((2, 3), keepdim=True) * maps).sum(1, keepdim=True)).detach()
-    return F.interpolate(found, x.shape[2:], mode="bilinear", align_corners=False)
+    coarse = F.relu((slope.mean((2, 3), keepdim=True) * maps).sum(1, keepdim=True)).detach()
+    return F.interpolate(coarse, x.shape[2:], mode="bilinear", align_corners=False)
 
 
 METHODS: dict[str, tuple[str, Callable[[nn.Module, Tensor, Score], Tensor]]] = {
@@ -69,11 +69,11 @@ METHODS: dict[str, tuple[str, Callable[[nn.Module, Tensor, Score], Tensor]]] = {
     "gradient-input": ("gradient × input", gradient_input),
     "ig": ("integrated gradients", integrated_gradients),
 }
-"""What may be drawn beside: title and function by name."""
+"""Title and function of each method, by name."""
 
 
 def check_methods(names: Iterable[str]) -> None:
-    """Refuse what is not in `METHODS`."""
+    """Refuse a name that is not in `METHODS`."""
     for name in names:
         if name not in METHODS:
             raise ValueError(f"Unknown method {name!r}: beside ours, {', '.join(METHODS)} can be drawn.")

@@ -1,6 +1,6 @@
-"""Inside a transformer that sees pictures: which patches still carry relevance at each depth, and which heads.
+"""Inside a vision transformer: the patches and the heads that still carry relevance at each depth.
 
-Attention is found on the tape, not by names: a layer whose input is, moved about, a product of matrices, attention
+Attention is recognised on the tape, not by names: its output projection reads a rearranged matrix product, attention
 (tokens × tokens) · values (tokens × channels of a head).
 """
 
@@ -27,8 +27,8 @@ MOST_EXTRA = 8  # class tokens and registers in front of the patches
 class TokenDepth(NamedTuple):
     """One attention of a picture's transformer, for one sample.
 
-    layer: its output projection. tokens: Σ|R| over channels of what the attention reads, (tokens,). heads: relevance of
-    the heads' outputs, (heads,). whole: whether all tokens attend to each other; if not, they come window by window.
+    layer: its output projection. tokens: Σ|R| over the channels of the attention's input, (tokens,). heads: relevance
+    of the heads' outputs, (heads,). whole: whether all tokens attend to each other; if not, they lie window by window.
     """
 
     layer: str
@@ -46,21 +46,20 @@ class TokenDepth(NamedTuple):
 
 def token_depths(trace: Trace, explanation: Explanation) -> list[TokenDepth]:
     """The attentions of a trace of one picture, from the input up; the explanation was made with `layers=True`."""
-    layers = trace.layers
-    found = []
-    for before, op in pairwise(layers):
+    depths = []
+    for before, op in pairwise(trace.layers):
         count, together = _heads(op)
         if count and op.name in explanation.layers and before.name in explanation.layers:
             read, heads = explanation.layers[before.name], explanation.layers[op.name]
             by_head = heads.reshape(-1, count, heads.shape[-1] // count)
             tokens = read.reshape(-1, read.shape[-1]).abs().sum(-1)
             whole = len(tokens) == together
-            found.append(TokenDepth(op.name, tokens.float().cpu(), by_head.sum((0, 2)).float().cpu(), whole))
-    return found
+            depths.append(TokenDepth(op.name, tokens.float().cpu(), by_head.sum((0, 2)).float().cpu(), whole))
+    return depths
 
 
 def _heads(op: Op) -> tuple[int, int]:
-    """How many heads' outputs a layer reads side by side, and of how many tokens; no heads if it reads other things."""
+    """How many heads a layer reads side by side, and of how many tokens; (0, 0) if it reads no heads."""
     below = op.inputs[0].producer
     while below is not None and below.family is Family.REARRANGE and len(below.inputs) == 1:
         below = below.inputs[0].producer
@@ -75,7 +74,7 @@ def _heads(op: Op) -> tuple[int, int]:
 def tokens_figure(depths: list[TokenDepth], *, title: str = "") -> Figure:
     """The patches at each depth, from the input on the left, and the heads by relevance.
 
-    A grey patch holds no relevance: it was pruned there, or none came.
+    A grey patch holds no relevance.
     """
     from plrp.figure import Figure
 

@@ -47,14 +47,14 @@ def class_probabilities(logits: Tensor, exclusive: bool = True) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class ExplainedPhotograph:
-    """What a model saw in a photograph, and why.
+    """A photograph, the model's prediction for it, and the relevance of its pixels.
 
     relevance: of the class `target` (rather than `against`, if there is one), by variant, "LRP" first; each (3, height,
     width).
     prunings: how each variant was pruned; None for LRP.
-    place: the part of the photograph that was asked about, whose scores the `logits` are; None for the whole.
+    place: the part of the photograph that was asked about, whose scores are the `logits`; None for the whole.
     exclusive: whether the classes exclude each other.
-    unhealthy: what is wrong with a variant's explanation, for those that should not be believed as they are.
+    unhealthy: the health of each variant that should not be believed as it is.
     beside: maps of other methods, by their titles; each (3 or 1, height, width).
     """
 
@@ -129,9 +129,8 @@ class ExplainedPhotograph:
 
     @property
     def alarms(self) -> dict[str, str]:
-        """What is wrong with a variant, in the few words that fit under its map."""
-        found = {name: health.brief() for name, health in self.unhealthy.items()}
-        return {name: words for name, words in found.items() if words is not None}
+        """The problem of each unhealthy variant, in the few words that fit under its map."""
+        return {name: words for name, health in self.unhealthy.items() if (words := health.brief()) is not None}
 
     def figure(self, **options: Any) -> Figure:
         """Photograph, heatmaps, prediction, overlay and outline (`plrp.vision.explanation_figure`)."""
@@ -167,7 +166,7 @@ class ExplainedPhotograph:
         """How sparse relevance is by depth (`layers`) and where it flows (`flow`), for a variant (default: the last).
 
         For a network with attention, also which patches and heads carry it (`tokens`). `patches`: from layers and their
-        channels to pictures of what these stand for, see `flow_figure`.
+        channels to pictures of the channels' exemplars, see `flow_figure`.
         """
         name = variant or list(self.prunings)[-1]
         pruning = self.prunings[name]
@@ -175,12 +174,12 @@ class ExplainedPhotograph:
         plain = thinning(self.trace, self.trace.explain(layers=True, **options))
         explanation = self.trace.explain(layers=True, pruning=pruning, **options)
         title = f"{self.title}, {name}"
-        found = flow(self.trace, pruning=pruning, **options)
-        wanted = {level.source: (*level.shown, *level.pruned) for level in found.levels if level.source}
+        flows = flow(self.trace, pruning=pruning, **options)
+        wanted = {level.source: (*level.shown, *level.pruned) for level in flows.levels if level.source}
         drawn = patches(wanted) if patches is not None else None
         figures = {
             "layers": thinning_figure(plain, thinning(self.trace, explanation), name=name, title=self.title),
-            "flow": flow_figure(found, target=self.target_name, title=title, patches=drawn),
+            "flow": flow_figure(flows, target=self.target_name, title=title, patches=drawn),
         }
         depths = token_depths(self.trace, explanation)
         return {**figures, "tokens": tokens_figure(depths, title=title)} if depths else figures
@@ -255,9 +254,9 @@ def _explain_one(photograph: Photograph, model: LoadedModel, settings: Photograp
     prunings = (Pruning(),) if settings.prunings is None else settings.prunings
     variants: dict[str, Pruning | None] = {LRP: None, **{pruning.title: pruning for pruning in prunings}}
     rules = composite_for(settings.composite, model, aimed.trace)
-    found = aimed.trace.sweep(list(variants.values()), target=score, composite=rules)
+    explanations = aimed.trace.sweep(list(variants.values()), target=score, composite=rules)
     relevance, unhealthy = {}, {}
-    for name, explanation in zip(variants, found, strict=True):
+    for name, explanation in zip(variants, explanations, strict=True):
         relevance[name] = explanation.relevance[0].float().cpu()
         if any(explanation.verdicts()):
             unhealthy[name] = explanation.health

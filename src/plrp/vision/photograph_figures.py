@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from plrp.errors import not_installed
+from plrp.spelling import shortened
 
 from .heatmaps import Heatmap, add_colour_bar, heatmap, outline_level, summed_over_channels
 
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 
 INK, FAINT, ALARM = "#222222", "#767676", "#c00000"
 LEAST_POSITIVE = 0.2  # of Σ|R|: below, the region with most positive relevance is a speck, and is not outlined
-GAP = 0.16  # panels, between the maps without p and the grid of those with one
-LONGEST_NAME = 26  # characters of a class name or caption; longer ones are cut
+GAP = 0.16  # panels, between the maps without p and the grid of pruned maps
 
 
 def grid_of(
@@ -45,11 +45,16 @@ def grid_of(
     figure = Figure(figsize=(wide * side * (1.2 if bar else 1.06), rows * side * 1.16), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, width_ratios=widths)
     for ax in axes.flat:
-        ax.set_xticks([])
-        ax.set_yticks([])
-        for spine in ax.spines.values():
-            spine.set(edgecolor="#bbbbbb", linewidth=0.5)
+        frame_panel(ax)
     return figure, axes
+
+
+def frame_panel(ax: Axes) -> None:
+    """A panel without ticks, in a thin grey frame."""
+    ax.set_xticks([])
+    ax.set_yticks([])
+    for spine in ax.spines.values():
+        spine.set(edgecolor="#bbbbbb", linewidth=0.5)
 
 
 def explanation_figure(
@@ -60,19 +65,18 @@ def explanation_figure(
     target: str = "",
     title: str = "",
     place: PicturePart | None = None,
-    colours: str = "red-blue",
-    percentile: float = 99.5,
-    dilate: int | str = "auto",
     beside: Mapping[str, Tensor | np.ndarray] | None = None,
     alarms: Mapping[str, str] | None = None,
+    **drawing: Any,
 ) -> Figure:
-    """One photograph explained: the picture and a heatmap per entry of `maps`, then of `beside`; below, the prediction.
+    """One photograph explained: the picture, a heatmap per entry of `maps` and of `beside`, and the prediction.
 
     The last of `maps` is drawn twice more: over the picture, and as an outline of the region that holds 80% of its
-    positive relevance. Many maps go on behind these, so that both rows are as long. `classes` are (name, probability),
-    strongest first; `target` is the explained one. `beside` are other methods' maps. `place`, the part of the picture
-    that was asked about, is marked on it. `alarms` are printed in red under the maps of their names: why not to believe
-    them.
+    positive relevance. Maps that do not fit the first row continue in the second.
+
+    classes: (name, probability), strongest first; target: the explained one. place: the part of the picture that was
+    asked about, which is marked. beside: maps of other methods. alarms: by the name of a map, why not to believe it;
+    printed in red below the map. drawing: options of `heatmap`, such as `colours`, `percentile` and `dilate`.
     """
     shown, alarms = {**maps, **(beside or {})}, alarms or {}
     figure, axes = grid_of(2, max(3, math.ceil((4 + len(shown)) / 2)))
@@ -84,15 +88,13 @@ def explanation_figure(
     if place is not None:
         show_place(above[0], place)
     for ax, (name, relevance) in zip(free, shown.items(), strict=False):
-        drawn = heatmap(relevance, colours=colours, percentile=percentile, dilate=dilate)  # type: ignore[arg-type]
-        show_map(ax, drawn, relevance, name, alarm=alarms.get(name))
+        show_map(ax, heatmap(relevance, **drawing), relevance, name, alarm=alarms.get(name))
     last_name, last = list(maps.items())[-1]
-    over = heatmap(last, picture=picture, colours=colours, percentile=percentile, dilate=dilate)  # type: ignore[arg-type]
     if classes:
         show_classes(below[0], classes, target)
     else:
         below[0].set_axis_off()
-    below[1].imshow(over.numpy(), interpolation="nearest")
+    below[1].imshow(heatmap(last, picture=picture, **drawing).numpy(), interpolation="nearest")
     set_title(below[1], f"{last_name}, overlay")
     show_alarm(below[1], alarms.get(last_name))
     show_outline(below[2], picture, last, f"{last_name}, outline")
@@ -108,16 +110,13 @@ def comparison_figure(
     *,
     title: str = "",
     name: str = "photograph",
-    colours: str = "red-blue",
-    percentile: float = 99.5,
-    dilate: int | str = "auto",
     beside: Mapping[str, Tensor | np.ndarray] | None = None,
     alarms: Mapping[str, str] | None = None,
+    **drawing: Any,
 ) -> Figure:
-    """The paper's grid: a row per variant, a column per proportion p; on the left, behind a line, photograph, LRP, and
-    then other methods' maps (`beside`), in as many columns as they need.
+    """The paper's grid: a row per variant, a column per proportion p; to its left the photograph, LRP and `beside`.
 
-    `name` is the title of the picture; `alarms` are those of `explanation_figure`, by the maps' titles.
+    `name` is the title of the picture; `beside`, `alarms` and `drawing` are those of `explanation_figure`.
     """
     alarms = alarms or {}
     proportions = list(next(iter(variants.values())))
@@ -133,18 +132,17 @@ def comparison_figure(
             ax.set_xlim(0, 1)
             at = {"ha": "center", "va": "center", "rotation": 90, "fontsize": 8.5, "color": INK}
             ax.text(0.6, 0.5, list(variants)[number], **at, parse_math=False)
-    options: dict[str, Any] = {"colours": colours, "percentile": percentile, "dilate": dilate}
     first, *others = axes[:, :left].T.flat
     show_picture(first, picture, name)
     for ax, (title_of_map, relevance) in zip(others, plain.items(), strict=False):
         alarm = alarms.get(title_of_map)
-        show_map(ax, heatmap(relevance, **options), relevance, title_of_map, colour_bar=False, alarm=alarm)
+        show_map(ax, heatmap(relevance, **drawing), relevance, title_of_map, colour_bar=False, alarm=alarm)
     for ax in others[len(plain) :]:
         ax.set_axis_off()
     for line, (variant, by_p) in zip(axes[:, left + 1 :], variants.items(), strict=False):
         for ax, p in zip(line, proportions, strict=True):
             map_title = f"{variant}, p = {p:g}"
-            drawn, alarm = heatmap(by_p[p], **options), alarms.get(map_title)
+            drawn, alarm = heatmap(by_p[p], **drawing), alarms.get(map_title)
             show_map(ax, drawn, by_p[p], map_title, colour_bar=False, alarm=alarm)
     for line in axes[len(variants) :, left + 1 :]:
         for ax in line:
@@ -183,7 +181,7 @@ def show_map(
     colour_bar: bool = True,
     alarm: str | None = None,
 ) -> None:
-    """A heatmap; below it the share of pixels that hold relevance, and why not to believe it, if so."""
+    """A heatmap; below it the share of pixels that hold relevance, and a reason not to believe it, if there is one."""
     ax.imshow(drawn.numpy(), interpolation="nearest")
     set_title(ax, title)
     values, _ = summed_over_channels(relevance)
@@ -195,7 +193,7 @@ def show_map(
 
 
 def show_alarm(ax: Axes, alarm: str | None, below: float = 0) -> None:
-    """Why not to believe a map, in red under it, `below` points further down."""
+    """A reason not to believe a map, in red under it, `below` points further down."""
     if alarm is not None:
         at: dict[str, Any] = {"xy": (0.5, 0), "xycoords": "axes fraction", "textcoords": "offset points"}
         ax.annotate(alarm, **at, xytext=(0, -3 - below), ha="center", va="top", fontsize=6.3, color=ALARM)
@@ -204,7 +202,7 @@ def show_alarm(ax: Axes, alarm: str | None, below: float = 0) -> None:
 def show_outline(ax: Axes, picture: Image, relevance: Tensor | np.ndarray, title: str = "", share: float = 0.8) -> None:
     """The photograph with an outline of the region that holds `share` of the positive relevance; the rest is dimmed.
 
-    Where most relevance is negative there is no such region to look at, and this is said instead.
+    If most relevance is negative, the figure says so instead of showing a region.
     """
     values, _ = summed_over_channels(relevance)
     if np.abs(values).sum() > 0 and np.clip(values, 0, None).sum() < LEAST_POSITIVE * np.abs(values).sum():
@@ -251,8 +249,3 @@ def percent(share: float) -> str:
     if value < 0.01:
         return "<0.01%"
     return f"{value:.0f}%" if value >= 10 else f"{value:.1f}%" if value >= 0.95 else f"{value:.2g}%"
-
-
-def shortened(name: str, length: int = LONGEST_NAME) -> str:
-    """A name cut to fit a panel."""
-    return name if len(name) <= length else name[: length - 1].rstrip() + "…"

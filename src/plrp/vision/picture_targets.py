@@ -141,11 +141,11 @@ def _at_box(model: LoadedModel, photograph: Photograph, asked: Asked, device: st
     number = None
     if asked.name is not None:
         number = class_number(asked.name, categories_of(model, _classes(model.module)))
-    for found in seen.found:
+    for found in seen.boxes:
         if number in (None, found.label) and (point is None or _inside(found, point)):
             break
     else:
-        raise ClassError(_no_box(model, photograph, asked.at, number, seen.found))
+        raise ClassError(_no_box(model, photograph, asked.at, number, seen.boxes))
     left, top, right, bottom = (round(side / scale[n % 2]) for n, side in enumerate(found.box))
     place = PicturePart(f"in the box {left},{top} to {right},{bottom}", box=found.box)
     canvas = pil.new("RGB", (seen.inputs.shape[3], seen.inputs.shape[2]))  # padded as the network's input is

@@ -1,4 +1,4 @@
-"""Relevance of a photograph as a file: what `plrp explain --save` writes. `plrp.load` reads any explanation."""
+"""The relevance of a photograph as a file, as `plrp explain --save` writes it; `load` reads any explanation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SavedRelevance:
     """The relevance of one photograph, read back from a file.
 
     relevance: by variant, "LRP" first; each (channels, height, width).
-    input: what the network saw, (channels, height, width); picture: the same as pixels, uint8 (height, width, 3).
+    input: the network's input, (channels, height, width); picture: the same as pixels, uint8 (height, width, 3).
     settings: how it was made: plrp's version, photograph, model, weights, composite, prunings.
     """
 
@@ -87,16 +87,16 @@ def load(path: str | Path) -> SavedRelevance | SavedExplanation:
     """
     try:
         with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
-        settings = json.loads(str(found["settings"]))
+            arrays = {name: file[name] for name in file.files}
+        settings = json.loads(str(arrays["settings"]))
         if settings.get("kind") == KIND:
-            return read_explanation(found, settings)
+            return read_explanation(arrays, settings)
         return SavedRelevance(
-            {str(name): torch.from_numpy(r) for name, r in zip(found["variants"], found["relevance"], strict=True)},
-            torch.from_numpy(found["input"]),
-            found["picture"],
-            torch.from_numpy(found["logits"]),
-            int(found["target"]),
+            {str(name): torch.from_numpy(r) for name, r in zip(arrays["variants"], arrays["relevance"], strict=True)},
+            torch.from_numpy(arrays["input"]),
+            arrays["picture"],
+            torch.from_numpy(arrays["logits"]),
+            int(arrays["target"]),
             settings["target_name"],
             settings,
         )

@@ -316,8 +316,9 @@ def _photographs_with_maps(
     run: TitledRun, samples: Sequence[int], method: Method, gains: Mapping[int, float], narrow: bool
 ) -> Figure:
     """Per sample its photograph, LRP and PLRP; two samples per row, or on a narrow screen one."""
+    from plrp.spelling import shortened
     from plrp.vision.heatmaps import heatmap
-    from plrp.vision.photograph_figures import grid_of, shortened, show_map, show_picture
+    from plrp.vision.photograph_figures import grid_of, show_map, show_picture
 
     r = run.results
     columns = 1 if narrow else 2
