@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from plrp.errors import UsageError
 
-# Where training scripts put the state dict inside what they save, and what wrappers put before every name.
+# Keys under which training scripts save the state dict, and prefixes that wrappers put before every name.
 _NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.", "backbone.")
 # torchvision's published DenseNets predate the rule that a module's name has no dot.
 _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|conv))\.([12]\..*)$")
-# What a pickle of nothing but tensors calls.
+# The calls of a pickle that holds nothing but tensors.
 _TENSOR_CALLS = ("torch._utils._rebuild_", "collections.OrderedDict", "torch.FloatStorage", "torch.storage.")
 
 
@@ -124,7 +124,7 @@ def _read_torch(path: Path) -> Any:
 
 
 def _pickle_calls(path: Path) -> list[str]:
-    """What a pickle would import and call, read from its opcodes without running any of them."""
+    """The functions that a pickle would import and call, read from its opcodes without running any of them."""
     calls, strings = [], [""]
     try:
         if zipfile.is_zipfile(path):
@@ -146,9 +146,7 @@ def _pickle_calls(path: Path) -> list[str]:
 
 
 def _without_prefix(state: dict[str, Tensor], names: Any) -> dict[str, Tensor]:
-    """The state dict without a wrapper's prefix (DataParallel's `module.`) if all its names have it and the model's do
-    not.
-    """
+    """The state dict without a wrapper's prefix, such as DataParallel's `module.`, unless the model's names have it."""
     for prefix in _PREFIXES:
         if all(name.startswith(prefix) for name in state) and not any(name.startswith(prefix) for name in names):
             state = {name.removeprefix(prefix): value for name, value in state.items()}
@@ -156,7 +154,7 @@ def _without_prefix(state: dict[str, Tensor], names: Any) -> dict[str, Tensor]:
 
 
 def _misfit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
-    """How a state dict differs from what the model expects, in half a sentence; empty if it fits."""
+    """How a state dict differs from the model's, in half a sentence; empty if it fits."""
     missing = [name for name in expected if name not in state]
     unexpected = [name for name in state if name not in expected]
     shapes = [name for name in expected if name in state and expected[name].shape != state[name].shape]
@@ -189,7 +187,7 @@ def _names_in_brief(names: Sequence[str]) -> str:
 
 
 def _guess_content(path: Path) -> str:
-    """What a file that torch cannot read seems to be, from its first bytes."""
+    """A guess at the content of a file that torch cannot read, from its first bytes."""
     with path.open("rb") as stream:
         head = stream.read(64)
     if not head:

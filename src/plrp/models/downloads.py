@@ -60,7 +60,7 @@ def fetch(url: str, folder: str | Path, *, mirror: str | None = None, quiet: boo
 
 
 def _check_address(url: str) -> None:
-    """Refuse what others can change on its way, or what is no download at all, unless that was asked for."""
+    """Refuse addresses whose content others can change on its way, unless the user allows them."""
     parts = urlsplit(url)
     here = parts.scheme == "http" and parts.hostname in LOOPBACK
     if parts.scheme == "https" or here:
@@ -74,7 +74,7 @@ def _check_address(url: str) -> None:
 
 
 class _NoDowngrade(urllib.request.HTTPRedirectHandler):
-    """Follows a server to another address only where that would have been taken in the first place."""
+    """Follows a redirect only to an address that would have been accepted in the first place."""
 
     def redirect_request(self, request: Any, answer: Any, code: int, message: str, headers: Any, url: str) -> Any:
         _check_address(url)

@@ -1,9 +1,9 @@
-"""A user's model by name, file or checkpoint, loaded the same way everywhere in the package.
+"""Models by name, file or checkpoint, loaded the same way everywhere in the package.
 
 load("resnet50")                                  torchvision's network with its published weights
 load("torchvision:vgg16", weights="vgg16.pth")    its architecture, weights from a file (fp16 or fp32)
 load("timm:convnext_tiny")                        where timm is installed
-load("networks.py:build", weights="best.pt")      what the function `build` in your file returns
+load("networks.py:build", weights="best.pt")      the model that the function `build` in your file returns
 load("danq.h5")                                   a Keras model of sequences; or its config.json with weights
 """
 
@@ -44,7 +44,7 @@ class ModelError(UsageError):
 
 @dataclass(frozen=True, repr=False)
 class LoadedModel:
-    """A model ready to be explained, and what is known about it.
+    """A model ready to be explained, with its facts.
 
     `module` is in evaluation mode and requires no gradients. `weights` says where the weights came from. `categories`
     are the names of the outputs, `preprocessing` says how a photograph becomes an input; None where unknown.
@@ -114,14 +114,18 @@ def published_categories(
 
 
 def published_file(name: str, weights: str | None = None) -> str:
-    """The file of a torchvision model's published weights: which they are may change with torchvision's version.
+    """The file name of a torchvision model's published weights, which holds the first digits of their checksum.
 
-    Its name holds the first digits of its checksum.
+    The default weights may change with torchvision's version.
     """
     published, default = _published(name.removeprefix("torchvision:"))
     if weights is not None and weights not in published:
         raise ModelError(f"the weights {weights} are neither a file nor published ({', '.join(published)}, random).")
-    return Path(urlsplit((published[weights] if weights else default).url).path).name
+    return _file_name((published[weights] if weights else default).url)
+
+
+def _file_name(url: str) -> str:
+    return Path(urlsplit(url).path).name
 
 
 def _published(name: str) -> tuple[dict[str, Any], Any]:
@@ -154,7 +158,7 @@ def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | 
                 module = torchvision.models.get_model(name, weights=entry)
             except pickle.UnpicklingError as error:
                 raise ModelError(
-                    f"{Path(urlsplit(entry.url).path).name} in torch's cache is refused: it would run code on loading. "
+                    f"{_file_name(entry.url)} in torch's cache is refused: it would run code on loading. "
                     "Delete it, and it will be downloaded again."
                 ) from error
         return LoadedModel(module, spec, entry.name, *_facts(entry, len(entry.meta["categories"])))
@@ -182,9 +186,9 @@ def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | 
 
 
 def _fit_head(module: nn.Module, name: str, weights: str | Path) -> None:
-    """Give a VGG the head of its file where that is one linear layer, after global average pooling, instead of three.
+    """Give a VGG a head of global average pooling and one linear layer, if its file has that instead of three layers.
 
-    Such files are common: the three layers hold nine tenths of the weights.
+    This is common: the three layers hold nine tenths of the weights.
     """
     state = read_state_dict(weights) if name.startswith("vgg") else {}
     head = next((value for key, value in state.items() if key.removeprefix("module.") == "classifier.weight"), None)
@@ -282,7 +286,7 @@ def _preprocessing_of(source: ModuleType, file: Path) -> Preprocessing | None:
 def imported_file(file: Path) -> Iterator[ModuleType]:
     """The module of a Python file, which may import the files beside it.
 
-    Modules of the program that bear the names of such files are out of the way meanwhile, and back afterwards.
+    Modules of the program with the same names as these files are out of the way meanwhile, and back afterwards.
     """
     if not file.is_file():
         raise ModelError(f"{file} does not exist.")
@@ -303,7 +307,7 @@ def imported_file(file: Path) -> Iterator[ModuleType]:
 
 def _execute(file: Path, source: ModuleType) -> None:
     bytecode = sys.dont_write_bytecode
-    # Compiled here, and nothing compiled is stored: Python takes a stored version for current by its second and size.
+    # Nothing compiled is stored: Python would take it for current if the file keeps its second and size.
     sys.dont_write_bytecode = True
     try:
         exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), vars(source))
@@ -314,16 +318,16 @@ def _execute(file: Path, source: ModuleType) -> None:
 
 
 _imported: dict[str, tuple[Path, bytes]] = {}
-"""What a file beside a model held when a model last imported it, by the module's name."""
+"""The content of each file beside a model when a model last imported it, by the module's name."""
 
 _ours: dict[str, ModuleType] = {}
-"""The modules that models imported last, by name; others of these names are the program's own."""
+"""The modules that models imported last, by name; other modules of these names are the program's own."""
 
 
 def _forget_others(file: Path) -> dict[str, ModuleType]:
-    """Have modules beside a model imported anew where another model's, or older ones, bear their names.
+    """Drop imported modules of other models, or of older files, that have the names of modules beside this model.
 
-    Returns the modules of the program itself that this displaced.
+    Returns the displaced modules of the program itself.
     """
     modules = {name: (path, path.read_bytes()) for name, (_, path) in imported_modules(file).items()}
 
@@ -334,7 +338,7 @@ def _forget_others(file: Path) -> dict[str, ModuleType]:
         return Path(there).resolve() != modules[name][0] or _imported.get(name, modules[name]) != modules[name]
 
     displaced = {}
-    if any(map(stale, modules)):  # all of them: each may hold something of another
+    if any(map(stale, modules)):  # all of them: each may refer to another
         for name in modules:
             there = sys.modules.pop(name, None)
             if there is not None and there is not _ours.get(name):
@@ -346,7 +350,7 @@ def _forget_others(file: Path) -> dict[str, ModuleType]:
 
 @contextmanager
 def _tensors_only() -> Iterator[None]:
-    """Have torch load nothing but tensors, also where a library asks it to load anything a pickle holds."""
+    """Make torch load nothing but tensors, even if a library asks for whole pickles."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(name)
     os.environ[name] = "1"

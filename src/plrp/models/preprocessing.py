@@ -50,27 +50,27 @@ class Preprocessing:
 
     @classmethod
     def of(cls, given: Any) -> Preprocessing:
-        """What a model's file gives: a `Preprocessing`, a torchvision preset, or a `Compose` of the usual steps."""
+        """From the value in a model's file: a `Preprocessing`, a torchvision preset, or a `Compose` of the usual steps."""
         if isinstance(given, cls):
             return given
         if hasattr(given, "resize_size"):
             return cls.of_preset(given)
-        found: dict[str, Any] = {"resize": None, "crop": None, "mean": (0.0,) * 3, "std": (1.0,) * 3}
+        settings: dict[str, Any] = {"resize": None, "crop": None, "mean": (0.0,) * 3, "std": (1.0,) * 3}
         for step in getattr(given, "transforms", [given]):
             kind = type(step).__name__
             if kind == "Resize":
-                found["resize"] = _side(_sides(step.size))
-                found["interpolation"] = str(getattr(step.interpolation, "value", step.interpolation))
+                settings["resize"] = _side(_sides(step.size))
+                settings["interpolation"] = str(getattr(step.interpolation, "value", step.interpolation))
             elif kind == "CenterCrop":
-                found["crop"] = _crop(_sides(step.size))
+                settings["crop"] = _crop(_sides(step.size))
             elif kind == "Normalize":
-                found["mean"], found["std"] = tuple(map(float, step.mean)), tuple(map(float, step.std))
+                settings["mean"], settings["std"] = tuple(map(float, step.mean)), tuple(map(float, step.std))
             elif kind not in ("ToTensor", "PILToTensor", "ToImage", "ToDtype", "ConvertImageDtype"):
                 raise ValueError(
                     f"preprocessing: {kind} is not among Resize, CenterCrop, ToTensor and Normalize: give "
                     "plrp.models.Preprocessing(resize=256, crop=224, mean=(…), std=(…))."
                 )
-        return cls(**found)
+        return cls(**settings)
 
     def normalise(self, rgb: Tensor) -> Tensor:
         """RGB between 0 and 1, (..., 3, height, width), as the network reads it."""

@@ -1,4 +1,4 @@
-"""What a model is made of: its own Python file, those of the user's that it imports, and its weights."""
+"""The sources of a model: its own Python file, the user's files that it imports, and its weights."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ _INSTALLED = ("site-packages", "dist-packages")
 def source_files(file: str | Path) -> dict[str, Path]:
     """The file of a model and every file it imports from beside it, from folders below, or from PYTHONPATH.
 
-    By name, relative to where each is imported from, the model's own first. The imports are read, not run, in functions
-    and `if` blocks too; what is imported by a computed name is not seen. Installed packages are left out.
+    By name, relative to the folder that each is imported from, the model's own first. The imports are read, not run, in
+    functions and `if` blocks too; imports by a computed name are not seen. Installed packages are left out.
     """
     file = Path(file)
     return {file.name: file, **dict(sorted(imported_modules(file).values()))}
 
 
 def imported_modules(file: str | Path) -> dict[str, tuple[str, Path]]:
-    """The modules of the user's that a file imports, and those that these import: name to (file's name, path)."""
+    """The user's modules that a file imports, directly or through others: name to (file's name, path)."""
     file = Path(file).resolve()
     paths = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     roots = [str(file.parent), *(str(Path(folder).resolve()) for folder in paths)]
-    found: dict[str, tuple[str, Path]] = {}
+    modules: dict[str, tuple[str, Path]] = {}
     waiting: list[tuple[Path, str]] = [(file, "")]
     while waiting:
         path, package = waiting.pop()
         for name in _imports(path, package):
             for module, place, is_package in _modules_on_the_way(name, roots):
-                if module not in found and place != file:
+                if module not in modules and place != file:
                     root = next((root for root in roots if place.is_relative_to(root)), None)
                     if root is None:  # a link to elsewhere: the name it is imported by
                         file_name = module.replace(".", "/") + ("/__init__.py" if is_package else ".py")
                     else:
                         file_name = place.relative_to(root).as_posix()
-                    found[module] = (file_name, place)
+                    modules[module] = (file_name, place)
                     waiting.append((place, module if is_package else module.rpartition(".")[0]))
-    return found
+    return modules
 
 
 def _imports(path: Path, package: str) -> Iterator[str]:
-    """Full names of what a file imports; of `from a import b` both `a` and `a.b`, since b may be a module."""
+    """Full names of a file's imports; for `from a import b` both `a` and `a.b`, since b may be a module."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (OSError, SyntaxError, ValueError):
@@ -66,9 +66,7 @@ def _imports(path: Path, package: str) -> Iterator[str]:
 
 
 def _modules_on_the_way(name: str, roots: list[str]) -> Iterator[tuple[str, Path, bool]]:
-    """`a.b.c` imports `a`, `a.b` and `a.b.c`: each with its file and whether it is a package, as far as they are the
-    user's.
-    """
+    """The user's modules that `import a.b.c` runs, among `a`, `a.b` and `a.b.c`: name, file, whether a package."""
     words = name.split(".")
     where: list[str] | None = roots
     for count in range(1, len(words) + 1):
@@ -93,9 +91,9 @@ def installed(path: Path) -> bool:
 
 
 def source_of_module(model: nn.Module) -> str:
-    """What a model that is there already does, as text: its layers with their settings, and the source of its classes.
+    """A loaded model as text: its layers with their settings, and the source of its classes.
 
-    Classes of installed packages, and those whose source cannot be found, are given by their names.
+    Classes of installed packages, and classes without a source file, are given by their names.
     """
     kinds = {f"{type(layer).__module__}.{type(layer).__qualname__}": type(layer) for layer in model.modules()}
     parts = [re.sub(r" at 0x[0-9a-f]+", "", repr(model))]
@@ -112,7 +110,7 @@ def source_of_module(model: nn.Module) -> str:
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Of everything a model's state dict holds."""
+    """A hash of a model's state dict."""
     state = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         state.update(name.encode())

@@ -1,4 +1,4 @@
-"""Coloured text: for a terminal, a notebook or page, as SVG, and as a figure for PNG and PDF.
+"""Coloured text: for a terminal, a notebook, as SVG, and as a figure for PNG and PDF.
 
 One layout serves all of them: captions, and under each its tokens side by side on a grid of characters, wrapped.
 """
@@ -43,7 +43,7 @@ class Sentence(NamedTuple):
 
 
 def visible(text: str) -> str:
-    """A text in which nothing acts: control characters as pictures, direction marks and half characters as �.
+    """A text without effects: control characters as pictures, direction marks and half characters as �.
 
     >>> visible("a\\x1b[2J")
     'a␛[2J'
@@ -56,7 +56,7 @@ def visible(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """How many places of a terminal a text takes."""
+    """How many columns of a terminal a text takes."""
     wide = sum(2 if unicodedata.east_asian_width(c) in "WF" else not unicodedata.combining(c) for c in text)
     return int(wide)
 
@@ -85,7 +85,7 @@ def wrapped(cells: Sequence[Cell], columns: int) -> Iterator[list[tuple[int, str
         for number, cell in enumerate(word):
             shown = _shown(cell, columns)
             if not line and number == 0 and len(shown) > 1 and shown[0] == " ":
-                shown = shown[1:]  # its space is the line's end
+                shown = shown[1:]  # the end of the line stands for its space
             if line and at + width(shown) > columns:  # a word that is longer than a line
                 yield line
                 line, at = [], 0
@@ -146,7 +146,7 @@ def _ansi(shown: str, cell: Cell) -> str:
 
 
 def to_html(sentences: Sequence[Sentence], below: Sequence[str] = ()) -> str:
-    """A fragment for a notebook or page, with styles of its own; `below`: lines under the text."""
+    """A fragment of HTML with styles of its own, for a notebook; `below`: lines under the text."""
     parts = []
     for sentence in sentences:
         spans = []
@@ -166,15 +166,6 @@ def to_html(sentences: Sequence[Sentence], below: Sequence[str] = ()) -> str:
     for line in below:
         parts.append(f'<div style="font:13px sans-serif;opacity:.75">{html.escape(visible(line))}</div>')
     return "".join(parts)
-
-
-def to_page(sentences: Sequence[Sentence], title: str) -> str:
-    """A page that needs nothing else."""
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(visible(title))}</title>'
-        '<meta name="viewport" content="width=device-width"><body style="max-width:60em;margin:2em auto;padding:0 1em;'
-        f'background:#fff;color:#000">{to_html(sentences)}</body></html>\n'
-    )
 
 
 def placed(

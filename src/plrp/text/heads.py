@@ -1,4 +1,4 @@
-"""What a language model answers with, a class, the next token or a masked one, and which models are refused."""
+"""The kind of answer of a language model (a class, the next token or a masked one), and the models that are refused."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ ENDINGS: dict[str, Kind] = {
 """How the classes of Hugging Face's models end."""
 
 ENCODING = ("ForConditionalGeneration", "MTModel")
-"""Those of an encoder and a decoder; or of models that read pictures or sounds."""
+"""Endings of models with an encoder and a decoder; also of models that read pictures or sounds."""
 
 BITS = re.compile(r"[248]bit", re.IGNORECASE)
 """Layers of bitsandbytes: Linear8bitLt, Linear4bit."""
 
 SLACK = 0.03, 64
-"""By how much, as a share and in tokens, an embedding may be longer than its vocabulary: lengths are rounded up."""
+"""An embedding may be longer than its vocabulary by this share and this many tokens: lengths are rounded up."""
 
 
 def kind_of(model: Any) -> Kind:
-    """What a model answers with, by the name of its class or of one it derives from."""
+    """The kind of a model's answer, by the name of its class or of one it derives from."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is one of Hugging Face's models, got {type(model).__name__}: load it first.")
     return kind_of_class(type(model))
 
 
 def decodes(model: type) -> bool:
-    """Whether in models of a class an encoder reads the text, and a decoder writes."""
+    """Whether models of a class have an encoder that reads the text and a decoder that writes."""
     return any(one.__name__.endswith(ENCODING) for one in model.__mro__)
 
 
 def _reads_text(model: type) -> bool:
-    """Whether the models of a class have an encoder that reads tokens, known before any weights are."""
+    """Whether the models of a class have an encoder that reads tokens; known before any weights are loaded."""
     settings = getattr(model, "config_class", None)
     default = settings() if settings is not None else None
     tokens = getattr(model, "main_input_name", "input_ids") == "input_ids" and not hasattr(default, "vision_config")
@@ -55,7 +55,7 @@ def _reads_text(model: type) -> bool:
 
 
 def begins_with(model: Any) -> list[int]:
-    """The tokens that a decoder begins with, as `generate` has them; none where no encoder reads before it."""
+    """The tokens that a decoder begins with, as in `generate`; none for models without an encoder."""
     if not decodes(type(model)):
         return []
     places = getattr(model, "generation_config", None), model.config
@@ -68,7 +68,7 @@ def begins_with(model: Any) -> list[int]:
 
 
 def kind_of_class(model: type) -> Kind:
-    """What the models of a class answer with."""
+    """The kind of answer of the models of a class."""
     for one in model.__mro__:
         for ending, kind in ENDINGS.items():
             if one.__name__.endswith(ending):
@@ -87,7 +87,7 @@ def _no_kind(model: type) -> ValueError:
 
 
 def check_model(model: nn.Module, tokenizer: Any, ids: Tensor) -> None:
-    """Refuse layers whose weights are no real numbers, a tokenizer of another model, and texts that are too long."""
+    """Refuse quantised weights, the tokenizer of another model, and texts that are too long."""
     for name, module in model.named_modules():
         whole = [p for p in module.parameters(recurse=False) if not p.is_floating_point()]
         if whole or "quantized" in type(module).__module__ or BITS.search(type(module).__name__):
@@ -108,18 +108,18 @@ def check_model(model: nn.Module, tokenizer: Any, ids: Tensor) -> None:
 
 
 def _embedding(model: Any) -> Any:
-    found = model.get_input_embeddings()
-    if not hasattr(found, "num_embeddings"):
+    embedding = model.get_input_embeddings()
+    if not hasattr(embedding, "num_embeddings"):
         raise TypeError(f"{type(model).__name__} looks no token ids up: explain its own inputs with plrp.explain.")
-    return found
+    return embedding
 
 
 class Forward(nn.Module):
     """From token ids (1, tokens) to the model's scores: (1, classes), or (1, positions, vocabulary).
 
-    Whatever the model is configured to return besides, caches and attentions, is left out, and of the scores of a
-    causal model only the last `positions` are computed, if it can. Layers keep the model's own names. An encoder reads
-    the first `encoded` tokens, where there is one, and its decoder the others.
+    Caches and attentions that the model is configured to return are left out. A causal model computes the scores of the
+    last `positions` only, if it can. Layers keep the model's own names. If there is an encoder, it reads the first
+    `encoded` tokens, and the decoder reads the others.
     """
 
     def __init__(self, model: Any, kind: Kind, positions: int = 1, encoded: int = 0) -> None:
@@ -135,7 +135,7 @@ class Forward(nn.Module):
         if "use_cache" not in known and kind != "next token":
             self.options.pop("use_cache", None)
         if self.positions and "logits_to_keep" in known:
-            self.options["logits_to_keep"] = positions + 1  # a lone position would be pruned as if it were none
+            self.options["logits_to_keep"] = positions + 1  # a lone position would be pruned as if it had none
 
     def forward(self, ids: Tensor) -> Tensor:
         """The scores."""
@@ -148,16 +148,16 @@ class Forward(nn.Module):
         return logits[:, -self.positions :] if self.positions else logits
 
     def named_modules(self, memo: Any = None, prefix: str = "", remove_duplicate: bool = True) -> Iterator[Any]:
-        """Those of the model."""
+        """The modules of the model."""
         return iter(self.model.named_modules(memo, prefix, remove_duplicate))
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Those of the model."""
+        """The parameters of the model."""
         return iter(self.model.named_parameters(*args, **kwargs))
 
 
 def class_number(model: Any, target: str | int, name: str = "target") -> int:
-    """The class that a label or number means."""
+    """The number of a class given by its label or number."""
     labels = class_names(model)
     if isinstance(target, str):
         if target in labels:
@@ -183,12 +183,12 @@ def class_names(model: Any) -> list[str]:
 
 def greedy(forward: Forward, ids: Tensor, count: int, stop: int | None) -> list[int]:
     """The tokens that the model would write, each the most probable one, up to and without `stop`."""
-    found: list[int] = []
+    written: list[int] = []
     with torch.no_grad():
         for _ in range(count):
             best = int(forward(ids)[0, -1].argmax())
             if best == stop:
                 break
-            found.append(best)
+            written.append(best)
             ids = torch.cat([ids, torch.tensor([[best]], device=ids.device)], 1)
-    return found
+    return written

@@ -1,4 +1,4 @@
-"""What the user holds in the end: tokens with their relevance, printed, shown and saved as coloured text."""
+"""Explanations of texts: tokens with their relevance, printed, shown and saved as coloured text."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from .text_attribution import TracedText
 
 FORMATS = (".svg", ".png", ".pdf", ".html", ".csv", ".json")
-"""What `save` writes, by the file's suffix."""
+"""The suffixes of the files that `save` writes."""
 
 
 def check_format(path: str | Path) -> Path:
-    """The path, refused where `save` does not know its suffix."""
+    """The path; refused if `save` does not know its suffix."""
     if Path(path).suffix.lower() not in FORMATS:
         raise UsageError(f"{path} should end in {', '.join(FORMATS)}.")
     return Path(path)
 
 
 class _Coloured:
-    """What is shown as coloured text; each kind says what its sentences and records are."""
+    """An explanation that is shown as coloured text; subclasses state its sentences and records."""
 
     def sentences(self, by_word: bool = False) -> list[Sentence]:
         """Captions and coloured text."""
@@ -75,21 +75,18 @@ class _Coloured:
         path = check_format(path)
         if page and path.suffix.lower() != ".html":
             raise TypeError(f"{', '.join(page)}: options of a page, and {path.name} is none.")
-        if path.suffix.lower() == ".html" and isinstance(self, ExplainedText | ExplainedSpan):
-            plrp.view.Page(plrp.view.text_bundle(self, **{"show_progress": None, **page})).save(path)
-            return path
-        if path.suffix.lower() in (".csv", ".json"):
-            with new_file(path) as part:
-                _write_records(self.records(by_word), part, path.suffix.lower())
-            return path
         sentences, kind = self.sentences(by_word), path.suffix.lower()
-        if kind in (".png", ".pdf"):
+        if kind == ".html":
+            plrp.view.Page(plrp.view.text_bundle(self, **{"show_progress": None, **page})).save(path)
+        elif kind in (".png", ".pdf"):
             save_figure(coloured_text.to_figure(sentences), path, dpi=200)
-            return path
-        title = "".join(cell.text for cell in sentences[0].cells)
-        written = coloured_text.to_svg(sentences, title) if kind == ".svg" else coloured_text.to_page(sentences, title)
-        with new_file(path) as part:
-            part.write_text(written, encoding="utf-8")
+        else:
+            with new_file(path) as part:
+                if kind == ".svg":
+                    title = "".join(cell.text for cell in sentences[0].cells)
+                    part.write_text(coloured_text.to_svg(sentences, title), encoding="utf-8")
+                else:
+                    _write_records(self.records(by_word), part, kind)
         return path
 
 
@@ -99,7 +96,7 @@ class ExplainedText(_Coloured):
 
     - `tokens`, `relevance`: (tokens,), each the sum over the channels of its embedding;
     - `target`, `against`: the answers, written out; `kind`: a class, the next token, or a masked one;
-    - `score`: what was explained, the target's score before the softmax, minus that of `against`;
+    - `score`: the explained score: that of the target before the softmax, minus that of `against`;
     - `probability` of the target; `answers`: the five most probable, each with its probability;
     - `explanation`: the `plrp.Explanation` with ledger and layers.
     """

@@ -76,7 +76,7 @@ def load(path: str | Path, *, check: Callable[[Any, type], None] | None = None) 
 
 @contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """The first line of what transformers says of files that it cannot load."""
+    """Refuse files that transformers cannot load, with the first line of its message."""
     try:
         yield
     except (OSError, ValueError, KeyError) as error:
@@ -90,14 +90,14 @@ def _class(transformers: Any, folder: Path) -> Any:
         names = json.loads((folder / "config.json").read_text("utf-8")).get("architectures")
     except ValueError as error:
         raise UsageError(f"{folder / 'config.json'} is no JSON ({error}).") from None
-    found = getattr(transformers, str(names[0]), None) if names else None
-    if found is None:
+    kind = getattr(transformers, str(names[0]), None) if names else None
+    if kind is None:
         what = f"names {names[0]}, which transformers does not have" if names else "names no architecture"
         raise UsageError(
             f"{folder / 'config.json'} {what}: load the model in Python with its own class "
             "(BertForSequenceClassification.from_pretrained(…), say) and call plrp.text.explain."
         )
-    return found
+    return kind
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def _quiet(transformers: Any) -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        with redirect_stderr(StringIO()):  # the bar of GGUF files asks nobody
+        with redirect_stderr(StringIO()):  # the bar of GGUF files ignores the setting
             yield
     finally:
         logging.set_verbosity(level)

@@ -1,4 +1,4 @@
-"""Inside a transformer: which tokens carry relevance at each depth, and which attention heads."""
+"""Inside a language model: the tokens and the attention heads that carry relevance at each depth."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ OUTPUT = re.compile(
 class TokenLayers(NamedTuple):
     """Relevance of the tokens at the depths of a transformer; (blocks, tokens), each the sum of |R| over channels.
 
-    `attention` is at the input of each block's first layer, which its attention reads; `mlp` at that of the first layer
-    after the attention. What goes past both over the skips is in neither.
+    `attention` is taken at the input of each block's first layer, which its attention reads; `mlp` at the input of the
+    first layer after the attention. Neither holds the relevance that the skips carry past both.
     """
 
     names: list[str]
@@ -50,15 +50,15 @@ def _blocks(explained: ExplainedText) -> list[_Block]:
     for name in explained.explanation.layers.names:
         if match := BLOCK.match(name):
             inside.setdefault(f"{match['stack']}.{match['number']}".lstrip("."), []).append(name)
-    found = []
+    blocks = []
     for block, names in inside.items():
         outputs = [n for n, name in enumerate(names) if OUTPUT.search(name)]
         if outputs and outputs[0]:
             after = outputs[-1] + 1  # a decoder attends to itself and then to its encoder
-            found.append(_Block(block, names[0], names[outputs[0]], names[after] if after < len(names) else None))
-    if not found:
+            blocks.append(_Block(block, names[0], names[outputs[0]], names[after] if after < len(names) else None))
+    if not blocks:
         raise ValueError("No attention was found by the names of the model's layers: look at explanation.layers.")
-    return found
+    return blocks
 
 
 def _layer(explained: ExplainedText, name: str) -> Tensor:
@@ -68,13 +68,13 @@ def _layer(explained: ExplainedText, name: str) -> Tensor:
         return torch.zeros(len(explained.tokens), 1)
     if name not in layers:
         raise ValueError("The relevance of the layers was not kept: explain with layers=True.")
-    found = layers[name].detach().float().cpu()
-    found = found.reshape(-1, found.shape[-1])
+    relevance = layers[name].detach().float().cpu()
+    relevance = relevance.reshape(-1, relevance.shape[-1])
     count = len(explained.tokens)
     if not explained.encoded:
-        return found[:count]
+        return relevance[:count]
     begin, end = (explained.encoded, count) if "decoder" in name else (0, explained.encoded)
-    return torch.nn.functional.pad(found[: end - begin], (0, 0, begin, count - end))
+    return torch.nn.functional.pad(relevance[: end - begin], (0, 0, begin, count - end))
 
 
 def token_layers(explained: ExplainedText) -> TokenLayers:
@@ -87,7 +87,7 @@ def token_layers(explained: ExplainedText) -> TokenLayers:
 
 
 def head_relevance(explained: ExplainedText) -> Tensor:
-    """The relevance of each attention head, (blocks, heads): what its outputs hold, summed over tokens and channels."""
+    """The relevance of each attention head's outputs, summed over tokens and channels: (blocks, heads)."""
     blocks, heads = _blocks(explained), explained.attention_heads
     if heads < 1:
         raise ValueError("The model's configuration names no attention heads.")
@@ -104,7 +104,7 @@ def head_relevance(explained: ExplainedText) -> Tensor:
 def layers_figure(explained: ExplainedText) -> Figure:
     """Tokens by depth before attention and MLP, as shares of the block's relevance, and heads by relevance.
 
-    A grey cell holds none: pruning has cut the token there, or nothing came.
+    A grey cell holds no relevance.
     """
     from matplotlib.colors import PowerNorm
 
@@ -124,7 +124,7 @@ def layers_figure(explained: ExplainedText) -> Figure:
     ):
         holding = float((values > 0).float().mean())
         image = _image(axis, _shares(values).masked_fill(values == 0, torch.nan), "Reds", 0, most)
-        image.set_norm(PowerNorm(0.5, 0, most))  # small shares are to be seen beside a token that holds all
+        image.set_norm(PowerNorm(0.5, 0, most))  # keeps small shares visible beside a dominant token
         axis.set_title(f"{title}\n{holding:.0%} of the cells hold relevance", fontsize=9)
         axis.set_xticks(range(0, count, every), labels, rotation=90, fontsize=7, parse_math=False)
         axis.set_xlabel("grey: no relevance", fontsize=7, color="#666")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 MANY_UNKNOWN = 0.2
-"""The share of unknown tokens from which on something is probably wrong."""
+"""Above this share of unknown tokens, the tokenizer or the text is probably wrong."""
 
 WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 """A word, or a single sign."""
@@ -26,7 +26,7 @@ class Token(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The text, and what was read instead of it."""
+        """The text, and the token that the model read instead of it."""
         return self.text + self.read_as
 
 
@@ -84,7 +84,7 @@ def tokenized(tokenizer: Any, text: str) -> tuple[Token, ...]:
 
 
 def _lowered(tokenizer: Any, text: str, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> str:
-    """The first piece of the text that was read in lower case although the vocabulary has it as it stands."""
+    """The first piece of the text that the tokenizer lower-cased although its vocabulary has the piece unchanged."""
     known = tokenizer.get_vocab()
     for i, (begin, end) in zip(ids, spans, strict=True):
         piece = text[begin:end]
@@ -94,7 +94,7 @@ def _lowered(tokenizer: Any, text: str, ids: Sequence[int], spans: Sequence[tupl
 
 
 def _spans(tokenizer: Any, text: str, ids: Sequence[int], special: set[int]) -> list[tuple[int, int]]:
-    """Where each token stands, for tokenizers written in Python: each is looked for after the one before."""
+    """The span of each token, for tokenizers written in Python: each is searched after the one before it."""
     spans, read = [], 0
     for i in ids:
         piece = "" if i in special else str(tokenizer.decode([i])).strip().removeprefix("##")
@@ -108,13 +108,13 @@ def _spans(tokenizer: Any, text: str, ids: Sequence[int], special: set[int]) -> 
 
 
 def written(tokenizer: Any, text: str, decoded: bool) -> list[int]:
-    """The token ids of what a model writes; a decoder's tokens may be others than those that the encoder reads."""
+    """The token ids of a text that the model writes; a decoder may have other tokens than its encoder."""
     given = {"text_target": text} if decoded else {"text": text}
     return [int(i) for i in tokenizer(**given, add_special_tokens=False)["input_ids"]]
 
 
 def token_id(tokenizer: Any, target: str | int, name: str = "target", decoded: bool = False) -> int:
-    """The one token that a target is."""
+    """The id of the one token that a target names."""
     if isinstance(target, int) and not isinstance(target, bool):
         if not 0 <= target < len(tokenizer):
             raise ValueError(f"{name}={target} is no token: ids run from 0 to {len(tokenizer) - 1}.")
@@ -139,13 +139,13 @@ def token_id(tokenizer: Any, target: str | int, name: str = "target", decoded: b
 
 def words(tokens: Sequence[Token], relevance: Sequence[float]) -> list[tuple[str, float]]:
     """Each word with the sum over its tokens; special tokens and white space stand alone."""
-    found: list[tuple[str, float]] = []
+    sums: list[tuple[str, float]] = []
     before: int | None = None
     for token, value in zip(tokens, relevance, strict=True):
         if token.word is not None and token.word == before:
-            text, sum_ = found[-1]
-            found[-1] = text + token.shown, sum_ + value
+            text, total = sums[-1]
+            sums[-1] = text + token.shown, total + value
         else:
-            found.append((token.shown, value))
+            sums.append((token.shown, value))
         before = token.word
-    return found
+    return sums

@@ -6,7 +6,7 @@ with zlib, which browsers decompress by themselves. Relevance is quantised to 8 
     q = sign(r) · max(1, round(127 · √(|r| / largest)))    r ≠ 0,    q = 0    r = 0
     r ≈ sign(q) · largest · (q / 127)²
 
-The root spends the levels where colours differ visibly, and zero stays zero: what pruning left out is exact.
+The root spends the levels where colours differ visibly. Zero stays zero, so the pruned places are exact.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Bundle:
         return dequantise(self.arrays[array][number], self.facts["largest"][array][number])
 
     def lighter(self, channels: int) -> Bundle:
-        """The same with the paths and patches of at most so many channels of each layer."""
-        kept: list[int] = []
+        """The same bundle with the paths and patches of at most `channels` channels per layer."""
+        numbers: list[int] = []
         rows = []
         for layer in self.facts.get("channels", []):
             rows.append([dict(row) for row in layer])
@@ -55,13 +55,13 @@ class Bundle:
                     for name in ("through", "limit", "exemplars"):
                         row.pop(name, None)
                 elif "through" in row:
-                    kept.append(row["through"])
-                    row["through"] = len(kept) - 1
+                    numbers.append(row["through"])
+                    row["through"] = len(numbers) - 1
         if "through" not in self.arrays:
             return self
         scales = self.facts["largest"]
-        largest = {**scales, "through": [scales["through"][number] for number in kept]}
-        arrays = {**self.arrays, "through": self.arrays["through"][kept]}
+        largest = {**scales, "through": [scales["through"][number] for number in numbers]}
+        arrays = {**self.arrays, "through": self.arrays["through"][numbers]}
         return Bundle({**self.facts, "channels": rows, "largest": largest}, arrays)
 
     def pack(self) -> tuple[str, str]:
@@ -87,23 +87,23 @@ class Bundle:
             if known.pop("format") != FORMAT:
                 raise BundleError(f"the bundle is not of version {FORMAT}: read it with the plrp that wrote it.")
             content = _decompressed(base64.b64decode(arrays, validate=True))
-            found = {name: _array(content, place) for name, place in known.pop("arrays").items()}
+            unpacked = {name: _array(content, place) for name, place in known.pop("arrays").items()}
         except BundleError:
             raise
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, zlib.error) as error:
             raise BundleError(f"the bundle is damaged ({error}): write it again.") from error
-        return cls(known, found)
+        return cls(known, unpacked)
 
 
 def _decompressed(content: bytes) -> bytes:
-    """What zlib packed, up to `LARGEST`: a page may come from anywhere."""
+    """The decompressed bytes, at most `LARGEST` of them: a page may come from anywhere."""
     unpacking = zlib.decompressobj()
-    found = unpacking.decompress(content, LARGEST + 1)
-    if len(found) > LARGEST:
+    unpacked = unpacking.decompress(content, LARGEST + 1)
+    if len(unpacked) > LARGEST:
         raise BundleError(f"the bundle takes more than {LARGEST // 2**20} MB: write it again with fewer targets.")
     if not unpacking.eof:
         raise zlib.error("incomplete data")
-    return found
+    return unpacked
 
 
 def _array(content: bytes, place: Mapping[str, Any]) -> npt.NDArray[Any]:
@@ -115,7 +115,7 @@ def _array(content: bytes, place: Mapping[str, Any]) -> npt.NDArray[Any]:
 
 
 def finite(value: float) -> float | None:
-    """The number itself; None where JSON has no word for it."""
+    """The number itself; None if it is infinite or NaN, which JSON cannot write."""
     return float(value) if math.isfinite(value) else None
 
 

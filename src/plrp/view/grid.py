@@ -1,4 +1,4 @@
-"""The grid of a page: one forward pass explained for every p, method and target, and what is counted on the way.
+"""The grid of a page: one forward pass explained for every p, method and target, and the survivors of each layer.
 
 Maps are numbered target by target: LRP first, then p by p for each method.
 """
@@ -30,10 +30,10 @@ CHANNELS = 8  # of each layer, in a saved page
 
 @dataclass(frozen=True)
 class Grid:
-    """What is to be explained: `targets` × (LRP + `methods` × `proportions`).
+    """The explanations of a page: `targets` × (LRP + `methods` × `proportions`).
 
-    `asked` is the explanation the user wanted; the slider starts there, and is marked. Its other settings
-    (`p_negative`, `sparsity_gain`, p of single layers) hold for all.
+    `asked` is the pruning that the user asked for; the slider starts there, with a mark. Its other settings
+    (`p_negative`, `sparsity_gain`, p of single layers) hold for all explanations.
     """
 
     targets: tuple[Any, ...]
@@ -98,17 +98,17 @@ class Grid:
         }
 
     def explain(self, trace: Trace, composite: Composite) -> Iterator[tuple[int, Explanation]]:
-        """Every map's number and explanation, with the relevance of the layers; the page warns, not Python."""
+        """Number and explanation of every map, with the relevance of the layers; warnings are left to the page."""
         for place, target in enumerate(self.targets):
-            found = trace.sweep(self.prunings, target=target, composite=composite, layers=True)
+            explanations = trace.sweep(self.prunings, target=target, composite=composite, layers=True)
             for inner in range(len(self.prunings)):
                 with unwarned():
-                    explanation = next(found)
+                    explanation = next(explanations)
                 yield place * len(self.prunings) + inner, explanation
 
 
 def layer_inputs(trace: Trace) -> list[Op]:
-    """The conv and linear layers from the output down; of several that read one tensor, the first."""
+    """The conv and linear layers from the output down; only the first of several that read one tensor."""
     seen: dict[int, Op] = {}
     for op in trace.layers:
         seen.setdefault(id(op.inputs[0]), op)
@@ -118,7 +118,7 @@ def layer_inputs(trace: Trace) -> list[Op]:
 def by_channel(explanation: Explanation, op: Op, sample: int) -> Tensor:
     """Relevance of one sample at a layer's input, channels first: (channel, *places).
 
-    Of an input (batch · windows, …) the windows are places, too.
+    If the input is (batch · windows, …), the windows are places, too.
     """
     batch = len(explanation.score)
     if batch > 1 and op.name in explanation._scattered:
@@ -157,7 +157,7 @@ def layer_facts(trace: Trace) -> list[dict[str, Any]]:
 
 
 def lattice_sentence(layers: int) -> str:
-    """What the page says of so many `skipping_layers`, for a terminal."""
+    """The page's sentence about `layers` skipping layers, for a terminal."""
     return (
         f"A grid of dots is partly the network's own: {layers} of its layers step over pixels that they do not read. "
         "Pruning overstates it; compare with LRP."
@@ -165,7 +165,7 @@ def lattice_sentence(layers: int) -> str:
 
 
 def skipping_layers(trace: Trace) -> int:
-    """How many convolutions step over places that they do not read: relevance gathers on the lattice of the others."""
+    """How many convolutions step over places without reading them: relevance gathers on the lattice of the others."""
     maps = [op.map for op in trace.layers if isinstance(op.map, Convolution) and not op.map.transposed]
     return sum(any(step > size for step, size in zip(m.stride, m.weight.shape[2:], strict=True)) for m in maps)
 
@@ -184,7 +184,7 @@ def survivors(trace: Trace, explanation: Explanation, sample: int = 0) -> npt.ND
 
 
 def strongest_channels(relevance: Tensor, count: int = CHANNELS) -> list[tuple[int, float]]:
-    """The channels with most mass |R| of (channel, places), and their share of all; none without any."""
+    """The channels of (channel, places) with most mass |R|, and their share of all mass; no channel without mass."""
     mass = relevance.abs().sum(1, dtype=torch.float64)
     total = float(mass.sum())
     order = mass.argsort(descending=True, stable=True)[:count].tolist()

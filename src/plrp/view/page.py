@@ -1,8 +1,7 @@
 """A bundle as one HTML file that needs no network: markup, style, script and data, and nothing else.
 
-Its Content-Security-Policy forbids the page everything else: only our script and style run, by their hash, and no
-address can be reached. What users gave (names, paths, classes) stands in JSON alone, and the script writes it as text,
-never as markup.
+Its Content-Security-Policy forbids everything else: only our script and style run, by their hash, and no address can be
+reached. Names, paths and classes of users stand in JSON alone, and the script writes them as text, never as markup.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Page:
 
     @property
     def bundle(self) -> Bundle:
-        """That of the first input."""
+        """The bundle of the first input."""
         return self.bundles[0]
 
     def html(self) -> str:
@@ -70,7 +69,7 @@ class Page:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the page, whole or not at all; too large, without paths and patches of its weaker channels."""
+        """Write the page, whole or not at all; if it is too large, without paths and patches of its weaker channels."""
         if Path(path).suffix.lower() not in (".html", ".htm"):
             raise ValueError(f"{path} should end in .html: a page is one file of HTML.")
         content = self.html().encode()
@@ -92,10 +91,10 @@ class Page:
 
 def read_page(path: str | Path) -> Page:
     """A page that `save` wrote, with its numbers."""
-    found = _DATA.search(Path(path).read_text(encoding="utf-8"))
-    if found is None:
+    data = _DATA.search(Path(path).read_text(encoding="utf-8"))
+    if data is None:
         raise BundleError(f"{path} is no page of plrp.")
-    facts, arrays = found.groups()
+    facts, arrays = data.groups()
     try:
         gallery = json.loads(facts).get("gallery")
     except (json.JSONDecodeError, AttributeError):
@@ -127,7 +126,7 @@ def filled(facts: str, arrays: str, policy: str) -> str:
 def joined_script() -> str:
     """All modules as one script: a page opened from disk may not import others.
 
-    They are ES modules with imports of each other only; one after the other, these lines are not needed.
+    The ES modules import only each other; in one script, in this order, they need no import and export lines.
     """
     return "\n".join(_EXPORT.sub("", _IMPORT.sub("", _front(name))) for name in SCRIPTS)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST = 16
-"""Samples in one figure, where nobody says which."""
+"""Samples in one figure by default."""
 
 
 def plot(
@@ -32,8 +32,8 @@ def plot(
 ) -> Figure:
     """The relevance of some samples: over pictures, as logos of DNA, as coloured tokens, as bars of numbers.
 
-    images: the inputs (batch, …) that it is drawn over, or pictures (height, width, 3); by default what was explained.
-    samples: which of a batch (default: the first 16). tokens: what the token ids of a single sample stand for.
+    images: inputs (batch, …) or pictures (height, width, 3) to draw over; by default the explained inputs.
+    samples: numbers within the batch (default: the first 16). tokens: the texts of a single sample's token ids.
     names: of the classes, in their order or by number, for the titles.
     """
     if isinstance(samples, int):
@@ -73,9 +73,9 @@ def _input(explanation: Explanation, sample: int) -> Tensor | None:
 
 def _given(image: Any) -> Tensor:
     """An input as it is; a picture (height, width, 3) with its channels first."""
-    found = image.detach().cpu() if isinstance(image, Tensor) else torch.from_numpy(np.array(image))
-    picture = found.dtype == torch.uint8 and found.dim() == 3 and found.shape[-1] in (3, 4)
-    return found[..., :3].movedim(-1, 0).float() / 255 if picture else found
+    values = image.detach().cpu() if isinstance(image, Tensor) else torch.from_numpy(np.array(image))
+    picture = values.dtype == torch.uint8 and values.dim() == 3 and values.shape[-1] in (3, 4)
+    return values[..., :3].movedim(-1, 0).float() / 255 if picture else values
 
 
 def _title(explanation: Explanation, sample: int, names: Sequence[str] | Mapping[int, str] | None) -> str:
