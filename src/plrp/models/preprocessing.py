@@ -50,7 +50,7 @@ class Preprocessing:
 
     @classmethod
     def of(cls, given: Any) -> Preprocessing:
-        """From the value in a model's file: a `Preprocessing`, a torchvision preset, or a `Compose` of the usual steps."""
+        """From a `Preprocessing`, a torchvision preset, or a `Compose` of the usual steps, in a model's file."""
         if isinstance(given, cls):
             return given
         if hasattr(given, "resize_size"):
