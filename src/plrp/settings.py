@@ -137,6 +137,10 @@ def amount(value: str | int) -> int:
     return int(float(match[1]) * 1000 ** (" kMGT".index(match[2] or " ")))
 
 
+LARGEST = 4_000_000_000
+"""Bytes that a file may unpack to by default; the human genome has 3.1 billion."""
+
+
 def _number(value: str | float) -> float:
     try:
         return float(value)

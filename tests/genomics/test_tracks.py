@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from plrp.cli import main
-from plrp.genomics import SequenceError, explain_file, ism, read_intervals, simulate
-from plrp.genomics import jobs as jobs_module
+from plrp.genomics import SequenceError, baselines, explain_file, ism, read_intervals, simulate
 from plrp.genomics.tracks import write_modisco_h5
 
 MODEL = """
@@ -130,7 +129,7 @@ def test_ism_of_a_file_resumes_where_it_stopped(work: Path, monkeypatch: pytest.
     exec(MODEL, namespace)
     model = namespace["build"]().eval()
     calls: list[int] = []
-    real = jobs_module.METHODS["ism"]
+    real = baselines.METHODS["ism"]
 
     def counting(model, onehot, **options):
         calls.append(len(onehot))
@@ -138,7 +137,7 @@ def test_ism_of_a_file_resumes_where_it_stopped(work: Path, monkeypatch: pytest.
             raise KeyboardInterrupt
         return real(model, onehot, **options)
 
-    monkeypatch.setitem(jobs_module.METHODS, "ism", counting)
+    monkeypatch.setitem(baselines.METHODS, "ism", counting)
     options = {"method": "ism", "part_size": 2, "match": False}
     with pytest.raises(KeyboardInterrupt):
         explain_file("sim/sequences.fa.gz", model, "ism", **options)

@@ -6,21 +6,23 @@ import argparse
 import os
 import sys
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from plrp.errors import UsageError, usage
 from plrp.genomics.sequence_settings import FileSettings
 from plrp.settings import count, shard
 
-from .arguments import EXIT_CODES, RAW, add_cluster, add_settings, cluster_of
+from .arguments import EXIT_CODES, RAW, add_cluster, add_settings, cluster_of, options_wording, settings_of
 from .genomics_options import (
     add_model,
     add_rules,
     add_sequences,
-    as_options,
     check_composite,
     check_out,
     is_class_text,
+    loaded_model,
     pruning_of,
     refuse_rules,
 )
@@ -32,10 +34,10 @@ def add_parser(commands: Any) -> None:
         "explain",
         help="relevance per base for a file of sequences, with your own model",
         formatter_class=RAW,
-        description="Explains every sequence of a FASTA file, a BED file (--genome), or a one-hot NPZ. A run that was\n"
-        "killed resumes where it stopped; --shard i/n spreads it over a job array. Written into --out:\n"
+        description="Explains every sequence of a FASTA file, a BED file (--genome), or a one-hot NPZ. The same\n"
+        "command resumes a run that was killed; --shard i/n spreads a run over a job array. Written into --out:\n"
         "attributions.npz and onehot.npz (for TF-MoDISco: give --hypothetical), seqlets.bed, relevance.parquet,\n"
-        "scores.tsv (what was explained), and relevance.bedgraph where coordinates are known.",
+        "scores.tsv (targets and scores), and relevance.bedgraph where coordinates are known.",
         epilog="examples:\n"
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.05 --out explained\n"
         "  plrp genomics explain seqs.fa --model mymodel.py:build --weights w.pt -p 0.05 --out DIR --html x.html\n"
@@ -66,101 +68,83 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Explain a file."""
-    check_composite(arguments.composite)  # what is wrong is said before anything is loaded
-    check_out(arguments.out)
+    check(arguments)
     from plrp.genomics.jobs import explain_file
     from plrp.runs.parts import by_cause
 
-    if arguments.engine == "local" and arguments.workers is not None:
-        raise UsageError("--workers goes with --engine ray; on one machine, share the work with --shard.")
-    if arguments.method != "lrp":
-        refuse_rules(arguments, arguments.method)
-    if arguments.reverse_complement and arguments.reverse_target is None and not is_class_text(arguments.target):
-        raise UsageError(
-            "--reverse-complement goes with a class, or --reverse-target: on the other strand a position is another."
-        )
     with usage():
         engine = cluster_of(arguments)
-    if arguments.html is not None:
-        if not arguments.html.lower().endswith((".html", ".htm")):
-            raise UsageError(f"{arguments.html} should end in .html.")
-        if arguments.method != "lrp" or arguments.reverse_complement or arguments.hypothetical:
-            raise UsageError("--html goes with --method lrp, without --reverse-complement and --hypothetical.")
+        settings = settings_of(FileSettings, arguments, pruning=pruning_of(arguments))
     if arguments.engine == "local" and arguments.threads is not None:
         import torch
 
         torch.set_num_threads(arguments.threads)
     if arguments.weights is None and ".py:" in arguments.model:
-        said = (
-            f"no --weights: {arguments.model}() is taken as it is: if it does not load weights itself, they are random"
-        )
-        print(said, file=sys.stderr, flush=True)
+        say(f"no --weights: {arguments.model}() is taken as it is; if it does not load weights itself, they are random")
     outcome = explain_file(
         arguments.sequences,
         arguments.model,
         arguments.out,
-        weights=arguments.weights,
-        genome=arguments.genome,
-        width=arguments.width,
-        ends=arguments.ends,
-        method=arguments.method,
-        target=arguments.target,
-        composite=arguments.composite,
-        pruning=pruning_of(arguments),
-        pooling=arguments.pooling,
-        reverse_complement=arguments.reverse_complement,
-        reverse_target=arguments.reverse_target,
-        hypothetical=arguments.hypothetical,
-        ambiguous=arguments.ambiguous,
-        part_size=arguments.part_size,
-        batch_size=arguments.batch_size,
-        largest=arguments.largest,
+        settings,
         shard=arguments.shard,
-        match=arguments.match,
-        device=arguments.device,
         engine=engine,
-        say=lambda text: print(text, file=sys.stderr, flush=True),
+        say=say,
         about={"model": arguments.model},
     )
     state = f"{outcome.done} of {outcome.parts} parts done"
     if outcome.failures:
-        causes = by_cause(outcome.failures)
-        print(f"plrp: {state}. Fix the cause and start again. {causes}", file=sys.stderr)
+        say(f"plrp: {state}. Fix the cause and start again. {by_cause(outcome.failures)}")
         return 3
-    if outcome.complete and arguments.html is not None:
-        write_page(arguments)
-    if outcome.complete:
-        sequences = f"{outcome.sequences} sequence{'s' * (outcome.sequences != 1)}"
-        _say_at_the_end(f"{sequences} explained ({state}); results in {arguments.out}")
-        if outcome.unhealthy:
-            print(f"plrp: {as_options(outcome.unhealthy)}", file=sys.stderr)
-    else:
+    if not outcome.complete:
         _say_at_the_end(f"{state}; the other shards write the rest, and the last one gathers the results")
+        return 0
+    if arguments.html is not None:
+        write_page(arguments, settings)
+    sequences = f"{outcome.sequences} sequence{'s' * (outcome.sequences != 1)}"
+    _say_at_the_end(f"{sequences} explained ({state}); results in {arguments.out}")
+    if outcome.unhealthy is not None:
+        say(f"plrp: {outcome.unhealthy.words(options_wording('--redistribution'))}")
     return 0
 
 
-def write_page(arguments: argparse.Namespace) -> None:
-    """The page of the first sequences, for every p of its slider."""
-    from functools import partial
-    from pathlib import Path
+def check(arguments: argparse.Namespace) -> None:
+    """Refuse wrong options before anything is loaded."""
+    check_composite(arguments.composite)
+    check_out(arguments.out)
+    if arguments.engine == "local" and arguments.workers is not None:
+        raise UsageError("--workers goes with --engine ray; on one machine, share the work with --shard.")
+    refuse_rules(arguments)
+    if arguments.reverse_complement and arguments.reverse_target is None and not is_class_text(arguments.target):
+        raise UsageError(
+            "--reverse-complement goes with a class, or --reverse-target: on the other strand a position is another."
+        )
+    if arguments.html is None:
+        return
+    if not arguments.html.lower().endswith((".html", ".htm")):
+        raise UsageError(f"{arguments.html} should end in .html.")
+    if arguments.method != "lrp" or arguments.reverse_complement or arguments.hypothetical:
+        raise UsageError("--html goes with --method lrp, without --reverse-complement and --hypothetical.")
 
-    from plrp.genomics.jobs import load_model, read_sequences, read_target
+
+def write_page(arguments: argparse.Namespace, settings: FileSettings) -> None:
+    """The page of the first sequences, for every p of its slider."""
+    from plrp.genomics.jobs import read_sequences, read_target
     from plrp.progress import progress
     from plrp.view import Page, sequence_bundle
 
     sequences = read_sequences(
-        arguments.sequences, arguments.genome, arguments.width, ends=arguments.ends, largest=arguments.largest
+        arguments.sequences, settings.genome, settings.width, ends=settings.ends, largest=settings.largest
     )
-    model = load_model(arguments.model, arguments.weights).eval()
+    model = loaded_model(arguments)
     count = min(arguments.html_sequences, len(sequences))
     bundles = []
-    print(f"results are in {arguments.out}; now the page", file=sys.stderr, flush=True)
+    say(f"results are in {arguments.out}; now the page")
     with progress("the page, maps", note=sequences.names[0]) as step:
-        drawn, whole = 0, [0] * count  # maps there are, and those of each sequence
+        drawn, whole = 0, [0] * count  # maps that are drawn, and all maps of each sequence
 
         def note(row: int, done: int, total: int) -> None:
             nonlocal drawn
-            whole[row:] = [total] * (count - row)  # those that follow are taken for alike
+            whole[row:] = [total] * (count - row)  # the sequences that follow count as this one
             now = sum(whole[:row]) + done
             step(now - drawn, sequences.names[row], total=sum(whole))
             drawn = now
@@ -168,29 +152,34 @@ def write_page(arguments: argparse.Namespace) -> None:
         for row in range(count):
             bundles.append(
                 sequence_bundle(
-                    model if arguments.device is None else model.to(arguments.device),
+                    model,
                     sequences,
                     row,
-                    target=read_target(arguments.target),
+                    target=read_target(settings.target),
                     composite=arguments.composite,
-                    pruning=pruning_of(arguments),
-                    pooling=arguments.pooling,
-                    ambiguous=arguments.ambiguous,
-                    match=arguments.match is not False,
+                    pruning=settings.pruning,
+                    pooling=settings.pooling,
+                    ambiguous=settings.ambiguous,
+                    match=settings.match is not False,
                     name=Path(arguments.model).name,
-                    device=arguments.device,
+                    device=settings.device,
                     report=partial(note, row),
                 )
             )
     Page(bundles).save(arguments.html)
-    print(f"saved {arguments.html}", file=sys.stderr, flush=True)
+    say(f"saved {arguments.html}")
+
+
+def say(text: str) -> None:
+    """A line about the work itself, on standard error."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _say_at_the_end(text: str) -> None:
-    """On standard output, and in the log, where standard error is one and not the same."""
+    """On standard output, and on standard error where that is a log file of its own."""
     print(text, flush=True)
     with suppress(OSError, ValueError):  # no files at all
         if os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno()):
             return
     if not sys.stderr.isatty():
-        print(text, file=sys.stderr, flush=True)
+        say(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,8 +88,10 @@ def check_first(model: nn.Module, onehot: OneHot, targets: Sequence[Any], what: 
     check_fit(model, example.to(device), targets, what)
 
 
-def refuse_rules(given: argparse.Namespace, method: str) -> None:
+def refuse_rules(given: argparse.Namespace) -> None:
     """Refuse options of LRP with another method, which would not use them."""
+    if given.method == "lrp":
+        return
     options = {
         "-p": given.p,
         "--sparsity-gain": given.sparsity_gain is not None,
@@ -104,7 +105,7 @@ def refuse_rules(given: argparse.Namespace, method: str) -> None:
     wrong = [option for option, is_given in options.items() if is_given]
     if wrong:
         verb = "go" if len(wrong) > 1 else "goes"
-        raise UsageError(f"{', '.join(wrong)} {verb} with --method lrp, not {method}.")
+        raise UsageError(f"{', '.join(wrong)} {verb} with --method lrp, not {given.method}.")
 
 
 def check_composite(text: str) -> None:
@@ -128,10 +129,3 @@ def check_out(out: str) -> None:
     except OSError as error:
         reason = os.strerror(error.errno).lower() if error.errno else str(error)
         raise NotWritable(f"{out} cannot be written ({reason}): name another place for the results.") from None
-
-
-def as_options(text: str) -> str:
-    """What the library advises about sequences, with options instead of Python's arguments."""
-    text = re.sub(r"composite='([^']+)'", r"--composite \1", text)
-    text = text.replace("prune with redistribution='M-sign' or 'lambda'", "take --redistribution M-sign or lambda")
-    return text.replace("prune less", "prune less (a smaller -p)")

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plrp.files import UNFINISHED
-from plrp.health import DOUBTFUL, Problem, summary
+from plrp.health import DOUBTFUL, PYTHON, Problem, Wording, summary
 from plrp.runs.places import Folder, Place
 from plrp.runs.run import Run
 
@@ -26,6 +27,9 @@ from .sequences import Sequences, encode, tab_line
 from .tracks import write_bedgraph
 
 if TYPE_CHECKING:
+    from plrp.composites import Composite
+    from plrp.pruning import Pruning
+
     from .jobs import Explaining
 
 GATHERED = (
@@ -44,10 +48,8 @@ SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet")
 MATCH_COLUMNS = ("motif", "p", "strand")
 """The best match of each seqlet: JASPAR's id, p-value and strand."""
 
-FLAT = "composite='epsilon-plus-flat'"
-"""The advice of `plrp.health` for images, where contributions cancel."""
 SAFE_RULES = ("epsilon-plus", "gamma:0.25")
-"""The advice for one-hot input instead: flat would credit letters that are not there."""
+"""The rules to try on one-hot input where contributions cancel: flat would credit letters that are not there."""
 
 
 def load_part(run: Run, name: str, arrays: Sequence[str]) -> list[npt.NDArray[Any]]:
@@ -58,14 +60,14 @@ def load_part(run: Run, name: str, arrays: Sequence[str]) -> list[npt.NDArray[An
 
 def gather(explaining: Explaining) -> None:
     """Relevance and one-hot sequences of all parts; harmless if two processes do it at once."""
-    run, sequences, plan, options = explaining.run, explaining.sequences, explaining.plan, explaining.options
+    run, sequences, plan, settings = explaining.run, explaining.sequences, explaining.plan, explaining.settings
     names = run.names()
 
     def parts() -> Iterator[tuple[Sequences, npt.NDArray[np.float32]]]:
         for k, rows in enumerate(plan):
             chosen = sequences[rows]
             (relevance,) = load_part(run, names[k], ["relevance"])
-            yield chosen, pool(relevance, encode(chosen, options["ambiguous"]), options["pooling"])
+            yield chosen, pool(relevance, encode(chosen, settings.ambiguous), settings.pooling)
 
     with run.place.new_file("relevance.parquet") as path:
         write_parquet(path, ((chosen, list(values)) for chosen, values in parts()))
@@ -82,7 +84,7 @@ def gather(explaining: Explaining) -> None:
                 (whole[rows],) = load_part(run, names[k], ["relevance"])
         with _memory_map(run.place, "onehot.npz", shape, np.int8) as whole:
             for rows in plan:
-                whole[rows] = encode(sequences[rows], options["ambiguous"])
+                whole[rows] = encode(sequences[rows], settings.ambiguous)
 
 
 @contextmanager
@@ -138,18 +140,18 @@ def _matches(run: Run) -> list[Match] | None:
 
 def gather_scores(explaining: Explaining) -> list[str]:
     """Write each sequence's target, score and sum of relevance; returns one remark per sequence."""
-    run, names, options = explaining.run, explaining.run.names(), explaining.options
+    run, names, settings = explaining.run, explaining.run.names(), explaining.settings
     # Hypothetical scores are also of letters that are not there, which are no share of the score.
-    pooling: Pooling = "present" if options["hypothetical"] else "sum"
+    pooling: Pooling = "present" if settings.hypothetical else "sum"
     lines: dict[int, tuple[object, ...]] = {}
     for k, rows in enumerate(explaining.plan):
         columns = ["relevance", "score", "target", "problems"]
         relevance, scores, targets, problems = load_part(run, names[k], columns)
-        onehot = encode(explaining.sequences[rows], options["ambiguous"])
+        onehot = encode(explaining.sequences[rows], settings.ambiguous)
         sums = pool(relevance, onehot, pooling).sum(-1, dtype=np.float64)
         judged = problems if len(problems) else np.full(len(rows), "")  # only LRP is judged
         for row, total, score, target, problem in zip(rows, sums, scores, targets, judged, strict=True):
-            far = options.get("method") is None and not 0 <= total / (score or np.nan) <= DOUBTFUL
+            far = settings.method == "lrp" and not 0 <= total / (score or np.nan) <= DOUBTFUL
             remark = str(problem) or ("doubtful" if far and score else "")
             name = explaining.sequences.names[row]
             lines[row] = name, "" if target < 0 else target, f"{score:.6g}", f"{total:.6g}", remark
@@ -160,20 +162,40 @@ def gather_scores(explaining: Explaining) -> list[str]:
     return [str(line[-1]) for line in table]
 
 
-def unhealthy(explaining: Explaining, remarks: Sequence[str]) -> str | None:
-    """How many explanations of a run are unhealthy or doubtful, which, and what to do."""
-    sentences = []
-    problems = [Problem(remark) if remark not in ("", "doubtful") else None for remark in remarks]
-    if (advice := summary(problems, explaining.pruning, "sequences")) is not None:
-        rules = [name for name in SAFE_RULES if name != explaining.options["composite"]]
-        rows = [row for row, problem in enumerate(problems) if problem is not None]
-        names = ", ".join(explaining.sequences.names[row] for row in rows[:3])
-        more = f" and {len(rows) - 3:,} more" if len(rows) > 3 else ""
-        advice = advice.replace(FLAT, " or ".join(f"composite='{name}'" for name in rules))
-        sentences.append(f"{advice}. They are {names}{more}")
-    if count := remarks.count("doubtful"):
-        sentences.append(
-            f"{count:,} of {len(remarks):,} explanations are doubtful: relevance adds up to less than 0% or more than "
-            f"{DOUBTFUL:.0%} of the score. scores.tsv says which; `plrp genomics compare` asks the network itself"
-        )
-    return ". ".join(sentences) or None
+@dataclass(frozen=True)
+class UnhealthySequences:
+    """The unhealthy explanations of a run, by the names of their sequences, and the number of doubtful ones."""
+
+    sequences: int
+    problems: list[tuple[str, Problem]]
+    doubtful: int
+    pruning: Pruning | None
+    composite: str | Composite
+
+    @classmethod
+    def of(cls, explaining: Explaining, remarks: Sequence[str]) -> UnhealthySequences | None:
+        """From one remark per sequence; None where all are healthy."""
+        pairs = zip(explaining.sequences.names, remarks, strict=True)
+        problems = [(name, Problem(remark)) for name, remark in pairs if remark not in ("", "doubtful")]
+        doubtful, settings = remarks.count("doubtful"), explaining.settings
+        if not problems and not doubtful:
+            return None
+        return cls(len(remarks), problems, doubtful, settings.pruning, settings.composite)
+
+    def words(self, wording: Wording = PYTHON) -> str:
+        """How many there are, which, and what to do; `wording` names the settings."""
+        rules = replace(wording, composites=tuple(name for name in SAFE_RULES if name != self.composite))
+        problems = [*(problem for _, problem in self.problems), *[None] * (self.sequences - len(self.problems))]
+        sentences = []
+        if (advice := summary(problems, self.pruning, "sequences", rules)) is not None:
+            names, others = ", ".join(name for name, _ in self.problems[:3]), len(self.problems) - 3
+            sentences.append(f"{advice}. They are {names}{f' and {others:,} more' if others > 0 else ''}")
+        if self.doubtful:
+            sentences.append(
+                f"{self.doubtful:,} of {self.sequences:,} explanations are doubtful: relevance adds up to less than 0% "
+                f"or more than {DOUBTFUL:.0%} of the score. scores.tsv says which; `plrp genomics compare` asks the "
+                "network itself"
+            )
+        return ". ".join(sentences)
+
+    __str__ = words

@@ -11,7 +11,7 @@ import json
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,23 @@ from plrp.runs.unpacking import LARGEST
 from plrp.tape.refusals import check_device
 from plrp.targets import check_target
 
-from .attribution import COMPOSITE, Pooling, pool
-from .baselines import METHODS, attribute_by
+from .attribution import pool
+from .baselines import attribute_by
 from .export import npz_bytes
-from .gathering import GATHERED, SCRATCH, SEQLET_COLUMNS, gather, gather_scores, gather_seqlets, load_part, unhealthy
+from .gathering import (
+    GATHERED,
+    SCRATCH,
+    SEQLET_COLUMNS,
+    UnhealthySequences,
+    gather,
+    gather_scores,
+    gather_seqlets,
+    load_part,
+)
 from .outputs import OutputScore, check_choice, score_file, target_from_text
 from .seqlets import Match, Seqlets, compile_tomtom, find_seqlets, match_seqlets, tomtom_is_compiled
-from .sequences import Ambiguous, Ends, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz
+from .sequence_settings import FileSettings
+from .sequences import Ends, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz
 
 COMMAND = "genomics explain"
 """The command that wrote a folder, as its `run.json` says."""
@@ -67,7 +77,7 @@ class Outcome:
     parts: int
     sequences: int
     failures: tuple[Failure, ...] = ()
-    unhealthy: str | None = None  # how many explanations are, and what to do; known when the run is complete
+    unhealthy: UnhealthySequences | None = None  # None where all are healthy, or the run is not complete
 
     @property
     def complete(self) -> bool:
@@ -123,43 +133,23 @@ def explain_file(
     path: str | Path,
     model: nn.Module | str,
     out: str | Path | Place,
+    settings: FileSettings | None = None,
     *,
-    weights: str | Path | None = None,
-    genome: str | Path | None = None,
-    width: int | None = None,
-    ends: Ends = "refuse",
-    method: str = "lrp",
-    target: Any = None,
-    composite: str = COMPOSITE,
-    pruning: Pruning | None = None,
-    pooling: Pooling = "present",
-    reverse_complement: bool = False,
-    reverse_target: Any = None,
-    hypothetical: bool = False,
-    ambiguous: Ambiguous = "zero",
-    part_size: int = 512,
-    batch_size: int | None = None,
-    largest: int = LARGEST,
     shard: tuple[int, int] = (1, 1),
-    match: bool | None = True,
-    device: str | None = None,
     engine: RayCluster | None = None,
     show_progress: bool | None = None,
     say: Callable[[str], None] = lambda text: None,
     about: dict[str, Any] | None = None,
+    **changes: Any,
 ) -> Outcome:
     """Explain every sequence of a file and write the results into `out`: a folder, or a URL such as `s3://bucket/run`.
 
-    `model` is a module, or the name of one as `load_model` takes it, with `weights`. All of the input is read and
-    checked first, so that a bad line stops the run before anything is written. Sequences are taken in parts of
-    `part_size` with one length each; memory holds one part of relevance at a time. With `shard=(i, n)` this process
-    takes every n-th part from the i-th on; the process that finds all parts finished gathers them. `batch_size` is how
-    many are explained at once (None: by their length); where they do not fit into memory, it is halved. Files that
-    unpack to more than `largest` bytes are refused. `about` is written to `run.json` and must be the same when a run is
-    resumed (the model's name, say); sequences, weights and the model's code are compared by what they hold.
-
-    `method` is one of `baselines.METHODS`: LRP (with or without pruning), ISM, gradient × input or DeepLIFT.
-    `match` None compares seqlets with known motifs in runs of up to `MATCHED` sequences.
+    `model` is a module, or the name of one as `load_model` takes it. The fields of `FileSettings` may be given as
+    keywords. All of the input is read and checked first, so that a bad line stops the run before anything is written.
+    Sequences are taken in parts of `part_size` with one length each; memory holds one part of relevance at a time.
+    With `shard=(i, n)` this process takes every n-th part from the i-th on; the process that finds all parts finished
+    gathers them. `about` is written to `run.json` and must be the same when a run is resumed (the model's name, say);
+    sequences, weights and the model's code are compared by their content.
 
     A `plrp.runs.ray.RayCluster` as `engine` makes the parts on its nodes, which find the same files under the same
     names, or in the folder that its runtime environment brings; the model has to be named then. Parts that could not be
@@ -168,48 +158,25 @@ def explain_file(
     Written: `onehot.npz` and `attributions.npz` for TF-MoDISco (where all sequences have one length), `seqlets.bed`,
     `relevance.parquet`, and `relevance.bedgraph` where genomic coordinates are known.
     """
-    if method not in METHODS:
-        raise ValueError(f"method={method!r}: choose one of {', '.join(METHODS)}.")
-    if method != "lrp" and (pruning is not None or reverse_complement or hypothetical):
-        raise ValueError(f"method={method!r} takes no pruning, hypothetical scores or mean over strands.")
+    settings = FileSettings.of(settings, changes)
+    if settings.method != "lrp" and (settings.pruning or settings.reverse_complement or settings.hypothetical):
+        raise ValueError(f"method={settings.method!r} takes no pruning, hypothetical scores or mean over strands.")
     if engine is not None and not isinstance(model, str):
         raise ValueError("on a cluster the model is named, such as 'file.py:factory': a module cannot be sent.")
-    if device is not None and engine is None:
-        check_device(device)
-    explaining = Explaining(
-        path,
-        model,
-        out,
-        weights=weights,
-        genome=genome,
-        width=width,
-        ends=ends,
-        method=None if method == "lrp" else method,
-        target=target,
-        composite=composite,
-        pruning=pruning,
-        pooling=pooling,
-        reverse_complement=reverse_complement,
-        reverse_target=reverse_target,
-        hypothetical=hypothetical,
-        ambiguous=ambiguous,
-        part_size=part_size,
-        batch_size=batch_size,
-        match=match,
-        device=device,
-        largest=largest,
-    )
+    if settings.device is not None and engine is None:
+        check_device(settings.device)
+    explaining = Explaining(path, model, out, settings)
     mine = explaining.run.shard(shard)
-    _say_first(explaining, asked=match, say=say)
-    _try_lengths(explaining.model, explaining.sequences, explaining.plan, ambiguous, device, explaining.target)
+    _say_first(explaining, asked=settings.match, say=say)
+    _try_lengths(explaining)
     with explaining.run.session(shard):
-        explaining.run.begin({"command": COMMAND, **explaining.settings(), **(about or {})}, say)
+        explaining.run.begin({"command": COMMAND, **explaining.description(), **(about or {})}, say)
         outcome = _make_shard(explaining, engine, mine, show_progress, say)
         if outcome.complete:
             gather(explaining)
             gather_seqlets(explaining, matched=False)
-            outcome = replace(outcome, unhealthy=unhealthy(explaining, gather_scores(explaining)))
-        if explaining.options["match"] and not outcome.failures:  # when all else is written: it takes long
+            outcome = replace(outcome, unhealthy=UnhealthySequences.of(explaining, gather_scores(explaining)))
+        if explaining.settings.match and not outcome.failures:  # when all else is written: it takes long
             _match(explaining, range(len(explaining.plan)) if outcome.complete else mine, show_progress, say)
             if outcome.complete:
                 gather_seqlets(explaining, matched=True)
@@ -227,7 +194,7 @@ def _say_first(explaining: Explaining, asked: bool | None, say: Callable[[str], 
     if empty:
         more = f", and {len(empty) - 1} more" if len(empty) > 1 else ""
         say(f"{sequences.where(empty[0])} is all N{more}: there is nothing to explain")
-    if asked is None and not explaining.options["match"]:
+    if asked is None and not explaining.settings.match:
         say(f"more than {MATCHED} sequences: seqlets are not compared with known motifs unless asked for (--match)")
 
 
@@ -271,60 +238,54 @@ class Explaining:
         path: str | Path,
         model: nn.Module | str,
         out: str | Path | Place,
+        settings: FileSettings | None = None,
         *,
-        weights: str | Path | None,
-        genome: str | Path | None,
-        width: int | None,
-        pruning: Pruning | Mapping[str, Any] | None,
-        target: Any,
-        part_size: int,
-        device: str | None,
-        largest: int = LARGEST,
         expected: Sequence[Any] | None = None,
-        **options: Any,
+        **changes: Any,
     ) -> None:
-        self.path, self.genome, self.width = Path(path), genome, width
-        self.name, self.weights, self.device = model, weights, device
-        # before files are imported: what runs is what was read
-        code = _code_digests(model, {"target": target, "reverse target": options.get("reverse_target")})
-        self.target = read_target(target)
-        self.reverse_target = read_target(options.get("reverse_target"))
-        self.pruning = Pruning(**pruning) if isinstance(pruning, Mapping) else pruning
-        self.part_size, self.options = part_size, options
-        self.largest = largest
-        self.sequences = read_sequences(path, genome, width, ends=options.get("ends", "refuse"), largest=largest)
-        if options.get("match") is None:
-            options["match"] = len(self.sequences) <= MATCHED
-        self.plan = _plan(self.sequences, part_size)
-        self.model = (load_model(model, weights) if isinstance(model, str) else model).eval()
+        given = FileSettings.of(settings, changes)
+        self.path, self.name = Path(path), model
+        # before files are imported: the digests are of the code that runs
+        code = _code_digests(model, {"target": given.target, "reverse target": given.reverse_target})
+        self.sequences = read_sequences(path, given.genome, given.width, ends=given.ends, largest=given.largest)
+        self.settings = replace(
+            given,
+            target=read_target(given.target),
+            reverse_target=read_target(given.reverse_target),
+            pruning=Pruning(**given.pruning) if isinstance(given.pruning, Mapping) else given.pruning,
+            match=len(self.sequences) <= MATCHED if given.match is None else given.match,
+        )
+        self.plan = _plan(self.sequences, given.part_size)
+        self.model = (load_model(model, given.weights) if isinstance(model, str) else model).eval()
         self.digests = (_digest(self.sequences), weights_digest(self.model), code)
         if expected is not None and list(self.digests) != list(expected):
             raise RunError(
                 f"{socket.gethostname()} has other sequences, weights or code than where the command was started."
             )
-        if device is not None:
-            self.model.to(device)
-        self.key = text_digest(json.dumps(self.settings(), sort_keys=True))
+        if given.device is not None:
+            self.model.to(given.device)
+        self.key = text_digest(json.dumps(self.description(), sort_keys=True))
         self.run = Run(out, LAYOUT, len(self.plan), lambda index: self.key)
 
-    def settings(self) -> dict[str, Any]:
-        """What decides the results, for `run.json`."""
+    def description(self) -> dict[str, Any]:
+        """The settings and digests that decide the results, for `run.json`."""
         digest, weights_digest, code = self.digests
+        targets = {name: getattr(self.settings, name) for name in ("target", "reverse_target")}
         return {
             "input": self.path.name,
             "digest": digest,
             "weights_digest": weights_digest,
             "code": code,
-            "pruning": None if self.pruning is None else self.pruning.to_dict(),
-            "part_size": self.part_size,
-            **{name: value for name, value in self.options.items() if value is not None and name not in _UNSTORED},
-            "target": target_entry(self.target),
-            **({} if self.reverse_target is None else {"reverse_target": target_entry(self.reverse_target)}),
+            "pruning": None if self.settings.pruning is None else self.settings.pruning.to_dict(),
+            **({} if self.settings.method == "lrp" else {"method": self.settings.method}),
+            **self.settings.stored(),
+            **{name: target_entry(one) for name, one in targets.items() if name == "target" or one is not None},
         }
 
     def as_data(self, working_dir: str | None = None) -> dict[str, Any]:
         """The arguments to make the same on another machine: plain data, paths in full or inside the folder sent."""
         assert isinstance(self.name, str)
+        settings = self.settings
         file, colon, factory = self.name.rpartition(":") if ".py:" in self.name else (self.name, "", "")
 
         def there(path: str | Path | None) -> str | None:
@@ -335,20 +296,16 @@ class Explaining:
             return _target_data(target) if named is None else f"{there(named[0])}:{named[1]}"
 
         return {
+            **{one.name: getattr(settings, one.name) for one in fields(settings)},
             "path": there(self.path),
             "model": f"{there(file)}{colon}{factory}",
             "out": self.run.place.address,
-            "weights": there(self.weights),
-            "genome": there(self.genome),
+            "weights": there(settings.weights),
+            "genome": there(settings.genome),
             "expected": list(self.digests),
-            "width": self.width,
-            "target": target_there(self.target),
-            "pruning": None if self.pruning is None else self.pruning.to_dict(),
-            "part_size": self.part_size,
-            "device": self.device,
-            "largest": self.largest,
-            **self.options,
-            "reverse_target": target_there(self.reverse_target),
+            "pruning": None if settings.pruning is None else settings.pruning.to_dict(),
+            "target": target_there(settings.target),
+            "reverse_target": target_there(settings.reverse_target),
         }
 
     def work(self, working_dir: str | None = None) -> Work:
@@ -358,26 +315,22 @@ class Explaining:
     def do(self, k: int, tick: Tick = lambda kind, count: None) -> None:
         """Explain the sequences of a part, find their seqlets, and write both."""
         chosen = self.sequences[self.plan[k]]
-        onehot = encode(chosen, self.options["ambiguous"])
+        onehot = encode(chosen, self.settings.ambiguous)
         with unwarned():  # the unhealthy ones are counted
-            found = attribute_by(
-                self.options.get("method"),
+            attribution = attribute_by(
+                self.settings.method,
                 self.model,
                 onehot,
-                target=self.target,
-                composite=self.options["composite"],
-                pruning=self.pruning,
-                reverse_complement=self.options["reverse_complement"],
-                reverse_target=self.reverse_target,
-                hypothetical=self.options["hypothetical"],
-                batch_size=self.options["batch_size"],
-                device=self.device,
+                **self.settings.rules(),
                 step=lambda count: tick(str(k), count),
             )
-        per_base = pool(found.relevance, onehot, self.options["pooling"])
-        seqlets = dict(zip(SEQLET_COLUMNS, astuple(find_seqlets(per_base)), strict=True))
+        per_base = pool(attribution.relevance, onehot, self.settings.pooling)
         content = npz_bytes(
-            relevance=found.relevance, score=found.score, target=found.target, problems=found.problems, **seqlets
+            relevance=attribution.relevance,
+            score=attribution.score,
+            target=attribution.target,
+            problems=attribution.problems,
+            **dict(zip(SEQLET_COLUMNS, astuple(find_seqlets(per_base)), strict=True)),
         )
         self.run.write(k, content)
 
@@ -385,7 +338,7 @@ class Explaining:
         """Compare the seqlets of a finished part with known motifs, and write the best match of each."""
         relevance, *columns = load_part(self.run, part, ["relevance", *SEQLET_COLUMNS])
         chosen, seqlets = self.sequences[self.plan[k]], Seqlets(*columns)
-        per_base = pool(relevance, encode(chosen, self.options["ambiguous"]), self.options["pooling"])
+        per_base = pool(relevance, encode(chosen, self.settings.ambiguous), self.settings.pooling)
         onehot = encode(chosen, "zero")
         matches: list[Match] = []
         for begin in range(0, len(seqlets), MATCHED_AT_ONCE):
@@ -398,10 +351,6 @@ class Explaining:
             strand=np.array([m.strand for m in matches], dtype=str),
         )
         self.run.write(k, content, "matches")
-
-
-_UNSTORED = ("batch_size", "match")
-"""Options that decide nothing of what a part holds."""
 
 
 def matching_note(what: str) -> str:
@@ -456,24 +405,16 @@ def _plan(sequences: Sequences, part_size: int) -> list[list[int]]:
     return parts
 
 
-def _try_lengths(
-    model: nn.Module,
-    sequences: Sequences,
-    plan: list[list[int]],
-    ambiguous: Ambiguous,
-    device: str | None,
-    target: Any,
-) -> None:
+def _try_lengths(explaining: Explaining) -> None:
     """Run one sequence of every length through the model, so that a misfit shows before hours of work."""
-    where = torch.device(device) if device else next((p.device for p in model.parameters()), torch.device("cpu"))
-    seen: set[int] = set()
-    for rows in plan:
-        length = len(sequences.letters[rows[0]])
-        if length in seen:
-            continue
-        seen.add(length)
-        x = torch.from_numpy(encode(sequences[rows[:1]], ambiguous)).to(where)
-        check_fit(model, x, [target], f"{sequences.where(rows[0])}: its {length} bases")
+    sequences, settings = explaining.sequences, explaining.settings
+    device = settings.device or next((p.device for p in explaining.model.parameters()), torch.device("cpu"))
+    first: dict[int, int] = {}
+    for rows in explaining.plan:
+        first.setdefault(len(sequences.letters[rows[0]]), rows[0])
+    for length, row in first.items():
+        x = torch.from_numpy(encode(sequences[[row]], settings.ambiguous)).to(device)
+        check_fit(explaining.model, x, [settings.target], f"{sequences.where(row)}: its {length} bases")
 
 
 def check_fit(model: nn.Module, x: Tensor, targets: Sequence[Any], what: str) -> None:

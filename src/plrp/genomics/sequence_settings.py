@@ -6,11 +6,11 @@ No torch here: the commands make their options from these classes before they lo
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from plrp.errors import UsageError
-from plrp.settings import Settings, WrongSetting, amount, count, proportion, setting
+from plrp.settings import LARGEST, Settings, WrongSetting, amount, count, proportion, setting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,15 +22,13 @@ if TYPE_CHECKING:
     from plrp.pruning import Pruning
 
     from .motifs import Motif
+    from .sequences import Ambiguous, Ends
 
 Pooling: TypeAlias = Literal["present", "sum"]
 Strand: TypeAlias = Literal["+", "-", "both", "info"]
 
 COMPOSITE = "epsilon-gamma"
 """The rules for one-hot input: see `plrp.genomics.attribution`."""
-
-LARGEST = 4_000_000_000
-"""Bytes that a file may unpack to by default; the human genome has 3.1 billion."""
 
 
 def target_text(target: Any) -> Any:
@@ -91,6 +89,10 @@ class SequenceSettings(ScoreSettings):
     )
     hypothetical: bool = setting(False, "score absent letters too, as TF-MoDISco needs it", stored=True)
 
+    def rules(self) -> dict[str, Any]:
+        """The keywords of `explain_sequences`."""
+        return {one.name: getattr(self, one.name) for one in fields(SequenceSettings)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class VariantSettings(ScoreSettings):
@@ -121,7 +123,16 @@ class VariantSettings(ScoreSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSettings(SequenceSettings):
-    """How a file of sequences is read, explained and written: see `explain_file`."""
+    """How a file of sequences is read, explained and written, in addition to `SequenceSettings`.
+
+    - `weights`: of a model that is given by its name;
+    - `genome`, `width`, `ends`, `largest`: how the file is read; files that unpack to more than `largest` bytes are
+      refused;
+    - `method`: LRP (with or without pruning), ISM, gradient × input or DeepLIFT;
+    - `pooling`, `ambiguous`: see `pool` and `encode`;
+    - `match`: compare seqlets with known motifs; None compares them in runs of up to 200 sequences;
+    - `part_size`: sequences of a part.
+    """
 
     weights: str | Path | None = setting(
         None, "state dict for file.py:factory, or Keras weights (.h5) for model.json", metavar="FILE"
@@ -133,7 +144,7 @@ class FileSettings(SequenceSettings):
     )
     genome: str | Path | None = setting(None, "genome of a BED file", metavar="FASTA")
     width: int | None = setting(None, "recentre intervals to this many bases", metavar="N", check=count)
-    ends: str = setting(
+    ends: Ends = setting(
         "refuse",
         "intervals past the end of a chromosome: refuse the file, skip them, or pad them with N",
         choices=("refuse", "skip", "pad"),
@@ -145,7 +156,7 @@ class FileSettings(SequenceSettings):
         choices=("present", "sum"),
         stored=True,
     )
-    ambiguous: str = setting(
+    ambiguous: Ambiguous = setting(
         "zero",
         "N and IUPAC codes: an empty column, equal shares of their letters, or refuse them",
         choices=("zero", "share", "error"),

@@ -14,9 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plrp.errors import UsageError
-
-LARGEST = 4_000_000_000
-"""Bytes that a file may unpack to, where nobody says otherwise; the human genome has 3.1 billion."""
+from plrp.settings import LARGEST as LARGEST
 
 
 class TooLarge(UsageError):
