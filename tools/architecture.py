@@ -38,7 +38,7 @@ STOREYS: tuple[tuple[str, ...], ...] = (
     ("pieces", "health", "conditions", "partial_relevance", "request", "layer_relevance", "checking"),
     ("explanation",),
     ("ablation", "circuits", "choosing"),
-    ("metrics", "models", "interop", "stored"),
+    ("metrics", "models", "interop", "explanation_files"),
     ("runs",),
     ("vision", "genomics", "text"),
     ("concepts",),

@@ -149,7 +149,7 @@ class Explanation:
             return
         if options:
             raise TypeError(f"{', '.join(options)}: a page (.html) has options, a file of numbers (.npz) has none.")
-        plrp.stored.save_explanation(path, self, plrp.__version__)
+        plrp.explanation_files.save_explanation(path, self, plrp.__version__)
 
     def _page(self, **options: Any) -> Any:
         import plrp

@@ -39,7 +39,7 @@ UPWARD |= {
 UPWARD |= {("explanation.py", "Explanation.circuit"), ("circuits.py", "Circuit.plot")}
 # Words that do not say what is in a file.
 VAGUE = set("stored saved found opened measured held beside explained exemplary contents utils helpers manager".split())
-TO_BE_MERGED = {"held", "stored", "parts"}
+TO_BE_MERGED = {"parts"}
 # What the core uses where it is installed, imported in the function that does.
 EXTRAS = {("circuits.py", "networkx"), ("progress.py", "rich")}
 NEVER = {"zennit", "captum", "quantus", "lxt"}  # oracles and peers: tests and benchmarks only

@@ -5,7 +5,7 @@
 - `class_channels`, `prototypes`: which channels a class uses, and its few typical ways to use them
 - `channel_figure`, `logo_figure`, `token_figure`: a channel with its exemplary patches, logos, or texts
 - `patches`: exemplary patches for the picture of the flow; `Reading`: for pages
-- `receptive_field`: what a neuron reads of an input
+- `receptive_field`: the part of an input that a neuron reads
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ Patches = dict[str, dict[int, Pixels]]
 class Reading:
     """The results of a search for exemplars, and the model and data of the search, to look at the exemplars again.
 
-    target: that of the search, if it was no class. composite: that of the search, if it has no name.
+    target, composite: those of the search, if they were no class and no named composite.
     """
 
     exemplars: Exemplars
@@ -143,7 +143,7 @@ def channel_figure(
     """A row per channel with patches of its exemplars: the region whose relevance passes the channel's strongest place.
 
     `model` and `data` are those of the search; the data are pictures. Composite and pruning are taken from the search.
-    search: `target` if the search explained no class, `composite` if that of the search has no name. `step` is called
+    search: `target` and `composite`, if those of the search were no class and no named composite. `step` is called
     after every row.
     """
     reading = Reading(exemplars, model, data, **search)

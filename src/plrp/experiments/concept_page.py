@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plrp.concepts.channel_figures import picture_of
 from plrp.concepts.classes import class_channels, prototypes
+from plrp.view.photograph_page import data_address
 
 from .pages import cards, data_uri, escape, page, picture, section, table
 
@@ -86,12 +85,6 @@ def _prototypes(found: Exemplars, layer: str, inputs: NumberedInputs) -> str:
 
 
 def _thumbnail(inputs: NumberedInputs, sample: int) -> str:
-    from PIL import Image
-
-    image = Image.fromarray(picture_of(inputs.batch([sample])[0], inputs))
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
-    content = io.BytesIO()
-    image.save(content, format="PNG")
-    address: Any = base64.b64encode(content.getvalue()).decode()
+    address = data_address(picture_of(inputs.batch([sample])[0], inputs), THUMBNAIL)
     name = escape(inputs.names[sample])
-    return f'<img src="data:image/png;base64,{address}" alt="{name}" title="{name}" style="width:{THUMBNAIL}px">'
+    return f'<img src="{address}" alt="{name}" title="{name}" style="width:{THUMBNAIL}px">'

@@ -1,4 +1,4 @@
-"""A user's model by name, file or checkpoint, and what it needs: weights, class names, preprocessing.
+"""Models by name, file or checkpoint, with their weights, class names and preprocessing.
 
 - a model by name: `load` (a `LoadedModel`), `imagenet_categories`, `published_categories`
 - weights from a file: `load_weights`, `read_state_dict`

@@ -43,13 +43,13 @@ def load_keras(path: str | Path, weights: str | Path | None = None) -> nn.Module
     if path.suffix == ".json":
         if weights is None:
             raise CheckpointError(f"{path} holds no weights: give them with --weights weights.h5.")
-        config, stored = _json(path.read_bytes(), path), _stored_weights(weights)
+        config, arrays = _json(path.read_bytes(), path), _stored_weights(weights)
     else:
         if weights is not None:
             raise CheckpointError(f"{path} holds its own weights: leave --weights out.")
-        config, stored = _stored_config(path), _stored_weights(path)
+        config, arrays = _stored_config(path), _stored_weights(path)
     try:
-        return KerasModel(config, stored).eval()
+        return KerasModel(config, arrays).eval()
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from None
 
@@ -57,7 +57,7 @@ def load_keras(path: str | Path, weights: str | Path | None = None) -> nn.Module
 def load_keras_weights(module: nn.Module, path: str | Path) -> None:
     """Put the weights of a Keras file into a module whose layers with weights are the same ones in the same order.
 
-    The order is that of the layers in the file and of the module's attributes; kinds and shapes have to fit. Keras has
+    Layers are matched in the order of the file and of the module's attributes; kinds and shapes have to fit. Keras has
     one bias per recurrent layer and PyTorch two: the second becomes zero. Layers without weights are yours to write: a
     Dense after Flatten needs `x.transpose(1, 2).flatten(1)` before it, a norm usually `eps=1e-3`.
     """
@@ -91,7 +91,7 @@ def load_keras_weights(module: nn.Module, path: str | Path) -> None:
 class KerasModel(nn.Module):
     """A Keras model: its layers by their names, and the order in which they read each other.
 
-    Reads one-hot (batch, 4, length), one such tensor per input; returns the output, or a tuple of them.
+    Reads one tensor per input, one-hot (batch, 4, length); returns the output, or a tuple of them.
     """
 
     def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Arrays]) -> None:
@@ -392,7 +392,7 @@ class _LastOfTwo(nn.Module):
 
 
 def _along_channels(settings: Mapping[str, Any], layer: nn.Module) -> nn.Module:
-    """The layer, if its axis is the last one; 1 is that of (batch, channels), as after Flatten."""
+    """The layer, if its axis is the last one: -1, 2, or 1 of (batch, channels), as after Flatten."""
     axis = settings.get("axis", -1)
     axis = axis[0] if isinstance(axis, list) and len(axis) == 1 else axis
     if axis not in (-1, 1, 2):

@@ -39,7 +39,7 @@ _FILE = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 
 
 class ModelError(UsageError):
-    """A model that cannot be found or built; the message says what is available instead."""
+    """A model that cannot be found or built; the message names the available ones."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -17,9 +17,9 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 class Preprocessing:
     """Resize the shorter side to `resize` pixels, cut the central `crop` x `crop`, normalise per channel.
 
-    `resize=None` leaves the size as it is, `crop=None` keeps the whole picture. A pair (height, width) sets both sides,
-    whatever the proportions. Pictures are interpolated by `interpolation` ("bilinear", "bicubic" or "nearest"), masks
-    always by "nearest".
+    `resize=None` leaves the size as it is, `crop=None` keeps the whole picture. A pair (height, width) sets both sides
+    and ignores the proportions. Pictures are interpolated by `interpolation` ("bilinear", "bicubic" or "nearest"),
+    masks always by "nearest".
     """
 
     resize: int | tuple[int, int] | None = 256

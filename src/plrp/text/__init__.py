@@ -1,7 +1,7 @@
-"""Text: which tokens made a language model say what it says. Needs `pip install 'plrp[text]'`.
+"""Text: the tokens behind the answer of a language model. Needs `pip install 'plrp[text]'`.
 
 - explaining: `explain`; `trace` for one forward pass that is explained many times
-- what comes out: `ExplainedText`, `ExplainedSpan`, both printed, shown in a notebook and saved as coloured text
+- results: `ExplainedText`, `ExplainedSpan`, both printed, shown in a notebook and saved as coloured text
 - inside: `ExplainedText.plot_layers`, `token_layers`, `head_relevance`
 - reading: `load`, a folder or a GGUF file
 """

@@ -21,7 +21,7 @@ SIZE, LINE, MARGIN = 15.0, 26.0, 18.0
 """Of a picture, in pixels: letters, lines, and the space around."""
 
 LETTER = 0.602 * SIZE  # the advance of a monospaced font
-CAPTION_LETTER = 7.2  # about that of a caption's letters
+CAPTION_LETTER = 7.2  # the same for captions, about
 
 _DIRECTION = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -75,7 +75,7 @@ def dark(share: float) -> bool:
 
 
 def wrapped(cells: Sequence[Cell], columns: int) -> Iterator[list[tuple[int, str, Cell]]]:
-    """Lines of cells: column, what is shown, cell. Lines break at the text's own breaks and between words."""
+    """Lines of cells: column, drawn text, cell. Lines break at the text's own breaks and between words."""
     line: list[tuple[int, str, Cell]] = []
     at = 0
     for word in _unbroken(cells):

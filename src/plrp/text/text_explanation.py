@@ -96,7 +96,7 @@ class ExplainedText(_Coloured):
 
     - `tokens`, `relevance`: (tokens,), each the sum over the channels of its embedding;
     - `target`, `against`: the answers, written out; `kind`: a class, the next token, or a masked one;
-    - `score`: the explained score: that of the target before the softmax, minus that of `against`;
+    - `score`: the explained score: the target's before the softmax, minus that of `against`;
     - `probability` of the target; `answers`: the five most probable, each with its probability;
     - `explanation`: the `plrp.Explanation` with ledger and layers.
     """
@@ -146,11 +146,11 @@ class ExplainedText(_Coloured):
         return words(self.tokens, self.relevance.tolist())
 
     def shortened(self, count: int) -> ExplainedText:
-        """The first tokens alone: those that a causal model had read before it answered."""
+        """The first `count` tokens alone, which a causal model had read before it answered."""
         return replace(self, tokens=self.tokens[:count], relevance=self.relevance[:count])
 
     def caption(self) -> str:
-        """What is explained, in a line."""
+        """One line about the explained answer."""
         if self.kind == "class" and len(self.answers) == 1:  # one score: there is nothing to choose from
             return f"{self.target}: score {self.score:.3g}  ({self.method})"
         if self.against is None:

@@ -2,7 +2,7 @@
 
 - `explanation.save("x.html")` and `plrp explain photo.jpg -o x.html` write one
 - `Page`, `read_page`: write it, show it in a notebook, read its numbers back
-- `Bundle`: what a page holds, as plain data; `photograph_bundle`, `sequence_bundle`,
+- `Bundle`: the content of a page as plain data; `photograph_bundle`, `sequence_bundle`,
   `text_bundle`, `explanation_bundle` compute it, `maps_bundle` takes stored maps
 - `mime_bundle`, `plot`: an explanation in a notebook, as a widget or frame, and as a matplotlib figure
 """

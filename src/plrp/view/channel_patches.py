@@ -6,19 +6,18 @@ by the layer below it (`plrp.vision.flows.source_of`).
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from plrp.concepts.channel_figures import Pixels, Reading
+from plrp.concepts.channel_figures import Reading
 from plrp.concepts.exemplar_results import Exemplar
 from plrp.tape.trace import Trace
 from plrp.vision.flows import source_of
 
 from .grid import layer_inputs
 from .page_data import Report
+from .photograph_page import data_address
 
 COUNT = 3  # patches of a channel
 SIDE = 72  # pixels of a patch
@@ -49,7 +48,8 @@ class ChannelPatches:
             missing = [channel for channel in wanted if (source, channel) not in self.drawn]
             for channel, shown in self.reading.patches(source, missing, COUNT, report).items():
                 self.drawn[source, channel] = [
-                    {"picture": thumbnail(pixels), "caption": _caption(channel, one)} for one, pixels in shown
+                    {"picture": data_address(pixels, SIDE, "JPEG", quality=80), "caption": _caption(channel, one)}
+                    for one, pixels in shown
                 ]
             yield number, {channel: self.drawn[source, channel] for channel in wanted if self.drawn[source, channel]}
 
@@ -59,17 +59,6 @@ class ChannelPatches:
             for row in channels[number]:
                 if row["channel"] in patches:
                     row["exemplars"] = patches[row["channel"]]
-
-
-def thumbnail(pixels: Pixels) -> str:
-    """A patch as a data address with a JPEG, at most `SIDE` pixels wide."""
-    from PIL import Image as pil
-
-    small = pil.fromarray(pixels)
-    small.thumbnail((SIDE, SIDE))
-    content = io.BytesIO()
-    small.save(content, format="JPEG", quality=80, optimize=True)
-    return "data:image/jpeg;base64," + base64.b64encode(content.getvalue()).decode("ascii")
 
 
 def _caption(channel: int, exemplar: Exemplar) -> str:

@@ -45,7 +45,7 @@ class Page:
     def __init__(self, bundle: Bundle | Sequence[Bundle]) -> None:
         self.bundles = (bundle,) if isinstance(bundle, Bundle) else tuple(bundle)
         if not self.bundles:
-            raise ValueError("A page shows one explained input or more: there is none.")
+            raise ValueError("A page shows one explained input or more, and none was given.")
 
     @property
     def bundle(self) -> Bundle:

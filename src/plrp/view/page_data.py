@@ -1,4 +1,4 @@
-"""The numbers that every page holds, whatever the input is: maps, curves, layers, channels, ledger."""
+"""The numbers of pages of every kind: maps, curves, layers, channels, ledger."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class PageSettings:
 
     @contextmanager
     def reporting(self, maps: int) -> Iterator[Report]:
-        """A progress bar over so many maps; yields a function that moves the bar and calls `report`."""
+        """A progress bar over `maps` maps; yields a function that moves the bar and calls `report`."""
         with progress("explaining", maps, self.show_progress, transient=True) as step:
 
             def tell(done: int, total: int) -> None:
@@ -103,7 +103,7 @@ class PageMaps:
             self.inside.append(finite(float(share[0])))
 
     def bundle(self, facts: dict[str, Any], arrays: dict[str, npt.NDArray[Any]], paths: PathMaps) -> Bundle:
-        """The bundle of these maps, with what else the page holds."""
+        """The bundle of these maps with the other facts and arrays of the page."""
         space = self.levels[0].shape
         curves = {"holding": self.holding, "kept": self.kept, "inside": self.inside}
         facts = {
@@ -123,7 +123,7 @@ class PageMaps:
 
 
 PathMaps = tuple[list[npt.NDArray[np.int8]], list[float]]
-"""What flows through single channels: quantised maps, and the largest relevance of each."""
+"""The relevance that flows through single channels: quantised maps, and the largest relevance of each."""
 
 
 def collect(

@@ -84,13 +84,15 @@ def input_picture(inputs: Tensor) -> npt.NDArray[np.uint8] | None:
     return pixels.expand(-1, -1, 3).contiguous().numpy()
 
 
-def data_address(pixels: npt.NDArray[np.uint8]) -> str:
-    """A picture (height, width, 3) as a data address with a PNG, which is lossless."""
+def data_address(pixels: npt.NDArray[np.uint8], side: int | None = None, kind: str = "PNG", **options: Any) -> str:
+    """A picture (height, width, 3) as an address that holds it, scaled down to `side` pixels."""
     from PIL import Image as pil
 
-    content = io.BytesIO()
-    pil.fromarray(pixels).save(content, format="PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode("ascii")
+    image, content = pil.fromarray(pixels), io.BytesIO()
+    if side is not None:
+        image.thumbnail((side, side))
+    image.save(content, format=kind, optimize=True, **options)
+    return f"data:image/{kind.lower()};base64," + base64.b64encode(content.getvalue()).decode("ascii")
 
 
 def fitting_mask(mask: Tensor | npt.ArrayLike, shape: tuple[int, ...]) -> Tensor:

@@ -39,7 +39,7 @@ def plot(
     if isinstance(samples, int):
         raise TypeError(f"samples are numbers, such as [{samples}, {samples + 2}].")
     if isinstance(names, str):
-        raise TypeError(f"names are those of all classes, or a dict such as {{153: {names!r}}}.")
+        raise TypeError(f"names has the names of all classes, or is a dict such as {{153: {names!r}}}.")
     if isinstance(explanation.relevance, tuple):
         raise ValueError("This model has several inputs: plot explanation.relevance[0] and so on by themselves.")
     relevance: Tensor = explanation.relevance.detach().float().cpu()
@@ -89,7 +89,7 @@ def _name(number: int, names: Sequence[str] | Mapping[int, str] | None) -> str:
     if names is None or (isinstance(names, Mapping) and number not in names):
         return f"class {number}"
     if number >= len(names) and not isinstance(names, Mapping):
-        raise ValueError(f"{len(names)} names were given, and class {number} was explained: give those of all classes.")
+        raise ValueError(f"{len(names)} names were given, and class {number} was explained: name all classes.")
     return str(names[number])
 
 

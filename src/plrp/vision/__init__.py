@@ -2,7 +2,7 @@
 
 - reading: `read_photograph`, `Photographs`, `ECSSD`, `ImageNet`
 - as the network sees it: `network_input`, `network_picture`, `network_mask`
-- explaining: `explain_photograph`; boxes of a detector: `detect`; `plrp.load` brings back what was saved
+- explaining: `explain_photograph`; boxes of a detector: `detect`; `plrp.load` reads saved explanations
 - drawing: `heatmap`, `explanation_figure`, `comparison_figure`, `save_figure`
 - hidden layers: `thinning`, `thinning_figure`, `flow`, `flow_figure`, `circuit_figure`; of transformers `token_depths`,
   `tokens_figure`

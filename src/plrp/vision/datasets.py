@@ -30,11 +30,11 @@ _WNID = re.compile(r"n\d{8}")
 
 
 class DatasetError(UsageError):
-    """A folder without the layout that the data set expects; the message says what was looked for."""
+    """A folder without the layout that the data set expects; the message names the expected layout."""
 
 
 class _PhotographSet(ABC):
-    """Photographs by index: what all data sets here have in common."""
+    """Photographs by index, the base of all data sets here."""
 
     paths: list[Path]
     preprocessing: Preprocessing

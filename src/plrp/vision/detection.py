@@ -1,4 +1,4 @@
-"""Detectors (torchvision's Faster R-CNN, RetinaNet and SSD): the class scores of one box, as those of a classifier.
+"""Detectors (torchvision's Faster R-CNN, RetinaNet and SSD): the class scores of one box, as a classifier.
 
 A detector scores many places (proposals or anchors) and keeps a few boxes. The place of a box is looked up once; from
 the picture to the scores of this place the network is an ordinary classifier, with the place as a constant.
@@ -101,7 +101,7 @@ def detect(detector: nn.Module, picture: Tensor, *, resize: int | None = None) -
     if not is_detector(detector) or not kinds.intersection(KINDS):
         raise UsageError(
             f"{type(detector).__name__} is no detector whose boxes have class scores of their own: {', '.join(KINDS)} "
-            "of torchvision and what derives from them."
+            "of torchvision and classes derived from them."
         )
     if detector.training:
         raise UsageError("The detector is in training mode, in which it finds no boxes: call `model.eval()`.")
@@ -135,8 +135,8 @@ def _of_proposals(model: Any, images: Any, features: Any) -> tuple[Tensor, Tenso
     proposals, _ = model.rpn(images, features)
     pooled = heads.box_roi_pool(features, proposals, images.image_sizes)
     logits, regression = heads.box_predictor(heads.box_head(pooled))
-    kept = heads.postprocess_detections(logits, regression, proposals, images.image_sizes)
-    boxes, scores, labels = (parts[0] for parts in kept)
+    detections = heads.postprocess_detections(logits, regression, proposals, images.image_sizes)
+    boxes, scores, labels = (parts[0] for parts in detections)
     decoded = _clipped(heads.box_coder.decode(regression, proposals), images)  # (proposals, classes, 4)
     rows = [
         _row(logits.softmax(-1)[:, label], decoded[:, label], score, box)
@@ -154,13 +154,13 @@ def _of_anchors(model: Any, images: Any, features: Any) -> tuple[Tensor, Tensor,
         places = [one.shape[2] * one.shape[3] for one in maps]
         counts = [count * len(logits) // sum(places) for count in places]
         by_level = {key: list(value.split(counts, 1)) for key, value in outputs.items()}
-        (kept,) = model.postprocess_detections(by_level, [list(anchors[0].split(counts))], images.image_sizes)
+        (detections,) = model.postprocess_detections(by_level, [list(anchors[0].split(counts))], images.image_sizes)
         probabilities = logits.sigmoid()
     else:
-        (kept,) = model.postprocess_detections(outputs, anchors, images.image_sizes)
+        (detections,) = model.postprocess_detections(outputs, anchors, images.image_sizes)
         probabilities = logits.softmax(-1)
     decoded = _clipped(model.box_coder.decode_single(regression, anchors[0]), images)
-    boxes, labels, scores = kept["boxes"], kept["labels"], kept["scores"]
+    boxes, labels, scores = detections["boxes"], detections["labels"], detections["scores"]
     rows = [
         _row(probabilities[:, label], decoded, score, box)
         for box, score, label in zip(boxes, scores, labels, strict=True)

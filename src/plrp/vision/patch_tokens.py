@@ -38,7 +38,7 @@ class TokenDepth(NamedTuple):
 
     @property
     def grid(self) -> Tensor | None:
-        """The patches as a square map, without class token and registers; None if there is no such map."""
+        """The patches as a square map, without class token and registers; None if they form no square."""
         side = math.isqrt(len(self.tokens))
         extra = len(self.tokens) - side**2
         return self.tokens[extra:].view(side, side) if self.whole and side > 1 and extra <= MOST_EXTRA else None

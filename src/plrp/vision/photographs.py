@@ -1,7 +1,7 @@
 """Read any photograph into plain RGB with bounded memory, or refuse it in one sentence.
 
 Real folders of photographs hold greyscale, CMYK, 16-bit and palette files, alpha channels, EXIF rotations, panoramas
-and half-finished downloads. Here all that can be read becomes upright 8-bit RGB over white.
+and half-finished downloads. Every readable file becomes upright 8-bit RGB over white.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ _UPRIGHT = {  # how to turn a picture of this EXIF orientation upright
     7: "TRANSVERSE",
     8: "ROTATE_90",
 }
+_UNREADABLE = {
+    FileNotFoundError: "does not exist",
+    IsADirectoryError: "is a folder, not a photograph",
+    PermissionError: "cannot be read (permission denied)",
+}
 REDUCED_SIDE = 1024  # pixels that the shorter side of a large photograph has at least after reducing
 
 
@@ -50,7 +55,7 @@ class Photograph:
     """An upright 8-bit RGB picture and where it came from.
 
     `size` is the (width, height) of the file after EXIF rotation; `image` is smaller where the file has more than
-    `LARGE` pixels. `transparent`: parts of it were, and lie over white now.
+    `LARGE` pixels. `transparent`: whether parts of the file were; they lie over white now.
     """
 
     image: Image
@@ -71,7 +76,7 @@ def read_photograph(path: str | Path) -> Photograph:
 
 
 def as_photograph(given: Any) -> Photograph:
-    """A photograph from whatever holds one: a path, an address of a file, a Pillow picture, an array, a tensor."""
+    """A photograph from a path, an address of a file, a Pillow picture, an array or a tensor."""
     if isinstance(given, Photograph):
         return given
     if isinstance(given, str) and given.lower().startswith(("http://", "https://", "file://")):
@@ -119,7 +124,7 @@ def _from_pixels(pixels: np.ndarray) -> Image:
 
 
 class _StaysSecure(HTTPRedirectHandler):
-    """Follows a server to another address, but not from https to one that others can change on its way."""
+    """Follows redirects, but not from https to an address whose content others can change on its way."""
 
     def redirect_request(self, request: Request, answer: Any, code: int, message: str, headers: Any, url: str) -> Any:
         if request.type == "https" and urlsplit(url).scheme != "https":
@@ -141,7 +146,7 @@ def _fetched(address: str) -> bytes:
 
 
 def decode_photograph(content: bytes, name: str) -> Photograph:
-    """A photograph that is in memory, such as an upload; `name` stands for its path, and nothing is read from there."""
+    """A photograph in memory, such as an upload; `name` stands for its path, from which nothing is read."""
     image, size = _decode(Path(name), content=content)
     return _photograph(image, size, Path(name))
 
@@ -172,27 +177,23 @@ def _decode(path: Path, rotate: bool = True, content: bytes | None = None) -> tu
         with warnings.catch_warnings():
             # The error below states our own limit; Pillow's warning for 89 to 179 megapixels would be noise.
             warnings.simplefilter("ignore", pil.DecompressionBombWarning)
-            opened = pil.open(path if content is None else io.BytesIO(content))
-        with opened:
-            width, height = opened.size
+            file = pil.open(path if content is None else io.BytesIO(content))
+        with file:
+            width, height = file.size
             if width * height > LARGEST:
                 raise BadImage(
                     f"{path} has {width * height / 1e6:.0f} megapixels, more than the {LARGEST // 10**6} "
                     "that are read; scale it down first."
                 )
             if width * height > LARGE:  # JPEG decodes straight to 1/2, 1/4 or 1/8; other formats ignore this
-                opened.draft(None, _shrunk(width, height))
-            opened.load()
-            image = _reduced(opened) if width * height > LARGE else opened.copy()
-            orientation = opened.getexif().get(_ORIENTATION, 1)
+                file.draft(None, _shrunk(width, height))
+            file.load()
+            image = _reduced(file) if width * height > LARGE else file.copy()
+            orientation = file.getexif().get(_ORIENTATION, 1)
     except BadImage:
         raise
-    except FileNotFoundError as error:
-        raise BadImage(f"{path} does not exist.") from error
-    except IsADirectoryError as error:
-        raise BadImage(f"{path} is a folder, not a photograph.") from error
-    except PermissionError as error:
-        raise BadImage(f"{path} cannot be read (permission denied).") from error
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise BadImage(f"{path} {_UNREADABLE[type(error)]}.") from error
     except UnidentifiedImageError as error:
         if content == b"" or (content is None and path.stat().st_size == 0):
             raise BadImage(f"{path} is empty.") from error

@@ -24,7 +24,7 @@ LONGEST = 4096  # pixels; a strip whose resized long side would exceed it is cro
 
 
 def network_picture(photograph: Photograph, preprocessing: Preprocessing = DEFAULT) -> Image:
-    """What the network sees, as an RGB picture: resized and cropped, not normalised."""
+    """The network's view of a photograph as an RGB picture: resized and cropped, not normalised."""
     return _resize_and_crop(photograph.image, photograph.size, preprocessing, preprocessing.interpolation)
 
 
@@ -44,7 +44,7 @@ def network_point(
 ) -> tuple[float, float]:
     """Where the network sees the middle of a pixel (x, y) of a photograph of `size` (width, height), in its own pixels.
 
-    What is cropped lies outside: below zero, or beyond the network's picture.
+    Cropped pixels lie outside: below zero, or beyond the network's picture.
     """
     resized, crop = _resized_size(size, preprocessing.resize), preprocessing.crop
     sides = resized if crop is None else (crop, crop) if isinstance(crop, int) else (crop[1], crop[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import zipfile
 from collections.abc import Mapping
@@ -14,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plrp.files import new_file
-from plrp.stored import KIND, SavedExplanation, read_explanation
+from plrp.explanation_files import KIND, SavedExplanation, read_explanation, write_arrays
 
 from .photograph_figures import explanation_figure
 
@@ -59,26 +57,21 @@ class SavedRelevance:
 
 
 def save_relevance(path: str | Path, saved: SavedRelevance) -> None:
-    """Write relevance, logits and settings as `.npz`: numbers and text only, so `np.load` needs no pickle.
+    """Write relevance, logits and settings as `.npz`.
 
     `relevance` is (variant, channels, height, width), `variants` their names, `settings` a JSON record of how it was
     made.
     """
-    content = io.BytesIO()
-    np.savez_compressed(
-        content,
+    write_arrays(
+        path,
+        {**saved.settings, "target": saved.target, "target_name": saved.target_name},
         relevance=np.stack([r.numpy() for r in saved.relevance.values()]),
         variants=np.array(list(saved.relevance)),
         input=saved.input.numpy(),
         picture=saved.picture,
         logits=saved.logits.numpy(),
         target=np.array(saved.target),
-        settings=np.array(
-            json.dumps({**saved.settings, "target": saved.target, "target_name": saved.target_name}, ensure_ascii=False)
-        ),
     )
-    with new_file(path) as part:
-        part.write_bytes(content.getvalue())
 
 
 def load(path: str | Path) -> SavedRelevance | SavedExplanation:

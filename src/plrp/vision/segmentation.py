@@ -1,4 +1,4 @@
-"""Segmenters: the class scores at one point, or over the area of a class, as those of a classifier."""
+"""Segmenters: the class scores at one point, or over the area of a class, as a classifier."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AreaScores(SharedModule):
 
 
 def score_map(output: Any) -> Tensor | None:
-    """The class scores (batch, classes, height, width) in what a segmenter returns; None if there are none."""
+    """The class scores (batch, classes, height, width) in a segmenter's output; None if it has none."""
     if isinstance(output, Mapping):
         output = output.get("out", output.get("logits"))
     return output if isinstance(output, Tensor) and output.dim() == 4 and output.shape[1] > 1 else None

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import plrp
-from plrp.stored import SavedExplanation
+from plrp.explanation_files import SavedExplanation
 
 torch.manual_seed(0)
 MODEL = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()

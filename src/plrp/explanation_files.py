@@ -1,4 +1,4 @@
-"""An explanation's numbers as a file: what `explanation.save("x.npz")` writes, and `plrp.load` reads."""
+"""The numbers of an explanation as a file: `explanation.save("x.npz")` writes it, `plrp.load` reads it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .files import new_file
 from .pruning import Pruning
 
 KIND = "explanation"
-"""What the settings in the file say that it holds."""
+"""The entry `kind` in the settings of these files."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,10 +26,10 @@ class SavedExplanation:
     """The numbers of an explanation, read back from a file: without its model, ledger and layers.
 
     relevance: of the input, in its shape; a tuple of tensors for a model with several inputs.
-    logits: the model's output; None where it was no tensor.
-    target: classes (batch,), an index tuple into the output, or what was explained in words.
+    logits: the model's output; None if it was no tensor.
+    target: classes (batch,), an index tuple into the output, or the target in words.
     score: (batch,). composite: its name. pruning: None for LRP.
-    problems: what is wrong with each sample (`Explanation.verdicts`), in words; None where nothing is.
+    problems: the verdict on each sample (`Explanation.verdicts`), in words; None if it is healthy.
     """
 
     relevance: Any
@@ -72,24 +72,29 @@ def save_explanation(path: str | Path, explanation: Explanation, version: str) -
         "pruning": None if explanation.pruning is None else explanation.pruning.to_dict(),
         "problems": [None if problem is None else problem.value for problem in explanation.verdicts()],
     }
+    write_arrays(path, settings, score=_array(explanation.score), **arrays)
+
+
+def write_arrays(path: str | Path, settings: Mapping[str, Any], **arrays: Any) -> None:
+    """Write arrays and settings as `.npz`, whole or not at all: numbers and text only, so `np.load` needs no pickle."""
     content = io.BytesIO()
-    np.savez_compressed(content, score=_array(explanation.score), settings=np.array(json.dumps(settings)), **arrays)
+    np.savez_compressed(content, settings=np.array(json.dumps(settings, ensure_ascii=False)), **arrays)
     with new_file(path) as part:
         part.write_bytes(content.getvalue())
 
 
-def read_explanation(found: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> SavedExplanation:
-    """What `save_explanation` wrote, from the file's arrays and settings."""
+def read_explanation(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> SavedExplanation:
+    """The explanation of a file of `save_explanation`, from its arrays and settings."""
     several, target, pruning = settings["inputs"], settings["target"], settings["pruning"]
     names = ["relevance"] if several is None else [f"relevance{number}" for number in range(several)]
-    parts = tuple(torch.from_numpy(found[name]) for name in names)
-    if "target" in found:
-        target = torch.from_numpy(found["target"])
+    parts = tuple(torch.from_numpy(arrays[name]) for name in names)
+    if "target" in arrays:
+        target = torch.from_numpy(arrays["target"])
     return SavedExplanation(
         relevance=parts[0] if several is None else parts,
-        logits=torch.from_numpy(found["logits"]) if "logits" in found else None,
+        logits=torch.from_numpy(arrays["logits"]) if "logits" in arrays else None,
         target=tuple(target) if isinstance(target, list) else target,
-        score=torch.from_numpy(found["score"]),
+        score=torch.from_numpy(arrays["score"]),
         composite=settings["composite"],
         pruning=None if pruning is None else Pruning.from_dict(pruning),
         problems=tuple(settings["problems"]),
