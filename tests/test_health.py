@@ -493,6 +493,6 @@ def test_plrp_genomics_explain_counts_unhealthy_sequences(
         warnings.simplefilter("error", plrp.UnhealthyExplanation)
         assert cli.main(f"{command} -p 0.2 --redistribution M --out m".split()) == 0
     assert " of 5 sequences are unhealthy (" in (said := capsys.readouterr().err)
-    assert "exploded): take --redistribution M-sign or lambda" in said
+    assert "exploded): take --redistribution lambda or M-sign" in said
     assert cli.main(f"{command} -p 0.2 --out lambda".split()) == 0
     assert "unhealthy" not in "".join(capsys.readouterr())
