@@ -20,7 +20,7 @@ from torch import nn
 from plrp.cli import main
 from plrp.errors import UsageError
 from plrp.genomics import Seqlets, encode, explain_file, find_hits, find_patterns, reverse_complement, write_browser
-from plrp.genomics.motif_search import read_explained
+from plrp.genomics.export import read_relevance
 from plrp.pruning import Pruning
 
 RNG = np.random.default_rng(5)
@@ -76,13 +76,13 @@ def test_sequences_without_a_genome(work: Path, capsys: pytest.CaptureFixture[st
     assert "4 sequences" in capsys.readouterr().out
     facts, letters, tracks = unpacked(Path("page.html"))
     assert [track["name"] for track in facts["tracks"]] == ["LRP", "PLRP-λ p=0.3", "ISM"]
-    (explained,) = read_explained("lrp")
+    ((explained, _),) = read_relevance("lrp")
     assert letters == "".join(explained.letters)
     assert [segment[3] for segment in facts["segments"]] == explained.names
     for folder, values in zip(("lrp", "pruned"), tracks, strict=False):
-        (one,) = read_explained(folder)
-        strongest = np.abs(one.per_base).max(1, keepdims=True)
-        assert (np.abs(values.reshape(4, 40) - one.per_base) <= strongest / 250).all()
+        ((_, per_base),) = read_relevance(folder)
+        strongest = np.abs(per_base).max(1, keepdims=True)
+        assert (np.abs(values.reshape(4, 40) - per_base) <= strongest / 250).all()
     assert np.abs(tracks[2][:40]).max() > 0
     assert not tracks[2][40:].any()
     assert [track["name"] for track in facts["features"]] == ["seqlets, PLRP-λ p=0.3", "known"]
@@ -107,9 +107,9 @@ def test_intervals_keep_their_places_and_overlaps_are_joined(work: Path, overlap
     assert [segment[1:3] for segment in facts["segments"]] == [[10, 60], [120, 40]]
     assert facts["entries"] == [[0, a, b - a, f"peak{a}"] for a, b, _ in intervals]  # the list has them all
     assert letters == chromosome[10:70] + chromosome[120:160]
-    (explained,) = read_explained("run")
+    ((_, per_base),) = read_relevance("run")
     there: dict[int, list[float]] = {}
-    for (start, end, strand), row in zip(intervals, explained.per_base, strict=True):
+    for (start, end, strand), row in zip(intervals, per_base, strict=True):
         for place, value in zip(range(start, end), row[::-1] if strand == "-" else row, strict=True):
             there.setdefault(place, []).append(float(value))
     how = {"mean": np.mean, "sum": np.sum, "strongest": lambda v: max(v, key=abs)}[overlap]

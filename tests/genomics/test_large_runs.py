@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from plrp.genomics import SequenceCNN, explain_sequences, simulate
-from plrp.genomics.motif_search import read_explained
+from plrp.genomics.export import read_relevance
 from plrp.pruning import Pruning
 
 FEW, MANY = 2_000, 20_000
@@ -78,9 +78,9 @@ def test_a_large_run_is_killed_resumed_and_ends_as_pages(tmp_path: Path, monkeyp
     for stage, there in peaks["many"].items():
         assert there < peaks["few"][stage] + ROOM, (stage, peaks)
     names, rows = [], []
-    for one in read_explained("many-run"):
-        names += one.names
-        rows.append(one.per_base[-1])
+    for sequences, per_base in read_relevance("many-run"):
+        names += sequences.names
+        rows.append(per_base[-1])
     assert names == data.names
     last = explain_sequences(network, data.onehot()[-1:], pruning=Pruning(p=0.25)).per_base()[0]
     np.testing.assert_allclose(rows[-1], last, atol=1e-5)

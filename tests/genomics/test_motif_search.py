@@ -13,10 +13,10 @@ from torch import nn
 import plrp
 from plrp.cli import main
 from plrp.genomics import Seqlets, encode, explain_file, explain_sequences, read_motifs, simulate, write_fasta
+from plrp.genomics.export import read_relevance
 from plrp.genomics.motif_search import (
     Agreement,
     CutOff,
-    Explained,
     Truth,
     above,
     cut_off,
@@ -24,7 +24,6 @@ from plrp.genomics.motif_search import (
     explain_as,
     explain_null,
     null_advice,
-    read_explained,
     run_settings,
     threshold_seqlets,
     verdict,
@@ -152,21 +151,21 @@ def test_a_cut_on_lrp_is_relative_to_the_strongest_base() -> None:
 
 
 def test_a_run_is_read_back_as_it_was(run: plrp.genomics.Simulated) -> None:
-    batches = list(read_explained("out", batch=11))
+    batches, maps = zip(*read_relevance("out", batch=11), strict=True)
     assert max(map(len, batches)) == 11
     assert [name for one in batches for name in one.names] == run.names
     assert [text for one in batches for text in one.letters] == run.letters
     settings = run_settings("out")
     assert settings["pruning"] == plrp.Pruning(p=0.1)
     alone = explain_as(Detector().eval(), run.letters, settings)
-    np.testing.assert_allclose(np.concatenate([one.per_base for one in batches]), alone, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate(maps), alone, atol=1e-6)
 
 
 def test_sequences_of_several_lengths_and_one_base_batches(tmp_path: Path) -> None:
     letters = ["ACGTACGTTGCA", "TTGACTCACTTGACA", "ACGTACGTTGCT"]
     write_fasta(tmp_path / "s.fa", ["a", "b", "c"], letters)
     explain_file(tmp_path / "s.fa", Detector(), tmp_path / "out", target=1, match=False)
-    found = {n: t for one in read_explained(tmp_path / "out") for n, t in zip(one.names, one.letters, strict=True)}
+    found = {n: t for one, _ in read_relevance(tmp_path / "out") for n, t in zip(one.names, one.letters, strict=True)}
     assert found == dict(zip("abc", letters, strict=True))
 
 
@@ -175,8 +174,7 @@ def test_the_null_is_explained_for_the_classes_of_the_originals(run: plrp.genomi
     with torch.no_grad():
         model.output.weight[0] = -1.0  # class 0 wins nowhere but where nothing is
     letters = run.letters[:8]
-    sample = [Explained(run.names[:8], letters, np.zeros((8, 60), np.float32))]
-    (found,) = explain_null(model, sample, {"target": None, "pruning": None})
+    (found,) = explain_null(model, [run.sequences[:8]], {"target": None, "pruning": None})
     classes = model(torch.from_numpy(encode(letters))).argmax(1).tolist()
     shuffled = plrp.genomics.dinucleotide_shuffle(letters)
     np.testing.assert_array_equal(found, explain_sequences(model, shuffled, target=classes).per_base())
@@ -214,7 +212,7 @@ def test_a_null_that_removes_nearly_all_is_told(
     run: plrp.genomics.Simulated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shuffled sequences that are explained as strongly as the run: nothing is above them."""
-    maps = [one.per_base for one in read_explained("out")]
+    maps = [per_base for _, per_base in read_relevance("out")]
     monkeypatch.setattr("plrp.genomics.motif_search.explain_null", lambda *args, **options: maps)
     assert main("genomics motifs out --model net.py:build --no-match --out motifs".split()) == 0
     said = capsys.readouterr().out
@@ -291,8 +289,8 @@ def test_the_null_is_explained_as_the_run_was(tmp_path: Path, settings: dict) ->
     explain_file(tmp_path / "s.fa", model, tmp_path / "out", match=False, **settings)
     found = run_settings(tmp_path / "out")
     assert found["pruning"] == settings.get("pruning")
-    (run,) = read_explained(tmp_path / "out")
-    np.testing.assert_allclose(explain_as(model, LETTERS, found), run.per_base, atol=1e-6)
+    ((_, per_base),) = read_relevance(tmp_path / "out")
+    np.testing.assert_allclose(explain_as(model, LETTERS, found), per_base, atol=1e-6)
 
 
 def test_a_run_of_a_stranger_runs_no_code(run: plrp.genomics.Simulated, capsys: pytest.CaptureFixture[str]) -> None:

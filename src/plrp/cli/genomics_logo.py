@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from plrp.errors import UsageError, not_installed
+from plrp.errors import UsageError
 
 from .arguments import EXIT_CODES, PICTURES, RAW
 from .genomics_options import picture
@@ -49,23 +49,20 @@ def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from plrp.genomics.browser import run_titles
+    from plrp.genomics.export import open_relevance, read_relevance
     from plrp.genomics.logo import logo_page
     from plrp.genomics.sequences import read_bed
 
-    try:
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise not_installed("Reading relevance needs pyarrow", "genomics") from None
-    files = []
     for folder in arguments.folders:
-        file = Path(folder) / "relevance.parquet"
-        if not file.is_file():
-            raise UsageError(f"{file} is not there: finish `plrp genomics explain ... --out {folder}` first.")
-        files.append(file)
+        open_relevance(folder)  # refuses a folder without results
+    import pyarrow.parquet as pq
+
+    files = [Path(folder) / "relevance.parquet" for folder in arguments.folders]
     known = all((file.parent / "run.json").is_file() for file in files)
     labels = run_titles(arguments.folders) if known else [Path(folder).name for folder in arguments.folders]
     tables = dict(zip(labels, files, strict=True))
-    names = arguments.names or _first_names(next(iter(tables.values())))
+    first = (sequences.names for sequences, _ in read_relevance(arguments.folders[0], count=3))
+    names = arguments.names or [name for several in first for name in several]
     sites = read_bed(arguments.truth) if arguments.truth else []
     page = []
     for name in names:
@@ -87,16 +84,3 @@ def run(arguments: argparse.Namespace) -> int:
     logo_page(page, window=arguments.window, path=arguments.out, same_scale=arguments.same_scale)
     print(f"{arguments.out}: {len(page)} sequence{'s' * (len(page) != 1)}")
     return 0
-
-
-def _first_names(file: Any, count: int = 3) -> list[str]:
-    import pyarrow.parquet as pq
-
-    names: list[str] = []
-    for batch in pq.ParquetFile(file).iter_batches(columns=["name"]):
-        for name in batch.column(0).unique().to_pylist():
-            if name not in names:
-                names.append(name)
-        if len(names) >= count:
-            break
-    return names[:count]

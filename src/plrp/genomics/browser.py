@@ -18,7 +18,6 @@ import html
 import json
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
@@ -37,7 +36,7 @@ from .attribution import pruning_title
 from .export import read_relevance
 from .motif_search import read_run
 from .sequences import Interval, open_text, read_bed, reverse_complement
-from .tracks import Overlap, check_overlap, joined
+from .tracks import Overlap, check_overlap
 
 LARGEST_PAGE = 50_000_000
 """Bytes of a page, at most: browsers open more only slowly."""
@@ -128,19 +127,18 @@ def run_titles(runs: Sequence[str | Path]) -> list[str]:
 
 def _stretches(folder: str | Path, count: int | None) -> tuple[_Stretches, int]:
     """The stretches of the first run, and its number of sequences; overlapping intervals become one stretch."""
-    batches = [sequences for sequences, _ in read_relevance(folder, count=count)]
-    number = sum(map(len, batches))
-    if not number:
+    lengths: dict[str, int] = {}
+    intervals: list[Interval] = []
+    for sequences, _ in read_relevance(folder, count=count):
+        intervals += sequences.intervals or []
+        for name, letters in zip(sequences.names, sequences.letters, strict=True):
+            if sequences.intervals is None and name in lengths:
+                raise UsageError(f"{folder} has two sequences called {name}: give each its own name.")
+            lengths[name] = len(letters)
+    if not lengths:
         raise UsageError(f"{folder} has no sequences to show.")
-    intervals = [interval for batch in batches for interval in batch.intervals or []]
     if not intervals:
-        lengths = {
-            name: len(letters) for batch in batches for name, letters in zip(batch.names, batch.letters, strict=True)
-        }
-        if len(lengths) < number:
-            ((name, _),) = Counter(name for batch in batches for name in batch.names).most_common(1)
-            raise UsageError(f"{folder} has two sequences called {name}: give each its own name.")
-        return _Stretches([(name, 0, length, name) for name, length in lengths.items()], []), number
+        return _Stretches([(name, 0, length, name) for name, length in lengths.items()], []), len(lengths)
     places: list[tuple[str, int, int, str]] = []
     for one in sorted(intervals, key=lambda one: (one.chrom, one.start)):
         if places and places[-1][0] == one.chrom and one.start <= places[-1][2]:
@@ -148,7 +146,7 @@ def _stretches(folder: str | Path, count: int | None) -> tuple[_Stretches, int]:
             places.append((chrom, start, max(end, one.end), name))
         else:
             places.append((one.chrom, one.start, one.end, _name(one)))
-    return _Stretches(places, intervals), number
+    return _Stretches(places, intervals), len(intervals)
 
 
 def _name(interval: Interval) -> str:
@@ -159,8 +157,8 @@ def _values(
     folder: str | Path, stretches: _Stretches, overlap: Overlap, count: int | None, step: Callable[[int], Any]
 ) -> npt.NDArray[np.float32]:
     """The relevance of all bases of the page by one run. Fills in the letters, and refuses a run with other letters."""
-    places: list[npt.NDArray[np.int64]] = []
-    relevance: list[npt.NDArray[np.float32]] = []
+    total = np.zeros(len(stretches.letters), np.float32)
+    times = np.zeros(len(total), np.uint16)
     for sequences, per_base in read_relevance(folder, count=count):
         if (sequences.intervals is not None) != bool(stretches.intervals):
             has = "" if sequences.intervals else "no "
@@ -180,15 +178,15 @@ def _values(
             if (mine[known] != theirs[known]).any():
                 raise UsageError(f"{folder}: {name} has other letters than in the first run; explain the same file.")
             stretches.letters[bases] = np.where(known, theirs, mine)
-            places.append(np.arange(bases.start, bases.stop))
-            relevance.append(values)
+            if overlap == "strongest":
+                total[bases] = np.where(np.abs(values) > np.abs(total[bases]), values, total[bases])
+            else:
+                total[bases] += values
+            times[bases] += 1
         step(len(sequences))
-    if not places:
+    if not times.any():
         raise UsageError(f"{folder} has none of the sequences of the first run.")
-    shown, values = joined(np.concatenate(places), np.concatenate(relevance), overlap)
-    page = np.zeros(len(stretches.letters), np.float32)
-    page[shown] = values
-    return page
+    return np.asarray(total / np.maximum(times, 1) if overlap == "mean" else total, np.float32)
 
 
 def _quantised(

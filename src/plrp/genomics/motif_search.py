@@ -1,10 +1,9 @@
-"""From a folder of `plrp genomics explain` to motifs: which seqlets are more than chance, and what they have in common.
+"""From a folder of `plrp genomics explain` to motifs: the seqlets that are stronger than chance, and their patterns.
 
 A seqlet is believed if seqlets as strong are rare in the *null*: the same sequences with their dinucleotides shuffled,
 explained for the same classes. The cut-off is the least strength at which the false discovery rate (seqlets per null
-sequence over seqlets per sequence) is within a limit; each class that wins somewhere has its own, since scores of
-classes differ in size. Memory holds one part of the sequences at a time, and those of
-the strongest seqlets.
+sequence over seqlets per sequence) is within a limit. Each winning class has a cut-off of its own, since the scores of
+classes differ in size. Memory holds one batch of sequences at a time, and the sequences of the strongest seqlets.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -35,42 +34,20 @@ from .motifs import Motif
 from .outputs import score_file
 from .seqlets import Hits, Match, Pattern, Seqlets, compile_tomtom, find_hits, find_patterns, find_seqlets, match_motifs
 from .sequence_settings import MotifSettings
-from .sequences import Interval, encode
+from .sequences import Interval, Sequences, encode
 from .shuffling import dinucleotide_shuffle
 
 LEAST_NULL = 50
-"""Shuffled sequences of a class for a cut-off of its own; rarer classes have that of all together."""
+"""A class with fewer shuffled sequences has no cut-off of its own, but that of all classes together."""
 
 NEARLY_ALL = 0.95
-"""Share of the seqlets that the null removes, from which on it is said."""
+"""If the null removes this share of the seqlets or more, the search says so."""
 
 WORTH_IT = 0.1
 """Share of the seqlets that a looser limit must leave to be advised."""
 
 CUTS = (0.1, 0.3, 0.5, 0.7)
 """Thresholds with which pruning is compared, as shares of a sequence's strongest base."""
-
-
-@dataclass(frozen=True)
-class Explained:
-    """Some sequences of a run: names, letters and relevance per base, (sequence, position).
-
-    `intervals` are their places on a genome, where known.
-    """
-
-    names: list[str]
-    letters: list[str]
-    per_base: npt.NDArray[np.float32]
-    intervals: list[Interval] | None = None
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-def read_explained(folder: str | Path, batch: int = 512) -> Iterator[Explained]:
-    """The sequences of a folder that `explain_file` wrote, at most `batch` of one length at a time."""
-    for sequences, per_base in read_relevance(folder, batch):
-        yield Explained(sequences.names, sequences.letters, per_base, sequences.intervals)
 
 
 def run_settings(folder: str | Path, *, target: Any = None, reverse_target: Any = None) -> dict[str, Any]:
@@ -210,17 +187,17 @@ def winners(model: nn.Module, letters: Sequence[str], settings: dict[str, Any]) 
 
 
 def explain_null(
-    model: nn.Module, sample: Sequence[Explained], settings: dict[str, Any], *, seed: int = 0, **options: Any
+    model: nn.Module, sample: Iterable[Sequences], settings: dict[str, Any], *, seed: int = 0, **options: Any
 ) -> list[npt.NDArray[np.float32]]:
     """Relevance per base of the sample with its dinucleotides shuffled, for the classes of the originals."""
-    found = []
-    for one in sample:
+    maps = []
+    for sequences in sample:
         classes = settings.get("target")
         if classes is None:
-            classes = winners(model, one.letters, settings).tolist()
-        shuffled = dinucleotide_shuffle(one.letters, seed)
-        found.append(explain_as(model, shuffled, {**settings, "target": classes}, **options))
-    return found
+            classes = winners(model, sequences.letters, settings).tolist()
+        shuffled = dinucleotide_shuffle(sequences.letters, seed)
+        maps.append(explain_as(model, shuffled, {**settings, "target": classes}, **options))
+    return maps
 
 
 # -- truth
@@ -437,7 +414,7 @@ class _RunSeqlets:
             self.rules = run_settings(folder, target=settings.target, reverse_target=settings.reverse_target)
         self.batches: list[SeqletBatch] = []
         self.classes: list[npt.NDArray[np.int64]] = []
-        self.examples: list[Explained] = []
+        self.examples: list[tuple[Sequences, npt.NDArray[np.float32]]] = []
         self.example_classes: list[npt.NDArray[np.int64]] = []
         self.intervals: dict[str, Interval] = {}
         self.null: list[tuple[Seqlets, npt.NDArray[np.int64]]] | None = None
@@ -446,27 +423,28 @@ class _RunSeqlets:
         spread = np.unique(np.linspace(0, max(self.sequences - 1, 0), sample, dtype=np.int64))
         seen = 0
         with progress("finding seqlets", self.sequences, show_progress) as step:
-            for batch in read_explained(folder):
-                self._add(batch, spread[(spread >= seen) & (spread < seen + len(batch))] - seen)
-                seen += len(batch)
-                step(len(batch))
+            for sequences, per_base in read_relevance(folder):
+                count = len(sequences)
+                self._add(sequences, per_base, spread[(spread >= seen) & (spread < seen + count)] - seen)
+                seen += count
+                step(count)
 
-    def _add(self, batch: Explained, rows: npt.NDArray[np.int64]) -> None:
+    def _add(self, batch: Sequences, per_base: npt.NDArray[np.float32], rows: npt.NDArray[np.int64]) -> None:
         """The seqlets of a batch; `rows` of it are examples."""
-        self.batches.append((threshold_seqlets(batch.per_base, self.settings.share), batch.names))
+        self.batches.append((threshold_seqlets(per_base, self.settings.share), batch.names))
         self.intervals.update(zip(batch.names, batch.intervals or [], strict=False))
         classes = np.zeros(len(batch), np.int64)
         if self.model is not None and self.rules.get("target") is None:
             classes = winners(self.model, batch.letters, self.rules)
         self.classes.append(classes)
         if rows.size and self.model is not None:
-            names, letters = ([column[k] for k in rows] for column in (batch.names, batch.letters))
-            self.examples.append(Explained(names, letters, batch.per_base[rows]))
+            self.examples.append((batch[rows.tolist()], per_base[rows]))
             self.example_classes.append(classes[rows])
 
     def _null(self, model: nn.Module) -> list[tuple[Seqlets, npt.NDArray[np.int64]]]:
         """The seqlets of the shuffled examples, and their classes."""
-        maps = explain_null(model, self.examples, self.rules, seed=self.settings.seed, **self.options)
+        sample = (sequences for sequences, _ in self.examples)
+        maps = explain_null(model, sample, self.rules, seed=self.settings.seed, **self.options)
         share = self.settings.share
         return [(threshold_seqlets(one, share), c) for one, c in zip(maps, self.example_classes, strict=True)]
 
@@ -508,13 +486,14 @@ class _RunSeqlets:
         used = agreements[-1]
         if self.model is not None:
             plain = {**self.rules, "pruning": None, "method": None}
-            maps = {"LRP": [explain_as(self.model, one.letters, plain, **self.options) for one in self.examples]}
+            sample = [sequences for sequences, _ in self.examples]
+            maps = {"LRP": [explain_as(self.model, one.letters, plain, **self.options) for one in sample]}
             if label != "LRP":
-                maps[label] = [one.per_base for one in self.examples]
-            sampled = sum(map(len, self.examples))
+                maps[label] = [per_base for _, per_base in self.examples]
+            sampled = sum(map(len, sample))
             of = "" if sampled == self.sequences else f" ({sampled:,} of the sequences)"
             for name, level in itertools.product(maps, CUTS):
-                pairs = zip(maps[name], self.examples, strict=True)
+                pairs = zip(maps[name], sample, strict=True)
                 cut = [(threshold_seqlets(per_base, level), one.names) for per_base, one in pairs]
                 agreements.append(truth.agreement(f"{name}, cut at {level:g}{of}", cut, level))
         return agreements, verdict(used, [one for one in agreements if one is not used])
@@ -530,9 +509,9 @@ def _hits(
     """Where the patterns are, by batch."""
     hits = []
     with progress("placing patterns", sequences, show_progress) as step:
-        for (seqlets, names), one in zip(batches, read_explained(folder), strict=True):
-            hits.append((find_hits(patterns, seqlets, encode(one.letters), one.per_base), names))
-            step(len(one))
+        for (seqlets, names), (batch, per_base) in zip(batches, read_relevance(folder), strict=True):
+            hits.append((find_hits(patterns, seqlets, encode(batch), per_base), names))
+            step(len(names))
     return hits
 
 
@@ -559,29 +538,27 @@ def _patterns(
     folder: str | Path, batches: Sequence[tuple[Seqlets, list[str]]], max_patterns: int, max_seqlets: int
 ) -> list[Pattern]:
     """Patterns of the strongest seqlets, those for the prediction first, then those against it."""
-    found: list[Pattern] = []
+    patterns: list[Pattern] = []
     for sign, kind in ((1, "for"), (-1, "against")):
         strengths = np.concatenate([np.zeros(0), *(np.maximum(sign * s.score, 0) for s, _ in batches)])
         if not (strengths > 0).any():
             continue
         least = np.partition(strengths, -max_seqlets)[-max_seqlets] if len(strengths) > max_seqlets else 0.0
         parts: dict[int, list[tuple[Seqlets, list[str], npt.NDArray[np.float32]]]] = {}
-        for (seqlets, _), one in zip(batches, read_explained(folder), strict=True):
+        for (seqlets, _), (batch, per_base) in zip(batches, read_relevance(folder), strict=True):
             chosen = seqlets.chosen((sign * seqlets.score >= least) & (sign * seqlets.score > 0))
             rows, place = np.unique(chosen.sequence, return_inverse=True)
             if rows.size:
-                letters = [one.letters[row] for row in rows]
-                kept = replace(chosen, sequence=place.astype(np.int64))
-                parts.setdefault(one.per_base.shape[1], []).append((kept, letters, one.per_base[rows]))
+                same_length = parts.setdefault(per_base.shape[1], [])
+                before = sum(len(letters) for _, letters, _ in same_length)
+                renumbered = replace(chosen, sequence=place.astype(np.int64) + before)
+                same_length.append((renumbered, batch[rows.tolist()].letters, per_base[rows]))
         for same_length in parts.values():
-            offsets = np.cumsum([0, *(len(letters) for _, letters, _ in same_length)])
-            joined = Seqlets(
-                np.concatenate([s.sequence + o for (s, _, _), o in zip(same_length, offsets, strict=False)]),
-                *(np.concatenate([getattr(s, name) for s, _, _ in same_length]) for name in ("start", "end", "score")),
-            )
-            onehot = encode([text for _, letters, _ in same_length for text in letters])
-            per_base = np.concatenate([values for _, _, values in same_length])
-            for pattern in find_patterns(joined, onehot, per_base, max_patterns=max_patterns, max_seqlets=max_seqlets):
-                name = f"{kind}_{sum(p.motif.name.startswith(kind) for p in found) + 1}"
-                found.append(replace(pattern, motif=replace(pattern.motif, name=name)))
-    return found
+            several, letters, maps = zip(*same_length, strict=True)
+            columns = ("sequence", "start", "end", "score")
+            joined = Seqlets(*(np.concatenate([getattr(one, column) for one in several]) for column in columns))
+            onehot, values = encode(list(itertools.chain(*letters))), np.concatenate(maps)
+            for pattern in find_patterns(joined, onehot, values, max_patterns=max_patterns, max_seqlets=max_seqlets):
+                name = f"{kind}_{sum(one.motif.name.startswith(kind) for one in patterns) + 1}"
+                patterns.append(replace(pattern, motif=replace(pattern.motif, name=name)))
+    return patterns

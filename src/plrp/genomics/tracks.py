@@ -60,7 +60,7 @@ def along_genome(pieces: Pieces, overlap: Overlap = "mean") -> Iterator[Track]:
         places.setdefault(chrom, []).append(place)
         values.setdefault(chrom, []).append(np.asarray(value, np.float64))
     for chrom in sorted(places):
-        place, value = joined(np.concatenate(places[chrom]), np.concatenate(values[chrom]), overlap)
+        place, value = _joined(np.concatenate(places[chrom]), np.concatenate(values[chrom]), overlap)
         first = np.flatnonzero(np.r_[True, (np.diff(place) != 1) | (np.diff(value) != 0)])
         last = np.r_[first[1:], len(place)] - 1
         shown = value[first] != 0
@@ -73,7 +73,7 @@ def check_overlap(overlap: str) -> None:
         raise ValueError(f"overlap={overlap!r}: choose one of {', '.join(get_args(Overlap))}.")
 
 
-def joined(
+def _joined(
     place: npt.NDArray[np.int64], value: npt.NDArray[np.float64], overlap: Overlap
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """One value per coordinate, coordinates ascending."""
