@@ -118,7 +118,7 @@ class Composite:
             return f"none: {op.reason}" if op.reason else "none"
         if op.family is Family.GATE and len(op.receivers(self.products)) > 1:
             return Family.PRODUCT.value
-        if self.residual_gamma and op.kind in ("add", "sub", "rsub") and is_residual(op):
+        if self.residual_gamma and op.operation.adds and is_residual(op):
             return f"γ-weighted ({self.residual_gamma:g})"
         return op.family.value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,12 +20,6 @@ from .tape.values import HALF, Op, Value, replaced, tensors_in
 
 Relevances = list[Tensor | None]
 Total = Callable[[Tensor], Tensor]  # the sum per sample
-
-_RESHAPES = frozenset("view reshape flatten unflatten squeeze unsqueeze ravel view_as reshape_as".split())
-_WITH_CONSTANTS = frozenset(
-    """pad constant_pad_nd cat stack hstack vstack dstack column_stack setitem masked_fill where index_fill tril triu
-    copy scatter index_copy masked_scatter""".split()
-)
 
 
 def pass_on(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
@@ -67,8 +62,8 @@ def transposed(
     sources = [leaf for leaf in leaves if leaf.requires_grad]
     if not pairs:
         raise TraceError(f"`{op.kind}` hides its derivative, so relevance cannot follow it; register a rule for it.")
-    found = torch.autograd.grad([y for y, _ in pairs], sources, [c for _, c in pairs], allow_unused=True)
-    return [torch.zeros_like(s) if g is None else g for s, g in zip(sources, found, strict=True)]
+    gradients = torch.autograd.grad([y for y, _ in pairs], sources, [c for _, c in pairs], allow_unused=True)
+    return [torch.zeros_like(s) if g is None else g for s, g in zip(sources, gradients, strict=True)]
 
 
 def _by_registered_rule(op: Op, relevance: Relevances) -> Relevances:
@@ -99,7 +94,7 @@ def _pass(op: Op, relevance: Relevances, book: Booking, composite: Composite) ->
 def _rearrange(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
     """Relevance follows the elements; what lands on constants (padding, a constant in a cat) is booked to them."""
     first = next(r for r in relevance if r is not None)
-    if op.kind in _RESHAPES:
+    if op.traits.reshapes:
         return [first.reshape(op.inputs[0].shape)]
     if op.kind == "cat" and all(isinstance(t, Value) for t in op.args[0]) and len(op.inputs) == len(op.args[0]):
         dim = op.argument(1, "dim", 0)
@@ -116,8 +111,8 @@ def _rearrange(op: Op, relevance: Relevances, book: Booking, composite: Composit
     if op.kind == "glu":  # a · σ(b): the signal a takes all
         halves = [first, torch.zeros_like(first)]
         return [torch.cat(halves, op.argument(1, "dim", -1))]
-    if op.kind in _WITH_CONSTANTS and book.active:
-        _book_constants(op, first, book)
+    if op.traits.constants is not None and book.active:
+        _book_constants(op, op.traits.constants, first, book)
     return list(transposed(op, relevance, first.dtype, op.inputs))
 
 
@@ -127,27 +122,14 @@ def _is_basic(index: Any) -> bool:
     return all(part is None or part is Ellipsis or type(part) in (int, slice) for part in parts)
 
 
-def _book_constants(op: Op, relevance: Tensor, book: Booking) -> None:
-    """Book what lands on elements that do not come from the input."""
+def _book_constants(op: Op, places: Sequence[int], relevance: Tensor, book: Booking) -> None:
+    """Book what lands on elements that do not come from the input: where ones in its place, among zeros, are missing."""
     ones = [torch.ones((), dtype=relevance.dtype, device=relevance.device).expand(v.shape) for v in op.inputs]
-    blank = Op(op.kind, op.family, op.function, op.replay, op.args, op.kwargs, op.inputs, op.outputs)
     args, kwargs = replaced((op.args, op.kwargs), _zeroed, of=Tensor)
-    if op.kind in ("pad", "constant_pad_nd"):
-        place = 3 if op.kind == "pad" else 2
-        args = tuple(0.0 if i == place else a for i, a in enumerate(args))
-        kwargs = {k: v for k, v in kwargs.items() if k != "value"}
-    elif op.kind in ("masked_fill", "where", "setitem", "index_fill"):
-        args = tuple(
-            0.0 if isinstance(a, int | float) and i > 0 and not _is_axis(op, i) else a for i, a in enumerate(args)
-        )
-        kwargs = {k: 0.0 if k in ("value", "other") and isinstance(v, int | float) else v for k, v in kwargs.items()}
-    blank.args, blank.kwargs = args, kwargs
-    from_input = blank.call(ones)
+    args = tuple(0.0 if n in places and isinstance(a, int | float) else a for n, a in enumerate(args))
+    kwargs = {k: 0.0 if k in ("value", "other") and isinstance(v, int | float) else v for k, v in kwargs.items()}
+    from_input = dataclasses.replace(op, args=args, kwargs=kwargs).call(ones)
     book.constant = book.constant + op.output.samples.sum(relevance * (1 - from_input))
-
-
-def _is_axis(op: Op, position: int) -> bool:
-    return (op.kind == "index_fill" or op.kind == "setitem") and position == 1
 
 
 def _zeroed(tensor: Tensor) -> Tensor:
@@ -159,11 +141,11 @@ def _split(op: Op, relevance: Relevances, book: Booking, composite: Composite) -
     (given,) = relevance
     assert given is not None
     epsilon = epsilon_for(op.output, *op.inputs, composite=composite)
-    if op.kind in ("add", "sub", "rsub"):
+    if op.operation.adds:
         return _split_sum(op, given, epsilon, book, composite.residual_gamma)
     z = _output(op, given.dtype)
     s = _divided(op, given, z, epsilon, book)
-    if op.kind in ("index_add", "scatter_add") and book.active:  # what they add to, or what they add, may be a constant
+    if op.traits.constants is not None and book.active:  # a summand may be a constant
         zeros = [torch.zeros(v.shape, dtype=given.dtype, device=given.device) for v in op.inputs]
         book.constant = book.constant + op.output.samples.sum(s * op.call(zeros))
     receivers = op.receivers(composite.products)
@@ -294,7 +276,7 @@ def _winner(op: Op, relevance: Relevances, book: Booking, composite: Composite) 
     first = next(r for r in relevance if r is not None)
     if (pool := op.kind.removesuffix("_with_indices")) in ("max_pool1d", "max_pool2d", "max_pool3d"):
         return [_to_winners(op, getattr(torch.nn.functional, pool), first, book)]
-    if op.kind in ("maximum", "minimum") and len(op.inputs) == 1:  # against a constant, which keeps what it wins
+    if op.traits.elementwise and len(op.inputs) == 1:  # against a constant, which keeps what it wins
         (won,) = transposed(op, [first], first.dtype, op.inputs)
         if book.active:
             book.constant = book.constant + op.output.samples.sum(first) - op.inputs[0].samples.sum(won)
@@ -338,7 +320,7 @@ def _gate(op: Op, relevance: Relevances, book: Booking, composite: Composite) ->
     """The signal takes all; in a matrix product by the ε-rule, with the gate held constant."""
     (given,) = relevance
     assert given is not None
-    if op.kind in ("mul", "div"):
+    if op.operation.multiplies:
         return [sum_to(given, v.shape) if v is op.signal else None for v in op.inputs]
     return _product(op, relevance, book, composite)
 
@@ -352,7 +334,7 @@ def _product(op: Op, relevance: Relevances, book: Booking, composite: Composite)
     assert given is not None
     receivers = op.receivers(composite.products)
     n = sum(any(operand is v for v in receivers) for operand in op.operands)
-    if op.kind == "mul":
+    if op.operation.multiplies:
         each = given if n == 1 else given / n
         return _handed(op, receivers, [sum_to(each, v.shape) for v in receivers])
     s = _divided(op, given, n * _output(op, given.dtype), epsilon_for(op.output, *receivers, composite=composite), book)

@@ -18,7 +18,6 @@ from torch import Tensor
 from .ledger import Booking, Mass, signed_mass
 from .rules import ORPHANED, Branch, FirstPass, quotient
 from .spelling import nearest
-from .tape.recognition import attends
 from .tape.samples import Samples
 from .tape.trace import Trace
 from .tape.values import Op, Value
@@ -104,7 +103,7 @@ class Pruning:
 
     def for_trace(self, trace: Trace) -> Pruning:
         """The same with what `"auto"` means for this model."""
-        return replace(self, unit="position") if self.unit == "auto" and any(map(attends, trace.ops)) else self
+        return replace(self, unit="position") if self.unit == "auto" and any(op.attends for op in trace.ops) else self
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain data."""

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .operations import Family
+from .operations import Family, known_operation
 from .values import Op, replaced, tensors_in
 
 if TYPE_CHECKING:
     from .trace import Trace
-
-HEADS = ("softmax", "log_softmax", "sigmoid", "logsigmoid")
 
 
 def without_head(output: Any, trace: Trace) -> Any:
@@ -26,7 +24,7 @@ def without_head(output: Any, trace: Trace) -> Any:
         views: list[Op] = []
         while value is not None and value.producer is not None:
             op = value.producer
-            if op.kind in HEADS and len(op.inputs) == 1:
+            if op.traits.head and len(op.inputs) == 1:
                 trace.head = op.kind
                 below = op.inputs[0]
                 result = below.data
@@ -76,11 +74,11 @@ class _LeftOut(TorchFunctionMode):
 
     def __init__(self, name: str, calls: int) -> None:
         super().__init__()
-        self.names = {name, "expit"} if name == "sigmoid" else {name}
-        self.calls = calls
+        self.name, self.calls = name, calls
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(function, "__name__", "") in self.names:
+        operation = known_operation(function, {}, ())
+        if operation is not None and operation.kind == self.name:
             self.calls -= 1
             if self.calls == 0:
                 given = args[0] if args else kwargs["input"]

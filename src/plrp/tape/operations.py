@@ -1,12 +1,13 @@
-"""What each torch function is to a relevance that walks through it backwards.
+"""What plrp knows of each torch function: one table, a row for the functions that are alike.
 
-The tape sees functions, not modules: `F.relu`, `torch.relu`, `Tensor.relu_` are one operation, `relu`. This file is the
-dictionary: function → (kind, family). The family says how relevance passes; `passing.py` states the formulas.
+The tape sees functions, not modules: `F.relu`, `torch.relu`, `Tensor.relu_` are one operation, `relu`. A row names
+operations, their family, which says how relevance passes them (`passing.py` states the formulas), and their traits. Any
+other file asks an operation for its traits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -33,86 +34,224 @@ class Family(Enum):
     UNSUPPORTED = "unsupported"
 
 
+class Sign(Enum):
+    """What is known of the sign of an output."""
+
+    ANY = "any"
+    KEEPS = "keeps"  # ≥ 0 if all inputs and all constants that enter the output are
+    NONNEGATIVE = "non-negative"
+
+
+class Traits(NamedTuple):
+    """Properties of an operation besides its family. The defaults claim nothing.
+
+    Positions are those of arguments, counted from 0.
+    """
+
+    sign: Sign = Sign.ANY
+    divisor: tuple[int, str] | None = None  # position and name of a number that turns the sign where it is negative
+    bounds: tuple[float | None, float | None] | None = None  # clamps between arguments 1 and 2, which default to these
+    activation: bool = False  # an activation function: of act(g) · u, u is the signal
+    gate: bool = False  # its output weighs a signal that it is multiplied with
+    transparent: bool = False  # the output of a gate remains a gate after it
+    scales: bool = False  # of one input: multiplies it by a constant
+    elementwise: bool = False  # combines its operands element by element, broadcasting them
+    constants: tuple[int, ...] | None = None  # positions of arguments that may put constants into the output
+    boxes: bool = False  # reads argument 0 inside the boxes of argument 1, which say where to read, not what
+    reshapes: bool = False  # renames axes; the order of elements in memory stays
+    like: bool = False  # argument 1 only gives a shape or a dtype
+    batchwise: bool = False  # each position of the first axis is computed by itself
+    dims: tuple[int, ...] = ()  # positions of the axes that it acts along; all other axes stay as they are
+    dim: int | None = None  # the axis where none is given; None: it is not looked up
+    hides_nan: bool | None = None  # whether a NaN or +∞ that it reads may be missing in its output; None: by its family
+    training: bool = False  # random, or dependent on the batch, in training mode
+    head: bool = False  # turns scores into probabilities: explained from its input, where it is the model's last step
+    inplace_at: int | None = None  # position of an argument `inplace` in torch.nn.functional
+
+
 class Operation(NamedTuple):
     """A torch function as plrp knows it."""
 
     kind: str
     family: Family
     replay: Callable[..., Any]  # the same operation, out of place
+    traits: Traits = Traits()
     inplace: bool = False
     rule: Callable[..., Any] | None = None  # a user's own function, see `own_rules.py`
     registered: bool = False  # whether the rule is a user's own
 
+    @property
+    def adds(self) -> bool:
+        """Whether it adds or subtracts two terms, element by element."""
+        return self.traits.elementwise and self.family is Family.SPLIT
 
-_KINDS: dict[Family, str] = {
-    Family.LAYER: """conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear""",
-    Family.PASS: """relu relu6 leaky_relu prelu rrelu elu selu celu gelu silu mish hardswish hardtanh hardsigmoid
-        hardshrink softshrink tanhshrink sigmoid expit logsigmoid tanh softplus softsign threshold clamp clip clamp_min
-        clamp_max dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout feature_dropout
-        exp exp2 expm1 log log2 log10 log1p sqrt square pow abs absolute erf neg negative
-        normalize local_response_norm detach clone contiguous to float double half bfloat16 type type_as cpu cuda
-        requires_grad_ alias positive nan_to_num""",
-    Family.SPLIT: """add sub subtract rsub mean sum avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
-        adaptive_avg_pool2d adaptive_avg_pool3d cumsum fold col2im index_add scatter_add""",
-    Family.WINNER: """max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices
-        max_pool3d_with_indices adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
-        adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices
-        max amax maximum min amin minimum fractional_max_pool2d fractional_max_pool3d""",
-    Family.REARRANGE: """view reshape flatten unflatten squeeze unsqueeze permute transpose t swapaxes swapdims movedim
-        moveaxis T mT H mH adjoint ravel view_as reshape_as expand expand_as broadcast_to repeat repeat_interleave tile
-        flip fliplr flipud roll rot90 narrow select chunk split split_with_sizes tensor_split hsplit vsplit dsplit
-        unbind
-        cat concat concatenate stack hstack vstack dstack column_stack getitem setitem pad constant_pad_nd
-        pixel_shuffle pixel_unshuffle channel_shuffle unfold im2col gather index_select take_along_dim take
-        masked_select masked_fill where tril triu diagonal diag sort topk index_fill copy index_copy scatter
-        masked_scatter real resolve_conj as_strided data upsample_nearest atleast_1d atleast_2d atleast_3d glu""",
-    Family.AFFINE: """batch_norm layer_norm group_norm instance_norm rms_norm""",
-    Family.GATE: """mul multiply div divide true_divide matmul mm bmm mv addmm baddbmm einsum tensordot""",
-    Family.SOFTMAX: """softmax _safe_softmax""",
-    Family.HEAD: """log_softmax softmin""",
-    Family.EMBEDDING: """embedding""",
-    Family.CONSTANT: """zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones
-        new_empty new_full new_tensor zero fill bernoulli""",
-}
+    @property
+    def multiplies(self) -> bool:
+        """Whether it multiplies or divides two factors, element by element."""
+        return self.traits.elementwise and self.family is Family.GATE
 
-# Python's operators and other spellings, as the tape sees them.
+    @property
+    def contracts(self) -> bool:
+        """Whether it is a product of matrices."""
+        return self.family is Family.GATE and not self.traits.elementwise
+
+
+class Row(NamedTuple):
+    """A row of the table: operations with the same family and traits."""
+
+    names: str
+    family: Family
+    traits: Traits
+
+
+def row(names: str, family: Family, **traits: Any) -> Row:
+    """A row for these operations, with the traits that are not the defaults."""
+    return Row(names, family, Traits(**traits))
+
+
+_LAYER, _PASS, _SPLIT, _WINNER, _MOVE = Family.LAYER, Family.PASS, Family.SPLIT, Family.WINNER, Family.REARRANGE
+_GATE, _KEEPS, _NONNEGATIVE = Family.GATE, Sign.KEEPS, Sign.NONNEGATIVE
+_COPY: dict[str, Any] = {"sign": _KEEPS, "transparent": True, "scales": True, "hides_nan": False}
+
+TABLE: tuple[Row, ...] = (
+    row("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear", _LAYER),
+    # Activation functions.
+    row("relu", _PASS, activation=True, sign=_NONNEGATIVE, inplace_at=1, hides_nan=False),
+    row("relu6", _PASS, activation=True, sign=_NONNEGATIVE, inplace_at=1),
+    row("gelu", _PASS, activation=True, sign=_KEEPS, hides_nan=False),
+    row("silu", _PASS, activation=True, sign=_KEEPS, inplace_at=1, hides_nan=False),
+    row("mish hardswish selu", _PASS, activation=True, sign=_KEEPS, inplace_at=1),
+    row("elu celu leaky_relu", _PASS, activation=True, sign=_KEEPS, inplace_at=2),
+    row("prelu tanh softsign", _PASS, activation=True, sign=_KEEPS),
+    row("softplus", _PASS, activation=True, sign=_NONNEGATIVE, divisor=(1, "beta")),
+    row("square", _PASS, activation=True, sign=_NONNEGATIVE),
+    row("pow", _PASS, activation=True),
+    row("hardtanh", _PASS, activation=True, bounds=(-1.0, 1.0), inplace_at=3),
+    row("threshold", _PASS, activation=True, inplace_at=3),
+    row("rrelu", _PASS, activation=True, inplace_at=4),
+    row("hardsigmoid", _PASS, activation=True, gate=True, sign=_NONNEGATIVE, inplace_at=1),
+    row("sigmoid", _PASS, activation=True, gate=True, head=True, sign=_NONNEGATIVE),
+    row("logsigmoid", _PASS, gate=True, head=True),
+    # Other functions of each element, copies among them.
+    row("exp exp2 abs sqrt", _PASS, sign=_NONNEGATIVE),
+    row("log1p expm1 erf normalize", _PASS, sign=_KEEPS),
+    row("clamp clamp_min", _PASS, bounds=(None, None)),
+    row("clamp_max hardshrink softshrink tanhshrink log log2 log10 local_response_norm nan_to_num", _PASS),
+    row("neg", _PASS, scales=True, hides_nan=False),
+    row(
+        "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout",
+        _PASS,
+        training=True,
+        inplace_at=3,
+        **_COPY,
+    ),
+    row("feature_dropout", _PASS, training=True, **_COPY),
+    row("to type_as", _PASS, like=True, **_COPY),
+    row("detach clone contiguous float double half bfloat16 type cpu cuda alias positive", _PASS, **_COPY),
+    # Sums and means.
+    row("add", _SPLIT, elementwise=True, transparent=True, sign=_KEEPS, constants=(0, 1), hides_nan=False),
+    row("sub rsub", _SPLIT, elementwise=True, transparent=True, hides_nan=False),
+    row("mean sum cumsum", _SPLIT, sign=_KEEPS, dims=(1,)),
+    row("avg_pool1d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d", _SPLIT, sign=_KEEPS, batchwise=True),
+    row("avg_pool2d avg_pool3d", _SPLIT, sign=_KEEPS, divisor=(6, "divisor_override"), batchwise=True),
+    row("interpolate", _SPLIT, sign=_KEEPS, batchwise=True),
+    row("fold col2im", _SPLIT, sign=_KEEPS),
+    row("index_add scatter_add", _SPLIT, dims=(1,), constants=(0, 3)),
+    row("torchvision::roi_align torchvision::ps_roi_align torchvision::ps_roi_pool", _SPLIT, boxes=True),
+    # Maxima.
+    row(
+        """max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices
+        adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool1d_with_indices
+        adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices fractional_max_pool2d
+        fractional_max_pool3d""",
+        _WINNER,
+        sign=_KEEPS,
+        batchwise=True,
+    ),
+    row("max amax", _WINNER, sign=_KEEPS, dims=(1,)),
+    row("min amin", _WINNER, sign=_KEEPS, dims=(1,), hides_nan=True),
+    row("maximum minimum", _WINNER, elementwise=True, sign=_KEEPS, constants=(0, 1), hides_nan=True),
+    row("torchvision::roi_pool", _WINNER, boxes=True),
+    # Elements that are moved, selected or repeated; constants may come between them.
+    row("view reshape flatten unflatten squeeze unsqueeze ravel", _MOVE, sign=_KEEPS, reshapes=True),
+    row("view_as reshape_as", _MOVE, sign=_KEEPS, reshapes=True, like=True),
+    row("expand_as", _MOVE, sign=_KEEPS, like=True),
+    row("transpose swapaxes swapdims movedim moveaxis", _MOVE, sign=_KEEPS, dims=(1, 2)),
+    row("narrow select unbind gather index_select", _MOVE, sign=_KEEPS, dims=(1,)),
+    row(
+        "chunk split split_with_sizes tensor_split take_along_dim repeat_interleave roll", _MOVE, sign=_KEEPS, dims=(2,)
+    ),
+    row("sort", _MOVE, sign=_KEEPS, dims=(1,), dim=-1),
+    row("topk", _MOVE, sign=_KEEPS, dims=(2,), dim=-1),
+    row("upsample_nearest", _MOVE, sign=_KEEPS, batchwise=True),
+    row(
+        """permute t T mT H mH adjoint expand broadcast_to repeat tile flip fliplr flipud rot90 hsplit vsplit dsplit
+        getitem pixel_shuffle pixel_unshuffle channel_shuffle unfold im2col take masked_select diagonal diag atleast_1d
+        atleast_2d atleast_3d""",
+        _MOVE,
+        sign=_KEEPS,
+    ),
+    row("real resolve_conj as_strided", _MOVE),
+    row("glu", _MOVE, dims=(1,), dim=-1),
+    row("cat stack", _MOVE, sign=_KEEPS, dims=(1,), constants=(0,)),
+    row("hstack vstack dstack column_stack", _MOVE, sign=_KEEPS, constants=(0,)),
+    row("pad", _MOVE, sign=_KEEPS, constants=(3,)),
+    row("constant_pad_nd", _MOVE, sign=_KEEPS, constants=(2,)),
+    row("tril triu", _MOVE, elementwise=True, sign=_KEEPS, constants=()),
+    row("masked_fill", _MOVE, elementwise=True, sign=_KEEPS, constants=(0, 2)),
+    row("where", _MOVE, elementwise=True, sign=_KEEPS, constants=(1, 2)),
+    row("index_fill", _MOVE, elementwise=True, sign=_KEEPS, constants=(0, 3)),
+    row("setitem", _MOVE, sign=_KEEPS, constants=(2,)),
+    row("index_copy scatter", _MOVE, sign=_KEEPS, dims=(1,), constants=(0, 3)),
+    row("masked_scatter", _MOVE, sign=_KEEPS, constants=(0, 2)),
+    row("copy", _MOVE, sign=_KEEPS, constants=(0, 1)),
+    # Norms, products, softmax.
+    row("batch_norm", Family.AFFINE, training=True, hides_nan=False),
+    row("layer_norm group_norm instance_norm rms_norm", Family.AFFINE, hides_nan=False),
+    row(
+        "mul",
+        _GATE,
+        elementwise=True,
+        transparent=True,
+        scales=True,
+        sign=_KEEPS,
+        constants=(0, 1),
+        hides_nan=False,
+    ),
+    row("div", _GATE, elementwise=True, transparent=True, scales=True, sign=_KEEPS, constants=(0, 1)),
+    row("matmul mm bmm mv addmm baddbmm tensordot", _GATE, hides_nan=False),
+    row("einsum", _GATE, sign=_KEEPS, constants=(1, 2, 3), hides_nan=False),
+    row("softmax", Family.SOFTMAX, gate=True, head=True, sign=_NONNEGATIVE, dims=(1,)),
+    row("log_softmax", Family.HEAD, head=True, dims=(1,)),
+    row("softmin", Family.HEAD, dims=(1,)),
+    row("embedding", Family.EMBEDDING),
+    row(
+        """zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty
+        new_full new_tensor zero fill bernoulli""",
+        Family.CONSTANT,
+    ),
+)
+
+# Other spellings of an operation, Python's operators among them.
 _SPELLINGS: dict[str, str] = {
-    "__add__": "add",
-    "__radd__": "add",
-    "__sub__": "sub",
-    "__rsub__": "rsub",
-    "__mul__": "mul",
-    "__rmul__": "mul",
-    "__truediv__": "div",
-    "__div__": "div",
-    "__matmul__": "matmul",
-    "__neg__": "neg",
-    "__pow__": "pow",
-    "__abs__": "abs",
-    "subtract": "sub",
-    "multiply": "mul",
-    "divide": "div",
-    "true_divide": "div",
-    "concat": "cat",
-    "concatenate": "cat",
-    "clip": "clamp",
-    "negative": "neg",
-    "absolute": "abs",
-    "expit": "sigmoid",
-    "_safe_softmax": "softmax",
-}
-
-# Of torchvision: a map (first argument) read inside boxes (second), which may depend on the input and are only places.
-_POOLS_OF_BOXES: dict[str, Family] = {
-    "roi_align": Family.SPLIT,
-    "ps_roi_align": Family.SPLIT,
-    "ps_roi_pool": Family.SPLIT,
-    "roi_pool": Family.WINNER,
+    "add": "__add__ __radd__",
+    "sub": "subtract __sub__",
+    "rsub": "__rsub__",
+    "mul": "multiply __mul__ __rmul__",
+    "div": "divide true_divide __truediv__ __div__",
+    "matmul": "__matmul__",
+    "neg": "negative __neg__",
+    "abs": "absolute __abs__",
+    "pow": "__pow__",
+    "cat": "concat concatenate",
+    "clamp": "clip",
+    "sigmoid": "expit",
+    "softmax": "_safe_softmax",
 }
 
 _NAMESPACES: tuple[Any, ...] = (torch, torch.Tensor, F, torch._C._nn, torch.special)
 
-# Functions through which a value leaves the tape: what comes back is a Python number or array.
+# Functions through which a value leaves the tape: they return a Python number or array.
 LEAVES: frozenset[Any] = frozenset(
     getattr(torch.Tensor, name)
     for name in ("item", "tolist", "numpy", "__float__", "__complex__", "__array__")
@@ -145,120 +284,98 @@ def _reversed_sub(tensor: Tensor, other: Any, alpha: float = 1.0) -> Tensor:
     return other - alpha * tensor
 
 
-def _without_inplace(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with a keyword `inplace=True` switched off."""
-
-    def replay(*args: Any, **kwargs: Any) -> Any:
-        kwargs.pop("inplace", None)
-        return function(*args, **kwargs)
-
-    return replay
-
-
 def _functions(name: str) -> list[Any]:
     """Every function of torch that goes by this name."""
-    found = []
+    functions = []
     for space in _NAMESPACES:
         attribute = getattr(space, name, None)
         if callable(attribute):
-            found.append(attribute)
+            functions.append(attribute)
         elif attribute is not None and hasattr(attribute, "__get__"):  # properties such as Tensor.T
-            found.append(attribute.__get__)
-    return found
+            functions.append(attribute.__get__)
+    return functions
 
 
-def _dictionary() -> tuple[dict[Any, Operation], dict[str, Operation]]:
-    """Function → operation, and name → operation for `torch.ops.aten`."""
-    by_function: dict[Any, Operation] = {}
-    by_name: dict[str, Operation] = {}
-
-    for family, names in _KINDS.items():
-        for name in names.split():
-            functions = _functions(name)
-            if not functions:  # not in this version of torch
-                continue
-            kind = _SPELLINGS.get(name, name)
-            for function in functions:
-                by_function.setdefault(function, Operation(kind, family, function))
-            by_name[name] = by_function[functions[0]]
-            outplace = getattr(torch.Tensor, name, functions[0])
-            for function in _functions(name + "_"):  # relu_, add_, mul_, …
-                by_function.setdefault(function, Operation(kind, family, outplace, inplace=True))
-    for name, kind in _SPELLINGS.items():
-        if hasattr(torch.Tensor, name):
-            function = getattr(torch.Tensor, name)
-            by_function[function] = Operation(kind, by_name[kind].family, function)
-    for kind in ("add", "sub", "mul", "div"):
-        name = "__itruediv__" if kind == "div" else f"__i{kind}__"
-        by_function[getattr(torch.Tensor, name)] = by_function[getattr(torch.Tensor, kind + "_")]
-    for function in (*_functions("rsub"), torch.Tensor.__rsub__):
-        by_function[function] = Operation("rsub", Family.SPLIT, _reversed_sub)
-    for function in (F.interpolate, F.upsample):
-        by_function[function] = Operation("interpolate", Family.SPLIT, F.interpolate)
-    tensor = torch.Tensor
-    by_function[tensor.__getitem__] = Operation("getitem", Family.REARRANGE, tensor.__getitem__)
-    by_function[tensor.__setitem__] = Operation("setitem", Family.REARRANGE, _assigned, inplace=True)
-    by_function[tensor.copy_] = Operation("copy", Family.REARRANGE, _copied, inplace=True)
-    by_function[tensor.view] = Operation("view", Family.REARRANGE, tensor.reshape)  # can be replayed on any strides
-    by_function[tensor.data.__get__] = Operation("alias", Family.PASS, tensor.detach)  # type: ignore[attr-defined]
-    by_function[tensor.requires_grad_] = Operation("alias", Family.PASS, tensor.detach)
-    return by_function, by_name
+def _by_name_alone(*_: Any, **__: Any) -> Any:
+    """In place of the replay of an operation that `torch.ops` alone has: its replay is the function that was called."""
+    raise NotImplementedError
 
 
-_BY_FUNCTION, _BY_NAME = _dictionary()
+class Dictionary:
+    """The operations of a table by function, and by name: `relu`, or `torchvision::roi_pool` of `torch.ops`."""
+
+    def __init__(self, table: Sequence[Row]) -> None:
+        self.by_function: dict[Any, Operation] = {}
+        self.by_name: dict[str, Operation] = {}
+        for names, family, traits in table:
+            for kind in names.split():
+                for name in (kind, *_SPELLINGS.get(kind, "").split()):
+                    self._add(name, Operation(kind.rpartition(":")[2], family, _by_name_alone, traits))
+        for operator, name in (
+            ("__iadd__", "add_"),
+            ("__isub__", "sub_"),
+            ("__imul__", "mul_"),
+            ("__itruediv__", "div_"),
+        ):
+            self.by_function[getattr(Tensor, operator)] = self.by_function[getattr(Tensor, name)]
+        for function in (*_functions("rsub"), Tensor.__rsub__):
+            self._put(function, "rsub", _reversed_sub)
+        for function in (F.interpolate, F.upsample):
+            self._put(function, "interpolate", F.interpolate)
+        self._put(Tensor.__getitem__, "getitem", Tensor.__getitem__)
+        self._put(Tensor.__setitem__, "setitem", _assigned, inplace=True)
+        self._put(Tensor.copy_, "copy", _copied, inplace=True)
+        self._put(Tensor.view, "view", Tensor.reshape)  # can be replayed on any strides
+        for function in (Tensor.data.__get__, Tensor.requires_grad_):  # type: ignore[attr-defined]
+            self._put(function, "alias", Tensor.detach)
+
+    def _add(self, name: str, operation: Operation) -> None:
+        """Add the functions of a name, in place and out of place. Some versions of torch do not have all of them."""
+        functions = _functions(name)
+        for function in functions:
+            self.by_function.setdefault(function, operation._replace(replay=function))
+        for function in _functions(name + "_"):  # relu_, add_, mul_, …
+            outplace = getattr(Tensor, name, functions[0] if functions else None)
+            if outplace is not None:
+                self.by_function.setdefault(function, operation._replace(replay=outplace, inplace=True))
+        self.by_name[name] = self.by_function[functions[0]] if functions else operation
+
+    def _put(self, function: Any, kind: str, replay: Callable[..., Any], inplace: bool = False) -> None:
+        """Give one function a replay of its own."""
+        self.by_function[function] = self.by_name[kind]._replace(kind=kind, replay=replay, inplace=inplace)
+
+
+_KNOWN = Dictionary(TABLE)
+
+
+def operation_named(name: str) -> Operation:
+    """The operation of the table with this name."""
+    return _KNOWN.by_name[name]
 
 
 def known_operation(function: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> Operation | None:
     """The operation that a torch function is, or None where plrp knows no rule for it."""
-    known = _BY_FUNCTION.get(function)
+    known = _KNOWN.by_function.get(function)
     if known is None and isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         packet = function.overloadpacket if isinstance(function, torch._ops.OpOverload) else function
-        namespace, name = packet._qualified_op_name.split("::")
-        if namespace == "torchvision" and name in _POOLS_OF_BOXES:
-            return Operation(name, _POOLS_OF_BOXES[name], function)
-        known = _BY_NAME.get(name) if namespace == "aten" else None
-        if known is not None:
-            known = known._replace(replay=function)
+        known = _KNOWN.by_name.get(packet._qualified_op_name.removeprefix("aten::"))
+        known = known and known._replace(replay=function)
     if known is None:
         return None
-    if known.kind in _WITH_INPLACE_FLAG and (kwargs.get("inplace") or _positional_inplace(known.kind, args)):
-        return known._replace(replay=_out_of_place(known), inplace=True)
-    return known
+    position = known.traits.inplace_at
+    if position is None or not (kwargs.get("inplace") or (len(args) > position and args[position] is True)):
+        return known
+    return known._replace(replay=_out_of_place(known.replay, position), inplace=True)
 
 
-# Where `inplace` stands among the positional arguments of torch.nn.functional.
-_WITH_INPLACE_FLAG: dict[str, int] = {
-    "relu": 1,
-    "relu6": 1,
-    "silu": 1,
-    "mish": 1,
-    "hardswish": 1,
-    "hardsigmoid": 1,
-    "selu": 1,
-    "elu": 2,
-    "celu": 2,
-    "leaky_relu": 2,
-    "hardtanh": 3,
-    "threshold": 3,
-    "rrelu": 4,
-    "dropout": 3,
-    "dropout1d": 3,
-    "dropout2d": 3,
-    "dropout3d": 3,
-    "alpha_dropout": 3,
-    "feature_alpha_dropout": 3,
-}
+def _out_of_place(function: Callable[..., Any], position: int) -> Callable[..., Any]:
+    """The function without its argument `inplace`, which stands at this position."""
 
+    def replay(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("inplace", None)
+        return function(*args[:position], **kwargs)
 
-def _positional_inplace(kind: str, args: tuple[Any, ...]) -> bool:
-    position = _WITH_INPLACE_FLAG[kind]
-    return len(args) > position and args[position] is True
-
-
-def _out_of_place(operation: Operation) -> Callable[..., Any]:
-    position = _WITH_INPLACE_FLAG[operation.kind]
-    plain = _without_inplace(operation.replay)
-    return lambda *args, **kwargs: plain(*args[:position], **kwargs)
+    return replay
 
 
 def spelled(function: Any) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
-from .operations import Family, Operation, known_operation, spelled
+from .operations import Family, Operation, Traits, known_operation, spelled
 
 if TYPE_CHECKING:
     from .values import Op
@@ -177,8 +177,8 @@ class RulesInForce:
 
 def apply_rule(op: Op, rule: Any) -> None:
     """Give one entry of the tape a user's rule in place of what it was."""
-    changed = _with_rule(Operation(op.kind, op.family, op.replay), rule)
-    op.kind, op.family, op.rule = changed.kind, changed.family, changed.rule
+    op.operation = _with_rule(op.operation._replace(family=op.family), rule)
+    op.family, op.rule = op.operation.family, op.operation.rule
     op.map = op.signal = op.gated = None
     op.reason = ""
 
@@ -186,15 +186,16 @@ def apply_rule(op: Op, rule: Any) -> None:
 def refuse_misfit(op: Op) -> None:
     """Refuse a user's 'pass' for a call with several inputs: it says nothing of who gets what."""
     if op.family is Family.PASS and op.rule is None and (len(op.inputs) > 1 or op.inputs[0].shape != op.output.shape):
-        op.family = Family.UNSUPPORTED
-        op.reason = "its rule 'pass' is for one input, of the output's shape"
+        op.refuse("its rule 'pass' is for one input, of the output's shape")
 
 
 def _with_rule(operation: Operation, rule: Any) -> Operation:
     if callable(rule):
         return operation._replace(family=Family.PASS, rule=rule, registered=True)
-    kind = operation.kind if operation.family is FAMILIES[rule] else f"{operation.kind} as {rule}"
-    return operation._replace(kind=kind, family=FAMILIES[rule], registered=True)
+    if operation.family is FAMILIES[rule]:
+        return operation._replace(registered=True)
+    kind = f"{operation.kind} as {rule}"
+    return operation._replace(kind=kind, family=FAMILIES[rule], traits=Traits(), registered=True)
 
 
 def _name(function: Any) -> str:

@@ -19,10 +19,10 @@ from torch.overrides import TorchFunctionMode
 
 from plrp.errors import TraceError, UnsupportedOperation
 
-from .operations import LEAVES, LOOKS, Family, Operation, known_operation, spelled
+from .operations import LEAVES, LOOKS, Family, Operation, operation_named, spelled
 from .own_rules import RulesInForce, apply_rule, refuse_misfit, rules_in_force
 from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
-from .refusals import RANDOM, refuse_active
+from .refusals import refuse_active
 from .samples import Samples, mixing_reason
 from .values import Op, Value, gathered, replaced, tensors_in
 from .written_out import written_out
@@ -164,8 +164,8 @@ class Recorder(TorchFunctionMode):
         if kwargs.get("out") is not None:
             error = TraceError(f"`{spelled(function)}` writes into `out=`{self._after()}; use its result instead.")
             self.refuse(error, spelled(function))
-        if operation is not None and operation.kind in RANDOM:
-            refuse_active(operation.kind, args, kwargs, self._after)
+        if operation is not None and operation.traits.training:
+            refuse_active(operation, args, kwargs, self._after)
         if operation is not None and operation.inplace:
             return self._inplace(function, operation, args, kwargs, tensors, values)
         winners = None
@@ -204,7 +204,7 @@ class Recorder(TorchFunctionMode):
         ]
         if moves and tokens and any(map(_carries, outputs)):
             if _looks_up(operation, args, self):  # weight[ids]
-                operation = known_operation(torch.embedding, {}, ())
+                operation = operation_named("embedding")._replace(replay=function)
             else:  # ids that say where to read are not what is read
                 values = [v for v in values if v not in tokens]
                 if not values:
@@ -246,7 +246,7 @@ class Recorder(TorchFunctionMode):
         The tape keeps the old storage, so nothing that was recorded changes.
         """
         target: Tensor = args[0]
-        if "dropout" in operation.kind:  # inactive, or it would have been refused: nothing happens
+        if operation.traits.training:  # a dropout, inactive, or it would have been refused: nothing happens
             return target
         if self.value_of(target) is None and _storage(target) in self._storages_of_model:
             error = TraceError(
@@ -286,7 +286,7 @@ class Recorder(TorchFunctionMode):
             self.know(target, self.ops[-1].output)
         else:
             self._known.pop(id(target), None)
-        return None if operation.kind == "setitem" else target
+        return target
 
     def _overwrites(self, operation: Operation, target: Tensor, values: list[Value]) -> bool:
         """Whether an in-place activation function may write over what it reads: a fresh output nobody else has read."""
@@ -311,8 +311,8 @@ class Recorder(TorchFunctionMode):
         inputs: list[Value],
         outputs: list[Tensor],
     ) -> None:
-        family = Family.UNSUPPORTED if operation is None else operation.family
-        kind = spelled(function).rsplit(".", 1)[-1] if operation is None else operation.kind
+        if operation is None:
+            operation = Operation(spelled(function).rsplit(".", 1)[-1], Family.UNSUPPORTED, function)
         declared = "all" if self._declared and any(map(self._is_declared, tensors)) else ""
 
         def lift(tensor: Tensor) -> Any:
@@ -322,15 +322,14 @@ class Recorder(TorchFunctionMode):
             return entry[1] if entry is not None and known else tensor.detach()
 
         op = Op(
-            kind=kind,
-            family=family,
+            operation=operation,
+            family=operation.family,
             function=function,
-            replay=function if operation is None or operation.family is Family.EMBEDDING else operation.replay,
             args=replaced(args, lift, of=Tensor),
             kwargs=replaced(kwargs, lift, of=Tensor) if kwargs else {},
             inputs=inputs,
             outputs=[],
-            rule=None if operation is None else operation.rule,
+            rule=operation.rule,
             declared=declared or ("numbers" if self._numbers_declared else ""),
         )
         for tensor in outputs:
@@ -338,26 +337,24 @@ class Recorder(TorchFunctionMode):
             value.sums = value.add_up() if self.summing else None
             op.outputs.append(value)
             self.know(tensor, value)
-        if operation is None or not operation.registered:
+        if not operation.registered:
             recognise(op)
         op.name = self._name(op, tensors)
         if op.name in self.rules.names:
             apply_rule(op, self.rules.names[op.name])
-        if op.name in self.rules.names or (operation is not None and operation.registered):
+        if op.name in self.rules.names or operation.registered:
             refuse_misfit(op)
         for value, layout in zip(op.outputs, Samples.through(op, outputs), strict=True):
             value.samples = layout
             mixes = layout.mixed and not any(v.samples.mixed for v in inputs)
             if mixes and op.family is not Family.UNSUPPORTED:  # else nothing is known of where its samples are
-                op.family, op.reason, op.mixes = Family.UNSUPPORTED, mixing_reason(op), True
-                op.map = op.rule = None
+                op.refuse(mixing_reason(op), mixes=True)
         for value in inputs:
             value.readers.append(op)
         below = op.is_layer or op.family is Family.EMBEDDING
         above_layer = below or any(value.above_layer for value in inputs)
-        built_in = operation is None or not operation.registered  # of a user's function only its rule is known
-        for value in op.outputs:
-            value.nonnegative = built_in and is_nonnegative(op)
+        for value in op.outputs:  # of a user's function only its rule is known
+            value.nonnegative = not operation.registered and is_nonnegative(op)
             value.above_layer = above_layer
         self.ops.append(op)
         if foldable(op) or (self.frugal and dispensable(op)):
@@ -553,9 +550,7 @@ def _layer_path(parameter: str) -> str:
 
 def _reads_shape_only(operation: Operation, args: tuple[Any, ...], recorder: Recorder) -> bool:
     """Whether a constant takes the shape or dtype of a value and nothing else: `c.expand_as(h)`, `c.to(h)`."""
-    return operation.kind in ("expand_as", "view_as", "reshape_as", "type_as", "to") and bool(
-        args and recorder.value_of(args[0]) is None
-    )
+    return operation.traits.like and bool(args and recorder.value_of(args[0]) is None)
 
 
 def _carries(tensor: Tensor) -> bool:

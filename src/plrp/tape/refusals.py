@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from plrp.errors import TraceError, UnsupportedOperation, UsageError
 
-from .operations import Family, spelled
+from .operations import Family, Operation, spelled
 from .values import Op, Value, tensors_in
 
 if TYPE_CHECKING:
@@ -206,18 +206,11 @@ def explain_misfit(model: Any, given: Sequence[Tensor], embeds: Callable[[], boo
         raise
 
 
-RANDOM = frozenset(  # operations that are active or not
-    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout feature_dropout batch_norm".split()
-)
-
-
-def refuse_active(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], after: Callable[[], str]) -> None:
+def refuse_active(
+    operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], after: Callable[[], str]
+) -> None:
     """Refuse dropout and batch statistics that are active on the functional level."""
-    if "dropout" in kind:
-        p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
-        if kwargs.get("training", args[2] if len(args) > 2 else True) and p > 0:
-            raise ValueError(f"{kind}{after()} is active: explanations would be random. Call `model.eval()`.")
-    elif kind == "batch_norm":
+    if operation.family is Family.AFFINE:
         training = kwargs.get("training", args[5] if len(args) > 5 else False)
         mean = kwargs.get("running_mean", args[1] if len(args) > 1 else None)
         if training or mean is None:
@@ -225,6 +218,10 @@ def refuse_active(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], afte
                 f"batch_norm{after()} uses the statistics of the batch: a sample's explanation would depend on the "
                 "others. Call `model.eval()`; a BatchNorm without running statistics cannot be explained."
             )
+    else:
+        p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+        if kwargs.get("training", args[2] if len(args) > 2 else True) and p > 0:
+            raise ValueError(f"{operation.kind}{after()} is active: explanations would be random. Call `model.eval()`.")
 
 
 def check_output(found: Trace, output: Any) -> None:
@@ -270,35 +267,31 @@ def _independent(found: Trace, tensors: Sequence[Tensor]) -> str:
     )
 
 
-# Operations that cannot hide a NaN or +∞ of their input from the output they give (−∞ hides below a ReLU or a maximum,
-# where it neither counts nor holds relevance).
+# Families that show a NaN or +∞ of their input in their output, unless a trait says otherwise. (−∞ vanishes below a ReLU
+# or a maximum, where it neither counts nor holds relevance.)
 _OPEN_FAMILIES = (Family.LAYER, Family.REARRANGE, Family.WINNER, Family.SPLIT, Family.SOFTMAX, Family.HEAD)
-_OPEN_KINDS = frozenset(
-    """relu gelu silu dropout dropout1d dropout2d dropout3d batch_norm layer_norm rms_norm group_norm mul neg matmul bmm
-    clone detach contiguous to float""".split()
-)
-_CLOSED_KINDS = frozenset("maximum minimum min amin".split())
 
 
-def check_finite(found: Trace) -> None:
+def _hides_nan(op: Op) -> bool:
+    """Whether a NaN or +∞ that an operation reads may be missing in its output: a sigmoid, a clamp, a gate …"""
+    hides = op.traits.hides_nan
+    return op.family not in _OPEN_FAMILIES if hides is None else hides
+
+
+def check_finite(trace: Trace) -> None:
     """Refuse NaN and infinite activations, naming the layer.
 
-    Looked at are the output, and what enters operations that could hide such a value (sigmoid, clamp, a gate …).
+    Checked are the output, and the inputs of operations that could hide them.
     """
-    hiding = [
-        (value, op)
-        for op in found.ops
-        if (op.family not in _OPEN_FAMILIES and op.kind not in _OPEN_KINDS) or op.kind in _CLOSED_KINDS
-        for value in op.inputs
-    ]
-    finite = all(map(_finite, tensors_in(found.output)))
-    if finite and all(_finite(value.data) or _finite(_unmasked(value, op)) for value, op in hiding):
+    hidden = [(value, op) for op in trace.ops if _hides_nan(op) for value in op.inputs]
+    finite = all(map(_finite, tensors_in(trace.output)))
+    if finite and all(_finite(value.data) or _finite(_unmasked(value, op)) for value, op in hidden):
         return
-    for position, op in enumerate(found.ops):
+    for position, op in enumerate(trace.ops):
         for value in op.outputs:
             if not torch.isfinite(_unmasked(value)).all():
                 bad = "NaN" if torch.isnan(value.data).any() else "infinite values"
-                named = op if op.is_layer else next((o for o in found.ops[position::-1] if o.is_layer), op)
+                named = op if op.is_layer else next((o for o in trace.ops[position::-1] if o.is_layer), op)
                 where = f"layer '{op.name}'" if op is named else f"'{op.name}' after layer '{named.name}'"
                 raise ValueError(
                     f"The activations of {where} hold {bad}: check the weights and the range of the input."

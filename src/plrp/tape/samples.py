@@ -210,7 +210,7 @@ def _moved(op: Op, outputs: Sequence[Tensor]) -> list[Samples | None]:
     places = {id(value): place for place, value in enumerate(op.inputs)}
     form = repr(replaced((op.args, op.kwargs), lambda value: places[id(value)] + 0.5))  # no index is a half
     layouts = tuple((value.shape, value.samples) for value in op.inputs)
-    key = op.kind, op.family, op.replay, form, layouts, outputs[0].device, len(outputs)
+    key = op.kind, op.family, op.operation.replay, form, layouts, outputs[0].device, len(outputs)
     found = _MOVED.get(key)
     if found is None:
         if len(_MOVED) >= _MOST_MOVED:

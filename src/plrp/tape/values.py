@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .maps import LinearMap
-from .operations import Family
+from .operations import Family, Operation, Traits
 from .samples import Samples
 
 HALF = (torch.float16, torch.bfloat16)
@@ -80,10 +80,9 @@ class Value:
 class Op:
     """One entry of the tape: a torch function and its arguments, a `Value` where a tensor depends on the input."""
 
-    kind: str
-    family: Family
+    operation: Operation
+    family: Family  # of this call, which its operands decide: the operation's own to begin with
     function: Any
-    replay: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     inputs: list[Value]
@@ -101,6 +100,16 @@ class Op:
     folded: list[str] = field(default_factory=list)  # names of BatchNorms folded into this layer
 
     @property
+    def kind(self) -> str:
+        """The name of the operation."""
+        return self.operation.kind
+
+    @property
+    def traits(self) -> Traits:
+        """What is known of the operation besides its family."""
+        return self.operation.traits
+
+    @property
     def is_layer(self) -> bool:
         """Whether this is a conv or linear layer, whose rule the composite chooses."""
         return self.map is not None
@@ -116,11 +125,31 @@ class Op:
         return self.argument(0, "input"), self.argument(1, "other")
 
     @property
+    def attends(self) -> bool:
+        """Whether it adds up values with weights that depend on the input, as attention does."""
+        return self.family is Family.GATE and self.operation.contracts
+
+    @property
+    def twice(self) -> bool:
+        """Whether both terms depend on the input."""
+        return all(isinstance(term, Value) for term in self.terms)
+
+    @property
+    def shifts(self) -> bool:
+        """Whether it adds a constant to the one value that it reads, or subtracts one of them from the other."""
+        return self.operation.adds and len(self.inputs) == 1 and not self.twice
+
+    @property
     def operands(self) -> list[Value]:
         """The values among the arguments, as often as they occur."""
-        found: list[Value] = []
-        replaced((self.args, self.kwargs), found.append)
-        return found
+        values: list[Value] = []
+        replaced((self.args, self.kwargs), values.append)
+        return values
+
+    def refuse(self, reason: str, mixes: bool = False) -> None:
+        """From now on this call has no rule, for this reason; `mixes`: the reason is that it mixes samples."""
+        self.family, self.reason, self.mixes = Family.UNSUPPORTED, reason, mixes
+        self.map = self.rule = None
 
     def supported(self, products: str | None) -> bool:
         """Whether there is a rule, where products of two signals divide in this way (`PRODUCTS`)."""
@@ -131,8 +160,7 @@ class Op:
     def receivers(self, products: str | None) -> list[Value]:
         """The inputs that relevance is handed to, where products of two signals divide in this way (`PRODUCTS`)."""
         if self.signal is not None:
-            between_matrices = self.family is Family.GATE and self.kind not in ("mul", "div")
-            return self.inputs if products == "half" and between_matrices else [self.signal]
+            return self.inputs if products == "half" and self.attends else [self.signal]
         return [self.gated] if products == "gated" and self.gated is not None else self.inputs
 
     def release(self) -> None:
@@ -148,7 +176,7 @@ class Op:
         substitute = dict(zip(map(id, self.inputs), tensors, strict=True))
         args = replaced(self.args, lambda v: substitute[id(v)])
         kwargs = replaced(self.kwargs, lambda v: substitute[id(v)])
-        return self.replay(*args, **kwargs)
+        return self.operation.replay(*args, **kwargs)
 
     def recompute(self) -> list[Tensor]:
         """The outputs, from the inputs."""
@@ -184,32 +212,32 @@ def tensors_in(structure: Any) -> Iterator[Tensor]:
 
 def gathered(*structures: Any) -> list[Tensor]:
     """The tensors in several nested structures, in order."""
-    found: list[Tensor] = []
-    _gather(structures, found)
-    return found
+    tensors: list[Tensor] = []
+    _gather(structures, tensors)
+    return tensors
 
 
-def _gather(structure: Any, found: list[Tensor]) -> None:
+def _gather(structure: Any, tensors: list[Tensor]) -> None:
     kind = structure.__class__
     if kind is tuple or kind is list:
         for item in structure:
             kind = item.__class__
             if kind in _TENSORS:
-                found.append(item)
+                tensors.append(item)
             elif kind not in _PLAIN:
-                _gather(item, found)
+                _gather(item, tensors)
     elif isinstance(structure, dict):
         for item in structure.values():
-            _gather((item,), found)
+            _gather((item,), tensors)
     elif isinstance(structure, Tensor):
-        found.append(structure)
+        tensors.append(structure)
     elif isinstance(structure, list | tuple):
-        _gather(tuple(structure), found)
+        _gather(tuple(structure), tensors)
     elif isinstance(structure, slice):
-        _gather((structure.start, structure.stop, structure.step), found)
+        _gather((structure.start, structure.stop, structure.step), tensors)
     elif hasattr(structure, "__dataclass_fields__") and not isinstance(structure, type | Op | Value):
         for name in structure.__dataclass_fields__:
-            _gather((getattr(structure, name),), found)
+            _gather((getattr(structure, name),), tensors)
 
 
 def replaced(structure: Any, change: Callable[[Any], Any], of: type = Value) -> Any:
@@ -251,9 +279,9 @@ def _like(structure: dict[Any, Any], items: dict[Any, Any]) -> Any:
 def reached(ops: Sequence[Op], start: Sequence[Value], products: str | None = None) -> list[Op]:
     """The operations that relevance passes on its way from these values, top down; `products`: see `PRODUCTS`."""
     live = {id(v) for v in start}
-    found = []
+    passed = []
     for op in reversed(ops):
         if any(id(v) in live for v in op.outputs):
-            found.append(op)
+            passed.append(op)
             live.update(id(v) for v in op.receivers(products))
-    return found
+    return passed

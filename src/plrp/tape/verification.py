@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from plrp.errors import TraceError, UnsupportedOperation
 
-from .operations import Family, spelled
+from .operations import spelled
 from .own_rules import rules_in_force
 from .recorder import Recorder
 from .refusals import check_inputs, unsupported
@@ -60,7 +60,7 @@ def record_verified(
         way = _way(found.ops)
     for position in ways.get(way, ()):
         op = found.ops[position]
-        op.family, op.reason, op.mixes, op.rule = Family.UNSUPPORTED, "it mixes the samples of the batch", True, None
+        op.refuse("it mixes the samples of the batch", mixes=True)
     return found
 
 
@@ -382,7 +382,7 @@ def _is_number(op: Op, constant: Any) -> bool:
     args, kwargs = replaced((args, kwargs), lambda value: value.data.clone())
     try:
         with torch.inference_mode(False), torch.no_grad():
-            op.replay(*args, **kwargs)
+            op.operation.replay(*args, **kwargs)
     except (RuntimeError, IndexError, TypeError):
         return False
     return True
@@ -390,13 +390,13 @@ def _is_number(op: Op, constant: Any) -> bool:
 
 def _excused(op: Op, number: int, a: Any, b: Any, position: int, nearby: Callable[[], Tape | None]) -> bool:
     """Whether a constant may differ: an additive mask, or a factor that is a mask, or that stays the same nearby."""
-    if op.kind in ("add", "sub", "rsub"):
+    if op.operation.adds:
         return isinstance(a, Tensor) and isinstance(b, Tensor) and _forbids(a) and _forbids(b)
-    if op.kind not in ("mul", "div") and not (op.is_layer and isinstance(a, Tensor) and not _is_bias(op, a)):
+    if not op.operation.multiplies and not (op.is_layer and isinstance(a, Tensor) and not _is_bias(op, a)):
         return False
     if isinstance(a, Tensor) and isinstance(b, Tensor) and _masks(a) and _masks(b):
         return True
-    near = nearby() if op.kind in ("mul", "div") else None
+    near = nearby() if op.operation.multiplies else None
     return near is not None and _unchanged(a, list(_constants(near.ops[position]))[number])
 
 
