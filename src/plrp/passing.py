@@ -123,7 +123,7 @@ def _is_basic(index: Any) -> bool:
 
 
 def _book_constants(op: Op, places: Sequence[int], relevance: Tensor, book: Booking) -> None:
-    """Book what lands on elements that do not come from the input: where ones in its place, among zeros, are missing."""
+    """Book the relevance of elements that do not come from the input: they are 0 where inputs are 1, constants 0."""
     ones = [torch.ones((), dtype=relevance.dtype, device=relevance.device).expand(v.shape) for v in op.inputs]
     args, kwargs = replaced((op.args, op.kwargs), _zeroed, of=Tensor)
     args = tuple(0.0 if n in places and isinstance(a, int | float) else a for n, a in enumerate(args))

@@ -58,6 +58,16 @@ def norm_of(op: Op, x: Tensor) -> Norm:
     return Norm(scale, shift, mean)
 
 
+def leading_axes(op: Op) -> int:
+    """How many of the first axes a norm treats one position at a time: all, where its statistics are constants."""
+    dims = len(op.inputs[0].shape)
+    if op.kind == "batch_norm":
+        return dims
+    if op.kind in ("layer_norm", "rms_norm"):
+        return dims - len(op.argument(1, "normalized_shape"))
+    return 2 if op.kind == "instance_norm" else 1
+
+
 def _last_axes(op: Op, x: Tensor) -> Norm:
     """LayerNorm and RMSNorm, over the last axes."""
     shape = op.argument(1, "normalized_shape")

@@ -19,11 +19,11 @@ from torch.overrides import TorchFunctionMode
 
 from plrp.errors import TraceError, UnsupportedOperation
 
+from .locating import layouts_of
 from .operations import LEAVES, LOOKS, Family, Operation, operation_named, spelled
 from .own_rules import RulesInForce, apply_rule, refuse_misfit, rules_in_force
 from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
 from .refusals import refuse_active
-from .samples import Samples, mixing_reason
 from .values import Op, Value, gathered, replaced, tensors_in
 from .written_out import written_out
 
@@ -344,11 +344,11 @@ class Recorder(TorchFunctionMode):
             apply_rule(op, self.rules.names[op.name])
         if op.name in self.rules.names or operation.registered:
             refuse_misfit(op)
-        for value, layout in zip(op.outputs, Samples.through(op, outputs), strict=True):
+        for value, layout in zip(op.outputs, layouts_of(op, outputs), strict=True):
             value.samples = layout
             mixes = layout.mixed and not any(v.samples.mixed for v in inputs)
             if mixes and op.family is not Family.UNSUPPORTED:  # else nothing is known of where its samples are
-                op.refuse(mixing_reason(op), mixes=True)
+                op.refuse(layout.mixed, mixes=True)
         for value in inputs:
             value.readers.append(op)
         below = op.is_layer or op.family is Family.EMBEDDING

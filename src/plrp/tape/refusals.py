@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from plrp.errors import TraceError, UnsupportedOperation, UsageError
 
+from .locating import TAKES_OUT
 from .operations import Family, Operation, spelled
 from .values import Op, Value, tensors_in
 
@@ -267,8 +268,8 @@ def _independent(found: Trace, tensors: Sequence[Tensor]) -> str:
     )
 
 
-# Families that show a NaN or +∞ of their input in their output, unless a trait says otherwise. (−∞ vanishes below a ReLU
-# or a maximum, where it neither counts nor holds relevance.)
+# Families that show a NaN or +∞ of their input in their output, unless a trait says otherwise. (−∞ vanishes below a
+# ReLU or a maximum, where it neither counts nor holds relevance.)
 _OPEN_FAMILIES = (Family.LAYER, Family.REARRANGE, Family.WINNER, Family.SPLIT, Family.SOFTMAX, Family.HEAD)
 
 
@@ -330,7 +331,7 @@ def unsupported_reason(op: Op, ops: Sequence[Op]) -> str:
 
 def remedy(op: Op) -> str:
     """What to do about an operation without a rule: how to give it one, and which could be right."""
-    if op.mixes and "out of the batch" in op.reason:
+    if op.reason == TAKES_OUT:
         return "Write this step for the whole batch at once, or explain one sample at a time."
     if op.mixes:
         return (

@@ -2,10 +2,10 @@
 
 A path that the recorder cannot see (a scripted function, a detour over integers or numpy, another thread) looks like a
 constant on the tape, and an explanation would be wrong without a word. So a model is run a few times more, once for
-each shape of its inputs and each way through it: once without the recorder, whose output must be the same; and twice
-recorded with far samples, first in place of the first sample alone, then of all. Where the same operations ran, what
-the tape holds as a constant must not have changed, nor anything of samples that stayed. And what was recorded must
-still be what it was at the end of the pass.
+each shape of its inputs and each way through it: once without the recorder, whose output must be the same; and some
+times recorded with far samples in place of some samples, or of all (`_selections`). Where the same operations ran,
+constants of the tape must not have changed, nor anything of samples that stayed. And every recorded tensor must still
+be what it was at the end of the pass.
 A target that is a function is looked at in the same way, as a model of the output.
 """
 
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from plrp.errors import TraceError, UnsupportedOperation
 
+from .locating import MIXES
 from .operations import spelled
 from .own_rules import rules_in_force
 from .recorder import Recorder
@@ -36,6 +37,9 @@ NEARBY = 1e-2  # how far a sample is moved to see whether a factor is a gate, in
 FEW, MORE = 512, 2  # of so few features all may agree by chance: far inputs are drawn so many times
 
 Move = Callable[[Tensor, torch.Generator], Tensor]  # another sample in place of this one
+Moved = Callable[
+    [Move, int, Sequence[int]], "Tape | None"
+]  # the pass in which these samples are moved for the nth time
 
 
 # What is known of a model for inputs of one shape: the ways through it, each with the positions of entries on the tape
@@ -52,16 +56,19 @@ def record_verified(
 ) -> Trace:
     """One forward pass of a model, recorded, once it is known that the tape holds all of it."""
     ways = verify(model, inputs, samples=samples)
-    found = record(model, inputs, frugal=frugal, samples=samples)
-    way = _way(found.ops)
+    trace = record(model, inputs, frugal=frugal, samples=samples)
+    way = _way(trace.ops)
     if way not in ways:  # another input takes another way through the model
-        ways = verify(model, inputs, samples=samples, always=True, whole=True)
-        found = record(model, inputs, frugal=frugal, samples=samples)
-        way = _way(found.ops)
+        ways.update(verify(model, inputs, samples=samples, always=True, whole=True))
+        trace = record(model, inputs, frugal=frugal, samples=samples)
+        way = _way(trace.ops)
+    elif any(
+        value.samples.mixed for op in trace.ops for value in op.outputs
+    ):  # in a gate, say, of more than two samples
+        ways = verify(model, inputs, samples=samples, whole=True)
     for position in ways.get(way, ()):
-        op = found.ops[position]
-        op.refuse("it mixes the samples of the batch", mixes=True)
-    return found
+        trace.ops[position].refuse(MIXES, mixes=True)
+    return trace
 
 
 def verify(
@@ -74,32 +81,33 @@ def verify(
 ) -> Ways:
     """Refuse a model of which the tape misses something; once per model, shape and own rules, unless `always`.
 
-    With the first two samples, unless the `whole` batch is asked for: what depends on others shows in two.
+    With the first two samples, unless the `whole` batch is asked for: what depends on others shows in two, but where a
+    model reads a sample by its number.
     """
-    shapes = tuple(_form(x, samples) for x in (inputs if isinstance(inputs, list | tuple) else (inputs,)))
+    shapes = tuple(_form(x, samples, whole) for x in (inputs if isinstance(inputs, list | tuple) else (inputs,)))
     own = frozenset((key, rule if isinstance(rule, str) else "function") for key, rule in rules_in_force().items())
     known, seen = _looked_at(model), (shapes, samples, own)
     if seen in known and not always:
         return known[seen]
     given = check_inputs(inputs, samples)
     few = given if samples is None or whole else [x[:2] for x in given]
-    found = known.get(seen, {})
+    ways = known.get(seen, {})
     if samples is None or given[0].shape[0]:
         try:
             first = record(model, tuple(few), samples=samples, summing=True)
         except Exception:  # a model made for one size of batch, or one that fails on any
             few, first = given, record(model, tuple(given), samples=samples, summing=True)
-        found[_way(first.ops)] = _look_twice(model, few, first)
-    known[seen] = found
-    return found
+        ways[_way(first.ops)] = _look_twice(model, few, first)
+    known[seen] = ways
+    return ways
 
 
-def _form(x: Any, samples: int | None) -> Any:
-    """What of an input decides which operations run: of a batch, two samples count as many."""
+def _form(x: Any, samples: int | None, whole: bool) -> Any:
+    """What of an input decides which operations run: two samples count as many, unless the `whole` batch is taken."""
     if not isinstance(x, Tensor) or not x.dim():
         return type(x)
     shape = tuple(x.shape)
-    return (shape if samples is None else (min(2, shape[0]), *shape[1:])), x.dtype, x.device
+    return (shape if samples is None or whole else (min(2, shape[0]), *shape[1:])), x.dtype, x.device
 
 
 def _way(ops: Sequence[Op]) -> int:
@@ -112,15 +120,15 @@ def _looked_at(model: Any) -> dict[Any, Ways]:
     entry = _verified.get(id(model))
     if entry is not None and entry[0]() is model:
         return entry[1]
-    found: dict[Any, Ways] = {}
+    ways: dict[Any, Ways] = {}
     try:
         alive = weakref.ref(model)
-    except TypeError:  # what cannot be referred to is looked at every time
-        return found
+    except TypeError:  # a model that cannot be referred to is looked at every time
+        return ways
     for key in [key for key, (other, _) in list(_verified.items()) if other() is None]:
         _verified.pop(key, None)
-    _verified[id(model)] = alive, found
-    return found
+    _verified[id(model)] = alive, ways
+    return ways
 
 
 def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace) -> list[int]:
@@ -128,23 +136,23 @@ def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace
     tape = Tape(first.ops, first.reached("half"), first)
     asked = isinstance(first.output, Tensor)  # of several outputs, some may not be asked for
     mixing = []
-    for op in first.unsupported:  # found with two samples though not with many: an axis as long as the batch
+    for op in first.unsupported:  # with two samples though not with many: an axis as long as the batch
         if asked:
             raise unsupported(op, first.ops)
         mixing += [first.ops.index(op)] * op.mixes
     _compare_output(model, given, first)
     _check_values(tape)
 
-    def moved(move: Move, number: int) -> Tape | None:
-        """The pass of inputs of which the first sample was moved; None where the model cannot take it."""
+    def moved(move: Move, number: int, chosen: Sequence[int]) -> Tape | None:
+        """The pass of inputs of which these samples were moved; None where the model cannot take it."""
         try:
-            found = record(model, tuple(_moved(given, move, number, first.samples)), samples=first.samples)
+            second = record(model, tuple(_moved(given, move, number, chosen, first.samples)), samples=first.samples)
         except Exception:  # whatever the model says to such an input
             return None
-        return Tape(found.ops, [], found)
+        return Tape(second.ops, [], second)
 
     features = sum(v.samples.rows(v.data).shape[1] for v in first.inputs)
-    return mixing + _compare_moved(tape, moved, asked, features)
+    return mixing + _compare_moved(tape, moved, asked, first.batch, features)
 
 
 class Tape(NamedTuple):
@@ -155,24 +163,27 @@ class Tape(NamedTuple):
     owner: Any = None  # a trace, which lets go of its operations when it dies
 
 
-def _compare_moved(tape: Tape, moved: Callable[[Move, int], Tape | None], asked: bool, features: int) -> list[int]:
+def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: int) -> list[int]:
     """Compare the tape with those of inputs that were moved: far, and where they go another way, less far."""
+    everyone = list(range(batch))
 
     @functools.cache
     def nearby() -> Tape | None:
-        found = moved(functools.partial(_shifted, size=NEARBY), 1)
-        return found if found is not None and _same_shapes(tape, found) else None
+        near = moved(functools.partial(_shifted, size=NEARBY), 1, everyone)
+        return near if near is not None and _same_shapes(tape, near) else None
 
+    selections = _selections(batch) * (MORE if features <= FEW else 1)
+    moves = [*(_FAR[number % len(_FAR)] for number in range(len(selections))), *_LESS_FAR]
     mixing: list[int] = []
     complete = False
-    far = _FAR * (MORE if features <= FEW else 1)
-    for number, move in enumerate((*far, *_LESS_FAR)):
-        if complete and number >= len(far):
+    for number, move in enumerate(moves):
+        if complete and number >= len(selections):
             break
-        second = moved(move, number)
+        chosen = selections[number % len(selections)]
+        second = moved(move, number, chosen)
         if second is None or not _same_operations(tape, second):
             continue
-        mixing += _compare(tape, second, nearby, asked, others=_stay(number))
+        mixing += _compare(tape, second, nearby, asked, stayed=[n for n in everyone if n not in chosen])
         complete = complete or _same_shapes(tape, second)
     if not complete:
         warnings.warn(
@@ -187,23 +198,31 @@ def _compare_moved(tape: Tape, moved: Callable[[Move, int], Tape | None], asked:
 # --- other inputs -----------------------------------------------------------------------------------------------------
 
 
-def _stay(number: int) -> bool:
-    """Whether all samples but the first stay as they are when inputs are moved for the nth time."""
-    return number % 2 == 0
+def _selections(batch: int) -> list[list[int]]:
+    """The samples that are moved in one pass after the other: by each digit of their binary numbers, then all of them.
+
+    Of any two samples each is moved in a pass in which the other stays, the first and the last among them, so a sample
+    that depends on another shows, at the cost of 2 log₂(batch) passes: of two samples, one at a time.
+    """
+    digits = range((batch - 1).bit_length() if batch > 1 else 0)
+    halves = [[n for n in range(batch) if n >> digit & 1 == bit] for digit in digits for bit in (0, 1)]
+    return [*halves, list(range(batch))] if halves else [list(range(batch))] * 2
 
 
-def _moved(given: Sequence[Tensor], move: Move, number: int, samples: int | None) -> list[Tensor]:
-    """The inputs with the first sample moved, or all of them (`_stay`); without a batch axis, the whole input is."""
+def _moved(
+    given: Sequence[Tensor], move: Move, number: int, chosen: Sequence[int], samples: int | None
+) -> list[Tensor]:
+    """The inputs with the chosen samples moved; without a batch axis, the whole input is."""
     generator, step = torch.Generator().manual_seed(number), 1 if number % 2 == 0 else -1
-    found = []
+    inputs = []
     for x in given:
         changed = x.detach().clone()
-        places: list[Any] = [...] if samples is None else list(range(1 if _stay(number) else len(x)))
+        places: Sequence[Any] = [...] if samples is None else chosen
         for place in places:
             sample = changed[place]
             changed[place] = move(sample, generator) if x.is_floating_point() else _moved_ids(sample, step)
-        found.append(changed)
-    return found
+        inputs.append(changed)
+    return inputs
 
 
 def _noise(sample: Tensor, generator: torch.Generator) -> Tensor:
@@ -309,9 +328,10 @@ def _same_shapes(first: Tape, second: Tape) -> bool:
     return _same_operations(first, second) and all(map(_same_shape, first.ops, second.ops))
 
 
-def _compare(first: Tape, second: Tape, nearby: Callable[[], Tape | None], asked: bool, others: bool) -> list[int]:
-    """What differs between two passes of the same operations must be on the tape, and the first sample's if the
-    `others` stayed.
+def _compare(
+    first: Tape, second: Tape, nearby: Callable[[], Tape | None], asked: bool, stayed: Sequence[int]
+) -> list[int]:
+    """What differs between two passes of the same operations must be on the tape, and of samples that did not stay.
 
     A factor may differ far off: as a gate it takes no relevance, if it stays the same nearby. Returns the positions of
     entries that mix samples, where it is not known whether they are `asked` for.
@@ -331,8 +351,8 @@ def _compare(first: Tape, second: Tape, nearby: Callable[[], Tape | None], asked
                     "function that hides what it does (scripted, compiled, numpy, another thread). Compute it with "
                     "torch functions on floating-point tensors."
                 )
-        for a, b in zip(op.outputs, other.outputs, strict=True) if others else ():
-            if _others_unchanged(a, b):
+        for a, b in zip(op.outputs, other.outputs, strict=True) if stayed else ():
+            if _stayed(a, b, stayed):
                 continue
             if not all(any(id(v) in mixed for v in op.receivers(products)) for products in PRODUCTS):
                 if asked:
@@ -415,12 +435,13 @@ def _masks(constant: Tensor) -> bool:
     return bool(((constant == 0) | (constant == 1) | (constant <= -1e4)).all())
 
 
-def _others_unchanged(a: Value, b: Value) -> bool:
+def _stayed(a: Value, b: Value, samples: Sequence[int]) -> bool:
+    """Whether two passes have the same numbers for these samples."""
     if a.samples.batch < 2 or not a.shape.numel():
         return True
     if a.samples.mixed:  # by a divisor or a gate over the batch, say, which relevance does not reach
-        return a.shape[:1] != (a.samples.batch,) or _close(a.data[1:], b.data[1:])
-    rows, others = (v.samples.rows(v.data)[1:] for v in (a, b))
+        return a.shape[:1] != (a.samples.batch,) or _close(a.data[samples], b.data[samples])
+    rows, others = (v.samples.rows(v.data)[samples] for v in (a, b))
     return _close(rows, others)
 
 
@@ -454,19 +475,21 @@ def verify_target(trace: Trace, target: Callable[[Any], Any], ops: Sequence[Op])
     if first is None:
         return
 
-    def moved(move: Move, number: int) -> Tape | None:
-        return _target_tape(trace, target, move, number)
+    def moved(move: Move, number: int, chosen: Sequence[int]) -> Tape | None:
+        return _target_tape(trace, target, move, number, chosen)
 
     features = sum(t.numel() for t in tensors_in(trace.output)) // trace.batch
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a target that takes no other output says so nowhere else
-        _compare_moved(first, moved, asked=True, features=features)
+        _compare_moved(first, moved, True, trace.batch, features)
     if seen[0] is not None:
         _targets.add(seen)
 
 
-def _target_tape(trace: Trace, target: Callable[[Any], Any], move: Move | None, number: int = 0) -> Tape | None:
-    """What a target does with the output, or with one of which the first sample was moved."""
+def _target_tape(
+    trace: Trace, target: Callable[[Any], Any], move: Move | None, number: int = 0, chosen: Sequence[int] = ()
+) -> Tape | None:
+    """What a target does with the output, or with one of which the chosen samples were moved."""
     recorder, generator = Recorder(None), torch.Generator().manual_seed(number)
 
     def fresh(tensor: Tensor) -> Tensor:
@@ -476,7 +499,7 @@ def _target_tape(trace: Trace, target: Callable[[Any], Any], move: Move | None, 
         data = value.data.clone()
         if move is not None and data.is_floating_point() and data.numel() and not value.samples.mixed:
             rows = value.samples.rows(data).clone()
-            for row in rows[:1] if _stay(number) else rows:
+            for row in (rows[n] for n in chosen):
                 row.copy_(move(row, generator))
             data = value.samples.unrows(rows, data.shape).clone()
         new = Value(data.detach(), value.samples)

@@ -1,0 +1,237 @@
+"""Where an operation takes the samples of the batch.
+
+Shapes and axes decide the ordinary calls, wherever they leave no doubt. Any other call is tried out: it is replayed
+with the number of a sample in place of each of its entries, and the numbers that arrive say which sample an entry of
+the output belongs to. Calls of the same form are tried out once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .maps import Convolution, Dense
+from .norms import leading_axes
+from .operations import Family
+from .recognition import softmax_axis
+from .samples import Samples
+from .values import Op, Value, gathered, replaced
+
+MIXES = "it mixes the samples of the batch"
+TAKES_OUT = "it takes some samples out of the batch, whose relevance could not be told apart"
+ADDS_ROWS = "it puts rows into the batch that belong to no sample"
+UNKNOWN = "plrp cannot tell which part of its output belongs to which sample of the batch"
+
+NOBODY, SEVERAL = -1, -2  # in place of a sample's number: a constant, and an entry that several samples contribute to
+CLOSE = 1e-4  # numbers of samples are 1 apart
+MOST_FORMS = 4096
+
+
+def layouts_of(op: Op, outputs: Sequence[Tensor]) -> list[Samples]:
+    """Where the samples lie in an operation's outputs."""
+    layout = op.inputs[0].samples
+    if layout.whole:
+        return [Samples.of_whole(tensor) for tensor in outputs]
+    if any(value.samples.mixed for value in op.inputs):
+        return [Samples(layout.batch, mixed=MIXES)] * len(outputs)
+    if layout.batch <= 1:
+        return [Samples.of_one(layout.batch, tensor) for tensor in outputs]
+    decided = [_decided(op, tensor) for tensor in outputs]
+    layouts = [layout for layout in decided if layout is not None]
+    if len(layouts) == len(outputs):
+        return layouts
+    if op.rule is not None or op.family not in _LINEAR:
+        return [Samples(layout.batch, mixed=UNKNOWN)] * len(outputs)
+    return _tried_out(op, outputs)
+
+
+# Families that are linear in what they read, or select from it: numbers of samples come out as they went in.
+_LINEAR = (Family.REARRANGE, Family.SPLIT, Family.WINNER, Family.LAYER, Family.GATE, Family.PRODUCT)
+
+
+# --- decided by shapes and axes ---------------------------------------------------------------------------------------
+
+
+def _decided(op: Op, output: Tensor) -> Samples | None:
+    """The layout of an output where shapes and axes leave no doubt about it; else None."""
+    value = op.inputs[0]
+    layout, axis, dims = value.samples, value.samples.axis, len(value.shape)
+    if op.traits.elementwise and op.family is not Family.UNSUPPORTED:
+        return _aligned(op, output)
+    if op.family is Family.EMBEDDING:  # new axes come last
+        return layout
+    if not all(layout.same(other.samples) for other in op.inputs[1:]):
+        return None
+    if output.dim() <= axis or output.shape[axis] != value.shape[axis] or (axis > 0 and output.dim() != dims):
+        return None
+    if op.family is Family.SOFTMAX:
+        return layout if softmax_axis(op) % dims != axis else Samples(layout.batch, mixed=MIXES)
+    if op.operation.registered or op.family in (Family.PASS, Family.UNSUPPORTED):
+        return layout  # element by element; or nothing more is known of the function
+    return layout if _stays(op, axis, dims, output.dim()) else None
+
+
+def _aligned(op: Op, output: Tensor) -> Samples:
+    """The layout of what is computed element by element: operands are broadcast, their last axes aligned."""
+    layouts = []
+    for value in op.inputs:
+        layout, added = value.samples, output.dim() - len(value.shape)
+        layouts.append(layout if not added else dataclasses.replace(layout, axis=layout.axis + added))
+    first = layouts[0]
+    return first if all(map(first.same, layouts[1:])) else Samples(first.batch, mixed=MIXES)
+
+
+def _stays(op: Op, axis: int, dims: int, dims_after: int) -> bool:
+    """Whether nothing is moved or combined along an axis of the inputs, which all have so many, nor is it renamed."""
+    if op.family is Family.LAYER:
+        return axis == 0 if isinstance(op.map, Convolution) else isinstance(op.map, Dense) and axis < dims - 1
+    if op.family is Family.AFFINE:
+        return axis < leading_axes(op)
+    if op.operation.contracts:  # A·B: all axes but the last two are the batch's
+        return op.kind in ("matmul", "bmm") and axis < dims - 2 and all(len(v.shape) == dims for v in op.inputs)
+    if op.kind == "getitem":
+        return axis == 0 and _keeps_rows(op.args[1])
+    if op.kind == "setitem":  # of a constant: nothing moves
+        return op.inputs == [op.args[0]]
+    if op.traits.reshapes or op.traits.batchwise:
+        return axis == 0
+    return bool(op.traits.dims) and axis not in _axes(op, max(dims, dims_after), axis)
+
+
+def _keeps_rows(index: Any) -> bool:
+    """Whether an index takes all of the first axis and leaves it first: advanced ones, if apart, would go before it."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if not parts or parts[0].__class__ is not slice or parts[0] != slice(None):
+        return False
+    advanced = [part for part in parts if part is not None and part is not Ellipsis and type(part) is not slice]
+    return len(advanced) <= 1 or all(type(part) is int for part in advanced)
+
+
+def _axes(op: Op, dims: int, unknown: int) -> set[int]:
+    """The axes that an operation acts along; `unknown` among them where a call does not say so."""
+    axes: set[int] = set()
+    for position in op.traits.dims:
+        given = op.argument(position, "dim", op.kwargs.get("dims", op.traits.dim))
+        for dim in given if isinstance(given, list | tuple) else (given,):
+            axes.add(dim % dims if isinstance(dim, int) else unknown)
+    return axes
+
+
+# --- tried out --------------------------------------------------------------------------------------------------------
+
+_FORMS: dict[Any, list[Samples]] = {}  # layouts by the form of a call and where the samples lay
+
+
+def _tried_out(op: Op, outputs: Sequence[Tensor]) -> list[Samples]:
+    """Where a call takes the samples, by its replay with their numbers.
+
+    A layer is tried with weights of one first: if these do not mix samples, no weight does.
+    """
+    form = _form(op, outputs)
+    layouts = None if form is None else _FORMS.get(form)
+    if layouts is None:
+        weight = None if op.map is None else torch.ones_like(op.map.weight, dtype=torch.float64)
+        layouts = _replayed(op, outputs, weight)
+        if form is not None:
+            if len(_FORMS) >= MOST_FORMS:
+                _FORMS.clear()
+            _FORMS[form] = layouts
+    if op.map is not None and layouts[0].mixed:
+        layouts = _replayed(op, outputs, op.map.weight.double())
+    return layouts
+
+
+def _form(op: Op, outputs: Sequence[Tensor]) -> Any:
+    """What decides where a call takes the samples; None where indices do, which are too long to compare."""
+    if op.traits.boxes or not all(tensor.is_floating_point() for tensor in gathered(op.args, op.kwargs)):
+        return None
+    places = {id(value): place for place, value in enumerate(op.inputs)}
+    form = replaced((op.args, op.kwargs), lambda value: places[id(value)] + 0.5)  # no index is a half
+    form = repr(replaced(form, lambda tensor: ("constant", tensor.shape), of=Tensor))
+    layouts = tuple((value.shape, value.samples) for value in op.inputs)
+    return op.kind, op.family, op.operation.replay, form, layouts, outputs[0].device, len(outputs)
+
+
+def _replayed(op: Op, outputs: Sequence[Tensor], weight: Tensor | None) -> list[Samples]:
+    """The layouts of the outputs, from two replays in which sample i has the number i + 1, and another one.
+
+    A sum is compared with that of random entries: if it is theirs times a number, only this number's sample is in it.
+    Of products of two values, it is the square of the number. Maxima give the largest number: then the smallest.
+    """
+    batch, device = op.inputs[0].samples.batch, outputs[0].device
+    generator = torch.Generator().manual_seed(0)
+    first = torch.arange(1.0, batch + 1, dtype=torch.float64)
+    second = (
+        first.flip(0) + 0.5 if op.family is Family.WINNER else torch.rand(batch, generator=generator).double() + first
+    )
+    sums = op.family in (Family.SPLIT, Family.LAYER, Family.GATE, Family.PRODUCT)
+    entries = [_entries(value, generator, sums).to(device) for value in op.inputs]
+    blank = _without_constants(op)
+
+    def run(numbers: Tensor) -> list[Tensor]:
+        tensors = [
+            value.data.double()
+            if op.traits.boxes and value is not op.signal
+            else value.samples.spread(numbers.to(device), len(value.shape)) * each
+            for value, each in zip(op.inputs, entries, strict=True)
+        ]
+        result = blank.call(tensors) if op.map is None or weight is None else op.map.apply(tensors[0], weight)
+        return [tensor for tensor in gathered(result) if tensor.is_floating_point()]
+
+    try:
+        runs = [run(first), run(second), *([run(torch.ones_like(first))] if sums else [])]
+    except (RuntimeError, TypeError, IndexError, ValueError):  # a function that takes no other numbers
+        return [Samples(batch, mixed=UNKNOWN)] * len(outputs)
+    layouts = []
+    for a, b, *rest in list(zip(*runs, strict=True))[: len(outputs)]:
+        nobody = a == b if not rest else rest[0] == 0
+        if rest:
+            power = 1 / len(op.operands) if op.operation.contracts and op.map is None else 1.0
+            a, b = ((tensor / rest[0]) ** power for tensor in (a, b))
+        owners = (a.nan_to_num(-1.0) - 1).round().long().clamp(-1, batch)
+        inside = owners.clamp(0, batch - 1)
+        right = ((a - first.to(device)[inside]).abs() < CLOSE) & ((b - second.to(device)[inside]).abs() < CLOSE)
+        layouts.append(_locate(torch.where(nobody, NOBODY, torch.where(right, inside, SEVERAL)), batch))
+    return layouts
+
+
+def _entries(value: Value, generator: torch.Generator, random: bool) -> Tensor:
+    """The entries that are multiplied by the numbers: random ones where sums could cancel."""
+    if random:
+        return torch.randn(value.shape, generator=generator, dtype=torch.float64)
+    return torch.ones((), dtype=torch.float64).expand(value.shape)
+
+
+def _without_constants(op: Op) -> Op:
+    """The call with zeros for constants, which belong to nobody; with ones where they are factors."""
+    if op.traits.boxes:
+        return op
+    fill = torch.ones_like if op.operation.contracts else torch.zeros_like
+
+    def blank(tensor: Tensor) -> Tensor:
+        return fill(tensor, dtype=torch.float64) if tensor.is_floating_point() else tensor
+
+    args, kwargs = replaced((op.args, op.kwargs), blank, of=Tensor)
+    return dataclasses.replace(op, args=args, kwargs=kwargs)
+
+
+def _locate(owners: Tensor, batch: int) -> Samples:
+    """The axis along which the owners of entries change, if there is exactly one; constants may lie between them."""
+    reason = MIXES if owners.numel() else TAKES_OUT
+    for axis in range(owners.dim()) if owners.numel() and not bool((owners == SEVERAL).any()) else ():
+        line = owners.movedim(axis, 0).reshape(owners.shape[axis], -1)
+        ids = line.amax(1)
+        if not bool(((line == ids[:, None]) | (line == NOBODY)).all()):
+            continue
+        if bool((ids == NOBODY).any()):
+            reason = ADDS_ROWS
+        elif not bool((ids.bincount(minlength=batch) > 0).all()):
+            reason = TAKES_OUT
+        else:
+            plain = torch.equal(ids, torch.arange(batch, device=ids.device))
+            return Samples(batch, axis, None if plain else ids)
+    return Samples(batch, mixed=reason)
