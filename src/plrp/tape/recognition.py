@@ -37,6 +37,8 @@ def _recognise_family(op: Op) -> None:
         _become(op, f"{op.kind}imum")  # of two tensors, element by element
     if op.family is Family.REARRANGE and "reduce" in op.kwargs:
         op.refuse("`reduce=` adds or multiplies values that land on one place, which is not a move of elements")
+    elif op.family is Family.REARRANGE and op.traits.constants is not None and _collides(op):
+        op.refuse("several elements are written to one place, where only one of them stays")
     elif op.traits.boxes:
         if isinstance(op.args[0], Value):
             op.signal = op.args[0]  # boxes say where to read, not what
@@ -69,6 +71,18 @@ def _recognise_family(op: Op) -> None:
         op.refuse("several operands that depend on the input")
     elif op.family is Family.AFFINE and len(op.inputs) > 1:
         op.refuse("scale or shift that depend on the input")
+
+
+def _collides(op: Op) -> bool:
+    """Whether several elements are written to one place by their indices: each would be handed its relevance."""
+    indices = [t for t in gathered(op.args, op.kwargs) if not t.is_floating_point() and t.dtype != torch.bool]
+    if not indices or not all(value.dtype.is_floating_point for value in op.inputs):
+        return False
+    with torch.enable_grad():
+        ones = [torch.ones_like(value.data, requires_grad=True) for value in op.inputs]
+        arrived = op.call(ones) - op.call([torch.zeros_like(one) for one in ones])
+        handed = torch.autograd.grad(arrived.sum(), ones, allow_unused=True)
+    return float(arrived.sum()) != sum(float(part.sum()) for part in handed if part is not None)
 
 
 def _become(op: Op, name: str) -> None:
