@@ -28,8 +28,8 @@ def without_head(output: Any, trace: Trace) -> Any:
                 trace.head = op.kind
                 below = op.inputs[0]
                 result = below.data
-                recorder.know(result, below)
-                recorder._keep.append(result)
+                recorder.live.know(result, below)
+                recorder.kept.append(result)
                 for view in reversed(views):
                     result = view.call([result])
                 return result

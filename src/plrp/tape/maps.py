@@ -112,9 +112,10 @@ class LinearMap(ABC):
         """The map with all weights one."""
         return self.with_parameters(torch.ones_like(self.raw, dtype=self.dtype), None)
 
-    def _times(self, scale: Tensor) -> Tensor:
-        """One more scale on top of those there are."""
-        return scale if self.scale is None else self.scale * scale
+
+def _product(before: Tensor | None, scale: Tensor) -> Tensor:
+    """One more scale on top of the scale that a map has."""
+    return scale if before is None else before * scale
 
 
 class Dense(LinearMap):
@@ -139,7 +140,7 @@ class Dense(LinearMap):
     def scaled(self, scale: Tensor, shift: Tensor) -> Dense:
         """Fold a per-feature scale and shift into the weight."""
         bias = shift if self.bias is None else self.bias * scale + shift
-        return Dense(self.raw, bias, self._times(scale[:, None]))
+        return Dense(self.raw, bias, _product(self.scale, scale[:, None]))
 
 
 class Convolution(LinearMap):
@@ -229,7 +230,7 @@ class Convolution(LinearMap):
             channels = scale.view(-1, 1, *space)
         shift = shift.view(-1, *space)
         bias = shift if self.bias is None else self.bias * scale.view(-1, *space) + shift
-        return self.with_parameters(self.raw, bias, self._times(channels))
+        return self.with_parameters(self.raw, bias, _product(self.scale, channels))
 
 
 class Replayed(LinearMap):

@@ -353,6 +353,11 @@ def operation_named(name: str) -> Operation:
     return _KNOWN.by_name[name]
 
 
+def unknown_operation(function: Any) -> Operation:
+    """A function that plrp knows no rule for."""
+    return Operation(spelled(function).rsplit(".", 1)[-1], Family.UNSUPPORTED, function)
+
+
 def known_operation(function: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> Operation | None:
     """The operation that a torch function is, or None where plrp knows no rule for it."""
     known = _KNOWN.by_function.get(function)

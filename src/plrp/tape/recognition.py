@@ -48,11 +48,11 @@ def _recognise_family(op: Op) -> None:
         op.family = Family.REARRANGE
     elif op.family is Family.LAYER:
         _recognise_layer(op)
-    elif op.shifts:
+    elif _shifts(op):
         constant = next((a for a in op.terms if not isinstance(a, Value)), None)
         if not op.inputs[0].above_layer or is_mask(constant):
             op.family = Family.PASS  # normalisation of the input, or a mask; any other constant takes its share
-    elif op.operation.multiplies and len(op.inputs) == 1 and not op.twice:
+    elif op.operation.multiplies and len(op.inputs) == 1 and not _twice(op):
         if op.kind == "div" and not isinstance(op.args[0], Value):
             op.refuse("a constant divided by a value that depends on the input")
         else:
@@ -89,6 +89,16 @@ def _become(op: Op, name: str) -> None:
     """From now on the call is another operation of the table, with the replay that it has."""
     op.operation = operation_named(name)._replace(replay=op.operation.replay)
     op.family = op.operation.family
+
+
+def _twice(op: Op) -> bool:
+    """Whether both terms of a sum or product depend on the input."""
+    return all(isinstance(term, Value) for term in op.terms)
+
+
+def _shifts(op: Op) -> bool:
+    """Whether an operation adds a constant to the one value that it reads, or subtracts one from the other."""
+    return op.operation.adds and len(op.inputs) == 1 and not _twice(op)
 
 
 def is_mask(constant: Any) -> bool:
@@ -218,7 +228,7 @@ def _transparent(op: Op) -> bool:
     return (
         len(op.inputs) == 1
         and (op.family is Family.REARRANGE or op.traits.transparent)
-        and not (arithmetic and op.twice)
+        and not (arithmetic and _twice(op))
     )
 
 
@@ -227,7 +237,7 @@ def _sources(value: Value) -> list[Value]:
     op = value.producer
     if op is None or any(v.shape != value.shape for v in op.inputs):
         return [value]
-    if len(op.inputs) == 1 and (op.family is Family.PASS or op.shifts):
+    if len(op.inputs) == 1 and (op.family is Family.PASS or _shifts(op)):
         return [value, *_sources(op.inputs[0])]
     if (op.operation.adds or op.kind == "mul") and op.rule is None:
         first, *others = map(_sources, op.inputs)

@@ -21,7 +21,7 @@ from .maps import Convolution, Dense
 from .norms import batch_norm_affines
 from .own_rules import alone
 from .recognition import foldable
-from .recorder import Recorder
+from .recorder import Recorder, check_unwritten
 from .refusals import check_finite, check_inputs, check_model, check_output, explain_misfit, not_real
 from .samples import Samples
 from .values import PRODUCTS, Op, Value, gathered, reached, tensors_in, version
@@ -73,7 +73,7 @@ class Trace:
     def forget_after_use(self) -> None:
         """Explain this trace once only: what the walk has passed is freed."""
         self.memory, self.consumed = None, True
-        self._recorder.forget_all_but(tensors_in(self.output))
+        self._recorder.live.forget_all_but(tensors_in(self.output))
 
     def remember_state(self) -> None:
         """Note the state of the weights, which are the user's: see `check_unchanged`."""
@@ -207,7 +207,7 @@ def record(
     ]
     for alias, value in zip(aliases, values, strict=True):
         value.nonnegative = bool(value.samples.batch) and bool((value.data >= 0).all())
-        recorder.know(alias, value)
+        recorder.live.know(alias, value)
     with torch.inference_mode(False), torch.no_grad(), collection_paused(), recorder:
         with explain_misfit(model, given, lambda: _embeds(recorder)):
             output = model(*aliases)
@@ -217,7 +217,7 @@ def record(
         found.returned = output
         found.output = without_head(output, found)
     check_output(found, output)
-    recorder.check_unwritten()
+    check_unwritten(recorder)
     with torch.inference_mode(False), torch.no_grad():
         _fold_batch_norms(found)
     _mark_first_layers(found.ops)

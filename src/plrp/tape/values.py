@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -130,16 +130,6 @@ class Op:
         return self.family is Family.GATE and self.operation.contracts
 
     @property
-    def twice(self) -> bool:
-        """Whether both terms depend on the input."""
-        return all(isinstance(term, Value) for term in self.terms)
-
-    @property
-    def shifts(self) -> bool:
-        """Whether it adds a constant to the one value that it reads, or subtracts one of them from the other."""
-        return self.operation.adds and len(self.inputs) == 1 and not self.twice
-
-    @property
     def operands(self) -> list[Value]:
         """The values among the arguments, as often as they occur."""
         values: list[Value] = []
@@ -199,6 +189,22 @@ class Op:
         if name == "dim" and "axis" in self.kwargs:  # as numpy calls it, and torch takes it
             return self.kwargs["axis"]
         return self.kwargs.get(name, default)
+
+
+class Call(NamedTuple):
+    """A torch function at the moment when it is called, with the values of the tape that it reads."""
+
+    function: Any
+    operation: Operation
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    tensors: list[Tensor]  # all tensors among the arguments
+    values: list[Value]
+
+
+def carries(tensor: Tensor) -> bool:
+    """Whether relevance could flow through a tensor: real or complex numbers, not indices or comparisons."""
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 
 _TENSORS = frozenset((Tensor, torch.nn.Parameter))

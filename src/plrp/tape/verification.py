@@ -172,7 +172,7 @@ def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: 
         near = moved(functools.partial(_shifted, size=NEARBY), 1, everyone)
         return near if near is not None and _same_shapes(tape, near) else None
 
-    selections = _selections(batch) * (MORE if features <= FEW else 1)
+    selections = _selections(batch, len(_FAR) * (MORE if features <= FEW else 1))
     moves = [*(_FAR[number % len(_FAR)] for number in range(len(selections))), *_LESS_FAR]
     mixing: list[int] = []
     complete = False
@@ -198,15 +198,16 @@ def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: 
 # --- other inputs -----------------------------------------------------------------------------------------------------
 
 
-def _selections(batch: int) -> list[list[int]]:
-    """The samples that are moved in one pass after the other: by each digit of their binary numbers, then all of them.
+def _selections(batch: int, least: int) -> list[list[int]]:
+    """The samples that are moved in one pass after the other, in so many passes at least.
 
-    Of any two samples each is moved in a pass in which the other stays, the first and the last among them, so a sample
-    that depends on another shows, at the cost of 2 log₂(batch) passes: of two samples, one at a time.
+    By each digit of their binary numbers, then all of them. So any sample is moved in a pass in which any other stays,
+    the last and the first for example, and a sample that depends on another shows, at the cost of 2 log₂(batch) passes.
+    Two samples are moved one at a time.
     """
     digits = range((batch - 1).bit_length() if batch > 1 else 0)
     halves = [[n for n in range(batch) if n >> digit & 1 == bit] for digit in digits for bit in (0, 1)]
-    return [*halves, list(range(batch))] if halves else [list(range(batch))] * 2
+    return halves + [list(range(batch))] * (least - len(halves))
 
 
 def _moved(
@@ -504,7 +505,7 @@ def _target_tape(
             data = value.samples.unrows(rows, data.shape).clone()
         new = Value(data.detach(), value.samples)
         new.nonnegative, new.above_layer = value.nonnegative and move is None, True
-        recorder.know(data, new)
+        recorder.live.know(data, new)
         return data
 
     try:

@@ -1,0 +1,102 @@
+"""The tensors of a forward pass that are alive: which value each holds, and who shares its memory."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .values import Value
+
+
+class LiveTensors:
+    """What is known of tensors while they live, by their ids."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._values: dict[int, tuple[weakref.ref[Tensor], Value, Any]] = {}  # and the state that it was recorded in
+        self._living: dict[int, weakref.ref[Tensor]] = {}  # tensors that may share their memory with others
+        self._declared: dict[int, weakref.ref[Tensor]] = {}  # constants because a user's rule says so
+
+    def know(self, tensor: Tensor, value: Value) -> None:
+        """From now on, `tensor` holds `value`."""
+        alive = self._living[id(tensor)] = weakref.ref(tensor)
+        self._values[id(tensor)] = (alive, value, _state(tensor))
+
+    def forget(self, tensor: Tensor) -> None:
+        """From now on, `tensor` is a constant."""
+        self._values.pop(id(tensor), None)
+
+    def forget_all_but(self, tensors: Iterable[Tensor]) -> None:
+        """Know these tensors only: what else was recorded lives as long as the tape needs it."""
+        self._values = {id(t): self._values[id(t)] for t in tensors if id(t) in self._values}
+
+    def value(self, tensor: Any) -> Value | None:
+        """The value that a tensor holds, if it depends on the input."""
+        entry = self._values.get(id(tensor))
+        return None if entry is None or entry[0]() is not tensor else entry[1]
+
+    def changed(self, tensor: Tensor) -> bool:
+        """Whether a tensor was written into since its value was recorded."""
+        return _state(tensor) != self._values[id(tensor)][2]
+
+    def note(self, tensors: Iterable[Tensor]) -> None:
+        """Remember tensors whose memory others may come to share."""
+        for tensor in tensors:
+            self._living[id(tensor)] = weakref.ref(tensor)
+
+    def shares_memory(self, target: Tensor) -> bool:
+        """Whether another tensor that is in use has the same memory."""
+        self._living = {key: alive for key, alive in self._living.items() if alive() is not None}
+        others = (t for alive in self._living.values() if (t := alive()) is not None and t is not target)
+        memory = _storage(target)
+        return target.numel() > 0 and any(_storage(other) == memory for other in others)
+
+    def of_model(self, target: Tensor) -> bool:
+        """Whether a tensor lies in the memory of the model, which nothing may write into."""
+        return _storage(target) in self._storages_of_model
+
+    @cached_property
+    def _storages_of_model(self) -> set[int]:
+        if not isinstance(self._model, nn.Module):
+            return set()
+        return {_storage(tensor) for tensor in (*self._model.parameters(), *self._model.buffers())}
+
+    def declare(self, tensors: Iterable[Tensor]) -> None:
+        """These tensors are constants because a user's rule says so, whatever they depend on."""
+        for tensor in tensors:
+            self._declared[id(tensor)] = weakref.ref(tensor)
+
+    def declared(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether one of these tensors was declared a constant."""
+        return bool(self._declared) and any(
+            (alive := self._declared.get(id(tensor))) is not None and alive() is tensor for tensor in tensors
+        )
+
+
+def snapshot(tensor: Tensor) -> Tensor:
+    """The tensor for the tape: an alias, or a copy of one made in inference mode, which autograd would not take."""
+    if tensor.is_inference():
+        with torch.inference_mode(False):
+            return tensor.clone()
+    return tensor.detach()
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _state(tensor: Tensor) -> tuple[int, int | None]:
+    """Where a tensor's data lies, and how often it was written into."""
+    try:
+        return tensor.data_ptr(), tensor._version
+    except RuntimeError:  # made in inference mode, or without memory, as torch.func makes them
+        pass
+    try:
+        return tensor.data_ptr(), None
+    except RuntimeError:
+        return 0, None
