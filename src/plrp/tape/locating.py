@@ -32,12 +32,18 @@ MOST_FORMS = 4096
 
 
 def layouts_of(op: Op, outputs: Sequence[Tensor]) -> list[Samples]:
-    """Where the samples lie in an operation's outputs."""
+    """Where the samples lie in an operation's outputs.
+
+    A gate whose samples are mixed counts as a constant: relevance does not pass it.
+    """
     layout = op.inputs[0].samples
     if layout.whole:
         return [Samples.of_whole(tensor) for tensor in outputs]
     if any(value.samples.mixed for value in op.inputs):
-        return [Samples(layout.batch, mixed=MIXES)] * len(outputs)
+        if op.signal is None or op.signal.samples.mixed:
+            return [Samples(layout.batch, mixed=MIXES)] * len(outputs)
+        args, kwargs = replaced((op.args, op.kwargs), lambda value: value if value is op.signal else value.data)
+        op = dataclasses.replace(op, args=args, kwargs=kwargs, inputs=[op.signal])
     if layout.batch <= 1:
         return [Samples.of_one(layout.batch, tensor) for tensor in outputs]
     decided = [_decided(op, tensor) for tensor in outputs]
@@ -92,7 +98,8 @@ def _stays(op: Op, axis: int, dims: int, dims_after: int) -> bool:
     if op.family is Family.AFFINE:
         return axis < leading_axes(op)
     if op.operation.contracts:  # A·B: all axes but the last two are the batch's
-        return op.kind in ("matmul", "bmm") and axis < dims - 2 and all(len(v.shape) == dims for v in op.inputs)
+        same = dims == dims_after and all(len(value.shape) == dims for value in op.inputs)
+        return op.kind in ("matmul", "bmm") and axis < dims - 2 and same
     if op.kind == "getitem":
         return axis == 0 and _keeps_rows(op.args[1])
     if op.kind == "setitem":  # of a constant: nothing moves

@@ -224,7 +224,7 @@ class Recorder(TorchFunctionMode):
         below = op.is_layer or op.family is Family.EMBEDDING or any(value.above_layer for value in op.inputs)
         for value, layout in zip(op.outputs, layouts_of(op, outputs), strict=True):
             value.samples = layout
-            mixes = layout.mixed and not any(v.samples.mixed for v in op.inputs)
+            mixes = layout.mixed and not any(v.samples.mixed for v in op.receivers(None))
             if mixes and op.family is not Family.UNSUPPORTED:  # else nothing is known of where its samples are
                 op.refuse(layout.mixed, mixes=True)
         for value in op.inputs:
@@ -262,8 +262,8 @@ def check_unwritten(recorder: Recorder) -> None:
         for value in op.outputs:
             if value.overwritten:
                 error = TraceError(
-                    f"What `{op.kind}` ('{op.name}') returned was changed in place later on, in a way that plrp does not "
-                    "see; write the out-of-place form there."
+                    f"What `{op.kind}` ('{op.name}') returned was changed in place later on, in a way that plrp does "
+                    "not see; write the out-of-place form there."
                 )
                 recorder.refuse(error, op.kind)
 

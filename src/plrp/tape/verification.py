@@ -3,7 +3,7 @@
 A path that the recorder cannot see (a scripted function, a detour over integers or numpy, another thread) looks like a
 constant on the tape, and an explanation would be wrong without a word. So a model is run a few times more, once for
 each shape of its inputs and each way through it: once without the recorder, whose output must be the same; and some
-times recorded with far samples in place of some samples, or of all (`_selections`). Where the same operations ran,
+times recorded with far samples in place of others (`_selections`). Where the same operations ran,
 constants of the tape must not have changed, nor anything of samples that stayed. And every recorded tensor must still
 be what it was at the end of the pass.
 A target that is a function is looked at in the same way, as a model of the output.
@@ -34,7 +34,7 @@ CLOSE = 1e-4  # relative to the largest entry: the same arithmetic, in another o
 CLOSE_HALF = 5e-2  # the same in half precision
 SAME = 1e-6  # the same, of constants: they come from the same arithmetic in the same order
 NEARBY = 1e-2  # how far a sample is moved to see whether a factor is a gate, in deviations of its entries
-FEW, MORE = 512, 2  # of so few features all may agree by chance: far inputs are drawn so many times
+FEW, MORE = 512, 2  # of so few features all may agree by chance: far inputs are drawn so many times more often
 
 Move = Callable[[Tensor, torch.Generator], Tensor]  # another sample in place of this one
 Moved = Callable[
@@ -172,7 +172,9 @@ def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: 
         near = moved(functools.partial(_shifted, size=NEARBY), 1, everyone)
         return near if near is not None and _same_shapes(tape, near) else None
 
-    selections = _selections(batch, len(_FAR) * (MORE if features <= FEW else 1))
+    rounds = MORE if features <= FEW else 1
+    rounds *= MORE if any(value.samples.mixed for op in tape.ops for value in op.outputs) else 1
+    selections = _selections(batch, rounds)
     moves = [*(_FAR[number % len(_FAR)] for number in range(len(selections))), *_LESS_FAR]
     mixing: list[int] = []
     complete = False
@@ -198,16 +200,18 @@ def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: 
 # --- other inputs -----------------------------------------------------------------------------------------------------
 
 
-def _selections(batch: int, least: int) -> list[list[int]]:
-    """The samples that are moved in one pass after the other, in so many passes at least.
+def _selections(batch: int, rounds: int) -> list[list[int]]:
+    """The samples that are moved in one pass after the other: those with a 0 at a digit of their binary number, then
+    those with a 1. Two samples are moved one at a time.
 
-    By each digit of their binary numbers, then all of them. So any sample is moved in a pass in which any other stays,
-    the last and the first for example, and a sample that depends on another shows, at the cost of 2 log₂(batch) passes.
-    Two samples are moved one at a time.
+    So any sample is moved in a pass in which any other stays, the last and the first for example, and a sample that
+    depends on another shows, at the cost of 2 log₂(batch) passes. Each second round goes backwards, so that a sample is
+    moved both by low and by high numbers.
     """
     digits = range((batch - 1).bit_length() if batch > 1 else 0)
     halves = [[n for n in range(batch) if n >> digit & 1 == bit] for digit in digits for bit in (0, 1)]
-    return halves + [list(range(batch))] * (least - len(halves))
+    halves = halves or [list(range(batch))] * 2
+    return [chosen for number in range(rounds) for chosen in (halves if number % 2 == 0 else halves[::-1])]
 
 
 def _moved(
