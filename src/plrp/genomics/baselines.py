@@ -1,8 +1,8 @@
-"""What other methods say about the same score: in-silico mutagenesis, gradient × input, DeepLIFT.
+"""Other methods for the same score: in-silico mutagenesis (ISM), gradient × input, DeepLIFT.
 
-ISM is the bench of truth: it asks the network itself what it would have said to another letter, one at a time. Where an
-explanation disagrees with it on your network, believe ISM. Its blind spot: evidence that stands twice in a sequence
-hardly matters to either copy alone.
+ISM is the bench of truth: it asks the network itself for its score with another letter, one letter at a time. Where an
+explanation disagrees with it on your network, believe ISM. ISM has a blind spot: if a sequence has the same evidence
+twice, neither copy alone matters much.
 
 All methods take the score that `explain_sequences` explains: a softmax or sigmoid at the very end is left out.
 """
@@ -10,7 +10,7 @@ All methods take the score that `explain_sequences` explains: a softmax or sigmo
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,12 +120,12 @@ class Mutations:
         return len(self.change)
 
     def per_base(self) -> npt.NDArray[np.float32]:
-        """What a base is worth: the score minus its mean over the three other letters there; 0 where there is N."""
+        """The worth of a base: the score minus its mean over the three other letters there; 0 for N."""
         known = self.onehot.sum(1) == 1
         return np.where(known, -self.change.sum(1) / 3, 0).astype(np.float32)
 
     def attribution(self) -> Attribution:
-        """As the other methods give it: `per_base` at the letter that is there."""
+        """The same as the result of other methods: `per_base` at the present letter, 0 at the others."""
         return Attribution(self.onehot * self.per_base()[:, None], self.onehot, self.score, self.target)
 
 
@@ -140,9 +140,9 @@ def ism(
 ) -> Mutations:
     """In-silico mutagenesis, exact: every base of every sequence replaced by each of the three other letters.
 
-    3 · length forward passes a sequence, `batch_size` at a time. The class is held fixed: the one that wins on the
-    sequence as it is, or `target`, as in `explain_sequences`. For files of thousands, which may be interrupted and
-    resumed: `explain_file(..., method="ism")`.
+    A sequence takes 3 · length forward passes, `batch_size` at a time. All mutants are scored for the class that wins
+    on the original sequence, or for `target`, as in `explain_sequences`. `explain_file(..., method="ism")` does so for a
+    file of thousands of sequences, and resumes where it was interrupted.
 
     >>> from torch.nn import Conv1d, Flatten, Linear, ReLU, Sequential
     >>> network = Sequential(Conv1d(4, 3, 5), ReLU(), Flatten(), Linear(18, 2)).eval()
@@ -161,16 +161,13 @@ def ism(
             base = float(task.scores(original[None], k))
             score[k] = base
             for begin in range(0, len(letters), batch_size):
-                letter = torch.from_numpy(letters[begin : begin + batch_size]).to(task.where)
-                place = torch.from_numpy(places[begin : begin + batch_size]).to(task.where)
-                number = torch.arange(len(letter), device=task.where)
+                letter, place = letters[begin : begin + batch_size], places[begin : begin + batch_size]
+                row = np.arange(len(letter))
                 mutants = original.repeat(len(letter), 1, 1)
-                mutants[number, :, place] = 0
-                mutants[number, letter, place] = 1
-                found = task.score(mutants, torch.full_like(number, k))[:, 0]
-                change[k, letters[begin : begin + batch_size], places[begin : begin + batch_size]] = (
-                    (found - base).float().cpu().numpy()
-                )
+                mutants[row, :, place] = 0
+                mutants[row, letter, place] = 1
+                scores = task.score(mutants, torch.full((len(row),), k, device=task.where))[:, 0]
+                change[k, letter, place] = (scores - base).float().cpu().numpy()
             step(1)
     return Mutations(change, onehot, score, task.classes)
 
@@ -185,16 +182,18 @@ def gradient_input(
 ) -> Attribution:
     """The gradient of the score, times the input."""
     task = _task(model, sequences, target, batch_size, device)
-    parts, scores = [], []
-    for begin in range(0, len(task.onehot), batch_size):
-        rows = slice(begin, begin + batch_size)
-        x = task.x(rows).requires_grad_()
-        with torch.enable_grad():
-            score = task.scores(x, begin)
-            (gradient,) = torch.autograd.grad(score.sum(), x)
-        parts.append((gradient * x).detach().float().cpu().numpy())
-        scores.append(score.detach().float().cpu().numpy())
-    return _attribution(task, parts, scores)
+
+    def parts() -> Iterator[Attribution]:
+        for begin in range(0, len(task.onehot), batch_size):
+            rows = slice(begin, begin + batch_size)
+            x = task.x(rows).requires_grad_()
+            with torch.enable_grad():
+                score = task.scores(x, begin)
+                (gradient,) = torch.autograd.grad(score.sum(), x)
+            relevance, scores = (one.detach().float().cpu().numpy() for one in (gradient * x, score))
+            yield Attribution(relevance, task.onehot[rows], scores, task.classes[rows])
+
+    return joined(parts(), task.onehot)
 
 
 def deeplift(
@@ -209,8 +208,8 @@ def deeplift(
 ) -> Attribution:
     """DeepLIFT with dinucleotide-shuffled references, by tangermeme, which must be installed.
 
-    tangermeme knows non-linear operations that are modules. It takes others for linear and warns; here that is an
-    error, since the numbers would mean little.
+    tangermeme knows non-linear operations that are modules. It treats all others as linear and warns. Here that warning
+    is an error, since the numbers would mean little.
     """
     try:
         from tangermeme.deep_lift_shap import deep_lift_shap
@@ -223,7 +222,7 @@ def deeplift(
         warnings.filterwarnings("error", message="Convergence deltas are", category=RuntimeWarning)
         warnings.filterwarnings("ignore", message="Convergence deltas too high", category=RuntimeWarning)
         try:
-            found = deep_lift_shap(
+            relevance = deep_lift_shap(
                 task.score, x, args=(torch.arange(len(x)),), target=0, batch_size=batch_size, n_shuffles=shuffles,
                 device=str(task.where), random_state=seed,
             )  # fmt: skip
@@ -233,14 +232,12 @@ def deeplift(
                 f"{_functional(task.score)}. It knows modules such as nn.ReLU and nn.MaxPool1d, but no functions and "
                 "no adaptive pooling."
             ) from warning
-        finally:  # it puts all modules into one mode
+        finally:  # tangermeme puts all modules into one mode
             for module, mode in modes.items():
                 module.training = mode
     with torch.no_grad():
-        scores = [
-            task.scores(task.x(slice(k, k + batch_size)), k).float().cpu().numpy() for k in range(0, len(x), batch_size)
-        ]
-    return _attribution(task, [found.float().numpy()], scores)
+        scores = [task.scores(task.x(slice(k, k + batch_size)), k).float().cpu() for k in range(0, len(x), batch_size)]
+    return Attribution(relevance.float().numpy(), task.onehot, torch.cat(scores).numpy(), task.classes)
 
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -250,21 +247,11 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 def _functional(score: ScoreModel) -> str:
-    """Which activations of a model are functions and not modules, for a sentence; empty where none is known."""
+    """The activations of a model that are functions and not modules, as part of a sentence; empty if none is known."""
     kinds = {type(module) for module in score.modules()}
-    found = [name for name, kind in _ACTIVATIONS.items() if name in score.kinds and kind not in kinds]
-    found += [name for name in ("amax", "max", "lstm", "gru", "attention") if name in score.kinds]
-    return f", here {', '.join(found)}" if found else ""
-
-
-def _attribution(task: _Task, parts: Sequence[Any], scores: Sequence[Any]) -> Attribution:
-    empty = np.zeros((0, *task.onehot.shape[1:]), np.float32)
-    return Attribution(
-        np.concatenate([empty, *parts]).astype(np.float32),
-        task.onehot,
-        np.concatenate([np.zeros(0, np.float32), *scores]).astype(np.float32),
-        task.classes,
-    )
+    names = [name for name, kind in _ACTIVATIONS.items() if name in score.kinds and kind not in kinds]
+    names += [name for name in ("amax", "max", "lstm", "gru", "attention") if name in score.kinds]
+    return f", here {', '.join(names)}" if names else ""
 
 
 METHODS: dict[str, Callable[..., Attribution]] = {
@@ -289,21 +276,21 @@ def attribute_by(
 ) -> Attribution:
     """Attribution by one of `METHODS` (None: LRP); `rules`, such as `composite` and `pruning`, are LRP's alone.
 
-    `step` hears of every few sequences that are done, where the method has such steps.
+    Methods that work in batches call `step` with the number of sequences of each finished batch.
     """
     options = {"target": target, "device": device}
 
-    def told(parts: Iterable[Attribution]) -> Iterator[Attribution]:
+    def counted(parts: Iterable[Attribution]) -> Iterator[Attribution]:
         for part in parts:
             yield part
             step(len(part))
 
     if method in (None, "lrp"):
-        return joined(told(explain_batches(model, onehot, batch_size=batch_size, **options, **rules)), onehot)
+        return joined(counted(explain_batches(model, onehot, batch_size=batch_size, **options, **rules)), onehot)
     options["batch_size"] = batch_size or batch_size_for(onehot.shape[2])
     if method == "ism" and _is_one(target):
-        few = (METHODS[method](model, onehot[k : k + 8], **options) for k in range(0, len(onehot), 8))
-        return joined(told(few), onehot)
+        batches = (METHODS[method](model, onehot[k : k + 8], **options) for k in range(0, len(onehot), 8))
+        return joined(counted(batches), onehot)
     return METHODS[method](model, onehot, **options)
 
 
