@@ -28,7 +28,9 @@ from plrp.concepts import (
     token_contexts,
     token_figure,
 )
+from plrp.concepts.numbered_inputs import FromPhotographs
 from plrp.concepts.search import Search
+from plrp.models import LoadedModel
 from plrp.runs.places import RunError, WrongPlace
 
 torch.manual_seed(0)
@@ -457,3 +459,12 @@ def test_texts_mark_the_strongest_token_and_what_it_read() -> None:
     assert len(token_figure(all_, "1", [1], model, ids, words.__getitem__).axes) == 1
     with pytest.raises(ValueError, match="a place for each"):
         token_contexts(found(), "2", [0], net(), DATA, words.__getitem__)
+
+
+def test_hidden_files_are_no_photographs(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "folder.png").mkdir()
+    for name in ("b.png", "inside/a.JPG", "._b.png", "inside/._a.JPG", "notes.txt"):
+        (tmp_path / name).write_bytes(b"")
+    inputs = FromPhotographs(tmp_path, LoadedModel(net(), "net", "its own"))
+    assert inputs.names == ["b.png", "inside/a.JPG"]

@@ -313,12 +313,11 @@ def make_folder(folder: Path) -> None:
 
 def photographs_at(path: Path) -> list[Path]:
     """The photograph itself, or those of a folder, in order, except for pictures that this command drew."""
-    from plrp.vision.photographs import SUFFIXES
+    from plrp.vision.photographs import SUFFIXES, photographs_in
 
     if not path.is_dir():
         return [path]
-    photographs = [file for file in sorted(path.iterdir()) if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
-    photographs = [file for file in photographs if not file.name.endswith("-plrp.png")]
+    photographs = [file for file in photographs_in(path) if not file.name.endswith("-plrp.png")]
     if not photographs:
         raise UsageError(
             f"{path} is a folder without photographs ({', '.join(SUFFIXES)}; folders inside it are not searched): name "

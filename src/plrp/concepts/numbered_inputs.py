@@ -76,12 +76,12 @@ class FromPhotographs(NumberedInputs):
 
     def __init__(self, root: str | Path, model: LoadedModel) -> None:
         from plrp.models.preprocessing import Preprocessing
-        from plrp.vision.photographs import SUFFIXES
+        from plrp.vision.photographs import SUFFIXES, photographs_in
 
         self.root, self.preprocessing = Path(root), model.preprocessing or Preprocessing()
         if not self.root.is_dir():
             raise UsageError(f"{root} is no folder: name the folder of the photographs.")
-        self.paths = sorted(path for path in self.root.rglob("*") if path.suffix.lower() in SUFFIXES)
+        self.paths = photographs_in(self.root, deep=True)
         if not self.paths:
             raise UsageError(f"{root} holds no photographs ({', '.join(SUFFIXES)}).")
         self.names = [path.relative_to(self.root).as_posix() for path in self.paths]

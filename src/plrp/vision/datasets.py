@@ -20,7 +20,7 @@ from torch import Tensor
 from plrp.errors import UsageError
 from plrp.models.preprocessing import Preprocessing
 
-from .photographs import SUFFIXES, BadImage, Photograph, read_mask, read_photograph
+from .photographs import SUFFIXES, BadImage, Photograph, photographs_in, read_mask, read_photograph
 from .picture_preprocessing import network_input, network_mask, network_picture
 
 if TYPE_CHECKING:
@@ -218,8 +218,7 @@ class ImageNet(_PhotographSet):
 def _images_in(folder: Path, deep: bool = False) -> list[Path]:
     if not folder.is_dir():
         raise DatasetError(f"{folder} is not a folder.")
-    files = folder.rglob("*") if deep else folder.iterdir()
-    paths = sorted(p for p in files if p.suffix.lower() in SUFFIXES and not p.name.startswith(".") and p.is_file())
+    paths = photographs_in(folder, deep)
     if not paths:
         raise DatasetError(f"{folder} holds no images ({', '.join(SUFFIXES)}).")
     return paths

@@ -75,6 +75,15 @@ def read_photograph(path: str | Path) -> Photograph:
     return _photograph(image, size, Path(path))
 
 
+def photographs_in(folder: Path, deep: bool = False) -> list[Path]:
+    """The files of a folder (with `deep` also of the folders inside it) that end like photographs, in order.
+
+    Hidden files are left out: macOS writes `._photo.jpg` beside `photo.jpg`.
+    """
+    files = folder.rglob("*") if deep else folder.iterdir()
+    return sorted(p for p in files if p.suffix.lower() in SUFFIXES and not p.name.startswith(".") and p.is_file())
+
+
 def as_photograph(given: Any) -> Photograph:
     """A photograph from a path, an address of a file, a Pillow picture, an array or a tensor."""
     if isinstance(given, Photograph):
