@@ -141,8 +141,8 @@ def ism(
     """In-silico mutagenesis, exact: every base of every sequence replaced by each of the three other letters.
 
     A sequence takes 3 · length forward passes, `batch_size` at a time. All mutants are scored for the class that wins
-    on the original sequence, or for `target`, as in `explain_sequences`. `explain_file(..., method="ism")` does so for a
-    file of thousands of sequences, and resumes where it was interrupted.
+    on the original sequence, or for `target`, as in `explain_sequences`. For a file of thousands of sequences take
+    `explain_file(..., method="ism")`, which resumes where it was interrupted.
 
     >>> from torch.nn import Conv1d, Flatten, Linear, ReLU, Sequential
     >>> network = Sequential(Conv1d(4, 3, 5), ReLU(), Flatten(), Linear(18, 2)).eval()
