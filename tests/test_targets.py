@@ -13,7 +13,9 @@ import plrp
 from plrp import targets
 from plrp.ablation import Ablation
 from plrp.genomics import gradient_input, ism
+from plrp.genomics.outputs import target_from_text
 from plrp.metrics.scores import fix_target, for_rows, score
+from plrp.target_text import TargetError, WrittenTarget, class_number, read_target
 from plrp.targets import as_target, start
 
 ONE_HOT = torch.eye(4)[torch.randint(4, (3, 9), generator=torch.Generator().manual_seed(3))].mT.contiguous()
@@ -121,3 +123,22 @@ def test_a_target_is_a_copy() -> None:
     target = as_target(tensor)
     tensor[0] = 4
     assert target.given.tolist() == [0, 1, 2]
+
+
+def test_every_door_reads_numbers_alike_and_names_by_its_own_vocabulary() -> None:
+    assert read_target("3") == target_from_text(" 3") == class_number("3", ["a", "b", "c", "d"]) == 3
+    assert read_target("0, 141") == target_from_text("0,141") == (0, 141)
+    assert WrittenTarget.read("3 at 7,8") == WrittenTarget("3", (7, 8))
+    for text in ("٣", "1e9", "3.0", "12345678901"):
+        for read in (read_target, target_from_text, lambda text: class_number(text, ["cat", "dog"])):
+            with pytest.raises(TargetError):
+                read(text)
+
+
+def test_labels_that_are_numbers_are_names_first() -> None:
+    stars = ["1", "2", "3"]
+    assert class_number("2", stars, labels=True) == 1
+    assert class_number("2", stars) == 2
+    assert class_number(2, stars, labels=True) == 2
+    with pytest.raises(TargetError, match="no class is called 'not good'"):
+        class_number("not good", ["good", "bad"], labels=True)

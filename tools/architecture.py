@@ -31,7 +31,7 @@ STOREYS: tuple[tuple[str, ...], ...] = (
     GROUND,
     ("tape",),
     ("ledger", "rules"),
-    ("passing", "pruning", "composites", "targets"),
+    ("passing", "pruning", "composites", "targets", "target_text"),
     ("passage", "bookkeeping", "walk"),
     ("fast",),
     ("engine",),

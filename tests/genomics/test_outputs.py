@@ -12,8 +12,9 @@ from torch import nn
 
 import plrp
 from plrp.genomics import explain_sequences
-from plrp.genomics.outputs import FileScore, OutputScore, TargetError, target_from_text
+from plrp.genomics.outputs import FileScore, OutputScore, target_from_text
 from plrp.genomics.sequences import Sequences
+from plrp.target_text import TargetError
 from plrp.view import sequence_bundle
 
 DENSE = torch.arange(24.0).reshape(2, 3, 4)

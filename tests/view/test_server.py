@@ -31,11 +31,12 @@ from plrp.cli.view import bound
 from plrp.errors import UsageError
 from plrp.models.loading import LoadedModel
 from plrp.models.preprocessing import Preprocessing
+from plrp.target_text import read_target
 from plrp.view import server as server_module
 from plrp.view import uploads as opened_module
 from plrp.view.bundle import Bundle, dequantise
 from plrp.view.server import Host, application
-from plrp.view.uploads import index_of, open_photograph, open_sequence, open_text
+from plrp.view.uploads import open_photograph, open_sequence, open_text
 from plrp.vision import network_input
 from plrp.vision.photographs import decode_photograph
 
@@ -247,10 +248,10 @@ def test_questions_that_no_page_asks_are_refused(address: str) -> None:
 
 
 def test_what_a_visitor_writes_is_never_run() -> None:
-    assert (index_of("3"), index_of(" 0, 141")) == (3, (0, 141))
+    assert (read_target("3"), read_target(" 0, 141")) == (3, (0, 141))
     for text in ("net.py:score", "outputs[0]", "__import__('os')", "1e9", "٣", ""):
         with pytest.raises(ValueError, match="is no class"):
-            index_of(text)
+            read_target(text)
 
 
 def serving(explainer: Host, content: bytes, target: str | None = None) -> list[dict[str, Any]]:

@@ -25,11 +25,11 @@ from plrp.errors import UsageError
 from plrp.models.loading import load
 from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
+from plrp.target_text import TargetError, WrittenTarget, class_number
 from plrp.view.page_data import PageSettings
 from plrp.view.uploads import open_photograph
 from plrp.vision import detect, explain_photograph, network_picture, network_point, read_photograph
 from plrp.vision.detection import _row
-from plrp.vision.picture_targets import Asked, ClassError, class_number
 
 # --- maps read inside boxes -------------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_how_a_target_is_read(target: Any, name: Any, at: Any) -> None:
-    assert Asked.read(target) == Asked(name, at)
+    assert WrittenTarget.read(target) == WrittenTarget(name, at)
 
 
 @pytest.mark.parametrize("crop", [None, 24, (20, 40)])
@@ -326,7 +326,7 @@ def test_places_that_are_not_there(
 
 
 def test_a_classifier_has_no_places(photos: Path) -> None:
-    with pytest.raises(ClassError, match="one answer for the whole picture: leave out 'at x,y'"):
+    with pytest.raises(TargetError, match="one answer for the whole picture: leave out 'at x,y'"):
         explain_photograph(
             "cat.png", nn.Sequential(nn.Conv2d(3, 4, 5), nn.AdaptiveAvgPool2d(1), nn.Flatten()), target="at 1,1"
         )
@@ -389,7 +389,7 @@ def test_detectors_of_torchvision_at_full_depth(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["²", "--1", "-"])
 def test_what_only_looks_like_a_number_is_a_name(name: str) -> None:
-    with pytest.raises(ClassError, match=f"no class is called '{name}'"):
+    with pytest.raises(TargetError, match=f"no class is called '{name}'"):
         class_number(name, ["cat", "dog"])
 
 

@@ -388,9 +388,9 @@ def prunings_of(arguments: argparse.Namespace) -> list[Pruning]:
 
 def check_classes(arguments: argparse.Namespace, categories: Sequence[str] | None) -> None:
     """Refuse a class that is not there, where the classes are known."""
-    from plrp.vision.picture_targets import Asked, class_number
+    from plrp.target_text import WrittenTarget, class_number
 
-    for name in (Asked.read(arguments.target).name, arguments.against):
+    for name in (WrittenTarget.read(arguments.target).name, arguments.against):
         if name is not None and categories is not None:
             class_number(name, categories)
 

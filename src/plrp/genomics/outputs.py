@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plrp.errors import UsageError
+from plrp.target_text import TargetError, read_target
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,15 +29,10 @@ if TYPE_CHECKING:
 LONGEST = 300
 """Characters of a text: nobody writes longer ones, and deep nesting would exhaust the parser."""
 
-_CLASSES = re.compile(r"-?\d+(\s*,\s*-?\d+)*")
 _FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
 _REDUCTIONS = ("sum", "mean", "max")
 
 Step = tuple[str, Any]
-
-
-class TargetError(UsageError):
-    """A target that cannot be read, or does not fit the model's output."""
 
 
 class OutputScore:
@@ -188,10 +183,10 @@ def target_from_text(text: str) -> int | tuple[int, ...] | OutputScore | FileSco
     >>> target_from_text("0,141"), target_from_text("outputs[:, 1].mean()")
     ((0, 141), OutputScore('outputs[:, 1].mean()'))
     """
-    if _CLASSES.fullmatch(text.strip()):
-        numbers = tuple(int(part) for part in text.split(","))
-        return numbers[0] if len(numbers) == 1 else numbers
-    return FileScore(text) if _FUNCTION.fullmatch(text) else OutputScore(text)
+    target: int | tuple[int, ...] | OutputScore | FileScore = read_target(
+        text, lambda text: FileScore(text) if _FUNCTION.fullmatch(text) else OutputScore(text)
+    )
+    return target
 
 
 def check_target_text(text: str) -> str:

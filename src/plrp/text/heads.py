@@ -10,8 +10,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from plrp.spelling import nearest
-
 Kind = Literal["class", "next token", "masked token"]
 
 ENDINGS: dict[str, Kind] = {
@@ -154,25 +152,6 @@ class Forward(nn.Module):
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """The parameters of the model."""
         return iter(self.model.named_parameters(*args, **kwargs))
-
-
-def class_number(model: Any, target: str | int, name: str = "target") -> int:
-    """The number of a class given by its label or number."""
-    labels = class_names(model)
-    if isinstance(target, str):
-        if target in labels:
-            return labels.index(target)
-        folded = [label.lower() for label in labels]
-        if folded.count(target.lower()) == 1:
-            return folded.index(target.lower())
-        if not target.isdecimal():
-            raise ValueError(f"The model has no class {target!r}{nearest(target, labels)}.")
-        target = int(target)
-    if isinstance(target, bool) or not isinstance(target, int):
-        raise TypeError(f"{name} is a class, by its name or number, got {type(target).__name__}.")
-    if not 0 <= target < len(labels):
-        raise ValueError(f"{name}={target} is out of range: the model has classes 0…{len(labels) - 1}.")
-    return target
 
 
 def class_names(model: Any) -> list[str]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import plrp
+from plrp.target_text import class_number
 from plrp.targets import contrast
 
 from .heads import (
@@ -18,7 +19,6 @@ from .heads import (
     begins_with,
     check_model,
     class_names,
-    class_number,
     decodes,
     greedy,
     kind_of,
@@ -57,7 +57,7 @@ class TracedText:
     def number(self, answer: str | int, name: str = "target") -> int:
         """The number of a class or token."""
         if self.kind == "class":
-            return class_number(self.model, answer, name)
+            return class_number(answer, class_names(self.model), labels=True)
         return token_id(self.tokenizer, answer, name, decoded=self.encoded > 0)
 
     def answer(self, number: int) -> str:

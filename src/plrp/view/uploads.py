@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -17,11 +16,11 @@ from plrp.genomics.sequences import Sequences, checked_bases
 from plrp.models.loading import LoadedModel
 from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
+from plrp.target_text import WrittenTarget, class_number, read_target
 from plrp.text.text_attribution import TracedText
 from plrp.text.text_attribution import trace as trace_text
 from plrp.vision.photograph_explanation import ExplainedPhotograph, explain_photograph
 from plrp.vision.photographs import decode_photograph
-from plrp.vision.picture_targets import class_number
 
 from .bundle import Bundle
 from .channel_patches import ChannelPatches
@@ -32,8 +31,6 @@ from .sequence_page import sequence_bundle
 from .text_page import text_bundle
 
 Kind = Literal["photograph", "sequence", "text"]
-
-PLACE = re.compile(r"(^|\s)at\s+\d")  # `dog at 120,80`
 
 LONGEST = 200_000
 """Bases or letters of a pasted text, at most."""
@@ -85,7 +82,7 @@ class PhotographUpload(Upload):
     def bundle(self, target: str | None, settings: PageSettings) -> Bundle:
         """See `Upload`. Another target of a detector or segmenter is another place, and another forward pass."""
         explained = self.explained
-        if explained.place is not None or (target is not None and PLACE.search(target)):
+        if explained.place is not None or (target is not None and WrittenTarget.read(target).at is not None):
             explained = self._aim(target)
         elif target is not None:
             explained = replace(explained, target=class_number(target, explained.categories))
@@ -124,7 +121,7 @@ class SequenceUpload(Upload):
         return sequence_bundle(
             self.model,
             self.sequences,
-            target=None if target is None else index_of(target),
+            target=None if target is None else read_target(target),
             composite=self.rules,
             pruning=self.pruning,
             name=self.name,
@@ -220,12 +217,3 @@ def pasted(content: bytes) -> str:
     if len(text) > LONGEST:
         raise ValueError(f"The text has more than {LONGEST:,} letters: paste a part of it.")
     return text
-
-
-def index_of(text: str) -> int | tuple[int, ...]:
-    """A class, or an index into the output, as a visitor writes it: `3`, `0,141`. Nothing of it is run."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.removeprefix("-").isdecimal() and part.isascii() and len(part) < 10 for part in parts):
-        raise ValueError(f"{text!r} is no class: write its number, or an index into the output such as 0,141.")
-    numbers = tuple(map(int, parts))
-    return numbers[0] if len(numbers) == 1 else numbers

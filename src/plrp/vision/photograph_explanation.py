@@ -20,6 +20,7 @@ from plrp.models.loading import LoadedModel, load
 from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
+from plrp.target_text import TargetError, class_number
 from plrp.targets import contrast
 
 from .detection import own_preprocessing
@@ -30,7 +31,7 @@ from .patch_tokens import token_depths, tokens_figure
 from .photograph_figures import comparison_figure, explanation_figure, percent
 from .photograph_settings import PhotographSettings
 from .photographs import Photograph, as_photograph
-from .picture_targets import ClassError, PicturePart, aim, class_number
+from .picture_targets import PicturePart, aim
 from .relevance_files import SavedRelevance, save_relevance
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def _explain_one(photograph: Photograph, model: LoadedModel, settings: Photograp
     if settings.against is not None:
         other = class_number(settings.against, aimed.categories)
     if chosen == other:
-        raise ClassError(f"the class and the one against it are both {aimed.categories[chosen]!r}: name two.")
+        raise TargetError(f"the class and the one against it are both {aimed.categories[chosen]!r}: name two.")
     score = chosen if other is None else contrast(chosen, other)
     prunings = (Pruning(),) if settings.prunings is None else settings.prunings
     variants: dict[str, Pruning | None] = {LRP: None, **{pruning.title: pruning for pruning in prunings}}

@@ -5,20 +5,17 @@ Whatever is asked, what is explained is a classifier: of the whole picture, or o
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plrp.errors import UsageError
 from plrp.models.loading import LoadedModel, imagenet_categories
 from plrp.models.preprocessing import Preprocessing
-from plrp.spelling import close_names
 from plrp.tape.trace import Trace
 from plrp.tape.tracing import trace as trace_model
+from plrp.target_text import TargetError, WrittenTarget, class_number
 
 from .detection import Detection, detect, is_detector
 from .photographs import Photograph
@@ -29,28 +26,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 BACKGROUND = ("__background__", "background", "no person")
-_ASKED = re.compile(r"^(?P<name>.*?)\s*(?:\bat\s+(?P<x>\d+)\s*,\s*(?P<y>\d+))?$", re.DOTALL)
-
-
-class ClassError(UsageError):
-    """A class or place that the model does not have, or class names that do not fit it."""
-
-
-class Asked(NamedTuple):
-    """A target as it was written: `dog`, `207`, `dog at 120,80`, `at 120,80`; (x, y) in pixels of the photograph."""
-
-    name: int | str | None
-    at: tuple[int, int] | None = None
-
-    @classmethod
-    def read(cls, target: int | str | None) -> Asked:
-        """From what a user gave."""
-        if not isinstance(target, str):
-            return cls(target)
-        found = _ASKED.match(target)
-        assert found is not None
-        at = None if found["x"] is None else (int(found["x"]), int(found["y"]))
-        return cls(found["name"] or None, at)
 
 
 class PicturePart(NamedTuple):
@@ -85,10 +60,12 @@ class Aim(NamedTuple):
 
 def aim(model: LoadedModel, photograph: Photograph, target: int | str | None = None, device: str = "cpu") -> Aim:
     """Find what is asked about: which place, and which class there."""
-    asked = Asked.read(target)
+    asked = WrittenTarget.read(target)
     if asked.at is not None and not (asked.at[0] < photograph.size[0] and asked.at[1] < photograph.size[1]):
         width, height = photograph.size
-        raise ClassError(f"{asked.at[0]},{asked.at[1]} lies outside {photograph.path.name}, {width} x {height} pixels.")
+        raise TargetError(
+            f"{asked.at[0]},{asked.at[1]} lies outside {photograph.path.name}, {width} x {height} pixels."
+        )
     if is_detector(model.module):
         return _at_box(model, photograph, asked, device)
     preprocessing = model.preprocessing or Preprocessing()
@@ -99,12 +76,12 @@ def aim(model: LoadedModel, photograph: Photograph, target: int | str | None = N
     if scores is not None:
         return _at_area(model, photograph, asked, preprocessing, inputs, picture, scores[0].detach().float().cpu())
     if not isinstance(trace.output, Tensor) or trace.output.dim() != 2:
-        raise ClassError(
+        raise TargetError(
             f"{model.name} is not a classifier, segmenter or detector: its output is neither (batch, classes) nor "
             "(batch, classes, height, width)."
         )
     if asked.at is not None:
-        raise ClassError(f"{model.name} gives one answer for the whole picture: leave out 'at x,y'.")
+        raise TargetError(f"{model.name} gives one answer for the whole picture: leave out 'at x,y'.")
     return _classified(model, model.module, trace, picture, asked.name, None)
 
 
@@ -126,14 +103,14 @@ def _classified(
 # --- detectors --------------------------------------------------------------------------------------------------------
 
 
-def _at_box(model: LoadedModel, photograph: Photograph, asked: Asked, device: str) -> Aim:
+def _at_box(model: LoadedModel, photograph: Photograph, asked: WrittenTarget, device: str) -> Aim:
     """The most probable box: of the class that is asked for, around the point that is asked for."""
     from PIL import Image as pil
 
     pixels = torch.from_numpy(np.array(photograph.image)).permute(2, 0, 1).float().div(255).to(device)
     resize = None if model.preprocessing is None else model.preprocessing.resize
     if isinstance(resize, tuple):
-        raise ClassError("a detector keeps the proportions of a picture: resize its shorter side, by one number.")
+        raise TargetError("a detector keeps the proportions of a picture: resize its shorter side, by one number.")
     seen = detect(model.module, pixels, resize=resize)
     height, width = seen.size
     scale = width / photograph.size[0], height / photograph.size[1]
@@ -145,7 +122,7 @@ def _at_box(model: LoadedModel, photograph: Photograph, asked: Asked, device: st
         if number in (None, found.label) and (point is None or _inside(found, point)):
             break
     else:
-        raise ClassError(_no_box(model, photograph, asked.at, number, seen.boxes))
+        raise TargetError(_no_box(model, photograph, asked.at, number, seen.boxes))
     left, top, right, bottom = (round(side / scale[n % 2]) for n, side in enumerate(found.box))
     place = PicturePart(f"in the box {left},{top} to {right},{bottom}", box=found.box)
     canvas = pil.new("RGB", (seen.inputs.shape[3], seen.inputs.shape[2]))  # padded as the network's input is
@@ -188,7 +165,7 @@ def _no_box(
 def _at_area(
     model: LoadedModel,
     photograph: Photograph,
-    asked: Asked,
+    asked: WrittenTarget,
     preprocessing: Preprocessing,
     inputs: Tensor,
     picture: Image,
@@ -200,7 +177,7 @@ def _at_area(
     if asked.at is not None:
         x, y = network_point(asked.at, photograph.size, preprocessing)
         if not (0 <= x < picture.width and 0 <= y < picture.height):
-            raise ClassError(
+            raise TargetError(
                 f"{asked.at[0]},{asked.at[1]} of {photograph.path.name} is cut off before the network sees it: choose "
                 "another point, or another --crop."
             )
@@ -215,7 +192,7 @@ def _at_area(
         if not sizes[number]:
             seen = sizes.argsort(descending=True)[: min(5, int((sizes > 0).sum()))].tolist()
             listed = ", ".join(f"{categories[n]} ({float(sizes[n] / sizes.sum()):.0%})" for n in seen)
-            raise ClassError(
+            raise TargetError(
                 f"{model.name} sees no {categories[number]} in {photograph.path.name}; it sees {listed}. Ask for a "
                 f"point: '{categories[number]} at x,y'."
             )
@@ -234,35 +211,8 @@ def categories_of(model: LoadedModel, classes: int) -> tuple[str, ...]:
     """The names of a model's classes: its own, ImageNet's if there are 1,000, or else numbers."""
     if model.categories is not None:
         if len(model.categories) != classes:
-            raise ClassError(f"{model.name} has {classes} outputs but {len(model.categories)} class names.")
+            raise TargetError(f"{model.name} has {classes} outputs but {len(model.categories)} class names.")
         return model.categories
     if classes == 1000:
         return imagenet_categories()
     return tuple(f"class {number}" for number in range(classes))
-
-
-def class_number(target: int | str, categories: Sequence[str]) -> int:
-    """The number of a class given by number or by name, ignoring case and underscores.
-
-    It may say more than the class does: `tabby cat` finds `tabby`. A name that fits several classes is refused with
-    their numbers.
-    """
-    if isinstance(target, int) or re.fullmatch(r"-?[0-9]+", target.strip()):
-        number = int(target)
-        if not 0 <= number < len(categories):
-            raise ClassError(f"there is no class {number}: the model has 0 to {len(categories) - 1}.")
-        return number
-    plain = [name.lower().replace("_", " ") for name in categories]
-    wanted = target.strip().lower().replace("_", " ")
-    words = set(wanted.split())
-    exact = [number for number, name in enumerate(plain) if name == wanted]
-    part = [number for number, name in enumerate(plain) if name and set(name.split()) < words]
-    found = exact or part
-    if len(found) == 1:
-        return found[0]
-    close = found or [categories.index(name) for name in close_names(wanted, categories, 5)]
-    named = ", ".join(f"{categories[number]} ({number})" for number in close)
-    if found:
-        raise ClassError(f"{len(found)} classes are called {target!r}: {named}; give the number of one.")
-    hint = f"the nearest are {named}" if close else f"give a number from 0 to {len(categories) - 1}"
-    raise ClassError(f"no class is called {target!r}; {hint}.")
