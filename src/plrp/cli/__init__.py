@@ -1,6 +1,6 @@
 """The `plrp` command, one file per sub-command.
 
-A sub-command is a module with `add_parser(subparsers)`, which adds its parser and sets `run`, a function from the
+A sub-command is a module with `add_parser(subparsers)`, which adds its parser, and `run`, a function from the
 parsed arguments to an exit code. Such a module imports argparse only: `plrp --help` works, and is quick, whatever
 extras are installed. torch itself is imported when a command runs.
 """
@@ -11,6 +11,7 @@ import argparse
 import importlib
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from traceback import FrameSummary, extract_tb
@@ -18,7 +19,7 @@ from typing import Any, NoReturn
 
 from plrp.progress import keep_interrupts
 
-from .arguments import EXIT_CODES, RAW
+from .arguments import EXIT_CODES
 
 COMMANDS = ("demo", "explain", "view", "genomics", "text", "exemplars", "sweep", "report")
 
@@ -27,7 +28,7 @@ Explains predictions of PyTorch models by layer-wise relevance propagation (LRP)
 its way down (PLRP), so that an explanation is sparse.
 """
 
-EPILOG = f"""\
+EPILOG = """\
 start here:
   plrp demo                     photographs and DNA, explained by small networks: a report with sliders, in ./demo
   plrp COMMAND --help           what a command does, with an example
@@ -35,12 +36,18 @@ start here:
 from Python:
   import plrp
   plrp.explain(model, inputs, pruning=plrp.Pruning(p=0.15)).relevance
-
-{EXIT_CODES}"""
+"""
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence, instead of after all options of the command."""
+    """The parser of a command: its help keeps line breaks and ends with the exit codes; errors are one sentence."""
+
+    def __init__(self, *, description: str = "", epilog: str = "", **keywords: Any) -> None:
+        description = description if "\n" in description else textwrap.fill(description, 110)
+        if "exit codes:" not in epilog:
+            epilog = f"{epilog.rstrip()}\n\n{EXIT_CODES}"
+        form = argparse.RawDescriptionHelpFormatter
+        super().__init__(description=description, epilog=epilog, formatter_class=form, **keywords)
 
     def error(self, message: str) -> NoReturn:
         """Print and leave."""
@@ -62,13 +69,21 @@ class Version(argparse.Action):
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command, with all sub-commands."""
-    parser = Parser(prog="plrp", description=DESCRIPTION, epilog=EPILOG, formatter_class=RAW)
+    parser = Parser(prog="plrp", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action=Version, nargs=0, help="show the version, and which code explains here")
     parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in COMMANDS:
-        importlib.import_module(f"plrp.cli.{command}").add_parser(subparsers)
+        add_command(subparsers, command, command)
     return parser
+
+
+def add_command(subparsers: Any, command: str, module: str) -> None:
+    """Add the sub-command of a module of `plrp.cli`, which the module's `run` executes."""
+    home = importlib.import_module(f"plrp.cli.{module}")
+    home.add_parser(subparsers)
+    if hasattr(home, "run"):  # `genomics` has commands of its own
+        subparsers.choices[command].set_defaults(run=home.run)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

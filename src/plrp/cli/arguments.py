@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from plrp.pruning import Pruning
     from plrp.runs.ray import RayCluster
 
-RAW = argparse.RawDescriptionHelpFormatter
-
 EXIT_CODES = """\
 exit codes: 0 finished; 1 failed while working; 2 wrong usage: an option, or the file it names, cannot be used;
 3 finished; some parts failed (listed); 130 interrupted

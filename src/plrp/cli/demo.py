@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .arguments import RAW
-
 
 def add_parser(subparsers: Any) -> None:
     """Add the command; nothing heavier than argparse is imported until it runs."""
@@ -18,11 +16,11 @@ def add_parser(subparsers: Any) -> None:
         "motifs, trains small CNNs, explains them with LRP and PLRP, and writes a report to read in a browser, where "
         "p is a slider. Nothing is downloaded; the same seed gives the same report.",
         epilog="example:\n  plrp demo --out demo",
-        formatter_class=RAW,
     )
-    parser.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="default: ./demo")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
-    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo"), metavar="DIR", help="folder to write (default: ./demo)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)")
 
 
 def run(arguments: argparse.Namespace) -> int:

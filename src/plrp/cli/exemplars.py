@@ -11,7 +11,7 @@ from plrp.errors import UsageError, usage
 from plrp.settings import check_composite, count
 from plrp.vision.photograph_settings import PhotographSettings
 
-from .arguments import RAW, add_cluster, add_pruning, add_settings, cluster_of, location, pruning_of
+from .arguments import add_cluster, add_pruning, add_settings, cluster_of, location, pruning_of
 from .explain import add_network
 
 EPILOG = """\
@@ -20,11 +20,10 @@ examples:
   plrp exemplars photos/ --model resnet50 --layers layer4.2.conv2 --channels 12,40 --out exemplars
   plrp exemplars photos/ --model networks.py:build --weights best.pt --out exemplars --engine ray
 
-A channel is one of a layer's output, as in `plrp.explain(condition={layer: [channel]})`. The work is stored part by
-part: the same command resumes what was killed. Also written: channels.csv (relevance of every channel over all
-photographs), a picture per layer, of the channels asked for or of the strongest, and index.html with both, the
-channels that classes use, prototypes and outliers.
-exit codes: 0 finished; 1 failed while working; 2 wrong usage; 130 interrupted
+Channels are those of a layer's output, as in `plrp.explain(condition={layer: [channel]})`. The work is stored part by
+part: the same command resumes a search that was killed. Also written: channels.csv (relevance of every channel over all
+photographs), a picture per layer (of --channels or of the strongest), and index.html with both, the channels that
+classes use, prototypes and outliers.
 """
 
 
@@ -32,30 +31,43 @@ def add_parser(subparsers: Any) -> None:
     """Adds `plrp exemplars`."""
     parser = subparsers.add_parser(
         "exemplars",
-        help="what do the channels of a layer stand for? the photographs that gave them most relevance",
-        description="Searches a folder of photographs for those that gave each channel most relevance.",
+        help="photographs that show what the channels of a layer stand for",
+        description="Finds, for each channel, the photographs of a folder that gave it most relevance.",
         epilog=EPILOG,
-        formatter_class=RAW,
     )
-    parser.add_argument("photographs", metavar="FOLDER", help="photographs, also in folders inside it")
+    parser.add_argument(
+        "photographs", metavar="FOLDER", help="folder of photographs; folders inside it are searched too"
+    )
     add_network(parser)
-    parser.add_argument("--layers", nargs="+", metavar="NAME", help="conv and linear layers (default: the last one)")
-    parser.add_argument("--out", type=location, default=Path("exemplars"), metavar="DIR", help="default: ./exemplars")
+    parser.add_argument(
+        "--layers", nargs="+", metavar="NAME", help="conv and linear layers to search (default: the last conv)"
+    )
+    parser.add_argument(
+        "--out", type=location, default=Path("exemplars"), metavar="DIR", help="folder or URL (default: ./exemplars)"
+    )
     how = parser.add_argument_group("explanation")
     add_pruning(how, default=None, offered=())
     add_settings(how, PhotographSettings, "composite")
     picture = parser.add_argument_group("pictures")
-    picture.add_argument("--channels", type=_numbers, metavar="N,N,…", help="which (default: the strongest eight)")
-    picture.add_argument("--by", choices=("relevance", "activation"), default="relevance", help="default: relevance")
-    picture.add_argument("--no-pictures", action="store_true", help="only search")
+    picture.add_argument(
+        "--channels", type=_numbers, metavar="N,N,…", help="channels to draw (default: the strongest eight)"
+    )
+    picture.add_argument(
+        "--by",
+        choices=("relevance", "activation"),
+        default="relevance",
+        help="draw the photographs with most … (default: relevance)",
+    )
+    picture.add_argument("--no-pictures", action="store_true", help="search, and draw nothing")
     work = parser.add_argument_group("work")
     work.add_argument("--workers", type=count, default=1, metavar="N", help="processes (default: 1)")
     work.add_argument("--part-size", type=count, default=64, metavar="N", help="photographs per part (default: 64)")
-    work.add_argument("--batch-size", type=count, default=8, metavar="N", help="explained at once (default: 8)")
+    work.add_argument(
+        "--batch-size", type=count, default=8, metavar="N", help="photographs explained at once (default: 8)"
+    )
     work.add_argument("--device", help="cpu, cuda, mps (default: cpu; with Ray: GPUs where there are any)")
     work.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     add_cluster(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

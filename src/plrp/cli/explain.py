@@ -15,7 +15,7 @@ from plrp.errors import UsageError, usage
 from plrp.settings import check_composite, count, proportion
 from plrp.vision.photograph_settings import PhotographSettings, names
 
-from .arguments import PICTURES, RAW, add_pruning, add_settings, options_wording, pruning_of, settings_of
+from .arguments import PICTURES, add_pruning, add_settings, options_wording, pruning_of, settings_of
 
 if TYPE_CHECKING:
     from plrp.concepts.channel_figures import Reading
@@ -56,7 +56,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="explain photographs: what a network saw, and where",
         description="Explains photographs with LRP and PLRP: top-5 classes, heatmaps, overlay and outline.",
         epilog=EPILOG,
-        formatter_class=RAW,
     )
     parser.add_argument("photographs", nargs="+", metavar="PHOTO", help="JPEG, PNG, TIFF, WebP, …, or a folder of them")
     add_model(parser)
@@ -67,7 +66,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_output(out)
     add_page_size(out, "classes")
     add_drawing(out)
-    parser.set_defaults(run=run)
 
 
 def add_output(out: argparse._ArgumentGroup) -> None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-from . import Parser
+from . import Parser, add_command
 
 COMMANDS = ("simulate", "train", "explain", "variants", "compare", "motifs", "browser", "logo", "export")
 
 
 class Command(Parser):
-    """Refuses what it does not know itself, with its own --help; argparse would leave that to `plrp`."""
+    """Refuses unknown options itself and points to its own --help; argparse would leave that to `plrp`."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Nothing is left over."""
-        found, rest = super().parse_known_args(args, namespace)
+        """Refuse arguments that are left over."""
+        parsed, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
-        return found, rest
+        return parsed, rest
 
 
 def add_parser(subparsers: Any) -> None:
@@ -31,4 +30,4 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=lambda arguments: (parser.print_help(), 2)[1])
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Command)
     for command in COMMANDS:
-        importlib.import_module(f"plrp.cli.genomics_{command}").add_parser(commands)
+        add_command(commands, command, f"genomics_{command}")

@@ -9,15 +9,12 @@ from typing import Any
 from plrp.errors import UsageError, usage
 from plrp.settings import count
 
-from .arguments import EXIT_CODES, RAW
-
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "browser",
-        help="runs as one page with igv.js: relevance as letters, seqlets, motif hits",
-        formatter_class=RAW,
+        help="one page with a genome browser: relevance as letters, seqlets, motif hits",
         description="Writes folders of `plrp genomics explain` as one self-contained page with the genome browser\n"
         "igv.js in it, which needs no network: a track of letters per folder (LRP, pruned, ISM), seqlets and\n"
         "motif hits below. Sequences of a FASTA file need no genome.",
@@ -26,8 +23,7 @@ def add_parser(commands: Any) -> None:
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.05 --out pruned\n"
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt --method ism --out ism\n"
         "  plrp genomics motifs pruned --model cnn.pt --out motifs\n"
-        "  plrp genomics browser lrp pruned ism --motifs motifs --bed planted=sim/motifs.bed --out browser.html\n\n"
-        + EXIT_CODES,
+        "  plrp genomics browser lrp pruned ism --motifs motifs --bed planted=sim/motifs.bed --out browser.html",
     )
     parser.add_argument("folders", metavar="DIR", nargs="+", help="folders of `plrp genomics explain`, a track each")
     parser.add_argument("--out", required=True, metavar="FILE", help="page to write, such as browser.html")
@@ -37,17 +33,16 @@ def add_parser(commands: Any) -> None:
         action="append",
         default=[],
         metavar="[NAME=]FILE",
-        help="one more track of places; may be given several times",
+        help="one more track of intervals; may be given several times",
     )
     parser.add_argument("--count", type=count, metavar="N", help="show the first N sequences (default: all)")
     parser.add_argument(
         "--overlap",
         choices=["mean", "sum", "strongest"],
         default="mean",
-        help="what a base has that lies in several intervals (default: mean)",
+        help="relevance of a base that lies in several intervals (default: mean)",
     )
     parser.add_argument("--title", default="Relevance per base", help="title of the page (default: %(default)s)")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

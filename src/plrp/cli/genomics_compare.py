@@ -9,7 +9,7 @@ from plrp.errors import UsageError, usage
 from plrp.genomics.sequence_settings import ScoreSettings
 from plrp.settings import count
 
-from .arguments import EXIT_CODES, PICTURES, RAW, add_settings, settings_of
+from .arguments import PICTURES, add_settings, settings_of
 from .genomics_logo import window
 from .genomics_options import (
     add_model,
@@ -31,13 +31,11 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "compare",
         help="draw several methods under one another, with their correlation to ISM",
-        formatter_class=RAW,
         description="Asks in-silico mutagenesis (ISM: every base replaced by every other letter), LRP, PLRP,\n"
         "gradient × input and DeepLIFT (with tangermeme, where installed) about the same score, draws them, and\n"
         "prints how far each agrees with ISM. Do this on your own network before you believe any of them.",
         epilog="example:\n"
-        "  plrp genomics compare seqs.fa --model net.py:build --weights w.pt --count 20 --out compared.png\n\n"
-        + EXIT_CODES,
+        "  plrp genomics compare seqs.fa --model net.py:build --weights w.pt --count 20 --out compared.png",
     )
     add_sequences(parser)
     parser.add_argument(
@@ -49,7 +47,6 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--draw", type=count, default=3, metavar="N", help="draw the first N sequences (default: 3)")
     parser.add_argument("--window", type=window, metavar="START-END", help="draw these bases only")
     add_settings(parser, ScoreSettings, "batch_size", "device")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

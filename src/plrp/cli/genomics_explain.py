@@ -14,7 +14,7 @@ from plrp.errors import UsageError, usage
 from plrp.genomics.sequence_settings import FileSettings
 from plrp.settings import count, shard
 
-from .arguments import EXIT_CODES, RAW, add_cluster, add_settings, cluster_of, options_wording, settings_of
+from .arguments import add_cluster, add_settings, cluster_of, options_wording, settings_of
 from .genomics_options import (
     add_model,
     add_rules,
@@ -33,7 +33,6 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "explain",
         help="relevance per base for a file of sequences, with your own model",
-        formatter_class=RAW,
         description="Explains every sequence of a FASTA file, a BED file (--genome), or a one-hot NPZ. The same\n"
         "command resumes a run that was killed; --shard i/n spreads a run over a job array. Written into --out:\n"
         "attributions.npz and onehot.npz (for TF-MoDISco: give --hypothetical), seqlets.bed, relevance.parquet,\n"
@@ -43,7 +42,7 @@ def add_parser(commands: Any) -> None:
         "  plrp genomics explain seqs.fa --model mymodel.py:build --weights w.pt -p 0.05 --out DIR --html x.html\n"
         "  plrp genomics explain peaks.bed --genome hg38.fa --width 2114 --model net.py:build --weights w.pt "
         "\\\n"
-        "      --target 0,500 -p 0.05 --out DIR --shard $SLURM_ARRAY_TASK_ID/100\n\n" + EXIT_CODES,
+        "      --target 0,500 -p 0.05 --out DIR --shard $SLURM_ARRAY_TASK_ID/100",
     )
     add_sequences(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="folder, or a URL such as s3://bucket/run")
@@ -63,7 +62,6 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--workers", type=count, metavar="N", help="workers on the cluster (default: as many as fit)")
     add_cluster(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,34 +9,33 @@ from typing import Any
 
 from plrp.errors import UsageError, not_installed, usage
 
-from .arguments import EXIT_CODES, RAW
-
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "export",
         help="bigWig, bedGraph and HDF5 of a folder of `plrp genomics explain`",
-        formatter_class=RAW,
-        description="Writes more files of a finished folder of `plrp genomics explain`: tracks for genome browsers\n"
-        "(of intervals, with coordinates), and the HDF5 file that TF-MoDISco reads with -i.",
-        epilog="example:\n"
-        "  plrp genomics export explained --genome hg38.fa --bigwig relevance.bw --overlap sum\n\n" + EXIT_CODES,
+        description="Writes more files from a finished folder of `plrp genomics explain`: tracks for genome browsers\n"
+        "(where coordinates are known), and the HDF5 file that TF-MoDISco reads with -i.",
+        epilog="example:\n  plrp genomics export explained --genome hg38.fa --bigwig relevance.bw --overlap sum",
     )
     parser.add_argument("folder", metavar="DIR", help="folder of `plrp genomics explain`")
-    parser.add_argument("--bigwig", metavar="FILE", help="needs --genome, and pyBigWig")
-    parser.add_argument("--bedgraph", metavar="FILE", help="sorted and without a header, as UCSC's tools take it")
+    parser.add_argument("--bigwig", metavar="FILE", help="bigWig file to write; needs --genome, and pyBigWig")
     parser.add_argument(
-        "--h5", metavar="FILE", help="for TF-MoDISco: of a run with --hypothetical; sequences of one length"
+        "--bedgraph", metavar="FILE", help="bedGraph file to write: sorted, without a header, as UCSC's tools take it"
     )
-    parser.add_argument("--genome", metavar="FASTA", help="for the lengths of chromosomes")
+    parser.add_argument(
+        "--h5",
+        metavar="FILE",
+        help="HDF5 file to write for TF-MoDISco, from a run with --hypothetical and sequences of one length",
+    )
+    parser.add_argument("--genome", metavar="FASTA", help="genome of the run, for the lengths of chromosomes")
     parser.add_argument(
         "--overlap",
         choices=["mean", "sum", "strongest"],
         default="mean",
-        help="what a base has that lies in several intervals (default: mean)",
+        help="relevance of a base that lies in several intervals (default: mean)",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from plrp.errors import UsageError
 
-from .arguments import EXIT_CODES, PICTURES, RAW
+from .arguments import PICTURES
 from .genomics_options import picture
 
 
@@ -28,20 +28,22 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "logo",
         help="draw relevance as sequence logos",
-        formatter_class=RAW,
         description="Draws sequences of one or more folders of `plrp genomics explain` under each other, on one axis.",
         epilog="example:\n"
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt --out lrp\n"
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.05 --out plrp05\n"
-        "  plrp genomics logo lrp plrp05 --names sim0 sim1 --truth sim/motifs.bed --out logo.png\n\n" + EXIT_CODES,
+        "  plrp genomics logo lrp plrp05 --names sim0 sim1 --truth sim/motifs.bed --out logo.png",
     )
     parser.add_argument("folders", nargs="+", metavar="DIR", help="folders of `plrp genomics explain`, one row each")
-    parser.add_argument("--out", required=True, type=picture, metavar="FILE", help=", ".join(PICTURES))
+    parser.add_argument(
+        "--out", required=True, type=picture, metavar="FILE", help=f"picture to write: {', '.join(PICTURES)}"
+    )
     parser.add_argument("--names", nargs="+", metavar="NAME", help="sequences to draw (default: the first three)")
     parser.add_argument("--window", type=window, metavar="START-END", help="draw these bases only")
-    parser.add_argument("--truth", metavar="BED", help="where motifs are: shaded, named, and drawn as a first row")
+    parser.add_argument(
+        "--truth", metavar="BED", help="sites of motifs, which are shaded, named, and drawn as a first row"
+    )
     parser.add_argument("--same-scale", action="store_true", help="one y-axis for all rows of a sequence")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plrp.errors import UsageError, usage
 from plrp.genomics.sequence_settings import FileSettings, MotifSettings
 
-from .arguments import EXIT_CODES, RAW, add_settings, settings_of
+from .arguments import add_settings, settings_of
 from .genomics_options import check_out
 
 if TYPE_CHECKING:
@@ -21,14 +21,13 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "motifs",
         help="patterns, matrices and matching motifs of an explained file, as a page",
-        formatter_class=RAW,
-        description="Finds what surviving stretches (seqlets) of a folder of `plrp genomics explain` have in common.\n"
+        description="Finds the patterns that surviving stretches (seqlets) of a run of `plrp genomics explain` share.\n"
         "With --model, sequences with shuffled dinucleotides are explained too, and only seqlets that are stronger\n"
-        "than theirs count. Written into --out: index.html, patterns.meme, patterns.jaspar,\n"
-        "patterns.tsv, seqlets.bed, and hits.bed: where the patterns are.",
+        "than those of the shuffled ones count. Written into --out: index.html, patterns.meme, patterns.jaspar,\n"
+        "patterns.tsv, seqlets.bed, and hits.bed (the sites of the patterns).",
         epilog="example:\n"
         "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.05 --out explained\n"
-        "  plrp genomics motifs explained --model cnn.pt --truth sim/motifs.bed --out motifs\n\n" + EXIT_CODES,
+        "  plrp genomics motifs explained --model cnn.pt --truth sim/motifs.bed --out motifs",
     )
     parser.add_argument("folder", metavar="DIR", help="folder of `plrp genomics explain`")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write")
@@ -39,7 +38,6 @@ def add_parser(commands: Any) -> None:
         "--database", metavar="FILE", help="MEME or JASPAR file of motifs to match (default: JASPAR's vertebrates)"
     )
     add_settings(parser, MotifSettings)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,8 +8,6 @@ from typing import Any
 from plrp.errors import usage
 from plrp.settings import count
 
-from .arguments import EXIT_CODES, RAW
-
 
 def _range(text: str) -> int | tuple[int, int]:
     """`3` or `1-3`."""
@@ -25,11 +23,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "simulate",
         help="random sequences with planted motifs and known answers",
-        formatter_class=RAW,
-        description="Writes sequences.fa.gz, motifs.bed (where motifs were planted), labels.tsv, motifs.meme and\n"
+        description="Writes sequences.fa.gz, motifs.bed (sites of the planted motifs), labels.tsv, motifs.meme and\n"
         "simulation.json into a new folder.",
-        epilog="example:\n"
-        "  plrp genomics simulate --motifs TAL1::TCF3 CTCF SPI1 --count 3000 --number 1-3 --out sim\n\n" + EXIT_CODES,
+        epilog="example:\n  plrp genomics simulate --motifs TAL1::TCF3 CTCF SPI1 --count 3000 --number 1-3 --out sim",
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write; must not exist")
     parser.add_argument(
@@ -43,13 +39,15 @@ def add_parser(commands: Any) -> None:
         "--task",
         choices=["classes", "presence", "and", "or", "xor"],
         default="classes",
-        help="what decides the label (default: classes, one motif per class)",
+        help="rule of the labels (default: classes, one motif per class)",
     )
     parser.add_argument("--count", type=count, default=1000, help="number of sequences (default: 1000)")
     parser.add_argument("--length", type=count, default=250, help="bases per sequence (default: 250)")
     parser.add_argument("--number", type=_range, default=1, metavar="N|N-M", help="copies of a motif (default: 1)")
     parser.add_argument("--spacing", type=_range, metavar="N|N-M", help="bases between A and B (default: any)")
-    parser.add_argument("--orientation", choices=["forward", "reverse", "both"], default="forward")
+    parser.add_argument(
+        "--orientation", choices=["forward", "reverse", "both"], default="forward", help="strand of motifs"
+    )
     parser.add_argument(
         "--background",
         nargs=4,
@@ -59,8 +57,7 @@ def add_parser(commands: Any) -> None:
         help="base frequencies (default: a quarter each)",
     )
     parser.add_argument("--empty-class", action="store_true", help="one more class without a motif (task classes)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.set_defaults(run=run)
+    parser.add_argument("--seed", type=int, default=0, help="seed of everything random (default: 0)")
 
 
 def run(arguments: argparse.Namespace) -> int:

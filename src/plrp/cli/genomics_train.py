@@ -10,7 +10,7 @@ from plrp.errors import UsageError, usage
 from plrp.genomics.sequence_settings import FileSettings
 from plrp.settings import count
 
-from .arguments import EXIT_CODES, RAW, add_settings
+from .arguments import add_settings
 
 
 def add_parser(commands: Any) -> None:
@@ -18,24 +18,24 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "train",
         help="train a small CNN on simulated or labelled sequences",
-        formatter_class=RAW,
         description="Trains a SequenceCNN with early stopping and writes a checkpoint that is safe to load. DATA is a\n"
         "folder of `simulate`, a folder of simdata files, or a FASTA file with --labels.",
         epilog="example:\n"
         "  plrp genomics simulate --motifs TAL1::TCF3 CTCF --count 2000 --number 1-3 --out sim\n"
-        "  plrp genomics train sim --filters 32 --out cnn.pt\n\n" + EXIT_CODES,
+        "  plrp genomics train sim --filters 32 --out cnn.pt",
     )
-    parser.add_argument("data", metavar="DATA")
+    parser.add_argument("data", metavar="DATA", help="folder of `simulate` or of simdata files, or a FASTA file")
     parser.add_argument("--out", required=True, metavar="FILE", help="checkpoint to write")
     parser.add_argument("--labels", metavar="TSV", help="table name<TAB>label, for a FASTA file")
     parser.add_argument("--column", help="column of the labels (default: the second)")
     parser.add_argument("--filters", type=count, default=32, help="convolution filters; the paper has 4 and 32")
     parser.add_argument("--hidden", type=int, default=0, help="neurons of a hidden layer; xor needs one, such as 32")
-    parser.add_argument("--epochs", type=count, default=30)
-    parser.add_argument("--patience", type=count, default=6)
+    parser.add_argument("--epochs", type=count, default=30, help="at most this many epochs (default: 30)")
+    parser.add_argument(
+        "--patience", type=count, default=6, help="epochs without progress before it stops (default: 6)"
+    )
     add_settings(parser, FileSettings, "largest")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.set_defaults(run=run)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the split (default: 0)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from plrp.errors import UsageError, usage
 from plrp.genomics.sequence_settings import FileSettings, VariantSettings
 
-from .arguments import EXIT_CODES, RAW, add_settings, settings_of
+from .arguments import add_settings, settings_of
 from .genomics_options import (
     add_model,
     add_rules,
@@ -37,7 +37,6 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "variants",
         help="scores with either allele of a VCF's variants, and their difference per base",
-        formatter_class=RAW,
         description="Explains the sequence around each variant with the reference and with the alternative allele,\n"
         "for the same score. Written into --out: effects.parquet (an allele per row), bases.parquet (a base per\n"
         "row), effects.vcf (yours, with INFO fields PLRP_*), skipped.tsv, and logos of the strongest effects.\n"
@@ -46,7 +45,7 @@ def add_parser(commands: Any) -> None:
         "ends) are skipped, counted and listed.",
         epilog="example:\n"
         "  plrp genomics variants calls.vcf.gz --genome hg38.fa --model net.py:build --weights w.pt \\\n"
-        '      --width 2114 --target "outputs[1][:, 0]" --out effects\n\n' + EXIT_CODES,
+        '      --width 2114 --target "outputs[1][:, 0]" --out effects',
     )
     parser.add_argument("vcf", metavar="VCF", help="variants; .gz as well")
     parser.add_argument("--genome", required=True, metavar="FASTA", help="the genome that the variants refer to")
@@ -58,7 +57,6 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--logos", type=int, default=10, metavar="N", help="draw the N strongest effects (default: 10)")
     add_settings(parser, VariantSettings, "batch_size", "device")
     add_settings(parser, FileSettings, "largest")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .arguments import RAW, location
+from .arguments import location
 
 
 def add_parser(subparsers: Any) -> None:
@@ -18,15 +18,22 @@ def add_parser(subparsers: Any) -> None:
         "needs nothing else: config, figures, tables, the paper's statements with 'holds' or 'does not hold'.",
         epilog="examples:\n  plrp report run\n  plrp report ecssd-vgg16 ecssd-resnet50 --out report\n"
         "  plrp report --compare before after --out compared",
-        formatter_class=RAW,
     )
     parser.add_argument("runs", nargs="+", type=location, metavar="RUN", help="folders or URLs of sweeps")
-    parser.add_argument("--compare", action="store_true", help="set two runs side by side, sample by sample")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: `report` in the run; of several: ./report")
+    parser.add_argument("--compare", action="store_true", help="compare two runs, sample by sample")
     parser.add_argument(
-        "--formats", nargs="+", choices=("png", "svg", "pdf"), default=("png", "svg", "pdf"), help="of the figures"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder to write (default: `report` in the run; for several runs: ./report)",
     )
-    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--formats",
+        nargs="+",
+        choices=("png", "svg", "pdf"),
+        default=("png", "svg", "pdf"),
+        help="formats of the figures",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

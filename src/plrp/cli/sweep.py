@@ -9,7 +9,7 @@ from typing import Any
 from plrp.errors import UsageError, usage
 from plrp.settings import count, shard
 
-from .arguments import EXIT_CODES, RAW, add_cluster, cluster_of, location
+from .arguments import add_cluster, cluster_of, location
 
 PRESETS = ("ecssd-vgg16", "ecssd-resnet50", "imagenet-vgg16", "imagenet-resnet50", "genomics-4", "genomics-32")
 
@@ -21,8 +21,8 @@ def add_parser(subparsers: Any) -> None:
         help="measure LRP and PLRP over many samples, variants and p; stop and resume at will",
         description="Explains every sample of a data set with LRP, PLRP-λ and PLRP-M (or PLRP-M±, by --set variants), "
         "with and without sparsity gain, over many p, and measures every map. Results are stored part by part: a sweep "
-        "that was stopped, killed or ran out of disk resumes where it was when it is started again. `plrp report` "
-        "draws the figures.",
+        "that was stopped, was killed or ran out of disk resumes when it is started again. `plrp report` draws the "
+        "figures.",
         epilog="examples:\n"
         "  plrp sweep --preset genomics-4 --out run\n"
         "  plrp sweep --preset ecssd-resnet50 --root ECSSD --limit 30 --set 'p=[0, 0.1, 0.2]' --out run\n"
@@ -30,17 +30,16 @@ def add_parser(subparsers: Any) -> None:
         "  plrp sweep run.toml --out run                     your own config\n"
         "  plrp sweep run                                    resume a run\n"
         "  plrp sweep run.toml --out run --shard 2/8         the second of eight processes\n"
-        "  plrp sweep run.toml --out s3://bucket/run --engine ray --address auto\n\n" + EXIT_CODES,
-        formatter_class=RAW,
+        "  plrp sweep run.toml --out s3://bucket/run --engine ray --address auto",
     )
     parser.add_argument("config", nargs="?", type=location, metavar="run.toml", help="a config, or a run to resume")
-    parser.add_argument("--preset", choices=PRESETS, metavar="NAME", help=f"the paper's: {', '.join(PRESETS)}")
+    parser.add_argument("--preset", choices=PRESETS, metavar="NAME", help=f"a study of the paper: {', '.join(PRESETS)}")
     parser.add_argument("--root", type=Path, metavar="DATA", help="folder of the preset's photographs")
     parser.add_argument("--weights", metavar="FILE", help="your weights instead of the published ones")
     parser.add_argument(
         "--out", type=location, metavar="RUN", help="folder of the run, or its URL (default: the config's name)"
     )
-    parser.add_argument("--limit", type=count, metavar="N", help="the first N samples only; more can follow later")
+    parser.add_argument("--limit", type=count, metavar="N", help="take the first N samples only; more can follow later")
     parser.add_argument(
         "--set",
         action="append",
@@ -49,14 +48,13 @@ def add_parser(subparsers: Any) -> None:
         metavar="ENTRY=VALUE",
         help="change an entry of the config, e.g. 'p=[0, 0.1, 0.2]' or metrics.pixel_flipping.limit=5; repeatable",
     )
-    parser.add_argument("--shard", type=shard, default=(1, 1), metavar="i/n", help="do every n-th part, from the i-th")
-    parser.add_argument("--workers", type=count, metavar="N", help="processes (default: one per core)")
     parser.add_argument(
-        "--device", help="where to compute, e.g. cuda (default: cpu; with Ray: GPUs where there are any)"
+        "--shard", type=shard, default=(1, 1), metavar="i/n", help="make every n-th part, from the i-th on"
     )
+    parser.add_argument("--workers", type=count, metavar="N", help="processes (default: one per core)")
+    parser.add_argument("--device", help="such as cuda (default: cpu; with Ray: GPUs where there are any)")
     parser.add_argument("--show-config", action="store_true", help="print the config as TOML and stop")
     add_cluster(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from plrp.errors import UsageError, usage
 from plrp.settings import check_composite, count
 
-from .arguments import EXIT_CODES, RAW, add_pruning, options_wording, pruning_of
+from .arguments import add_pruning, options_wording, pruning_of
 from .explain import add_page_size, check_page_size, page_size
 
 PICTURES = (".svg", ".png", ".pdf")
@@ -23,7 +23,7 @@ Explains what a language model makes of a text: which tokens spoke for its answe
 The head of the model decides what it answers: the class of the text, the next token, or the token behind a mask.
 """
 
-EPILOG = f"""\
+EPILOG = """\
 examples:
   plrp text "The capital of France is" --model SmolLM2.gguf --target " Paris"
   plrp text "The capital of France is" --model SmolLM2.gguf --target " Paris" --against " London" -o why.svg
@@ -33,8 +33,7 @@ examples:
 
 Most tokens begin with their space: " Paris", not "Paris". A token's relevance is the sum over its embedding's channels;
 the colours are scaled to the strongest token.
-
-{EXIT_CODES}"""
+"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,7 +43,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="explain texts: which tokens made a language model say this",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=RAW,
     )
     parser.add_argument("text", metavar="TEXT", help="the text that the model reads; - takes it from standard input")
     parser.add_argument(
@@ -81,7 +79,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     out.add_argument("--columns", type=count, metavar="N", help="width of the printed text (default: the terminal's)")
     out.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

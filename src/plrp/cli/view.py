@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plrp.errors import UsageError, not_installed, usage
 from plrp.settings import check_composite
 
-from .arguments import RAW, add_pruning, pruning_of
+from .arguments import add_pruning, pruning_of
 from .explain import add_model, prepared, searched
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Serves a page on this machine: drop a photograph or paste a sequence or sentence, slide p, choose "
         "method and class, follow single channels.",
         epilog=EPILOG,
-        formatter_class=RAW,
     )
     add_model(parser)
     parser.add_argument(
@@ -66,7 +65,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default="127.0.0.1",
         help="address to serve on (default: 127.0.0.1, which other machines cannot reach)",
     )
-    parser.set_defaults(run=run, compare=None, target=None, against=None, colours="red-blue", quiet=False, beside=())
+    parser.set_defaults(compare=None, target=None, against=None, colours="red-blue", quiet=False, beside=())
 
 
 def run(arguments: argparse.Namespace) -> int:
