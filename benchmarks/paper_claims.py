@@ -31,7 +31,7 @@ from torch import Tensor, nn
 import plrp
 from plrp import metrics
 from plrp.experiments import statements
-from plrp.experiments.aligned_scores import Flipping, Measured
+from plrp.experiments.aligned_scores import AlignedScores, Flipping
 from plrp.metrics.seeded import draw
 from plrp.vision import ECSSD
 
@@ -281,7 +281,7 @@ SCALES = {
 SCORES = {"auc": "logit", "auc_probability": "probability"}
 
 
-def measured(r: Results) -> Measured:
+def measured(r: Results) -> AlignedScores:
     """The records as the statements read them."""
     photos = sorted({photo for by_method in r.values.values() for found in by_method.values() for photo in found})
     values: dict[tuple[str, str], dict[float, Any]] = {}
@@ -293,7 +293,7 @@ def measured(r: Results) -> Measured:
                 column = np.array([by_method[method.label].get(photo, math.nan) for photo in photos])
                 key = SWEPT.get(measure, measure), swept(method).variant
                 values.setdefault(key, {})[swept(method).p] = column
-    return Measured(TITLES[r.model], np.array(photos), values)
+    return AlignedScores(TITLES[r.model], np.array(photos), values)
 
 
 def swept(method: Method) -> statements.Method:

@@ -48,6 +48,13 @@ def configs(draw: st.DrawFn) -> Config:
     )
 
 
+def test_an_empty_option_is_no_option() -> None:
+    data = Data("arrays", "/data.npz", count=4, digest="made")
+    config = Config(data, Model("net.py:build"), metrics=(Metric("local_lipschitz", {"normalise": None}),))
+    again = Config.from_dict(read_toml(config.to_toml()))
+    assert again.key(0) == config.key(0)  # a run finds its parts again
+
+
 @given(table=TABLE)
 def test_our_toml_is_toml(table: dict) -> None:
     assert read_toml(write_toml(table)) == table

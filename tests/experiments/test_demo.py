@@ -17,7 +17,7 @@ from torch import nn
 
 from plrp.experiments import Results, RunError, photo_demo, preset, scenes
 from plrp.experiments import demo_study as demo_module
-from plrp.experiments.aligned_scores import PAPER, Measured, from_arrays
+from plrp.experiments.aligned_scores import PAPER, AlignedScores, from_arrays
 from plrp.experiments.findings import NotAThreshold, find_not_a_threshold, findings
 from plrp.genomics import jaspar
 from plrp.genomics.seqlets import Match
@@ -53,7 +53,7 @@ def test_a_threshold_is_never_mistaken_for_pruning() -> None:
     assert find_not_a_threshold(lrp, np.where(lrp > 0.5, lrp, 0), RNG.random((5, 40)) > 0.5) is None
 
 
-def made_sweep(gini: list[float], rma_lambda: list[float], rma_m: list[float]) -> Measured:
+def made_sweep(gini: list[float], rma_lambda: list[float], rma_m: list[float]) -> AlignedScores:
     def columns(values: list[float]) -> dict[float, np.ndarray]:
         return {p: np.repeat(value, 5) for p, value in zip((0.0, 0.25, 0.5), values, strict=True)}
 

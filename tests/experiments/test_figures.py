@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex  # noqa: E402
 
 from made_runs import SHARE, usual, usual_curve  # noqa: E402
 from plrp.experiments import score_figures  # noqa: E402
-from plrp.experiments.aligned_scores import BASELINE, LRP, VARIANTS, Flipping, Measured, Method, from_arrays  # noqa: E402
+from plrp.experiments.aligned_scores import BASELINE, LRP, VARIANTS, AlignedScores, Flipping, Method, from_arrays  # noqa: E402
 from plrp.experiments.pages import data_uri  # noqa: E402
 from plrp.experiments.score_figures import STYLES, apart  # noqa: E402
 
@@ -22,7 +22,7 @@ SHARES = (0.05, 0.15, 0.3, 0.6, 0.9)
 METRICS = ("gini", "relevance_mass_accuracy", "local_lipschitz", "pixel_flipping_auc")
 
 
-def made(samples: int = 5, metrics=METRICS, variants=VARIANTS, shares=SHARES) -> Measured:
+def made(samples: int = 5, metrics=METRICS, variants=VARIANTS, shares=SHARES) -> AlignedScores:
     def column(variant: str, p: float, metric: str) -> np.ndarray:
         return np.array([usual(s, variant, p, metric) for s in range(samples)])
 
@@ -141,7 +141,7 @@ def test_gaps_one_sample_and_nan() -> None:
     figure = score_figures.over_p([made(metrics=["gini"]), made()], ["gini", "local_lipschitz"])
     said = [text.get_text() for ax in figure.axes for text in ax.texts]
     assert said.count("not measured") == 1
-    nothing = Measured("net", np.arange(3), {})
+    nothing = AlignedScores("net", np.arange(3), {})
     png(score_figures.over_p([nothing], ["gini"]))
     png(
         score_figures.faithfulness(

@@ -137,7 +137,7 @@ def test_shares_above_what_the_gain_prunes_are_the_same_map_to_the_bit(tmp_path:
     trace = plrp.trace(made.model, x)
     target = trace.output.argmax(1)
     shared = 0
-    for cells, explanation in made.explained(trace, target, made.config.cells):
+    for cells, explanation in made.explanations(trace, target, made.config.cells):
         shared = max(shared, len(cells))
         for cell in cells:
             alone = trace.explain(target=target, pruning=made.config.pruning(*cell))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plrp.experiments import statements
-from plrp.experiments.aligned_scores import LRP, PAPER, VARIANTS, Flipping, Measured, Method, from_arrays
+from plrp.experiments.aligned_scores import LRP, PAPER, VARIANTS, AlignedScores, Flipping, Method, from_arrays
 from plrp.experiments.statements import AUC, ENTROPY, GINI, LIPSCHITZ, MASS
 
 SHARES = (0.05, 0.15, 0.3, 0.6, 0.9)
@@ -18,7 +18,7 @@ NOISE = np.array([0.001, -0.001, 0.0, 0.001, -0.001])
 
 def measured(
     metric: str, curve: Callable[[str, float], float], variants=PAPER, shares=SHARES, noise: float = 1
-) -> Measured:
+) -> AlignedScores:
     """A run with one metric whose means are `curve(variant, p)`; p = 0 is LRP."""
     values = {"LRP": {0.0: 1 + OWN + curve("LRP", 0.0)}}
     for k, variant in enumerate(variants):
@@ -26,8 +26,8 @@ def measured(
     return from_arrays("net", {metric: values}, len(OWN))
 
 
-def joined(*runs: Measured) -> Measured:
-    return Measured("net", runs[0].samples, {key: by_p for m in runs for key, by_p in m.values.items()})
+def joined(*runs: AlignedScores) -> AlignedScores:
+    return AlignedScores("net", runs[0].samples, {key: by_p for m in runs for key, by_p in m.values.items()})
 
 
 def saturating(speed: float) -> Callable[[str, float], float]:
@@ -101,7 +101,7 @@ def test_robustness() -> None:
     better = measured(LIPSCHITZ, lambda v, p: -0.2 * p)
     assert [statements.more_robust(better, LIPSCHITZ, v).holds for v in ("lambda", "M")] == [True, True]
 
-    def worse_at(*where: float) -> Measured:
+    def worse_at(*where: float) -> AlignedScores:
         return measured(LIPSCHITZ, lambda v, p: 0.2 if p in where else -0.2, ("lambda", "M"))
 
     assert statements.more_robust(worse_at(0.6), LIPSCHITZ, "lambda").holds is False  # 'always'
@@ -165,9 +165,9 @@ def test_first_flips_where_the_score_rises_at_first() -> None:
     assert statements.first_flips_as_steep(flips(lrp, [1, 1.1, 1.23, 0.4, 0.2, 0]), "lambda").holds is False
 
 
-def few(m: Measured, count: int) -> Measured:
+def few(m: AlignedScores, count: int) -> AlignedScores:
     values = {key: {p: column[:count] for p, column in by_p.items()} for key, by_p in m.values.items()}
-    return Measured("net", m.samples[:count], values)
+    return AlignedScores("net", m.samples[:count], values)
 
 
 @pytest.mark.parametrize("rises", [True, False])
@@ -247,7 +247,7 @@ def test_several_networks_together() -> None:
 
 def test_everything_is_said_once_whatever_was_measured() -> None:
     whole = joined(measured(GINI, saturating(5)), measured(MASS, saturating(5)), measured(AUC, lambda v, p: p))
-    for m in (whole, measured(GINI, saturating(5)), Measured("net", np.arange(0), {})):
+    for m in (whole, measured(GINI, saturating(5)), AlignedScores("net", np.arange(0), {})):
         said = statements.of_images(m)
         assert len({s.claim for s in said}) == len(said) == 21
         for s in said:

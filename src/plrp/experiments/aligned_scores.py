@@ -1,4 +1,4 @@
-"""Scores of a run as aligned numbers: what statements, figures and tables are made from.
+"""Scores of a run as aligned numbers, the source of statements, figures and tables.
 
 The store keeps tidy tables (a row per sample, variant, p and metric). Here they are arrays over the samples, so that
 two methods can be compared sample by sample. numpy only: the genomics demo judges its findings with it as well.
@@ -34,7 +34,7 @@ LABELS = {
     "M-sign": "PLRP-M±",
     "M-sign+gain": "PLRP-M±, gain",
 }
-"""How variants are called wherever a reader meets them."""
+"""The names of variants on pages and in figures."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Flipping:
 
 
 @dataclass
-class Measured:
+class AlignedScores:
     """Scores of one run.
 
     samples: (n,) their numbers. values: scores (n,) by (metric, variant) and p, NaN where there is none.
@@ -114,7 +114,7 @@ class Measured:
     _bands: dict[tuple[str, str], tuple[Values, Values, Values]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def from_tables(cls, name: str, scores: pd.DataFrame, curves: pd.DataFrame | None = None) -> Measured:
+    def from_tables(cls, name: str, scores: pd.DataFrame, curves: pd.DataFrame | None = None) -> AlignedScores:
         """From the tidy tables of a run (`Results.scores`, `Results.curves`)."""
         samples = np.unique(np.concatenate([scores["sample"], [] if curves is None else curves["sample"]]))
         samples = samples.astype(np.int64)
@@ -138,7 +138,7 @@ class Measured:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What was measured, in the order of the alphabet."""
+        """The names of the measured metrics, in alphabetical order."""
         return tuple(sorted({metric for metric, _ in self.values}))
 
     def shares(self, metric: str, *variants: str) -> tuple[float, ...]:
@@ -154,7 +154,7 @@ class Measured:
         return tuple(v for v in among if self.shares(metric, v))
 
     def has(self, variant: str) -> bool:
-        """Whether anything was measured of a variant at some p above 0."""
+        """Whether a variant was measured at some p above 0."""
         return any(self.shares(metric, variant) for metric in self.metrics)
 
     def at(self, metric: str, method: Method) -> Values:
@@ -211,14 +211,16 @@ class Measured:
         }
 
 
-def from_arrays(name: str, values: Mapping[str, Mapping[str, Mapping[float, npt.ArrayLike]]], count: int) -> Measured:
+def from_arrays(
+    name: str, values: Mapping[str, Mapping[str, Mapping[float, npt.ArrayLike]]], count: int
+) -> AlignedScores:
     """From `values[metric][variant][p]`, each (n,)."""
     table = {
         (metric, variant): {tidy(p): np.asarray(column, np.float64) for p, column in by_p.items()}
         for metric, by_variant in values.items()
         for variant, by_p in by_variant.items()
     }
-    return Measured(name, np.arange(count), table)
+    return AlignedScores(name, np.arange(count), table)
 
 
 def nearest_share(p: float, shares: Iterable[float]) -> float | None:

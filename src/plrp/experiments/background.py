@@ -1,4 +1,4 @@
-"""Work that another process does meanwhile, and that ends with this one, however this one ends."""
+"""Work in another process, which ends with this process, however this process ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BOUND = (
 
 
 def in_background(code: str) -> subprocess.Popen[bytes]:
-    """A process of this Python that runs some code; what it prints is dropped, what it says in error is kept.
+    """Run some code in another process of this Python; its output is discarded, its errors can be read afterwards.
 
     Wait for it with `wait()`: `communicate()` would end it.
     """
@@ -26,6 +26,6 @@ def in_background(code: str) -> subprocess.Popen[bytes]:
 
 
 def last_words(process: subprocess.Popen[bytes]) -> str:
-    """What a process that has ended said in error."""
+    """The error output of a process that has ended."""
     assert process.stderr is not None
     return process.stderr.read().decode().strip()

@@ -24,10 +24,10 @@ THUMBNAIL = 96  # pixels
 
 
 def render_concepts(
-    found: Exemplars, inputs: NumberedInputs, figures: dict[str, Figure], categories: Sequence[str] | None = None
+    exemplars: Exemplars, inputs: NumberedInputs, figures: dict[str, Figure], categories: Sequence[str] | None = None
 ) -> str:
     """The page as one HTML document; `figures` are the patches of each layer's channels."""
-    body = cards({"inputs": f"{len(found.names):,}", "layers": f"{len(found)}"})
+    body = cards({"inputs": f"{len(exemplars.names):,}", "layers": f"{len(exemplars)}"})
     for layer, figure in figures.items():
         body += section(
             f"Channels of {layer}",
@@ -35,22 +35,22 @@ def render_concepts(
             "and masked by the relevance that passes this channel alone, where it is strongest.</p>",
             picture(data_uri(figure, "png", 130), f"patches of channels of {layer}", plate=True),
         )
-    for layer in found:
-        body += _classes(found, layer, categories)
-        body += _prototypes(found, layer, inputs)
+    for layer in exemplars:
+        body += _classes(exemplars, layer, categories)
+        body += _prototypes(exemplars, layer, inputs)
     lead = "What the channels of a network stand for, by the inputs that gave them most relevance."
     return page("Concepts", lead, body)
 
 
-def _classes(found: Exemplars, layer: str, categories: Sequence[str] | None) -> str:
-    counted = Counter(int(c) for c in found.classes if c >= 0)
+def _classes(exemplars: Exemplars, layer: str, categories: Sequence[str] | None) -> str:
+    counted = Counter(int(c) for c in exemplars.classes if c >= 0)
     rows = []
     for number, count in counted.most_common(12):
         if count < FEWEST:
             break
         name = categories[number] if categories is not None and number < len(categories) else f"class {number}"
         used = ", ".join(
-            f"{r['channel']} ({r['share']:.1%}, ×{r['lift']:.2g})" for r in class_channels(found, layer, number, 5)
+            f"{r['channel']} ({r['share']:.1%}, ×{r['lift']:.2g})" for r in class_channels(exemplars, layer, number, 5)
         )
         rows.append([escape(name), str(count), used])
     if not rows:
@@ -63,9 +63,9 @@ def _classes(found: Exemplars, layer: str, categories: Sequence[str] | None) -> 
     )
 
 
-def _prototypes(found: Exemplars, layer: str, inputs: NumberedInputs) -> str:
+def _prototypes(exemplars: Exemplars, layer: str, inputs: NumberedInputs) -> str:
     try:
-        ways = prototypes(found, layer, components=COMPONENTS)
+        ways = prototypes(exemplars, layer, components=COMPONENTS)
     except (ValueError, ImportError) as error:
         return section(f"Prototypes in {layer}", f"<p>None: {escape(error)}</p>")
     rows = []
@@ -73,7 +73,7 @@ def _prototypes(found: Exemplars, layer: str, inputs: NumberedInputs) -> str:
         typical = int(ways.typical[k])
         count = int((ways.component == k).sum())
         channels = ", ".join(map(str, ways.channels(k)))
-        rows.append([_thumbnail(inputs, typical), escape(found.names[typical]), str(count), channels])
+        rows.append([_thumbnail(inputs, typical), escape(exemplars.names[typical]), str(count), channels])
     outliers = "".join(_thumbnail(inputs, sample) for sample in ways.outliers(4))
     return section(
         f"Prototypes in {layer}",

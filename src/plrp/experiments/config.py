@@ -1,7 +1,7 @@
-"""What a sweep does, as data: data set × model × composite × variants × p × metrics.
+"""The description of a sweep: data set × model × composite × variants × p × metrics.
 
-A `Config` is immutable, comes from and goes to TOML, and is written beside its results. It does not hold how the work
-is done (workers, device, progress): that changes no result.
+A `Config` is immutable, comes from and goes to TOML, and is written beside its results. It leaves out how the work
+is done (workers, device, progress), which changes no result.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ METRICS = (
     "pixel_flipping",
     "score_kept",
 )
-"""What can be measured: functions of `plrp.metrics`, and `score_kept`.
+"""The metrics of a sweep: functions of `plrp.metrics`, and `score_kept`.
 
 score_kept = Σ relevance of the whole input / the explained score (the winning logit): 1 where all of it arrives. Biases
 and ε take the rest, or give some of it: it may be above 1, or negative.
 """
 
 HEALTH = ("mass_at_input", "unhealthy")
-"""What is measured of every explanation: Σ|R| of the input over |score|, and 1 where plrp would warn of it, else 0."""
+"""Two measurements of every explanation: Σ|R| of the input over |score|, and 1 where plrp would warn of it, else 0."""
 
 LOCALIZATION = ("relevance_mass_accuracy", "relevance_rank_accuracy", "pointing_game")
 ROBUSTNESS = ("local_lipschitz", "max_sensitivity")
@@ -63,7 +63,7 @@ DATA_OPTIONS: dict[str, tuple[str, ...]] = {
     "dna": ("part",),
     "simulated-dna": ("sequences", "motifs", "task", "length", "number", "part", "largest"),
 }
-"""The kinds of data sets, and the options each has beside `root` and `limit`."""
+"""The kinds of data sets, and the options of each besides `root` and `limit`."""
 
 MODEL_OPTIONS = ("num_classes", "filters", "hidden", "epochs", "patience")
 PATHS = ("masks", "class_index", "labels", "boxes")
@@ -80,32 +80,38 @@ def _known(names: Mapping[str, Any], known: Sequence[str], where: str) -> None:
             raise ConfigError(f"{where} has no entry {name!r}{nearest(name, list(known))}.")
 
 
-MANY = 10**7
-"""Samples, draws, filters and the like beyond which a count is a mistake."""
-ENDLESS = 10**15
-"""A limit above the number of samples is none, and does no harm."""
+MANY, FEWER, ENDLESS = (1, 10**7), (1, 10**6), (1, 10**15)
+BOUNDS: dict[str, tuple[int, int]] = {
+    "limit": ENDLESS, "largest": ENDLESS, "sample": MANY, "sequences": MANY, "length": MANY,
+    "num_classes": FEWER, "filters": FEWER, "epochs": FEWER, "patience": FEWER, "hidden": (0, 10**6),
+    "samples": (1, 10**5), "steps": (1, 10**5), "part_size": MANY, "batch_size": MANY, "seed": (0, 2**63 - 1),
+}  # fmt: skip
+"""The least and the greatest value of each entry that is a whole number: beyond the greatest a count is a mistake, but
+a limit above the number of samples does no harm.
+"""
 MOST_SHARES = 1000
-LARGEST_SEED = 2**63 - 1
 
 
-def _whole(value: Any, name: str, none: bool = False, least: int = 1, most: int = MANY) -> None:
-    if value is None and none:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} is a whole number from {least}, not {quoted(value)}.")
-    if value > most:
-        raise ConfigError(f"{name} is at most {most:,}, not {quoted(value)}: check the number of digits.")
+def _check_whole(entries: Mapping[str, Any], where: str = "") -> None:
+    """Refuse entries of `BOUNDS` that are not whole numbers within them; a list of steps is checked elsewhere."""
+    for name, value in entries.items():
+        if name not in BOUNDS or (name == "steps" and not isinstance(value, int)):
+            continue
+        least, most = BOUNDS[name]
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(f"{where}{name} is a whole number from {least}, not {quoted(value)}.")
+        if value > most:
+            raise ConfigError(f"{where}{name} is at most {most:,}, not {quoted(value)}: check the number of digits.")
 
 
-def _counts(options: Mapping[str, Any], where: str, names: Sequence[str], least: int = 1, most: int = MANY) -> None:
-    """Check those of some options that are there."""
-    for name in names:
-        _whole(options.get(name), f"{where}.{name}", none=True, least=least, most=most)
+def _without_options(value: Any, leave: Sequence[str] = ()) -> dict[str, Any]:
+    """The fields of a dataclass and its options as one table, without empty entries."""
+    table = {f.name: getattr(value, f.name) for f in fields(value) if f.name not in ("options", *leave)}
+    table = {name: list(v) if isinstance(v, tuple) else v for name, v in table.items()}
+    return {name: v for name, v in {**table, **getattr(value, "options", {})}.items() if v is not None}
 
 
-def _shares(value: Any, name: str, none: bool = False) -> None:
-    if value is None and none:
-        return
+def _shares(value: Any, name: str) -> None:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise ConfigError(f"{name} is a list of shares, such as [0, 0.1, 0.2], not {value!r}.")
     if len(value) > MOST_SHARES:
@@ -119,8 +125,8 @@ def _shares(value: Any, name: str, none: bool = False) -> None:
 class Data:
     """Which samples are explained.
 
-    `kind` is a key of `DATA_OPTIONS`; `root` the folder or file they are in; `limit` takes the first so many. `options`
-    are those of the kind. `count` (samples there are, whatever the limit) and `digest` (of all they hold) are
+    `kind` is a key of `DATA_OPTIONS`; `root` their folder or file; `limit` takes only the first samples. `options`
+    are the options of the kind. `count` (of all samples, whatever the limit) and `digest` (of their contents) are
     filled in when a sweep starts.
     """
 
@@ -136,10 +142,8 @@ class Data:
             raise ConfigError(f"data.kind is one of {', '.join(DATA_OPTIONS)}, not {self.kind!r}.")
         if self.root is None and self.kind != "simulated-dna":
             raise ConfigError(f"data of kind {self.kind!r} needs `root`, the folder or file the samples are in.")
-        _whole(self.limit, "data.limit", none=True, most=ENDLESS)
         _known(self.options, DATA_OPTIONS[self.kind], f"data of kind {self.kind!r}")
-        _counts(self.options, "data", ("sample", "sequences", "length"))
-        _counts(self.options, "data", ("largest",), most=10**15)
+        _check_whole(_without_options(self), "data.")
 
 
 @dataclass(frozen=True)
@@ -158,15 +162,25 @@ class Model:
 
     def __post_init__(self) -> None:
         _known(self.options, MODEL_OPTIONS, "model")
-        _counts(self.options, "model", ("num_classes", "filters", "epochs", "patience"), most=10**6)
-        _counts(self.options, "model", ("hidden",), least=0, most=10**6)
+        _check_whole(_without_options(self), "model.")
+
+
+class _Selection:
+    """Some samples and shares: the first `limit` samples, and the shares `p` with 0; None is all."""
+
+    limit: int | None
+    p: tuple[float, ...] | None
+
+    def covers(self, sample: int, p: float) -> bool:
+        """Whether a sample at a share is among them."""
+        return (self.limit is None or sample < self.limit) and (self.p is None or p == 0 or p in self.p)
 
 
 @dataclass(frozen=True)
-class Metric:
+class Metric(_Selection):
     """One measurement: a name of `METRICS`, perhaps with a suffix (`local_lipschitz.max`), and its options.
 
-    `p` restricts it to some shares (plain LRP is always measured), `limit` to the first so many samples: for costly
+    `p` restricts it to some shares (plain LRP is always measured), `limit` to the first samples: for costly
     metrics.
     """
 
@@ -176,15 +190,12 @@ class Metric:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        _shares(self.p, f"metrics.{self.name}.p", none=True)
         if self.p is not None:
+            _shares(self.p, f"metrics.{self.name}.p")
             object.__setattr__(self, "p", tuple(float(p) for p in self.p))
         if self.function not in METRICS:
             raise ConfigError(f"unknown metric {self.name!r}: choose from {', '.join(METRICS)}.")
-        _whole(self.limit, f"metrics.{self.name}.limit", none=True, most=ENDLESS)
-        _counts(self.options, f"metrics.{self.name}", ("samples",), most=10**5)
-        if isinstance(self.options.get("steps"), int):
-            _counts(self.options, f"metrics.{self.name}", ("steps",), most=10**5)
+        _check_whole(_without_options(self), f"metrics.{self.name}.")
 
     @property
     def function(self) -> str:
@@ -196,34 +207,27 @@ class Metric:
         """The suffix with its dot, or nothing."""
         return self.name[len(self.function) :]
 
-    def covers(self, sample: int, p: float) -> bool:
-        """Whether this is measured of a sample at a share."""
-        return (self.limit is None or sample < self.limit) and (self.p is None or p == 0 or p in self.p)
-
 
 @dataclass(frozen=True)
-class Maps:
-    """Which relevance maps are kept beside the scores: of the first `limit` samples, at the shares `p`."""
+class Maps(_Selection):
+    """Which relevance maps are stored along with the scores: of the first `limit` samples, at the shares `p`."""
 
     limit: int | None = None
     p: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        _whole(self.limit, "maps.limit", none=True, most=ENDLESS)
-        _shares(self.p, "maps.p", none=True)
-
-    def covers(self, sample: int, p: float) -> bool:
-        """Whether the map of a sample at a share is kept."""
-        return (self.limit is None or sample < self.limit) and (self.p is None or p == 0 or p in self.p)
+        _check_whole(_without_options(self), "maps.")
+        if self.p is not None:
+            _shares(self.p, "maps.p")
 
 
 @dataclass(frozen=True)
 class Config:
     """A sweep. `sparsity_gain` and `measure` are those of the variants with gain, `unit` that of all (`plrp.Pruning`).
 
-    Samples are taken `part_size` at a time; a part is what is stored, and lost if the sweep is killed. Within a part
-    one trace serves `batch_size` samples. `seed` decides everything random: which samples, perturbations, the order of
-    ties, training.
+    The samples are divided into parts of `part_size`. A part is stored when it is whole; an unfinished part is lost if
+    the sweep is killed. Within a part one trace serves `batch_size` samples. `seed` decides everything random: which
+    samples, perturbations, the order of ties, training.
     """
 
     data: Data
@@ -266,9 +270,7 @@ class Config:
         Pruning(
             p=None, sparsity_gain=self.sparsity_gain, measure=self.measure, unit=self.unit
         )  # refuses what makes no sense
-        _whole(self.part_size, "part_size")
-        _whole(self.batch_size, "batch_size")
-        _whole(self.seed, "seed", least=0, most=LARGEST_SEED)
+        _check_whole({name: getattr(self, name) for name in ("part_size", "batch_size", "seed")})
 
     # -- what is computed
 
@@ -289,7 +291,7 @@ class Config:
 
     @property
     def samples(self) -> int:
-        """How many samples are explained; known once the data were opened."""
+        """The number of samples to explain; known once the data set was read."""
         if self.data.count is None:
             raise ConfigError("this config is not resolved yet: its samples have not been counted.")
         return self.data.count if self.data.limit is None else min(self.data.count, self.data.limit)
@@ -337,19 +339,11 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """The inverse of `from_dict`: plain data, without empty entries."""
-        table: dict[str, Any] = {}
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if entry.name in ("data", "model"):
-                table[entry.name] = _without_options(value)
-            elif entry.name == "metrics":
-                table["metrics"] = {m.name: _without_options(m, leave=("name",)) for m in value}
-            elif entry.name == "maps":
-                if value is not None:
-                    table["maps"] = _without_options(value)
-            else:
-                table[entry.name] = list(value) if isinstance(value, tuple) else value
-        return table
+        table = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        table |= {name: _without_options(table[name]) for name in ("data", "model")}
+        table["metrics"] = {m.name: _without_options(m, leave=("name",)) for m in self.metrics}
+        table["maps"] = None if self.maps is None else _without_options(self.maps)
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in table.items() if v is not None}
 
     @classmethod
     def read(cls, path: str | Path) -> Config:
@@ -402,7 +396,7 @@ class Config:
 
 
 def _with_versions(sections: list[str], table: Mapping[str, Any]) -> list[list[str]]:
-    """The sections that an entry is set in: those of a metric's versions beside its own."""
+    """The sections in which an entry is set: of a metric, those of all its versions."""
     if len(sections) != 2 or sections[0] != "metrics":
         return [sections]
     versions = [name for name in table["metrics"] if name == sections[1] or name.startswith(f"{sections[1]}.")]
@@ -477,12 +471,9 @@ def write_toml(table: Mapping[str, Any]) -> str:
 
 
 def _with_options(kind: Any, table: Mapping[str, Any], where: str) -> Any:
-    """A dataclass from a table in which its options stand beside its fields."""
+    """A dataclass from a table that mixes its fields with its options."""
     known = [f.name for f in fields(kind) if f.name != "options"]
-    values = {k: v for k, v in table.items() if k in known}
-    for name in ("p",):
-        if isinstance(values.get(name), list):
-            values[name] = tuple(values[name])
+    values = _tuples({k: v for k, v in table.items() if k in known})
     try:
         return kind(**values, options={k: v for k, v in table.items() if k not in known})
     except TypeError as error:
@@ -490,27 +481,18 @@ def _with_options(kind: Any, table: Mapping[str, Any], where: str) -> Any:
         raise ConfigError(f"{where} needs the entry `{missing[1] if missing else error}`.") from None
 
 
-def _without_options(value: Any, leave: Sequence[str] = ()) -> dict[str, Any]:
-    table = {
-        f.name: list(v) if isinstance(v, tuple) else v
-        for f in fields(value)
-        if f.name not in ("options", *leave) and (v := getattr(value, f.name)) is not None
-    }
-    return {**table, **getattr(value, "options", {})}
-
-
 def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Mapping[str, Any]]:
     """Metrics by name: [metrics.local_lipschitz.max] stands for [metrics."local_lipschitz.max"]."""
-    found: dict[str, Mapping[str, Any]] = {}
+    metrics: dict[str, Mapping[str, Any]] = {}
     for name, entry in table.items():
         if not isinstance(entry, Mapping):
             raise ConfigError(f"metrics.{prefix}{name} is a table of options, not {entry!r}.")
         below = {k: v for k, v in entry.items() if isinstance(v, Mapping)}
         options = {k: v for k, v in entry.items() if k not in below}
         if options or not below:
-            found[prefix + name] = options
-        found |= _flattened(below, f"{prefix}{name}.")
-    return found
+            metrics[prefix + name] = options
+        metrics |= _flattened(below, f"{prefix}{name}.")
+    return metrics
 
 
 def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,9 +90,9 @@ def open_samples(config: Config, preprocessing: Preprocessing | None = None) -> 
 
 
 def covering(labels: Sequence[int], count: int, seed: int) -> list[int]:
-    """A random choice of `count` indices that holds every class as often as every other, as far as there are enough.
+    """A random choice of `count` indices with equally many of every class, as far as the classes have enough.
 
-    Classes take turns in a random order, each giving a random sample of its own, so that the first so many of the
+    Classes take turns in a random order, each giving a random sample of its own, so that the first samples of the
     choice spread over the classes too.
     """
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""The demo's page: logos, findings, curves, the ledger, and the motifs found. Its HTML is made with `pages.py`."""
+"""The demo's page: logos, findings, curves, the ledger, and motifs, in the HTML of `pages.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .statements import GINI, LOGO_P, MASS
 if TYPE_CHECKING:
     from plrp.genomics.seqlets import Match, Pattern
 
-    from .aligned_scores import Measured
+    from .aligned_scores import AlignedScores
     from .demo_study import Study
     from .statements import Statement
 
@@ -36,8 +36,8 @@ def render(study: Study, *, seed: int, title: str = "", origin: str = "", photog
 
     `origin` says where the sequences come from, if they were not simulated here; `photographs` is the section on these.
     """
-    found = findings(study.sweeps, study.example)
-    judged = [finding.holds for finding in found if finding.holds is not None]
+    statements = findings(study.sweeps, study.example)
+    judged = [finding.holds for finding in statements if finding.holds is not None]
     accuracies = {
         f"test accuracy, {escape(name)}": f"{trained['test_accuracy']:.1%}" for name, trained in study.trainings.items()
     }
@@ -50,7 +50,7 @@ def render(study: Study, *, seed: int, title: str = "", origin: str = "", photog
     }
     body = photographs + (section("DNA with planted motifs", cards(headline)) if photographs else cards(headline))
     body += _what_was_done(study, seed, origin)
-    body += section("Do the paper's findings hold here?", _findings(found))
+    body += section("Do the paper's findings hold here?", _findings(statements))
     body += _slides(study)
     body += _logos(study)
     if study.example is not None:
@@ -225,10 +225,10 @@ def _next_steps(length: int) -> str:
 # -- its blocks
 
 
-def _findings(found: Sequence[Statement]) -> str:
+def _findings(statements: Sequence[Statement]) -> str:
     """The paper's statements with their verdicts and the numbers behind."""
     parts = []
-    for one in found:
+    for one in statements:
         kind = "unknown" if one.holds is None else "holds" if one.holds else "fails"
         verdict = f'<span class="{kind}">{one.verdict}</span>'
         numbers = "".join(f"<li>{escape(n)}</li>" for n in one.numbers)
@@ -236,7 +236,7 @@ def _findings(found: Sequence[Statement]) -> str:
     return "".join(parts)
 
 
-def _curves(sweeps: Mapping[str, Measured]) -> str:
+def _curves(sweeps: Mapping[str, AlignedScores]) -> str:
     """Metrics over p, on their whole range and zoomed in, as in the paper's appendix B; one group per network."""
     rows = list(sweeps.values())
     metrics = score_figures.versions(rows, ("gini", "entropy", "relevance_mass_accuracy"))
@@ -292,11 +292,11 @@ def pattern_logo(pattern: Pattern) -> str:
 def motif_table(
     patterns: Sequence[Pattern], matches: Sequence[Sequence[Match]], *, named: bool = False, of: str = "JASPAR"
 ) -> str:
-    """Patterns of surviving seqlets, with their names if wanted, beside the known motifs they resemble most."""
+    """Patterns of surviving seqlets, with their names if wanted, and the known motifs that they resemble most."""
     rows = []
-    for pattern, found in zip(patterns, matches, strict=True):
-        best, named_one = found[0], named_match(found)
-        others = ", ".join(f"{m.motif.name} ({m.p:.0e})" for m in found[1:3])
+    for pattern, candidates in zip(patterns, matches, strict=True):
+        best, named_one = candidates[0], named_match(candidates)
+        others = ", ".join(f"{m.motif.name} ({m.p:.0e})" for m in candidates[1:3])
         nearest = f"{escape(best.motif.name)} {escape(best.motif.id)}"
         match = f"<b>{nearest}</b>" if named_one else f"no match; nearest: {nearest}"
         rows.append(

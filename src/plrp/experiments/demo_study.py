@@ -1,7 +1,7 @@
-"""The demo: section 4.2.2 of the paper, from an empty folder to a page that shows it, and a photograph beside.
+"""The demo: section 4.2.2 of the paper, from an empty folder to a page that shows it, with a photograph.
 
 Sweeps (`plrp.experiments`) over simulated sequences with planted JASPAR motifs and the paper's two sizes of CNN: LRP,
-PLRP-λ and PLRP-M with and without sparsity gain over p = 0 … 0.95. What they measured, logos and the motifs found go
+PLRP-λ and PLRP-M with and without sparsity gain over p = 0 … 0.95. Scores, logos and motifs go
 into one self-contained HTML report.
 """
 
@@ -45,7 +45,7 @@ from plrp.tables import csv_cell
 from plrp.view import Bundle, explanation_bundle
 
 from . import photo_demo
-from .aligned_scores import LABELS, LRP, Measured, Method
+from .aligned_scores import LABELS, LRP, AlignedScores, Method
 from .background import in_background, last_words
 from .demo_page import drawn_sequences, render
 from .findings import MOTIF_P, NotAThreshold, find_not_a_threshold, findings
@@ -75,7 +75,7 @@ class Study:
     test: Simulated
     explained: int
     trainings: dict[str, dict[str, Any]]
-    sweeps: dict[str, Measured]
+    sweeps: dict[str, AlignedScores]
     shown: Simulated
     lrp: npt.NDArray[np.float32]
     plrp: npt.NDArray[np.float32]
@@ -154,9 +154,9 @@ def _photographs(painting: subprocess.Popen[bytes], scenes: Path, show_progress:
             why = (last_words(painting).splitlines() or ["no reason given"])[-1]
             raise RuntimeError(f"the network of the photographs could not be trained: {why}")
         step(1, "every p")
-        found = photo_demo.render(scenes)
+        html = photo_demo.render(scenes)
         step(1)
-    return found
+    return html
 
 
 def summary(study: Study) -> str:
@@ -171,7 +171,7 @@ def summary(study: Study) -> str:
 
 
 def _check_extras() -> None:
-    """Say what is missing before an hour of work, not after."""
+    """Report missing packages before an hour of work, not after."""
     for package in ("matplotlib", "pyjaspar", "memelite", "pyarrow", "pandas", "h5py"):
         if importlib.util.find_spec(package) is None:
             raise not_installed(f"the demo needs {package}", "experiments")
@@ -192,10 +192,10 @@ def examine(
     show_progress: bool | None = None,
     compiling: subprocess.Popen[bytes] | None = None,
 ) -> Study:
-    """Train, explain and measure on sequences with known motifs; what `run` does before it writes.
+    """Train, explain and measure on sequences with known motifs: the part of `run` before it writes.
 
     `configs` are sweeps of the same sequences by the name of the network, the larger one first; their folders are made
-    in `out`. `compiling` is what `compile_in_background` started; matching waits for it.
+    in `out`. `compiling` is the process of `compile_in_background`; matching waits for it.
     """
     from .data import DNA, open_samples
     from .networks import load_network, threads_set
@@ -210,7 +210,8 @@ def examine(
         raise ValueError("No held-out sequence is labelled correctly: train longer, or on more sequences.")
     shown = samples.chosen.chosen(rows)
     sweeps = {
-        name: Measured.from_tables(name, one.scores[one.scores["sample"].isin(rows)]) for name, one in results.items()
+        name: AlignedScores.from_tables(name, one.scores[one.scores["sample"].isin(rows)])
+        for name, one in results.items()
     }
 
     def maps(variant: str, p: float) -> npt.NDArray[np.float32]:
@@ -255,7 +256,7 @@ def examine(
 
 def _slide(network: nn.Module, shown: Simulated, k: int, name: str) -> Bundle:
     """One sequence for every p, with its planted motifs, for the page's slider."""
-    found = plrp.explain(
+    explanation = plrp.explain(
         network,
         torch.from_numpy(shown.onehot()[k : k + 1]),
         target=int(shown.labels[k]),
@@ -263,7 +264,7 @@ def _slide(network: nn.Module, shown: Simulated, k: int, name: str) -> Bundle:
         pruning=Pruning(p=LOGO_P),
     )
     return explanation_bundle(
-        found,
+        explanation,
         sites=planted_sites(shown, k),
         mask=shown.mask[k],
         categories=shown.class_names,
@@ -275,7 +276,7 @@ def _slide(network: nn.Module, shown: Simulated, k: int, name: str) -> Bundle:
 
 
 def results_of(config: Config, folder: Path, show_progress: bool | None = None) -> Results:
-    """The results of a sweep; those of an earlier demo with other settings are replaced."""
+    """The results of a sweep; results of an earlier demo with other settings are replaced."""
     from . import ConfigChanged, Store, sweep
 
     try:
@@ -285,7 +286,7 @@ def results_of(config: Config, folder: Path, show_progress: bool | None = None) 
         return sweep(config, folder, show_progress=show_progress)
 
 
-def write_sweeps(path: Path, sweeps: Mapping[str, Measured]) -> None:
+def write_sweeps(path: Path, sweeps: Mapping[str, AlignedScores]) -> None:
     """Means over the sequences as a table: network, variant, p, and the metrics. LRP stands at p = 0."""
     with new_file(path) as part, part.open("w", newline="") as stream:
         writer = csv.writer(stream)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import statements
-from .aligned_scores import Measured
+from .aligned_scores import AlignedScores
 from .statements import Statement
 
 MOTIF_P = 0.5
@@ -59,11 +59,13 @@ def find_not_a_threshold(
     )
 
 
-def findings(sweeps: Mapping[str, Measured], example: NotAThreshold | None) -> list[Statement]:
+def findings(sweeps: Mapping[str, AlignedScores], example: NotAThreshold | None) -> list[Statement]:
     """The paper's findings on genomics, judged on sweeps by network name (`{"32 filters": ..., "4 filters": ...}`)."""
     judged = {name: statements.of_sequences(one) for name, one in sweeps.items()}
-    found = [statements.together(dict(zip(judged, same, strict=True))) for same in zip(*judged.values(), strict=True)]
-    return [*found, judge_threshold(example, len(next(iter(sweeps.values())).samples))]
+    together = [
+        statements.together(dict(zip(judged, same, strict=True))) for same in zip(*judged.values(), strict=True)
+    ]
+    return [*together, judge_threshold(example, len(next(iter(sweeps.values())).samples))]
 
 
 def judge_threshold(example: NotAThreshold | None, sequences: int) -> Statement:

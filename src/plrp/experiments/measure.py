@@ -47,9 +47,9 @@ MARGIN = 1.2
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a first batch cost: seconds per sample by kind of work, and the bytes a process needs (0: unknown).
+    """The cost of a first batch: seconds per sample by kind of work, and the bytes a process needs (0: unknown).
 
-    Every batch has the same size, so what the first one took, and `MARGIN`, is enough for all.
+    Every batch has the same size, so the memory of the first one, times `MARGIN`, is enough for all.
     """
 
     seconds: dict[str, float]
@@ -75,25 +75,25 @@ class Bench:
     def part(self, index: int, tick: Tick = lambda kind, count: None) -> PartContent:
         """The results of one part."""
         rows = ScoreRows()
-        kept: list[StoredMaps] = []
+        maps: list[StoredMaps] = []
         left = self.config.part(index)
         while left:
             chosen = left[: self.batch_size]
-            found = self.in_memory(lambda chosen=chosen: self._measured(chosen, tick), len(chosen))  # type: ignore[misc]
-            if found is None:
+            measured = self.in_memory(lambda chosen=chosen: self._measured(chosen, tick), len(chosen))  # type: ignore[misc]
+            if measured is None:
                 continue
-            rows.extend(found[0])
-            kept += [] if found[1] is None else [found[1]]
+            rows.extend(measured[0])
+            maps += [] if measured[1] is None else [measured[1]]
             left = left[len(chosen) :]
         about = {"sweep": self.config.name, "part": index, "plrp": plrp.__version__, "torch": torch.__version__}
-        return PartContent(rows.to_parquet(about), _joined(kept).to_hdf5() if kept else None)
+        return PartContent(rows.to_parquet(about), _joined(maps).to_hdf5() if maps else None)
 
     def _measured(self, chosen: Sequence[int], tick: Tick) -> tuple[ScoreRows, StoredMaps | None]:
         rows = ScoreRows()
         return rows, _Batch(self, chosen, rows, tick).measure()
 
     def in_memory(self, work: Callable[[], T], size: int) -> T | None:
-        """What a piece of work on `size` samples returns; None where memory was not enough, and batches are halved."""
+        """The result of some work on `size` samples; None where memory ran out, after which batches are halved."""
         try:
             with unwarned():  # unhealthy explanations are counted
                 return work()
@@ -127,22 +127,22 @@ class Bench:
         target = batch.target(trace)
         if any(metric.function == "pixel_flipping" for metric in self.config.metrics):
             timed(FORWARD, lambda: predict(self.model, batch.inputs))
-        # In the order of `explained`: what a trace holds so far decides how much memory the next one needs.
+        # In the order of `explanations`: the content of a trace decides how much memory the next step needs.
         variants = dict.fromkeys(variant for variant, _ in self.config.cells)
         for variant in sorted(variants, key=lambda name: not name.endswith("+gain")):
             cells = [cell for cell in self.config.cells if cell[0] == variant]
             if not variant.endswith("+gain"):  # with it, most shares may be one and the same map: all are tried
                 cells = _typical(cells, max(1, sweep_batch() // len(chosen)) if variant == "lambda" else 1)
-            timed(variant, lambda cells=cells: deque(self.explained(trace, target, cells), maxlen=0))  # type: ignore[misc]
+            timed(variant, lambda cells=cells: deque(self.explanations(trace, target, cells), maxlen=0))  # type: ignore[misc]
             seconds[variant] /= len(cells)
         return Rehearsal(seconds, int(MARGIN * _peak_memory()))
 
-    def explained(
+    def explanations(
         self, trace: plrp.Trace, target: Tensor, cells: Sequence[Cell]
     ) -> Iterator[tuple[list[Cell], plrp.Explanation]]:
         """Every cell's explanation, with the cells that share it.
 
-        With the gain, p is only an upper bound: for every p above what the gain alone prunes anywhere, the
+        With the gain, p is only an upper bound: wherever p is above the share that the gain alone prunes, the
         result is the same by definition, and is computed once.
         """
         config, rest = self.config, list(cells)
@@ -203,16 +203,16 @@ class _Batch:
             self.rows.facts[index] = SampleFacts(index, sample.name, sample.label, int(target[row]), float(score[row]))
         groups = robustness_groups(config)
         moving = any(metric.covers(index, 0) for group in groups for metric in group for index in self.indices)
-        stored: dict[Cell, Tensor] = {}
+        to_store: dict[Cell, Tensor] = {}
         original: dict[Cell, Tensor] = {}
-        for cells, explanation in bench.explained(trace, target, config.cells):
+        for cells, explanation in bench.explanations(trace, target, config.cells):
             relevance = bench.pooled(explanation.relevance, self.inputs)
             self.measure_maps(cells, relevance, explanation.relevance.flatten(1).sum(1, dtype=torch.float64) / score)
             self.measure_health(cells, explanation)
             for variant, p in cells:
                 self.tick(variant, len(self.indices))
                 if config.maps is not None and any(config.maps.covers(index, p) for index in self.indices):
-                    stored[variant, p] = relevance
+                    to_store[variant, p] = relevance
                 if moving:
                     original[variant, p] = relevance
             self.measure_flips(cells, relevance, target)
@@ -220,7 +220,7 @@ class _Batch:
         del trace  # its memory is needed for the perturbed inputs
         for group in groups:
             self.measure_robustness(group, target, original)
-        return self.stored_maps(stored)
+        return self.stored_maps(to_store)
 
     def record(self, metric: Metric, cells: Iterable[Cell], values: Tensor, rows: Sequence[int] | None = None) -> None:
         """Enter a metric's values (row,) for the cells that share a map."""
@@ -331,7 +331,7 @@ class _Batch:
 
     def _maps(self, inputs: Tensor, target: Tensor, cells: list[Cell]) -> Iterator[tuple[Cell, Tensor]]:
         trace = plrp.trace(self.bench.model, inputs)
-        for shared, explanation in self.bench.explained(trace, target, cells):
+        for shared, explanation in self.bench.explanations(trace, target, cells):
             relevance = self.bench.pooled(explanation.relevance, inputs)
             for cell in shared:
                 yield cell, relevance
@@ -344,7 +344,7 @@ class _Batch:
                 self.tick(variant, covered)
 
     def stored_maps(self, maps: dict[Cell, Tensor]) -> StoredMaps | None:
-        """The maps of the samples whose maps are wanted, with what they lie on."""
+        """The maps of the samples whose maps are stored, with their inputs and masks."""
         wanted = self.config.maps
         rows = [r for r, i in enumerate(self.indices) if wanted is not None and wanted.covers(i, 0)]
         if not rows:
@@ -357,7 +357,7 @@ class _Batch:
         )
 
 
-# -- what there is to do
+# -- the amount of work
 
 
 def work(config: Config, indices: Iterable[int]) -> Counter[str]:
@@ -453,24 +453,24 @@ def _passes(config: Config, metric: Metric) -> int:
 
 
 def _typical(cells: Sequence[Cell], stacked: int) -> list[Cell]:
-    """The smallest share, which takes most memory, and from the lower middle on as many as are walked in one."""
+    """The smallest share, which takes most memory, and as many from the lower middle as one stacked walk takes."""
     middle = len(cells) // 3
     return list(dict.fromkeys([cells[0], *cells[middle : middle + stacked]]))
 
 
-def _joined(kept: list[StoredMaps]) -> StoredMaps:
+def _joined(batches: list[StoredMaps]) -> StoredMaps:
     """The maps of several batches as one."""
-    masks = [k.masks for k in kept if k.masks is not None]
+    masks = [k.masks for k in batches if k.masks is not None]
     return StoredMaps(
-        [sample for k in kept for sample in k.samples],
-        {cell: np.concatenate([k.maps[cell] for k in kept]) for cell in kept[0].maps},
-        np.concatenate([k.inputs for k in kept]),
+        [sample for k in batches for sample in k.samples],
+        {cell: np.concatenate([k.maps[cell] for k in batches]) for cell in batches[0].maps},
+        np.concatenate([k.inputs for k in batches]),
         np.concatenate(masks) if masks else None,
     )
 
 
 def _peak_memory() -> int:
-    """The most memory this process has held, in bytes; 0 where the system does not say."""
+    """The peak memory of this process in bytes; 0 where the system does not report it."""
     try:
         import resource
     except ImportError:

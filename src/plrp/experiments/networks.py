@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SEQUENCE_CNN = "sequence-cnn"
 WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
-"""How files of weights end; published weights are names without such an end."""
+"""Suffixes of files of weights; names of published weights have none of them."""
 
 
 def load_network(config: Config, store: Store) -> tuple[nn.Module, Preprocessing | None]:
@@ -58,7 +58,7 @@ def resolved_model(
 
 
 def code_digests(model: Model, digests: Digests) -> dict[str, str] | None:
-    """Of the file a model comes from and the user's files that it imports, by name; None where it comes from none."""
+    """Digests of a model's file and of the user's files that it imports, by name; None for models without a file."""
     file = model.name.rpartition(":")[0]
     if not file.endswith(".py"):
         return None
@@ -99,13 +99,13 @@ def training(store: Store) -> dict[str, Any] | None:
 
 
 def _trained_for(config: Config, store: Store) -> bool:
-    """Whether the network in a run was trained on what the config asks for; where it does not say so, it counts."""
+    """Whether the network in a run was trained with these data and settings; one without a record counts."""
     about = training(store) or {}
     return about.get("trained_on") in (None, _training_digest(config))
 
 
 def _training_digest(config: Config) -> str:
-    """Of all that decides the weights: sequences, settings, seed."""
+    """The digest of everything that decides the weights: sequences, settings, seed."""
     samples = open_samples(config)
     whole = DNA(samples.whole, "all", config.seed).digest() if isinstance(samples, DNA) else samples.digest()
     return text_digest(json.dumps([whole, dict(config.model.options), config.seed], sort_keys=True))
@@ -166,7 +166,7 @@ def _train(config: Config, store: Store, show_progress: bool | None) -> None:
 
 @contextmanager
 def threads_set(count: int) -> Iterator[None]:
-    """So many torch threads for a while."""
+    """Use `count` torch threads within the context."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -57,20 +57,21 @@ def surest(drawn: scenes.Scene, model: LoadedModel) -> str:
 
 def render(path: Path) -> str:
     """The section of the demo's page about photographs, by the network stored at `path`."""
-    stored = torch.load(path, weights_only=True)
+    checkpoint = torch.load(path, weights_only=True)
     network = scenes.network().eval()
-    network.load_state_dict(stored["weights"])
+    network.load_state_dict(checkpoint["weights"])
     model, drawn = scenes.as_loaded(network, "trained in the demo"), scenes.scene_of_three()
     variants = {"LRP": None, "PLRP-λ, p = 0.05": Pruning(p=0.05), f"PLRP-λ, p = {P}": Pruning(p=P)}
     figure = scenes.targets_figure(drawn, model, variants)
     name = surest(drawn, model)
-    explained = explain_photograph(scenes.photograph_of(drawn), model, target=name, prunings=[Pruning(p=P)])
-    bundle = photograph_bundle(explained, mask=drawn.masks[name], targets=len(scenes.NAMES))
+    explanation = explain_photograph(scenes.photograph_of(drawn), model, target=name, prunings=[Pruning(p=P)])
+    bundle = photograph_bundle(explanation, mask=drawn.masks[name], targets=len(scenes.NAMES))
     return section(
         f"Photographs: why “{name}”?",
         "<p>Cat, cup, astronaut and shuttle, cut out of photographs and pasted among clutter. A small network learned "
-        f"which objects a scene shows; on 200 new scenes {stored['right']:.0%} of its answers are right. One scene, "
-        "explained for each object in it: good relevance lies on the object that is asked for (outlined).</p>",
+        f"which objects a scene shows; on 200 new scenes {checkpoint['right']:.0%} of its answers are right. "
+        "One scene, explained for each object in it: good relevance lies on the object that is asked for "
+        "(outlined).</p>",
         picture(data_uri(figure, "png", 130), "a scene explained for each object in it", plate=True),
         "<p>The same scene for every p. Move the slider, choose another class, compare two settings with a swipe, "
         "click a layer to look inside.</p>",

@@ -66,14 +66,14 @@ def cutouts() -> list[Image.Image]:
     """Every object as a picture with a soft elliptic edge."""
     from PIL import Image, ImageDraw
 
-    found = []
+    images = []
     for name, box in OBJECTS.values():
         image = photograph(name).convert("RGB").crop(box)
         edge = Image.new("L", (4 * image.width, 4 * image.height))
         ImageDraw.Draw(edge).ellipse((8, 8, edge.width - 8, edge.height - 8), fill=255)
         image.putalpha(edge.resize(image.size, Image.Resampling.LANCZOS))
-        found.append(image)
-    return found
+        images.append(image)
+    return images
 
 
 def scene(rng: np.random.Generator, objects: list[Image.Image], count: int | None = None) -> Scene:
@@ -149,7 +149,7 @@ def batches(rng: np.random.Generator, objects: list[Image.Image], size: int) -> 
 def train(steps: int, seed: int = 0, report: Callable[[int, float], None] | None = None) -> tuple[nn.Sequential, float]:
     """The network after training, and how often its answers are right on scenes it has not seen.
 
-    `report` is told each step and its loss.
+    `report` is called with each step and its loss.
     """
     torch.manual_seed(seed)
     model, objects = network(), cutouts()

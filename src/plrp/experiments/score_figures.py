@@ -16,7 +16,18 @@ import numpy as np
 
 from plrp.errors import not_installed
 
-from .aligned_scores import BASELINE, LABELS, LRP, VARIANTS, Flipping, Measured, Method, nearest_share, plain, signed
+from .aligned_scores import (
+    BASELINE,
+    LABELS,
+    LRP,
+    VARIANTS,
+    AlignedScores,
+    Flipping,
+    Method,
+    nearest_share,
+    plain,
+    signed,
+)
 from .intervals import bootstrap
 
 if TYPE_CHECKING:
@@ -112,7 +123,7 @@ def metric(name: str) -> MetricStyle:
     return MetricStyle(f"{known.title}, {SUFFIXES.get(suffix, suffix)}", known.better, known.whole)
 
 
-def versions(rows: Sequence[Measured], bases: Sequence[str]) -> list[str]:
+def versions(rows: Sequence[AlignedScores], bases: Sequence[str]) -> list[str]:
     """The measured metrics among `bases`, with all their suffixes, in that order."""
     names = sorted({name for m in rows for name in m.metrics if m.count(name)})
     return [name for base in bases for name in names if name.partition(".")[0] == base]
@@ -246,7 +257,7 @@ def _finish(
 
 
 def over_p(
-    rows: Sequence[Measured],
+    rows: Sequence[AlignedScores],
     metrics: Sequence[str],
     *,
     zoom: bool = True,
@@ -297,7 +308,7 @@ class _Line:
         return bool(((self.low < low) & (self.high > high)).all())
 
 
-def _lines(m: Measured, name: str, differences: bool) -> list[_Line]:
+def _lines(m: AlignedScores, name: str, differences: bool) -> list[_Line]:
     lines = []
     for variant in m.variants(name):
         shares, _ = m.curve(name, variant)
@@ -372,7 +383,7 @@ def short(variant: str) -> str:
 
 
 def _spans(values: Sequence[float]) -> bool:
-    """Whether positive values reach over so many sizes that only a logarithmic axis shows them."""
+    """Whether positive values spread so far that only a logarithmic axis shows them."""
     return bool(values) and min(values) > 0 and max(values) > 30 * min(values)
 
 
@@ -449,7 +460,7 @@ def apart(places: np.ndarray, gap: float) -> np.ndarray:
 # -- faithfulness
 
 
-def example_methods(m: Measured, name: str, p: float) -> list[Method]:
+def example_methods(m: AlignedScores, name: str, p: float) -> list[Method]:
     """LRP and, of each variant, the measured p closest to `p` that has flipping curves under the area `name`."""
     flips = m.flips(name)
     methods = [LRP] if LRP in flips else []
@@ -459,7 +470,7 @@ def example_methods(m: Measured, name: str, p: float) -> list[Method]:
     return methods
 
 
-def faithfulness(rows: Sequence[Measured], name: str, p: float, *, narrow: bool = False) -> Figure:
+def faithfulness(rows: Sequence[AlignedScores], name: str, p: float, *, narrow: bool = False) -> Figure:
     """The area under the flipping curve over p, the curve at one p, and its beginning (the paper's figure 3)."""
     sheet = []
     for m in rows:
@@ -526,7 +537,9 @@ LOOKS: tuple[dict[str, Any], ...] = (
 """How the lines of run A and run B are drawn."""
 
 
-def side_by_side(first: Measured, second: Measured, metrics: Sequence[str], *, narrow: bool = False) -> Figure:
+def side_by_side(
+    first: AlignedScores, second: AlignedScores, metrics: Sequence[str], *, narrow: bool = False
+) -> Figure:
     """Each metric over p of two runs, A with full lines and B with open ones; one row per variant."""
     variants = [v for v in VARIANTS if any(first.variants(n, (v,)) or second.variants(n, (v,)) for n in metrics)]
     sheet = []
@@ -535,7 +548,7 @@ def side_by_side(first: Measured, second: Measured, metrics: Sequence[str], *, n
     return _sheet(sheet, narrow)
 
 
-def _two(first: Measured, second: Measured, name: str, variant: str) -> Draw:
+def _two(first: AlignedScores, second: AlignedScores, name: str, variant: str) -> Draw:
     about = metric(name)
     if not any(m.variants(name, (variant,)) or m.count(name) for m in (first, second)):
         return _empty(about.heading)
@@ -565,7 +578,7 @@ def _two(first: Measured, second: Measured, name: str, variant: str) -> Draw:
 # -- in words
 
 
-def describe(m: Measured, name: str, differences: bool = False) -> str:
+def describe(m: AlignedScores, name: str, differences: bool = False) -> str:
     """A panel of `over_p` in words, for readers who cannot see it."""
     lines = [f"LRP {plain(m.mean(name))}"] if m.count(name) and not differences else []
     for variant in m.variants(name):
@@ -580,7 +593,7 @@ def describe(m: Measured, name: str, differences: bool = False) -> str:
     return f"{title}: {'; '.join(lines) or 'not measured'}"
 
 
-def legend(rows: Sequence[Measured]) -> str:
+def legend(rows: Sequence[AlignedScores]) -> str:
     """The lines of the variants and their names, as HTML for the page that shows the figures."""
     shown = []
     for variant in (BASELINE, *(v for v in VARIANTS if any(m.has(v) for m in rows))):

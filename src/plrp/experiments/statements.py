@@ -15,7 +15,18 @@ from typing import Literal
 
 import numpy as np
 
-from .aligned_scores import LABELS, LRP, PAPER, Difference, Flipping, Measured, Method, nearest_share, plain, signed
+from .aligned_scores import (
+    LABELS,
+    LRP,
+    PAPER,
+    AlignedScores,
+    Difference,
+    Flipping,
+    Method,
+    nearest_share,
+    plain,
+    signed,
+)
 
 Section = Literal["sparsity", "localization", "robustness", "faithfulness", "logos", "data sets"]
 
@@ -85,7 +96,7 @@ class Statement:
 
 
 def of_images(
-    m: Measured,
+    m: AlignedScores,
     *,
     robustness: Mapping[str, str] | None = None,
     faithfulness: Mapping[str, str] | None = None,
@@ -117,13 +128,13 @@ def of_images(
     return said + signs_kept_apart(m, {GINI: "", MASS: "", **faithfulness})
 
 
-def versions_of(m: Measured, metric: str) -> dict[str, str]:
+def versions_of(m: AlignedScores, metric: str) -> dict[str, str]:
     """The measured versions of a metric (`local_lipschitz`, `local_lipschitz.max`), each with its suffix."""
-    found = [name for name in m.metrics if name.partition(".")[0] == metric]
-    return {name: name.partition(".")[2] for name in found or [metric]}
+    names = [name for name in m.metrics if name.partition(".")[0] == metric]
+    return {name: name.partition(".")[2] for name in names or [metric]}
 
 
-def above_lrp(m: Measured) -> Statement:
+def above_lrp(m: AlignedScores) -> Statement:
     """'The Gini index increases drastically for all our approaches compared to the LRP baseline.'"""
     claim = "Gini index above LRP's, for all variants"
     rule = "the mean difference to LRP is above 0 for every variant at every p"
@@ -137,7 +148,7 @@ def above_lrp(m: Measured) -> Statement:
     return _by_sign("sparsity", claim, rule, [d for ds in apart.values() for d in ds], numbers)
 
 
-def rises_steeply(m: Measured, metric: str, variant: str) -> Statement:
+def rises_steeply(m: AlignedScores, metric: str, variant: str) -> Statement:
     """'A steep increase already for small proportions (< 0.2) of pruned relevance.'"""
     section: Section = "sparsity" if metric == GINI else "localization"
     claim = f"{NAMES[metric]} of {_symbol(variant)} rises steeply below p = {SMALL_P:g}"
@@ -158,7 +169,7 @@ def rises_steeply(m: Measured, metric: str, variant: str) -> Statement:
     return _judged(first.count, section, claim, rule, holds, numbers, first.sign == 1 if holds else None)
 
 
-def ahead_of_m(m: Measured, metric: str, gain: bool = False) -> Statement:
+def ahead_of_m(m: AlignedScores, metric: str, gain: bool = False) -> Statement:
     """'PLRP-λ with and without sparsity gain leads to better results compared to PLRP-M.'"""
     section: Section = "sparsity" if metric == GINI else "localization"
     claim = f"{NAMES[metric]}: λ ahead of M{' (gain)' if gain else ''}"
@@ -171,7 +182,7 @@ def ahead_of_m(m: Measured, metric: str, gain: bool = False) -> Statement:
     return _by_sign(section, claim, rule, ahead, ("λ − M: " + _listed(shares, ahead),))
 
 
-def entropy_mirrors_gini(m: Measured) -> Statement:
+def entropy_mirrors_gini(m: AlignedScores) -> Statement:
     """'The entropy shows completely analogous results to the Gini Index.'"""
     claim = "entropy falls wherever the Gini index rises"
     rule = "the mean difference to LRP has the opposite sign for every variant at every p"
@@ -193,7 +204,7 @@ def entropy_mirrors_gini(m: Measured) -> Statement:
     return _judged(count, "sparsity", claim, rule, not against, tuple(numbers), sure)
 
 
-def falls_again(m: Measured, variant: str) -> Statement:
+def falls_again(m: AlignedScores, variant: str) -> Statement:
     """'The RMA starts decreasing again for higher p.'"""
     claim = f"mass in mask of {_symbol(variant)} falls again at high p"
     rule = "its mean at the highest p is below its highest mean, sample by sample"
@@ -208,7 +219,7 @@ def falls_again(m: Measured, variant: str) -> Statement:
     return _judged(down.count, "localization", claim, rule, holds, numbers, down.sign == -1 if holds else None)
 
 
-def more_robust(m: Measured, metric: str, variant: str, scale: str = "") -> Statement:
+def more_robust(m: AlignedScores, metric: str, variant: str, scale: str = "") -> Statement:
     """'PLRP-λ is always more robust than LRP, whereas PLRP-M is less robust for only a few parameterizations.'"""
     always = variant == "lambda"
     claim = f"{_symbol(variant)} {'always' if always else 'mostly'} more robust than LRP{_of(scale)}"
@@ -232,7 +243,7 @@ def more_robust(m: Measured, metric: str, variant: str, scale: str = "") -> Stat
     return _judged(_most(apart), "robustness", claim, rule, holds, numbers, sure)
 
 
-def slightly_less_faithful(m: Measured, metric: str = AUC, kind: str = "") -> Statement:
+def slightly_less_faithful(m: AlignedScores, metric: str = AUC, kind: str = "") -> Statement:
     """'We observe slightly worse results than the baseline' (but for PLRP-M and p < 0.3)."""
     claim = f"AUC of λ slightly worse (higher) than LRP's{_of(kind)}"
     rule = f"the mean difference to LRP is above 0 at every p up to {FAITHFUL_P:g}"
@@ -243,7 +254,7 @@ def slightly_less_faithful(m: Measured, metric: str = AUC, kind: str = "") -> St
     return _by_sign("faithfulness", claim, rule, apart, (_against_lrp(m, metric, tried, apart),))
 
 
-def m_no_less_faithful(m: Measured, metric: str = AUC, kind: str = "") -> Statement:
+def m_no_less_faithful(m: AlignedScores, metric: str = AUC, kind: str = "") -> Statement:
     """'… except for one approach (PLRP-M with and without sparsity gain and p < 0.3).'"""
     claim = f"AUC of M not worse than LRP's for p < {FAITHFUL_P:g}{_of(kind)}"
     rule = f"the mean is not above LRP's by more than a standard error, at every p below {FAITHFUL_P:g}"
@@ -303,7 +314,7 @@ def driven_by_late_flips(flips: Mapping[Method, Flipping], kind: str = "") -> St
     return _judged(count, "faithfulness", claim, rule, bool(area > 0 and late > early), tuple(numbers))
 
 
-def m_sticks_closer(m: Measured, metric: str = AUC, kind: str = "") -> Statement:
+def m_sticks_closer(m: AlignedScores, metric: str = AUC, kind: str = "") -> Statement:
     """'PLRP-M sticking closer to the baseline with respect to faithfulness.'"""
     claim = f"AUC of M closer to LRP's than λ's{_of(kind)}"
     rule = "the absolute mean difference to LRP, averaged over p, is smaller for M"
@@ -319,7 +330,7 @@ def m_sticks_closer(m: Measured, metric: str = AUC, kind: str = "") -> Statement
     return _judged(count, "faithfulness", claim, rule, means["M"] < means["lambda"], numbers)
 
 
-def small_price(m: Measured, metric: str = AUC, kind: str = "") -> Statement:
+def small_price(m: AlignedScores, metric: str = AUC, kind: str = "") -> Statement:
     """'The relative decline in faithfulness is small compared to the relative gain in sparsity and localization.'"""
     claim = f"λ loses relatively less faithfulness than it gains in sparsity and localization{_of(kind)}"
     rule = f"at every p below {SMALL_P:g}, AUC rises by a smaller factor than Gini index and mass in mask each do"
@@ -340,15 +351,15 @@ def small_price(m: Measured, metric: str = AUC, kind: str = "") -> Statement:
     return _judged(count, "faithfulness", claim, rule, all(fine), tuple(numbers))
 
 
-def signs_kept_apart(m: Measured, metrics: Mapping[str, str]) -> list[Statement]:
-    """Beyond the paper, which asks whether M's flips can be reduced: what M± costs, where it was measured beside M.
+def signs_kept_apart(m: AlignedScores, metrics: Mapping[str, str]) -> list[Statement]:
+    """Beyond the paper, which asks whether M's flips can be reduced: the price of M±, where both were measured.
 
     metrics: by name, each with its kind ("logit").
     """
     return [no_worse_than_m(m, name, kind) for name, kind in metrics.items() if m.shares(name, "M-sign", "M")]
 
 
-def no_worse_than_m(m: Measured, metric: str, kind: str = "") -> Statement:
+def no_worse_than_m(m: AlignedScores, metric: str, kind: str = "") -> Statement:
     """M± against M, in one metric."""
     base = metric.partition(".")[0]
     section: Section = {GINI: "sparsity", MASS: "localization"}.get(base, "faithfulness")  # type: ignore[assignment]
@@ -379,12 +390,12 @@ def analogous(first: Sequence[Statement], second: Sequence[Statement]) -> Statem
 # -- sequences, section 4.2.2
 
 
-def of_sequences(m: Measured) -> list[Statement]:
+def of_sequences(m: AlignedScores) -> list[Statement]:
     """The paper's statements about DNA that scores can decide, judged on one network."""
     return [gini_rises(m), mass_rises(m), variants_alike(m), *signs_kept_apart(m, {GINI: "", MASS: ""})]
 
 
-def gini_rises(m: Measured) -> Statement:
+def gini_rises(m: AlignedScores) -> Statement:
     """'Sparsity rises … as indicated by an increasing Gini Index', for both variants, with and without gain."""
     claim = "Gini rises with p, for all variants"
     rule = f"for every variant: above LRP at every p, and no fall above {FALL:g} from one p to the next"
@@ -408,7 +419,7 @@ def gini_rises(m: Measured) -> Statement:
     return _judged(_most(deciding), "sparsity", claim, rule, holds, tuple(numbers), sure)
 
 
-def mass_rises(m: Measured) -> Statement:
+def mass_rises(m: AlignedScores) -> Statement:
     """'The RMA increases for an increasing proportion of pruned relevance.'"""
     p = nearest_share(LOGO_P, m.shares(MASS, "lambda"))
     claim = f"Relevance mass accuracy rises over LRP at p = {LOGO_P if p is None else p:g} for PLRP-λ"
@@ -427,7 +438,7 @@ def mass_rises(m: Measured) -> Statement:
     return _by_sign("localization", claim, rule, [gained], numbers)
 
 
-def variants_alike(m: Measured) -> Statement:
+def variants_alike(m: AlignedScores) -> Statement:
     """'The results of PLRP-λ and PLRP-M only differ slightly.'"""
     claim = f"λ and M differ little on these shallow networks (mean difference up to {LITTLE})"
     rule = f"the mean over p of |mean λ − mean M| is at most {LITTLE}, for Gini and RMA, with and without gain"
@@ -526,7 +537,7 @@ def _listed(shares: Sequence[float], apart: Sequence[Difference]) -> str:
     return ", ".join(f"p = {p:g}: {d}" for p, d in zip(shares, apart, strict=True))
 
 
-def _against_lrp(m: Measured, metric: str, tried: Sequence[Method], apart: Sequence[Difference]) -> str:
+def _against_lrp(m: AlignedScores, metric: str, tried: Sequence[Method], apart: Sequence[Difference]) -> str:
     each = ", ".join(f"{method} {d}" for method, d in zip(tried, apart, strict=True))
     return f"LRP {plain(m.mean(metric))}; minus LRP's: {each}"
 

@@ -21,8 +21,8 @@ def spanning_tree_compactness(
     The m strongest entries by absolute value, a `share` of all (at most `most`, and none that is 0), are joined by the
     shortest tree, edges being Euclidean distances between positions: (m − 1) / length. It is 1 where they touch
     side by side in one patch, and small where they are strewn. Two maps of equal Gini index may differ in it: a
-    lattice of dots from a blob. In the spirit of the MST compactness of Mesgari et al. (2026), which adds up several
-    such terms.
+    lattice of dots from a blob. Similar to the MST compactness of Mesgari et al. (2026), which adds up several
+    terms of this kind.
 
     `relevance` is (batch, *space), or (batch, channel, *space) with `channels` to pool. Returns float64 (batch,); NaN
     with fewer than two entries that are not 0.

@@ -1,4 +1,4 @@
-"""Relevance maps and masks as rows of features: what every metric reads, checked once, never modified.
+"""Relevance maps and masks as rows of features, the input of every metric: checked once, never modified.
 
 A relevance map has the axes (batch, channel, *space) or (batch, *space). A metric sees it as (batch,
 features); whether the channels of a pixel (or the four letters of a base) are one feature or several is the

@@ -1,8 +1,7 @@
-"""What takes the place of removed pixels or bases when an imputer may look at those that are left.
+"""Values for removed pixels or bases, imputed from the remaining ones.
 
-A replacement of `replacements.py` is written over a region whatever else is missing. An imputer sees which entries are
-missing at the same time: `linear_imputation` fills a hole from its rim, and a larger hole otherwise than two small
-ones.
+A replacement of `replacements.py` does not depend on the other regions that are missing. An imputer sees all missing
+entries: `linear_imputation` fills a hole from its rim, so a large hole is filled differently from two small ones.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ NEIGHBOUR = 1 / 2  # of the two neighbours of a base
 
 
 def impute(inputs: Tensor, missing: Tensor, imputer: Imputer, *, noise: float = 0.01, seed: int = 0) -> Tensor:
-    """The inputs (batch, channel, *space) with the entries where `missing` (batch, 1, *space) is True made up anew.
+    """The inputs (batch, channel, *space) with the entries where `missing` (batch, 1, *space) is True imputed.
 
     - `"linear"`: `linear_imputation`, with Gaussian noise of standard deviation `noise` added (ROAD);
     - `"histogram"`: each missing pixel takes all channels of a pixel of the same input, drawn at random;

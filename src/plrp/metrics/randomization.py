@@ -1,4 +1,4 @@
-"""Does an explanation depend on what the model has learnt? Randomise its layers, from the top, and compare.
+"""Does an explanation depend on the learnt weights? Randomise the layers, from the top, and compare.
 
 The sanity check of Adebayo et al. (2018): a relevance map that stays the same when the weights are noise
 explains the input or the architecture, not the model. `efficient_randomization` (eMPRT) and `smooth_randomization`
@@ -141,11 +141,11 @@ def efficient_randomization(
     names = _top_down(model, inputs[:1])
 
     def complexity() -> Tensor:
-        found = []
+        entropies = []
         for rows in chunks(len(inputs), batch_size, inputs.device):
             maps = as_map(_explain(explain, private, inputs[rows], for_rows(target, rows)), channels)
-            found += [_histogram_entropy(one, bins) for one in flat(maps)]
-        return torch.tensor(found, dtype=torch.float64, device=inputs.device)
+            entropies += [_histogram_entropy(one, bins) for one in flat(maps)]
+        return torch.tensor(entropies, dtype=torch.float64, device=inputs.device)
 
     before = complexity()
     for step, name in enumerate(names):

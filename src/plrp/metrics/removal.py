@@ -1,7 +1,7 @@
-"""Remove what is most and what is least relevant, and watch the score: deletion, insertion, ROAD, relevance gain.
+"""Remove the most or the least relevant regions and watch the score: deletion, insertion, ROAD, relevance gain.
 
-`pixel_flipping` (faithfulness.py) overwrites regions one by one with what a baseline holds there. Here are the
-settings of it that have names of their own, and the two metrics whose removed parts are made up from what is left.
+`pixel_flipping` (faithfulness.py) overwrites regions one by one with the values of a baseline. This file has the
+settings of it that have names of their own, and two metrics that impute removed regions from the remaining ones.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RemovalSettings:
         How the relevance of a pixel's channels, and of a region's pixels, becomes one number; the paper ranks
         superpixels by their mean.
     imputer, noise
-        What takes the place of removed regions: see `plrp.metrics.imputation.impute`.
+        The values that replace removed regions: see `plrp.metrics.imputation.impute`.
     ties
         Regions of equal relevance: in the order of their position, or in a random order from `seed`.
     score_as
@@ -88,7 +88,7 @@ class RemovalSettings:
 def road(
     model: Model, inputs: Tensor, relevance: Any, *, target: Target = None, batch_size: int = 64, **settings: Any
 ) -> FlippingCurve:
-    """Remove and debias (ROAD, Rong et al., 2022): pixels in the order of relevance, imputed from those that are left.
+    """Remove and debias (ROAD, Rong et al., 2022): pixels in the order of relevance, imputed from the remaining ones.
 
     Overwriting with a constant shows the model *where* something was removed. Noisy linear imputation hides that.
     Inputs are (batch, channel, *space), whole pixels are removed: at each point the share `shares` of them (by default

@@ -1,4 +1,4 @@
-"""Arrays of a user's own, drawn for people: two axes as a picture beside its heatmaps, one axis as strips."""
+"""A user's own arrays as figures: two axes as a picture with heatmaps, one axis as strips."""
 
 from __future__ import annotations
 

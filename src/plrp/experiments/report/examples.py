@@ -1,4 +1,4 @@
-"""Samples to look at: heatmaps over p, logos, and those that gain most and least from pruning."""
+"""Examples: heatmaps over p, logos, and the samples that gain most and least from pruning."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from plrp.view import Bundle
 
 SHOWN_P = (0.05, 0.15, 0.3, 0.6, 0.9)
-"""The columns of the heatmap grid, where maps of them were kept."""
+"""The columns of the heatmap grid, where their maps were stored."""
 DRAWN = ("lambda", "M", "M-sign")
-"""The variants that are drawn beside LRP, where maps of them were kept."""
+"""The variants that are drawn with LRP, where their maps were stored."""
 GRIDS = 2
 SLIDES = 4
 EXTREMES = 3
@@ -35,14 +35,14 @@ def render(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     """Grids, strips and logos where maps were kept; the samples with the largest and smallest gain of every run."""
     parts = []
     for run in runs:
-        found = []
+        blocks = []
         if run.results.has_maps and run.results.mapped:
             drawn = {"image": _grids, "dna": _logos, "array": _arrays}[run.kind](run, sheets)
-            found.append(drawn or f"<p>{escape(_undrawn(run))}</p>")
-            found.append(_slides(run))
-        found.append(_extremes(run, sheets))
-        if any(found):
-            parts += [f"<h3>{escape(run.title)}</h3>", *found]
+            blocks.append(drawn or f"<p>{escape(_undrawn(run))}</p>")
+            blocks.append(_slides(run))
+        blocks.append(_extremes(run, sheets))
+        if any(blocks):
+            parts += [f"<h3>{escape(run.title)}</h3>", *blocks]
     if parts and not any(run.results.has_maps for run in runs):
         parts.insert(0, "<p>No relevance maps were kept, so there is nothing to draw: set <code>[maps]</code> in the "
                         "config to keep some.</p>")  # fmt: skip
@@ -92,9 +92,9 @@ def _grid(
 
 
 def _mapped_shares(run: TitledRun) -> list[float]:
-    """Of the proportions whose maps were kept, those nearest to `SHOWN_P`."""
-    kept = sorted({p for variant, p in run.results.map_cells if variant in DRAWN and p > 0})
-    nearest = [nearest_share(p, kept) for p in SHOWN_P]
+    """Of the proportions whose maps were stored, the ones nearest to `SHOWN_P`."""
+    shares = sorted({p for variant, p in run.results.map_cells if variant in DRAWN and p > 0})
+    nearest = [nearest_share(p, shares) for p in SHOWN_P]
     return sorted({p for p in nearest if p is not None})
 
 
@@ -122,7 +122,7 @@ def _first(run: TitledRun, count: int) -> list[int]:
     return (chosen + rest)[:count]
 
 
-# -- all kept p behind a slider
+# -- all stored p behind a slider
 
 
 def _slides(run: TitledRun) -> str:
@@ -207,14 +207,14 @@ def _example_maps(run: TitledRun, sample: int, separator: str) -> dict[str, npt.
 
 
 def _undrawn(run: TitledRun) -> str:
-    """Why maps that were kept are not to be seen."""
+    """The reason why stored maps are not drawn."""
     count, axes = len(run.results.mapped), _axes(run)
-    kept = f"Relevance maps of {count} sample{'s' * (count != 1)} were kept"
+    maps = f"Relevance maps of {count} sample{'s' * (count != 1)} were kept"
     if run.kind == "array" and axes not in (1, 2):
         why = f"they have {axes} axes, and maps with one or two axes are drawn"
     else:
         why = "of none of PLRP-λ, PLRP-M and PLRP-M±, which are drawn beside LRP"
-    return f"{kept}, but {why}. Results.load({run.path!r}).maps(…) reads them."
+    return f"{maps}, but {why}. Results.load({run.path!r}).maps(…) reads them."
 
 
 # -- logos
@@ -259,7 +259,7 @@ def _extremes(run: TitledRun, sheets: Sheets) -> str:
     name, method = run.gain_metric, run.example
     if name is None or method is None:
         return ""
-    m = run.measured
+    m = run.scores
     gain = m.at(name, method) - m.at(name, LRP)
     known = np.flatnonzero(np.isfinite(gain))
     if not len(known):

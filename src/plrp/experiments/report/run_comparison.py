@@ -52,13 +52,13 @@ def render(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
 
 
 def paired(first: TitledRun, second: TitledRun) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the samples that both runs measured under the same name, in `Measured.samples` of each."""
+    """Rows of the samples that both runs measured under the same name, in `AlignedScores.samples` of each."""
     if first.dataset != second.dataset:
         return np.zeros(0, int), np.zeros(0, int)
     rows = []
     for run in (first, second):
         names = run.results.samples.set_index("sample")["name"]
-        places = {str(names[s]): k for k, s in enumerate(run.measured.samples) if s in names.index}
+        places = {str(names[s]): k for k, s in enumerate(run.scores.samples) if s in names.index}
         # A name that occurs twice names no sample.
         counts = names.value_counts()
         rows.append({name: k for name, k in places.items() if counts[name] == 1})
@@ -78,8 +78,8 @@ def _config(first: TitledRun, second: TitledRun) -> str:
 
 def _metrics(first: TitledRun, second: TitledRun) -> list[str]:
     """What both measured."""
-    names = score_figures.versions([first.measured], tuple(score_figures.METRICS))
-    return [name for name in names if name in score_figures.versions([second.measured], tuple(score_figures.METRICS))]
+    names = score_figures.versions([first.scores], tuple(score_figures.METRICS))
+    return [name for name in names if name in score_figures.versions([second.scores], tuple(score_figures.METRICS))]
 
 
 def _figures(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
@@ -87,7 +87,7 @@ def _figures(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
     if not names:
         return "<p>The two runs have no metric in common.</p>"
     main = [n for n in names if n.partition(".")[0] in (*score_figures.MAIN, "pixel_flipping_auc")] or names
-    m, n = first.measured, second.measured
+    m, n = first.scores, second.scores
     about = score_figures.describe
     alt = ". ".join(f"{score_figures.metric(name).title}: A: {about(m, name)}. B: {about(n, name)}" for name in main)
     return sheets.drawing(
@@ -101,7 +101,7 @@ def _figures(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
 
 def _differences(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
     a, b = paired(first, second)
-    m, n = first.measured, second.measured
+    m, n = first.scores, second.scores
     names = _metrics(first, second)
     if not len(a):
         same = first.dataset == second.dataset
@@ -143,7 +143,7 @@ def _differences(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
             parts.append(folded(title, table(["variant", "p", "A", "B", "B − A", "B is", "samples"], lines)))
     sheets.table("comparison", ["metric", "variant", "p", "b_minus_a", "low", "high", "samples"], rows)
     lost = [f"{run} alone: p = {', '.join(f'{p:g}' for p in sorted(ps))}" for run, ps in unshared.items() if ps]
-    note = f" Measured in one run only, and so not paired: {'; '.join(lost)}." if lost else ""
+    note = f" AlignedScores in one run only, and so not paired: {'; '.join(lost)}." if lost else ""
     some = [int(m.samples[k]) for k in a]
     return (
         f"<p>Over the {len(a):,} samples that both have under the same name (numbers {spans(sorted(some))} of A), at "

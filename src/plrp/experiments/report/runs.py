@@ -1,4 +1,4 @@
-"""A run as a report sees it: its results, its scores aligned by sample, its statements judged."""
+"""A run in a report: its results, its scores aligned by sample, its statements judged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from plrp.experiments import statements
-from plrp.experiments.aligned_scores import LRP, Measured, Method, nearest_share
+from plrp.experiments.aligned_scores import LRP, AlignedScores, Method, nearest_share
 from plrp.experiments.results import Results
 from plrp.experiments.statements import Statement
 
@@ -67,9 +67,9 @@ class TitledRun:
         return slug(self.title)
 
     @cached_property
-    def measured(self) -> Measured:
+    def scores(self) -> AlignedScores:
         """The scores, under the network's name."""
-        return Measured.from_tables(self.network, self.results.scores, self.results.curves)
+        return AlignedScores.from_tables(self.network, self.results.scores, self.results.curves)
 
     @property
     def planned(self) -> int:
@@ -84,14 +84,14 @@ class TitledRun:
     @property
     def gain_metric(self) -> str | None:
         """What 'gain' means in this run: mass in the mask, or sparsity where there are no masks."""
-        m = self.measured
+        m = self.scores
         usable = [name for name in (statements.MASS, statements.GINI) if m.shares(name, "lambda") and m.count(name)]
         return usable[0] if usable else None
 
     @property
     def example(self) -> Method | None:
         """PLRP-λ at the measured p closest to the exemplary one."""
-        m = self.measured
+        m = self.scores
         shares = m.shares(self.gain_metric, "lambda") if self.gain_metric else ()
         p = nearest_share(self.example_p, shares)
         return None if p is None else Method("lambda", p)
@@ -99,7 +99,7 @@ class TitledRun:
     @cached_property
     def statements(self) -> list[Statement]:
         """The paper's statements about this kind of data."""
-        m = self.measured
+        m = self.scores
         if self.kind == "dna":
             return [*statements.of_sequences(m), self._not_a_threshold()]
         metrics = self.results.config["metrics"]
@@ -114,12 +114,11 @@ class TitledRun:
         return statements.of_images(m, robustness=robustness, faithfulness=faithfulness)
 
     def _not_a_threshold(self) -> Statement:
-        """From the maps that were kept of sequences with known motifs."""
+        """Judged by the stored maps of sequences with known motifs."""
         from plrp.experiments.findings import find_not_a_threshold, judge_threshold
 
         r = self.results
-        kept = [p for variant, p in r.map_cells if variant == "lambda"]
-        p = nearest_share(statements.LOGO_P, kept)
+        p = nearest_share(statements.LOGO_P, [p for variant, p in r.map_cells if variant == "lambda"])
         chosen = [(s, mask) for s in r.mapped if (mask := r.mask(s)) is not None and mask.any()] if r.has_maps else []
         if p is None or not chosen or (LRP.variant, 0.0) not in r.map_cells:
             return statements.not_a_threshold(0, 0)
@@ -158,13 +157,13 @@ def titled(runs: Sequence[TitledRun]) -> list[TitledRun]:
 
 
 def across(runs: Sequence[TitledRun]) -> dict[str, Statement]:
-    """What the paper says about both of its sets of photographs, by network that was measured on both."""
-    found = {}
+    """The paper's statement about both of its sets of photographs, by network that was measured on both."""
+    by_network = {}
     for one in runs:
         for other in runs:
             if (one.dataset, other.dataset) == ("ECSSD", "ImageNet") and one.network == other.network:
-                found[one.network] = statements.analogous(one.statements, other.statements)
-    return found
+                by_network[one.network] = statements.analogous(one.statements, other.statements)
+    return by_network
 
 
 def slug(text: str) -> str:

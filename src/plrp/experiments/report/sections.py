@@ -12,7 +12,7 @@ from typing import Any, get_args
 import numpy as np
 
 from plrp.experiments import score_figures, statements
-from plrp.experiments.aligned_scores import BASELINE, LABELS, LRP, VARIANTS, Measured, Method, plain
+from plrp.experiments.aligned_scores import BASELINE, LABELS, LRP, VARIANTS, AlignedScores, Method, plain
 from plrp.experiments.config import without_folders, write_toml
 from plrp.experiments.intervals import METHOD
 from plrp.experiments.pages import cards, contents, escape, folded, note, page, section, table
@@ -89,7 +89,7 @@ def missing_note(runs: Sequence[TitledRun]) -> str:
                 "it again to fill them in."
             )
         wanted = [name.replace("pixel_flipping", "pixel_flipping_auc", 1) for name in run.results.config["metrics"]]
-        empty = [name for name in wanted if not any(run.measured.count(name, m) for m in _methods(run.measured, name))]
+        empty = [name for name in wanted if not any(run.scores.count(name, m) for m in _methods(run.scores, name))]
         if empty and len(run.results.samples):
             lines.append(f"{escape(run.title)}: no sample has a score of {joined([_code(name) for name in empty])}.")
     return note("<b>Not everything is there.</b>", lines)
@@ -109,7 +109,7 @@ def unhealthy_note(runs: Sequence[TitledRun]) -> str:
     return note(lead, lines)
 
 
-def _methods(m: Measured, name: str) -> list[Method]:
+def _methods(m: AlignedScores, name: str) -> list[Method]:
     return [LRP, *(Method(v, p) for v in VARIANTS for p in m.shares(name, v))]
 
 
@@ -137,7 +137,7 @@ def _cards(runs: Sequence[TitledRun]) -> str:
         entries["statements of the paper hold"] = f"{sum(bool(s.holds) for s in judged)} of {len(judged)}"
     for run in runs[:2]:
         if run.gain_metric and run.example:
-            m = run.measured
+            m = run.scores
             values = f"{m.mean(run.gain_metric):.2f} → {m.mean(run.gain_metric, run.example):.2f}"
             about = escape(score_figures.metric(run.gain_metric).title)
             entries[f"{about}, LRP → PLRP-λ, p&nbsp;=&nbsp;{run.example.p:g}<br>{escape(run.title)}"] = values
@@ -209,7 +209,7 @@ def _capital(text: str) -> str:
 
 
 def _figures(runs: Sequence[TitledRun], sheets: Sheets) -> str:
-    parts = [score_figures.legend([run.measured for run in runs])]
+    parts = [score_figures.legend([run.scores for run in runs])]
     for dataset in dict.fromkeys(run.dataset for run in runs):
         parts.append(f"<h3>{escape(dataset)}</h3>")
         parts += _figures_of(dataset, [run for run in runs if run.dataset == dataset], sheets)
@@ -218,7 +218,7 @@ def _figures(runs: Sequence[TitledRun], sheets: Sheets) -> str:
 
 def _figures_of(dataset: str, runs: Sequence[TitledRun], sheets: Sheets) -> Iterator[str]:
     """The figures of one data set, a row of panels per network."""
-    rows, p = [run.measured for run in runs], runs[0].example_p
+    rows, p = [run.scores for run in runs], runs[0].example_p
     results, faithful = PAPER.get(dataset, ("", ""))
     over_p = partial(score_figures.over_p, rows)
     main = score_figures.versions(rows, score_figures.MAIN)
@@ -274,11 +274,11 @@ def _as_in(figure: str) -> str:
     return f" (the paper's {figure})" if figure else ""
 
 
-def _described(rows: Sequence[Measured], names: Sequence[str]) -> str:
+def _described(rows: Sequence[AlignedScores], names: Sequence[str]) -> str:
     return ". ".join(f"{m.name}: " + ". ".join(score_figures.describe(m, name) for name in names) for m in rows)
 
 
-def _described_flips(rows: Sequence[Measured], name: str, p: float) -> str:
+def _described_flips(rows: Sequence[AlignedScores], name: str, p: float) -> str:
     said = []
     for m in rows:
         flips = m.flips(name)
@@ -291,7 +291,7 @@ def _described_flips(rows: Sequence[Measured], name: str, p: float) -> str:
     return "; ".join(said)
 
 
-def _counts(rows: Sequence[Measured], names: Sequence[str]) -> str:
+def _counts(rows: Sequence[AlignedScores], names: Sequence[str]) -> str:
     """How many samples stand behind a figure."""
     lines = []
     for m in rows:
@@ -317,7 +317,7 @@ def _best(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     parts: list[str] = []
     rows: list[list[Any]] = []
     for run in runs:
-        m = run.measured
+        m = run.scores
         known = [v for v in VARIANTS if m.has(v)]
         names = [n for n in score_figures.versions([m], tuple(score_figures.METRICS)) if m.variants(n)]
         lines = [_best_of(run, name, known, rows) for name in names if score_figures.metric(name).better]
@@ -337,7 +337,7 @@ def _best(runs: Sequence[TitledRun], sheets: Sheets) -> str:
 
 def _best_of(run: TitledRun, name: str, variants: Sequence[str], rows: list[list[Any]]) -> list[str]:
     """The cells of one metric; its numbers are added to `rows`."""
-    m, about = run.measured, score_figures.metric(name)
+    m, about = run.scores, score_figures.metric(name)
     best: dict[str, tuple[float, float]] = {}
     for variant in m.variants(name):
         means = {p: m.mean(name, Method(variant, p)) for p in m.shares(name, variant)}
@@ -364,7 +364,7 @@ def _best_of(run: TitledRun, name: str, variants: Sequence[str], rows: list[list
 def _tables(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     parts, rows = [], []
     for run in runs:
-        m = run.measured
+        m = run.scores
         for name in score_figures.versions([m], tuple(score_figures.METRICS)) + _unknown(m):
             shares = sorted({p for v in VARIANTS for p in m.shares(name, v)})
             cells: dict[tuple[str, float], str] = {}
@@ -390,7 +390,7 @@ def _tables(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     )
 
 
-def _unknown(m: Measured) -> list[str]:
+def _unknown(m: AlignedScores) -> list[str]:
     return [name for name in m.metrics if name.partition(".")[0] not in score_figures.METRICS and m.count(name)]
 
 

@@ -111,7 +111,7 @@ class Sheets:
 
 
 def earlier_files(out: Path) -> set[str]:
-    """The files that an earlier report in this folder lists; none where there is no such list."""
+    """The files that an earlier report in this folder lists; empty without a list."""
     try:
         listed = json.loads((out / WRITTEN).read_text("utf-8"))["files"]
         paths = [PurePosixPath(name) for name in listed]
