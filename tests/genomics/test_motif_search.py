@@ -84,7 +84,7 @@ def test_a_cut_off_is_the_least_strength_within_the_limit() -> None:
         assert found.fdr == pytest.approx(rate(found.strength))
         assert found.fdr <= limit
     assert cut_off([1, 2], 1, [5, 5, 5], 1) == CutOff(float("inf"), 0, 0)
-    assert cut_off([], 3, [], 3).found == 0
+    assert cut_off([], 3, [], 3).observed == 0
     tail = cut_off(np.r_[np.ones(100), 9.0], 10, [9.5], 10, limit=0.05)
     assert tail.strength == 1  # one strong seqlet of the null does not outweigh a hundred
 

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     known = arguments.database and Path(arguments.database).name
     write_page(out / "index.html", render_motifs(search, arguments.folder, settings.limit, known))
     print_results(search)
-    seqlets, patterns = plural(search.found, "seqlet"), plural(len(search.patterns), "pattern")
+    seqlets, patterns = plural(search.seqlet_count, "seqlet"), plural(len(search.patterns), "pattern")
     print(f"{search.believed} of {seqlets}, {patterns}; {out / 'index.html'}")
     return 0
 

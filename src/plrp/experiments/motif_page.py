@@ -17,7 +17,7 @@ def render_motifs(search: MotifSearch, folder: str | Path, limit: float, databas
     body = cards(
         {
             "sequences": f"{search.sequences:,}",
-            "seqlets": f"{search.found:,}",
+            "seqlets": f"{search.seqlet_count:,}",
             "of them above the null" if search.cuts else "used (no null)": f"{search.believed:,}",
             "pattern" if count == 1 else "patterns": f"{count}",
         }
@@ -85,6 +85,6 @@ def _null(search: MotifSearch, limit: float) -> str:
 
 
 def _cells(cut: CutOff) -> list[str]:
-    if not cut.found:
+    if not cut.observed:
         return ["none is stronger than chance", "0", "–", "–"]
-    return [f"{cut.strength:.3g}", f"{cut.found:.3g}", f"{cut.expected:.3g}", f"{cut.fdr:.1%}"]
+    return [f"{cut.strength:.3g}", f"{cut.observed:.3g}", f"{cut.expected:.3g}", f"{cut.fdr:.1%}"]

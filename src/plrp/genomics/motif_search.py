@@ -53,20 +53,20 @@ CUTS = (0.1, 0.3, 0.5, 0.7)
 def run_settings(folder: str | Path, *, target: Any = None, reverse_target: Any = None) -> dict[str, Any]:
     """How a folder was explained, from its `run.json`, as `explain_as` takes it.
 
-    A target that is a function of a file runs code, which a folder of somebody else's must not decide: it has to be
-    given once more as `target`, such as `"net.py:score"`; others may be.
+    A target that is a function of a file runs code, and somebody else's folder must not decide to run it. Such a target
+    has to be given once more, for example `target="net.py:score"`; other targets may be.
     """
-    stored = read_run(folder)
+    run = read_run(folder)
     named = ("method", "composite", "pooling", "ambiguous", "reverse_complement", "hypothetical")
-    settings: dict[str, Any] = {name: stored[name] for name in named if name in stored}
-    settings["pruning"] = _pruning(folder, stored)
-    settings["target"] = _target(folder, "target", stored.get("target"), target)
-    settings["reverse_target"] = _target(folder, "reverse_target", stored.get("reverse_target"), reverse_target)
+    settings: dict[str, Any] = {name: run[name] for name in named if name in run}
+    settings["pruning"] = _pruning(folder, run)
+    settings["target"] = _target(folder, "target", run.get("target"), target)
+    settings["reverse_target"] = _target(folder, "reverse_target", run.get("reverse_target"), reverse_target)
     return settings
 
 
 def read_run(folder: str | Path) -> dict[str, Any]:
-    """What the `run.json` of a folder holds."""
+    """The content of a folder's `run.json`."""
     file = Path(folder) / LAYOUT.description
     try:
         return dict(json.loads(file.read_text()))
@@ -74,32 +74,28 @@ def read_run(folder: str | Path) -> dict[str, Any]:
         raise UsageError(f"{file} cannot be read ({error}): name a folder of `plrp genomics explain`.") from None
 
 
-def _pruning(folder: str | Path, stored: dict[str, Any]) -> Pruning | None:
-    entry = stored.get("pruning")
+def _pruning(folder: str | Path, run: dict[str, Any]) -> Pruning | None:
+    entry = run.get("pruning")
     if entry is not None and not isinstance(entry, dict):
         raise UsageError(f"{folder} was explained by an older version of plrp: explain it again.")
     return None if entry is None else Pruning.from_dict(entry)
 
 
-def _target(folder: str | Path, name: str, stored: Any, given: Any) -> Any:
-    """The target of a run; a file is imported only if it was given, and is the one that the run names."""
-    option = f"--{name.replace('_', '-')}"
-    if given is None:
-        if (named := score_file(stored)) is not None:
-            raise UsageError(
-                f"The {name.replace('_', ' ')} of {folder} is a function of a file, {stored}, which would be run: if "
-                f"you trust it, name it with {option} path/to/{named[0].name}:{named[1]}."
-            )
-        given = stored
-    found = score_file(given)
-    wanted = score_file(stored)
-    same = (
-        wanted is not None and (found[0].name, found[1]) == (wanted[0].name, wanted[1])
-        if found is not None
-        else target_entry(read_target(given)) == stored
-    )
+def _target(folder: str | Path, name: str, entry: Any, given: Any) -> Any:
+    """The target of a run, whose `run.json` has `entry`; a file is imported only if it was given, and has that name."""
+    option, function = f"--{name.replace('_', '-')}", score_file(entry)
+    if given is None and function is not None:
+        raise UsageError(
+            f"The {name.replace('_', ' ')} of {folder} is a function of a file, {entry}, which would be run: if you "
+            f"trust it, name it with {option} path/to/{function[0].name}:{function[1]}."
+        )
+    given = entry if given is None else given
+    if (mine := score_file(given)) is not None:
+        same = function is not None and (mine[0].name, mine[1]) == (function[0].name, function[1])
+    else:
+        same = target_entry(read_target(given)) == entry
     if not same:
-        raise UsageError(f"{folder} was explained with {name}={stored!r}, not {given!r}: leave {option} out.")
+        raise UsageError(f"{folder} was explained with {name}={entry!r}, not {given!r}: leave {option} out.")
     return read_target(given)
 
 
@@ -118,19 +114,19 @@ def explain_as(
 
 @dataclass(frozen=True)
 class CutOff:
-    """The least strength of a seqlet that is believed, and why.
+    """The least strength of a seqlet that is believed.
 
-    `found` and `expected` are seqlets per sequence at or above it, here and in the null; `fdr` is their quotient.
+    `observed` and `expected` are the seqlets per sequence at or above it, in the run and in the null.
     """
 
     strength: float
-    found: float
+    observed: float
     expected: float
 
     @property
     def fdr(self) -> float:
-        """Share of the seqlets above the cut-off that the null has too."""
-        return self.expected / self.found if self.found else float("nan")
+        """The false discovery rate: `expected` over `observed`."""
+        return self.expected / self.observed if self.observed else float("nan")
 
 
 def cut_off(
@@ -147,13 +143,13 @@ def cut_off(
     strengths = np.sort(np.abs(np.asarray(scores, np.float64)))
     null = np.sort(np.abs(np.asarray(null_scores, np.float64)))
     steps = np.unique(strengths)
-    found = (len(strengths) - np.searchsorted(strengths, steps)) / max(sequences, 1)
+    observed = (len(strengths) - np.searchsorted(strengths, steps)) / max(sequences, 1)
     expected = (len(null) - np.searchsorted(null, steps)) / max(null_sequences, 1)
-    within = np.flatnonzero(expected <= limit * found)
+    within = np.flatnonzero(expected <= limit * observed)
     if not within.size:
         return CutOff(float("inf"), 0.0, 0.0)
     first = within[0]
-    return CutOff(float(steps[first]), float(found[first]), float(expected[first]))
+    return CutOff(float(steps[first]), float(observed[first]), float(expected[first]))
 
 
 def cut_offs(
@@ -169,7 +165,7 @@ def cut_offs(
     def strengths(batches: Sequence[tuple[Seqlets, Any]], of: int | None) -> tuple[npt.NDArray[np.float64], int]:
         """Scores of the seqlets of a class, and its number of sequences."""
         chosen = [np.full(len(classes), True) if of is None else classes == of for _, classes in batches]
-        scores = [found.score[mask[found.sequence]] for (found, _), mask in zip(batches, chosen, strict=True)]
+        scores = [one.score[mask[one.sequence]] for (one, _), mask in zip(batches, chosen, strict=True)]
         return np.concatenate([np.zeros(0), *scores]), int(sum(mask.sum() for mask in chosen))
 
     names = np.unique(np.concatenate([np.zeros(0, np.int64), *(classes for _, classes in null)]))
@@ -236,24 +232,24 @@ class Truth:
         self, name: str, batches: Iterable[tuple[Seqlets, Sequence[str]]], share: float | None = None
     ) -> Agreement:
         """Precision and recall of seqlets; each batch comes with the names of all its sequences."""
-        seqlets = right = 0
+        count = right = 0
         sites: Counter[str] = Counter()
         hit: Counter[str] = Counter()
-        for found, names in batches:
+        for seqlets, names in batches:
             by_row: dict[int, list[tuple[int, int]]] = {}
-            for row, start, end in zip(found.sequence, found.start, found.end, strict=True):
+            for row, start, end in zip(seqlets.sequence, seqlets.start, seqlets.end, strict=True):
                 by_row.setdefault(int(row), []).append((int(start), int(end)))
             for row, sequence in enumerate(names):
                 known, here = self.sites.get(sequence, []), by_row.get(row, [])
-                seqlets += len(here)
+                count += len(here)
                 right += sum(any(_agree(one, site[:2]) for site in known) for one in here)
                 for start, end, motif in known:
                     sites[motif] += 1
                     hit[motif] += any(_agree(one, (start, end)) for one in here)
         return Agreement(
             name,
-            seqlets,
-            right / seqlets if seqlets else 0.0,
+            count,
+            right / count if count else 0.0,
             hit.total() / sites.total() if sites else 0.0,
             {motif: hit[motif] / number for motif, number in sorted(sites.items())},
             share,
@@ -261,10 +257,10 @@ class Truth:
 
 
 def verdict(used: Agreement, others: Sequence[Agreement]) -> list[str]:
-    """Whether the seqlets that were searched or others that are shown agree better with known sites, in sentences.
+    """Sentences that say which seqlets agree better with known sites: the `used` ones, or the best of the `others`.
 
-    `others` were found without the null: the whole run, where the null left some out, and plain cuts. Empty where there
-    is nothing to compare with. A motif is named if the best of them finds twice as many of its sites.
+    `others` are seqlets without the null: the whole run, if the null left some out, and plain cuts; without others the
+    list is empty. A motif is named if the best of the others finds twice as many of its sites.
     """
     best = max(others, key=lambda one: one.f1, default=None)
     if best is None:
@@ -272,31 +268,33 @@ def verdict(used: Agreement, others: Sequence[Agreement]) -> list[str]:
     if best.f1 > used.f1:
         run = "this run" if best.name.split(",")[0] == used.name.split(",")[0] else "a run without -p"
         cut = f" with --cut {best.share:g}," if best.share else ""
-        said = [
+        sentences = [
             f"Better here: {best.name}, with an F1 of {best.f1:.2f}. The patterns found are those of {used.name}, with "
             f"{used.f1:.2f}. Search {run}{cut} without --model."
         ]
     else:
-        said = [
+        sentences = [
             f"Better here: {used.name}, with an F1 of {used.f1:.2f}. The next best: {best.name}, with {best.f1:.2f}."
         ]
     for motif, recall in used.by_motif.items():
         if best.by_motif.get(motif, 0.0) > 2 * recall:
-            said.append(f"{recall:.0%} of the {motif} sites are found here, {best.by_motif[motif]:.0%} by {best.name}.")
-    return said
+            sentences.append(
+                f"{recall:.0%} of the {motif} sites are found here, {best.by_motif[motif]:.0%} by {best.name}."
+            )
+    return sentences
 
 
-def null_advice(found: int, believed: int, limit: float, left: Callable[[], int], share: float) -> str:
-    """What to do where the null removed nearly every seqlet; empty where it did not.
+def null_advice(count: int, believed: int, limit: float, left: Callable[[], int], share: float) -> str:
+    """Advice for a null that removed nearly all of `count` seqlets; empty if it left more of them.
 
-    `left` counts those that would stay at a false discovery rate of `limit`; `share` is the cut that was made.
+    `left` counts the seqlets that a false discovery rate of `limit` would leave; `share` is the cut that was made.
     """
-    if not found or found - believed < NEARLY_ALL * found:
+    if not count or count - believed < NEARLY_ALL * count:
         return ""
-    removed = "every seqlet" if not believed else f"{min(0.999, 1 - believed / found):.1%} of the seqlets"
+    removed = "every seqlet" if not believed else f"{min(0.999, 1 - believed / count):.1%} of the seqlets"
     cut = "" if share else "with --cut 0.3 and "
     more = left()
-    looser = f", or with --fdr {limit:g}, which leaves {more:,} of {found:,}" if more >= WORTH_IT * found else ""
+    looser = f", or with --fdr {limit:g}, which leaves {more:,} of {count:,}" if more >= WORTH_IT * count else ""
     return (
         f"The null removed {removed}: shuffled sequences hold as much relevance. Search {cut}without --model{looser}."
     )
@@ -307,7 +305,7 @@ def _agree(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def above(seqlets: Seqlets, classes: npt.NDArray[np.int64], cuts: dict[int | None, CutOff]) -> Seqlets:
-    """The seqlets at or above the cut-off of their sequence's class; all where there is none."""
+    """The seqlets at or above the cut-off of their sequence's class; all seqlets if there are no cut-offs."""
     if not cuts:
         return seqlets
     strength = np.array([cuts.get(int(name), cuts[None]).strength for name in classes])
@@ -328,15 +326,14 @@ def threshold_seqlets(per_base: npt.NDArray[np.float32], cut: float) -> Seqlets:
 
 @dataclass(frozen=True)
 class MotifSearch:
-    """What was found in a run.
+    """The result of searching a run for motifs.
 
-    `patterns` with their `matches` (none where motifs were not compared); `cuts`: the cut-offs (`cut_offs`), empty
-    without a null;
-    `agreements`: with known sites, those of the run first; `verdict`: which is better; `seqlets` by batch with the
-    names of their sequences; `hits`: where patterns are, likewise; `sequences` and
-    `believed` count sequences, and seqlets above the cut-off.
-    `intervals` are the places of the sequences on a genome, by name, where known; `advice` is what to do where the null
-    left next to nothing, else empty.
+    - `patterns`, and the `matches` of each with known motifs, none if motifs were not compared;
+    - `cuts`: the cut-offs (`cut_offs`), empty without a null; `advice`: what to do if the null left next to nothing;
+    - `seqlets` above the cut-offs and `hits` of the patterns, by batch, with the names of the batch's sequences;
+    - `agreements` with known sites, those of the run first; `verdict`: sentences on which is best;
+    - `sequences`, `seqlet_count`, `believed`: the numbers of sequences, of seqlets, and of seqlets above the cut-offs;
+    - `intervals`: the places of the sequences on a genome, by name, where known.
     """
 
     patterns: list[Pattern]
@@ -345,7 +342,7 @@ class MotifSearch:
     agreements: list[Agreement]
     seqlets: list[tuple[Seqlets, list[str]]]
     sequences: int
-    found: int
+    seqlet_count: int
     believed: int
     hits: list[tuple[Hits, list[str]]] = field(default_factory=list)
     intervals: dict[str, Interval] = field(default_factory=dict)
@@ -389,7 +386,7 @@ def find_motifs(
         agreements=agreements,
         seqlets=believed,
         sequences=run.sequences,
-        found=_count(run.batches),
+        seqlet_count=_count(run.batches),
         believed=_count(believed),
         intervals=run.intervals,
         verdict=sentences,
@@ -476,9 +473,9 @@ class _RunSeqlets:
 
     def compared(self, truth: Truth, believed: list[SeqletBatch] | None) -> tuple[list[Agreement], list[str]]:
         """How the seqlets of the run, those above the null, and plain cuts agree with known sites, and a verdict."""
-        stored, share = read_run(self.folder), self.settings.share
-        pruning = _pruning(self.folder, stored)
-        label = stored.get("method") or (pruning_title(pruning) if pruning else "LRP")
+        run, share = read_run(self.folder), self.settings.share
+        pruning = _pruning(self.folder, run)
+        label = run.get("method") or (pruning_title(pruning) if pruning else "LRP")
         title = f"{label}, cut at {share:g}" if share else label
         agreements = [truth.agreement(title, self.batches, share)]
         if believed is not None:
