@@ -128,7 +128,7 @@ def test_a_gallery_comes_back_as_it_was(bundle: Bundle, tmp_path: Path) -> None:
     found = read_page(tmp_path / "x.html")
     assert len(found.bundles) == 2
     assert np.array_equal(found.bundles[1].arrays["maps"], bundle.arrays["maps"])
-    with pytest.raises(ValueError, match="there is none"):
+    with pytest.raises(ValueError, match="none was given"):
         Page([])
 
 
