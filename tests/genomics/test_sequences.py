@@ -244,6 +244,18 @@ def test_a_genome_is_refused_or_read_as_read_fasta_reads_it(lines: list[bytes], 
             assert "".join(windows[name, k] for k in range(len(bases))) == bases
 
 
+def test_why_pyfaidx_does_not_read_genomes(tmp_path: Path) -> None:
+    """It takes a last line that is longer than the others, and reads past it; docs/decisions.md names this reason."""
+    pyfaidx = pytest.importorskip("pyfaidx")
+    file = tmp_path / "g.fa"
+    file.write_text(">a\nACGT\nAAAACCCCGGGG\n>b\nTTTT\n")
+    assert read_fasta(file).letters[0][12:16] == "GGGG"
+    assert pyfaidx.Faidx(str(file), as_raw=True).fetch("a", 13, 16) == "GGG>b"
+    file.with_name("g.fa.fai").unlink()
+    with pytest.raises(SequenceError, match=r"g\.fa, line 3: lines of different lengths within 'a'"):
+        Genome(file)
+
+
 @pytest.mark.parametrize("line", ["a\t4\t3\n", "a\t4\t3\t0\t0\n", "a\tfour\t3\t4\t5\n"])
 def test_a_damaged_index_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "g.fa").write_text(">a\nACGT\n")
