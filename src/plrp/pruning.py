@@ -7,10 +7,10 @@ What the paper leaves open is decided in docs/decisions.md: ties, signs, biases,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -446,8 +446,8 @@ def prune(
             by_sign = pruning.redistribution == "M-sign"
             new = _redistribute(relevance, surviving, mask, decided, samples, arrived, columns, by_sign)
         else:
-            new = _reapply_naively(relevance, mask, samples, arrived, decided.pruned, book)
-        new = torch.where(decided.pruned[:, None], samples.rows(new), rows)
+            new = samples.rows(_reapply_naively(relevance, mask, samples, arrived, decided.pruned, book))
+        new = torch.where(decided.pruned[:, None], new, rows)
         columns.update(_flipped(new, rows) if book.active else {})
     return samples.unrows(new, relevance.shape), columns
 
@@ -490,38 +490,71 @@ def _redistribute(
 ) -> Tensor:
     """PLRP-M, equations (4) to (6): each neuron k above hands m_k, what it handed down first, to the survivors alone.
 
-    `by_sign`: PLRP-M±, which does so for the positive and the negative contributions apart.
-
-    What finds nobody (orphaned), and mass that came over a skip whose sign has no survivor, goes to the survivors in
-    proportion to their relevance of that sign; to all of them if that sign has none.
+    `by_sign`: PLRP-M±, which does so for the positive and the negative contributions apart. Returns rows (batch, n).
     """
-    new = torch.zeros_like(relevance)
-    unplaced = [surviving.new_zeros(samples.batch) for _ in range(2)]
-    for above, branches in arrived.layers:
-        for first in branches:
-            for branch, m, magnitudes in _second_pass(first, mask, by_sign):
-                q, orphaned = second_quotient(m, branch.contributions(mask), magnitudes)
-                new = new + branch.hand(q, relevance, mask)
+    received = torch.zeros_like(relevance)
+    orphaned_masses = [surviving.new_zeros(samples.batch) for _ in range(2)]
+    for above, passes in arrived.layers:
+        for first in passes:
+            for handed, orphaned in hand_to_survivors(first, mask, relevance, by_sign):
+                received = received + handed
                 for sign, mass in enumerate(signed_mass(above.rows(orphaned))):
-                    unplaced[sign] = unplaced[sign] + mass
-    columns["orphaned"] = unplaced[0] + unplaced[1]
+                    orphaned_masses[sign] = orphaned_masses[sign] + mass
+    columns["orphaned"] = orphaned_masses[0] + orphaned_masses[1]
+    other = None
     if arrived.other is not None:
-        other = samples.rows(arrived.other)
-        left = other * samples.rows(mask)
-        before, after = signed_mass(other), signed_mass(left)
-        up, down = (
-            ratio(b, a, decided.pruned).to(surviving.dtype)[:, None] for b, a in zip(before, after, strict=True)
-        )
-        new = new + samples.unrows(left * torch.where(left > 0, up, down), relevance.shape)
+        rows = samples.rows(arrived.other)
+        other = rows * samples.rows(mask), signed_mass(rows)
+    dtype = surviving.dtype
+    layout = SurvivorLayout(lambda values: values.sum(1), lambda per_sample: per_sample.to(dtype)[:, None])
+    return place(samples.rows(received), surviving, orphaned_masses, other, decided, layout)
+
+
+class SurvivorLayout(NamedTuple):
+    """How the values of the survivors are laid out: their sum per sample (batch,), and one number per sample spread."""
+
+    sum: Callable[[Tensor], Tensor]
+    spread: Callable[[Tensor], Tensor]
+
+
+def place(
+    received: Tensor,
+    surviving: Tensor,
+    orphaned: Sequence[Tensor],
+    other: tuple[Tensor, Mass] | None,
+    decided: Cut,
+    layout: SurvivorLayout,
+) -> Tensor:
+    """Add to what survivors received over conv and linear readers the rest of the mass, so that PLRP-M conserves it.
+
+    `other` is the relevance that came to the survivors over other readers, which is rescaled per sign, and the mass of
+    all of it. Mass that finds nobody (orphaned, per sign), and mass of `other` whose sign has no survivor, goes to the
+    survivors in proportion to their relevance of that sign; to all of them if that sign has none.
+    """
+    unplaced = list(orphaned)
+    if other is not None:
+        values, before = other
+        after = layout.sum(values.clamp(min=0)), layout.sum(values.clamp(max=0)).neg()
+        up, down = (layout.spread(ratio(b, a, decided.pruned)) for b, a in zip(before, after, strict=True))
+        received = received + values * torch.where(values > 0, up, down)
         for sign in range(2):
             unplaced[sign] = unplaced[sign] + torch.where(after[sign] > 0, torch.zeros_like(after[sign]), before[sign])
-    same_sign, everyone = (
-        tuple(factor.to(surviving.dtype)[:, None] for factor in pair) for pair in placing(unplaced, decided.after)
-    )
+    same_sign, everyone = ([layout.spread(factor) for factor in pair] for pair in placing(unplaced, decided.after))
     placed = (
         surviving.clamp(min=0) * same_sign[0] + surviving.clamp(max=0) * same_sign[1] + surviving.abs() * sum(everyone)
     )
-    return new + samples.unrows(placed, relevance.shape)
+    return received + placed
+
+
+def hand_to_survivors(first: Any, mask: Any, like: Any, by_sign: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+    """PLRP-M's second pass of a branch: what its neurons k hand to the survivors alone, and what is orphaned.
+
+    With `by_sign`, once for its positive and once for its negative contributions. `first` is a `FirstPass`, or its like
+    for single neurons.
+    """
+    for branch, m, magnitudes in _second_pass(first, mask, by_sign):
+        q, orphaned = second_quotient(m, branch.contributions(mask), magnitudes)
+        yield branch.hand(q, like, mask), orphaned
 
 
 def _second_pass(first: FirstPass, mask: Tensor, by_sign: bool) -> list[tuple[Branch, Tensor, Tensor | None]]:

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from plrp.ledger import Booking
-from plrp.pruning import Arrived, Pruning, Site, lambda_columns, placing, ratio, threshold, tied
+from plrp.pruning import Arrived, Pruning, Site, SurvivorLayout, lambda_columns, place, ratio, threshold, tied
 from plrp.rules import Branch, FirstPass
 from plrp.tape.maps import Dense, Weight
 from plrp.tape.samples import Samples
 
 from . import limits, native
 from .neurons import Neurons, Relevance, Rows, at_neurons, dense, mass_of, survivors, thin
-from .propagation import DensePass, SparsePass, redistribute
+from .propagation import DensePass, SparsePass, compiled_second_pass, redistribute
 from .selection import cut_of, statistics
 
 
@@ -45,15 +45,7 @@ def _followed(arrived: Arrived, pruning: Pruning) -> bool:
         return False  # contributions of both signs go by whole tensors; of one sign, M± is M
     if not isinstance(arrived.other, Tensor) and all(isinstance(one, SparsePass) for one in passes):
         return True
-    return all(_compiled(one) for one in passes)
-
-
-def _compiled(one: FirstPass | SparsePass) -> bool:
-    """Whether the compiled second pass takes it: contributions ≥ 0, so that rounding is not amplified either."""
-    geometry = one.plan.geometry if isinstance(one, SparsePass) else getattr(one, "geometry", None)
-    if geometry is None or geometry.groups > 1 or not native.available(one.given):
-        return False
-    return one.branch.one_sign and len(one.branch.parts) == 1
+    return all(map(compiled_second_pass, passes))
 
 
 def prune_neurons(
@@ -156,41 +148,27 @@ def _tied(surviving: Neurons) -> Tensor:
 def _redistribute(surviving: Neurons, stats: Tensor, arrived: Arrived, columns: dict[str, Any]) -> Tensor:
     """PLRP-M for single survivors; see `pruning._redistribute`."""
     decided = cut_of(stats)
-    total = torch.zeros_like(surviving.values)
-    unplaced = [surviving.values.new_zeros(surviving.shape[0], dtype=torch.float64) for _ in range(2)]
-    for _, branches in arrived.layers:
-        for one in branches:
-            above = one.sparse() if isinstance(one, DensePass) else one
-            assert isinstance(above, SparsePass)
-            received, orphaned = redistribute(above, surviving)
-            total += received
-            for sign, part in enumerate((orphaned.clamp(min=0), orphaned.clamp(max=0).neg())):
-                unplaced[sign] += above.neurons.sum(part)
-    columns["orphaned"] = unplaced[0] + unplaced[1]
+    received = torch.zeros_like(surviving.values)
+    orphaned_masses = [surviving.values.new_zeros(surviving.shape[0], dtype=torch.float64) for _ in range(2)]
+    for one in (one for _, passes in arrived.layers for one in passes):
+        above = one.sparse() if isinstance(one, DensePass) else one
+        handed, orphaned = redistribute(above, surviving)
+        received += handed
+        for sign, part in enumerate((orphaned.clamp(min=0), orphaned.clamp(max=0).neg())):
+            orphaned_masses[sign] += above.neurons.sum(part)
+    columns["orphaned"] = orphaned_masses[0] + orphaned_masses[1]
+    other = None
     if arrived.other is not None:
-        held = at_neurons(arrived.other, surviving)
-        before = mass_of(arrived.other, Samples.first_axis(surviving.shape[0]))
-        after = [surviving.sum(part) for part in (held.clamp(min=0), held.clamp(max=0).neg())]
-        up, down = (_each(ratio(b.double(), a, decided.pruned), surviving) for b, a in zip(before, after, strict=True))
-        total += held * torch.where(held > 0, up, down)
-        for sign in range(2):
-            unplaced[sign] += torch.where(after[sign] > 0, 0.0, before[sign].double())
-    same_sign, everyone = placing(unplaced, decided.after)
-    for factor, part in zip(same_sign, (surviving.values.clamp(min=0), surviving.values.clamp(max=0)), strict=True):
-        if bool(factor.any()):
-            total += part * _each(factor, surviving)
-    for factor in everyone:
-        if bool(factor.any()):
-            total += surviving.values.abs() * _each(factor, surviving)
-    if bool(decided.pruned.all()):
-        return total
-    return torch.where(decided.pruned[surviving.sample], total, surviving.values)
+        positive, negative = mass_of(arrived.other, Samples.first_axis(surviving.shape[0]))
+        other = at_neurons(arrived.other, surviving), (positive.double(), negative.double())
 
+    def spread(per_sample: Tensor) -> Tensor:
+        per_sample = per_sample.to(surviving.values.dtype)
+        return per_sample if len(per_sample) == 1 else per_sample[surviving.sample]
 
-def _each(per_sample: Tensor, neurons: Neurons) -> Tensor:
-    """A number per sample as one per neuron."""
-    per_sample = per_sample.to(neurons.values.dtype)
-    return per_sample if len(per_sample) == 1 else per_sample[neurons.sample]
+    layout = SurvivorLayout(surviving.sum, spread)
+    new = place(received, surviving.values, orphaned_masses, other, decided, layout)
+    return torch.where(decided.pruned[surviving.sample], new, surviving.values)
 
 
 def dense_arrived(arrived: Arrived) -> Arrived:

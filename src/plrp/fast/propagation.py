@@ -16,7 +16,7 @@ from torch import Tensor
 from plrp.composites import Composite
 from plrp.ledger import Booking
 from plrp.passing import book_branch, book_epsilon, book_unshared, cancellation, epsilon_for, ratio
-from plrp.pruning import second_quotient
+from plrp.pruning import hand_to_survivors
 from plrp.rules import Branch, FirstPass, Part, quotient
 from plrp.tape.maps import Weight
 from plrp.tape.operations import Family
@@ -88,10 +88,6 @@ class SparsePass:
     s: Tensor
     d: Tensor
     epsilon: float
-
-    def rows(self, part: Part) -> Tensor:
-        """What a part of the branch reads, at the positions of the plan."""
-        return _rows(part, self.plan)
 
     def dense(self) -> FirstPass:
         """The same as ordinary tensors; where nothing is handed down the denominator does not matter."""
@@ -177,52 +173,70 @@ def _contributions(
 
 
 def redistribute(one: SparsePass, surviving: Neurons) -> tuple[Tensor, Tensor]:
-    """PLRP-M's second pass: m_k to the survivors alone. Returns what each survivor receives, and what is orphaned.
-
-    See `pruning._redistribute`.
-    """
-    branch, found, above = one.branch, one.plan, one.neurons
-    if not len(found.positions):  # nobody above, or nobody who reads more than padding: nothing was handed down
+    """PLRP-M's second pass, `pruning.hand_to_survivors`, for single survivors: what each receives, what is orphaned."""
+    branch, read = one.branch, one.plan
+    if not len(read.positions):  # nobody above, or nobody who reads more than padding: nothing was handed down
         return torch.zeros_like(surviving.values), torch.zeros_like(one.s)
-    where = torch.searchsorted(found.positions, surviving.positions).clamp(max=len(found.positions) - 1)
-    here = (
-        found.positions[where] == surviving.positions
-    )  # a survivor may live by a skip alone, where this layer reads nothing
-    if (
-        branch.one_sign
-        and len(branch.parts) == 1
-        and found.geometry.groups == 1
-        and native.available(one.s, surviving.values)
-    ):
-        part = branch.parts[0]
+    where = torch.searchsorted(read.positions, surviving.positions).clamp(max=len(read.positions) - 1)
+    # a survivor may live by a skip alone, where this layer reads nothing
+    here = read.positions[where] == surviving.positions
+    if compiled_second_pass(one) and native.available(surviving.values):
+        (part,) = branch.parts
         x = torch.ones_like(surviving.values) if part.unit else surviving.at(part.input)
-        flat = None if branch.bias is None else branch.bias.flatten()
-        return neuron_layers.redistribute(found, above, one.s, one.d, flat, part.weight, x, surviving, where, here)
-    sizes = surviving.begins.diff()
-    mine = here.repeat_interleave(sizes)
-    channels = found.geometry.inputs[1]
-    index = (where.repeat_interleave(sizes) * channels + surviving.channels)[mine]
-    alive = torch.zeros(len(found.positions), dtype=torch.bool, device=where.device)
-    alive[where[here]] = True
-    taps = torch.where(alive[found.taps.clamp(min=0).long()] & (found.taps >= 0), found.taps, -1)
-    thinned = found._replace(taps=taps)
-    bias = 0.0 if branch.bias is None else branch.bias.flatten()[above.channels.long()]
-    m = one.s * (one.d - bias)
-    reached, magnitudes = torch.zeros_like(m), torch.zeros_like(m)
-    inputs = []
-    for part in branch.parts:
-        x = one.rows(part).view(-1)[index]
-        masked = m.new_zeros(len(found.positions), channels)
-        masked.view(-1)[index] = x
-        reached += neuron_layers.contributions(thinned, above, masked, part.weight)
-        if not branch.one_sign:
-            magnitudes += neuron_layers.contributions(thinned, above, masked.abs(), Weight(part.weight.full.abs()))
-        inputs.append(x)
-    q, orphaned = second_quotient(m, reached, None if branch.one_sign else magnitudes)
-    received = torch.zeros_like(surviving.values)
-    for part, x in zip(branch.parts, inputs, strict=True):
-        received[mine] += neuron_layers.hand(thinned, above, q, part.weight).view(-1)[index] * x
-    return received, orphaned
+        bias = None if branch.bias is None else branch.bias.flatten()
+        return neuron_layers.redistribute(read, one.neurons, one.s, one.d, bias, part.weight, x, surviving, where, here)
+    among = AmongSurvivors(one, surviving, where, here)
+    (handed,) = hand_to_survivors(FirstPass(among, one.given, one.s, one.d, one.epsilon), None, None)  # type: ignore[arg-type]
+    return handed
+
+
+def compiled_second_pass(one: FirstPass | SparsePass) -> bool:
+    """Whether the compiled second pass takes a branch: contributions ≥ 0, so that rounding is not amplified either."""
+    geometry = one.plan.geometry if isinstance(one, SparsePass) else getattr(one, "geometry", None)
+    if geometry is None or geometry.groups > 1 or not native.available(one.given):
+        return False
+    return one.branch.one_sign and len(one.branch.parts) == 1
+
+
+class AmongSurvivors:
+    """A branch of which only the survivors among its inputs contribute: the sums of `Branch`, neuron by neuron."""
+
+    def __init__(self, one: SparsePass, surviving: Neurons, where: Tensor, here: Tensor) -> None:
+        self.one, self.surviving, self.one_sign = one, surviving, one.branch.one_sign
+        read, bias = one.plan, one.branch.bias
+        self.bias = None if bias is None else bias.flatten()[one.neurons.channels.long()]
+        sizes, width = surviving.begins.diff(), read.geometry.inputs[1]
+        self.mine = here.repeat_interleave(
+            sizes
+        )  # the survivors that the layer reads, and where they stand in the plan
+        self.index = (where.repeat_interleave(sizes) * width + surviving.channels)[self.mine]
+        alive = torch.zeros(len(read.positions), dtype=torch.bool, device=where.device)
+        alive[where[here]] = True
+        living = alive[read.taps.clamp(min=0).long()] & (read.taps >= 0)
+        self.plan = read._replace(taps=torch.where(living, read.taps, -1))
+        self.inputs = [_rows(part, read).view(-1)[self.index] for part in one.branch.parts]
+
+    def contributions(self, mask: None, magnitudes: bool = False) -> Tensor:
+        """n̂_k = Σ_j mask_j n_jk."""
+        total = torch.zeros_like(self.one.s)
+        for part, x in zip(self.one.branch.parts, self.inputs, strict=True):
+            rows = x.new_zeros(len(self.plan.positions), self.plan.geometry.inputs[1])
+            rows.view(-1)[self.index] = x.abs() if magnitudes else x
+            weight = Weight(part.weight.full.abs()) if magnitudes else part.weight
+            total += neuron_layers.contributions(self.plan, self.one.neurons, rows, weight)
+        return total
+
+    def magnitudes(self, mask: None) -> Tensor:
+        """Σ_j mask_j |n_jk|."""
+        return self.contributions(mask, magnitudes=True)
+
+    def hand(self, q: Tensor, like: None, mask: None) -> Tensor:
+        """Σ_k n_jk q_k for each survivor."""
+        received = torch.zeros_like(self.surviving.values)
+        for part, x in zip(self.one.branch.parts, self.inputs, strict=True):
+            rows = neuron_layers.hand(self.plan, self.one.neurons, q, part.weight)
+            received[self.mine] += rows.view(-1)[self.index] * x
+        return received
 
 
 # --- operations other than layers -------------------------------------------------------------------------------------
