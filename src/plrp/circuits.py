@@ -1,12 +1,12 @@
-"""Circuits: what survives a pruned explanation, as a sub-network of this one prediction, and whether it is enough.
+"""Circuits: the survivors of a pruned explanation as a sub-network of this one prediction, and a test of it.
 
-A sparse explanation names few neurons. `explanation.circuit()` holds them, the relevance that they hand to one another,
-and the test: with every other neuron of the pruned tensors ablated, what is left of score, probability and decision?
+A sparse explanation names few neurons. `explanation.circuit()` holds them and the relevance that they hand to one
+another. The test ablates every other neuron of the pruned tensors, and compares score, probability and decision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -53,7 +53,7 @@ class Edge(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What is left of a prediction, and as a share: (f − f(all ablated)) / (f(model) − f(all ablated)).
+    """The rest of a prediction after an ablation, and as a share: (f − f(all ablated)) / (f(model) − f(all ablated)).
 
     More than 1 is more than the model said. `decision` is the share of draws with the model's winner; NaN where the
     output has no classes.
@@ -71,7 +71,7 @@ class Circuit:
 
     - `neurons`: by pruned tensor (named by the layers that read it), with their relevance, strongest first;
     - `sizes`: how many neurons each of these tensors has (its `shapes`), and `active`: how many are not zero;
-    - `kept`: what they keep of the prediction on their own, beside other choices of as many neurons per tensor;
+    - `kept`: the rest of the prediction when only they are left, beside other choices of as many neurons per tensor;
     - `edges()`: the relevance they hand to one another; `plot()`, `to_networkx()` and `to_dot()` show it;
     - `run(inputs)`: the model with everything else ablated.
     """
@@ -115,8 +115,8 @@ class Circuit:
 
     @cached_property
     def kept(self) -> dict[str, Kept]:
-        """What is left of the prediction: of the model, of this circuit, of others of as many neurons per tensor
-        (LRP's without pruning, by |gradient × activation|, by |activation|, at random), and with everything ablated.
+        """The rest of the prediction: with nothing ablated, with this circuit, with other circuits of as many neurons
+        per tensor (by LRP without pruning, by |gradient × activation|, by |activation|, at random), with no neuron.
 
         A circuit of positive survivors is compared with the most positive by LRP and by gradient × activation.
         """
@@ -126,30 +126,30 @@ class Circuit:
         whole = _mean([ablation.whole()])
 
         def kept(outcome: Answer) -> Kept:
-            shares = (
+            of_model = (
                 (now - none) / (full - none) if full != none else torch.nan
                 for now, none, full in zip(outcome[:2], nothing[:2], whole[:2], strict=True)
             )
-            return Kept(*map(float, outcome), *map(float, shares))
+            return Kept(*map(float, outcome), *map(float, of_model))
 
         def chosen(ranks: Sequence[Tensor], draw: int) -> Answer:
-            found = [strongest(rank, count) for rank, count in zip(ranks, counts, strict=True)]
-            return ablation.outcome(found, draw)
+            others = [strongest(rank, count) for rank, count in zip(ranks, counts, strict=True)]
+            return ablation.outcome(others, draw)
 
-        found = {"the model": kept(whole)}
+        shares = {"the model": kept(whole)}
         rankings = [(name, make) for name, make in self._rankings().items()]
         with progress("ablating", len(rankings) + 1, transient=True) as step:
-            found["this circuit"] = kept(_mean([ablation.outcome(masks, draw) for draw in range(ablation.draws)]))
+            shares["this circuit"] = kept(_mean([ablation.outcome(masks, draw) for draw in range(ablation.draws)]))
             step(1)
             for name, make in rankings:
                 draws = max(self.draws, ablation.draws) if name == "random" else ablation.draws
-                found[name] = kept(_mean([chosen(make(draw), draw % ablation.draws) for draw in range(draws)]))
+                shares[name] = kept(_mean([chosen(make(draw), draw % ablation.draws) for draw in range(draws)]))
                 step(1)
-        found["nothing"] = kept(nothing)
-        return found
+        shares["nothing"] = kept(nothing)
+        return shares
 
     def _rankings(self) -> dict[str, Callable[[int], list[Tensor]]]:
-        """By what else neurons might be chosen: (draw) → ranks of each tensor (1, neurons)."""
+        """Other ways to choose neurons: (draw) → ranks of each tensor (1, neurons)."""
         ablation, activations = self._ablation, self._ablation.activations()
 
         def sized(ranks: list[Tensor]) -> list[Tensor]:
@@ -174,21 +174,22 @@ class Circuit:
         }
 
     def run(self, inputs: Any = None) -> Any:
-        """What the model returns with all but this circuit's neurons ablated: for its own input, or for others.
+        """The model's output with all but this circuit's neurons ablated: for its own input, or for others.
 
         `inputs` are of the same size as the explained one, any number of them: a circuit is made of single neurons.
         """
         if inputs is None:
-            return self._run(self._trace)
-        parts = [inputs] if self._trace.samples is None else [p for _, p in pieces(inputs, self._batch_size)]
-        with progress("running", len(parts), None if len(parts) > 1 else False, transient=True) as step:
-            found = []
-            for part in parts:
-                found.append(self._run(self._trace.with_inputs(part)))
+            return self._replayed(self._trace)
+        batches = [inputs] if self._trace.samples is None else [b for _, b in pieces(inputs, self._batch_size)]
+        outputs = []
+        with progress("running", len(batches), None if len(batches) > 1 else False, transient=True) as step:
+            for batch in batches:
+                outputs.append(self._replayed(self._trace.with_inputs(batch)))
                 step(1)
-        return found[0] if len(found) == 1 else joined_structure(found)
+        return outputs[0] if len(outputs) == 1 else joined_structure(outputs)
 
-    def _run(self, trace: Trace) -> Any:
+    def _replayed(self, trace: Trace) -> Any:
+        """The output of a recorded pass with all but this circuit's neurons ablated."""
         changes, fills = {}, self._ablation.fills
         for site in planned(trace, self.sizes):
             fill = None if fills is None else fills[site.name]
@@ -204,10 +205,10 @@ class Circuit:
         """The relevance that neurons hand to neurons of the next pruned tensors below, strongest first.
 
         Each of the `nodes` strongest neurons of a tensor (None: all) sends its relevance down by the very rules and
-        cuts of the explanation, until it reaches neurons of another tensor. So what arrives at a neuron, from all
-        neurons and from the score, is its relevance. `layers`: the tensors between which to look (None: all pruned).
+        cuts of the explanation, until it reaches neurons of another tensor. So the relevance that arrives at a neuron,
+        from all neurons and from the score, is its own. `layers`: the tensors between which to look (None: all pruned).
         """
-        names = self._chosen(layers)
+        names = _named_tensors(self.layers, layers)
         sites = {site.name: site for site in self._ablation.sites}
         ends = [sites[name].value for name in names]
         begin = self._parts.start
@@ -216,24 +217,12 @@ class Circuit:
         total = sum(shown.values()) if nodes is None else sum(min(nodes, count) for count in shown.values())
         with progress("following neurons", total, None if total > 100 else False, transient=True) as step:
             for name in names:
-                for some in self._edges_from(sites[name], nodes, ends, names):
-                    edges.extend(some)
+                for index in self.neurons[name].index[:nodes]:
+                    value, neuron = sites[name].value, Neuron(name, tuple(index.tolist()))
+                    place = _flat(neuron.place, self.shapes[name])
+                    edges += self._sent(neuron, _alone(self._parts.at(value), value, place), value, ends, names)
                     step(1)
         return sorted(edges, key=lambda edge: -abs(edge.relevance))
-
-    def _edges_from(
-        self, site: Site, nodes: int | None, ends: list[Value], names: Sequence[str]
-    ) -> Iterator[list[Edge]]:
-        value, samples = site.value, site.value.samples
-        relevance = self._parts.at(value)
-        assert relevance is not None  # a site of the circuit has survivors or was reached
-        flat = samples.rows(relevance)
-        for index in self.neurons[site.name].index[:nodes]:
-            alone = torch.zeros_like(flat)
-            place = _flat(index, self.shapes[site.name])
-            alone[0, place] = flat[0, place]
-            neuron = Neuron(site.name, tuple(index.tolist()))
-            yield self._sent(neuron, samples.unrows(alone, relevance.shape), value, ends, names)
 
     def _sent(
         self, neuron: Neuron, relevance: Tensor, upper: Value, ends: list[Value], names: Sequence[str]
@@ -253,19 +242,6 @@ class Circuit:
     def _parts(self) -> PartialRelevance:
         sites = [site.value for site in self._ablation.sites]
         return PartialRelevance(self._trace, self.target, self.composite, self.pruning, sites)
-
-    def _chosen(self, layers: Sequence[str] | None) -> list[str]:
-        """The names of tensors as users give them, by any of the layers that read one; from the output down."""
-        if layers is None:
-            return self.layers[::-1]
-        if isinstance(layers, str):
-            layers = [layers]
-        by_reader = {reader: name for name in self.layers for reader in (name, *name.split(", "))}
-        for layer in layers:
-            if layer not in by_reader:
-                raise ValueError(f"The circuit has no neurons at the input of '{layer}'{nearest(layer, by_reader)}.")
-        wanted = {by_reader[layer] for layer in layers}
-        return [name for name in self.layers[::-1] if name in wanted]
 
     # --- pictures and graphs ------------------------------------------------------------------------------------------
 
@@ -291,7 +267,7 @@ class Circuit:
         except ImportError as error:
             raise ImportError("to_networkx needs networkx: pip install networkx, or use to_dot().") from error
         graph = networkx.DiGraph()
-        for neuron, relevance in self._nodes(edges := self.edges(**options)).items():
+        for neuron, relevance in _nodes(self, edges := self.edges(**options)).items():
             graph.add_node(neuron, layer=neuron.layer, place=neuron.place, relevance=relevance)
         for edge in edges:
             graph.add_edge(edge.upper, edge.lower, relevance=edge.relevance)
@@ -303,18 +279,16 @@ class Circuit:
         widest = max((abs(edge.relevance) for edge in edges), default=0.0) or 1.0
         lines = ["digraph circuit {", "  rankdir=TB; node [shape=box, style=rounded, fontname=Helvetica];"]
         ranks: dict[str, list[str]] = {}
-        for neuron, relevance in self._nodes(edges).items():
-            colour = "#d42a20" if relevance >= 0 else "#1f63b0"
-            label = f"{neuron}\\n{relevance:.3g}"
-            lines.append(f'  "{_quoted(neuron)}" [label="{_escaped(label)}", color="{colour}"];')
-            ranks.setdefault(neuron.layer, []).append(f'"{_quoted(neuron)}"')
+        for neuron, relevance in _nodes(self, edges).items():
+            label = f"{neuron}\\n{relevance:.3g}".replace('"', "'")
+            lines.append(f'  {_quoted(neuron)} [label="{label}", color="{_colour(relevance)}"];')
+            ranks.setdefault(neuron.layer, []).append(_quoted(neuron))
         lines += [f"  {{ rank=same; {'; '.join(same)}; }}" for same in ranks.values()]
         for edge in edges:
-            colour = "#d42a20" if edge.relevance >= 0 else "#1f63b0"
             width = 0.3 + 4 * abs(edge.relevance) / widest
             lines.append(
-                f'  "{_quoted(edge.upper)}" -> "{_quoted(edge.lower)}" '
-                f'[color="{colour}", penwidth={width:.2f}, tooltip="{edge.relevance:.6g}"];'
+                f"  {_quoted(edge.upper)} -> {_quoted(edge.lower)} "
+                f'[color="{_colour(edge.relevance)}", penwidth={width:.2f}, tooltip="{edge.relevance:.6g}"];'
             )
         return "\n".join([*lines, "}", ""])
 
@@ -328,42 +302,19 @@ class Circuit:
     def _relevances(self) -> dict[Neuron, float]:
         return {
             Neuron(name, tuple(index)): relevance
-            for name, found in self.neurons.items()
-            for index, relevance in zip(found.index.tolist(), found.relevance.tolist(), strict=True)
+            for name, neurons in self.neurons.items()
+            for index, relevance in zip(neurons.index.tolist(), neurons.relevance.tolist(), strict=True)
         }
-
-    def _nodes(self, edges: Sequence[Edge]) -> dict[Neuron, float]:
-        ends = {neuron: None for edge in edges for neuron in (edge.upper, edge.lower)}
-        return {neuron: self.relevance_of(neuron) for neuron in ends}
 
     # --- as text ------------------------------------------------------------------------------------------------------
 
     HEADER = ("kept by", "score", "of it", "probability", "of it", "decision")
 
-    def _title(self) -> str:
-        chosen, whole, active = (sum(d.values()) for d in (self._counts, self.sizes, self.active))
-        signs = "positive survivors" if self.positive else "survivors"
-        what = f"class {int(self.target[0])}" if isinstance(self.target, Tensor) else "the score"
-        fate = {"zero": "set to zero", "mean": "set to their mean", "resample": "taken from other inputs"}[self.ablate]
-        size = f"{chosen:,} of {whole:,} neurons ({_percent(chosen, whole)}; {_percent(chosen, active)} of the active)"
-        return (
-            f"Circuit of {what} ({self.score:.4g}): {signs} of {self.pruning.label}, {self.pruning}\n"
-            f"{size} in {len(self.sizes)} tensor{'s' * (len(self.sizes) != 1)}; the others {fate}"
-        )
-
-    @property
-    def _counts(self) -> dict[str, int]:
-        return {name: len(found.index) for name, found in self.neurons.items()}
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [(name, *map(_figure, (k.score, k.of_score, k.probability, k.of_probability)), _decision(k.decision))
-                for name, k in self.kept.items()]  # fmt: skip
-
     def __repr__(self) -> str:
-        return f"{self._title()}\n\n{render_table(self.HEADER, self._rows())}"
+        return f"{_title(self)}\n\n{render_table(self.HEADER, _table(self.kept))}"
 
     def _repr_html_(self) -> str:
-        return f"<p>{escape(self._title()).replace(chr(10), '<br>')}</p>{render_html(self.HEADER, self._rows())}"
+        return f"<p>{escape(_title(self)).replace(chr(10), '<br>')}</p>{render_html(self.HEADER, _table(self.kept))}"
 
 
 def circuit_of(
@@ -430,11 +381,60 @@ def _survivors(relevance: Tensor, shape: tuple[int, ...]) -> Survivors:
     return Survivors(index, relevance[places])
 
 
-def _flat(index: Tensor, shape: tuple[int, ...]) -> int:
-    place = 0
-    for i, size in zip(index.tolist(), shape, strict=True):
-        place = place * size + i
-    return place
+def _flat(place: Sequence[int], shape: Sequence[int]) -> int:
+    """The number of a place in a flattened tensor."""
+    number = 0
+    for i, size in zip(place, shape, strict=True):
+        number = number * size + i
+    return number
+
+
+def _alone(relevance: Tensor | None, value: Value, place: int) -> Tensor:
+    """The relevance of one neuron of a tensor, zero elsewhere."""
+    assert relevance is not None  # a circuit is made of tensors that relevance reaches
+    rows = value.samples.rows(relevance)
+    alone = torch.zeros_like(rows)
+    alone[0, place] = rows[0, place]
+    return value.samples.unrows(alone, relevance.shape)
+
+
+def _named_tensors(tensors: Sequence[str], layers: Sequence[str] | None) -> list[str]:
+    """The tensors that a user names by any of the layers that read them; from the output down."""
+    if layers is None:
+        return list(tensors[::-1])
+    by_reader = {reader: name for name in tensors for reader in (name, *name.split(", "))}
+    named = [layers] if isinstance(layers, str) else layers
+    for layer in named:
+        if layer not in by_reader:
+            raise ValueError(f"The circuit has no neurons at the input of '{layer}'{nearest(layer, by_reader)}.")
+    wanted = {by_reader[layer] for layer in named}
+    return [name for name in tensors[::-1] if name in wanted]
+
+
+def _nodes(circuit: Circuit, edges: Sequence[Edge]) -> dict[Neuron, float]:
+    """The neurons at the ends of some edges, with their relevance."""
+    ends = {neuron: None for edge in edges for neuron in (edge.upper, edge.lower)}
+    return {neuron: circuit.relevance_of(neuron) for neuron in ends}
+
+
+def _title(circuit: Circuit) -> str:
+    chosen = sum(len(neurons.index) for neurons in circuit.neurons.values())
+    whole, active = sum(circuit.sizes.values()), sum(circuit.active.values())
+    signs = "positive survivors" if circuit.positive else "survivors"
+    what = f"class {int(circuit.target[0])}" if isinstance(circuit.target, Tensor) else "the score"
+    fate = {"zero": "set to zero", "mean": "set to their mean", "resample": "taken from other inputs"}[circuit.ablate]
+    size = f"{chosen:,} of {whole:,} neurons ({_percent(chosen, whole)}; {_percent(chosen, active)} of the active)"
+    return (
+        f"Circuit of {what} ({circuit.score:.4g}): {signs} of {circuit.pruning.label}, {circuit.pruning}\n"
+        f"{size} in {len(circuit.sizes)} tensor{'s' * (len(circuit.sizes) != 1)}; the others {fate}"
+    )
+
+
+def _table(kept: dict[str, Kept]) -> list[tuple[str, ...]]:
+    return [
+        (name, *map(_figure, (k.score, k.of_score, k.probability, k.of_probability)), _decision(k.decision))
+        for name, k in kept.items()
+    ]
 
 
 def _mean(outcomes: Sequence[Answer]) -> Answer:
@@ -456,9 +456,10 @@ def _decision(value: float) -> str:
     return "–" if value != value else {0.0: "another", 1.0: "the same"}.get(value, f"the same in {value:.0%}")
 
 
-def _escaped(text: str) -> str:
-    return text.replace('"', "'")
+def _colour(relevance: float) -> str:
+    return "#d42a20" if relevance >= 0 else "#1f63b0"
 
 
 def _quoted(neuron: Neuron) -> str:
-    return _escaped(str(neuron))
+    name = str(neuron).replace('"', "'")
+    return f'"{name}"'
