@@ -202,3 +202,26 @@ def test_the_signs_of_contributions_are_told_apart_without_asking_the_device() -
     x, weight = torch.empty(2, 3, device="meta"), Weight(torch.empty(4, 3, device="meta"))
     positive, negative = Branch(None, (Part(x, weight),)).by_sign()  # type: ignore[arg-type]
     assert len(positive.parts) == len(negative.parts) == 2
+
+
+class _OnlyGated(nn.Module):
+    """The only convolution that reads h feeds a gate, which relevance never reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gate, self.head = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 6, 1), nn.Linear(6 * 36, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.first(x))
+        return self.head((h * torch.sigmoid(self.gate(h))).flatten(1))
+
+
+@pytest.mark.parametrize("redistribution", ["lambda", "M"])
+def test_a_tensor_is_pruned_only_where_relevance_passes_one_of_its_layers(redistribution: str) -> None:
+    """Relevance comes to h over the product alone, so h is no input of a layer on its way, and is not cut."""
+    torch.manual_seed(0)
+    trace = plrp.trace(_OnlyGated().eval(), torch.rand(2, 3, 8, 8))
+    found = trace.explain(pruning=plrp.Pruning(p=0.4, redistribution=redistribution))
+    assert [row["layer"] for row in found.ledger if row["op"] == "prune" and row["sample"] == 0] == ["head"]
+    uncut = trace.explain(pruning=plrp.Pruning(p=0.4, redistribution=redistribution, layers={"gate": 0.0}))
+    assert torch.equal(found.relevance, uncut.relevance)
