@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .conditions import gradients
 from .pieces import pieces
 from .progress import progress
 from .pruning import Pruning, Site
@@ -64,15 +65,9 @@ class Ablation:
 
     def gradients(self) -> list[Tensor]:
         """The gradient of the score with respect to each neuron of each site."""
-        with torch.inference_mode(False), torch.enable_grad():
-            leaves = [torch.zeros_like(site.value.data).requires_grad_() for site in self.sites]
-            changes = {id(site.value): leaf.add for site, leaf in zip(self.sites, leaves, strict=True)}
-            score = self.reading.of(replay(self.start.ops, self.reading.values, changes)).score.sum()
-            found = torch.autograd.grad(score, leaves, allow_unused=True)
-        rows = []
-        for site, leaf, gradient in zip(self.sites, leaves, found, strict=True):
-            rows.append(site.value.samples.rows(torch.zeros_like(leaf) if gradient is None else gradient).detach())
-        return rows
+        with torch.inference_mode(False), torch.no_grad():
+            slopes = gradients(self.start, [site.value for site in self.sites])
+        return [site.value.samples.rows(slopes[id(site.value)]) for site in self.sites]
 
     def outcome(self, masks: Sequence[Tensor], draw: int = 0) -> Answer:
         """What the network says with all but the neurons of `masks` ablated; `draw` chooses among the fills."""
