@@ -1,7 +1,7 @@
-"""The pruned tensors of a pass with some of their neurons ablated: what is left of score, probability and decision?
+"""Score, probability and decision of a recorded pass with some neurons of its pruned tensors ablated.
 
-The tape is replayed: a neuron outside of the masks is replaced for all that read it, those inside are recomputed from
-what is left below them.
+The tape is replayed. A neuron outside of the masks is replaced for all of its readers; a neuron inside is recomputed
+from the neurons left below it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ ABLATIONS = ("zero", "mean", "resample")
 
 
 class Answer(NamedTuple):
-    """What a network says, whole or in part; each is (batch,).
+    """The answer of a network, whole or in part; each is (batch,).
 
-    `decision` is 1 where its winner is that of the whole network. NaN where the output has no such thing: a probability
-    and a winner need classes.
+    `decision` is 1 where the winner is that of the whole network. Probability and decision are NaN where the output has
+    no classes.
     """
 
     score: Tensor
@@ -41,9 +41,9 @@ class Answer(NamedTuple):
 class Ablation:
     """A recorded pass whose pruned tensors, `sites`, may be ablated neuron by neuron.
 
-    `classes`: the axis of the classes in an output with more axes than (batch, classes). `fills`: what ablated neurons
-    are set to, by the site's name, (draws, neurons of a sample); None is zero. Masks, activations and ranks of a site
-    are (batch, neurons of a sample), as its `Samples.rows` has them.
+    `classes`: the axis of the classes in an output with more axes than (batch, classes). `fills`: the values for
+    ablated neurons, by the site's name, (draws, neurons of a sample); None is zero. Masks, activations and ranks of a
+    site are (batch, neurons of a sample), as its `Samples.rows` has them.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Ablation:
         self.draws = 1 if fills is None else min((len(fill) for fill in fills.values()), default=1)
 
     def activations(self) -> list[Tensor]:
-        """What the neurons of each site say in the recorded pass."""
+        """The activations of each site's neurons in the recorded pass."""
         return [site.value.samples.rows(site.value.data) for site in self.sites]
 
     def gradients(self) -> list[Tensor]:
@@ -70,7 +70,7 @@ class Ablation:
         return [site.value.samples.rows(slopes[id(site.value)]) for site in self.sites]
 
     def outcome(self, masks: Sequence[Tensor], draw: int = 0) -> Answer:
-        """What the network says with all but the neurons of `masks` ablated; `draw` chooses among the fills."""
+        """The answer with all but the neurons of `masks` ablated; `draw` chooses among the fills."""
         changes = {}
         for site, mask in zip(self.sites, masks, strict=True):
             fill = None if self.fills is None else self.fills[site.name][draw : draw + 1]
@@ -79,11 +79,11 @@ class Ablation:
             return self.reading.of(replay(self.start.ops, self.reading.values, changes))
 
     def whole(self) -> Answer:
-        """What the network says with nothing ablated."""
+        """The answer with nothing ablated."""
         return self.reading.of([value.data for value in self.reading.values])
 
     def nothing(self, draw: int = 0) -> Answer:
-        """What the network says with every neuron of the pruned tensors ablated."""
+        """The answer with every neuron of the pruned tensors ablated."""
         return self.outcome([torch.zeros_like(rows, dtype=torch.bool) for rows in self.activations()], draw)
 
 
@@ -132,7 +132,7 @@ def pruned_sites(trace: Trace, pruning: Pruning, reached: Mapping[str, Any]) -> 
 def fills_from(
     trace: Trace, sites: Sequence[Site], ablate: str, data: Any, draws: int, seed: int, batch_size: int
 ) -> dict[str, Tensor] | None:
-    """What ablated neurons are set to, by site: None for zero; their mean over the data (1, neurons); or what they said
+    """The values for ablated neurons, by site: None for zero; their mean over the data (1, neurons); or their values
     for `draws` of its samples (draws, neurons).
     """
     if ablate not in ABLATIONS:
@@ -155,14 +155,14 @@ def fills_from(
         number = draws
     names = [site.name for site in sites]
     sizes = {site.name: site.value.samples.rows(site.value.data).shape[1] for site in sites}
-    found: dict[str, list[Tensor]] = {name: [] for name in names}
+    collected: dict[str, list[Tensor]] = {name: [] for name in names}
     for part in _passes(trace, data, batch_size, "running the data"):
         for site in planned(part, sizes):
             rows = site.value.samples.rows(site.value.data)
-            found[site.name].append(rows if chosen is not None else rows.sum(0, keepdim=True, dtype=torch.float64))
+            collected[site.name].append(rows if chosen is not None else rows.sum(0, keepdim=True, dtype=torch.float64))
     if chosen is not None:
-        return {name: torch.cat(rows) for name, rows in found.items()}
-    return {name: torch.cat(rows).sum(0, keepdim=True) / number for name, rows in found.items()}
+        return {name: torch.cat(rows) for name, rows in collected.items()}
+    return {name: torch.cat(rows).sum(0, keepdim=True) / number for name, rows in collected.items()}
 
 
 def planned(trace: Trace, sizes: Mapping[str, int]) -> list[Site]:

@@ -1,4 +1,4 @@
-"""What a walk writes down on its way: the ledger, the layers a user wants to see, what growth is measured against."""
+"""The notes of a walk: its ledger, the relevance of the layers a user wants to see, and the scale of its growth."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Bookkeeper:
         self.ledger.add(layer=mask.name, op="condition", rule=mask.label, mass_in=into, mass_out=out, book=book)
 
     def write_layer(self, op: Op, rule: Rule, received: Any) -> None:
-        """Note what growth is measured against: what the first layer handed down, and how many follow the ε-rule."""
+        """Note the scale of growth: the mass that the first layer handed down, and how many layers take the ε-rule."""
         self.epsilon_layers += not isinstance(rule, GROW_LITTLE)
         if self.first_mass is None:
             self.first_mass = self.size(received, op.inputs[0].samples)

@@ -1,4 +1,4 @@
-"""The p of a pruning, chosen by the network itself: as much as the circuit of its survivors can do without."""
+"""The p of a pruning, chosen by the network itself: the largest whose circuit keeps the prediction."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def choose_p(
     """The largest p of a grid, per sample, whose circuit keeps the prediction. A definition that needs no labels.
 
     kept = (f(circuit) − f(all ablated)) / (f(model) − f(all ablated)) must lie within 1 − `keep` of 1, where f is the
-    `"probability"` or the `"logit"`; `"decision"` asks for the same winner only. What is kept is not monotone in p, so
-    every p of the grid is tried. Where none fits, p is 0, with a warning. Returns (batch,), float64.
+    `"probability"` or the `"logit"`; `"decision"` asks for the same winner only. This share is not monotone in p,
+    so every p of the grid is tried. Where none fits, p is 0, with a warning. Returns (batch,), float64.
 
     `pruning` has the other settings (None: the defaults); `positive`, `ablate`, `data` and `classes` are those of
     `Explanation.circuit`.

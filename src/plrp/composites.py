@@ -78,9 +78,9 @@ class Composite:
 
     def with_layers(self, layers: Mapping[str, Rule]) -> Composite:
         """The same composite with these layers' rules overridden by name."""
-        found = copy(self)
-        found.layers = {**self.layers, **layers}
-        return found
+        copied = copy(self)
+        copied.layers = {**self.layers, **layers}
+        return copied
 
     def rule(self, op: Op) -> Rule:
         """The rule of a conv or linear layer."""
@@ -109,7 +109,7 @@ class Composite:
         return False
 
     def rule_name(self, op: Op) -> str:
-        """What a table shows for an operation."""
+        """The name of an operation's rule in tables."""
         if op.rule is not None:
             return getattr(op.rule, "__name__", "registered")
         if op.is_layer:
@@ -199,10 +199,10 @@ def composite(name: str, **options: Any) -> Composite:
 
 
 def automatic(inputs: Iterable[Tensor], trace: Trace | None = None) -> Composite:
-    """What `"auto"` chooses for these inputs: the composite that agreed best with the truth on networks of their kind.
+    """The choice of `"auto"` for these inputs: the composite that agreed best with the truth on networks of their kind.
 
     One-hot sequences (batch, letters, length) get `epsilon-gamma`, everything else `epsilon-plus-flat`; the
-    page on which explanation tells the truth has the tables. A model whose tape holds products of two signals, such as
+    page docs/truth.md has the tables. A model whose tape holds products of two signals, such as
     attention, gets `attnlrp`. The chosen composite carries the reason.
     """
     given = list(inputs)
@@ -226,7 +226,7 @@ def _divides(op: Op) -> bool:
 
 
 def is_one_hot(x: Tensor) -> bool:
-    """Whether x is (batch, letters, length) with one letter at most positions, and none or parts of some at others."""
+    """Whether x is (batch, letters, length) and mostly one-hot; some positions may be empty or mixed."""
     if x.ndim != 3 or not x.is_floating_point() or not 2 <= x.shape[1] <= 32 or x.numel() == 0:
         return False
     single = ((x == 0) | (x == 1)).all(1) & (x.sum(1) == 1)

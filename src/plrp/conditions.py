@@ -35,7 +35,7 @@ Condition = Mapping[str, Any]
 
 
 def checked(condition: Any, trace: Trace | None = None, only_through: bool = False) -> dict[str, Any] | None:
-    """A condition as it is now, its layers known to the trace; what it says of them is checked by `mask_of`."""
+    """A copy of a condition, whose layers the trace knows; `mask_of` checks what the condition asks of a layer."""
     if condition is None:
         if only_through:
             raise ValueError("only_through needs a condition: name the layer to go through.")
@@ -70,7 +70,7 @@ def in_words(condition: Condition) -> str:
 
 
 def storable(condition: Condition | None) -> Condition | None:
-    """The condition without its callables, which cannot be stored: their names are."""
+    """The condition with its callables replaced by their names, since functions cannot be stored."""
     if condition is None:
         return None
     return {name: _label(wanted) if callable(wanted) else wanted for name, wanted in condition.items()}
@@ -99,7 +99,7 @@ def channel_axis(op: Op) -> int:
 
 
 def mask_of(op: Op, wanted: Any, part: slice | None = None) -> Tensor:
-    """What passes at a layer's output, boolean; `part`: the samples of a larger batch that are explained."""
+    """The boolean mask of a layer's output; `part`: the explained samples of a larger batch."""
     if isinstance(wanted, str):
         raise TypeError(f"condition['{op.name}'] is text: give channels, positions, a boolean mask or a callable.")
     if not isinstance(wanted, Tensor):
@@ -192,14 +192,14 @@ def _of_mask(op: Op, mask: Tensor, part: slice | None) -> Tensor:
 
 def gradients(start: Start, values: Sequence[Value]) -> dict[int, Tensor]:
     """The gradient of the score with respect to some tensors of the tape, by the id of their values."""
-    wanted, found = {id(v) for v in values}, dict[int, Tensor]()
+    wanted, slopes = {id(v) for v in values}, dict[int, Tensor]()
     cotangents = {id(start.value): start.seed}
     for op in reversed(start.ops):
         given = [cotangents.pop(id(v), None) for v in op.outputs]
         for value, cotangent in zip(op.outputs, given, strict=True):
             if id(value) in wanted:
-                found[id(value)] = torch.zeros_like(value.data) if cotangent is None else cotangent.to(value.dtype)
-        if len(found) == len(wanted):
+                slopes[id(value)] = torch.zeros_like(value.data) if cotangent is None else cotangent.to(value.dtype)
+        if len(slopes) == len(wanted):
             break
         if all(c is None for c in given):
             continue
@@ -207,7 +207,7 @@ def gradients(start: Start, values: Sequence[Value]) -> dict[int, Tensor]:
             if cotangent is not None:
                 before = cotangents.get(id(value))
                 cotangents[id(value)] = cotangent if before is None else before + cotangent
-    return found
+    return slopes
 
 
 def _pulled_back(op: Op, given: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -244,7 +244,7 @@ class Survey:
         return Passage(masks, self.factors, only_through)
 
     def _asked(self, op: Op, wanted: Callable[..., Any]) -> Tensor:
-        """The mask that a callable gives; it may write into what it is given."""
+        """The mask that a callable returns; it may write into its arguments."""
         x, key = op.output.data, id(op.output)
         relevance = self.relevance.get(key, torch.zeros_like(x))
         mask = wanted(x.clone(), self.gradients[key].clone(), relevance.clone())

@@ -1,7 +1,7 @@
 """Whether an explanation can be believed: how far relevance grew on its way, and how much of the score arrived.
 
-A ledger closes whatever the relevance looks like: +10⁹ and −10⁹ add up to a score of 5 as well as 2 and 3 do. What to
-look at is ‖R‖₁ = Σ|R| beside the score. `verdicts` needs the input's relevance alone, and judges every explanation;
+A ledger closes even where relevance is absurd: +10⁹ and −10⁹ can add up to a score of 5 as well as 2 and 3 do. So
+‖R‖₁ = Σ|R| is compared with the score. `verdicts` needs the input's relevance alone, and judges every explanation;
 `Health` also reads the ledger, and knows where it happened. docs/decisions.md says where the bounds come from.
 """
 
@@ -25,7 +25,7 @@ from .ledger import Ledger
 from .pruning import Pruning
 
 EXPLODED = 10.0
-"""‖R‖₁ may grow to so many times the larger of |score| and the ‖R‖₁ that the network's last layer handed down."""
+"""The largest growth of ‖R‖₁, as a multiple of |score| or of ‖R‖₁ below the network's last layer if that is larger."""
 
 EXPLODED_EPSILON = 1000.0
 """The same where more than `FEW` layers follow the ε-rule, under which relevance grows without anything being wrong."""
@@ -43,7 +43,7 @@ MUCH_ATTENTION = 0.1
 """Above this p, agreement with what the network does falls fast in models with attention: docs/truth.md."""
 
 VANISHED = 1e-3
-"""‖R‖₁ of the input is at least so much of |score|."""
+"""The smallest ‖R‖₁ of the input, as a share of |score|."""
 
 
 class Problem(Enum):
@@ -69,22 +69,22 @@ class Scale:
     begun: Tensor | None = None
 
     def size(self, score: Tensor) -> Tensor:
-        """What masses are compared with, (batch,)."""
+        """The reference for masses, (batch,)."""
         return score.abs() if self.begun is None else self.begun
 
     @property
     def of(self) -> str:
-        """What that is, in words."""
+        """The name of `size` in sentences."""
         return "the score" if self.begun is None else "the relevance at the output"
 
 
 def bound_for(epsilon_layers: int) -> float:
-    """How far relevance may grow on a way with so many layers under the ε-rule, or a rule of the user's."""
+    """How far relevance may grow, given the number of layers on its way under the ε-rule or a rule of the user's."""
     return EXPLODED if epsilon_layers <= FEW else EXPLODED_EPSILON
 
 
 def verdicts(score: Tensor, scale: Scale, mass: Tensor) -> list[Problem | None]:
-    """What is wrong with each sample's explanation, None where nothing is.
+    """The problem of each sample's explanation, None where it has none.
 
     `score` and `mass` are (batch,): the ‖R‖₁ of the input, or the largest on the way.
     """
@@ -92,10 +92,10 @@ def verdicts(score: Tensor, scale: Scale, mass: Tensor) -> list[Problem | None]:
     first = torch.zeros_like(size) if scale.first is None else scale.first.detach().cpu().double()
     most, least = scale.bound * torch.maximum(size, first), scale.least * size
     healthy = size.isfinite() & mass.isfinite() & (size != 0) & (mass <= most) & (mass >= least)
-    found: list[Problem | None] = [None] * len(size)
+    problems: list[Problem | None] = [None] * len(size)
     for k in (~healthy).nonzero()[:, 0].tolist():
-        found[k] = _verdict(float(size[k]), float(most[k]), float(least[k]), float(mass[k]))
-    return found
+        problems[k] = _verdict(float(size[k]), float(most[k]), float(least[k]), float(mass[k]))
+    return problems
 
 
 def _verdict(size: float, most: float, least: float, mass: float) -> Problem | None:
@@ -110,8 +110,8 @@ def _verdict(size: float, most: float, least: float, mass: float) -> Problem | N
 
 def mass_of(inputs: Sequence[Tensor]) -> Tensor:
     """‖R‖₁ of the relevance of all inputs, (batch,)."""
-    found = [torch.linalg.vector_norm(_rows(relevance), 1, 1) for relevance in inputs]
-    return found[0] if len(found) == 1 else torch.stack(found).sum(0)
+    masses = [torch.linalg.vector_norm(_rows(relevance), 1, 1) for relevance in inputs]
+    return masses[0] if len(masses) == 1 else torch.stack(masses).sum(0)
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Health:
 
     def _sentence(self, problem: Problem, count: int, wording: Wording) -> str:
         """What is wrong with some samples: how many, how bad it is in the worst, and what to do."""
-        samples = [n for n, found in enumerate(self.problems) if found is problem]
+        samples = [n for n, one in enumerate(self.problems) if one is problem]
         worst = samples[0]
         if problem is Problem.EXPLODED:
             worst = max(samples, key=lambda n: float(self.amplification[n]))

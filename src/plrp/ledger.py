@@ -11,7 +11,7 @@ from torch import Tensor
 from .tables import render_html, render_table
 
 MASSES = ("mass_in_positive", "mass_in_negative", "mass_out_positive", "mass_out_negative")
-# Where mass went beside the inputs, and its sign in the closing sum.
+# The columns for mass that does not reach the inputs, and their signs in the closing sum.
 BOOKED = {
     "absorbed_bias": -1,
     "absorbed_constant": -1,
@@ -41,12 +41,12 @@ class Booking:
     def __init__(self, active: bool = True) -> None:
         self.active = active
         self.bias: Any = 0.0
-        self.constant: Any = 0.0  # class tokens, position embeddings, padding: what does not depend on the input
+        self.constant: Any = 0.0  # class tokens, position embeddings, padding: constants of the model
         self.epsilon: Any = 0.0
-        self.softmax: Any = 0.0  # what the softmax rule takes, or gives where it is negative
+        self.softmax: Any = 0.0  # taken by the softmax rule, or given where it is negative
         self.created: Any = 0.0
         self.dropped: Any = 0.0
-        self.withheld: Any = 0.0  # what a condition does not let pass
+        self.withheld: Any = 0.0  # withheld by a condition
         self.cancellation: Any = None  # at a sum a + b: Σ(|a| + |b|) / Σ|a + b|
         self.amplification: Any = None  # and Σ(|R_a| + |R_b|) / Σ|R|
 
@@ -134,7 +134,7 @@ class Ledger(Sequence[dict[str, Any]]):
         return sum((column.cpu() for column in self.column(name)), torch.zeros(self.batch, dtype=torch.float64))
 
     def largest_mass(self) -> Tensor:
-        """The largest ‖R‖₁ on the way, per sample: what closing is measured against."""
+        """The largest ‖R‖₁ on the way, per sample: the scale of closing."""
         sizes = [torch.as_tensor(a + b, dtype=torch.float64) for row in self._rows for a, b in _pairs(row)]
         return torch.stack(sizes).amax(0) if sizes else torch.zeros(self.batch, dtype=torch.float64)
 
@@ -167,8 +167,8 @@ class Ledger(Sequence[dict[str, Any]]):
             return nothing, nothing, nothing
 
         def column(name: str) -> Tensor:  # (entries, batch); older ledgers have no ties
-            found = [nothing if row.get(name) is None else torch.as_tensor(row[name]).double().cpu() for row in rows]
-            return torch.stack([one.expand(self.batch) for one in found])
+            values = [nothing if row.get(name) is None else torch.as_tensor(row[name]).double().cpu() for row in rows]
+            return torch.stack([one.expand(self.batch) for one in values])
 
         positive, negative = column("p_positive"), column("p_negative")
         tied, flipped = column("tied"), column("flipped_mass")

@@ -1,7 +1,7 @@
-"""What is cut in a layer, and where its mass goes: section 3.2 of the paper.
+"""Pruning: which neurons of a layer are cut, and where their mass goes. Section 3.2 of the paper.
 
 θ is equation (2), the sparsity gain (3), PLRP-λ the pair of formulas after it, PLRP-M equations (4) to (6).
-What the paper leaves open is decided in docs/decisions.md: ties, signs, biases, neurons with nobody to hand to.
+The paper leaves open how to treat ties, signs, biases and orphaned neurons: docs/decisions.md decides.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .tape.samples import Samples
 from .tape.trace import Trace
 from .tape.values import Op, Value
 
-DEFAULT_P = 0.05  # docs/truth.md: what it prunes costs no agreement with the truth on photographs, and little on DNA
+DEFAULT_P = 0.05  # docs/truth.md: it costs no agreement with the truth on photographs, and little on DNA
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Pruning:
         return self.unit in ("auto", "neuron")
 
     def for_trace(self, trace: Trace) -> Pruning:
-        """The same with what `"auto"` means for this model."""
+        """The same pruning with `"auto"` replaced by its meaning for this model."""
         return replace(self, unit="position") if self.unit == "auto" and any(op.attends for op in trace.ops) else self
 
     def to_dict(self) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class Site:
 
 @dataclass
 class Arrived:
-    """What reached a tensor, kept apart for PLRP-M: over its conv and linear readers, and over all others."""
+    """The relevance that reached a tensor, split for PLRP-M: over its conv and linear readers, and over all others."""
 
     layers: list[tuple[Samples, Sequence[Any]]] = field(default_factory=list)  # `FirstPass`es, and their samples
     other: Any = None
@@ -242,13 +242,13 @@ class Cut:
         return positive, negative
 
     def columns(self) -> dict[str, Any]:
-        """What the ledger shows of it."""
+        """The ledger's columns of the cut."""
         names = ("neurons_before", "neurons_after", "theta_positive", "theta_negative", "p_positive", "p_negative")
         return dict(zip(names, (*self.counts, *self.theta, *self.reached), strict=True))
 
 
 def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | None) -> Cut:
-    """Decide what goes of each row (batch, n)."""
+    """Decide which entries of each row (batch, n) go."""
     theta = _thetas((rows.clamp(min=0), rows.clamp(max=0).neg()), pruning, p, p_negative)
     surviving = survivors(rows, theta)
     counts = rows.count_nonzero(1), surviving.count_nonzero(1)
@@ -258,7 +258,7 @@ def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | Non
 def cut_groups(
     rows: Tensor, groups: Tensor, pruning: Pruning, p: float | None, p_negative: float | None
 ) -> tuple[Cut, Tensor]:
-    """Decide which groups of the entries of each row go; returns the cut, and what stays (batch, n).
+    """Decide which groups of the entries of each row go; returns the cut, and a mask of what stays (batch, n).
 
     Per sign a_g = Σ_{j∈g} |r_j| takes the place of an entry; a group stays if it survives for either sign.
     """
@@ -302,15 +302,15 @@ def survivors(rows: Tensor, theta: Mass) -> Tensor:
 
 
 def tied(surviving: Tensor) -> Tensor:
-    """How much of the survivors' mass (batch, n) several equal ones at the cut hold: the larger share of the two signs.
+    """The share of the survivors' mass (batch, n) that equal neurons at the cut hold: the larger of the two signs.
 
-    Such neurons stay or go together, so that less than p may have been cut.
+    Equal neurons stay or go together, so that less than p may have been cut.
     """
     return _tied((surviving.clamp(min=0), surviving.clamp(max=0).neg()))
 
 
 def tied_groups(sums: Mass, theta: Mass) -> Tensor:
-    """`tied` of whole groups, by their `group_sums`: those above θ of a sign are its survivors."""
+    """`tied` of whole groups, by their `group_sums`: groups above θ of a sign are its survivors."""
     above = (torch.where(s > t[:, None], s, torch.zeros_like(s)) for s, t in zip(sums, theta, strict=True))
     return _tied((next(above), next(above)))
 
@@ -467,7 +467,7 @@ def _rescale(
 
 
 def lambda_columns(scales: Mass) -> dict[str, Any]:
-    """What the ledger shows of PLRP-λ: it orphans and flips nothing."""
+    """The ledger's columns of PLRP-λ: it orphans and flips nothing."""
     columns = dict(zip(("lambda_positive", "lambda_negative"), scales, strict=True))
     return {**columns, "orphaned": 0, "flipped": 0, "flipped_mass": 0}
 
@@ -488,7 +488,7 @@ def _redistribute(
     columns: dict[str, Any],
     by_sign: bool,
 ) -> Tensor:
-    """PLRP-M, equations (4) to (6): each neuron k above hands m_k, what it handed down first, to the survivors alone.
+    """PLRP-M, equations (4) to (6): each neuron k above hands m_k, its mass of the first pass, to the survivors alone.
 
     `by_sign`: PLRP-M±, which does so for the positive and the negative contributions apart. Returns rows (batch, n).
     """
@@ -525,7 +525,7 @@ def place(
     decided: Cut,
     layout: SurvivorLayout,
 ) -> Tensor:
-    """Add to what survivors received over conv and linear readers the rest of the mass, so that PLRP-M conserves it.
+    """Add the rest of the mass to the survivors, who `received` some over conv and linear readers: PLRP-M conserves it.
 
     `other` is the relevance that came to the survivors over other readers, which is rescaled per sign, and the mass of
     all of it. Mass that finds nobody (orphaned, per sign), and mass of `other` whose sign has no survivor, goes to the
@@ -547,7 +547,7 @@ def place(
 
 
 def hand_to_survivors(first: Any, mask: Any, like: Any, by_sign: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
-    """PLRP-M's second pass of a branch: what its neurons k hand to the survivors alone, and what is orphaned.
+    """PLRP-M's second pass of a branch: the relevance that its neurons k hand to the survivors alone, and the orphaned.
 
     With `by_sign`, once for its positive and once for its negative contributions. `first` is a `FirstPass`, or its like
     for single neurons.
@@ -558,7 +558,7 @@ def hand_to_survivors(first: Any, mask: Any, like: Any, by_sign: bool = False) -
 
 
 def _second_pass(first: FirstPass, mask: Tensor, by_sign: bool) -> list[tuple[Branch, Tensor, Tensor | None]]:
-    """What hands down the second time: contributions n_jk, m_k = R_k Σ_j n_jk / d_k, and what n̂_k is small against."""
+    """The branches of the second pass, each with m_k = R_k Σ_j n_jk / d_k and the scale of n̂_k."""
     branch = first.branch
     if by_sign and not branch.one_sign:
         whole = [(part, part.contributions()) for part in branch.by_sign()]
@@ -568,7 +568,7 @@ def _second_pass(first: FirstPass, mask: Tensor, by_sign: bool) -> list[tuple[Br
 
 
 def second_quotient(m: Tensor, reached: Tensor, magnitudes: Tensor | None) -> tuple[Tensor, Tensor]:
-    """q_k = m_k / n̂_k, and what is orphaned: m_k where |n̂_k| ≤ 1e-6 · Σ_j mask_j |n_jk| (M±: Σ_j |n_jk|).
+    """q_k = m_k / n̂_k, and the orphaned mass: m_k where |n̂_k| ≤ 1e-6 · Σ_j mask_j |n_jk| (M±: Σ_j |n_jk|).
 
     `magnitudes` None: contributions are ≥ 0, and cancel only where there are none.
     """
@@ -578,8 +578,8 @@ def second_quotient(m: Tensor, reached: Tensor, magnitudes: Tensor | None) -> tu
 
 
 def placing(unplaced: Sequence[Tensor], masses: Mass) -> tuple[Mass, Mass]:
-    """How mass without a place is shared out: what survivors of each sign hold is multiplied by the first pair, and
-    all survivors' |r̃| by the second: mass whose sign has no survivor goes to everyone.
+    """Factors that share out mass without a place: the first pair multiplies the survivors of each sign, the second
+    pair all survivors' |r̃|, for mass whose sign has no survivor.
     """
     whole = masses[0] + masses[1]
     same_sign, everyone = [], []
@@ -615,7 +615,7 @@ def _reapply_naively(
             for sign, (scaled, denominator) in ((1, (s, d)), (-1, (first.s, first.denominator))):
                 if branch.bias is not None:
                     book.bias = book.bias + sign * above.sum(scaled * branch.bias) * pruned
-                by_epsilon = first.given - scaled * denominator  # what ε kept of the relevance given
+                by_epsilon = first.given - scaled * denominator  # the relevance that ε took
                 book.epsilon = book.epsilon + sign * above.sum(by_epsilon) * pruned
     if arrived.other is not None:
         new = new + arrived.other * mask

@@ -57,7 +57,7 @@ class Branch:
         return total
 
     def magnitudes(self, mask: Tensor) -> Tensor:
-        """Σ_j mask_j |n_jk|: what a sum of contributions is small against."""
+        """Σ_j mask_j |n_jk|: the scale of a sum of contributions."""
         if self.one_sign:
             return self.contributions(mask)
         # The parts of a branch of mixed sign never share an input (x⁺ and x⁻), so |n| is the sum of theirs.
@@ -72,14 +72,14 @@ class Branch:
             # A side without inputs contributes nothing; to ask is free on a CPU, and elsewhere waits for the device.
             if (side > 0 and part is self.parts[0]) or not one_side.is_cpu or one_side.any()
         ]
-        found = []
+        branches = []
         for sign in (1, -1):
             parts = tuple(Part(one_side, weight.cut(sign * side)) for weight, side, one_side in sides)
-            found.append(Branch(self.map, parts))
-        return found[0], found[1]
+            branches.append(Branch(self.map, parts))
+        return branches[0], branches[1]
 
     def part_of(self, relevance: Tensor) -> Tensor:
-        """share_k R_k: what this branch is given of the relevance."""
+        """share_k R_k: the relevance of this branch."""
         return relevance if isinstance(self.share, float) and self.share == 1.0 else relevance * self.share
 
     def hand(self, s: Tensor, like: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -98,7 +98,7 @@ class Branch:
 
 @dataclass
 class FirstPass:
-    """What a branch did with its relevance: PLRP-M's second pass starts from it."""
+    """The numbers of a branch in the first pass: PLRP-M's second pass starts from them."""
 
     branch: Branch
     given: Tensor  # share_k R_k
@@ -133,7 +133,7 @@ class Rule(ABC):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What tells rules apart: the type and its settings, tensors by identity."""
+        """The identity of a rule: its type and settings, tensors by their id."""
         settings = ((k, id(v) if isinstance(v, Tensor) else v) for k, v in vars(self).items())
         return (type(self), *settings)
 
@@ -222,7 +222,7 @@ class Gamma(Rule):
         assert z is not None
         up = Weight(torch.add(map.weight, map.positive.full, alpha=self.gamma))
         down = Weight(torch.add(map.weight, map.negative.full, alpha=self.gamma))
-        found = []
+        both = []
         for sign, toward, away in ((1, up, down), (-1, down, up)):
             live = (z > 0) if sign > 0 else (z < 0)
             parts = [Part(x if nonnegative else x.clamp(min=0), toward)]
@@ -231,8 +231,8 @@ class Gamma(Rule):
             bias = map.bias
             if bias is not None:
                 bias = bias + self.gamma * (bias.clamp(min=0) if sign > 0 else bias.clamp(max=0))
-            found.append(Branch(map, tuple(parts), bias, share=live.to(x.dtype)))
-        return found
+            both.append(Branch(map, tuple(parts), bias, share=live.to(x.dtype)))
+        return both
 
 
 class Centred(Epsilon):

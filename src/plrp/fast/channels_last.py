@@ -32,9 +32,9 @@ def to_channels_last(tensor: Tensor) -> Tensor:
     """The tensor with its channels last."""
     if not native.available(tensor):
         return tensor.movedim(1, -1).contiguous().movedim(-1, 1)
-    found = empty_last(tensor.shape, tensor)
-    native.call("to_channels_last", tensor, found, *tensor.shape[:2], tensor.shape[2:].numel(), native.threads())
-    return found
+    laid_out = empty_last(tensor.shape, tensor)
+    native.call("to_channels_last", tensor, laid_out, *tensor.shape[:2], tensor.shape[2:].numel(), native.threads())
+    return laid_out
 
 
 def select_samples(tensor: Tensor, samples: Tensor) -> Tensor:

@@ -20,11 +20,11 @@ def fast_map(plain: LinearMap, last: bool = False) -> LinearMap:
     kind = FastConvolution if type(plain) is Convolution else FastDense if type(plain) is Dense else None
     if kind is None:
         return plain
-    found: _DerivedWeights = kind.__new__(kind)
+    fast: _DerivedWeights = kind.__new__(kind)
     derived = ("whole", "positive", "negative", "flat")
-    found.__dict__.update((name, value) for name, value in vars(plain).items() if name not in derived)
-    found.last = last
-    return found
+    fast.__dict__.update((name, value) for name, value in vars(plain).items() if name not in derived)
+    fast.last = last
+    return fast
 
 
 class _DerivedWeights(LinearMap):
@@ -63,13 +63,13 @@ class FastDense(_DerivedWeights, Dense):
         tokens = s.reshape(-1, s.shape[-1])
         most = limits.SOME_OUTPUTS if len(tokens) < limits.MANY_TOKENS else limits.SOME_TOKENS
         if (live := _some(tokens, limits.SOME_TOKENS)) is not None:
-            found = tokens.new_zeros(len(tokens), weight.shape[1])
-            found[live] = tokens[live] @ weight
+            received = tokens.new_zeros(len(tokens), weight.shape[1])
+            received[live] = tokens[live] @ weight
         elif (live := _some(tokens.T, most)) is not None:
-            found = tokens[:, live] @ weight[live]
+            received = tokens[:, live] @ weight[live]
         else:
             return super().transpose(s, weight, like)
-        return found.view(*s.shape[:-1], weight.shape[1])
+        return received.view(*s.shape[:-1], weight.shape[1])
 
 
 def _some(rows: Tensor, most: float) -> Tensor | None:
@@ -100,8 +100,8 @@ class FastConvolution(_DerivedWeights, Convolution):
     def hand(self, s: Tensor, weight: Tensor, x: Tensor, like: Tensor) -> Tensor:
         """x · Wᵀs; where x is mostly zeros, for the others alone."""
         plain = self.stride == self.dilation == (1,) and self.groups == 1 and not self.transposed and self.extra is None
-        found = hand_one_by_one(s, weight, x, self.padding[0]) if plain else None
-        return super().hand(s, weight, x, like) if found is None else found
+        received = hand_one_by_one(s, weight, x, self.padding[0]) if plain else None
+        return super().hand(s, weight, x, like) if received is None else received
 
     @cached_property
     def _of_images(self) -> Convolution:

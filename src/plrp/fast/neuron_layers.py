@@ -122,9 +122,9 @@ def plan(geometry: Geometry, neurons: Neurons) -> Plan:
         held = (i >= 0) & (i < geometry.inputs[2 + axis])
         where = (where[:, :, None] * geometry.inputs[2 + axis] + i[:, None, :]).flatten(1)
         inside = (inside[:, :, None] & held[:, None, :]).flatten(1)
-    positions, found = where[inside].unique(return_inverse=True)
+    positions, rows_read = where[inside].unique(return_inverse=True)
     taps = torch.full(where.shape, -1, dtype=torch.int32, device=at.device)
-    taps[inside] = found.int()
+    taps[inside] = rows_read.int()
     return Plan(geometry, positions, taps)
 
 
@@ -143,10 +143,10 @@ def gather(x: Tensor, positions: Tensor) -> Tensor:
 def contributions(plan: Plan, neurons: Neurons, rows: Tensor, weight: Weight) -> Tensor:
     """Σ_j x_j w_jk for each neuron k; `rows` are the x at the plan's positions."""
     geometry = plan.geometry
-    found = torch.zeros_like(neurons.values)
-    if native.available(rows, found):
-        _layer(1, plan, neurons, weight, rows=rows, d=found)
-        return found
+    sums_of_each = torch.zeros_like(neurons.values)
+    if native.available(rows, sums_of_each):
+        _layer(1, plan, neurons, weight, rows=rows, d=sums_of_each)
+        return sums_of_each
     patches = _padded(rows)[plan.taps.long()]  # (positions, taps, inputs)
     w = weight.full.flatten(2)  # (outputs, inputs / groups, taps)
     grouped = patches.unflatten(2, (geometry.groups, -1))
@@ -253,9 +253,9 @@ def winners(x: Tensor, geometry: Geometry, neurons: Neurons) -> Tensor | None:
     """For neurons of a max pool's output, the place in the plane of the input that won; None without compiled loops."""
     if not native.available(x, neurons.values):
         return None
-    found = torch.empty_like(neurons.flat)
-    native.call("winners", x, neurons.flat_in(len(x)), len(found), found, native.threads(), *geometry.numbers())
-    return found
+    places = torch.empty_like(neurons.flat)
+    native.call("winners", x, neurons.flat_in(len(x)), len(places), places, native.threads(), *geometry.numbers())
+    return places
 
 
 def to_winners(x: Tensor, geometry: Geometry, given: Tensor) -> Tensor | None:

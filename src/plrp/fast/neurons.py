@@ -81,9 +81,9 @@ class Neurons:
             flat = self.flat_in(len(tensor))
             if not native.available(tensor):
                 return tensor.reshape(-1)[flat]
-            found = torch.empty_like(flat, dtype=tensor.dtype)
-            native.call("take", tensor, flat, len(found), found, native.threads())
-            return found
+            values = torch.empty_like(flat, dtype=tensor.dtype)
+            native.call("take", tensor, flat, len(values), values, native.threads())
+            return values
         return tensor.expand(self.shape).reshape(-1)[self.flat]
 
     def sum(self, values: Tensor) -> Tensor:
@@ -260,11 +260,11 @@ def survivors(relevance: Tensor | Rows, stats: Tensor, rescale: bool) -> Neurons
             torch.empty(most, dtype=torch.int64, device="cpu"),
             torch.empty(most + 1, dtype=torch.int64, device="cpu"),
         )
-        found = (
+        each = (
             torch.empty(count, dtype=torch.int32, device="cpu"),
             torch.empty(count, dtype=torch.float32, device="cpu"),
         )
-        into = positions, begins, *found
+        into = positions, begins, *each
         if isinstance(relevance, Rows):
             where = relevance.positions, relevance.offsets, samples, channels
             places = native.call("collect_rows", values, *where, stats, rescale, *into, native.threads())
@@ -272,7 +272,7 @@ def survivors(relevance: Tensor | Rows, stats: Tensor, rescale: bool) -> Neurons
             where_dense = samples, channels, plane
             places = native.call("collect_dense", values, *where_dense, stats, rescale, *into, native.threads())
         begins = begins[: places + 1]
-        return Neurons(relevance.shape, positions[:places], begins, *(f[: int(begins[-1])] for f in found))
+        return Neurons(relevance.shape, positions[:places], begins, *(f[: int(begins[-1])] for f in each))
     if isinstance(relevance, Rows):
         rows, at = relevance.values, relevance.positions
     else:
@@ -313,10 +313,10 @@ def regroup(shape: torch.Size, at: Tensor, channels: Tensor, values: Tensor) -> 
             torch.empty(count, dtype=torch.int64, device="cpu"),
             torch.empty(count + 1, dtype=torch.int64, device="cpu"),
         )
-        found = torch.empty_like(channels), torch.empty_like(values)
-        size = native.call("regroup", at, channels, values, count, places, width, positions, begins, *found)
+        joined = torch.empty_like(channels), torch.empty_like(values)
+        size = native.call("regroup", at, channels, values, count, places, width, positions, begins, *joined)
         count = int(begins[size])
-        return Neurons(shape, positions[:size], begins[: size + 1], found[0][:count], found[1][:count])
+        return Neurons(shape, positions[:size], begins[: size + 1], joined[0][:count], joined[1][:count])
     neurons, where = (at * width + channels).unique(return_inverse=True)
     held = values.new_zeros(len(neurons)).index_add_(0, where, values)
     positions, sizes = (neurons // width).unique_consecutive(return_counts=True)

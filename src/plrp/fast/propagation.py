@@ -44,7 +44,7 @@ def neurons_of(relevance: Relevance) -> Few | None:
         few = relevance.counts <= limit
         if not few.all():
             few = relevance.sum(relevance.values != 0) <= limit  # some may hold nothing: a summand that was zero
-        found = relevance if bool(few.all()) else relevance.of(few)
+        neurons = relevance if bool(few.all()) else relevance.of(few)
     else:
         if isinstance(relevance, Tensor) and not channels_last(relevance):
             relevance = relevance.contiguous()
@@ -57,14 +57,14 @@ def neurons_of(relevance: Relevance) -> Few | None:
         stats = torch.zeros(len(counts), 8, dtype=torch.float64)
         stats[:, 6] = stats[:, 7] = torch.where(few, counts, 0)
         stats[:, :2] = torch.where(few, 0.0, torch.inf)[:, None]  # θ: of the others nothing
-        found = survivors(relevance, stats, rescale=False)
-    if not native.available(found.values):  # torch gathers positions, the compiled loops do not
-        narrow = offsets(found.positions, found.shape).diff() <= limits.POSITIONS_BELOW * found.shape[2:].numel()
-        few, found = few & narrow, found if bool(narrow.all()) else found.of(narrow)
+        neurons = survivors(relevance, stats, rescale=False)
+    if not native.available(neurons.values):  # torch gathers positions, the compiled loops do not
+        narrow = offsets(neurons.positions, neurons.shape).diff() <= limits.POSITIONS_BELOW * neurons.shape[2:].numel()
+        few, neurons = few & narrow, neurons if bool(narrow.all()) else neurons.of(narrow)
     number = int(few.sum())
     if number < max(1, limits.SPLIT_FROM * len(few)):
         return None
-    return Few(found, None if number == len(few) else (~few).nonzero().flatten())
+    return Few(neurons, None if number == len(few) else (~few).nonzero().flatten())
 
 
 def _counts(relevance: Tensor | Rows) -> Tensor | None:
@@ -115,10 +115,10 @@ class DensePass(FirstPass):
         return SparsePass(self.branch, plan(self.geometry, neurons), held, held.values, neurons.values, d, self.epsilon)
 
 
-def _rows(part: Part, found: Plan) -> Tensor:
+def _rows(part: Part, read: Plan) -> Tensor:
     if part.unit:
-        return part.input.new_ones(len(found.positions), found.geometry.inputs[1])
-    return neuron_layers.gather(part.input, found.positions)
+        return part.input.new_ones(len(read.positions), read.geometry.inputs[1])
+    return neuron_layers.gather(part.input, read.positions)
 
 
 def through_layer(
@@ -130,7 +130,7 @@ def through_layer(
     book: Booking,
 ) -> tuple[Rows, list[SparsePass]]:
     """A conv layer by its rule, for the neurons that hold relevance; d_k is computed where it is not given."""
-    found = plan(geometry, neurons)
+    read = plan(geometry, neurons)
     received: Tensor | None = None
     passes = []
     for branch, known in zip(branches, denominators, strict=True):
@@ -140,35 +140,33 @@ def through_layer(
             held = held * neurons.at(share)
         elif share != 1.0:
             held = held * share
-        rows = [_rows(part, found) for part in branch.parts]
+        rows = [_rows(part, read) for part in branch.parts]
         bias = None if branch.bias is None else branch.bias.flatten()
         if known is None and len(branch.parts) == 1 and native.available(held, rows[0]):
             sign = branch.one_sign
             d, s, term = neuron_layers.through(
-                found, neurons, held, rows[0], branch.parts[0].weight, bias, epsilon, sign
+                read, neurons, held, rows[0], branch.parts[0].weight, bias, epsilon, sign
             )
             received = term if received is None else received.add_(term)
         else:
-            d = neurons.at(known) if known is not None else _contributions(found, neurons, rows, branch, bias)
+            d = neurons.at(known) if known is not None else _contributions(read, neurons, rows, branch, bias)
             s = quotient(held, d, epsilon, branch.one_sign)
             for part, row in zip(branch.parts, rows, strict=True):
-                term = neuron_layers.hand(found, neurons, s, part.weight, None if part.unit else row)
+                term = neuron_layers.hand(read, neurons, s, part.weight, None if part.unit else row)
                 received = term if received is None else received.add_(term)
         if book.active:
             at_each = None if bias is None else bias[neurons.channels.long()]
             book_branch(book, branch, held, s, d, epsilon, neurons.sum, at_each)
-        passes.append(SparsePass(branch, found, neurons, held, s, d, epsilon))
+        passes.append(SparsePass(branch, read, neurons, held, s, d, epsilon))
     book_unshared(book, branches, lambda share: neurons.sum(neurons.values * neurons.at(share)))
     assert received is not None
-    return Rows(geometry.inputs, found.positions, received), passes
+    return Rows(geometry.inputs, read.positions, received), passes
 
 
-def _contributions(
-    found: Plan, neurons: Neurons, rows: Sequence[Tensor], branch: Branch, bias: Tensor | None
-) -> Tensor:
+def _contributions(read: Plan, neurons: Neurons, rows: Sequence[Tensor], branch: Branch, bias: Tensor | None) -> Tensor:
     total = torch.zeros_like(neurons.values)
     for part, row in zip(branch.parts, rows, strict=True):
-        total += neuron_layers.contributions(found, neurons, row, part.weight)
+        total += neuron_layers.contributions(read, neurons, row, part.weight)
     return total if bias is None else total + bias[neurons.channels.long()]
 
 

@@ -34,12 +34,12 @@ def statistics(values: Tensor, offsets: Tensor, p: float | Tensor, p_negative: f
     Sample n has the entries offsets[n] … offsets[n + 1] of the flattened `values`; p may be given per sample.
     """
     samples = len(offsets) - 1
-    found = torch.zeros(samples, STATISTICS, dtype=torch.float64, device="cpu")
+    stats = torch.zeros(samples, STATISTICS, dtype=torch.float64, device="cpu")
     shares = torch.empty(samples, 2, dtype=torch.float64, device="cpu")
     shares[:, 0], shares[:, 1] = p, p_negative
     if native.available(values):
-        native.call("select", values, offsets, samples, shares, found, native.threads())
-        return found
+        native.call("select", values, offsets, samples, shares, stats, native.threads())
+        return stats
     for n, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
         row = values.reshape(-1)[begin:end].reshape(1, -1)
         if row.numel() == 0:
@@ -50,8 +50,8 @@ def statistics(values: Tensor, offsets: Tensor, p: float | Tensor, p_negative: f
         gone = [(part * (stay == 0)).double().sum() for part in signs]
         masses = [part.double().sum() for part in signs]
         numbers = (*theta, *masses, *gone, row.count_nonzero(), stay.count_nonzero())
-        found[n] = torch.tensor([float(x) for x in numbers], dtype=torch.float64)
-    return found
+        stats[n] = torch.tensor([float(x) for x in numbers], dtype=torch.float64)
+    return stats
 
 
 def cut_of(stats: Tensor) -> Cut:

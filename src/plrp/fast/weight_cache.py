@@ -51,13 +51,13 @@ def derived(raw: Tensor, part: int, last: bool, outdated: Derived | None = None)
         known = _cache.get(id(storage))
         if known is not None and key in known and known[key] is not outdated:
             return known[key]
-        found = derived_once(raw, last)
-        if (known is not None and key in known) or size() + found.nbytes <= MOST:
+        new = derived_once(raw, last)
+        if (known is not None and key in known) or size() + new.nbytes <= MOST:
             if known is None:
                 known = _cache[id(storage)] = {}
                 weakref.finalize(storage, _forget, id(storage)).atexit = False
-            known[key] = found
-    return found
+            known[key] = new
+    return new
 
 
 def derived_once(raw: Tensor, last: bool) -> Derived:

@@ -61,20 +61,20 @@ class FastWeight(Weight):
             return self.raw
         sizes = (outputs, inputs, taps, self.part) if last else (outputs, inputs * taps, 1, self.part)
         wanted = outputs if channels is None else len(channels)
-        found, ready = self._derived.get(last) or self._begin(last)
+        derivation, ready = self._derived.get(last) or self._begin(last)
         while True:
             if ready is None and channels is not None:
                 ready = torch.zeros(outputs, dtype=torch.uint8, device="cpu")
-                self._derived[last] = found, ready
-            fingerprints = found.fingerprints if self.cached else None
-            arguments = channels, wanted, ready, found.rows, fingerprints, native.threads()
+                self._derived[last] = derivation, ready
+            fingerprints = derivation.fingerprints if self.cached else None
+            arguments = channels, wanted, ready, derivation.rows, fingerprints, native.threads()
             if not native.call("weights", self.raw, self.scale, *sizes, *arguments):
-                return found.rows
-            found, ready = self._begin(last, outdated=found)
+                return derivation.rows
+            derivation, ready = self._begin(last, outdated=derivation)
 
     def _begin(self, last: bool, outdated: Derived | None = None) -> tuple[Derived, Tensor | None]:
-        found = derived(self.raw, self.part, last, outdated) if self.cached else derived_once(self.raw, last)
-        self._derived[last] = found, None
+        derivation = derived(self.raw, self.part, last, outdated) if self.cached else derived_once(self.raw, last)
+        self._derived[last] = derivation, None
         return self._derived[last]
 
 
@@ -82,5 +82,5 @@ def fast_weight(weight: Weight) -> FastWeight:
     """A rule's weight for the compiled loops; the same one however often it is asked for."""
     if isinstance(weight, FastWeight):
         return weight
-    found: FastWeight = weight.__dict__.setdefault("fast", FastWeight(weight.full))
-    return found
+    made: FastWeight = weight.__dict__.setdefault("fast", FastWeight(weight.full))
+    return made

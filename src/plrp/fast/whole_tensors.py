@@ -49,10 +49,10 @@ def split(relevance: Tensor, a: Tensor, b: Tensor, epsilon: float, one_sign: boo
         return None
     if relevance.dim() < 2 or epsilon == 0:
         return None
-    found = torch.empty_like(relevance), torch.empty_like(relevance)
+    parts = torch.empty_like(relevance), torch.empty_like(relevance)
     sizes = a.shape[0], a.shape[1], a.shape[2:].numel()
-    native.call("split", relevance, a, b, *found, *sizes, last, float(epsilon), one_sign, native.threads())
-    return found
+    native.call("split", relevance, a, b, *parts, *sizes, last, float(epsilon), one_sign, native.threads())
+    return parts
 
 
 def hand_one_by_one(s: Tensor, weight: Tensor, x: Tensor, padding: int) -> Tensor | None:
@@ -69,10 +69,10 @@ def hand_one_by_one(s: Tensor, weight: Tensor, x: Tensor, padding: int) -> Tenso
         return None
     outputs, inputs, taps = weight.shape
     inputs_first = weight.flip(2).permute(1, 2, 0).contiguous()
-    found = torch.empty_like(x)
+    received = torch.empty_like(x)
     sizes = x.shape[0], x.shape[2], s.shape[2], inputs, outputs, taps, taps - 1 - padding
-    native.call("hand_one_by_one", s, inputs_first, x, found, *sizes, native.threads())
-    return found
+    native.call("hand_one_by_one", s, inputs_first, x, received, *sizes, native.threads())
+    return received
 
 
 def hand_to_winners(relevance: Tensor, winners: Tensor, shape: torch.Size) -> Tensor | None:

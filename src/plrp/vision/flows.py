@@ -1,4 +1,4 @@
-"""What happens between output and input: how relevance thins layer by layer, and which way it takes.
+"""Relevance between output and input: how it thins layer by layer, and which channels it takes.
 
 `thinning` counts survivors per layer. `flow` follows the strongest channels: the relevance of one channel
 alone is sent down to the next layer by the very rules and cuts of the explanation, so that the flows into a
@@ -112,12 +112,12 @@ def passages(trace: Trace, products: str | None) -> list[Value]:
     """The inputs of layers that all relevance passes, from the output down: inside a residual block there is
     none.
     """
-    found: list[Value] = []
+    values: list[Value] = []
     pending = {id(trace.value_of(trace.output))}
 
     def arrive(value: Value) -> None:
         if pending == {id(value)} and any(reader.is_layer for reader in value.readers):
-            found.append(value)
+            values.append(value)
         pending.discard(id(value))
 
     for op in reversed(trace.ops):
@@ -127,7 +127,7 @@ def passages(trace: Trace, products: str | None) -> list[Value]:
             pending.update(id(value) for value in op.receivers(products))
     for value in trace.inputs:
         arrive(value)
-    return found
+    return values
 
 
 def _thinning(layer: str, relevance: Tensor, passage: bool) -> Thinning:
@@ -190,11 +190,11 @@ def _chosen_passages(trace: Trace, products: str | None, layers: Sequence[str] |
     unique: dict[tuple[int, ...], Value] = {}
     for value in through:
         unique.setdefault(tuple(value.shape), value)
-    found = list(unique.values())
-    if len(found) <= count:
-        return found
-    places = sorted({round(i * (len(found) - 1) / (count - 1)) for i in range(count)})
-    return [found[place] for place in places]
+    candidates = list(unique.values())
+    if len(candidates) <= count:
+        return candidates
+    places = sorted({round(i * (len(candidates) - 1) / (count - 1)) for i in range(count)})
+    return [candidates[place] for place in places]
 
 
 def _level(value: Value, parts: PartialRelevance, plain: PartialRelevance, nodes: int, pruned: int) -> Level:
@@ -221,7 +221,7 @@ def source_of(value: Value) -> str:
         below = op.signal if op.family is Family.GATE else op.inputs[0] if len(op.inputs) == 1 else None
         if below is None:
             return ""
-        kept = below.shape == value.shape and op.family in (Family.PASS, Family.AFFINE, Family.GATE)
+        same_shape = below.shape == value.shape and op.family in (Family.PASS, Family.AFFINE, Family.GATE)
         pooled = "pool" in op.kind and len(below.shape) == len(value.shape) and below.shape[axis] == size
         one_place = (
             op.kind in ("flatten", "view", "reshape", "squeeze")
@@ -229,7 +229,7 @@ def source_of(value: Value) -> str:
             and below.shape[:2] == value.shape[:2]
             and below.shape.numel() == value.shape[0] * size
         )
-        if not (kept or pooled or one_place):
+        if not (same_shape or pooled or one_place):
             return ""
         value = below
     return ""

@@ -1,0 +1,46 @@
+"""The seam between the core and speed. No formula depends on it: a first reading of the core can skip this file.
+
+The core does some things only so that the overlay `plrp.fast` has less to do, or so that memory is free early:
+
+- the recorder notes which inputs of a max pool won (`Op.winners`), so that no walk has to look for them again;
+- numbers that later explanations of a trace need too stay with the trace (`remembered`);
+- a trace that is explained once is freed operation by operation (`Trace.forget_after_use`, `let_go`, `release`);
+- a frugal recording (`Recorder.frugal`) forgets values that can be computed again (`Value.forget`);
+- `pruning.prune` takes the function that finds θ as its argument `cut`: the overlay finds it by selection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .trace import Trace
+    from .values import Op
+
+
+def remembered(trace: Trace, key: Any, owners: Any, compute: Callable[[], Any]) -> Any:
+    """Something that later explanations of the trace need too, computed once.
+
+    `owners` stay alive with it, so that no other object gets an id that stands in `key`.
+    """
+    if trace.memory is None:
+        return compute()
+    if key not in trace.memory:
+        trace.memory[key] = owners, compute()
+    return trace.memory[key][1]
+
+
+def let_go(trace: Trace, ops: list[Op]) -> None:
+    """Free the last of `ops`, which a walk has passed, if the trace is explained once only."""
+    if trace.consumed:
+        release(ops.pop())
+
+
+def release(op: Op) -> None:
+    """Let go of all tensors of an operation, and of the cycle of values and operations, which would outlive its use."""
+    for value in op.outputs:
+        value.producer = None
+        value.readers.clear()
+    op.args, op.kwargs, op.inputs, op.outputs = (), {}, [], []
+    op.map = op.signal = op.gated = op.winners = None
