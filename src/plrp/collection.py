@@ -1,7 +1,7 @@
 """Python's search for cyclic garbage, paused while a tape is written or walked.
 
 A tape is thousands of objects, all of them in use, which Python would search again and again while they are made. What
-a tape leaves behind is released by hand (`Op.release`).
+a tape leaves behind is released by hand (`tape.seam.release`).
 """
 
 from __future__ import annotations

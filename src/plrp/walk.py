@@ -6,7 +6,7 @@ this one that takes some of the steps at less cost; nothing here knows of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from .rules import Branch, FirstPass, Pass, Rule, quotient
 from .tape.maps import LinearMap
 from .tape.refusals import unsupported
 from .tape.samples import Samples
+from .tape.seam import let_go, remembered
 from .tape.trace import Trace
 from .tape.values import Op, Value, reached, tensors_in
 from .targets import Start, start
@@ -74,8 +75,7 @@ class Walk(Bookkeeper):
                 given = [self.collect(v) for v in op.outputs]
                 if any(r is not None for r in given):
                     self.hand_down(op, given)
-                if self.trace.consumed:
-                    ops.pop().release()
+                let_go(self.trace, ops)
             relevances = [self.collect(value) for value in self.trace.inputs]
         return [
             torch.zeros(value.shape, dtype=self.dtype, device=value.data.device) if r is None else self.tensor(r)
@@ -269,18 +269,6 @@ def branches_of(op: Op, rule: Rule, layer: LinearMap, x: Tensor) -> list[Branch]
     if not branches:
         raise ValueError(f"The rule {rule.name} has no branches for layer '{op.name}': it would hand nothing down.")
     return branches
-
-
-def remembered(trace: Trace, key: Any, owners: Any, compute: Callable[[], Any]) -> Any:
-    """Something that later explanations of the trace need too, computed once.
-
-    `owners` are kept alive with it, so that no other object gets an id that stands in `key`.
-    """
-    if trace.memory is None:
-        return compute()
-    if key not in trace.memory:
-        trace.memory[key] = owners, compute()
-    return trace.memory[key][1]
 
 
 def _samples_of(op: Op, relevance: Tensor) -> Samples:

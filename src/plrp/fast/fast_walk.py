@@ -17,8 +17,9 @@ from plrp.rules import Branch, FirstPass, Rule
 from plrp.tape.maps import LinearMap
 from plrp.tape.operations import Family
 from plrp.tape.samples import Samples
+from plrp.tape.seam import remembered
 from plrp.tape.values import Op, Value
-from plrp.walk import Walk, branches_of, remembered
+from plrp.walk import Walk, branches_of
 
 from . import propagation, whole_tensors
 from .channels_last import channels_last, ordinary, select_samples

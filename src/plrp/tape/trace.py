@@ -24,6 +24,7 @@ from .recognition import foldable
 from .recorder import Recorder, check_unwritten
 from .refusals import check_finite, check_inputs, check_model, check_output, explain_misfit, not_real
 from .samples import Samples
+from .seam import release
 from .values import PRODUCTS, Op, Value, gathered, reached, tensors_in, version
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Trace:
         return reached(self.ops, leaves, products)
 
     def forget_after_use(self) -> None:
-        """Explain this trace once only: what the walk has passed is freed."""
+        """Explain this trace once only: a walk frees each operation behind it, see `seam.py`."""
         self.memory, self.consumed = None, True
         self._recorder.live.forget_all_but(tensors_in(self.output))
 
@@ -95,7 +96,7 @@ class Trace:
 
     def __del__(self) -> None:
         for op in self.__dict__.get("ops", ()):
-            op.release()
+            release(op)
 
     @contextmanager
     def continued(self) -> Iterator[list[Op]]:
@@ -246,7 +247,7 @@ def _fold_batch_norms(found: Trace) -> None:
             below.output.readers.clear()
             below.outputs, op.outputs = op.outputs, []
             below.output.producer = below
-            op.release()
+            release(op)
         found.ops = found._recorder.ops = [op for op in found.ops if op.inputs]
 
 

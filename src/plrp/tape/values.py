@@ -96,7 +96,7 @@ class Op:
     reason: str = ""  # why no rule is known
     mixes: bool = False  # whether the reason is that samples of the batch are mixed or taken apart
     declared: str = ""  # which arguments a user's rule calls constants: 'all', 'numbers' or none
-    winners: Tensor | None = None  # of a max_pool2d: the flat position of each output's winner
+    winners: Tensor | None = None  # of a max_pool2d: the flat position of each output's winner, see `seam.py`
     folded: list[str] = field(default_factory=list)  # names of BatchNorms folded into this layer
 
     @property
@@ -152,14 +152,6 @@ class Op:
         if self.signal is not None:
             return self.inputs if products == "half" and self.attends else [self.signal]
         return [self.gated] if products == "gated" and self.gated is not None else self.inputs
-
-    def release(self) -> None:
-        """Let go of all tensors, and of the circle of values and operations, which would outlive its use."""
-        for value in self.outputs:
-            value.producer = None
-            value.readers.clear()
-        self.args, self.kwargs, self.inputs, self.outputs = (), {}, [], []
-        self.map = self.signal = self.gated = self.winners = None
 
     def call(self, tensors: Sequence[Tensor]) -> Any:
         """Call the operation with these tensors in place of its inputs."""
