@@ -30,6 +30,8 @@ from .tape.trace import Trace, record
 from .tape.values import Value, tensors_in
 from .targets import as_target, start
 
+__all__ = ["Circuit", "Edge", "Kept", "Neuron"]
+
 SCORE = "score"  # the layer of the node at which relevance starts
 DRAWS = 5  # random circuits, or samples that stand in, over which a figure is a mean
 

@@ -17,6 +17,8 @@ from .tape.recognition import is_residual
 from .tape.trace import Trace
 from .tape.values import PRODUCTS, Op
 
+__all__ = ["is_any", "is_conv", "is_linear"]
+
 Predicate = Callable[[Op], bool]
 
 

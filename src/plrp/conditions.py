@@ -27,6 +27,8 @@ from .tape.trace import Trace
 from .tape.values import Op, Value, reached
 from .targets import Start, start
 
+__all__ = ["Condition"]
+
 Condition = Mapping[str, Any]
 """By layer: channels, positions (tuples), a boolean mask, or a callable (activation, gradient, relevance) → mask."""
 

@@ -24,6 +24,8 @@ from .errors import UnhealthyExplanation
 from .ledger import Ledger
 from .pruning import Pruning
 
+__all__ = ["Health"]
+
 EXPLODED = 10.0
 """The largest growth of ‖R‖₁, as a multiple of |score| or of ‖R‖₁ below the network's last layer if that is larger."""
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .composites import Composite
     from .pruning import Pruning
 
+__all__ = ["CaptumLRP", "explain_func"]
+
 
 def explain_func(
     model: nn.Module,

@@ -20,6 +20,8 @@ from torch import Tensor
 
 from .tape.maps import Convolution, LinearMap, Weight
 
+__all__ = ["AlphaBeta", "Centred", "Epsilon", "Flat", "Gamma", "Pass", "Rule", "WSquare", "ZBox", "ZPlus", "Zero"]
+
 EPSILON = 1e-6
 ORPHANED = 1e-6  # a neuron is orphaned if its contributions cancel to this share of their magnitudes
 EPSILON_HALF = 1e-3  # activations in half precision are that coarse

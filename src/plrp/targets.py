@@ -22,6 +22,8 @@ from .tape.trace import Trace
 from .tape.values import Op, Value, reached, tensors_in
 from .tape.verification import verify_target
 
+__all__ = ["Seed", "clrp", "contrast", "log_odds", "sglrp"]
+
 Samples = slice | Tensor | list[int]
 COMPUTED = "The target callable must return a tensor computed from the output, one score per sample."
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import re
 import shlex
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import plrp
 from pages import PAGES, ROOT, Block, blocks, three_lines
 from plrp.cli import build_parser
 from plrp.tape import own_rules
@@ -130,3 +132,19 @@ def test_docstrings_reach_the_reference_as_markdown() -> None:
     assert as_markdown(f"Purpose.\n\n{parameters}\n>>> f(1)\n2\n") == (
         "Purpose.\n\n- `x`: First line, second line.\n- `y`: Another.\n\n```pycon\n>>> f(1)\n2\n```\n"
     )
+
+
+def test_the_reference_lists_exactly_the_public_names() -> None:
+    """Public is what `__all__` of plrp, of its packages and of its modules lists; the rest is private by convention."""
+    pages = (ROOT / "docs" / "reference").glob("*.md")
+    listed = [name for page in pages for name in re.findall(r"^::: (\S+)", page.read_text("utf-8"), re.MULTILINE)]
+    assert len(listed) == len(set(listed))
+    source = ROOT / "src" / "plrp"
+    modules = {f"plrp.{file.stem}" for file in source.glob("[a-z]*.py")}
+    modules |= {f"plrp.{file.parent.name}" for file in source.glob("*/__init__.py")}
+    public = {f"plrp.{name}" for name in plrp.__all__} - modules
+    for name in modules:
+        module = importlib.import_module(name)
+        own = (n for n in getattr(module, "__all__", ()) if getattr(module, n) is not getattr(plrp, n, None))
+        public |= {f"{name}.{n}" for n in own}
+    assert sorted(set(listed) ^ public) == []
