@@ -1,4 +1,4 @@
-"""From a text and what a model makes of it to the relevance of each token."""
+"""From a text and the answer of a language model to the relevance of each token."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TracedText:
 
     @property
     def scores(self) -> Tensor:
-        """What the model answers with: (classes,) or (vocabulary,), before a softmax."""
+        """The scores of all answers before a softmax: (classes,) or (vocabulary,)."""
         output: Tensor = self.trace.output[0]
         return output if self.position is None else output[self.position]
 
@@ -95,18 +95,18 @@ class TracedText:
         if chosen == other:
             raise ValueError(f"target and against are both {self.answer(chosen)!r}: name two answers.")
         score = self.score_of(chosen, other)
-        found = self.trace.explain(target=score, composite=composite, pruning=pruning, layers=layers)
+        explanation = self.trace.explain(target=score, composite=composite, pruning=pruning, layers=layers)
         return ExplainedText(
             text=self.text,
             tokens=self.tokens,
-            relevance=found.relevance[0].detach().cpu(),
+            relevance=explanation.relevance[0].detach().cpu(),
             kind=self.kind,
             target=self.answer(chosen),
             against=None if other is None else self.answer(other),
-            score=float(found.score[0]),
+            score=float(explanation.score[0]),
             probability=float(self.probabilities[chosen]),
             answers=tuple((self.answer(i), share) for i, share in self.best()),
-            explanation=found,
+            explanation=explanation,
             number=chosen,
             other=other,
             traced=self,
@@ -128,7 +128,7 @@ def trace(model: Any, tokenizer: Any, text: str) -> TracedText:
 
 
 def _read(model: Any, tokenizer: Any, text: str) -> tuple[Kind, tuple[Token, ...], int]:
-    """What the model answers with, the tokens that it reads, and how many of them its encoder does."""
+    """The kind of the model's answer, the tokens that it reads, and how many of them its encoder reads."""
     kind, tokens = kind_of(model), tokenized(tokenizer, text)
     check_model(model, tokenizer, _ids(tokens, model))
     begun = begins_with(model) if kind == "next token" else []
@@ -154,7 +154,7 @@ def explain(
     pruning: plrp.Pruning | None = None,
     layers: bool | Sequence[str] = False,
 ) -> Any:
-    """Explain what a language model makes of a text: an `ExplainedText`, the relevance of each token.
+    """Explain the answer of a language model to a text: an `ExplainedText`, the relevance of each token.
 
     - `model`, `tokenizer`: Hugging Face's, for a class of the text, its next token, or the token behind its one mask;
       where an encoder reads and a decoder writes, the first token that is written (later ones: `span`);
@@ -172,12 +172,12 @@ def explain(
     if target is not None or against is not None:
         raise ValueError("span names the tokens to explain: leave out target and against.")
     answers = _trace_span(model, tokenizer, text, span)
-    found = []
+    explanations = []
     for one in answers:
         target = one.tokens[one.reads].id
-        found.append(one.explain(target=target, composite=composite, pruning=pruning, layers=layers))
-        found[-1] = found[-1].shortened(one.reads)
-    return ExplainedSpan(text, tuple(found), answers[0].reads)
+        explained = one.explain(target=target, composite=composite, pruning=pruning, layers=layers)
+        explanations.append(explained.shortened(one.reads))
+    return ExplainedSpan(text, tuple(explanations), answers[0].reads)
 
 
 @dataclass

@@ -50,7 +50,7 @@ class Upload:
         raise NotImplementedError
 
     def exemplars(self, bundle: Bundle, report: Report) -> Iterator[tuple[int, dict[int, list[dict[str, str]]]]]:
-        """Patches that show what the channels of a bundle respond to, layer by layer (`ChannelPatches.layers`)."""
+        """Patches for the channels of a bundle, layer by layer (`ChannelPatches.layers`)."""
         yield from ()
 
     def score(self, number: int | None) -> Any:

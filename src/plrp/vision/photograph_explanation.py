@@ -228,7 +228,7 @@ def explain_photograph(
 
     photograph: a file's path or address (https://…, file://…), a Pillow picture, an array (height, width[, 3]) or a
         tensor (3, height, width) of pixels, 0…255 as integers or 0…1; a list of these gives a list.
-    model: what `plrp.models.load` returns, or a name for it to load; a plain module gets photographs as most of
+    model: from `plrp.models.load`, or a name for it to load; a plain module gets photographs as most of
         torchvision's models do (the default `Preprocessing`).
     settings: the fields of `PhotographSettings` may be given as keywords: `target`, `against`, `prunings`, `composite`,
         `device`, `beside`.

@@ -1,6 +1,6 @@
-"""What of a photograph is asked about: the whole, one box of a detector, a point or the area of a class of a segmenter.
+"""Targets in a photograph: the whole, one box of a detector, a point or the area of a class of a segmenter.
 
-Whatever is asked, what is explained is a classifier: of the whole picture, or of that place.
+Each target is the class score of a classifier: of the whole picture, or of this part of it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class PicturePart(NamedTuple):
 class Aim(NamedTuple):
     """A photograph as its network reads it, and the class to explain.
 
-    `module` gives the class scores of what is asked about, `picture` is what the network sees, `exclusive` says whether
-    the classes exclude each other (softmax).
+    `module` gives the class scores of the picture or its part, `picture` is the network's view of the photograph, and
+    `exclusive` says whether the classes exclude each other (softmax).
     """
 
     module: nn.Module
@@ -59,7 +59,7 @@ class Aim(NamedTuple):
 
 
 def aim(model: LoadedModel, photograph: Photograph, target: int | str | None = None, device: str = "cpu") -> Aim:
-    """Find what is asked about: which place, and which class there."""
+    """The part of a photograph and the class that a target asks for."""
     asked = WrittenTarget.read(target)
     if asked.at is not None and not (asked.at[0] < photograph.size[0] and asked.at[1] < photograph.size[1]):
         width, height = photograph.size
@@ -118,17 +118,17 @@ def _at_box(model: LoadedModel, photograph: Photograph, asked: WrittenTarget, de
     number = None
     if asked.name is not None:
         number = class_number(asked.name, categories_of(model, _classes(model.module)))
-    for found in seen.boxes:
-        if number in (None, found.label) and (point is None or _inside(found, point)):
+    for box in seen.boxes:
+        if number in (None, box.label) and (point is None or _inside(box, point)):
             break
     else:
         raise TargetError(_no_box(model, photograph, asked.at, number, seen.boxes))
-    left, top, right, bottom = (round(side / scale[n % 2]) for n, side in enumerate(found.box))
-    place = PicturePart(f"in the box {left},{top} to {right},{bottom}", box=found.box)
+    left, top, right, bottom = (round(side / scale[n % 2]) for n, side in enumerate(box.box))
+    place = PicturePart(f"in the box {left},{top} to {right},{bottom}", box=box.box)
     canvas = pil.new("RGB", (seen.inputs.shape[3], seen.inputs.shape[2]))  # padded as the network's input is
     canvas.paste(photograph.image.resize((width, height), pil.Resampling.BILINEAR))
-    trace = trace_model(found.scores, seen.inputs)
-    return _classified(model, found.scores, trace, canvas, found.label, place, seen.exclusive)
+    trace = trace_model(box.scores, seen.inputs)
+    return _classified(model, box.scores, trace, canvas, box.label, place, seen.exclusive)
 
 
 def _classes(detector: nn.Module) -> int:
@@ -140,22 +140,22 @@ def _classes(detector: nn.Module) -> int:
     return int(getattr(head.classification_head, "num_classes", 0) or head.classification_head.num_columns)
 
 
-def _inside(found: Detection, point: tuple[float, float]) -> bool:
-    left, top, right, bottom = found.box
+def _inside(detection: Detection, point: tuple[float, float]) -> bool:
+    left, top, right, bottom = detection.box
     return left <= point[0] < right and top <= point[1] < bottom
 
 
 def _no_box(
-    model: LoadedModel, photograph: Photograph, at: tuple[int, int] | None, number: int | None, found: list[Detection]
+    model: LoadedModel, photograph: Photograph, at: tuple[int, int] | None, number: int | None, boxes: list[Detection]
 ) -> str:
     categories = categories_of(model, _classes(model.module))
     what = "nothing" if number is None else f"no {categories[number]}"
     where = "" if at is None else f" at {at[0]},{at[1]}"
     best: dict[str, float] = {}
-    for one in found:
+    for one in boxes:
         best.setdefault(categories[one.label], one.score)
     listed = ", ".join(f"{name} ({score:.0%})" for name, score in list(best.items())[:5])
-    instead = f"; it finds {listed}." if found else ", nor anything else."
+    instead = f"; it finds {listed}." if boxes else ", nor anything else."
     return f"{model.name} finds {what} in {photograph.path.name}{where}{instead}"
 
 
