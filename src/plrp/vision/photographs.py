@@ -29,15 +29,6 @@ LARGE = 16_000_000  # pixels; larger photographs are decoded at reduced size
 LARGEST = 160_000_000  # pixels; larger ones are refused before a byte is decoded (a 60000 x 60000 header is a bomb)
 LARGEST_FILE = 200 * 2**20  # bytes that are read from an address
 _ORIENTATION = 0x0112  # the EXIF tag
-_UPRIGHT = {  # how to turn a picture of this EXIF orientation upright
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
 _UNREADABLE = {
     FileNotFoundError: "does not exist",
     IsADirectoryError: "is a folder, not a photograph",
@@ -178,7 +169,7 @@ def read_mask(path: str | Path) -> tuple[Image, tuple[int, int]]:
 def _decode(path: Path, rotate: bool = True, content: bytes | None = None) -> tuple[Image, tuple[int, int]]:
     try:
         from PIL import Image as pil
-        from PIL import UnidentifiedImageError
+        from PIL import ImageOps, UnidentifiedImageError
     except ImportError as error:
         raise not_installed("reading photographs needs Pillow", "vision") from error
 
@@ -213,8 +204,9 @@ def _decode(path: Path, rotate: bool = True, content: bytes | None = None) -> tu
         # Pillow's decoders raise any of these on damaged files.
         what = "is truncated or damaged" if "truncated" in str(error) else "is damaged"
         raise BadImage(f"{path} {what} ({str(error).rstrip('.') or type(error).__name__}).") from error
-    if rotate and orientation in _UPRIGHT:
-        image = image.transpose(pil.Transpose[_UPRIGHT[orientation]])
+    if rotate and orientation in range(2, 9):
+        image.getexif()[_ORIENTATION] = orientation  # copies of some formats lose it
+        image = ImageOps.exif_transpose(image)
         if orientation >= 5:  # a quarter turn
             width, height = height, width
     return image, (width, height)
