@@ -22,8 +22,8 @@ from plrp.experiments import Config, Store
 from plrp.experiments.measure import work as amount_of_work
 from plrp.experiments.store import PartContent
 from plrp.runs.crew import Watch
-from plrp.runs.parts import Failure, Work
 from plrp.runs.ray import RayCluster, connected, spread
+from plrp.runs.work import Failure, Work
 
 MILLION = 1_000_000
 

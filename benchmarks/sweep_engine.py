@@ -22,10 +22,10 @@ import torch
 
 from plrp.experiments import Config, Store
 from plrp.experiments.measure import Bench
-from plrp.experiments.parts import described
+from plrp.experiments.part_making import work_for
 from plrp.runs.crew import Watch
 from plrp.runs.local import LocalCrew, cores
-from plrp.runs.parts import Failure
+from plrp.runs.work import Failure
 
 
 class Stopwatch(Watch):
@@ -64,7 +64,7 @@ def config_of(folder: Path, model: str, parts: int, batch: int) -> Config:
 
 def processes(config: Config, folder: Path, count: int) -> float:
     watch = Stopwatch()
-    LocalCrew(described(Store(folder), config, "cpu"), range(config.parts), watch, count).run()
+    LocalCrew(work_for(Store(folder), config, "cpu"), range(config.parts), watch, count).run()
     return watch.per_part(warm=count)
 
 

@@ -14,7 +14,7 @@ from plrp import progress as display
 from plrp.experiments.measure import Rehearsal
 from plrp.experiments.watch import SweepWatch
 from plrp.progress import progress
-from plrp.runs.parts import NAMED, Failure, by_cause
+from plrp.runs.work import NAMED, Failure, by_cause
 
 
 class Clock:

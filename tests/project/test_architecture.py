@@ -39,7 +39,6 @@ UPWARD |= {
 UPWARD |= {("explanation.py", "Explanation.circuit"), ("circuits.py", "Circuit.plot")}
 # Words that do not say what is in a file.
 VAGUE = set("stored saved found opened measured held beside explained exemplary contents utils helpers manager".split())
-TO_BE_MERGED = {"parts"}
 # What the core uses where it is installed, imported in the function that does.
 EXTRAS = {("circuits.py", "networkx"), ("progress.py", "rich")}
 NEVER = {"zennit", "captum", "quantus", "lxt"}  # oracles and peers: tests and benchmarks only
@@ -124,9 +123,9 @@ def test_every_file_name_occurs_once_and_says_what_is_in_the_file(house: House) 
     for file in house.files:
         if not file.endswith(("__init__.py", "__main__.py")):
             places[file.rpartition("/")[2].removesuffix(".py")].append(file)
-    twice = {name: where for name, where in places.items() if len(where) > 1 and name not in TO_BE_MERGED}
+    twice = {name: where for name, where in places.items() if len(where) > 1}
     assert not twice, f"file names that occur twice: {twice}"
-    vague = [where for name, where in places.items() if VAGUE & set(name.split("_")) - TO_BE_MERGED]
+    vague = [where for name, where in places.items() if VAGUE & set(name.split("_"))]
     assert not vague, f"file names that do not say what is in the file: {vague}"
 
 

@@ -16,8 +16,8 @@ import pytest
 from plrp import cli
 from plrp.cli.arguments import cluster_of
 from plrp.runs import crew, ray
-from plrp.runs.parts import Failure, Work
 from plrp.runs.ray import ClusterError, RayCluster, RayCrew, inside
+from plrp.runs.work import Failure, Work
 
 
 class Answer:

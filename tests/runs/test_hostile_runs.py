@@ -47,9 +47,9 @@ from plrp.runs import memory
 from plrp.runs.crew import Watch
 from plrp.runs.digests import Digests, content_digest
 from plrp.runs.local import LocalCrew
-from plrp.runs.parts import Work
 from plrp.runs.places import Bucket, Folder, WrongPlace
 from plrp.runs.unpacking import TooLarge, read_arrays
+from plrp.runs.work import Work
 from plrp.tables import csv_cell
 from worlds import NETWORK, world
 
@@ -197,14 +197,14 @@ def test_a_file_that_is_as_it_was_is_not_read_again(tmp_path: Path, monkeypatch:
 
 
 def test_a_worker_with_other_code_refuses(tmp_path: Path) -> None:
-    from plrp.experiments.parts import Parts
+    from plrp.experiments.part_making import PartMaker
 
     config = importing_world(tmp_path / "world")
     stored = sweep(config, tmp_path / "run", workers=1).settings
-    Parts(stored, str(tmp_path / "run"), "cpu")
+    PartMaker(stored, str(tmp_path / "run"), "cpu")
     (tmp_path / "world" / "deeper" / "parts.py").write_text("SLOPE = 0.5\n")
     with pytest.raises(RunError, match="has other code of the model than where the sweep was started"):
-        Parts(stored, str(tmp_path / "run"), "cpu")
+        PartMaker(stored, str(tmp_path / "run"), "cpu")
 
 
 def test_a_network_trained_for_other_settings_is_not_used(tmp_path: Path) -> None:

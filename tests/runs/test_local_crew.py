@@ -14,8 +14,8 @@ from plrp.cli import build_parser
 from plrp.runs import local, ray
 from plrp.runs.crew import IN_A_ROW, Watch
 from plrp.runs.local import LocalCrew
-from plrp.runs.parts import Failure, Work
 from plrp.runs.places import DiskFull
+from plrp.runs.work import Failure, Work
 
 
 class Maker:
@@ -74,7 +74,7 @@ def test_a_death_is_retried_and_an_error_is_not(tmp_path: Path) -> None:
         "part 5: its process ended with exit code 3 (given up after 2 tries)",
     }
     assert sorted(path.name for path in tmp_path.glob("part*")) == [f"part{k}" for k in (0, 1, 3, 4, 6, 7)]
-    assert notes.stored == 6
+    assert notes.parts_stored == 6
     assert notes.ticks == [("part", 1)] * 6
     assert {f"failed, and left out for now: {failure}" for failure in failures} == set(notes.said)
 

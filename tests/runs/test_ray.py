@@ -28,11 +28,11 @@ from objects import object_store
 from pages import HELPERS
 from plrp import cli
 from plrp.experiments import Bucket, Config, Folder, PartsMissing, Results, RunError, sweep, sweeps
-from plrp.experiments.parts import portable
+from plrp.experiments.part_making import portable
 from plrp.genomics import jobs
 from plrp.runs import ray as runs_ray
-from plrp.runs.parts import Failure, Work
 from plrp.runs.ray import RayCluster, RayCrew, spread
+from plrp.runs.work import Failure, Work
 from worlds import plain_world, same, world
 
 ray = pytest.importorskip("ray")

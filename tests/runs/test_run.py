@@ -12,9 +12,9 @@ from plrp.experiments.store import LAYOUT as SWEEP
 from plrp.files import new_file, unfinished
 from plrp.genomics.jobs import LAYOUT as GENOMICS
 from plrp.runs.crew import Watch
-from plrp.runs.parts import Failure, Work
 from plrp.runs.places import DiskFull, WrongPlace
 from plrp.runs.run import ConfigChanged, Run, RunLayout, differences
+from plrp.runs.work import Execution, Failure, Work
 
 KEY = "0123456789abcdef"
 PLAIN = RunLayout(
@@ -132,9 +132,9 @@ def work(folder: str | None) -> Work:
 def test_a_run_that_stops_says_how_many_parts_are_stored(tmp_path: Path) -> None:
     run, said = run_in(tmp_path), list[str]()
     with pytest.raises(DiskFull, match=r"no space left for it; 2 of 3 parts were stored and stay\. Make room"):
-        run.make(Maker(), [0, 1, 2], Watch(), work=work)
+        run.make(Maker(), [0, 1, 2], Watch(), work, Execution())
     with pytest.raises(KeyboardInterrupt):
-        run.make(Maker(), [1, 3], Watch(said.append), work=work)
+        run.make(Maker(), [1, 3], Watch(said.append), work, Execution())
     assert said == ["stopped: 1 of 2 parts were stored; start again to resume"]
 
 
@@ -147,6 +147,6 @@ class Failing:
 
 def test_failures_are_collected_or_raised(tmp_path: Path) -> None:
     run = run_in(tmp_path)
-    assert run.make(Failing(), [4], Watch(), work=work) == [Failure(4, "ValueError", "no")]
+    assert run.make(Failing(), [4], Watch(), work, Execution()) == [Failure(4, "ValueError", "no")]
     with pytest.raises(ValueError, match="no"):
-        run.make(Failing(), [4], Watch(), work=work, tolerant=False)
+        run.make(Failing(), [4], Watch(), work, Execution(), tolerant=False)

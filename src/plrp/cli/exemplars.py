@@ -74,8 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Search, then draw."""
     check_composite(arguments.composite)
     engine = cluster_of(arguments)
-    from plrp.concepts.search import PhotographSearch
-    from plrp.concepts.search import run as make_parts
+    from plrp.concepts.search import PhotographSearch, run_search
+    from plrp.runs.work import Execution
 
     pruning = pruning_of(arguments)
     if arguments.out is not None and not isinstance(arguments.out, Path) and not arguments.no_pictures:
@@ -96,13 +96,14 @@ def run(arguments: argparse.Namespace) -> int:
         )
     say = (lambda text: None) if arguments.quiet else (lambda text: print(f"plrp: {text}", file=sys.stderr))
     quiet = False if arguments.quiet else None
-    found = make_parts(search, workers=arguments.workers, engine=engine, show_progress=quiet, say=say)
+    execution = Execution(workers=arguments.workers, engine=engine, show_progress=quiet, say=say)
+    exemplars = run_search(search, execution)
     if not arguments.quiet:
-        print(found)
+        print(exemplars)
     if isinstance(arguments.out, Path):
-        write_table(found, arguments.out / "channels.csv")
+        write_table(exemplars, arguments.out / "channels.csv")
         if not arguments.no_pictures:
-            draw(found, search, arguments)
+            draw(exemplars, search, arguments)
         if not arguments.quiet:
             page = "" if arguments.no_pictures else "/index.html"
             print(f"written: {arguments.out}{page}")
@@ -121,14 +122,14 @@ def last_layer(arguments: argparse.Namespace) -> str:
     return names[-1]
 
 
-def write_table(found: Any, path: Path) -> None:
+def write_table(exemplars: Any, path: Path) -> None:
     """The relevance of every channel as CSV."""
     import csv
 
     from plrp.files import new_file
     from plrp.tables import csv_cell
 
-    rows = found.table()
+    rows = exemplars.table()
     with new_file(path) as part, part.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(rows[0])
@@ -137,7 +138,7 @@ def write_table(found: Any, path: Path) -> None:
         )
 
 
-def draw(found: Any, search: Any, arguments: argparse.Namespace) -> None:
+def draw(exemplars: Any, search: Any, arguments: argparse.Namespace) -> None:
     """A picture per layer, and the page."""
     from plrp.concepts.channel_figures import channel_figure
     from plrp.experiments.concept_page import render_concepts
@@ -146,13 +147,13 @@ def draw(found: Any, search: Any, arguments: argparse.Namespace) -> None:
     from plrp.progress import progress
 
     figures = {}
-    rows = {layer: arguments.channels or found.strongest(layer, 8) for layer in found}
+    rows = {layer: arguments.channels or exemplars.strongest(layer, 8) for layer in exemplars}
     with progress("drawing", sum(map(len, rows.values())), False if arguments.quiet else None) as step:
         for layer, channels in rows.items():
-            figure = channel_figure(found, layer, channels, search.model, search.inputs, by=arguments.by, step=step)
+            figure = channel_figure(exemplars, layer, channels, search.model, search.inputs, by=arguments.by, step=step)
             save_figure(figure, arguments.out / f"{layer.replace('/', '-')}.png")
             figures[layer] = figure
-    write_page(arguments.out / "index.html", render_concepts(found, search.inputs, figures, search.categories))
+    write_page(arguments.out / "index.html", render_concepts(exemplars, search.inputs, figures, search.categories))
 
 
 def _numbers(text: str) -> list[int]:

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Explain a file."""
     check(arguments)
     from plrp.genomics.jobs import explain_file
-    from plrp.runs.parts import by_cause
+    from plrp.runs.work import by_cause
 
     with usage():
         engine = cluster_of(arguments)

@@ -49,10 +49,10 @@ class LayerTotals:
 
 
 class Exemplars(Mapping[str, LayerTotals]):
-    """By layer, what its channels hold of each input; `of` gives a channel's exemplars.
+    """The relevance and activation of channels in all inputs, by layer; `of` gives a channel's exemplars.
 
-    names: of the inputs; classes: the class that was explained of each, -1 where the target was no class; settings: how
-    it was made.
+    names: of the inputs; classes: the explained class of each input, -1 where the target was no class; settings: of the
+    search.
     """
 
     def __init__(
@@ -78,30 +78,30 @@ class Exemplars(Mapping[str, LayerTotals]):
     def of(self, layer: str, channel: int, count: int = 8, by: str = "relevance") -> list[Exemplar]:
         """The inputs that gave a channel most relevance, or in which it was most active, strongest first.
 
-        Inputs that gave it none, or less, are no exemplars.
+        Only inputs with a positive value are exemplars.
         """
         if by not in KINDS:
             raise ValueError(f"by is 'relevance' or 'activation', got {by!r}.")
-        found = self[layer]
-        channels = found.relevance.shape[1]
+        totals = self[layer]
+        channels = totals.relevance.shape[1]
         if not 0 <= channel < channels:
             raise IndexError(f"There is no channel {channel} in '{layer}': it has {channels}, 0…{channels - 1}.")
-        values = getattr(found, by)[:, channel]
-        places = (found.relevant_at if by == "relevance" else found.active_at)[:, channel]
+        values = getattr(totals, by)[:, channel]
+        places = (totals.relevant_at if by == "relevance" else totals.active_at)[:, channel]
         order = np.argsort(-values, kind="stable")[:count]
         return [
             Exemplar(
                 int(s),
                 self.names[s],
                 float(values[s]),
-                tuple(int(i) for i in np.unravel_index(places[s], found.space)),
+                tuple(int(i) for i in np.unravel_index(places[s], totals.space)),
             )
             for s in order
             if values[s] > 0
         ]
 
     def strongest(self, layer: str, count: int = 8, samples: Iterable[int] | None = None) -> list[int]:
-        """The channels with most |relevance| over all inputs, or over some."""
+        """The channels with most |relevance| over all inputs, or over some `samples`."""
         chosen = self[layer].absolute if samples is None else self[layer].absolute[list(samples)]
         return [int(c) for c in np.argsort(-chosen.sum(0), kind="stable")[:count]]
 
@@ -110,16 +110,16 @@ class Exemplars(Mapping[str, LayerTotals]):
         mean relevance, and in how many inputs it holds any. A list of records that pandas takes as it is.
         """
         rows = []
-        for layer, found in self.layers.items():
-            total = found.absolute.sum(dtype=np.float64)
-            for channel in range(found.relevance.shape[1]):
-                column = found.absolute[:, channel]
+        for layer, totals in self.layers.items():
+            total = totals.absolute.sum(dtype=np.float64)
+            for channel in range(totals.relevance.shape[1]):
+                column = totals.absolute[:, channel]
                 rows.append(
                     {
                         "layer": layer,
                         "channel": channel,
                         "share": float(column.sum(dtype=np.float64) / total) if total else 0.0,
-                        "mean": float(found.relevance[:, channel].mean(dtype=np.float64)) if len(column) else 0.0,
+                        "mean": float(totals.relevance[:, channel].mean(dtype=np.float64)) if len(column) else 0.0,
                         "inputs": int(np.count_nonzero(column)),
                     }
                 )
@@ -128,10 +128,10 @@ class Exemplars(Mapping[str, LayerTotals]):
     def __repr__(self) -> str:
         head = f"Exemplars of {len(self.names):,} inputs"
         rows = []
-        for layer, found in self.layers.items():
+        for layer, totals in self.layers.items():
             best = ", ".join(map(str, self.strongest(layer, 5)))
-            with_relevance = np.count_nonzero(found.absolute.sum(0))
-            rows.append((layer, str(found.relevance.shape[1]), str(with_relevance), best))
+            with_relevance = np.count_nonzero(totals.absolute.sum(0))
+            rows.append((layer, str(totals.relevance.shape[1]), str(with_relevance), best))
         return f"{head}\n" + render_table(("layer", "channels", "with relevance", "strongest"), rows)
 
     @classmethod

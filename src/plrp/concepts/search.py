@@ -1,7 +1,6 @@
-"""The search for exemplars: long work, in parts, stored and resumable, here or on a Ray cluster.
+"""The search for exemplars: a `plrp.runs.run.Run`, on this machine or on a Ray cluster.
 
-A run is a folder, or a URL that fsspec opens. `run.json` says what is being done; each part holds what the channels of
-the searched layers received of its inputs. A run that was killed resumes where it stopped.
+`run.json` describes the search. Each part holds the relevance and activation of all channels for some inputs.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.runs.crew import BarWatch
 from plrp.runs.digests import text_digest
-from plrp.runs.parts import Tick, Work, by_cause
 from plrp.runs.places import Place, RunError
-from plrp.runs.ray import RayCluster, inside
+from plrp.runs.ray import sent
 from plrp.runs.run import Run, RunLayout
+from plrp.runs.work import Execution, Tick, Work, by_cause
 from plrp.tape.tracing import trace
 from plrp.targets import Seed, check_target
 
@@ -76,8 +75,8 @@ def exemplars(
 
     >>> import plrp, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)).eval()
-    >>> found = plrp.exemplars(model, torch.randn(20, 4), ["0"], show_progress=False)
-    >>> found["0"].relevance.shape
+    >>> exemplars = plrp.exemplars(model, torch.randn(20, 4), ["0"], show_progress=False)
+    >>> exemplars["0"].relevance.shape
     (20, 3)
     """
     module, inputs = model.module if isinstance(model, LoadedModel) else model, numbered(data, model)
@@ -95,7 +94,7 @@ def exemplars(
             part_size=part_size,
             batch_size=batch_size,
         )
-        return run(search, show_progress=show_progress, say=say)
+        return run_search(search, Execution(show_progress=show_progress, say=say))
 
 
 def neuron_relevance(
@@ -110,7 +109,7 @@ def neuron_relevance(
 
 
 class Search:
-    """A model, numbered inputs, and what is asked of each part of them; on this machine or on a worker."""
+    """A model, numbered inputs, and the settings of the search; on this machine or on a worker."""
 
     def __init__(
         self,
@@ -151,7 +150,7 @@ class Search:
         return range(index * self.part_size, min((index + 1) * self.part_size, len(self.inputs)))
 
     def settings(self) -> dict[str, Any]:
-        """What decides the results, for `run.json`."""
+        """All that decides the results."""
         target = self.target.tolist() if isinstance(self.target, Tensor) else self.target
         return {
             "command": COMMAND,
@@ -174,19 +173,19 @@ class Search:
         return {**self.settings(), "key": self.key, "names": self.inputs.names, **root}
 
     def do(self, index: int, tick: Tick = lambda kind, count: None) -> None:
-        """Explain the inputs of a part, and store what each channel received."""
+        """Explain the inputs of a part, and store the relevance and activation of each channel."""
         numbers = self.part(index)
         columns: dict[str, list[np.ndarray]] = {}
         for begin in range(0, len(numbers), self.batch_size):
             some = numbers[begin : begin + self.batch_size]
             x = self.inputs.batch(some).to(self.device)
             traced = trace(self.model, x)
-            found, classes = measure(
+            layers, classes = measure(
                 traced, self.layers, self._target(some), resolve(self.composite, [x], traced), self.pruning
             )
             known = classes.cpu().numpy() if isinstance(classes, Tensor) else np.full(len(some), -1, np.int64)
             columns.setdefault("classes", []).append(known)
-            for layer, channels in found.items():
+            for layer, channels in layers.items():
                 for name in COLUMNS:
                     columns.setdefault(f"{name}:{layer}", []).append(getattr(channels, name).numpy())
             tick(str(index), len(some))
@@ -196,7 +195,7 @@ class Search:
         self.run.write(index, content.getvalue())
 
     def work(self, working_dir: str | None = None) -> Work:
-        """The search as other processes are told of it, if it can be told."""
+        """The search as a message to other processes, if it can be sent."""
         raise TypeError("A module cannot be sent to other processes: name the model, and a folder of photographs.")
 
     @property
@@ -213,7 +212,7 @@ class Search:
 
 
 class PhotographSearch(Search):
-    """The same from plain data, for workers and the command line: names of a model and of a folder of photographs."""
+    """A search by names, for workers and the command line: of a model, and of a folder of photographs."""
 
     def __init__(
         self,
@@ -234,53 +233,40 @@ class PhotographSearch(Search):
             raise RunError(f"{socket.gethostname()} has other photographs, weights or code than where it was started.")
 
     def work(self, working_dir: str | None = None) -> Work:
-        """What workers are told."""
-        file, colon, factory = self.arguments["model"].rpartition(":")
-        there = {
-            name: None
-            if self.arguments[name] is None
-            else inside(str(Path(self.arguments[name]).resolve()), working_dir)
-            for name in ("root", "weights")
-        }
-        if there["weights"] is not None and not Path(self.arguments["weights"]).is_file():
-            there["weights"] = self.arguments["weights"]  # a published name
-        named = f"{inside(str(Path(file).resolve()), working_dir)}{colon}{factory}" if file.endswith(".py") else None
+        """The search as a message to other processes."""
+        names = ["root"]
+        names += ["weights"] if Path(self.arguments["weights"] or "").is_file() else []  # not a published name
+        names += ["model"] if ".py:" in self.arguments["model"] else []
+        paths = {name: sent(self.arguments[name], working_dir) for name in names}
         pruning = None if self.pruning is None else self.pruning.to_dict()
-        options = {**self.arguments, **there, "out": self.run.place.address, "pruning": pruning, "expected": self.key}
-        return Work("plrp.concepts.search:PhotographSearch", {**options, "model": named or self.arguments["model"]})
+        options = {"out": self.run.place.address, "pruning": pruning, "expected": self.key}
+        return Work("plrp.concepts.search:PhotographSearch", {**self.arguments, **paths, **options})
 
 
-def run(
-    search: Search,
-    *,
-    workers: int = 1,
-    engine: RayCluster | None = None,
-    show_progress: bool | None = None,
-    say: Callable[[str], None] = lambda text: None,
-) -> Exemplars:
+def run_search(search: Search, execution: Execution) -> Exemplars:
     """Make the missing parts of a search, here or on a cluster, and gather all of them."""
-    stored = search.run
-    sizes = [len(search.part(index)) for index in range(stored.parts)]
-    with stored.session():
-        stored.begin(search.record(), say)
-        whole = stored.whole(range(stored.parts), say)
-        missing = [index for index in range(stored.parts) if index not in whole]
-        with progress("searching exemplars", sum(sizes), show_progress) as step:
-            step(sum(sizes[index] for index in whole))
-            watch = BarWatch(sizes, step, say)
-            failures = stored.make(search, missing, watch, work=search.work, workers=workers, engine=engine)
+    run, say = search.run, execution.say
+    sizes = [len(search.part(index)) for index in range(run.parts)]
+    with run.session():
+        run.begin(search.record(), say)
+        whole = run.whole(range(run.parts), say)
+        missing = [index for index in range(run.parts) if index not in whole]
+        before = sum(sizes[index] for index in whole)
+        with progress("searching exemplars", sum(sizes), execution.show_progress, done=before) as step:
+            failures = run.make(search, missing, BarWatch(sizes, step, say), search.work, execution)
         if failures:
             causes = by_cause(failures).rstrip(".")
             damaged = all(failure.kind == "BadImage" for failure in failures)
-            then = "Remove or repair these files, and search anew into another folder." if damaged else ""
+            again = "Remove or repair these files, and search anew into another folder."
             raise RunError(
-                f"{len(failures)} of {stored.parts} parts failed: {causes}. {then or 'Start again to retry.'}"
+                f"{len(failures)} of {run.parts} parts failed: {causes}. "
+                f"{again if damaged else 'Start again to retry.'}"
             )
-        return gather(stored, search.record())
+        return gather(run, search.record())
 
 
 def run_of(out: str | Path | Place, settings: Mapping[str, Any]) -> Run:
-    """The run of a search, by what its `run.json` holds."""
+    """The run of a search, by the entries of its `run.json`."""
     parts = -(-settings["inputs"] // settings["part_size"])
     return Run(out, LAYOUT, parts, lambda index: str(settings["key"]))
 

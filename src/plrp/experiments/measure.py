@@ -26,7 +26,7 @@ from plrp.metrics.robustness import scaled
 from plrp.metrics.scores import predict
 from plrp.metrics.seeded import Draws
 from plrp.runs.memory import out_of_memory, smaller_batch
-from plrp.runs.parts import Tick
+from plrp.runs.work import Tick
 
 from .config import HEALTH, LOCALIZATION, ROBUSTNESS, Config, ConfigError, Metric
 from .data import Dataset, Sample, open_samples

@@ -1,7 +1,7 @@
-"""The tables of a sweep: how scores, curves and maps of a part become bytes, and come back.
+"""The files of a part of a sweep: scores and curves as Parquet, maps as HDF5.
 
 A part is one flat Parquet table, a row per sample, variant, p and metric, with the sample's facts repeated in every row
-(Parquet stores repetitions once). Flipping curves stand in the row of their area. So any tool reads a run as it is:
+(Parquet stores repetitions once). Flipping curves stand in the row of their area. So any tool reads a run without plrp:
 `duckdb "select variant, p, metric, avg(value) from 'RUN/parts/*.parquet' group by all"`.
 """
 
@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ CURVE_COLUMNS = ("sample", "variant", "p", "metric", "order", "step", "share", "
 
 @dataclass(frozen=True)
 class SampleFacts:
-    """What is known of a sample before it is explained: `label` None where there is none."""
+    """The facts of a sample that need no explanation of it; `label` is None where it is not known."""
 
     sample: int
     name: str
@@ -43,17 +44,10 @@ class SampleFacts:
 
 @dataclass
 class ScoreRows:
-    """The results of a part while they are gathered."""
+    """The results of a part while they are gathered: facts by sample, and one row per score."""
 
     facts: dict[int, SampleFacts] = field(default_factory=dict)
-    sample: list[int] = field(default_factory=list)
-    variant: list[str] = field(default_factory=list)
-    p: list[float] = field(default_factory=list)
-    metric: list[str] = field(default_factory=list)
-    value: list[float] = field(default_factory=list)
-    share: list[list[float] | None] = field(default_factory=list)
-    most: list[list[float] | None] = field(default_factory=list)
-    least: list[list[float] | None] = field(default_factory=list)
+    scores: list[dict[str, Any]] = field(default_factory=list)
 
     def add(
         self,
@@ -67,52 +61,32 @@ class ScoreRows:
         least: list[float] | None = None,
     ) -> None:
         """One score, with its flipping curves where it is an area under one."""
-        for column, entry in zip(
-            (self.sample, self.variant, self.p, self.metric, self.value, self.share, self.most, self.least),
-            (sample, variant, p, metric, value, share, most, least),
-            strict=True,
-        ):
-            column.append(entry)  # type: ignore[attr-defined]
+        row = {"sample": sample, "variant": variant, "p": p, "metric": metric, "value": value}
+        self.scores.append({**row, "flipped_share": share, "curve_most": most, "curve_least": least})
 
     def extend(self, other: ScoreRows) -> None:
         """Add the rows of another batch."""
         self.facts.update(other.facts)
-        for name in ("sample", "variant", "p", "metric", "value", "share", "most", "least"):
-            getattr(self, name).extend(getattr(other, name))
+        self.scores.extend(other.scores)
 
     def table(self, metadata: dict[str, Any]) -> pa.Table:
         """The rows in order of sample, then as they were added."""
         import pyarrow as pa
 
-        order = np.argsort(np.array(self.sample, np.int64), kind="stable")
-        facts = [self.facts[self.sample[i]] for i in order]
-
-        def taken(column: list[Any]) -> list[Any]:
-            return [column[i] for i in order]
-
         words = pa.dictionary(pa.int32(), pa.string())
         curve = pa.list_(pa.float64())
-        return pa.table(
-            {
-                "sample": pa.array(taken(self.sample), pa.int64()),
-                "name": pa.array([f.name for f in facts], pa.string()).cast(words),
-                "label": pa.array([f.label for f in facts], pa.int64()),
-                "target": pa.array([f.target for f in facts], pa.int64()),
-                "score": pa.array([f.score for f in facts], pa.float64()),
-                "correct": pa.array([f.correct for f in facts], pa.bool_()),
-                "variant": pa.array(taken(self.variant), pa.string()).cast(words),
-                "p": pa.array(taken(self.p), pa.float64()),
-                "metric": pa.array(taken(self.metric), pa.string()).cast(words),
-                "value": pa.array(taken(self.value), pa.float64()),
-                "flipped_share": pa.array(taken(self.share), curve),
-                "curve_most": pa.array(taken(self.most), curve),
-                "curve_least": pa.array(taken(self.least), curve),
-            },
-            metadata={"plrp": json.dumps(metadata, sort_keys=True)},
-        )
+        kinds = {"sample": pa.int64(), "name": words, "label": pa.int64(), "target": pa.int64(), "score": pa.float64()}
+        kinds |= {"correct": pa.bool_(), "variant": words, "p": pa.float64(), "metric": words, "value": pa.float64()}
+        kinds |= {"flipped_share": curve, "curve_most": curve, "curve_least": curve}
+        rows = [
+            {**vars(self.facts[row["sample"]]), "correct": self.facts[row["sample"]].correct, **row}
+            for row in sorted(self.scores, key=itemgetter("sample"))
+        ]
+        schema = pa.schema(list(kinds.items()), metadata={"plrp": json.dumps(metadata, sort_keys=True)})
+        return pa.Table.from_pylist(rows, schema)
 
     def to_parquet(self, metadata: dict[str, Any]) -> bytes:
-        """The same as the bytes of a Parquet file."""
+        """The table as the bytes of a Parquet file."""
         import pyarrow.parquet as pq
 
         sink = io.BytesIO()
@@ -148,24 +122,19 @@ def split(parts: Iterable[pa.Table]) -> tuple[pd.DataFrame, pd.DataFrame, pd.Dat
 
 
 def _curves(whole: pa.Table) -> pd.DataFrame:
+    """One row per point of a flipping curve, as `CURVE_COLUMNS`."""
     import pandas as pd
     import pyarrow.compute as pc
 
-    rows = whole.filter(pc.is_valid(whole["flipped_share"]))
-    columns: dict[str, list[Any]] = {name: [] for name in CURVE_COLUMNS}
-    for row in rows.select(
-        ["sample", "variant", "p", "metric", "flipped_share", "curve_most", "curve_least"]
-    ).to_pylist():
-        for order in ("most", "least"):
-            curve = row[f"curve_{order}"]
-            if curve is None:
-                continue
-            for step, (share, score) in enumerate(zip(row["flipped_share"], curve, strict=True)):
-                metric = row["metric"].replace("pixel_flipping_auc", "pixel_flipping")
-                entry = (row["sample"], row["variant"], row["p"], metric, order, step, share, score)
-                for column, value in zip(columns.values(), entry, strict=True):
-                    column.append(value)
-    return pd.DataFrame(columns).sort_values("sample", kind="stable", ignore_index=True)
+    points = [
+        (row["sample"], row["variant"], row["p"], metric, order, step, share, score)
+        for row in whole.filter(pc.is_valid(whole["flipped_share"])).to_pylist()
+        for metric in [row["metric"].replace("pixel_flipping_auc", "pixel_flipping")]
+        for order in ("most", "least")
+        if (curve := row[f"curve_{order}"]) is not None
+        for step, (share, score) in enumerate(zip(row["flipped_share"], curve, strict=True))
+    ]
+    return pd.DataFrame(points, columns=CURVE_COLUMNS).sort_values("sample", kind="stable", ignore_index=True)
 
 
 # -- maps
@@ -173,7 +142,7 @@ def _curves(whole: pa.Table) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class StoredMaps:
-    """The maps of a part: `maps[cell]` (sample, *space) of the samples `samples`, and what they lie on.
+    """The maps of a part: `maps[cell]` (sample, *space) of the samples `samples`, and their inputs.
 
     `inputs` is (sample, height, width, 3) uint8 for photographs, (sample, 4, position) uint8 for DNA, else float32
     (sample, ...); `masks` (sample, *space) bool, or None.
@@ -185,7 +154,7 @@ class StoredMaps:
     masks: npt.NDArray[np.bool_] | None
 
     def to_hdf5(self) -> bytes:
-        """As the bytes of an HDF5 file: one compressed chunk per map, so that one is read without the others."""
+        """The maps as the bytes of an HDF5 file: one compressed chunk per map, so that a reader loads single maps."""
         import h5py
 
         sink = io.BytesIO()

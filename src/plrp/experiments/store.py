@@ -1,9 +1,11 @@
-"""Where the results of a sweep are stored: a `plrp.runs.run.Run` whose parts are scores, and maps where they are kept.
+"""The results of a sweep on the disk: a `plrp.runs.run.Run` with two folders of parts.
 
-RUN/config.toml                         the resolved config
-RUN/run.json                            versions, git commit, seeds, and every start
-RUN/parts/000003-KEY-CHECKSUM.parquet   scores of one part
-RUN/maps/000003-KEY-CHECKSUM.h5         its relevance maps, if any are stored
+    RUN/config.toml                         the resolved config
+    RUN/run.json                            versions, git commit, seeds, and every start
+    RUN/parts/000003-KEY-CHECKSUM.parquet   scores of one part
+    RUN/maps/000003-KEY-CHECKSUM.h5         its relevance maps, if the config asks for them
+
+A part is finished once its scores exist; its maps are written before them.
 """
 
 from __future__ import annotations
@@ -44,18 +46,10 @@ class PartsMissing(RunError):
 
 @dataclass(frozen=True)
 class PartContent:
-    """The results of one part: a Parquet file, and an HDF5 file where maps are stored."""
+    """The results of one part: a Parquet file, and an HDF5 file of its maps, if any."""
 
     scores: bytes
     maps: bytes | None = None
-
-
-@dataclass(frozen=True)
-class PartNames:
-    """The names under which a part is stored."""
-
-    scores: str
-    maps: str | None
 
 
 class Store:
@@ -116,15 +110,11 @@ class Store:
             run.write(index, part.maps, "maps")
         run.write(index, part.scores)
 
-    def find(self, config: Config) -> dict[int, PartNames]:
-        """The parts of a config that exist, by index. Reading a part shows whether it is whole."""
+    def find(self, config: Config) -> dict[int, str]:
+        """The finished parts of a config: index to the name of its scores. Reading a part shows whether it is whole."""
         run = self.run(config)
         maps = run.names("maps")
-        return {
-            index: PartNames(name, maps.get(index))
-            for index, name in run.names().items()
-            if index in maps or not _has_maps(config, index)
-        }
+        return {k: name for k, name in run.names().items() if k in maps or not _has_maps(config, k)}
 
     def whole(
         self, config: Config, indices: Iterable[int] | None = None, say: Callable[[str], None] = lambda text: None
@@ -134,11 +124,7 @@ class Store:
         scores, maps = (run.whole(wanted, say, folder) for folder in ("parts", "maps"))
         return {index for index in scores if index in maps or not _has_maps(config, index)}
 
-    def read(self, name: str) -> bytes | None:
-        """The bytes of a part's scores or maps; None where they are damaged."""
-        return self.run().content(name)
-
 
 def _has_maps(config: Config, index: int) -> bool:
-    """Whether maps of a part are kept."""
+    """Whether a part has maps."""
     return config.maps is not None and any(config.maps.covers(sample, 0) for sample in config.part(index))

@@ -12,16 +12,16 @@ from plrp.errors import not_installed
 from plrp.progress import progress
 from plrp.runs.digests import Digests
 from plrp.runs.local import cores
-from plrp.runs.parts import Failure, by_cause
 from plrp.runs.places import Place
 from plrp.runs.ray import RayCluster
+from plrp.runs.work import Execution, by_cause
 from plrp.tape.refusals import check_device
 
 from .config import Config
 from .data import open_samples
 from .measure import check_masks, check_metrics, work
-from .networks import code_digests, resolved_model
-from .parts import make
+from .networks import code_digests, resolved_model, threads_set
+from .part_making import PartMaker, portable, work_for
 from .provenance import facts
 from .results import Results
 from .store import PartsMissing, Store
@@ -40,20 +40,18 @@ def sweep(
     show_progress: bool | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Results:
-    """Explain every sample with every variant at every p, measure, and store; what is stored already is not repeated.
+    """Explain every sample with every variant at every p, measure, and store; stored parts are not made again.
 
     Parameters
     ----------
     config
         A `Config`, the same as plain data, or a TOML file. `plrp.experiments.preset` has the paper's.
     out
-        The run's folder, or the URL of one (`s3://bucket/run`) that fsspec can open; default: the config's name, in
-        the current folder. A run that was stopped, in whatever way, resumes where it was. A config that would give
-        other results is refused, and so is a folder of other files. More samples than before may be asked for; with
-        fewer, only those are worked on, and what is there stays.
+        The run's folder, or its URL (`s3://bucket/run`); default: the config's name, in the current folder. A run that
+        was stopped resumes. A config that would give other results is refused, and so is a folder of other files. More
+        samples than before may be asked for; with fewer, only these are worked on, and the others stay.
     shard
-        (i, n): do every n-th part only, from the i-th on; n processes, on as many machines as see the folder, share the
-        work.
+        (i, n): make every n-th part, from the i-th on, so that n processes share the work.
     workers
         Processes; default: one per core, as far as the memory allows, and only one for work of seconds. 1 is this
         process itself.
@@ -61,15 +59,14 @@ def sweep(
         Where each worker computes (default: the CPU; on a cluster: GPUs where there are any), and with how many torch
         threads. They may change the last bits of a result.
     engine
-        A `plrp.runs.ray.RayCluster` makes the parts on its nodes, with its own number of workers and threads; None
-        makes them here.
+        A `plrp.runs.ray.RayCluster` makes the parts on its nodes, with its own number of workers and threads.
     show_progress
         A bar on standard error; default: on a terminal, and elsewhere a line now and then.
     say
-        Called with a sentence now and then: what is to be done, how long it will take, how much memory it needs.
+        Called with a sentence now and then: the amount of work, its time, its memory.
 
-    Returns the results, complete if every part is there. A part that cannot be made (a damaged photograph) does not
-    stop the others; when those are done, PartsMissing (a RunError) says which failed.
+    Returns the results, complete if every part exists. A part that cannot be made (a damaged photograph) does not stop
+    the others; when they are done, PartsMissing (a RunError) lists the failures.
     """
     check_extras()
     config = as_config(config)
@@ -77,35 +74,22 @@ def sweep(
     if device is not None and engine is None:
         check_device(device)
     store = Store(config.name if out is None else out)
-    run = store.run()
-    run.refuse_strangers()
+    store.run().refuse_strangers()
     samples = open_samples(config)  # refuses missing data before anything is written
     check_masks(config, samples)
     digests = Digests(store.place)
     with progress("reading the samples", len(samples.files), show_progress, transient=True) as step:
         digest = samples.digest(digests, step)
     counted = replace(config, data=replace(config.data, count=samples.count, digest=digest))
-    with run.session(shard):
-        _refuse_changes(store, counted, digests, samples.files)
-        resolved = replace(counted, model=resolved_model(counted, store, digests, show_progress))
-        where = device or ("cpu" if engine is None else "as the nodes have it")
-        resolved = store.begin(resolved, facts(resolved, where, threads if engine is None else engine.threads), say)
-        digests.keep()
+    execution = Execution(workers, device, threads, engine, show_progress, say)
+    with store.run().session(shard):
+        resolved = _begin(store, counted, digests, samples.files, execution)
         del samples
-        if resolved.samples > counted.samples:
-            first = f"they stay, and the first {counted.samples} are worked on"
-            say(f"{store} was begun with {resolved.samples} samples: {first}. For these alone, name another folder")
         mine = store.run(counted).shard(shard)
         whole = store.whole(resolved, mine, say)
         missing = [index for index in mine if index not in whole]
         say(headline(resolved, len(mine), len(missing), shard))
-        failures, untried = _measure(store, resolved, missing, workers, device, threads, engine, show_progress, say)
-    if failures:
-        others = f"{untried} more were not tried" if untried else f"the others are stored in {store}"
-        raise PartsMissing(
-            f"{len(failures)} of {len(mine)} parts could not be made; {others}. Fix the cause "
-            f"and start again. {by_cause(failures)}"
-        )
+        _measure(store, resolved, missing, len(mine), execution)
     return Results(store)
 
 
@@ -133,32 +117,58 @@ def check_extras() -> None:
             raise not_installed(f"sweeps need {package}", "experiments")
 
 
-def _refuse_changes(store: Store, config: Config, digests: Digests, files: Sequence[Path]) -> None:
-    """Compare everything but the weights with the run's config, before a network is trained for nothing."""
-    if store.run().begun:
+def _begin(store: Store, config: Config, digests: Digests, files: Sequence[Path], execution: Execution) -> Config:
+    """Refuse another config, resolve the model, and write config and facts; returns the config of the run."""
+    if store.run().begun:  # all but the weights is compared before a network is trained for nothing
         known = store.config()
         model = replace(config.model, code=code_digests(config.model, digests), digest=known.model.digest)
-        others = digests.changed(files) if known.data.digest != config.data.digest else []
-        store.run().refuse_changes(replace(config, model=model), [Path(name).name for name in others])
+        changed = digests.changed(files) if known.data.digest != config.data.digest else []
+        store.run().refuse_changes(replace(config, model=model), [Path(name).name for name in changed])
+    resolved = replace(config, model=resolved_model(config, store, digests, execution.show_progress))
+    engine = execution.engine
+    device = execution.device or ("cpu" if engine is None else "as the nodes have it")
+    threads = execution.threads if engine is None else engine.threads
+    resolved = store.begin(resolved, facts(resolved, device, threads), execution.say)
+    digests.save()
+    if resolved.samples > config.samples:
+        first = f"they stay, and the first {config.samples} are worked on"
+        execution.say(
+            f"{store} was begun with {resolved.samples} samples: {first}. For these alone, name another folder"
+        )
+    return resolved
 
 
-def _measure(
-    store: Store,
-    config: Config,
-    missing: list[int],
-    workers: int | None,
-    device: str | None,
-    threads: int,
-    cluster: RayCluster | None,
-    show_progress: bool | None,
-    say: Callable[[str], None],
-) -> tuple[list[Failure], int]:
-    """Parts that could not be made, and how many were not tried for that reason."""
+def _measure(store: Store, config: Config, missing: Sequence[int], parts: int, execution: Execution) -> None:
+    """Make the missing parts of a shard that has `parts`.
+
+    On this machine a first batch is tried in this process; its cost decides how many workers there will be.
+    """
     if not missing:
-        return [], 0
+        return
+    device, threads, engine = execution.device, execution.threads, execution.engine
     amount = work(config, (sample for index in missing for sample in config.part(index)))
     most = max(1, cores() // threads) if device in (None, "cpu") else 1
-    with progress(config.name, None, show_progress, unit="share", note="trying a first batch") as step:
-        watch = SweepWatch(amount, workers, most, len(missing), say, step)
-        failures = make(store, config, missing, watch, device=device, threads=threads, cluster=cluster)
-    return failures, len(missing) - watch.stored - len(failures)
+    with progress(config.name, None, execution.show_progress, unit="share", note="trying a first batch") as step:
+        watch = SweepWatch(amount, execution.workers, most, len(missing), execution.say, step)
+        maker, workers = None, 1
+        with threads_set(threads):
+            if engine is None:
+                device = device or "cpu"
+                maker = PartMaker(config, store.place, device, verify=False)
+                workers = watch.rehearsed(maker.bench.rehearse(missing[0]))
+                if workers > 1 and not store.place.private:
+                    maker = None  # frees its memory for the workers
+            failures = store.run(config).make(
+                maker,
+                missing,
+                watch,
+                lambda folder: work_for(store, portable(config, folder), device),
+                replace(execution, workers=workers),
+            )
+    if failures:
+        untried = len(missing) - watch.parts_stored - len(failures)
+        others = f"{untried} more were not tried" if untried else f"the others are stored in {store}"
+        raise PartsMissing(
+            f"{len(failures)} of {parts} parts could not be made; {others}. Fix the cause and start again. "
+            f"{by_cause(failures)}"
+        )

@@ -1,4 +1,4 @@
-"""What a sweep will take, stated before it starts, and how far it is."""
+"""The time and memory of a sweep, stated before it starts, and its progress."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from plrp.runs.crew import Watch
 from .measure import Rehearsal
 
 BRIEF = 20
-"""Seconds of work for which no other process is started: each takes some to begin."""
+"""Seconds of work for which no other process is started: starting one takes a few."""
 
 
 class SweepWatch(Watch):
     """States time and memory before the start, then moves the display.
 
-    `amount` is all the work there is, by kind; the rehearsal says what each kind costs, so the time left is right
-    even where the first samples are the costliest. `workers` as asked for (None: up to `most`, if it pays).
+    `amount`: all the work, by kind. The rehearsal measures the cost of each kind, so the remaining time is right even
+    if the first samples are the costliest. `workers`: as asked for (None: up to `most`, if they pay).
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class SweepWatch(Watch):
         self.cost: Rehearsal | None = None
 
     def rehearsed(self, cost: Rehearsal) -> int:
-        """State what to expect on this machine, and decide how many workers there will be."""
+        """State the cost on this machine, and decide the number of workers."""
         total = cost.estimate(self.amount)
         wanted = min(self.workers or (1 if total < BRIEF else self.most), self.parts)
         room = available_memory()
         workers = wanted
-        if cost.memory and room is not None and workers > 1:  # this process keeps what it has, and works no more
+        if cost.memory and room is not None and workers > 1:  # this process keeps its memory while it waits
             workers = max(1, min(workers, int(room // cost.memory)))
         processes = workers + (workers > 1)
         text = f"; memory up to {size(processes * cost.memory)}, however many samples" if cost.memory else ""
@@ -52,16 +52,16 @@ class SweepWatch(Watch):
         return workers
 
     def costs(self, cost: Mapping[str, Any], workers: int) -> None:
-        """State what to expect on a cluster."""
-        found = Rehearsal(dict(cost["seconds"]), int(cost["memory"]))
-        text = f"; memory up to {size(found.memory)} each, however many samples" if found.memory else ""
-        self._expect(found, workers, f" of the cluster, once they have started{text}")
+        """State the cost on a cluster."""
+        rehearsal = Rehearsal(dict(cost["seconds"]), int(cost["memory"]))
+        text = f"; memory up to {size(rehearsal.memory)} each, however many samples" if rehearsal.memory else ""
+        self._expect(rehearsal, workers, f" of the cluster, once they have started{text}")
 
     def _expect(self, cost: Rehearsal, workers: int, text: str) -> None:
         self.cost = cost
         total = cost.estimate(self.amount)
         self.say(f"about {duration(total / workers)} more on {workers} worker{'s' * (workers != 1)}{text}")
-        self.step(total=total or 1.0, note=f"{self.stored}/{self.parts} parts")
+        self.step(total=total or 1.0, note=f"{self.parts_stored}/{self.parts} parts")
 
     def tick(self, kind: str, count: int) -> None:
         """Some work is done."""
@@ -70,7 +70,7 @@ class SweepWatch(Watch):
     def done(self, index: int) -> None:
         """A part is stored."""
         super().done(index)
-        self.step(note=f"{self.stored}/{self.parts} parts")
+        self.step(note=f"{self.parts_stored}/{self.parts} parts")
 
 
 def available_memory() -> int | None:

@@ -26,11 +26,11 @@ from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.runs.crew import BarWatch
 from plrp.runs.digests import content_digest, text_digest
-from plrp.runs.parts import Failure, Tick, Work
 from plrp.runs.places import Place, RunError
 from plrp.runs.ray import RayCluster, inside
 from plrp.runs.run import Run, RunLayout
 from plrp.runs.unpacking import LARGEST
+from plrp.runs.work import Execution, Failure, Tick, Work
 from plrp.tape.refusals import check_device
 from plrp.targets import check_target
 
@@ -217,14 +217,15 @@ def _make_shard(
         watch = BarWatch(sizes, step, say)
 
         def make(indices: Sequence[int]) -> list[Failure]:
-            return run.make(explaining, indices, watch, work=explaining.work, engine=engine, tolerant=False)
+            execution = Execution(engine=engine, say=say)
+            return run.make(explaining, indices, watch, explaining.work, execution, tolerant=False)
 
         failures = make(missing)
         if len(run.names()) == len(plan):
             others = [k for k in range(len(plan)) if k not in mine]
             whole = run.whole(others, say)
             failures += make([k for k in others if k not in whole])
-    return Outcome(watch.stored, len(run.names()), len(plan), len(explaining.sequences), tuple(failures))
+    return Outcome(watch.parts_stored, len(run.names()), len(plan), len(explaining.sequences), tuple(failures))
 
 
 class Explaining:

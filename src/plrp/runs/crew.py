@@ -1,9 +1,8 @@
-"""A crew of workers on a list of parts: whoever is free gets the next, and what goes wrong is tried again or given up.
+"""A crew of workers on a list of parts: a free worker gets the next part, and failed parts are retried or given up.
 
-The rules are the same for processes of this machine (`local.py`) and for a Ray cluster (`ray.py`). A worker has one
-part at a time, so what is under way is bounded by their number. Workers store what they make themselves and answer
-that it is done. A part whose worker died is made by another; a part that fails too often is given up and named; a full
-disk stops everything.
+The rules are the same for processes of this machine (`local.py`) and for a Ray cluster (`ray.py`). A worker makes one
+part at a time, stores it itself, and answers that it is done. A part whose worker died is made by another worker. A
+part that fails too often is given up and named. A full disk stops everything.
 """
 
 from __future__ import annotations
@@ -14,40 +13,40 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from .parts import NODE_LOST, Failure
 from .places import DiskFull
+from .work import NODE_LOST, Failure
 
 IN_A_ROW = 10
-"""Parts given up in a row after which the rest is not tried: then the parts are not to blame."""
+"""Parts given up in a row after which the rest is not tried: the cause is then not in the parts."""
 
 NODES_PER_TRY = 3
-"""A lost node is seldom its part's fault: so many lost nodes count as one try."""
+"""Lost nodes that count as one try: a part seldom causes the loss of its node."""
 
 
 class Watch:
-    """Hears how the work goes. This one counts the parts and says what failed; displays derive from it."""
+    """Listens to the progress of the work: counts the stored parts and names failures. Displays derive from it."""
 
     def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
         self.say = say
-        self.stored = 0
+        self.parts_stored = 0
         self.causes: set[str] = set()
 
     def costs(self, cost: Mapping[str, Any], workers: int) -> None:
-        """A first piece of the work cost so much, and there is room for so many workers."""
+        """The cost of a first piece of the work is known, and the number of workers that fit."""
 
     def tick(self, kind: str, count: int) -> None:
         """Some work of a kind is done."""
 
     def done(self, index: int) -> None:
         """A part is stored."""
-        self.stored += 1
+        self.parts_stored += 1
 
     def failed(self, failure: Failure) -> None:
-        """A part is given up; the others go on. A cause is named once."""
+        """A part is given up; the others go on. Each cause is named once."""
         new = failure.cause not in self.causes
         self.causes.add(failure.cause)
-        same = f"part {failure.index} failed for the same reason"
-        self.say(f"failed, and left out for now: {failure}" if new else same)
+        again = f"part {failure.index} failed for the same reason"
+        self.say(f"failed, and left out for now: {failure}" if new else again)
 
 
 class BarWatch(Watch):
@@ -70,7 +69,7 @@ class BarWatch(Watch):
 
 
 def make_here(maker: Any, indices: Sequence[int], watch: Watch, tolerant: bool = True) -> list[Failure]:
-    """Make parts in this process, one after the other; returns those that failed. Not `tolerant`: a failure stops."""
+    """Make parts in this process, one by one; returns the failures. Unless `tolerant`, the first failure is raised."""
     failures: list[Failure] = []
     row = 0
     for index in indices:
@@ -93,7 +92,7 @@ def make_here(maker: Any, indices: Sequence[int], watch: Watch, tolerant: bool =
 
 
 class Hand:
-    """A worker as its crew sees it: the node it is on, known once it has started, and the part it is making."""
+    """A worker as its crew sees it: its node, known once it has started, and the part that it is making."""
 
     node: str | None = None
     part: int | None = None
@@ -103,7 +102,7 @@ H = TypeVar("H", bound=Hand)
 
 
 class Crew(ABC, Generic[H]):
-    """Workers, and the parts that are left. `tries`: attempts at a part before it is given up."""
+    """Workers, and the parts that remain. `tries`: attempts at a part before it is given up."""
 
     def __init__(self, indices: Sequence[int], watch: Watch, tries: int) -> None:
         self.watch, self.tries = watch, tries
@@ -112,14 +111,14 @@ class Crew(ABC, Generic[H]):
         self.failures: list[Failure] = []
         self.attempts: Counter[int] = Counter()
         self.nodes_lost: Counter[int] = Counter()
-        self.failed_on: dict[int, set[str]] = {}  # nodes on which a part went wrong
+        self.failed_on: dict[int, set[str]] = {}  # nodes on which a part failed
         self.row = 0  # parts given up since one was stored
 
-    # -- what each kind of crew does in its own way
+    # -- steps that each kind of crew does in its own way
 
     @abstractmethod
     def staff(self) -> None:
-        """Hire where workers are wanted and there is room."""
+        """Start workers where they are needed and there is room."""
 
     @abstractmethod
     def send(self, hand: H, index: int) -> None:
@@ -127,23 +126,23 @@ class Crew(ABC, Generic[H]):
 
     @abstractmethod
     def listen(self) -> None:
-        """Wait for a word of any worker, and act on all that have come."""
+        """Wait for a message of any worker, and act on all messages that have come."""
 
     @abstractmethod
     def dismiss(self, hand: H) -> None:
-        """End a worker, dead or alive, and forget it."""
+        """End a worker, dead or alive."""
 
     def begin(self) -> None:
-        """What is done before the first part."""
+        """Prepare for the first part."""
 
     def tries_for(self, failure: Failure) -> int:
         """Attempts at a part that fails in this way."""
         return self.tries
 
-    # -- what all do alike
+    # -- steps that all crews share
 
     def run(self) -> list[Failure]:
-        """Make all parts; returns those that were given up."""
+        """Make all parts; returns the parts that were given up."""
         try:
             self.begin()
             while self.working():
@@ -159,23 +158,23 @@ class Crew(ABC, Generic[H]):
 
     @property
     def busy(self) -> int:
-        """Workers that have a part."""
+        """The number of workers that are making a part."""
         return sum(hand.part is not None for hand in self.hands)
 
     @property
     def hopeless(self) -> bool:
-        """Whether so many parts failed that the rest is not tried."""
+        """Whether too many parts failed in a row to try the rest."""
         return self.row >= IN_A_ROW
 
     def working(self) -> bool:
-        """Whether there is anything to wait for."""
+        """Whether parts are being made or remain."""
         return self.busy > 0 or (bool(self.todo) and not self.hopeless)
 
     def assign(self, hand: H) -> None:
-        """Give a free worker a part: not one that failed on its node, as long as another node could make it."""
+        """Give a free worker a part. A part that failed on its node waits for another node, as long as there is one."""
         if self.hopeless:
             return
-        first = range(min(len(self.todo), 1 + len(self.failed_on)))  # so many in front may be such parts
+        first = range(min(len(self.todo), 1 + len(self.failed_on)))  # parts that failed are at the front
         place = next((k for k in first if self._may_make(hand, self.todo[k])), None)
         if place is not None:
             hand.part = self.todo[place]
@@ -187,7 +186,7 @@ class Crew(ABC, Generic[H]):
         return hand.node not in wrong or all(other.node in wrong for other in self.hands if other.node is not None)
 
     def answer(self, hand: H, message: Mapping[str, Any]) -> None:
-        """A word of a worker."""
+        """Act on a message of a worker."""
         for kind, count in message.get("ticks", {}).items():
             self.watch.tick(kind, count)
         if "done" in message:
@@ -203,7 +202,7 @@ class Crew(ABC, Generic[H]):
             self.retry(failure, hand.node)
 
     def retry(self, failure: Failure, node: str | None) -> None:
-        """Put a part back in front of the others, or give it up. `node`: where it went wrong by its own fault."""
+        """Put a part back in front of the others, or give it up. `node`: where it failed by its own fault."""
         index = failure.index
         if failure.kind == NODE_LOST:
             self.nodes_lost[index] += 1

@@ -1,7 +1,7 @@
-"""Short hashes of what files hold, so that a run notices when code, weights or samples are others than before.
+"""Short hashes of files, by which a run notices that code, weights or samples have changed.
 
-Reading every photograph at each start would cost minutes. So a run keeps the hashes beside its results, in
-`digests.json`, with size, times and inode of each file; where these are the same, the file is not read again.
+Reading every photograph at each start would cost minutes. So a run caches the hashes in `digests.json`, with size,
+times and inode of each file. A file is read again only if one of these has changed.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from .places import Place
 
 CACHE = "digests.json"
 RECENT = 2.0
-"""Seconds: a file that was changed so shortly before it was read may change again without another time stamp."""
+"""Seconds: a file that changed this shortly before it was read may change again within the same time stamp."""
 NO_FILE = [-1, 0, 0, 0]
-"""The size and times of no file: what is kept under them is read again."""
+"""The size and times of no file: a digest that is cached with them is never used again."""
 READERS = 8
 _BLOCK = 1 << 20
 
 
 class Digests:
-    """Digests of files; with a `place`, those of an earlier start are used where a file is as it was."""
+    """Digests of files. With a `place`, the cache of an earlier start is used for files that have not changed."""
 
     def __init__(self, place: Place | None = None) -> None:
         self.place = place
@@ -41,34 +41,34 @@ class Digests:
         """The digest of a file's content: 16 hexadecimal digits."""
         name = os.path.abspath(path)
         about = os.stat(name)
-        sign = [about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino]
+        stamp = [about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino]
         known = self.known.get(name)
-        if known is not None and known[:-1] == sign:
+        if known is not None and known[:-1] == stamp:
             return str(known[-1])
         begun = time.time()
         digest = content_digest(name)
         stable = begun - max(about.st_mtime, about.st_ctime) > RECENT
         with self._lock:
-            self.known[name] = [*(sign if stable else NO_FILE), digest]
+            self.known[name] = [*(stamp if stable else NO_FILE), digest]
             self.new = True
         return digest
 
     def of_all(self, paths: Sequence[str | Path], step: Callable[[float], None] = lambda advance: None) -> list[str]:
-        """The digests of many files, several read at once; `step` hears of each."""
-        found = []
+        """The digests of many files, several read at a time; `step` is called after each."""
+        digests = []
         with ThreadPoolExecutor(READERS) as readers:
             for digest in readers.map(self.of, paths):
-                found.append(digest)
+                digests.append(digest)
                 step(1)
-        return found
+        return digests
 
     def changed(self, paths: Iterable[str | Path]) -> list[str]:
-        """Those files that an earlier start knew with other contents."""
+        """The files whose contents have changed since an earlier start."""
         names = [os.path.abspath(path) for path in paths]
         return [name for name in names if name in self.before and self.before[name] != self.of(name)]
 
-    def keep(self) -> None:
-        """Store them for the next start."""
+    def save(self) -> None:
+        """Write the cache for the next start."""
         if self.place is not None and self.new:
             self.place.write(CACHE, json.dumps(self.known).encode())
 
@@ -93,11 +93,11 @@ def bytes_digest(content: bytes) -> str:
 
 
 def _read(place: Place | None) -> dict[str, list[Any]]:
-    """What an earlier start kept; nothing where that cannot be read."""
+    """The cache of an earlier start; empty where it cannot be read."""
     if place is None:
         return {}
     try:
-        stored = json.loads(place.read(CACHE))
-        return {str(path): list(entry) for path, entry in stored.items() if len(entry) == 5}
+        entries = json.loads(place.read(CACHE))
+        return {str(path): list(entry) for path, entry in entries.items() if len(entry) == 5}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}

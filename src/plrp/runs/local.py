@@ -1,6 +1,6 @@
-"""Workers on the cores of this machine: processes, each with its own model and as many torch threads as it is given.
+"""Workers on the cores of this machine: processes, each with its own model and a number of torch threads.
 
-Processes with one thread each, because that was fastest where it was measured (docs/decisions.md).
+Processes with one thread each were fastest when this was measured (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from .crew import Crew, Hand, Watch
-from .parts import WORKER_DIED, Failure, Work
+from .work import WORKER_DIED, Failure, Work
 
 BEGIN = "import sys; sys.path[:] = filter(None, sys.path); from plrp.runs.worker import main; main()"
-"""A worker's program. `python -m` would import whatever lies in the current folder in place of an installed module."""
+"""The program of a worker. `python -m` would prefer files of the current folder to installed modules."""
 
 TRIES = 2
-"""Attempts at a part whose process died. One that raised an error would raise it again, and is given up at once."""
+"""Attempts at a part whose process died. A part that raised an error would raise it again: it is given up at once."""
 
 
 class _Process(Hand):
@@ -32,7 +32,7 @@ class _Process(Hand):
 
     node = "this machine"
 
-    def __init__(self, work: Work, threads: int, heard: queue.SimpleQueue[Any]) -> None:
+    def __init__(self, work: Work, threads: int, messages: queue.SimpleQueue[Any]) -> None:
         count = str(threads)
         self.process = subprocess.Popen(
             [sys.executable, "-c", BEGIN],
@@ -42,23 +42,23 @@ class _Process(Hand):
             env={**os.environ, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "PYTHONPATH": _python_path()},
         )
         self.write({"work": {"maker": work.maker, "options": dict(work.options)}, "threads": threads})
-        threading.Thread(target=self._listen, args=(heard,), daemon=True).start()
+        threading.Thread(target=self._listen, args=(messages,), daemon=True).start()
 
-    def _listen(self, heard: queue.SimpleQueue[Any]) -> None:
+    def _listen(self, messages: queue.SimpleQueue[Any]) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            heard.put((self, json.loads(line)))
-        heard.put((self, None))
+            messages.put((self, json.loads(line)))
+        messages.put((self, None))
 
     def write(self, message: Any) -> None:
         """Send a line."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it died, which the thread that listens will say
+        with suppress(BrokenPipeError):  # it died, and the listening thread will say so
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
 
     def end(self) -> None:
-        """Stop at once; what it was making is lost, what it stored stays."""
+        """Stop at once. The part that it was making is lost; stored parts stay."""
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
@@ -77,30 +77,30 @@ class _Process(Hand):
 
 
 class LocalCrew(Crew[_Process]):
-    """Several processes on one list of parts. A part does not depend on which process makes it."""
+    """Several processes on one list of parts. A part does not depend on the process that makes it."""
 
     def __init__(self, work: Work, indices: Sequence[int], watch: Watch, workers: int, threads: int = 1) -> None:
         super().__init__(indices, watch, TRIES)
         self.work, self.workers, self.threads = work, workers, threads
-        self.heard: queue.SimpleQueue[tuple[_Process, dict[str, Any] | None]] = queue.SimpleQueue()
+        self.messages: queue.SimpleQueue[tuple[_Process, dict[str, Any] | None]] = queue.SimpleQueue()
 
     def tries_for(self, failure: Failure) -> int:
-        """Only deaths may have had another cause than the part."""
+        """Two for the death of a process, which may have had another cause than the part; else one."""
         return TRIES if failure.kind == WORKER_DIED else 1
 
     def staff(self) -> None:
-        """As many processes as asked for, and no more than parts."""
+        """As many processes as asked for, but not more than parts."""
         if not self.hopeless:
             for _ in range(min(self.workers, self.busy + len(self.todo)) - len(self.hands)):
-                self.hands.append(_Process(self.work, self.threads, self.heard))
+                self.hands.append(_Process(self.work, self.threads, self.messages))
 
     def send(self, hand: _Process, index: int) -> None:
         """A line on its standard input."""
         hand.write(index)
 
     def listen(self) -> None:
-        """Wait for a line of any process, or its end."""
-        hand, message = self.heard.get()
+        """Wait for a line of any process, or for its end."""
+        hand, message = self.messages.get()
         if message is not None:
             self.answer(hand, message)
         elif hand in self.hands:
@@ -123,7 +123,7 @@ def cores() -> int:
 
 
 def _python_path() -> str:
-    """Where this process found plrp, so that a worker finds the same."""
+    """A PYTHONPATH by which a worker imports the same plrp as this process."""
     root = str(Path(__file__).resolve().parents[2])
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.pathsep.join(filter(None, [root, *folders]))  # an empty entry is the current folder

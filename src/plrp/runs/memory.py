@@ -1,4 +1,4 @@
-"""Out of memory: how it is recognised, and what is done about it: the next batch is half as large."""
+"""Out of memory: how it is recognised, and the remedy: the next batch is half as large."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "unable
 
 
 class OutOfMemory(MemoryError):
-    """A single sample does not fit into the memory; the message says what to do."""
+    """A single sample does not fit into memory; the message says what to do."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory was not enough: Python's, a GPU's, or that of torch's allocator for the CPU."""
+    """Whether an error means that memory was not enough: of Python, of a GPU, or of torch's allocator on the CPU."""
     if isinstance(error, OutOfMemory):
         return False
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
@@ -23,7 +23,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def smaller_batch(size: int, option: str) -> int:
-    """Half of a batch that did not fit, said in a warning; `option` is how a user sets it. One sample is refused."""
+    """Half of a batch that did not fit, announced by a warning; `option` sets it. A single sample is refused."""
     if size <= 1:
         raise OutOfMemory(
             "out of memory with a single sample: use a machine or device with more memory (--device cpu), fewer "

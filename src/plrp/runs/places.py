@@ -1,4 +1,4 @@
-"""Where long runs store their results: a folder, or what fsspec opens by its URL; written whole or not at all."""
+"""Places for the results of long runs: a folder, or a URL that fsspec opens. Files appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plrp.errors import UsageError, not_installed
 from plrp.files import FULL, UNFINISHED, new_file, unfinished, writable
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "r2", "memory"})
-"""Protocols that show an object once all of it is there."""
+"""Protocols that show an object only once it is complete."""
 
 
 class RunError(ValueError):
@@ -27,15 +27,15 @@ class RunError(ValueError):
 
 
 class WrongPlace(RunError, UsageError):
-    """A folder or URL that cannot be this run: a file, a folder of other files, another run, or none."""
+    """A folder or URL that cannot be this run: a file, a folder of other files, another run, or no run."""
 
 
 class DiskFull(OSError):
-    """No room for a result. What was written before stays, and the run can be resumed."""
+    """No room for a result. Results that were written before stay, and the run can be resumed."""
 
 
 class Place(ABC):
-    """Where named bytes are stored. All access to the files of a run goes through these few functions.
+    """A store of files. All access to the files of a run goes through these few functions.
 
     Names are relative, with slashes. `write` leaves the old content or the new one, never a mixture.
     """
@@ -50,26 +50,26 @@ class Place(ABC):
 
     @abstractmethod
     def read(self, name: str) -> bytes:
-        """The bytes of a name; FileNotFoundError where there are none."""
+        """The bytes of a file; FileNotFoundError where there is none of this name."""
 
     @abstractmethod
     def names(self, folder: str = "", *, hidden: bool = False) -> list[str]:
-        """The files in a folder, in order, or the hidden ones, which start with a dot; none where it does not exist."""
+        """The files in a folder, in order: the visible or the hidden ones. A missing folder is empty."""
 
     def top(self) -> list[str]:
-        """What is here, in order: files, and folders where the place knows them, without hidden names."""
+        """The files at the top, in order, and the folders where the place knows them, without hidden ones."""
         return self.names()
 
     @abstractmethod
     def exists(self, name: str) -> bool:
-        """Whether there is something under a name."""
+        """Whether there is a file of this name."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Remove what is stored under a name; harmless where there is nothing."""
+        """Remove a file; harmless where there is none."""
 
     def lock(self, shard: tuple[int, int] = (1, 1)) -> AbstractContextManager[None]:
-        """Keep other processes from doing the same work at the same time, where the place can."""
+        """Keep other processes from doing the same work at the same time, if the place has locks."""
         return nullcontext()
 
     def tidy(self, folders: Iterable[str], owned: Callable[[str], bool]) -> None:
@@ -90,7 +90,7 @@ class Place(ABC):
 
     @property
     def private(self) -> bool:
-        """Whether only this process sees what is stored here."""
+        """Whether only this process sees the files."""
         return False
 
 
@@ -104,16 +104,16 @@ class Folder(Place):
         return str(self.path)
 
     def write(self, name: str, content: bytes) -> None:
-        """Store bytes under a name, whole or not at all, and on the disk when it returns."""
+        """Store bytes under a name, whole or not at all; they are on the disk when this returns."""
         with _full_disk(f"{self.path / name} ({len(content):,} bytes)"), self.new_file(name) as part:
             part.write_bytes(content)
 
     def new_file(self, name: str) -> AbstractContextManager[Path]:
-        """A path beside the one of that name."""
+        """A temporary path in the folder of the file."""
         return new_file(self.path / name, durable=True)
 
     def read(self, name: str) -> bytes:
-        """The bytes of a name."""
+        """The bytes of a file."""
         return (self.path / name).read_bytes()
 
     @property
@@ -131,7 +131,7 @@ class Folder(Place):
         return _in_folder(folder, names, hidden)
 
     def top(self) -> list[str]:
-        """What is here, in order: files and folders, without hidden names."""
+        """The files and folders at the top, in order, without hidden ones."""
         try:
             return sorted(name for name in os.listdir(self.path) if not name.startswith("."))
         except FileNotFoundError:
@@ -141,11 +141,11 @@ class Folder(Place):
             raise WrongPlace(f"{file} is a file: name a folder for the results.") from None
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Whether there is a file of this name."""
         return (self.path / name).is_file()
 
     def remove(self, name: str) -> None:
-        """Delete a file; one behind a symbolic link stays, and is written over."""
+        """Delete a file; a file behind a symbolic link stays, and is written over."""
         if not self._linked((self.path / name).parent):
             (self.path / name).unlink(missing_ok=True)
 
@@ -155,10 +155,10 @@ class Folder(Place):
 
     @contextmanager
     def lock(self, shard: tuple[int, int] = (1, 1)) -> Iterator[None]:
-        """Refuse a second process on the same shard of the run. The kernel's locks: they end with their process."""
+        """Refuse a second process on the same shard of the run. The kernel's locks end with their process."""
         try:
             import fcntl
-        except ImportError:  # on Windows: parts are whole whoever writes them, but work may be done twice
+        except ImportError:  # on Windows: parts are still whole, but work may be done twice
             yield
             return
         with writable(self.path):
@@ -167,14 +167,14 @@ class Folder(Place):
         wanted = [(".lock", fcntl.LOCK_EX if count == 1 else fcntl.LOCK_SH)]
         if count > 1:
             wanted.append((f".lock-{index}-of-{count}", fcntl.LOCK_EX))
-        held: list[int] = []
+        handles: list[int] = []
         try:
             for name, kind in wanted:
-                held.append(_open_lock(self.path / name))
+                handles.append(_open_lock(self.path / name))
                 try:
-                    fcntl.flock(held[-1], kind | fcntl.LOCK_NB)
+                    fcntl.flock(handles[-1], kind | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    owner = _owner(held[-1])
+                    owner = _owner(handles[-1])
                     raise RunError(
                         f"another process works on {self.path}{f' ({owner})' if owner else ''}: wait for it, or share "
                         "the work between processes with --shard 1/2, --shard 2/2."
@@ -182,18 +182,18 @@ class Folder(Place):
                 except OSError as error:
                     if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                         raise
-            # Tells the process that is refused whom to look for; a full disk is no reason to stop here.
+            # A process that is refused names the owner of the lock; a full disk is no reason to stop here.
             with suppress(OSError):
-                _sign(held[-1])
+                _sign(handles[-1])
             yield
         finally:
-            for handle in held:
-                with suppress(OSError):  # what could not be written to a full disk
+            for handle in handles:
+                with suppress(OSError):  # the owner could not be written to a full disk
                     os.close(handle)
 
 
 def _open_lock(path: Path) -> int:
-    """A handle on a lock file, which is made if it is not there: a file of its own, not a link to another."""
+    """A handle on a lock file, which is created if needed; a link to another file is refused."""
     try:
         with writable(path):
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
@@ -212,7 +212,7 @@ _OWNER = re.compile(r"process \d+ on [^\n]{1,255}")
 
 
 def _owner(handle: int) -> str:
-    """Who holds a lock, by what stands in it; nothing where that is not of our writing."""
+    """The owner of a lock, as its file says; empty where the file was not written by us."""
     with suppress(OSError):
         text = os.pread(handle, 300, 0).decode("utf-8", "replace")
         return text if _OWNER.fullmatch(text) else ""
@@ -220,18 +220,18 @@ def _owner(handle: int) -> str:
 
 
 def _sign(handle: int) -> None:
-    """Write who holds a lock, into an empty file or over an earlier holder: anything else is left as it is."""
+    """Write the owner into a lock file that is empty or names an earlier owner; any other content stays."""
     if os.fstat(handle).st_size == 0 or _owner(handle):
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
 
 class Bucket(Place):
-    """A place that fsspec knows by its URL: `s3://bucket/run`, `gs://…`, `sftp://…`, `memory://run`.
+    """A place that fsspec opens by its URL: `s3://bucket/run`, `gs://…`, `sftp://…`, `memory://run`.
 
-    An object store shows an object once it is whole, so content is put there directly; elsewhere it is written under
-    another name and moved. There are no locks: two sweeps at once do work twice, and store the same parts under the
-    same names.
+    Object stores show only complete objects, so content is sent to its name directly; elsewhere it is written under a
+    temporary name and moved. There are no locks: two processes at once do the work twice, and store the same parts
+    under the same names.
     """
 
     def __init__(self, url: str) -> None:
@@ -242,7 +242,7 @@ class Bucket(Place):
         self.url = url.rstrip("/")
         try:
             self.files, self.root = url_to_fs(self.url)
-        except (ImportError, ValueError) as error:  # a protocol whose package is missing, or that nobody knows
+        except (ImportError, ValueError) as error:  # a protocol that is unknown or whose package is missing
             raise WrongPlace(f"{url} cannot be opened ({error}).") from None
         self.protocol = self.url.partition("://")[0]
 
@@ -251,7 +251,7 @@ class Bucket(Place):
 
     @property
     def private(self) -> bool:
-        """Whether it is this process's memory."""
+        """Whether this is the memory of this process."""
         return self.protocol == "memory"
 
     def write(self, name: str, content: bytes) -> None:
@@ -269,7 +269,7 @@ class Bucket(Place):
                 self._put(name, lambda path: self.files.put_file(str(local), path))
 
     def _put(self, name: str, send: Callable[[str], None]) -> None:
-        """Send content to its name directly, or under another name and move it."""
+        """Send content to its name directly, or to a temporary name and move it."""
         path = self._path(name)
         if self.protocol in OBJECT_STORES:
             try:
@@ -280,19 +280,19 @@ class Bucket(Place):
             return
         folder, _, last = path.rpartition("/")
         self.files.makedirs(folder, exist_ok=True)
-        beside = f"{folder}/.{last}.{uuid.uuid4().hex[:8]}{UNFINISHED}"
+        temporary = f"{folder}/.{last}.{uuid.uuid4().hex[:8]}{UNFINISHED}"
         try:
-            send(beside)
+            send(temporary)
             try:
-                self.files.mv(beside, path)
-            except NotImplementedError:  # what can neither move nor copy puts whole objects
+                self.files.mv(temporary, path)
+            except NotImplementedError:  # a place that can neither move nor copy stores whole objects
                 send(path)
         finally:
             with suppress(FileNotFoundError, NotImplementedError):
-                self.files.rm_file(beside)
+                self.files.rm_file(temporary)
 
     def read(self, name: str) -> bytes:
-        """The bytes of a name."""
+        """The bytes of a file."""
         return bytes(self.files.cat_file(self._path(name)))
 
     def names(self, folder: str = "", *, hidden: bool = False) -> list[str]:
@@ -300,11 +300,11 @@ class Bucket(Place):
         return _in_folder(folder, [_last(entry) for entry in self._entries(folder) if entry["type"] == "file"], hidden)
 
     def top(self) -> list[str]:
-        """What is here, in order: files and folders, without hidden names."""
+        """The files and folders at the top, in order, without hidden ones."""
         return sorted(name for name in map(_last, self._entries("")) if name and not name.startswith("."))
 
     def _entries(self, folder: str) -> list[dict[str, Any]]:
-        self.files.invalidate_cache()  # others write there too
+        self.files.invalidate_cache()  # other processes write there too
         try:
             with self._reached():
                 return list(self.files.ls(self._path(folder), detail=True))
@@ -312,7 +312,7 @@ class Bucket(Place):
             return []
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file or an object of that name."""
+        """Whether there is a file or an object of this name."""
         self.files.invalidate_cache()
         with self._reached():
             return bool(self.files.isfile(self._path(name)))
@@ -324,8 +324,9 @@ class Bucket(Place):
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
-        """Says that the place cannot be used where its library raises what is neither a missing file nor a full disk:
-        no credentials, no permission, no such host; each library has its own kinds.
+        """Turn errors of the library into WrongPlace: no credentials, no permission, no such host.
+
+        A missing file and a full disk stay what they are.
         """
         try:
             yield
@@ -341,7 +342,7 @@ class Bucket(Place):
 
 
 def place_at(where: str | Path | Place) -> Place:
-    """A folder by its path or `file://` URL, another place that fsspec knows by its URL, or a place itself."""
+    """A folder by its path or `file://` URL, another place by its URL, or a place itself."""
     if isinstance(where, Place):
         return where
     text = str(where)
@@ -351,7 +352,7 @@ def place_at(where: str | Path | Place) -> Place:
 
 
 def refuse_strangers(place: Place, allowed: Collection[str] = ()) -> None:
-    """Refuse to begin in a folder of other files: results would be mixed with them. `allowed` names may be there."""
+    """Refuse a place that holds other files, with which results would be mixed. `allowed` names may exist."""
     others = [name for name in place.top() if name not in allowed]
     if others:
         more = ", …" if len(others) > 3 else ""
@@ -362,12 +363,12 @@ def refuse_strangers(place: Place, allowed: Collection[str] = ()) -> None:
 
 
 def _sentence(error: Exception) -> str:
-    """What an error says, in a line."""
+    """The first line of an error."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _in_folder(folder: str, names: Iterable[str], hidden: bool) -> list[str]:
-    """Names with their folder, in order: those that start with a dot, or the others."""
+    """Names with their folder, in order: hidden names, which start with a dot, or the others."""
     return sorted(f"{folder}/{name}" if folder else name for name in names if name and name.startswith(".") == hidden)
 
 

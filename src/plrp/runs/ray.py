@@ -1,8 +1,8 @@
 """Workers on a Ray cluster: `pip install 'plrp[ray]'`.
 
-What travels is data: the driver sends where the work is described, its options, and numbers of parts; never models,
-images or results. Ray places the workers, which are its actors. Its own retries are switched off: they would restart
-an actor for ever on a part that kills it, and cannot tell a lost node from a poisoned part. The crew can.
+The driver sends plain data: the name of the maker, its options, and indices of parts; never models, images or results.
+Ray places the workers, which are its actors. Ray's own retries are switched off: they would restart an actor for ever
+on a part that kills it, and cannot tell a lost node from a poisoned part. The crew can.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Any
 from plrp.errors import not_installed
 
 from .crew import Crew, Hand, Watch
-from .parts import NODE_LOST, WORKER_DIED, Failure, Work
+from .work import NODE_LOST, WORKER_DIED, Failure, Work
 from .worker import WORD, Worker
 
 TRIES = 3
 """Attempts at a part by default, on one node or another, before it is given up."""
 
 GRACE = 3.0
-"""Seconds for a node to be known as lost after its worker: which of them died decides what counts as a try."""
+"""Seconds until the loss of a node is known after that of its worker: only a death of the worker counts as a try."""
 
 CUT_OFF = 60.0
-"""Seconds after which a worker that cannot be reached, dead or not, is taken for lost with its node."""
+"""Seconds after which a worker that cannot be reached counts as lost with its node."""
 
 LOOK = 5.0
 """Seconds between two looks at the cluster: nodes come and go."""
 
 OBJECT_STORE = 100 * 2**20
-"""Bytes of shared memory for Ray's object store where we start Ray: nothing of ours goes through it."""
+"""Bytes of shared memory for the object store of a Ray that we start: we send no objects through it."""
 
 
 class ClusterError(ValueError):
@@ -44,11 +44,11 @@ class ClusterError(ValueError):
 
 @dataclass(frozen=True)
 class RayCluster:
-    """Where parts are made, and how.
+    """A cluster that makes parts.
 
-    `address`: of a cluster that runs (`"auto"`: the one this machine belongs to); None takes RAY_ADDRESS, else starts
-    Ray on this machine for the time of the work, with `workers` cores. `workers`: how many at most; None is as many as
-    fit, also on nodes that come later. `threads`: cores of each. `gpus`: of each, also fractions; None is 1 where the
+    `address`: of a running cluster (`"auto"`: the cluster of this machine); None takes RAY_ADDRESS, else starts Ray on
+    this machine for the time of the work, with `workers` cores. `workers`: at most; None is as many as fit, also on
+    nodes that come later. `threads`: cores of each worker. `gpus`: of each worker, also fractions; None is 1 where the
     cluster has GPUs. `tries`: attempts at a part before it is given up. `runtime_env`: Ray's, where code or data are
     not on the nodes.
     """
@@ -83,9 +83,9 @@ def ray_module() -> Any:
 
 
 def spread(cluster: RayCluster, work: Work, indices: Sequence[int], watch: Watch) -> list[Failure]:
-    """Make parts on a cluster; returns those that were given up.
+    """Make parts on a cluster; returns the parts that were given up.
 
-    Where the work can rehearse, one worker tries a first piece, and the others are placed by the memory it took.
+    If the maker can rehearse, one worker tries a first piece, and the others are placed by the memory that it took.
     """
     if not indices:
         return []
@@ -94,21 +94,27 @@ def spread(cluster: RayCluster, work: Work, indices: Sequence[int], watch: Watch
 
 
 def inside(path: str, working_dir: str | None) -> str:
-    """A path, relative to the folder that Ray copies to the workers if it lies inside: there it is another folder."""
+    """A path; inside the folder that Ray copies to the workers, relative to it: workers have that folder elsewhere."""
     if working_dir is None or "://" in working_dir or not Path(path).is_absolute():
         return path
     root = Path(working_dir).resolve()
     return str(Path(path).relative_to(root)) if Path(path).is_relative_to(root) else path
 
 
+def sent(path: str | Path, working_dir: str | None) -> str:
+    """A path, or `file.py:factory`, for workers: in full, or relative to the folder that Ray copies to them."""
+    file, colon, factory = str(path).rpartition(":") if ".py:" in str(path) else (str(path), "", "")
+    return f"{inside(str(Path(file).resolve()), working_dir)}{colon}{factory}"
+
+
 @contextmanager
 def connected(cluster: RayCluster, most: int) -> Iterator[Any]:
-    """Ray, connected to the cluster, or started here for a while; a connection the caller has made is used and left."""
+    """Ray, connected to the cluster, or started here for a while. A connection of the caller is used and stays."""
     ray = ray_module()
     if ray.is_initialized():
         yield ray
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports
     address = cluster.address or os.environ.get("RAY_ADDRESS") or "local"
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if cluster.runtime_env:
@@ -132,33 +138,57 @@ def connected(cluster: RayCluster, most: int) -> Iterator[Any]:
 
 
 class RayWorker(Worker):
-    """A worker as an actor of Ray's."""
+    """A worker as an actor of Ray."""
 
     def hello(self) -> str:
         """Its node."""
         return str(ray_module().get_runtime_context().get_node_id())
 
     def device(self) -> str:
-        """A GPU where Ray gave it one: what torch sees may belong to others."""
+        """A GPU if Ray assigned one: a GPU that torch sees may belong to another worker."""
         return "cuda" if ray_module().get_gpu_ids() else "cpu"
 
 
 class _Actor(Hand):
-    """A worker as the driver sees it: without a node until it said hello."""
+    """A worker as the driver sees it: without a node until its first answer."""
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
-        self.reply: Any = actor.hello.remote()  # what it will say next; None while it has nothing to do
+        self.reply: Any = actor.hello.remote()  # its next answer; None while it has no part
 
 
 @dataclass
 class _Loss:
-    """A worker that was lost with a part, until it is clear why."""
+    """A worker that was lost with a part, until the cause is known."""
 
+    ray: Any
     hand: _Actor
     error: Exception
     since: float
     call: Any = None  # to see whether it answers
+
+    @property
+    def unavailable(self) -> bool:
+        """Whether Ray could not reach the worker, dead or alive."""
+        return isinstance(self.error, getattr(self.ray.exceptions, "ActorUnavailableError", ()))
+
+    def unclear(self) -> bool:
+        """Whether the fate of the worker is not known yet: Ray cannot reach it, and has not declared it dead."""
+        if not self.unavailable:
+            return False
+        if self.call is None:
+            self.call = self.hand.actor.hello.remote()
+        if not self.ray.wait([self.call], num_returns=1, timeout=0)[0]:
+            return True
+        call, self.call = self.call, None
+        try:
+            self.ray.get(call)
+        except self.ray.exceptions.RayError as error:
+            self.error = error
+            if not self.unavailable:  # it is dead; perhaps its node is too
+                self.since = time.monotonic()
+            return True
+        return False  # it can be reached, but its answer about the part is lost
 
 
 class RayCrew(Crew[_Actor]):
@@ -168,7 +198,7 @@ class RayCrew(Crew[_Actor]):
         super().__init__(indices, watch, cluster.tries)
         self.ray, self.cluster, self.work = ray, cluster, work
         self.losses: list[_Loss] = []
-        self.stillborn = 0  # workers lost before they said hello, since one did
+        self.stillborn = 0  # workers lost before their first answer, in a row
         self.memory = 0
         some = ray.cluster_resources().get("GPU", 0) >= 1
         self.gpus = float(some) if cluster.gpus is None else cluster.gpus
@@ -176,13 +206,13 @@ class RayCrew(Crew[_Actor]):
         self.waiting = False  # for nodes
 
     def working(self) -> bool:
-        """Also while it is not clear what became of a worker."""
+        """Also while the fate of a worker is not known."""
         return bool(self.losses) or super().working()
 
     # -- workers
 
     def begin(self) -> None:
-        """One worker tries a first piece of a part; if that kills it, another one tries the next part."""
+        """One worker tries a first piece of a part; if this kills it, another worker tries the next part."""
         if not self.room():
             raise ClusterError(
                 f"no node of the cluster has room for a worker ({self._needs()}): start such a node, or ask for "
@@ -208,7 +238,7 @@ class RayCrew(Crew[_Actor]):
             self.watch.costs(cost, max(1, self.wanted()))
 
     def hire(self) -> _Actor:
-        """One more worker, on whatever node has room for it."""
+        """One more worker, on any node that has room for it."""
         options: dict[str, Any] = {"num_cpus": self.cluster.threads, "max_restarts": 0, "max_task_retries": 0}
         if self.gpus:
             options["num_gpus"] = self.gpus
@@ -235,7 +265,7 @@ class RayCrew(Crew[_Actor]):
                 self.dismiss(loss.hand)
 
     def room(self) -> int:
-        """Workers that fit on the nodes there are."""
+        """The number of workers that fit on the nodes."""
         count = 0
         for node in self.ray.nodes():
             if node["Alive"]:
@@ -247,12 +277,12 @@ class RayCrew(Crew[_Actor]):
         return count
 
     def wanted(self) -> int:
-        """Workers there should be now: as many as asked for or fit, and no more than parts."""
+        """The number of workers to have now: as many as asked for or fit, but not more than parts."""
         asked = self.cluster.workers
         return min(self.room() if asked is None else asked, self.busy + len(self.losses) + len(self.todo))
 
     def staff(self) -> None:
-        """Hire where there is room: at the start, after a loss, when nodes have come."""
+        """Start workers where there is room: at the start, after a loss, when nodes have come."""
         if time.monotonic() - self.looked >= LOOK or not self.hands:
             self.looked = time.monotonic()
             if not self.hopeless:
@@ -270,7 +300,7 @@ class RayCrew(Crew[_Actor]):
     # -- parts
 
     def send(self, hand: _Actor, index: int) -> None:
-        """A call whose answers come one by one."""
+        """Call the actor; its answers come one by one."""
         hand.reply = hand.actor.make.options(num_returns="streaming").remote(index)
 
     def listen(self) -> None:
@@ -299,11 +329,11 @@ class RayCrew(Crew[_Actor]):
     # -- losses
 
     def lose(self, hand: _Actor, error: Exception) -> None:
-        """A worker that does not answer any more; its part is made by another when it is clear why."""
+        """A worker has stopped answering. Another worker makes its part once the cause is known."""
         self.looked = 0.0
         if hand.node is not None:
             self.hands.remove(hand)
-            self.losses.append(_Loss(hand, error, time.monotonic()))
+            self.losses.append(_Loss(self.ray, hand, error, time.monotonic()))
             return
         self.dismiss(hand)
         self.stillborn += 1
@@ -321,38 +351,18 @@ class RayCrew(Crew[_Actor]):
         for loss in list(self.losses):
             hand, waited = loss.hand, time.monotonic() - loss.since
             alive = hand.node in living
-            if alive and (waited < GRACE or (waited < CUT_OFF and self._unclear(loss))):
+            if alive and (waited < GRACE or (waited < CUT_OFF and loss.unclear())):
                 continue
-            died = alive and not self._unavailable(loss.error)
+            died = alive and not loss.unavailable
             assert hand.part is not None
             self.losses.remove(loss)
             self.dismiss(hand)
             failure = Failure(hand.part, WORKER_DIED if died else NODE_LOST, _reason(loss.error))
             self.retry(failure, hand.node if died else None)
 
-    def _unclear(self, loss: _Loss) -> bool:
-        """Whether it is not known yet what became of a worker: Ray cannot reach it, and has not found it dead."""
-        if not self._unavailable(loss.error):
-            return False
-        if loss.call is None:
-            loss.call = loss.hand.actor.hello.remote()
-        if not self.ray.wait([loss.call], num_returns=1, timeout=0)[0]:
-            return True
-        call, loss.call = loss.call, None
-        try:
-            self.ray.get(call)
-        except self.ray.exceptions.RayError as error:
-            if not self._unavailable(error):  # it is dead; perhaps its node is too
-                loss.error, loss.since = error, time.monotonic()
-            return True
-        return False  # it can be reached, but what it had to say of its part is lost
-
-    def _unavailable(self, error: Exception) -> bool:
-        return isinstance(error, getattr(self.ray.exceptions, "ActorUnavailableError", ()))
-
 
 def _reason(error: Exception) -> str:
-    """Why a worker is gone, in a few words."""
+    """The cause of the loss of a worker, in a few words."""
     text = str(error)
     kind = type(error).__name__
     if "OutOfMemory" in kind or "memory on the node" in text:

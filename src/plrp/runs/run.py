@@ -23,9 +23,9 @@ from typing import Any
 from .crew import Watch, make_here
 from .digests import bytes_digest
 from .local import LocalCrew
-from .parts import Failure, Work
 from .places import DiskFull, Place, RunError, WrongPlace, place_at, refuse_strangers
-from .ray import RayCluster, spread
+from .ray import spread
+from .work import Execution, Failure, Work
 
 READERS = 16
 """Parts that are read at the same time: a bucket answers many requests as quickly as one."""
@@ -218,11 +218,8 @@ class Run:
         maker: Any,
         indices: Sequence[int],
         watch: Watch,
-        *,
         work: Callable[[str | None], Work],
-        workers: int = 1,
-        threads: int = 1,
-        engine: RayCluster | None = None,
+        execution: Execution,
         tolerant: bool = True,
     ) -> list[Failure]:
         """Make parts and store them: in this process by `maker`, in several processes, or on a cluster.
@@ -230,10 +227,10 @@ class Run:
         `work(folder)` describes the work for other processes; `folder` is the one that Ray copies to the workers.
         Returns the parts that failed; in this process, unless `tolerant`, the first failure is raised.
         """
-        before = watch.stored
+        if not indices:
+            return []
+        before, workers, engine = watch.parts_stored, min(execution.workers or 1, len(indices)), execution.engine
         try:
-            if not indices:
-                return []
             if engine is not None:
                 if self.place.private:
                     raise WrongPlace(
@@ -241,14 +238,14 @@ class Run:
                     )
                 return spread(engine, work(engine.runtime_env.get("working_dir")), indices, watch)
             if workers > 1 and not self.place.private:
-                return LocalCrew(work(None), indices, watch, min(workers, len(indices)), threads).run()
+                return LocalCrew(work(None), indices, watch, workers, execution.threads).run()
             return make_here(maker, indices, watch, tolerant)
         except DiskFull as error:
-            stored = f"{watch.stored - before} of {len(indices)} parts were stored and stay"
+            stored = f"{watch.parts_stored - before} of {len(indices)} parts were stored and stay"
             again = "Make room and start again: the rest will be done"
             raise DiskFull(error.errno, f"{error.strerror}; {stored}. {again}") from None
         except KeyboardInterrupt:
-            stored = f"{watch.stored - before} of {len(indices)} parts were stored"
+            stored = f"{watch.parts_stored - before} of {len(indices)} parts were stored"
             watch.say(f"stopped: {stored}; start again to resume")
             raise
 

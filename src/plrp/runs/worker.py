@@ -1,8 +1,8 @@
-"""Makes parts, one after the other: as a process (`local.py` starts it), or as an actor of Ray's.
+"""A worker makes parts, one after the other: as a process that `local.py` starts, or as an actor of Ray.
 
 A process reads JSON lines from standard input, first its work, then one part per line, and answers with JSON lines on
-standard output. What the work needs it loads itself, once. When its input ends, because the process that started it
-has ended in whatever way, it ends too.
+standard output. It loads model and data itself, once. When its input ends, because the process that started it has
+ended, it ends too.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from .parts import Failure, Work
+from .work import Failure, Work
 
 WORD = 1.0
-"""Seconds between two words of a worker about how far it is."""
+"""Seconds between two messages of a worker about its progress."""
 
 
 class Worker:
-    """One maker of parts; loads what it needs with the first part."""
+    """Makes parts; loads model and data with the first part."""
 
     def __init__(self, work: Mapping[str, Any], threads: int) -> None:
         self.work, self.threads = Work(**work), threads
         self.maker: Any = None
-        # One thread does the work, for as long as the worker lives; the caller's passes on how far it is.
+        # One thread does all the work; the caller's thread passes its progress on.
         self.thread = ThreadPoolExecutor(1)
 
     def device(self) -> str:
-        """Where work is done that names no device."""
+        """The device for work that names none."""
         return "cpu"
 
     def make(self, index: int) -> Iterator[dict[str, Any]]:
-        """Make a part: says now and then how far it is (`ticks`), and in the end that it is `done` or has `failed`."""
+        """Make a part. Messages: its progress now and then (`ticks`), in the end that it is `done` or has `failed`."""
         ticks: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         outcome: Future[None] = self.thread.submit(lambda: self._loaded().do(index, lambda *tick: ticks.put(tick)))
         finished = threading.Event()
@@ -55,7 +55,7 @@ class Worker:
             yield {"failed": asdict(Failure.of(index, error))}
 
     def rehearse(self, index: int) -> dict[str, Any]:
-        """What a first piece of a part cost; empty where the work cannot say."""
+        """The cost of a first piece of a part; empty where the maker cannot tell."""
         return self.thread.submit(lambda: getattr(self._loaded(), "rehearse", lambda index: {})(index)).result()
 
     def _loaded(self) -> Any:
@@ -77,9 +77,9 @@ def _counted(ticks: queue.SimpleQueue[tuple[str, int]]) -> dict[str, int]:
 
 
 def main() -> None:
-    """Serve parts until standard input ends."""
+    """Make parts until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
-    # Answers go where standard output led; what a user's model prints must not get among them.
+    # Answers go to standard output; prints of a user's model, which must not mix with them, go to standard error.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     worker = Worker(**json.loads(sys.stdin.readline()))
@@ -96,4 +96,4 @@ def main() -> None:
 def _read(source: TextIO, parts: queue.SimpleQueue[int]) -> None:
     for line in source:
         parts.put(json.loads(line))
-    os._exit(0)  # at once: nobody waits for the part under way
+    os._exit(0)  # at once: no process waits for the part under way

@@ -1,4 +1,4 @@
-"""Work in numbered parts, as data: what workers are sent, and what they report of a part that failed."""
+"""Work in numbered parts, as data: the message that workers are sent, and their report of a failed part."""
 
 from __future__ import annotations
 
@@ -6,40 +6,59 @@ import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .places import DiskFull
 
+if TYPE_CHECKING:
+    from .ray import RayCluster
+
 NAMED = 20
-"""Causes of failures that an error names."""
+"""How many causes of failures an error names."""
 
 WORKER_DIED, NODE_LOST = "WorkerDied", "NodeLost"
-"""Kinds of failures that are not exceptions raised by the part's maker."""
+"""Kinds of failures other than exceptions of the part's maker."""
 
 Tick = Callable[[str, int], None]
-"""Called with work that is done: its kind, and how much of it."""
+"""Called when some work is done: with its kind and its amount."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What workers do: `maker` names a class ("module:Class"), which every worker calls with `options`, plain data.
+    """The work of all workers: `maker` names a class ("module:Class"), which every worker calls with `options`.
 
-    An option `device` that is None becomes `"cuda"` on workers that have a GPU, else `"cpu"`. The class's
-    `do(index, tick)` makes and stores a part. A `rehearse(index)`, if it has one, returns what a first piece cost:
-    plain data, of which `memory` (bytes) is used to place the workers.
+    The options are plain data. An option `device` that is None becomes `"cuda"` on workers that have a GPU, else
+    `"cpu"`. The class's `do(index, tick)` makes and stores a part. Its `rehearse(index)`, if any, returns the cost of a
+    first piece as plain data, of which `memory` (bytes) is used to place the workers.
     """
 
     maker: str
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        json.dumps(self.options)  # refuses what is not plain data
+        json.dumps(self.options)  # refuses anything but plain data
 
     def begin(self, device: str) -> Any:
-        """The maker with what it needs (a model, say) loaded; runs on a worker."""
+        """The maker, with its model and data loaded; runs on a worker."""
         module, _, name = self.maker.partition(":")
         options = {k: device if k == "device" and v is None else v for k, v in self.options.items()}
         return getattr(importlib.import_module(module), name)(**options)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the parts of a run are made; nothing of it decides a result but its last bits.
+
+    workers: processes (None: as many as pay); device and torch threads of each; engine: a cluster instead of this
+    machine; show_progress: a bar (None: on a terminal); say: takes a sentence now and then.
+    """
+
+    workers: int | None = 1
+    device: str | None = None
+    threads: int = 1
+    engine: RayCluster | None = None
+    show_progress: bool | None = None
+    say: Callable[[str], None] = lambda text: None
 
 
 @dataclass(frozen=True)
@@ -53,13 +72,13 @@ class Failure:
 
     @classmethod
     def of(cls, index: int, error: BaseException) -> Failure:
-        """Of a part whose maker raised an error."""
+        """The failure of a part whose maker raised an error."""
         message = str(error.strerror if isinstance(error, DiskFull) else error)
         return cls(index, type(error).__name__, message, error.errno if isinstance(error, OSError) else None)
 
     @property
     def cause(self) -> str:
-        """Why, whichever part it was."""
+        """The reason, without the part."""
         return self.message or self.kind
 
     def __str__(self) -> str:
@@ -67,7 +86,7 @@ class Failure:
 
 
 def by_cause(failures: Sequence[Failure]) -> str:
-    """Failed parts in a sentence: those that failed for one reason together, with three of them named."""
+    """Failed parts in a sentence, grouped by cause; three parts of each group are named."""
     grouped: dict[str, list[int]] = {}
     for failure in failures:
         grouped.setdefault(failure.cause, []).append(failure.index)

@@ -1,32 +1,31 @@
-"""The parts of a sweep: what workers are told, what they do with it, and who makes the parts."""
+"""Making the parts of a sweep, on this machine or on workers that are sent the config."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from plrp.runs.digests import Digests
-from plrp.runs.parts import Failure, Tick, Work
 from plrp.runs.places import Place, RunError
-from plrp.runs.ray import RayCluster, inside
+from plrp.runs.ray import inside
+from plrp.runs.work import Tick, Work
 
 from .config import Config
 from .measure import Bench
-from .networks import resolved_model, threads_set
+from .networks import resolved_model
 from .store import Store
-from .watch import SweepWatch
 
 CHECKED = 100_000
 """Samples up to which a worker makes sure that it has the same ones: it looks at every file."""
 
 
-class Parts:
-    """Makes parts on a worker. Model and data are loaded once, from where the config says.
+class PartMaker:
+    """Makes parts. Model and data are loaded once, as the config names them.
 
-    A worker on a machine with other weights, code or samples refuses: its parts would bear the name of other results.
+    A worker on a machine with other weights, code or samples refuses: its parts would bear the names of other results.
     """
 
     def __init__(
@@ -38,9 +37,9 @@ class Parts:
         if verify and config.model.digest is not None:
             here = resolved_model(config, self.store, digests)
             if here.digest != config.model.digest:
-                raise _other("weights")
+                raise _differs("weights")
             if dict(here.code or {}) != dict(config.model.code or {}):
-                raise _other("code of the model")
+                raise _differs("code of the model")
         self.bench = Bench(config, self.store, device)
         samples, wanted = self.bench.samples, config.data
         if verify and wanted.digest is not None:
@@ -48,7 +47,7 @@ class Parts:
                 samples.count > CHECKED or samples.digest(digests) == wanted.digest
             )
             if not same:
-                raise _other("samples")
+                raise _differs("samples")
 
     def rehearse(self, index: int) -> dict[str, Any]:
         """What a first batch cost: a `Rehearsal` as plain data."""
@@ -59,46 +58,14 @@ class Parts:
         self.store.put(self.bench.config, index, self.bench.part(index, tick))
 
 
-def _other(what: str) -> RunError:
+def _differs(what: str) -> RunError:
     return RunError(f"{socket.gethostname()} has other {what} than where the sweep was started.")
 
 
-def make(
-    store: Store,
-    config: Config,
-    indices: Sequence[int],
-    watch: SweepWatch,
-    *,
-    device: str | None = None,
-    threads: int = 1,
-    cluster: RayCluster | None = None,
-) -> list[Failure]:
-    """Make parts and store them; returns the parts that failed.
-
-    On this machine a first batch is tried in this process; `watch` decides by its cost how many workers there will be.
-    One worker is this process itself.
-    """
-    if not indices:
-        return []
-
-    def work(working_dir: str | None) -> Work:
-        return described(store, portable(config, working_dir), device if cluster is not None else device or "cpu")
-
-    here: Parts | None = None
-    workers = 1
-    with threads_set(threads):
-        if cluster is None:
-            here = Parts(config, store.place, device or "cpu", verify=False)
-            workers = min(watch.rehearsed(here.bench.rehearse(indices[0])), len(indices))
-            if workers > 1 and not store.place.private:
-                here = None  # frees its memory for the workers
-        return store.run(config).make(here, indices, watch, work=work, workers=workers, threads=threads, engine=cluster)
-
-
-def described(store: Store, config: Config, device: str | None) -> Work:
-    """The work as other processes are told of it: config, place and device, however many samples there are."""
+def work_for(store: Store, config: Config, device: str | None) -> Work:
+    """The work that other processes are sent: config, place and device, however many samples there are."""
     options = {"config": config.to_dict(), "store": store.place.address, "device": device}
-    return Work("plrp.experiments.parts:Parts", options)
+    return Work("plrp.experiments.part_making:PartMaker", options)
 
 
 def portable(config: Config, working_dir: str | None) -> Config:
