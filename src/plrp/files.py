@@ -5,17 +5,19 @@ An interrupted run leaves finished results finished, and no halves under their n
 
 from __future__ import annotations
 
+import csv
 import errno
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plrp.errors import NotWritable
+from plrp.tables import csv_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,6 +98,12 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         os.replace(part, path)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def write_csv(path: str | Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A CSV file, whole or not at all, that spreadsheets read without running a formula."""
+    with new_file(path) as part, part.open("w", newline="") as stream:
+        csv.writer(stream).writerows([csv_cell(cell) for cell in row] for row in (head, *rows))
 
 
 def save_figure(figure: Figure, path: str | Path, *, dpi: int = 200) -> None:

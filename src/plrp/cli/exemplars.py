@@ -124,18 +124,10 @@ def last_layer(arguments: argparse.Namespace) -> str:
 
 def write_table(exemplars: Any, path: Path) -> None:
     """The relevance of every channel as CSV."""
-    import csv
-
-    from plrp.files import new_file
-    from plrp.tables import csv_cell
+    from plrp.files import write_csv
 
     rows = exemplars.table()
-    with new_file(path) as part, part.open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(rows[0])
-        writer.writerows(
-            [csv_cell(value) if isinstance(value, str) else value for value in row.values()] for row in rows
-        )
+    write_csv(path, list(rows[0]), [list(row.values()) for row in rows])
 
 
 def draw(exemplars: Any, search: Any, arguments: argparse.Namespace) -> None:

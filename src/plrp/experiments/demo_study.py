@@ -7,7 +7,6 @@ into one self-contained HTML report.
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import subprocess
 import tempfile
@@ -23,7 +22,7 @@ from torch import nn
 
 import plrp
 from plrp.errors import not_installed
-from plrp.files import new_file
+from plrp.files import new_file, write_csv
 from plrp.genomics.attribution import COMPOSITE
 from plrp.genomics.baselines import ism
 from plrp.genomics.export import write_seqlets
@@ -41,7 +40,6 @@ from plrp.genomics.simulation import Simulated
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.runs.places import Folder, refuse_strangers
-from plrp.tables import csv_cell
 from plrp.view import Bundle, explanation_bundle
 
 from . import photo_demo
@@ -288,11 +286,10 @@ def results_of(config: Config, folder: Path, show_progress: bool | None = None) 
 
 def write_sweeps(path: Path, sweeps: Mapping[str, AlignedScores]) -> None:
     """Means over the sequences as a table: network, variant, p, and the metrics. LRP stands at p = 0."""
-    with new_file(path) as part, part.open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["network", "variant", "p", *METRICS])
-        for name, one in sweeps.items():
-            methods = [LRP, *(Method(v, p) for v in one.variants(METRICS[0]) for p in one.shares(METRICS[0], v))]
-            for method in methods:
-                means = [f"{one.mean(metric, method):.6f}" for metric in METRICS]
-                writer.writerow([csv_cell(name), LABELS[method.variant], method.p, *means])
+    rows = []
+    for name, one in sweeps.items():
+        methods = [LRP, *(Method(v, p) for v in one.variants(METRICS[0]) for p in one.shares(METRICS[0], v))]
+        for method in methods:
+            means = [f"{one.mean(metric, method):.6f}" for metric in METRICS]
+            rows.append([name, LABELS[method.variant], method.p, *means])
+    write_csv(path, ["network", "variant", "p", *METRICS], rows)

@@ -225,10 +225,17 @@ class _Batch:
     def record(self, metric: Metric, cells: Iterable[Cell], values: Tensor, rows: Sequence[int] | None = None) -> None:
         """Enter a metric's values (row,) for the cells that share a map."""
         numbers = values.double().tolist()
+        for place, index, variant, p in self._covered(metric, cells, rows):
+            self.rows.add(index, variant, p, metric.name, numbers[place])
+
+    def _covered(
+        self, metric: Metric, cells: Iterable[Cell], rows: Sequence[int] | None = None
+    ) -> Iterator[tuple[int, int, str, float]]:
+        """Place among `rows`, number of the sample, variant and p of everything that a metric covers."""
         for place, row in enumerate(range(len(self.indices)) if rows is None else rows):
             for variant, p in cells:
                 if metric.covers(self.indices[row], p):
-                    self.rows.add(self.indices[row], variant, p, metric.name, numbers[place])
+                    yield place, self.indices[row], variant, p
 
     def measure_maps(self, cells: list[Cell], relevance: Tensor, kept_score: Tensor) -> None:
         """Sparsity, localization, and the share of the score that arrived."""
@@ -274,27 +281,20 @@ class _Batch:
                     **_flipping_options(self.config, metric),
                 )
                 self.enter_curves(metric, cells, rows, curve)
-            for _, p in cells:
-                covered = sum(any(m.covers(self.indices[r], p) for m in group) for r in rows)
-                if covered:
-                    self.tick(FORWARD, covered * _passes(self.config, group[0]))
+            for _, covered in self._coverage(cells, rows, group):
+                self.tick(FORWARD, covered * _passes(self.config, group[0]))
 
     def enter_curves(self, metric: Metric, cells: list[Cell], rows: list[int], curve: metrics.FlippingCurve) -> None:
         """The area with its curves, and the symmetric relevance gain where both orders were flipped."""
         share = curve.flipped.tolist()
         gain = curve.symmetric_relevance_gain
-        for place, row in enumerate(rows):
+        for place, index, variant, p in self._covered(metric, cells, rows):
             most = curve.curve[place].tolist()
             least = None if curve.least_first is None else curve.least_first[place].tolist()
-            for variant, p in cells:
-                index = self.indices[row]
-                if not metric.covers(index, p):
-                    continue
-                area = float(curve.auc[place])
-                self.rows.add(index, variant, p, f"pixel_flipping_auc{metric.suffix}", area, share, most, least)
-                if gain is not None:
-                    name = f"symmetric_relevance_gain{metric.suffix}"
-                    self.rows.add(index, variant, p, name, float(gain[place]))
+            area = float(curve.auc[place])
+            self.rows.add(index, variant, p, f"pixel_flipping_auc{metric.suffix}", area, share, most, least)
+            if gain is not None:
+                self.rows.add(index, variant, p, f"symmetric_relevance_gain{metric.suffix}", float(gain[place]))
 
     def measure_robustness(self, group: list[Metric], target: Tensor, maps: dict[Cell, Tensor]) -> None:
         """Robustness: how far the maps move as the input moves. Every draw is traced once for all cells.
@@ -324,7 +324,9 @@ class _Batch:
                     over = distance if metric.function == "local_lipschitz" else length
                     ratio = torch.where(change > 0, change / over, 0.0).cpu()
                     worst[metric.name, cell] = torch.maximum(worst[metric.name, cell], ratio)
-            self._tick_explained(cells, rows, group)
+            self.tick(TRACE, len(rows))
+            for variant, covered in self._coverage(cells, rows, group):
+                self.tick(variant, covered)
         for metric in group:
             for cell in cells:
                 self.record(metric, [cell], worst[metric.name, cell], rows)
@@ -336,12 +338,12 @@ class _Batch:
             for cell in shared:
                 yield cell, relevance
 
-    def _tick_explained(self, cells: list[Cell], rows: list[int], group: list[Metric]) -> None:
-        self.tick(TRACE, len(rows))
+    def _coverage(self, cells: list[Cell], rows: list[int], group: list[Metric]) -> Iterator[tuple[str, int]]:
+        """The variant of each cell, and how many of the samples `rows` some metric of a group covers there."""
         for variant, p in cells:
             covered = sum(any(m.covers(self.indices[r], p) for m in group) for r in rows)
             if covered:
-                self.tick(variant, covered)
+                yield variant, covered
 
     def stored_maps(self, maps: dict[Cell, Tensor]) -> StoredMaps | None:
         """The maps of the samples whose maps are stored, with their inputs and masks."""

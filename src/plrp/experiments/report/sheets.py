@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
@@ -10,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from plrp.experiments import pages
 from plrp.experiments.score_figures import DARK, PIXELS
-from plrp.files import new_file, save_figure
+from plrp.files import new_file, save_figure, write_csv
 from plrp.runs.places import Folder, refuse_strangers
-from plrp.tables import csv_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,10 +87,7 @@ class Sheets:
     def table(self, name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Numbers as CSV."""
         name = self._free("tables", name)
-        with new_file(self._file("tables", f"{name}.csv")) as part, part.open("w", newline="") as stream:
-            writer = csv.writer(stream)
-            writer.writerow(map(csv_cell, head))
-            writer.writerows(map(csv_cell, row) for row in rows)
+        write_csv(self._file("tables", f"{name}.csv"), head, rows)
 
     def json(self, name: str, content: Any) -> None:
         """Plain data as JSON."""
