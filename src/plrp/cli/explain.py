@@ -259,7 +259,7 @@ class PhotographQueue:
         from plrp.view.grid import lattice_sentence, skipping_layers
 
         with unwarned():
-            written = write(explanation, output, archive, self.arguments, note, self.exemplars)
+            written = self.write(explanation, output, archive, note)
         if not self.arguments.quiet:
             lines = report(explanation, written, width_of_terminal(), bool(self.arguments.target))
             print("\n".join(lines), flush=True)
@@ -267,6 +267,70 @@ class PhotographQueue:
                 print(lattice_sentence(layers), flush=True)
         self.done += 1
         self.unhealthy += bool(explanation.unhealthy)
+
+    def write(
+        self, explanation: ExplainedPhotograph, picture: Path, archive: Path | None, note: Callable[[float, str], None]
+    ) -> list[Path]:
+        """Write all files of one photograph, the picture or page last, so that it stands for a finished one."""
+        from plrp.files import save_figure
+
+        arguments, written = self.arguments, []
+        if archive is not None:
+            make_folder(archive.parent)
+            explanation.save(archive)
+            written.append(archive)
+        if picture.suffix.lower() == PAGE:
+            self.write_page(explanation, picture, note)
+            return [picture, *written]
+        if arguments.layers:
+            patches = None if self.exemplars is None else partial(flow_patches, self.exemplars.reading)
+            for name, figure in explanation.layer_figures(self.variant(explanation), patches).items():
+                path = picture.with_name(f"{picture.stem}-{name}{picture.suffix}")
+                save_figure(figure, path, dpi=arguments.dpi)
+                written.append(path)
+        draw = explanation.comparison if arguments.compare else explanation.figure
+        save_figure(draw(colours=arguments.colours, dilate=arguments.dilate), picture, dpi=arguments.dpi)
+        return [picture, *written]
+
+    def write_page(self, explanation: ExplainedPhotograph, path: Path, note: Callable[[float, str], None]) -> None:
+        """Write the page of one photograph, for every p of its slider."""
+        from plrp.view.page import Page
+        from plrp.view.photograph_page import photograph_bundle
+        from plrp.vision.detection import is_detector
+        from plrp.vision.photographs import read_mask
+        from plrp.vision.picture_preprocessing import DEFAULT, network_mask
+
+        mask, name = None, explanation.photograph.path.name
+        if self.arguments.mask and is_detector(explanation.model.module):
+            raise UsageError("--mask goes with classifiers and segmenters, which see a picture as it is cropped.")
+        if self.arguments.mask:
+            mask = network_mask(*read_mask(self.arguments.mask), explanation.model.preprocessing or DEFAULT)
+        bundle = photograph_bundle(
+            explanation,
+            variant=self.variant(explanation),
+            mask=mask,
+            report=lambda done, total: note(done / total, f"{name}: {done} of {total} maps"),
+            **page_size(self.arguments),
+        )
+        if self.exemplars is not None:
+            self.exemplars.show(
+                bundle.facts["channels"],
+                explanation.trace,
+                lambda done, total: note(1, f"{name}: {done} of {total} patches of a layer"),
+            )
+        Page(bundle).save(path)
+
+    def variant(self, explanation: ExplainedPhotograph) -> str:
+        """The variant whose layers are drawn, or that a page starts with: --method, with the p nearest to -p."""
+        from plrp.pruning import DEFAULT_P
+
+        p = DEFAULT_P if self.arguments.p is None else self.arguments.p
+        distance = {
+            name: abs((0.0 if pruning.p is None else pruning.p) - p)
+            for name, pruning in explanation.prunings.items()
+            if pruning is not None and pruning.redistribution == self.arguments.redistribution
+        }
+        return min(distance, key=lambda name: distance[name])
 
 
 def forwards(step: Step) -> Callable[[int, float, str], None]:
@@ -404,76 +468,11 @@ def class_names(file: str | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in names if name.strip())
 
 
-def write(
-    explanation: ExplainedPhotograph,
-    picture: Path,
-    archive: Path | None,
-    arguments: argparse.Namespace,
-    note: Callable[[float, str], None],
-    exemplars: ChannelPatches | None,
-) -> list[Path]:
-    """All files of one photograph, each whole or not there; the picture or page last, so that it stands for a
-    finished one. `note` shows what share of a page is done.
-    """
-    from plrp.files import save_figure
-
-    written = []
-    if archive is not None:
-        make_folder(archive.parent)
-        explanation.save(archive)
-        written.append(archive)
-    if picture.suffix.lower() == PAGE:
-        write_page(explanation, picture, arguments, note, exemplars)
-        return [picture, *written]
-    if arguments.layers:
-        patches = None if exemplars is None else partial(flow_patches, exemplars.reading)
-        for name, figure in explanation.layer_figures(variant_for_layers(explanation, arguments), patches).items():
-            path = picture.with_name(f"{picture.stem}-{name}{picture.suffix}")
-            save_figure(figure, path, dpi=arguments.dpi)
-            written.append(path)
-    draw = explanation.comparison if arguments.compare else explanation.figure
-    save_figure(draw(colours=arguments.colours, dilate=arguments.dilate), picture, dpi=arguments.dpi)
-    return [picture, *written]
-
-
 def flow_patches(reading: Reading, wanted: dict[str, tuple[int, ...]]) -> Any:
     """A patch beside each channel of the flow."""
     from plrp.concepts.channel_figures import patches
 
     return patches(reading.exemplars, wanted, reading.model, reading.data)
-
-
-def write_page(
-    explanation: ExplainedPhotograph,
-    path: Path,
-    arguments: argparse.Namespace,
-    note: Callable[[float, str], None],
-    exemplars: ChannelPatches | None = None,
-) -> None:
-    """The page of one photograph, for every p of its slider."""
-    from plrp.view.page import Page
-    from plrp.view.photograph_page import photograph_bundle
-    from plrp.vision.detection import is_detector
-    from plrp.vision.photographs import read_mask
-    from plrp.vision.picture_preprocessing import DEFAULT, network_mask
-
-    mask = None
-    if arguments.mask and is_detector(explanation.model.module):
-        raise UsageError("--mask goes with classifiers and segmenters, which see a picture as it is cropped.")
-    if arguments.mask:
-        mask = network_mask(*read_mask(arguments.mask), explanation.model.preprocessing or DEFAULT)
-
-    def report(done: int, total: int) -> None:
-        note(done / total, f"{explanation.photograph.path.name}: {done} of {total} maps")
-
-    def drawing(done: int, total: int) -> None:
-        note(1, f"{explanation.photograph.path.name}: {done} of {total} patches of a layer")
-
-    variant = variant_for_layers(explanation, arguments)
-    bundle = photograph_bundle(explanation, variant=variant, mask=mask, report=report, **page_size(arguments))
-    if exemplars is not None:
-        exemplars.show(bundle.facts["channels"], explanation.trace, drawing)
-    Page(bundle).save(path)
 
 
 def add_page_size(out: argparse._ArgumentGroup, answers: str) -> None:
@@ -519,19 +518,6 @@ def page_size(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.no_channels:
         size["inside"] = "nothing"
     return size
-
-
-def variant_for_layers(explanation: ExplainedPhotograph, arguments: argparse.Namespace) -> str:
-    """What a page starts with, or whose layers are drawn: the method asked for, with p nearest to that asked for."""
-    from plrp.pruning import DEFAULT_P
-
-    wanted = DEFAULT_P if arguments.p is None else arguments.p
-    distance = {
-        name: abs((0.0 if pruning.p is None else pruning.p) - wanted)
-        for name, pruning in explanation.prunings.items()
-        if pruning is not None and pruning.redistribution == arguments.redistribution
-    }
-    return min(distance, key=lambda name: distance[name])
 
 
 def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int, named: bool = False) -> list[str]:

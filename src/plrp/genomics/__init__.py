@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .network import History, SequenceCNN
     from .outputs import OutputScore
     from .seqlets import Hits, Seqlets, find_hits, find_patterns, find_seqlets, match_motifs, match_seqlets
+    from .sequence_settings import FileSettings, ScoreSettings, SequenceSettings, VariantSettings
     from .sequences import (
         Genome,
         Interval,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Attribution",
     "Comparison",
+    "FileSettings",
     "Genome",
     "History",
     "Hits",
@@ -69,14 +71,17 @@ __all__ = [
     "Motif",
     "Mutations",
     "OutputScore",
+    "ScoreSettings",
     "Seqlets",
     "SequenceCNN",
     "SequenceError",
+    "SequenceSettings",
     "Sequences",
     "Simulated",
     "Variant",
     "VariantEffect",
     "VariantEffects",
+    "VariantSettings",
     "attribute",
     "base_table",
     "compare_methods",

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from torch import nn
 
 from plrp.progress import progress
 
-from .attribution import check_strands, explain_sequences, strand_targets
+from .attribution import Attribution, check_strands, explain_sequences, strand_targets
 from .logo import plot_logos
 from .sequence_settings import VariantSettings
 from .sequences import Genome, encode, reverse_complement
@@ -215,13 +215,12 @@ class _AlleleExplainer:
     reverse_target: Any
     settings: VariantSettings
 
-    def strand(self, letters: list[str], way: str, target: Any) -> _Strand:
-        """Sequences as a model reads them on one strand."""
+    def strand(self, letters: list[str], way: str, target: Any) -> tuple[Attribution, npt.NDArray[np.float32]]:
+        """Sequences explained on one strand, and their relevance per base in the direction of the plus strand."""
         read = [reverse_complement(one) for one in letters] if way == "-" else letters
         rules = {name: getattr(self.settings, name) for name in ("composite", "pruning", "batch_size", "device")}
         explanation = explain_sequences(self.model, read, target=target, **rules)
-        per_base = explanation.per_base()[:, ::-1] if way == "-" else explanation.per_base()
-        return _Strand(explanation.score, explanation.target, per_base, explanation.problems)
+        return explanation, explanation.per_base()[:, ::-1] if way == "-" else explanation.per_base()
 
     def effects(self, windows: Sequence[Window], way: str) -> list[VariantEffect]:
         """Both alleles of each window on a strand, or the mean over both strands."""
@@ -238,61 +237,47 @@ class _AlleleExplainer:
                 target = self.reverse_target
             elif self.target is None and classes is not None:
                 target = list(classes)
-            before = self.strand(references, one, target)
+            before, map_before = self.strand(references, one, target)
             if classes is None:
-                classes = before.classes
+                classes = before.target
             if self.target is None:
                 target = [int(classes[row]) for row in rows]
-            after = self.strand(alternatives, one, target)
+            after, map_after = self.strand(alternatives, one, target)
             known = zip(problems, before.problems[rows], after.problems, strict=True)
             problems = [next((str(problem) for problem in three if problem), "") for three in known]
-            parts.append((before.score[rows], before.relevance[rows], after.score, after.relevance))
+            parts.append((before.score[rows], after.score, map_before[rows], map_after))
         assert classes is not None
         means = [sum(column) / len(ways) for column in zip(*parts, strict=True)]
         return [
-            _effect(window, problems[k], int(classes[row]), *(column[k] for column in means))
+            _effect(window, problems[k], int(classes[row]), [c[k] for c in means[:2]], [c[k] for c in means[2:]])
             for k, (window, row) in enumerate(zip(windows, rows, strict=True))
         ]
 
 
-class _Strand(NamedTuple):
-    """What was found on one strand; relevance (sequence, position) in the direction of the plus strand."""
+def _aligned(
+    letters: str, relevance: npt.NDArray[np.float32], columns: npt.NDArray[np.int64], count: int
+) -> tuple[str, npt.NDArray[np.float32]]:
+    """Letters and relevance of an allele in the columns of the alignment; gaps are '-' and 0."""
+    text, values = np.full(count, b"-", "S1"), np.zeros(count, np.float32)
+    text[columns] = np.frombuffer(letters.encode(), "S1")
+    values[columns] = relevance
+    return text.tobytes().decode(), values
 
-    score: npt.NDArray[np.float32]
-    classes: npt.NDArray[np.int64]
-    relevance: npt.NDArray[np.float32]
-    problems: npt.NDArray[np.str_]
 
-
-def _effect(
-    window: Window,
-    problem: str,
-    target: int,
-    score_reference: float,
-    relevance_reference: npt.NDArray[np.float32],
-    score_alternative: float,
-    relevance_alternative: npt.NDArray[np.float32],
-) -> VariantEffect:
-    def aligned(
-        letters: str, relevance: npt.NDArray[np.float32], columns: npt.NDArray[np.int64]
-    ) -> tuple[str, npt.NDArray[np.float32]]:
-        text, values = np.full(window.columns, b"-", "S1"), np.zeros(window.columns, np.float32)
-        text[columns] = np.frombuffer(letters.encode(), "S1")
-        values[columns] = relevance
-        return text.tobytes().decode(), values
-
-    before = aligned(window.reference, relevance_reference, window.columns_reference)
-    after = aligned(window.alternative, relevance_alternative, window.columns_alternative)
+def _effect(window: Window, problem: str, target: int, scores: Sequence[float], maps: Sequence[Any]) -> VariantEffect:
+    """The effect of a variant; `scores` and `maps` (position,) with the reference and with the alternative allele."""
+    before = _aligned(window.reference, maps[0], window.columns_reference, window.columns)
+    after = _aligned(window.alternative, maps[1], window.columns_alternative, window.columns)
     return VariantEffect(
-        window.variant,
-        window.start,
-        window.variant.position - window.start,
-        float(score_reference),
-        float(score_alternative),
-        before[0],
-        after[0],
-        before[1],
-        after[1],
-        target,
-        problem,
+        variant=window.variant,
+        start=window.start,
+        anchor=window.variant.position - window.start,
+        score_reference=float(scores[0]),
+        score_alternative=float(scores[1]),
+        letters_reference=before[0],
+        letters_alternative=after[0],
+        relevance_reference=before[1],
+        relevance_alternative=after[1],
+        target=target,
+        problem=problem,
     )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .patch_tokens import TokenDepth, token_depths, tokens_figure
     from .photograph_explanation import ExplainedPhotograph, explain_photograph
     from .photograph_figures import comparison_figure, explanation_figure
+    from .photograph_settings import PhotographSettings
     from .photographs import BadImage, Photograph, read_photograph
     from .picture_preprocessing import network_input, network_mask, network_picture, network_point
     from .relevance_files import SavedRelevance
@@ -39,6 +40,7 @@ __all__ = [
     "Heatmap",
     "ImageNet",
     "Photograph",
+    "PhotographSettings",
     "Photographs",
     "SavedRelevance",
     "Thinning",
