@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,7 +26,7 @@ from plrp.runs.crew import BarWatch
 from plrp.runs.digests import text_digest
 from plrp.runs.places import Place, RunError
 from plrp.runs.ray import sent
-from plrp.runs.run import Run, RunLayout
+from plrp.runs.run import Run, RunLayout, differs_here
 from plrp.runs.work import Execution, Tick, Work, by_cause
 from plrp.tape.tracing import trace
 from plrp.targets import Seed, check_target
@@ -230,7 +229,7 @@ class PhotographSearch(Search):
         about = {"model": loaded.name, "weights": loaded.weights}
         super().__init__(loaded.module, numbered(root, loaded), out, device=device or "cpu", about=about, **options)
         if expected is not None and self.key != expected:
-            raise RunError(f"{socket.gethostname()} has other photographs, weights or code than where it was started.")
+            raise differs_here("photographs, weights or code", "the search")
 
     def work(self, working_dir: str | None = None) -> Work:
         """The search as a message to other processes."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from plrp.runs.digests import Digests
-from plrp.runs.places import Place, RunError
+from plrp.runs.places import Place
 from plrp.runs.ray import inside
+from plrp.runs.run import differs_here
 from plrp.runs.work import Tick, Work
 
 from .config import Config
@@ -37,9 +37,9 @@ class PartMaker:
         if verify and config.model.digest is not None:
             here = resolved_model(config, self.store, digests)
             if here.digest != config.model.digest:
-                raise _differs("weights")
+                raise differs_here("weights", "the sweep")
             if dict(here.code or {}) != dict(config.model.code or {}):
-                raise _differs("code of the model")
+                raise differs_here("code of the model", "the sweep")
         self.bench = Bench(config, self.store, device)
         samples, wanted = self.bench.samples, config.data
         if verify and wanted.digest is not None:
@@ -47,7 +47,7 @@ class PartMaker:
                 samples.count > CHECKED or samples.digest(digests) == wanted.digest
             )
             if not same:
-                raise _differs("samples")
+                raise differs_here("samples", "the sweep")
 
     def rehearse(self, index: int) -> dict[str, Any]:
         """What a first batch cost: a `Rehearsal` as plain data."""
@@ -56,10 +56,6 @@ class PartMaker:
     def do(self, index: int, tick: Tick) -> None:
         """Make a part and store it."""
         self.store.put(self.bench.config, index, self.bench.part(index, tick))
-
-
-def _differs(what: str) -> RunError:
-    return RunError(f"{socket.gethostname()} has other {what} than where the sweep was started.")
 
 
 def work_for(store: Store, config: Config, device: str | None) -> Work:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
@@ -26,9 +25,9 @@ from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.runs.crew import BarWatch
 from plrp.runs.digests import content_digest, text_digest
-from plrp.runs.places import Place, RunError
-from plrp.runs.ray import RayCluster, inside
-from plrp.runs.run import Run, RunLayout
+from plrp.runs.places import Place
+from plrp.runs.ray import RayCluster, sent
+from plrp.runs.run import Run, RunLayout, differs_here
 from plrp.runs.unpacking import LARGEST
 from plrp.runs.work import Execution, Failure, Tick, Work
 from plrp.tape.refusals import check_device
@@ -171,7 +170,8 @@ def explain_file(
     _try_lengths(explaining)
     with explaining.run.session(shard):
         explaining.run.begin({"command": COMMAND, **explaining.description(), **(about or {})}, say)
-        outcome = _make_shard(explaining, engine, mine, show_progress, say)
+        execution = Execution(engine=engine, show_progress=show_progress, say=say)
+        outcome = _make_shard(explaining, mine, execution)
         if outcome.complete:
             gather(explaining)
             gather_seqlets(explaining, matched=False)
@@ -198,26 +198,19 @@ def _say_first(explaining: Explaining, asked: bool | None, say: Callable[[str], 
         say(f"more than {MATCHED} sequences: seqlets are not compared with known motifs unless asked for (--match)")
 
 
-def _make_shard(
-    explaining: Explaining,
-    engine: RayCluster | None,
-    mine: Sequence[int],
-    show_progress: bool | None,
-    say: Callable[[str], None],
-) -> Outcome:
+def _make_shard(explaining: Explaining, mine: Sequence[int], execution: Execution) -> Outcome:
     """Make the missing parts of a shard. When all shards are finished, also parts that were damaged since."""
-    run, plan = explaining.run, explaining.plan
+    run, plan, say = explaining.run, explaining.plan, execution.say
     whole = run.whole(mine, say)
     missing = [k for k in mine if k not in whole]
     if whole and missing:
         say(f"resuming: {len(whole)} of {len(mine)} parts are there")
     sizes = [len(rows) for rows in plan]
     before = sum(sizes[k] for k in whole)
-    with progress("explaining", sum(sizes[k] for k in mine), show_progress, done=before) as step:
+    with progress("explaining", sum(sizes[k] for k in mine), execution.show_progress, done=before) as step:
         watch = BarWatch(sizes, step, say)
 
         def make(indices: Sequence[int]) -> list[Failure]:
-            execution = Execution(engine=engine, say=say)
             return run.make(explaining, indices, watch, explaining.work, execution, tolerant=False)
 
         failures = make(missing)
@@ -260,9 +253,7 @@ class Explaining:
         self.model = (load_model(model, given.weights) if isinstance(model, str) else model).eval()
         self.digests = (_digest(self.sequences), weights_digest(self.model), code)
         if expected is not None and list(self.digests) != list(expected):
-            raise RunError(
-                f"{socket.gethostname()} has other sequences, weights or code than where the command was started."
-            )
+            raise differs_here("sequences, weights or code", "the command")
         if given.device is not None:
             self.model.to(given.device)
         self.key = text_digest(json.dumps(self.description(), sort_keys=True))
@@ -287,19 +278,18 @@ class Explaining:
         """The arguments to make the same on another machine: plain data, paths in full or inside the folder sent."""
         assert isinstance(self.name, str)
         settings = self.settings
-        file, colon, factory = self.name.rpartition(":") if ".py:" in self.name else (self.name, "", "")
 
         def there(path: str | Path | None) -> str | None:
-            return None if path is None else inside(str(Path(path).resolve()), working_dir)
+            return None if path is None else sent(path, working_dir)
 
         def target_there(target: Any) -> Any:
             named = score_file(target)
-            return _target_data(target) if named is None else f"{there(named[0])}:{named[1]}"
+            return _target_data(target) if named is None else there(f"{named[0]}:{named[1]}")
 
         return {
             **{one.name: getattr(settings, one.name) for one in fields(settings)},
             "path": there(self.path),
-            "model": f"{there(file)}{colon}{factory}",
+            "model": there(self.name),
             "out": self.run.place.address,
             "weights": there(settings.weights),
             "genome": there(settings.genome),
@@ -432,8 +422,8 @@ def check_fit(model: nn.Module, x: Tensor, targets: Sequence[Any], what: str) ->
             raise UsageError(
                 "Your model reads (batch, length, 4): transpose in its forward, x.transpose(1, 2)."
             ) from None
-        if found := re.search(r"to have (\d+) channels, but got 4 channels", reason):
-            raise UsageError(f"The model reads {found[1]} channels, DNA has 4: give a model of one-hot DNA.") from None
+        if count := re.search(r"to have (\d+) channels, but got 4 channels", reason):
+            raise UsageError(f"The model reads {count[1]} channels, DNA has 4: give a model of one-hot DNA.") from None
         if re.search(r"input size per channel|[Oo]utput size is too small|negative output size", reason):
             raise SequenceError(
                 f"{what} do not fit the model ({reason}): they are too short, also because it may crop its ends. "
@@ -480,15 +470,15 @@ def _code_digests(model: nn.Module | str, targets: Mapping[str, Any]) -> dict[st
 
     Of a module, of what it is made of; None for a checkpoint with targets that are not functions of files.
     """
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     if not isinstance(model, str):
-        found[type(model).__name__] = text_digest(source_of_module(model))
+        digests[type(model).__name__] = text_digest(source_of_module(model))
     elif ".py:" in model:
-        found.update(_file_digests(Path(model.rpartition(":")[0])))
+        digests.update(_file_digests(Path(model.rpartition(":")[0])))
     for role, target in targets.items():
         if (named := score_file(target)) is not None:
-            found.update({f"{name} ({role})": digest for name, digest in _file_digests(named[0]).items()})
-    return found or None
+            digests.update({f"{name} ({role})": digest for name, digest in _file_digests(named[0]).items()})
+    return digests or None
 
 
 def _file_digests(file: Path) -> dict[str, str]:

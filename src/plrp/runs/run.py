@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -241,12 +242,12 @@ class Run:
                 return LocalCrew(work(None), indices, watch, workers, execution.threads).run()
             return make_here(maker, indices, watch, tolerant)
         except DiskFull as error:
-            stored = f"{watch.parts_stored - before} of {len(indices)} parts were stored and stay"
+            progress = f"{watch.parts_stored - before} of {len(indices)} parts were stored and stay"
             again = "Make room and start again: the rest will be done"
-            raise DiskFull(error.errno, f"{error.strerror}; {stored}. {again}") from None
+            raise DiskFull(error.errno, f"{error.strerror}; {progress}. {again}") from None
         except KeyboardInterrupt:
-            stored = f"{watch.parts_stored - before} of {len(indices)} parts were stored"
-            watch.say(f"stopped: {stored}; start again to resume")
+            progress = f"{watch.parts_stored - before} of {len(indices)} parts were stored"
+            watch.say(f"stopped: {progress}; start again to resume")
             raise
 
 
@@ -286,6 +287,11 @@ def quoted(value: Any) -> str:
     """An entry of a description as JSON, cut to 80 characters."""
     text = "absent" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def differs_here(things: str, work: str) -> RunError:
+    """The error of a worker whose files differ from those of the machine that started the work."""
+    return RunError(f"{socket.gethostname()} has other {things} than where {work} was started.")
 
 
 def damaged(place: Place, name: str, error: Exception) -> WrongPlace:
