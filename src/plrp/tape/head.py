@@ -29,7 +29,7 @@ def without_head(output: Any, trace: Trace) -> Any:
                 below = op.inputs[0]
                 result = below.data
                 recorder.live.know(result, below)
-                recorder.kept.append(result)
+                recorder.anchored.append(result)
                 for view in reversed(views):
                     result = view.call([result])
                 return result

@@ -108,7 +108,7 @@ def batch_norm_affines(ops: Sequence[Op]) -> list[tuple[Tensor, Tensor]]:
         dtype = torch.float32 if variance.dtype in HALF else variance.dtype
         key = (dtype, variance.device, epsilon, parts[2] is None, parts[3] is None)
         alike.setdefault(key, []).append((number, [p if p is None or p.dtype == dtype else p.to(dtype) for p in parts]))
-    found: list[Any] = [None] * len(ops)
+    affines: list[Any] = [None] * len(ops)
     for (_, _, epsilon, _, _), members in alike.items():
         sizes = [len(parts[1]) for _, parts in members]
         together = zip(*(parts for _, parts in members), strict=True)
@@ -119,5 +119,5 @@ def batch_norm_affines(ops: Sequence[Op]) -> list[tuple[Tensor, Tensor]]:
         scale = scale if weight is None else scale.mul_(weight)
         shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
         for (number, _), *pair in zip(members, scale.split(sizes), shift.split(sizes), strict=True):
-            found[number] = tuple(pair)
-    return found
+            affines[number] = tuple(pair)
+    return affines

@@ -111,6 +111,7 @@ def row(names: str, family: Family, **traits: Any) -> Row:
 
 _LAYER, _PASS, _SPLIT, _WINNER, _MOVE = Family.LAYER, Family.PASS, Family.SPLIT, Family.WINNER, Family.REARRANGE
 _GATE, _KEEPS, _NONNEGATIVE = Family.GATE, Sign.KEEPS, Sign.NONNEGATIVE
+_POOL: dict[str, Any] = {"sign": _KEEPS, "batchwise": True}
 _COPY: dict[str, Any] = {"sign": _KEEPS, "transparent": True, "scales": True, "hides_nan": False}
 
 TABLE: tuple[Row, ...] = (
@@ -138,13 +139,8 @@ TABLE: tuple[Row, ...] = (
     row("clamp clamp_min", _PASS, bounds=(None, None)),
     row("clamp_max hardshrink softshrink tanhshrink log log2 log10 local_response_norm nan_to_num", _PASS),
     row("neg", _PASS, scales=True, hides_nan=False),
-    row(
-        "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout",
-        _PASS,
-        training=True,
-        inplace_at=3,
-        **_COPY,
-    ),
+    row("dropout dropout1d dropout2d dropout3d", _PASS, training=True, inplace_at=3, **_COPY),
+    row("alpha_dropout feature_alpha_dropout", _PASS, training=True, inplace_at=3, **_COPY),
     row("feature_dropout", _PASS, training=True, **_COPY),
     row("to type_as", _PASS, like=True, **_COPY),
     row("detach clone contiguous float double half bfloat16 type cpu cuda alias positive", _PASS, **_COPY),
@@ -152,22 +148,17 @@ TABLE: tuple[Row, ...] = (
     row("add", _SPLIT, elementwise=True, transparent=True, sign=_KEEPS, constants=(0, 1), hides_nan=False),
     row("sub rsub", _SPLIT, elementwise=True, transparent=True, hides_nan=False),
     row("mean sum cumsum", _SPLIT, sign=_KEEPS, dims=(1,)),
-    row("avg_pool1d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d", _SPLIT, sign=_KEEPS, batchwise=True),
-    row("avg_pool2d avg_pool3d", _SPLIT, sign=_KEEPS, divisor=(6, "divisor_override"), batchwise=True),
-    row("interpolate", _SPLIT, sign=_KEEPS, batchwise=True),
+    row("avg_pool1d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d interpolate", _SPLIT, **_POOL),
+    row("avg_pool2d avg_pool3d", _SPLIT, divisor=(6, "divisor_override"), **_POOL),
     row("fold col2im", _SPLIT, sign=_KEEPS),
     row("index_add scatter_add", _SPLIT, dims=(1,), constants=(0, 3)),
     row("torchvision::roi_align torchvision::ps_roi_align torchvision::ps_roi_pool", _SPLIT, boxes=True),
     # Maxima.
-    row(
-        """max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices
-        adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool1d_with_indices
-        adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices fractional_max_pool2d
-        fractional_max_pool3d""",
-        _WINNER,
-        sign=_KEEPS,
-        batchwise=True,
-    ),
+    row("max_pool1d max_pool1d_with_indices max_pool2d max_pool2d_with_indices", _WINNER, **_POOL),
+    row("max_pool3d max_pool3d_with_indices fractional_max_pool2d fractional_max_pool3d", _WINNER, **_POOL),
+    row("adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d", _WINNER, **_POOL),
+    row("adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices", _WINNER, **_POOL),
+    row("adaptive_max_pool3d_with_indices", _WINNER, **_POOL),
     row("max amax", _WINNER, sign=_KEEPS, dims=(1,)),
     row("min amin", _WINNER, sign=_KEEPS, dims=(1,), hides_nan=True),
     row("maximum minimum", _WINNER, elementwise=True, sign=_KEEPS, constants=(0, 1), hides_nan=True),
@@ -178,19 +169,15 @@ TABLE: tuple[Row, ...] = (
     row("expand_as", _MOVE, sign=_KEEPS, like=True),
     row("transpose swapaxes swapdims movedim moveaxis", _MOVE, sign=_KEEPS, dims=(1, 2)),
     row("narrow select unbind gather index_select", _MOVE, sign=_KEEPS, dims=(1,)),
-    row(
-        "chunk split split_with_sizes tensor_split take_along_dim repeat_interleave roll", _MOVE, sign=_KEEPS, dims=(2,)
-    ),
+    row("chunk split split_with_sizes tensor_split", _MOVE, sign=_KEEPS, dims=(2,)),
+    row("take_along_dim repeat_interleave roll", _MOVE, sign=_KEEPS, dims=(2,)),
     row("sort", _MOVE, sign=_KEEPS, dims=(1,), dim=-1),
     row("topk", _MOVE, sign=_KEEPS, dims=(2,), dim=-1),
-    row("upsample_nearest", _MOVE, sign=_KEEPS, batchwise=True),
-    row(
-        """permute t T mT H mH adjoint expand broadcast_to repeat tile flip fliplr flipud rot90 hsplit vsplit dsplit
-        getitem pixel_shuffle pixel_unshuffle channel_shuffle unfold im2col take masked_select diagonal diag atleast_1d
-        atleast_2d atleast_3d""",
-        _MOVE,
-        sign=_KEEPS,
-    ),
+    row("upsample_nearest", _MOVE, **_POOL),
+    row("permute t T mT H mH adjoint expand broadcast_to repeat tile flip fliplr flipud rot90", _MOVE, sign=_KEEPS),
+    row("hsplit vsplit dsplit getitem take masked_select diagonal diag", _MOVE, sign=_KEEPS),
+    row("pixel_shuffle pixel_unshuffle channel_shuffle unfold im2col", _MOVE, sign=_KEEPS),
+    row("atleast_1d atleast_2d atleast_3d", _MOVE, sign=_KEEPS),
     row("real resolve_conj as_strided", _MOVE),
     row("glu", _MOVE, dims=(1,), dim=-1),
     row("cat stack", _MOVE, sign=_KEEPS, dims=(1,), constants=(0,)),
@@ -208,28 +195,16 @@ TABLE: tuple[Row, ...] = (
     # Norms, products, softmax.
     row("batch_norm", Family.AFFINE, training=True, hides_nan=False),
     row("layer_norm group_norm instance_norm rms_norm", Family.AFFINE, hides_nan=False),
-    row(
-        "mul",
-        _GATE,
-        elementwise=True,
-        transparent=True,
-        scales=True,
-        sign=_KEEPS,
-        constants=(0, 1),
-        hides_nan=False,
-    ),
-    row("div", _GATE, elementwise=True, transparent=True, scales=True, sign=_KEEPS, constants=(0, 1)),
+    row("mul", _GATE, elementwise=True, constants=(0, 1), **_COPY),
+    row("div", _GATE, elementwise=True, constants=(0, 1), **{**_COPY, "hides_nan": None}),
     row("matmul mm bmm mv addmm baddbmm tensordot", _GATE, hides_nan=False),
     row("einsum", _GATE, sign=_KEEPS, constants=(1, 2, 3), hides_nan=False),
     row("softmax", Family.SOFTMAX, gate=True, head=True, sign=_NONNEGATIVE, dims=(1,)),
     row("log_softmax", Family.HEAD, head=True, dims=(1,)),
     row("softmin", Family.HEAD, dims=(1,)),
     row("embedding", Family.EMBEDDING),
-    row(
-        """zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty
-        new_full new_tensor zero fill bernoulli""",
-        Family.CONSTANT,
-    ),
+    row("zeros_like ones_like empty_like full_like rand_like randn_like randint_like bernoulli", Family.CONSTANT),
+    row("new_zeros new_ones new_empty new_full new_tensor zero fill", Family.CONSTANT),
 )
 
 # Other spellings of an operation, Python's operators among them.

@@ -51,7 +51,7 @@ class Recorder(TorchFunctionMode):
         self.live = LiveTensors(model)
         self.names = LayerNames(model)
         self.modules = ModuleCalls(self)
-        self.kept: list[Any] = []  # tensors that must outlive the pass, since they are known by their ids
+        self.anchored: list[Any] = []  # tensors that must outlive the pass, since they are known by their ids
         self.lock = threading.Lock()
         self._numbers_declared = False  # whether a constant by a user's rule was taken out as a Python number
 

@@ -124,8 +124,8 @@ def _layers(
                 Weights(*given) if biases else Weights(given[0], given[1], projection=given[2] if each == 3 else None)
             )
             state = tuple(states[number] for states in begin)
-            found, final = _steps(kind, depends, x, state, weights, direction == 1, there)
-            outputs.append(found)
+            output, final = _steps(kind, depends, x, state, weights, direction == 1, there)
+            outputs.append(output)
             finals.append(final)
         x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
     return x, [torch.stack(states) for states in zip(*finals, strict=True)]
@@ -162,8 +162,8 @@ def _cell(kind: str) -> Callable[..., Any]:
         weights = Weights(w_ih, w_hh, b_ih, b_hh)
         part = _of_input(kind, input, weights)
         state = tuple(_initial_state(s, part, depends) for s in (hx if isinstance(hx, list | tuple) else (hx,)))
-        found = _CELLS[kind](part, state, weights)
-        return found if kind == "lstm" else found[0]
+        after = _CELLS[kind](part, state, weights)
+        return after if kind == "lstm" else after[0]
 
     return step
 

@@ -110,8 +110,8 @@ def check_model(model: Any) -> None:
     if isinstance(model, Tensor) or (isinstance(model, list | tuple) and model and isinstance(model[0], Tensor)):
         raise TypeError("The model is a tensor: the model comes first, plrp.explain(model, inputs).")
     if not callable(model):
-        held = isinstance(getattr(model, "module", None), nn.Module)
-        hint = "give its `.module`" if held else "make or load the module first"
+        wraps = isinstance(getattr(model, "module", None), nn.Module)
+        hint = "give its `.module`" if wraps else "make or load the module first"
         raise TypeError(f"The model is a {type(model).__name__}, neither a module nor a function: {hint}.")
     if not isinstance(model, nn.Module):
         return
@@ -225,9 +225,9 @@ def refuse_active(
             raise ValueError(f"{operation.kind}{after()} is active: explanations would be random. Call `model.eval()`.")
 
 
-def check_output(found: Trace, output: Any) -> None:
+def check_output(trace: Trace, output: Any) -> None:
     """Refuse outputs that do not depend on the input, or have no batch axis."""
-    tensors = list(tensors_in(found.output))
+    tensors = list(tensors_in(trace.output))
     if not tensors:
         raise TraceError(f"The model returned {type(output).__name__} with no tensor in it.")
     if not any(t.is_floating_point() or t.is_complex() for t in tensors):
@@ -236,27 +236,27 @@ def check_output(found: Trace, output: Any) -> None:
             f"The model returns {kinds} values, decisions or indices, which no relevance can start from: let it return "
             "the scores that they are taken from (the logits, not their argmax)."
         )
-    if all(found.value_of(t) is None for t in tensors):
-        raise TraceError(_independent(found, tensors))
-    if found.samples is None or not isinstance(found.output, Tensor):
+    if all(trace.value_of(t) is None for t in tensors):
+        raise TraceError(_independent(trace, tensors))
+    if trace.samples is None or not isinstance(trace.output, Tensor):
         return
-    if found.output.dim() == 0 or found.output.shape[0] != found.batch:
+    if trace.output.dim() == 0 or trace.output.shape[0] != trace.batch:
         raise ValueError(
-            f"The model returned shape {tuple(found.output.shape)} for a batch of {found.batch}: the first axis of the "
+            f"The model returned shape {tuple(trace.output.shape)} for a batch of {trace.batch}: the first axis of the "
             "output must be the batch. Is the batch axis missing (`x[None]`), does the model average over it, or has "
             "it none (`samples=None`)?"
         )
 
 
-def _independent(found: Trace, tensors: Sequence[Tensor]) -> str:
+def _independent(trace: Trace, tensors: Sequence[Tensor]) -> str:
     """Why no output depends on the input, as far as one can see."""
     if not any(t.numel() for t in tensors):
         return (
             "The model returned empty tensors only: it found nothing in this input (no boxes, say), so there is no "
             "score to explain. Give an input in which it finds something, or explain the scores before the selection."
         )
-    if found.ops:
-        last = found.ops[-1]
+    if trace.ops:
+        last = trace.ops[-1]
         return (
             "The output does not depend on the input by any operation that torch shows; the last one that does is "
             f"`{spelled(last.function)}` ('{last.name}'). What follows hides it (a scripted or compiled function, "

@@ -26,7 +26,7 @@ def replay(ops: Sequence[Op], wanted: Sequence[Value], changes: Mapping[int, Cha
     for op in affected:
         for value in op.inputs:
             unread[id(value)] += 1
-    kept, now = {id(value) for value in wanted}, dict[int, Tensor]()
+    last, now = {id(value) for value in wanted}, dict[int, Tensor]()
 
     def arrive(value: Value, tensor: Tensor) -> Tensor:
         change = changes.get(id(value))
@@ -42,7 +42,7 @@ def replay(ops: Sequence[Op], wanted: Sequence[Value], changes: Mapping[int, Cha
             arrive(value, tensor)
         for value in op.inputs:  # let go of what nobody reads any more
             unread[id(value)] -= 1
-            if not unread[id(value)] and id(value) not in kept:
+            if not unread[id(value)] and id(value) not in last:
                 del now[id(value)]
     return [tensor_of(value) for value in wanted]
 
@@ -50,8 +50,8 @@ def replay(ops: Sequence[Op], wanted: Sequence[Value], changes: Mapping[int, Cha
 def replayed(trace: Trace, structure: Any, changes: Mapping[int, Change]) -> Any:
     """`trace.output` or `trace.returned` as the pass would have ended with these changes."""
     values = [trace.value_of(tensor) for tensor in tensors_in(structure)]
-    found = replay(trace.ops, [value for value in values if value is not None], changes)
-    tensors = iter(found)
+    changed_tensors = replay(trace.ops, [value for value in values if value is not None], changes)
+    tensors = iter(changed_tensors)
     fresh = iter([None if value is None else next(tensors) for value in values])
 
     def renewed(tensor: Tensor) -> Tensor:
@@ -68,9 +68,9 @@ def _affected(ops: Sequence[Op], wanted: Sequence[Value], changes: Mapping[int, 
         if any(id(value) in changed for value in op.inputs):
             above.append(op)
             changed.update(id(value) for value in op.outputs)
-    needed, found = {id(value) for value in wanted}, []
+    needed, between = {id(value) for value in wanted}, []
     for op in reversed(above):
         if any(id(value) in needed for value in op.outputs):
-            found.append(op)
+            between.append(op)
             needed.update(id(value) for value in op.inputs)
-    return found[::-1]
+    return between[::-1]

@@ -78,12 +78,12 @@ class Trace:
 
     def remember_state(self) -> None:
         """Note the state of the weights, which are the user's: see `check_unchanged`."""
-        held = []
+        weights = []
         for op in self.ops:
-            held += [(t, op.name) for t in gathered(op.args, op.kwargs) if not op.is_layer]
+            weights += [(t, op.name) for t in gathered(op.args, op.kwargs) if not op.is_layer]
             if op.map is not None:
-                held += [(t, op.name) for t in (op.map.raw, op.map.bias) if t is not None]
-        self._state = [(tensor, version(tensor), _probe(tensor).clone(), name) for tensor, name in held]
+                weights += [(t, op.name) for t in (op.map.raw, op.map.bias) if t is not None]
+        self._state = [(tensor, version(tensor), _probe(tensor).clone(), name) for tensor, name in weights]
 
     def check_unchanged(self) -> None:
         """Refuse where a weight was written into since: the tape would be half of another model.
@@ -214,16 +214,16 @@ def record(
             output = model(*aliases)
         if not any(x.is_floating_point() for x in given) and not _embeds(recorder):
             raise not_real("The input", given[0])
-        found = Trace(recorder, values, isinstance(inputs, Tensor), samples)
-        found.returned = output
-        found.output = without_head(output, found)
-    check_output(found, output)
+        trace = Trace(recorder, values, isinstance(inputs, Tensor), samples)
+        trace.returned = output
+        trace.output = without_head(output, trace)
+    check_output(trace, output)
     check_unwritten(recorder)
     with torch.inference_mode(False), torch.no_grad():
-        _fold_batch_norms(found)
-    _mark_first_layers(found.ops)
-    check_finite(found)
-    return found
+        _fold_batch_norms(trace)
+    _mark_first_layers(trace.ops)
+    check_finite(trace)
+    return trace
 
 
 def _embeds(recorder: Recorder) -> bool:
@@ -233,10 +233,10 @@ def _embeds(recorder: Recorder) -> bool:
     )
 
 
-def _fold_batch_norms(found: Trace) -> None:
+def _fold_batch_norms(trace: Trace) -> None:
     """Fold each BatchNorm into the conv or linear before it whose output nobody else reads, in private tensors."""
-    outputs = {id(found.value_of(t)) for t in tensors_in(found.output)}
-    while norms := [op for op in found.ops if foldable(op) and id(op.inputs[0]) not in outputs]:
+    outputs = {id(trace.value_of(t)) for t in tensors_in(trace.output)}
+    while norms := [op for op in trace.ops if foldable(op) and id(op.inputs[0]) not in outputs]:
         for op, (scale, shift) in zip(norms, batch_norm_affines(norms), strict=True):
             below = op.inputs[0].producer
             assert below is not None
@@ -248,7 +248,7 @@ def _fold_batch_norms(found: Trace) -> None:
             below.outputs, op.outputs = op.outputs, []
             below.output.producer = below
             release(op)
-        found.ops = found._recorder.ops = [op for op in found.ops if op.inputs]
+        trace.ops = trace._recorder.ops = [op for op in trace.ops if op.inputs]
 
 
 def _mark_first_layers(ops: Sequence[Op]) -> None:
@@ -267,8 +267,8 @@ PROBED = 4096  # entries of a weight that are compared
 def _probe(weight: Tensor) -> Tensor:
     """Some entries of a weight, evenly spread: all of a small one."""
     flat = weight.detach().view(-1) if weight.is_contiguous() else weight.detach().flatten()
-    found = flat[:: 1 + flat.numel() // PROBED]
-    return found.nan_to_num() if found.is_floating_point() else found
+    entries = flat[:: 1 + flat.numel() // PROBED]
+    return entries.nan_to_num() if entries.is_floating_point() else entries
 
 
 def _shape(value: Value) -> str:

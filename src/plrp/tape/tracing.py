@@ -30,10 +30,10 @@ def trace(
     """
     own = inputs.detach().clone() if isinstance(inputs, Tensor) else replaced(inputs, Tensor.clone, of=Tensor)
     with rules_for(rules or {}):  # of a copy: what is done to the user's tensors later is not meant for this trace
-        found = record_verified(model, own, samples=samples)
-        _refuse(found, found.unsupported)
-    found.remember_state()
-    return found
+        recorded = record_verified(model, own, samples=samples)
+        _refuse(recorded, recorded.unsupported)
+    recorded.remember_state()
+    return recorded
 
 
 def supported(recorded: Trace, products: str | None) -> Trace:

@@ -26,10 +26,10 @@ def written_out(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], de
         return steps
     if function in STEPS:
         return partial(STEPS[function], depends)
-    found = _PRODUCTS.get(function)
-    if found is None:
+    product = _PRODUCTS.get(function)
+    if product is None:
         return None
-    steps, factors = found
+    steps, factors = product
     given = dict(enumerate(args)) | kwargs
     if all(any(depends(given.get(key)) for key in keys) for keys in factors):
         return steps
@@ -67,27 +67,27 @@ def _additive(allowed: Tensor, like: Tensor) -> Tensor:
     return torch.zeros(allowed.shape, dtype=like.dtype, device=like.device).masked_fill(~allowed, -torch.inf)
 
 
-def _opened(function: Any) -> Callable[..., Any]:
+def _in_steps(function: Any) -> Callable[..., Any]:
     """A function that torch has written in Python, whose steps are seen, not the call itself."""
 
     def never(*_: Any) -> bool:
         return False
 
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    opened = FunctionType(
+    seen = FunctionType(
         function.__code__,
         {**function.__globals__, **dict.fromkeys(names, never)},
         function.__name__,
         function.__defaults__,
         function.__closure__,
     )
-    opened.__kwdefaults__ = function.__kwdefaults__
-    return opened
+    seen.__kwdefaults__ = function.__kwdefaults__
+    return seen
 
 
 def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
     """What `nn.MultiheadAttention` calls: torch's own steps."""
-    return _opened(F.multi_head_attention_forward)(*args, **kwargs)
+    return _in_steps(F.multi_head_attention_forward)(*args, **kwargs)
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
@@ -135,9 +135,9 @@ _FUSED: dict[Any, Callable[..., Any]] = {
     F.bilinear: bilinear,
     torch.bilinear: bilinear,
     **{
-        found: grouped_mm
+        function: grouped_mm
         for place, name in ((F, "grouped_mm"), (torch, "_grouped_mm"))
-        if (found := getattr(place, name, None)) is not None
+        if (function := getattr(place, name, None)) is not None
     },
 }
 
