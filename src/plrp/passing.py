@@ -37,7 +37,7 @@ def epsilon_for(*values: Value, composite: Composite | None = None) -> float:
 
 
 def _divided(op: Op, given: Tensor, d: Tensor, epsilon: float, book: Booking, one_sign: bool = False) -> Tensor:
-    """s = R / (d + ε sign d); what ε takes is booked."""
+    """s = R / (d + ε sign d); the share of ε is booked."""
     s = quotient(given, d, epsilon, one_sign)
     if epsilon:
         book_epsilon(book, s, d, epsilon, op.output.samples.sum)
@@ -92,7 +92,7 @@ def _pass(op: Op, relevance: Relevances, book: Booking, composite: Composite) ->
 
 
 def _rearrange(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
-    """Relevance follows the elements; what lands on constants (padding, a constant in a cat) is booked to them."""
+    """Relevance follows the elements; constants (padding, a constant in a cat) are booked their relevance."""
     first = next(r for r in relevance if r is not None)
     if op.traits.reshapes:
         return [first.reshape(op.inputs[0].shape)]
@@ -154,13 +154,13 @@ def _split(op: Op, relevance: Relevances, book: Booking, composite: Composite) -
 
 
 def _handed(op: Op, receivers: Sequence[Value], parts: Sequence[Tensor]) -> Relevances:
-    """What each input of an operation is handed: nothing where it is no receiver."""
+    """The relevance of each input of an operation: None where it is no receiver."""
     by_receiver = dict(zip(map(id, receivers), parts, strict=True))
     return [by_receiver.get(id(v)) for v in op.inputs]
 
 
 def _split_sum(op: Op, given: Tensor, epsilon: float, book: Booking, gamma: float | None) -> Relevances:
-    """a + b, a − b; a constant's share is booked to it, but what is masked out stays with the value.
+    """a + b, a − b; a constant's share is booked, but the value keeps the relevance of masked entries.
 
     With γ, in proportion to w(a) a and w(b) b, where w(u) = 1 + γ if u has the sign of the sum, else 1.
     """
@@ -211,7 +211,7 @@ def cancellation(terms: Sequence[Tensor], z: Tensor, total: Total) -> Tensor:
 
 
 def ratio(above: Any, below: Tensor) -> Tensor:
-    """One where there is nothing to compare."""
+    """above / below, and one where `below` is 0."""
     empty = below == 0
     return torch.where(empty, torch.ones_like(below), above / torch.where(empty, torch.ones_like(below), below))
 
@@ -224,7 +224,7 @@ def _output(op: Op, dtype: torch.dtype) -> Tensor:
 
 
 def book_epsilon(book: Booking, s: Tensor, d: Tensor, epsilon: float, total: Total, one_sign: bool = False) -> None:
-    """What ε took: Σ_k s_k · ε sign d_k."""
+    """Book the share of ε: Σ_k s_k · ε sign d_k."""
     if not book.active or not epsilon:
         return
     signed = s if one_sign else s * torch.copysign(torch.ones_like(d), d)
@@ -241,7 +241,7 @@ def book_branch(
     total: Total,
     bias: Tensor | None,
 ) -> None:
-    """What the bias and ε took of a layer's relevance in one branch, and what an empty negative branch created.
+    """Book the shares of bias and ε in one branch of a layer, and the mass that an empty negative branch created.
 
     `total` is the sum per sample, `bias` the branch's at each k: over whole tensors, or over some neurons.
     """
@@ -272,11 +272,11 @@ def book_unshared(book: Booking, branches: Sequence[Branch], unshared_mass: Call
 
 
 def _winner(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
-    """All to the winner. What a constant wins, padding among them, is booked to it."""
+    """All to the winner. Relevance that a constant wins, padding for example, is booked."""
     first = next(r for r in relevance if r is not None)
     if (pool := op.kind.removesuffix("_with_indices")) in ("max_pool1d", "max_pool2d", "max_pool3d"):
         return [_to_winners(op, getattr(torch.nn.functional, pool), first, book)]
-    if op.traits.elementwise and len(op.inputs) == 1:  # against a constant, which keeps what it wins
+    if op.traits.elementwise and len(op.inputs) == 1:  # against a constant, which keeps its share
         (won,) = transposed(op, [first], first.dtype, op.inputs)
         if book.active:
             book.constant = book.constant + op.output.samples.sum(first) - op.inputs[0].samples.sum(won)
@@ -349,7 +349,7 @@ def _product(op: Op, relevance: Relevances, book: Booking, composite: Composite)
 def _softmax(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
     """R_i = x_i (R_i − s_i Σ_j R_j) for s = softmax(x), the Taylor expansion of Achtibat et al. (2024).
 
-    Masked entries, s_i = 0, receive nothing. It does not conserve: what it takes or gives is booked.
+    Masked entries, s_i = 0, receive nothing. It does not conserve: the difference is booked.
     """
     (given,) = relevance
     assert given is not None

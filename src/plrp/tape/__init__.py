@@ -1,1 +1,1 @@
-"""What happened in a forward pass: values and the operations between them, in order of execution."""
+"""The tape of a forward pass: values, and the operations between them in order of execution."""

@@ -1,4 +1,4 @@
-"""Operations that write into a tensor: run on fresh memory, so that the tape keeps what it has recorded."""
+"""Operations that write into a tensor: run on fresh memory, so that recorded tensors stay as they are."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run_in_place(recorder: Recorder, call: Call) -> Any:
 
 
 def _overwrites(recorder: Recorder, call: Call) -> bool:
-    """Whether an in-place activation function may write over what it reads: a fresh output nobody else has read."""
+    """Whether an in-place activation function may write over its input: a fresh output that nobody else has read."""
     (value,) = call.values if len(call.values) == 1 else (None,)
     return (
         value is not None

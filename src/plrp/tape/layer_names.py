@@ -31,7 +31,7 @@ class LayerNames:
         return path if self._calls[path] == 1 else f"{path}#{self._calls[path]}"
 
     def inherit(self, tensors: Sequence[Tensor], result: Any) -> None:
-        """What is computed from parameters alone carries their layer's name (weight norm, masks, tied transposes)."""
+        """A tensor computed from parameters alone carries their layer's name (weight norm, masks, tied transposes)."""
         name = self._first(tensors)
         for tensor in tensors_in(result):
             if self._first((tensor,)) is not None:

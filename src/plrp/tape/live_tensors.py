@@ -14,7 +14,7 @@ from .values import Value
 
 
 class LiveTensors:
-    """What is known of tensors while they live, by their ids."""
+    """The values and the memory of tensors while they live, by their ids."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -32,7 +32,7 @@ class LiveTensors:
         self._values.pop(id(tensor), None)
 
     def forget_all_but(self, tensors: Iterable[Tensor]) -> None:
-        """Know these tensors only: what else was recorded lives as long as the tape needs it."""
+        """Know these tensors only. Any other lives as long as the tape needs it."""
         self._values = {id(t): self._values[id(t)] for t in tensors if id(t) in self._values}
 
     def value(self, tensor: Any) -> Value | None:

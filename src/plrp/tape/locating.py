@@ -55,7 +55,7 @@ def layouts_of(op: Op, outputs: Sequence[Tensor]) -> list[Samples]:
     return _tried_out(op, outputs)
 
 
-# Families that are linear in what they read, or select from it: numbers of samples come out as they went in.
+# Families that are linear in their inputs, or select from them: numbers of samples come out as they went in.
 _LINEAR = (Family.REARRANGE, Family.SPLIT, Family.WINNER, Family.LAYER, Family.GATE, Family.PRODUCT)
 
 
@@ -82,7 +82,7 @@ def _decided(op: Op, output: Tensor) -> Samples | None:
 
 
 def _aligned(op: Op, output: Tensor) -> Samples:
-    """The layout of what is computed element by element: operands are broadcast, their last axes aligned."""
+    """The layout of an element-wise result: operands are broadcast, their last axes aligned."""
     layouts = []
     for value in op.inputs:
         layout, added = value.samples, output.dim() - len(value.shape)
@@ -92,7 +92,10 @@ def _aligned(op: Op, output: Tensor) -> Samples:
 
 
 def _stays(op: Op, axis: int, dims: int, dims_after: int) -> bool:
-    """Whether nothing is moved or combined along an axis of the inputs, which all have so many, nor is it renamed."""
+    """Whether an operation leaves an axis of its inputs where it is, and computes each position of it by itself.
+
+    The inputs have `dims` axes, the output has `dims_after`.
+    """
     if op.family is Family.LAYER:
         return axis == 0 if isinstance(op.map, Convolution) else isinstance(op.map, Dense) and axis < dims - 1
     if op.family is Family.AFFINE:
@@ -153,7 +156,7 @@ def _tried_out(op: Op, outputs: Sequence[Tensor]) -> list[Samples]:
 
 
 def _form(op: Op, outputs: Sequence[Tensor]) -> Any:
-    """What decides where a call takes the samples; None where indices do, which are too long to compare."""
+    """A key for all calls that take samples to the same places; None for calls with indices, which are too long."""
     if op.traits.boxes or not all(tensor.is_floating_point() for tensor in gathered(op.args, op.kwargs)):
         return None
     places = {id(value): place for place, value in enumerate(op.inputs)}

@@ -19,7 +19,7 @@ from torch import Tensor
 class Weight:
     """A weight W = raw · scale, or its positive (`part` = 1) or negative part (−1); multiplied out when first needed.
 
-    `scale` is what BatchNorms after a layer scale its channels by (None: nothing).
+    `scale` is the factor of each channel, by BatchNorms after the layer (None: no factor).
     """
 
     def __init__(self, raw: Tensor, scale: Tensor | None = None, part: int = 0) -> None:
@@ -62,7 +62,7 @@ class LinearMap(ABC):
         """Wᵀs, in the shape of the input `like`."""
 
     def hand(self, s: Tensor, weight: Tensor, x: Tensor, like: Tensor) -> Tensor:
-        """x · Wᵀs: what the inputs, in the shape of `like`, receive."""
+        """x · Wᵀs: the relevance of the inputs, in the shape of `like`."""
         return self.transpose(s, weight, like) * x
 
     def ones(self, x: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class LinearMap(ABC):
         """The same kind of map with other parameters."""
 
     def channel_axis(self, dims: int) -> int | None:
-        """The axis of its input, of so many, that it contracts: the channels; None where there is no such axis."""
+        """The axis of the channels, which the map contracts, in an input with `dims` axes; None where it has none."""
         return None
 
     def scaled(self, scale: Tensor, shift: Tensor) -> LinearMap | None:
@@ -187,7 +187,7 @@ class Convolution(LinearMap):
         )
 
     def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
-        """The transposed convolution: what autograd would hand back to the input."""
+        """The transposed convolution, which autograd would hand back to the input."""
         if self.extra is not None:
             like = F.pad(like, self.extra)
         back = torch.ops.aten.convolution_backward.default(

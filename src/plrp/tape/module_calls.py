@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class ModuleCalls:
     """Sees the calls of modules while a recorder is at work: of classes with a rule, and of TorchScript's.
 
-    By torch's hooks for all modules, which only act for the thread that records, and are set only where such a module
-    may be called: nothing is attached to the model.
+    It uses torch's hooks for all modules. They act only for the thread that records, and are set only where one of
+    these modules may be called: nothing is attached to the model.
     """
 
     def __init__(self, recorder: Recorder) -> None:

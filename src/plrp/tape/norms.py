@@ -1,4 +1,4 @@
-"""Norms as what they are to a relevance: affine maps. Of the statistics of a sample only the spread is constant."""
+"""Norms are affine maps to a relevance. Of the statistics of a sample only the spread is held constant."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ def _with_parameters(
 def _scaled(
     scale: Tensor, weight: Tensor | None, bias: Tensor | None, channels: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """The same of a norm whose 1/√(variance + ε) is known."""
+    """Scale and shift of a norm whose 1/√(variance + ε) is known."""
     scale = scale if weight is None else scale * weight.to(scale.dtype).view(channels)
     return scale, scale.new_zeros(()) if bias is None else bias.to(scale.dtype).view(channels)
 
 
 def batch_norm_affines(ops: Sequence[Op]) -> list[tuple[Tensor, Tensor]]:
-    """The same of many: those of a kind in one go, since there are fifty to a network and each is small."""
+    """Scale and shift of many BatchNorms. Similar ones are computed together: a network has fifty, each is small."""
     alike: dict[Any, list[tuple[int, list[Tensor]]]] = {}
     for number, op in enumerate(ops):
         names = ("running_mean", "running_var", "weight", "bias")

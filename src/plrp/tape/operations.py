@@ -1,4 +1,4 @@
-"""What plrp knows of each torch function: one table, a row for the functions that are alike.
+"""The table of operations: all that plrp knows of a torch function.
 
 The tape sees functions, not modules: `F.relu`, `torch.relu`, `Tensor.relu_` are one operation, `relu`. A row names
 operations, their family, which says how relevance passes them (`passing.py` states the formulas), and their traits. Any
@@ -21,7 +21,7 @@ class Family(Enum):
 
     LAYER = "layer"  # conv or linear: the composite chooses the rule
     PASS = "pass"  # element by element: relevance stays where it is
-    SPLIT = "proportional"  # sums and means: in proportion to what each input contributed
+    SPLIT = "proportional"  # sums and means: in proportion to the contribution of each input
     WINNER = "winner-take-all"  # maxima: all to the winner
     REARRANGE = "rearrange"  # views, slices, concatenations: relevance follows the elements
     AFFINE = "affine"  # norms with their statistics held constant: ε-rule on scale and shift
@@ -29,13 +29,13 @@ class Family(Enum):
     PRODUCT = "product"  # products of two signals: the composite says how they divide
     SOFTMAX = "softmax"  # fine at the very end and inside gates; else the composite has a rule for it, or not
     HEAD = "head"  # log-softmax: fine at the very end, else without a rule
-    EMBEDDING = "embedding"  # a row per token: what all channels of a row hold goes to its token
+    EMBEDDING = "embedding"  # a row per token: the relevance of all channels goes to the token
     CONSTANT = "constant"  # the result does not depend on the values of the input
     UNSUPPORTED = "unsupported"
 
 
 class Sign(Enum):
-    """What is known of the sign of an output."""
+    """The sign of an output."""
 
     ANY = "any"
     KEEPS = "keeps"  # ≥ 0 if all inputs and all constants that enter the output are
@@ -45,7 +45,7 @@ class Sign(Enum):
 class Traits(NamedTuple):
     """Properties of an operation besides its family. The defaults claim nothing.
 
-    Positions are those of arguments, counted from 0.
+    Positions of arguments are counted from 0.
     """
 
     sign: Sign = Sign.ANY
@@ -57,7 +57,7 @@ class Traits(NamedTuple):
     scales: bool = False  # of one input: multiplies it by a constant
     elementwise: bool = False  # combines its operands element by element, broadcasting them
     constants: tuple[int, ...] | None = None  # positions of arguments that may put constants into the output
-    boxes: bool = False  # reads argument 0 inside the boxes of argument 1, which say where to read, not what
+    boxes: bool = False  # reads argument 0 inside the boxes of argument 1; no relevance goes to the boxes
     reshapes: bool = False  # renames axes; the order of elements in memory stays
     like: bool = False  # argument 1 only gives a shape or a dtype
     batchwise: bool = False  # each position of the first axis is computed by itself

@@ -1,7 +1,7 @@
 """Users' own rules for operations: for a block of code (`rules_for`), a call (`rules=`) or all (`register_rule`).
 
-A rule stands under what it is for: a torch function (whichever way a model spells it), a class of modules, each call of
-which then is one operation, or the name of one entry of the tape, as refusals and `print(plrp.trace(…))` give it.
+The key of a rule is a torch function (whichever way a model spells it), a class of modules, each call of which then is
+one operation, or the name of one entry of the tape, as refusals and `print(plrp.trace(…))` give it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FAMILIES = {f.value: f for f in (Family.PASS, Family.SPLIT, Family.REARRANGE, Family.WINNER, Family.CONSTANT)}
 
-_REGISTERED: dict[Any, Any] = {}  # rules by what they are for, as users gave them
+_REGISTERED: dict[Any, Any] = {}  # rules by their keys, as users gave them
 
 
 class _Scope(NamedTuple):
@@ -123,7 +123,7 @@ def alone(rules: Mapping[Any, Any]) -> Iterator[None]:
 
 
 def rules_in_force() -> dict[Any, Any]:
-    """The rules in force here, by what they are for."""
+    """The rules in force here, by their keys."""
     scope = _SCOPE.get()
     if scope is None:
         return dict(_REGISTERED)
@@ -176,7 +176,7 @@ class RulesInForce:
 
 
 def apply_rule(op: Op, rule: Any) -> None:
-    """Give one entry of the tape a user's rule in place of what it was."""
+    """Give one entry of the tape a user's rule in place of its own."""
     op.operation = _with_rule(op.operation._replace(family=op.family), rule)
     op.family, op.rule = op.operation.family, op.operation.rule
     op.map = op.signal = op.gated = None
@@ -184,7 +184,7 @@ def apply_rule(op: Op, rule: Any) -> None:
 
 
 def refuse_misfit(op: Op) -> None:
-    """Refuse a user's 'pass' for a call with several inputs: it says nothing of who gets what."""
+    """Refuse a user's 'pass' for a call with several inputs: it does not say how they share relevance."""
     if op.family is Family.PASS and op.rule is None and (len(op.inputs) > 1 or op.inputs[0].shape != op.output.shape):
         op.refuse("its rule 'pass' is for one input, of the output's shape")
 

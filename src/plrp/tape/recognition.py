@@ -1,4 +1,4 @@
-"""What an entry of the tape is, once it is known which of its operands come from the input."""
+"""The family of an entry of the tape, once it is known which of its operands depend on the input."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .operations import Family, Sign, operation_named
 from .values import Op, Value, gathered
 
 _INNER_SOFTMAX = "a softmax that is neither the model's last step nor a gate"
-MASKED = -100.0  # a constant summand this negative leaves nothing of what it is added to: causal and padding masks
+MASKED = -100.0  # a constant summand this negative leaves nothing of the other summand: causal and padding masks
 
 
 def recognise(op: Op) -> None:
-    """Settle what depends on which operands come from the input: layers, shifts and scales, gates."""
+    """Settle the family of an entry by its operands: layers, shifts and scales, gates."""
     _recognise_family(op)
     if op.family is not Family.UNSUPPORTED and _is_complex(op):
         op.refuse("complex numbers, of which relevance knows no imaginary part")
@@ -41,7 +41,7 @@ def _recognise_family(op: Op) -> None:
         op.refuse("several elements are written to one place, where only one of them stays")
     elif op.traits.boxes:
         if isinstance(op.args[0], Value):
-            op.signal = op.args[0]  # boxes say where to read, not what
+            op.signal = op.args[0]
         else:
             op.refuse("boxes that depend on the input, in a map that does not")
     elif op.kind == "interpolate" and str(op.argument(3, "mode", "nearest")).startswith("nearest"):
@@ -130,7 +130,7 @@ def recomputable(value: Value) -> bool:
 
 
 def dispensable(op: Op) -> bool:
-    """Whether what this operation read need not be kept: an activation function, after something recomputable."""
+    """Whether the input of an operation may be forgotten: an activation function, after a recomputable value."""
     return op.family is Family.PASS and op.rule is None and len(op.inputs) == 1 and recomputable(op.inputs[0])
 
 

@@ -32,9 +32,9 @@ class Recorder(TorchFunctionMode):
     """Appends one `Op` per torch function that touches a tensor depending on the input.
 
     `frugal`: the outputs of convolutions and sums are not kept where an activation function has been read off them; a
-    rule that wants them has them recomputed. `refused`: a list for what would be refused (operation, layer before it,
-    sentence), so that the recording goes on; None: the first refusal is raised. `summing`: of every tensor its sums are
-    noted, by which a later change of its memory shows.
+    rule that wants them has them recomputed. `refused`: a list that collects refusals (operation, layer before it,
+    sentence), so that the recording goes on; None: the first refusal is raised. `summing`: the sums of every tensor are
+    noted, which show a later change of its memory.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Recorder(TorchFunctionMode):
         return call.function(*call.args, **call.kwargs)
 
     def _record(self, call: Call, result: Any) -> Op | None:
-        """Write down what a function returned, if relevance can pass through it."""
+        """Write down the result of a function, if relevance can pass through it."""
         unknown = call.operation.family is Family.UNSUPPORTED
         moves = call.operation.family is Family.REARRANGE
         tokens = [v for v in call.values if not v.dtype.is_floating_point and not v.dtype.is_complex]
@@ -160,7 +160,7 @@ class Recorder(TorchFunctionMode):
         if moves and tokens and any(map(carries, outputs)):
             if call.operation.kind == "getitem" and isinstance(call.args[1], Tensor) and constant:  # weight[ids]
                 call = call._replace(operation=operation_named("embedding")._replace(replay=call.function))
-            else:  # ids that say where to read are not what is read
+            else:  # ids only say where to read
                 call = call._replace(values=[v for v in call.values if v not in tokens])
         if unknown and any(t is a for t in outputs for a in call.tensors):
             self.refuse_call(
@@ -220,7 +220,7 @@ class Recorder(TorchFunctionMode):
         return op
 
     def _settle(self, op: Op, outputs: list[Tensor]) -> None:
-        """Settle what is known of an entry's outputs: where samples lie, their sign, whether a layer lies below."""
+        """Settle where samples lie in an entry's outputs, their sign, and whether a layer lies below."""
         below = op.is_layer or op.family is Family.EMBEDDING or any(value.above_layer for value in op.inputs)
         for value, layout in zip(op.outputs, layouts_of(op, outputs), strict=True):
             value.samples = layout
@@ -242,7 +242,7 @@ class Recorder(TorchFunctionMode):
             self.refused.append(refusal)
 
     def refuse_call(self, call: Call, fault: str) -> None:
-        """Refuse a call for what it does to memory."""
+        """Refuse a call that writes into memory."""
         name = spelled(call.function)
         self.refuse(TraceError(f"`{name}`{self.after()} {fault}"), name)
 
@@ -262,7 +262,7 @@ def check_unwritten(recorder: Recorder) -> None:
         for value in op.outputs:
             if value.overwritten:
                 error = TraceError(
-                    f"What `{op.kind}` ('{op.name}') returned was changed in place later on, in a way that plrp does "
+                    f"The output of `{op.kind}` ('{op.name}') was changed in place later on, in a way that plrp does "
                     "not see; write the out-of-place form there."
                 )
                 recorder.refuse(error, op.kind)

@@ -27,7 +27,7 @@ class Weights(NamedTuple):
     projection: Tensor | None = None
 
 
-Cell = Callable[[Tensor, State, Weights], State]  # what W_ih made of the input, the state before, the weights
+Cell = Callable[[Tensor, State, Weights], State]  # W_ih · input, the state before, the weights
 
 
 def _lstm_cell(part: Tensor, state: State, weights: Weights) -> State:
@@ -210,7 +210,7 @@ def pad_packed_sequence(
     return x.transpose(0, 1) if batch_first else x, there.sum(0).cpu()
 
 
-# Each takes, before its own arguments, what says whether a tensor depends on the input.
+# The first argument of each is a function that says whether a tensor depends on the input.
 STEPS: dict[Any, Callable[..., Any]] = {
     torch.lstm: _recurrent("lstm"),
     torch.gru: _recurrent("gru"),

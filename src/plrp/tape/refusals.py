@@ -1,4 +1,4 @@
-"""What is refused, in one sentence with its remedy."""
+"""Refusals: one sentence each, with its remedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_samples(samples: Any) -> None:
-    """Refuse what does not say where the samples lie."""
+    """Refuse a `samples` that is neither 0 nor None."""
     if samples is not None and (isinstance(samples, bool) or samples != 0):
         raise ValueError(
             f"samples is 0, the axis of the batch, or None for a model without one, not {samples!r}: put it first."
@@ -75,7 +75,7 @@ def not_real(which: str, x: Tensor) -> TypeError:
 
 
 def _no_tensor(x: Any) -> str:
-    """What was given where a tensor was wanted, and how to come to one."""
+    """A description of an input that is not a tensor, and how to make a tensor of it."""
     kind = type(x).__name__
     if isinstance(x, str | Path):
         kind, file = ("text" if isinstance(x, str) else "a path"), repr(str(x))
@@ -100,8 +100,8 @@ def _no_tensor(x: Any) -> str:
 
 
 def check_model(model: Any) -> None:
-    """Refuse what is no model, and models that hide their operations or whose output is random or depends on the
-    batch.
+    """Refuse objects that are no model, and models that hide their operations or whose output is random or depends
+    on the batch.
     """
     if isinstance(model, str):
         raise TypeError(f"The model is text, not a module: load it with `plrp.models.load({model!r}).module`.")
@@ -118,7 +118,7 @@ def check_model(model: Any) -> None:
     pending, seen = [model], {id(model)}
     while pending:
         module = pending.pop()
-        own = module.__dict__  # what most modules show at once, at little cost
+        own = module.__dict__  # cheaper than attributes, and enough for most modules
         children = own.get("_modules") or {}
         plain = own.get("training") is False and own.get("_compiled_call_impl") is None
         if not plain or "_orig_mod" in children or type(module).__name__ == "OptimizedModule":
@@ -149,7 +149,7 @@ def _check_module(model: nn.Module, module: nn.Module) -> None:
 
 
 def _random_in_training(module: nn.Module) -> str:
-    """What is wrong with a module that is in training mode; empty if nothing is."""
+    """The fault of a module that is in training mode; empty if it has none."""
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         return "is a BatchNorm in training mode: its output would depend on the whole batch. Call `model.eval()`."
     drops = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
@@ -159,7 +159,7 @@ def _random_in_training(module: nn.Module) -> str:
 
 
 def check_device(name: str | torch.device) -> torch.device:
-    """The device of a name, refused where there is none such on this machine."""
+    """The device of a name, refused where this machine does not have it."""
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
@@ -259,7 +259,7 @@ def _independent(trace: Trace, tensors: Sequence[Tensor]) -> str:
         last = trace.ops[-1]
         return (
             "The output does not depend on the input by any operation that torch shows; the last one that does is "
-            f"`{spelled(last.function)}` ('{last.name}'). What follows hides it (a scripted or compiled function, "
+            f"`{spelled(last.function)}` ('{last.name}'). A later step hides it (a scripted or compiled function, "
             "numpy, Python numbers, another thread) or returns constants: explain the model up to there."
         )
     return (
@@ -321,7 +321,7 @@ def unsupported(op: Op, ops: Sequence[Op]) -> UnsupportedOperation:
 
 
 def unsupported_reason(op: Op, ops: Sequence[Op]) -> str:
-    """What is not supported, and after which layer."""
+    """The operation without a rule, the layer before it, and the reason."""
     before = ops[: ops.index(op)]
     named = next((o.name for o in reversed(before) if o.is_layer), None)
     where = f"after layer '{named}'" if named else "before the first layer"
@@ -330,7 +330,7 @@ def unsupported_reason(op: Op, ops: Sequence[Op]) -> str:
 
 
 def remedy(op: Op) -> str:
-    """What to do about an operation without a rule: how to give it one, and which could be right."""
+    """The remedy for an operation without a rule: how to give it one, and which rule could be right."""
     if op.reason == TAKES_OUT:
         return "Write this step for the whole batch at once, or explain one sample at a time."
     if op.mixes:

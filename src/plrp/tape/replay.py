@@ -1,7 +1,7 @@
-"""The tape once more with some values changed: what would the model have said, had these neurons been silent?
+"""The tape run again with some values changed: the output of the model, had these neurons been silent.
 
-Everything above a change is recomputed, as the model would have; what lies below comes from the tape. What the model
-looked up or compared in the recorded pass (indices, masks of truth values, Python numbers) stays as it was.
+Everything above a change is recomputed, as the model would have; everything below comes from the tape. Indices, masks
+of truth values and Python numbers stay as they were in the recorded pass.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Change = Callable[[Tensor], Tensor]
 
 
 def replay(ops: Sequence[Op], wanted: Sequence[Value], changes: Mapping[int, Change]) -> list[Tensor]:
-    """The tensors of `wanted`, with `changes` made to values, by their id: each is recomputed from what lies below it,
+    """The tensors of `wanted`, with `changes` made to values, by their id: each is recomputed from the values below it,
     then changed, for all of its readers.
     """
     affected = _affected(ops, wanted, changes)
@@ -40,7 +40,7 @@ def replay(ops: Sequence[Op], wanted: Sequence[Value], changes: Mapping[int, Cha
         results = op.outputs_from([tensor_of(value) for value in op.inputs])
         for value, tensor in zip(op.outputs, results, strict=True):
             arrive(value, tensor)
-        for value in op.inputs:  # let go of what nobody reads any more
+        for value in op.inputs:  # let go of values that nobody reads any more
             unread[id(value)] -= 1
             if not unread[id(value)] and id(value) not in last:
                 del now[id(value)]
@@ -62,7 +62,7 @@ def replayed(trace: Trace, structure: Any, changes: Mapping[int, Change]) -> Any
 
 
 def _affected(ops: Sequence[Op], wanted: Sequence[Value], changes: Mapping[int, Change]) -> list[Op]:
-    """The operations between the changes and what is wanted, in order of execution."""
+    """The operations between the changes and the wanted values, in order of execution."""
     changed, above = set(changes), []
     for op in ops:
         if any(id(value) in changed for value in op.inputs):

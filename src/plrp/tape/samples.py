@@ -22,7 +22,7 @@ class Samples:
     axis: int = 0
     ids: Tensor | None = None
     mixed: str = ""  # why the samples do not lie along an axis any more, so that relevance must not pass
-    whole: bool = False  # there is no batch axis: every tensor is of the one sample
+    whole: bool = False  # there is no batch axis: every tensor belongs to the one sample
 
     @staticmethod
     @lru_cache(maxsize=64)
@@ -83,11 +83,11 @@ class Samples:
         return self.ids.sort(stable=True).values, numbers
 
     def rows(self, tensor: Tensor) -> Tensor:
-        """The tensor as (batch, everything else of that sample), zeros after what is shorter than the longest."""
+        """The tensor as (batch, everything else of that sample); shorter samples are padded with zeros."""
         if self.whole:
             return tensor.reshape(1, -1)
         if self.batch == 0:
-            return tensor.reshape(0, max(1, _product(tensor.shape[1:])))
+            return tensor.reshape(0, max(1, tensor.shape[1:].numel()))
         if not self.ordinary:
             tensor = tensor.movedim(self.axis, 0)
             if self.ids is not None:
@@ -123,10 +123,3 @@ class Samples:
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum per sample, (batch,)."""
         return self.rows(tensor).sum(1)
-
-
-def _product(sizes: Sequence[int]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total

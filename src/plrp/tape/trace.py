@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """What happened in one forward pass, ready to be explained any number of times.
+    """One forward pass, recorded, ready to be explained any number of times.
 
-    `ops` is the tape in order of execution, `inputs` the values given to the model, `output` what it returned (before a
+    `ops` is the tape in order of execution, `inputs` the values given to the model, `output` its output (before a
     softmax or sigmoid at the very end, which `head` then names).
     """
 
@@ -42,13 +42,13 @@ class Trace:
         self.ops = recorder.ops
         self.inputs = inputs
         self.single = single  # whether the model was given one tensor, not a tuple
-        self.samples = samples  # the axis of the batch; None: there is none
+        self.samples = samples  # the axis of the batch; None: no batch axis
         self.batch = inputs[0].samples.batch
         self.output: Any = None
-        self.returned: Any = None  # what the model returned, its last softmax or sigmoid included
+        self.returned: Any = None  # the output, with its last softmax or sigmoid
         self.head: str | None = None
         self._recorder = recorder
-        self.memory: dict[Any, Any] | None = {}  # what a walk leaves to the next explanation; None: there is no next
+        self.memory: dict[Any, Any] | None = {}  # a walk's cache for the next explanation; None: no next one
         self.consumed = False
         self._state: list[tuple[Tensor, int | None, Tensor, str]] = []
 
@@ -63,7 +63,7 @@ class Trace:
         return min((self.unsupported_under(products) for products in PRODUCTS), key=len)
 
     def unsupported_under(self, products: str | None) -> list[Op]:
-        """The same where products of two signals divide in this way (`PRODUCTS`)."""
+        """Operations without a rule where products of two signals divide in this way (`PRODUCTS`)."""
         return [op for op in self.reached(products) if not op.supported(products)]
 
     def reached(self, products: str | None = None) -> list[Op]:
@@ -100,7 +100,7 @@ class Trace:
 
     @contextmanager
     def continued(self) -> Iterator[list[Op]]:
-        """Go on recording, on a copy of the tape that is handed out: what a callable target computes."""
+        """Record the steps of a callable target, on a copy of the tape, which is handed out."""
         recorder = self._recorder
         with recorder.lock:
             tape, recorder.ops = recorder.ops, list(self.ops)
@@ -161,7 +161,7 @@ class Trace:
         condition: plrp.conditions.Condition | Sequence[plrp.conditions.Condition] | None = None,
         only_through: bool = False,
     ) -> Iterator[plrp.Explanation]:
-        """Explain with one pruning after the other; what does not depend on relevance is computed once.
+        """Explain with one pruning after the other; terms that do not depend on relevance are computed once.
 
         Prunings that leave few neurons are walked several at a time. A list of conditions gives an explanation for
         each of them, of every pruning (`[None]`: of plain LRP), many in one walk. Wrong arguments are refused here,
@@ -243,7 +243,7 @@ def _fold_batch_norms(trace: Trace) -> None:
             assert isinstance(below.map, Dense | Convolution)
             below.map = below.map.scaled(scale, shift)
             below.folded.append(op.name)
-            below.output.producer = None  # nobody needs what the BatchNorm read
+            below.output.producer = None  # nobody needs the input of the BatchNorm
             below.output.readers.clear()
             below.outputs, op.outputs = op.outputs, []
             below.output.producer = below
@@ -252,7 +252,7 @@ def _fold_batch_norms(trace: Trace) -> None:
 
 
 def _mark_first_layers(ops: Sequence[Op]) -> None:
-    """First layers are those conv and linear layers that have none below them."""
+    """Mark the first layers: conv and linear layers with no such layer below them."""
     above: set[int] = set()  # values with a layer below them
     for op in ops:
         below = any(id(v) in above for v in op.inputs)

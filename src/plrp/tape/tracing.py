@@ -29,7 +29,7 @@ def trace(
     `UnsupportedOperation`.
     """
     own = inputs.detach().clone() if isinstance(inputs, Tensor) else replaced(inputs, Tensor.clone, of=Tensor)
-    with rules_for(rules or {}):  # of a copy: what is done to the user's tensors later is not meant for this trace
+    with rules_for(rules or {}):  # of a copy: the user may change the tensors later
         recorded = record_verified(model, own, samples=samples)
         _refuse(recorded, recorded.unsupported)
     recorded.remember_state()

@@ -106,7 +106,7 @@ class Op:
 
     @property
     def traits(self) -> Traits:
-        """What is known of the operation besides its family."""
+        """The traits of the operation."""
         return self.operation.traits
 
     @property
@@ -167,7 +167,7 @@ class Op:
     def outputs_from(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The outputs with these tensors in place of the inputs."""
         if self.map is not None:
-            x = tensors[0].to(self.map.dtype)  # a folded BatchNorm may be wider than what the layer read
+            x = tensors[0].to(self.map.dtype)  # a folded BatchNorm may be wider than the layer's input
             return [self.map.apply(x, self.map.weight, self.map.bias).to(self.output.dtype)]
         results = gathered(self.call(tensors))
         if len(results) == len(self.outputs):
@@ -264,7 +264,7 @@ def replaced(structure: Any, change: Callable[[Any], Any], of: type = Value) -> 
 
 
 def _like(structure: dict[Any, Any], items: dict[Any, Any]) -> Any:
-    """The same kind of dict with other items: its attributes, such as those of an output of transformers, are kept."""
+    """A dict of the same class with other items, and with its attributes, which an output of transformers has."""
     try:
         fresh = copy.copy(structure)
         for key, item in items.items():

@@ -1,12 +1,11 @@
 """A second look at a model: does the tape hold all that its output depends on?
 
 A path that the recorder cannot see (a scripted function, a detour over integers or numpy, another thread) looks like a
-constant on the tape, and an explanation would be wrong without a word. So a model is run a few times more, once for
-each shape of its inputs and each way through it: once without the recorder, whose output must be the same; and some
-times recorded with far samples in place of others (`_selections`). Where the same operations ran,
-constants of the tape must not have changed, nor anything of samples that stayed. And every recorded tensor must still
-be what it was at the end of the pass.
-A target that is a function is looked at in the same way, as a model of the output.
+constant on the tape, and an explanation would be wrong without a word. So a model is run a few times more, for each
+shape of its inputs and each way through it. Once it runs without the recorder: its output must be the same. Then it is
+recorded with other samples in place of some (`_selections`): constants of the tape must not change, nor any number of
+the samples that stayed. And at the end of a pass every recorded tensor must be as it was recorded.
+A target that is a function is checked in the same way, as a model of the output.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ CLOSE = 1e-4  # relative to the largest entry: the same arithmetic, in another o
 CLOSE_HALF = 5e-2  # the same in half precision
 SAME = 1e-6  # the same, of constants: they come from the same arithmetic in the same order
 NEARBY = 1e-2  # how far a sample is moved to see whether a factor is a gate, in deviations of its entries
-FEW, MORE = 512, 2  # of so few features all may agree by chance: far inputs are drawn so many times more often
+FEW, MORE = 512, 2  # with at most 512 features all may agree by chance: twice as many passes
 
 Move = Callable[[Tensor, torch.Generator], Tensor]  # another sample in place of this one
 Moved = Callable[
@@ -42,13 +41,13 @@ Moved = Callable[
 ]  # the pass in which these samples are moved for the nth time
 
 
-# What is known of a model for inputs of one shape: the ways through it, each with the positions of entries on the tape
-# that mix samples.
+# The verified ways through a model for inputs of one shape, each with the positions of entries on the tape that mix
+# samples.
 Ways = dict[int, list[int]]
 
 # By the id of a model, while it lives. (Not a WeakKeyDictionary: a Ctrl-C in one of its callbacks would be lost.)
 _verified: dict[int, tuple[weakref.ref[Any], dict[Any, Ways]]] = {}
-_targets: set[Any] = set()  # what has been looked at: code, operations and shapes
+_targets: set[Any] = set()  # verified targets: code, operations and shapes
 
 
 def record_verified(
@@ -79,10 +78,10 @@ def verify(
     always: bool = False,
     whole: bool = False,
 ) -> Ways:
-    """Refuse a model of which the tape misses something; once per model, shape and own rules, unless `always`.
+    """Refuse a model if the tape misses a step of it; once per model, shape and own rules, unless `always`.
 
-    With the first two samples, unless the `whole` batch is asked for: what depends on others shows in two, but where a
-    model reads a sample by its number.
+    Two samples are enough to see that one depends on another, unless the model reads samples by their numbers: then the
+    `whole` batch is needed.
     """
     shapes = tuple(_form(x, samples, whole) for x in (inputs if isinstance(inputs, list | tuple) else (inputs,)))
     own = frozenset((key, rule if isinstance(rule, str) else "function") for key, rule in rules_in_force().items())
@@ -103,7 +102,7 @@ def verify(
 
 
 def _form(x: Any, samples: int | None, whole: bool) -> Any:
-    """What of an input decides which operations run: two samples count as many, unless the `whole` batch is taken."""
+    """A key for inputs that run the same operations: two samples count as many, unless the `whole` batch is taken."""
     if not isinstance(x, Tensor) or not x.dim():
         return type(x)
     shape = tuple(x.shape)
@@ -116,7 +115,7 @@ def _way(ops: Sequence[Op]) -> int:
 
 
 def _looked_at(model: Any) -> dict[Any, Ways]:
-    """What is known of a model, by the shapes of its inputs; to be added to."""
+    """The verified ways through a model, by the shapes of its inputs; callers add to it."""
     entry = _verified.get(id(model))
     if entry is not None and entry[0]() is model:
         return entry[1]
@@ -132,7 +131,7 @@ def _looked_at(model: Any) -> dict[Any, Ways]:
 
 
 def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace) -> list[int]:
-    """Refuse what the tape misses; returns where samples are mixed by what may not be asked for."""
+    """Refuse a pass that the tape does not hold whole; returns positions that mix samples, for outputs not asked for."""
     tape = Tape(first.ops, first.reached("half"), first)
     asked = isinstance(first.output, Tensor)  # of several outputs, some may not be asked for
     mixing = []
@@ -144,7 +143,7 @@ def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace
     _check_values(tape)
 
     def moved(move: Move, number: int, chosen: Sequence[int]) -> Tape | None:
-        """The pass of inputs of which these samples were moved; None where the model cannot take it."""
+        """The pass with these samples moved; None where the model cannot take them."""
         try:
             second = record(model, tuple(_moved(given, move, number, chosen, first.samples)), samples=first.samples)
         except Exception:  # whatever the model says to such an input
@@ -156,7 +155,7 @@ def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace
 
 
 class Tape(NamedTuple):
-    """What ran, and what of it relevance comes to, top down."""
+    """The operations that ran, and those that relevance reaches, top down."""
 
     ops: list[Op]
     reached: list[Op]
@@ -164,7 +163,7 @@ class Tape(NamedTuple):
 
 
 def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: int) -> list[int]:
-    """Compare the tape with those of inputs that were moved: far, and where they go another way, less far."""
+    """Compare the tape with tapes of moved inputs: moved far, and where these take another way, less far."""
     everyone = list(range(batch))
 
     @functools.cache
@@ -249,7 +248,7 @@ def _shifted(sample: Tensor, generator: torch.Generator, size: float) -> Tensor:
 
 
 def _rolled(sample: Tensor, generator: torch.Generator, axis: int) -> Tensor:
-    """The sample's own entries in another order along an axis: one-hot letters stay such."""
+    """The sample's own entries in another order along an axis: one-hot letters stay one-hot."""
     return sample.roll(1 + sample.shape[axis] // 3, axis) if sample.dim() else sample
 
 
@@ -262,7 +261,7 @@ _LESS_FAR: tuple[Move, ...] = (
 
 
 def _moved_ids(ids: Tensor, step: int) -> Tensor:
-    """Token ids, moved: those inside that occur once each to the place of the next; where there are none, other ids.
+    """Other token ids: inner ids that occur once are rotated; a sample without them gets other ids.
 
     Padding and the tokens at both ends mean more than themselves, so they stay; so does a mask of 0 and 1.
     """
@@ -283,7 +282,7 @@ def _moved_ids(ids: Tensor, step: int) -> Tensor:
 
 
 def _compare_output(model: Callable[..., Any], given: Sequence[Tensor], first: Trace) -> None:
-    """The model by itself must say what it says while it is recorded."""
+    """The model must return the same output with and without the recorder."""
     with torch.inference_mode(False), torch.no_grad():
         alone = list(tensors_in(model(*(x.detach().clone() for x in given))))
     returned = list(tensors_in(first.returned))
@@ -310,11 +309,11 @@ def _check_values(tape: Tape) -> None:
             now = value.add_up()
             if value.sums is not None and now is not None and not torch.equal(value.sums, now):
                 raise TraceError(
-                    f"What `{op.kind}` ('{op.name}') returned was changed in place later on, in a way that plrp does "
+                    f"The output of `{op.kind}` ('{op.name}') was changed in place later on, in a way that plrp does "
                     "not see (memory shared with numpy or another library); write into a copy."
                 )
             if value.nonnegative and now is not None and value.data.numel() and float(value.data.min()) < 0:
-                raise TraceError(f"What `{op.kind}` ('{op.name}') returned is taken for ≥ 0 and is not: please report.")
+                raise TraceError(f"The output of `{op.kind}` ('{op.name}') is taken for ≥ 0 and is not: please report.")
 
 
 def _same_operations(first: Tape, second: Tape) -> bool:
@@ -336,15 +335,15 @@ def _same_shapes(first: Tape, second: Tape) -> bool:
 def _compare(
     first: Tape, second: Tape, nearby: Callable[[], Tape | None], asked: bool, stayed: Sequence[int]
 ) -> list[int]:
-    """What differs between two passes of the same operations must be on the tape, and of samples that did not stay.
+    """Refuse a difference between two passes that is not on the tape, or that is in a sample that stayed.
 
     A factor may differ far off: as a gate it takes no relevance, if it stays the same nearby. Returns the positions of
     entries that mix samples, where it is not known whether they are `asked` for.
     """
     places = {id(op): position for position, op in enumerate(first.ops)}
     mixing: list[int] = []
-    mixed: set[int] = set()  # values of which a sample depends on others
-    for op in reversed(first.reached):  # in order of execution, those that relevance comes to
+    mixed: set[int] = set()  # values in which a sample depends on others
+    for op in reversed(first.reached):  # in order of execution
         other = second.ops[places[id(op)]]
         if not _same_shape(op, other):
             continue
@@ -362,7 +361,7 @@ def _compare(
             if not all(any(id(v) in mixed for v in op.receivers(products)) for products in PRODUCTS):
                 if asked:
                     raise UnsupportedOperation(
-                        f"`{spelled(op.function)}` ('{op.name}') mixes the samples of the batch: what it gives for one "
+                        f"`{spelled(op.function)}` ('{op.name}') mixes the samples of the batch: its output for one "
                         "depends on the others. Explain one sample at a time; if the model has no batch axis (a graph "
                         "of nodes, say), explain it with `samples=None`."
                     )
@@ -468,7 +467,7 @@ def _close(a: Tensor, b: Tensor, tolerance: float | None = None) -> bool:
 
 
 def verify_target(trace: Trace, target: Callable[[Any], Any], ops: Sequence[Op]) -> None:
-    """Refuse a function of the output that hides a path or mixes samples; `ops` is what ran in it."""
+    """Refuse a function of the output that hides a path or mixes samples; `ops` ran in it."""
     function = target.func if isinstance(target, functools.partial) else target
     if not trace.batch or str(getattr(function, "__module__", "")).partition(".")[0] == "plrp":
         return
@@ -494,7 +493,7 @@ def verify_target(trace: Trace, target: Callable[[Any], Any], ops: Sequence[Op])
 def _target_tape(
     trace: Trace, target: Callable[[Any], Any], move: Move | None, number: int = 0, chosen: Sequence[int] = ()
 ) -> Tape | None:
-    """What a target does with the output, or with one of which the chosen samples were moved."""
+    """The tape of a target on the output, with the chosen samples moved; None where the target fails."""
     recorder, generator = Recorder(None), torch.Generator().manual_seed(number)
 
     def fresh(tensor: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Fused functions of torch, written out as the operations that they stand for, so that relevance passes each of these.
 
-The recorder runs what stands here in place of the fused function; the result is the same to rounding.
+The recorder runs these functions in place of the fused ones; the results are the same to rounding.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _in_steps(function: Any) -> Callable[..., Any]:
 
 
 def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
-    """What `nn.MultiheadAttention` calls: torch's own steps."""
+    """The function of `nn.MultiheadAttention`, in torch's own steps."""
     return _in_steps(F.multi_head_attention_forward)(*args, **kwargs)
 
 
