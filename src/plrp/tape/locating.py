@@ -162,7 +162,7 @@ def _form(op: Op, outputs: Sequence[Tensor]) -> Any:
     places = {id(value): place for place, value in enumerate(op.inputs)}
     form = replaced((op.args, op.kwargs), lambda value: places[id(value)] + 0.5)  # no index is a half
     form = repr(replaced(form, lambda tensor: ("constant", tensor.shape), of=Tensor))
-    layouts = tuple((value.shape, value.samples) for value in op.inputs)
+    layouts = tuple((v.shape, v.samples.batch, v.samples.axis, v.samples.ids) for v in op.inputs)
     return op.kind, op.family, op.operation.replay, form, layouts, outputs[0].device, len(outputs)
 
 

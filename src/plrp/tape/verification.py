@@ -131,7 +131,7 @@ def _looked_at(model: Any) -> dict[Any, Ways]:
 
 
 def _look_twice(model: Callable[..., Any], given: Sequence[Tensor], first: Trace) -> list[int]:
-    """Refuse a pass that the tape does not hold whole; returns positions that mix samples, for outputs not asked for."""
+    """Refuse a pass that the tape misses a step of; returns positions that mix samples, for outputs not asked for."""
     tape = Tape(first.ops, first.reached("half"), first)
     asked = isinstance(first.output, Tensor)  # of several outputs, some may not be asked for
     mixing = []
