@@ -309,7 +309,8 @@ def _finite(t: Tensor) -> bool:
 def _unmasked(value: Value, reader: Op | None = None) -> Tensor:
     """A tensor without the −∞ of an attention's mask, which a softmax takes out."""
     reads = value.readers if reader is None else [reader]
-    masked = value.producer is not None and value.producer.kind in ("add", "masked_fill", "where")
+    op = value.producer
+    masked = op is not None and op.traits.elementwise and op.operation.family in (Family.SPLIT, Family.REARRANGE)
     if masked or any(op.family is Family.SOFTMAX for op in reads):
         return value.data.masked_fill(value.data == -torch.inf, 0.0)
     return value.data
