@@ -1,8 +1,8 @@
-"""Sweeps over data, models, variants and proportions, and the report of what they measured.
+"""Sweeps over data, models, variants and proportions, and their reports.
 
-- what to do: `Config` (with `Data`, `Model`, `Metric`, `Maps`), `preset`
-- do it, or what is missing of it: `sweep`
-- what came out: `Results`
+- the description of a sweep: `Config` (with `Data`, `Model`, `Metric`, `Maps`), `preset`
+- run it, or the missing parts of it: `sweep`
+- its results: `Results`
 
 `pip install 'plrp[experiments]'`.
 """

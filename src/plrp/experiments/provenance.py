@@ -16,7 +16,7 @@ PACKAGES = ("torch", "numpy", "torchvision", "pillow", "pyarrow", "h5py", "panda
 
 
 def facts(config: Config, device: str, threads: int) -> dict[str, Any]:
-    """What a reader needs to repeat a run."""
+    """The facts that a reader needs to repeat a run."""
     seeded = [metric for metric in config.metrics if "seed" in metric.options]
     return {
         "plrp": plrp.__version__,

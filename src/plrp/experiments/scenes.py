@@ -1,4 +1,4 @@
-"""Scenes put together from photographs that ship with scikit-image, and a small network that says what they show.
+"""Scenes put together from photographs that ship with scikit-image, and a small network that names their objects.
 
 The photographs may be published: cat and coffee cup (CC0), astronaut and space shuttle (NASA, public domain), rocket
 (SpaceX, public domain), Hubble deep field (NASA, public domain), brick, grass and gravel (CC0). Objects are cut out of
@@ -46,7 +46,7 @@ NAMES = tuple(OBJECTS)
 
 
 class Scene(NamedTuple):
-    """A picture and what is in it: labels (4,), and the mask of each object shown."""
+    """A picture and its objects: labels (4,), and the mask of each object shown."""
 
     picture: Image.Image
     labels: np.ndarray

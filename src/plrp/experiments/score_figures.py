@@ -105,7 +105,7 @@ METRICS = {
     "unhealthy": MetricStyle("Share of unhealthy explanations", 0),
 }
 SUFFIXES = {"max": "maps over max", "mass": "maps over mass", "norm": "maps over norm"}
-"""What the suffixes of the presets stand for."""
+"""The meaning of the suffixes in the presets."""
 MAIN = ("gini", "relevance_mass_accuracy", "local_lipschitz")
 """Sparsity, localization, robustness: the columns of the paper's figure 2."""
 ZOOM_P = 0.3

@@ -70,7 +70,7 @@ UNMEASURED = "not measured"
 class Statement:
     """A statement of the paper, whether it holds here, by which rule, and the numbers that decide.
 
-    holds: None where it was not measured, or on fewer than `ENOUGH` samples; `missing` then says what it would need.
+    holds: None where it was not measured, or on fewer than `ENOUGH` samples; `missing` then names the measurements.
     samples: how many decide, where it was measured.
     sure: whether the intervals of the deciding differences all speak for the verdict; None where none decides.
     """
@@ -104,9 +104,9 @@ def of_images(
 ) -> list[Statement]:
     """The paper's statements about images, judged on one network.
 
-    robustness: Lipschitz metrics by name, each with what was done to the maps ("relevance as it is"); default: those
-        of the run. faithfulness: flipping areas by name, with what was read as the score ("logit").
-    curves: flipping curves of methods by metric; default: those of the run.
+    robustness: Lipschitz metrics by name, each with the scale of the maps ("relevance as it is"); default: all
+        of the run. faithfulness: flipping areas by name, each with its kind of score ("logit").
+    curves: flipping curves of methods by metric; default: all of the run.
     """
     if robustness is None:
         robustness = versions_of(m, LIPSCHITZ)
@@ -491,7 +491,7 @@ def together(by_network: Mapping[str, Statement]) -> Statement:
 def _by_sign(
     section: Section, claim: str, rule: str, apart: Sequence[Difference], numbers: tuple[str, ...]
 ) -> Statement:
-    """Holds where every mean difference is above 0; those of too few samples decide nothing."""
+    """Holds where every mean difference is above 0; differences of too few samples do not count."""
     known = [d for d in apart if d.count >= ENOUGH]
     holds = bool(known) and all(d.mean > 0 for d in known)
     sure = all(d.sign == 1 for d in known) if holds else any(d.sign == -1 for d in known)

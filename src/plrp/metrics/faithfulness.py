@@ -1,4 +1,4 @@
-"""Whether relevance finds what the model uses: overwrite the input region by region and watch the score fall."""
+"""Whether the model uses the regions that relevance names: overwrite them one by one and watch the score fall."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ its mask has one channel; add `flip_channels=[0]` for the same numbers.
 
 @dataclass(frozen=True)
 class FlippingSettings(PerturbationSettings):
-    """The keyword arguments of `pixel_flipping`: those of `PerturbationSettings`, and how regions are ranked.
+    """The keyword arguments of `pixel_flipping`: `PerturbationSettings`, and how regions are ranked.
 
     Attributes
     ----------

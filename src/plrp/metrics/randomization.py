@@ -128,10 +128,10 @@ def efficient_randomization(
     """eMPRT: by how much the map grows more complex when all layers are randomised (Hedström et al., 2024).
 
     (ξ(e') − ξ(e)) / ξ(e), with ξ the entropy of the histogram of a map's values over `bins` equal bins from its least
-    to its greatest value, e the relevance and e' that of a copy of the model with every layer re-initialised. A map of
-    noise is as complex as can be: explanations that depend on the model gain complexity, and the score is positive.
-    Needs two explanations where `model_randomization` needs one per layer. Returns float64 (batch,); NaN where ξ(e) is
-    0 (a constant map).
+    to its greatest value, e the relevance and e' the relevance of a copy of the model with every layer re-initialised.
+    A map of noise is as complex as can be: explanations that depend on the model gain complexity, and the score is
+    positive. Needs two explanations where `model_randomization` needs one per layer. Returns float64 (batch,); NaN
+    where ξ(e) is 0 (a constant map).
     """
     if bins < 2:
         raise ValueError(f"bins is the number of bins of a histogram, at least 2; got {bins}.")
@@ -176,7 +176,7 @@ def smooth_randomization(
 
     Gradients shatter: two noisy maps may look unlike each other for no other reason than noise. Averaging over
     `samples` inputs, the first of them without noise, the others with Gaussian noise of `noise` times the input's
-    range, takes that out of the comparison. Further options are those of `model_randomization`.
+    range, removes that noise. Further options are passed to `model_randomization`.
     """
     if samples < 1 or noise < 0:
         raise ValueError(f"samples must be at least 1 and noise at least 0; got {samples} and {noise}.")

@@ -28,7 +28,7 @@ def write(
 
     Runs are folders or URLs. Default for `out` is `report` in the folder of a single run, else `report` here. Every
     figure is also written to `figures/` in each of `formats`, the numbers behind them to `tables/` as CSV and JSON. A
-    run that is not complete gives a report that says what is missing.
+    run that is not complete gives a report that lists the missing parts.
     """
     from .runs import TitledRun, titled
     from .sections import render

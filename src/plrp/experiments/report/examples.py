@@ -176,7 +176,7 @@ def _arrays(run: TitledRun, sheets: Sheets) -> str:
 
 
 def _axes(run: TitledRun) -> int:
-    """The axes of a map: those of a sample without its channels."""
+    """The number of axes of a map: of a sample without its channels."""
     return run.results.maps(run.results.mapped[0], *run.results.map_cells[0]).ndim
 
 

@@ -1,4 +1,4 @@
-"""Two runs compared: what was asked of them, their curves, and the differences sample by sample."""
+"""Two runs compared: their configs, their curves, and the differences sample by sample."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _config(first: TitledRun, second: TitledRun) -> str:
 
 
 def _metrics(first: TitledRun, second: TitledRun) -> list[str]:
-    """What both measured."""
+    """The metrics that both runs measured."""
     names = score_figures.versions([first.scores], tuple(score_figures.METRICS))
     return [name for name in names if name in score_figures.versions([second.scores], tuple(score_figures.METRICS))]
 

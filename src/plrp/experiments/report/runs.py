@@ -83,7 +83,7 @@ class TitledRun:
 
     @property
     def gain_metric(self) -> str | None:
-        """What 'gain' means in this run: mass in the mask, or sparsity where there are no masks."""
+        """The metric that 'gain' refers to: mass in the mask, or sparsity where there are no masks."""
         m = self.scores
         usable = [name for name in (statements.MASS, statements.GINI) if m.shares(name, "lambda") and m.count(name)]
         return usable[0] if usable else None
@@ -133,7 +133,7 @@ class TitledRun:
         return _flat({name: value for name, value in self.results.versions.items() if name != "starts"})
 
     def sample_name(self, sample: int) -> str:
-        """What the data set calls a sample."""
+        """The name of a sample in its data set."""
         names = self.results.samples.set_index("sample")["name"]
         return str(names.get(sample, sample))
 

@@ -258,7 +258,7 @@ def _figures_of(dataset: str, runs: Sequence[TitledRun], sheets: Sheets) -> Iter
 
 
 def _defined(names: Sequence[str]) -> str:
-    """What `score_kept` is, which `plrp.metrics` does not have."""
+    """The definition of `score_kept`, which `plrp.metrics` does not have."""
     if "score_kept" not in names:
         return ""
     return "Share of the score kept: the sum of the input's relevance over the explained score; biases take the rest. "

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 PAGE = "index.html"
 WRITTEN = "files.json"
-"""The list of a report's own files, by which the next report in the same folder knows what it may remove."""
+"""The list of a report's own files, by which the next report in the same folder knows which files it may remove."""
 FOLDERS = ("figures", "tables")
 
 
 class Sheets:
-    """The folder of a report: `index.html`, `figures/`, `tables/`, and `files.json`, the list of what is in them.
+    """The folder of a report: `index.html`, `figures/`, `tables/`, and `files.json`, the list of their files.
 
     Files of an earlier report in the same folder that this one does not write are removed; other files stay, and so do
     those behind symbolic links. A folder of other files that holds no report is refused.
