@@ -1,4 +1,4 @@
-"""`plrp.check`: everything in a model that cannot be explained, found before anything is."""
+"""`plrp.check`: a list of everything in a model that cannot be explained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .tape.verification import verify
 
 
 class Check(NamedTuple):
-    """What `plrp.check` found: what cannot be explained. True where there is nothing of the kind."""
+    """The result of `plrp.check`: the parts of a model that cannot be explained. True where there are none."""
 
     problems: list[tuple[str, str, str]]  # operation, nearest layer before it, reason
     layers: int
@@ -41,8 +41,8 @@ class Check(NamedTuple):
         return render_html(("operation", "after layer", "why"), self.problems) if self.problems else escape(repr(self))
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def check(
@@ -64,10 +64,10 @@ def check(
     layers = operations = 0
     with rules_for(rules or {}):
         try:
-            found = record(model, inputs, samples=samples, refused=problems)
-            layers, operations = len(found.layers), len(found.ops)
-            for op in reversed(found.unsupported):
-                before = found.ops[: found.ops.index(op)]
+            trace = record(model, inputs, samples=samples, refused=problems)
+            layers, operations = len(trace.layers), len(trace.ops)
+            for op in reversed(trace.unsupported):
+                before = trace.ops[: trace.ops.index(op)]
                 after = next((o.name for o in reversed(before) if o.is_layer), "")
                 problems.append((op.kind, after, op.reason or "unknown function"))
             if not problems:
@@ -77,5 +77,5 @@ def check(
                 problems.append(("the whole model", "", str(error)))
     if problems:
         return Check(problems, layers, operations)
-    fitting = tuple(name for name in names() if not found.unsupported_under(resolve(name).products))
+    fitting = tuple(name for name in names() if not trace.unsupported_under(resolve(name).products))
     return Check(problems, layers, operations, fitting)

@@ -1,4 +1,4 @@
-"""What plrp refuses or warns of, each with its reason and the remedy."""
+"""The errors and warnings of plrp: each message gives the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class UnsupportedOperation(RuntimeError):
 
 
 class TraceError(RuntimeError):
-    """A forward pass that cannot be recorded faithfully; the message says why and what to do."""
+    """A forward pass that cannot be recorded faithfully; the message gives the reason and the remedy."""
 
 
 class UnhealthyExplanation(UserWarning):
     """An explanation that should not be believed as it is: its relevance has exploded or vanished, or is not finite.
 
-    The message says which and what to do; `Explanation.health` has the figures and the layer where it happened.
+    The message names the problem and the remedy; `Explanation.health` has the figures and the layer where it happened.
     """
 
 
 class UsageError(ValueError):
-    """What was asked for cannot be done as it was given: the value of an option, or a file, model or data it names.
+    """A wrong value of an option, or a wrong file, model or data that an option names.
 
-    The message says what to give instead. Commands end with exit code 2.
+    The message says which value to give instead. Commands end with exit code 2.
     """
 
     exit_code = 2
@@ -39,19 +39,19 @@ class NotWritable(UsageError, PermissionError):
 
 
 class NotInstalled(ImportError):
-    """A package that what was asked for needs; the message says how to get it."""
+    """A package that is needed and missing; the message says how to get it."""
 
     exit_code = 2
 
 
 def not_installed(need: str, extra: str) -> NotInstalled:
-    """What to raise where a package of an extra is missing: `need` is the sentence that names it."""
+    """The error for a missing package of an extra: `need` is the sentence that names the package."""
     return NotInstalled(f"{need}: pip install 'plrp[{extra}]' (in a clone: pip install '.[{extra}]')")
 
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """For what a command does before its work begins: what is refused inside is wrong usage."""
+    """For the part of a command before its work begins: every refusal inside is wrong usage."""
     try:
         yield
     except (ValueError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError) as error:

@@ -38,7 +38,7 @@ CHANGED = "The model or its input has changed since this explanation was made; e
 
 
 @dataclass
-class Explanation:
+class Explanation:  # more than 15 methods: everything a user may ask of an explanation is reached from it
     """The relevance of a prediction.
 
     - `relevance`: of the input, in its shape (a tuple of tensors for a model with several inputs);
@@ -48,7 +48,7 @@ class Explanation:
     - `layers`: the (pruned) relevance at the input of each conv and linear layer by name, if it was asked for;
     - `ledger`: where the mass went, one record per entry of the tape and sample;
     - `health`: whether to believe it: how far relevance grew on the way, how much of the score arrived;
-    - `condition`, `only_through`: what was let pass, None where all was.
+    - `condition`, `only_through`: which relevance was let pass; None where all of it was.
     """
 
     relevance: Any
@@ -62,9 +62,9 @@ class Explanation:
     condition: Condition | None = None
     only_through: bool = False
     _ledger: Ledger | None = field(default=None, repr=False)
-    _source: Call | TraceCall | None = field(default=None, repr=False)  # None where it was loaded from disk
+    _source: ExplainCall | TraceCall | None = field(default=None, repr=False)  # None where it was loaded from disk
     _scattered: frozenset[str] = field(default=frozenset(), repr=False)  # layers whose samples do not lie side by side
-    _scale: Scale = field(default=Scale(), repr=False)  # what growth is measured against
+    _scale: Scale = field(default=Scale(), repr=False)  # the reference for growth
     _whole: bool = field(default=False, repr=False)  # whether there is no batch axis
 
     @property
@@ -89,7 +89,7 @@ class Explanation:
             raise ValueError(STORED)
         try:
             explanation = self._source.again(layers)
-        except ValueError:  # no such layer
+        except ValueError:  # an unknown layer
             raise
         except Exception as error:
             raise RuntimeError(CHANGED) from error
@@ -166,14 +166,14 @@ class Explanation:
         sample: int = 0,
         **options: Any,
     ) -> plrp.circuits.Circuit:
-        """The survivors of one sample as a sub-network: neurons, edges, and what they keep of the prediction alone.
+        """The survivors of one sample as a sub-network: neurons, edges, and how much of the prediction they keep alone.
 
-        - `model`, `inputs`: those that were explained, where this explanation was loaded from disk;
+        - `model`, `inputs`: the model and the inputs of this explanation, needed where it was loaded from disk;
         - `positive=True`: only the survivors that speak for the score;
-        - `ablate`: what the other neurons of the pruned tensors are set to: `"zero"`, their `"mean"` over `data`, or
-          what they said for some of it (`"resample"`);
-        - `data`: inputs like the explained ones, for these two; at most `batch_size` of them run at once;
-        - `draws`: samples that stand in, and random circuits, over which figures are means; `seed` draws them;
+        - `ablate`: the value of all other neurons of the pruned tensors: `"zero"`, their `"mean"` over `data`, or their
+          activations for random samples of `data` (`"resample"`);
+        - `data`: inputs like the explained ones, for the last two; at most `batch_size` of them run at once;
+        - `draws`: how many random samples and random circuits a figure is the mean of; `seed` draws them;
         - `classes`: the axis of the classes, where the output is not (batch, classes).
         """
         import plrp
@@ -183,10 +183,10 @@ class Explanation:
     def plot(self, images: Any = None, **options: Any) -> Any:
         """The relevance as a matplotlib figure: over pictures, as logos of DNA, as coloured tokens, as bars.
 
-        - `images`: inputs to draw it over, or pictures (height, width, 3) (default: what was explained);
+        - `images`: inputs or pictures (height, width, 3) to draw it over (default: the explained inputs);
         - `samples`: which of a batch, by number (default: the first 16);
         - `names`: of the classes, in their order or as a dict by number, for the titles;
-        - `tokens`: what the token ids of a single sample stand for.
+        - `tokens`: the text of each token id of a single sample.
         """
         import plrp
 
@@ -217,7 +217,7 @@ class Explanation:
         return examine(self.score, self._scale, self._inputs, self.booked, self.pruning)
 
     def verdicts(self) -> list[Problem | None]:
-        """What is wrong with each sample, None where nothing is, as seen at the input: needs no ledger."""
+        """The problem of each sample, None where it has none, judged by the input's relevance: needs no ledger."""
         return verdicts(self.score, self._scale, mass_of(self._inputs))
 
     def verdicts_in_brief(self) -> list[str | None]:
@@ -278,10 +278,10 @@ def explain(
       tensor), an index tuple into the output (`(2, 141)` of (batch, 3, length)), or a callable from the output to one
       score per sample;
     - `composite`: which layer gets which rule, by name or as a `plrp.Composite`; `"auto"` chooses by the input, and
-      printing the explanation says what;
+      printing the explanation names its choice;
     - `pruning`: a `plrp.Pruning`; None is plain LRP;
     - `layers`: keep the relevance at every layer's input (True), or at some (their names);
-    - `micro_batch`: walk the batch in pieces of so many samples, so that memory is bounded by a piece. The numbers are
+    - `micro_batch`: explain the batch in pieces of this many samples, to bound the memory. The numbers are
       the same: no sample's explanation depends on the others;
     - `samples`: None for a model without a batch axis (a graph of nodes, say): one explanation of the whole, of a score
       that `target` gives by an index into the output or a callable;
@@ -311,14 +311,14 @@ def explain(
     if samples is not None and batch is not None:
         request.target.check_batch(batch)
     with rules_for(rules or {}):
-        call = Call(model, inputs, request, samples, micro_batch, rules_in_force(), choice())
+        call = ExplainCall(model, inputs, request, samples, micro_batch, rules_in_force(), choice())
     explanation = call.explanation(request)
     explanation._source = replace(call, state=call.state_now())
     return explanation.warned()
 
 
 @dataclass(frozen=True)
-class Call:
+class ExplainCall:
     """One call of `explain`, which can be repeated: with the same rules and the same walk, while the model stays."""
 
     model: Callable[..., Any]

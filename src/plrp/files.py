@@ -28,7 +28,7 @@ UNFINISHED = ".part"
 _UNFINISHED_NAME = re.compile(r"\.(?P<stem>.+)\.[a-z0-9_]{8}\.part(?P<suffix>\.[^.]+)?")
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the operating system says where there is no room."""
+"""Errors of the operating system that mean a full disk."""
 
 
 def unfinished(name: str) -> str | None:
@@ -62,7 +62,7 @@ def writable(path: str | Path) -> Iterator[None]:
 def new_file(path: str | Path, *, durable: bool = False) -> Iterator[Path]:
     """A temporary path beside `path` that becomes `path` when the block ends well, and disappears when it does not.
 
-    Its suffix is that of `path`. `durable` waits until the content is on the disk: for what must survive a power cut.
+    Its suffix is that of `path`. `durable` waits until the content is on the disk, so that it survives a power cut.
     """
     path = Path(path)
     with writable(path):

@@ -22,7 +22,7 @@ class Survivors:
 class LayerRelevance(dict[str, Tensor]):
     """Relevance by layer; a layer that is not there is answered with a sentence.
 
-    `names` are all layers of the model, `wanted` those that were to be kept.
+    `names` are all layers of the model, `wanted` the layers whose relevance was asked for.
     """
 
     def __init__(self, relevance: Mapping[str, Tensor], names: Iterable[str], wanted: Iterable[str]) -> None:
@@ -38,9 +38,9 @@ class LayerRelevance(dict[str, Tensor]):
             )
         if name in self.wanted:
             raise KeyError(f"No relevance reaches layer {name!r} from this target.")
-        kept = f"only that of {', '.join(self)}" if self else "and neither was that of any other"
+        others = f"only that of {', '.join(self)}" if self else "and neither was that of any other"
         raise KeyError(
-            f"The relevance of layer {name!r} was not kept, {kept}: explain with layers=True, or layers=[{name!r}]."
+            f"The relevance of layer {name!r} was not kept, {others}: explain with layers=True, or layers=[{name!r}]."
         )
 
     def like(self, relevance: Mapping[str, Tensor]) -> LayerRelevance:

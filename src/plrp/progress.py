@@ -23,7 +23,7 @@ class Step(Protocol):
     """Moves a display on: by `advance`, with a new note, with a new total."""
 
     def __call__(self, advance: float = 0, note: str | None = None, *, total: float | None = None) -> None:
-        """What is not given stays as it is."""
+        """Move the display; a note or total that is left out stays as it is."""
 
 
 _interrupts: list[int] = []

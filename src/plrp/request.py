@@ -1,4 +1,4 @@
-"""What is asked of an explanation: made once, checked at once, and the same for every way to ask."""
+"""The request for an explanation: made once, checked at once, and the same for every way to ask."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .targets import Target, as_target
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The arguments of `plrp.explain` that say what to explain.
+    """The arguments of `plrp.explain`, apart from the model and its inputs.
 
     Making a request refuses every argument that is wrong for any model, and copies the arguments that a user may change
     later. `bound` refuses the arguments that are wrong for one model.
@@ -55,7 +55,7 @@ class Request:
     def bound(self, trace: Trace, inputs: Iterable[Tensor] | None = None) -> Request:
         """The request for this trace, with the composite, the pruning and the layers that it means there.
 
-        `inputs`: those that `"auto"` looks at, where the trace has only some of their samples.
+        `inputs`: the whole batch, for `"auto"`, where the trace is of a piece of it.
         """
         looked_at = (value.data for value in trace.inputs) if inputs is None else inputs
         composite = resolve(self.composite, looked_at, trace)

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 def close_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     """The names most like one that does not exist.
 
-    Those that contain it as a word come first, then those that contain it at all, then those spelled alike; the
-    shorter first.
+    Names that contain it as a word come first, then names that contain its letters, then names spelled alike; of each
+    kind, the shorter first.
 
     >>> close_names("dog", ["hot dog", "cat", "dogsled", "bulldog", "doge"])
     ['hot dog', 'doge', 'dogsled']

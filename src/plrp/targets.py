@@ -1,9 +1,9 @@
 """The score that is explained: one `Target` for explanations, circuits, metrics and baselines.
 
 Most targets name one output per sample, or compute a score from the outputs by a callable (`Computed`). A `Seed` gives
-relevance to several outputs at once, so that the explanation says what speaks for one class and not for others:
-`contrast`, `log_odds`, `clrp`, `sglrp`. Jung et al. (2021) warn that such differences may erase what classes share: see
-docs/how-to/targets.md.
+relevance to several outputs at once, so that the explanation shows the evidence for one class against others:
+`contrast`, `log_odds`, `clrp`, `sglrp`. Jung et al. (2021) warn that these differences may erase evidence that
+classes share: see docs/how-to/targets.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Target:
     """A score of each sample that an output (batch, …) holds: by default that of the winning class.
 
     - `given`: None (the winner), a class, one class per sample as int64 (batch,), or an index tuple into the output
-      without its batch axis. A copy: the user may change what was passed in.
+      without its batch axis. Later changes of the user's list or tensor do not reach it.
     - `whole`: the output has no batch axis, and `given` names one score of it.
     """
 
@@ -268,7 +268,7 @@ def log_odds(target: Any = None) -> Seed:
     """Why a class rather than the others: log p_t / (1 − p_t), explained on the differences z_t − z_n.
 
     With w_n = exp(z_n) / Σ_{m≠t} exp(z_m), each difference starts with w_n (z_t − z_n), so R_t = z_t and R_n = −w_n z_n
-    (Montavon et al. 2019). What is handed down is z_t − Σ w_n z_n: the log-odds are that minus the entropy of w.
+    (Montavon et al. 2019). Their sum, which is handed down, is z_t − Σ w_n z_n: the log-odds plus the entropy of w.
     """
     return Seed("log_odds", target)
 
@@ -277,7 +277,7 @@ def clrp(target: Any = None) -> Seed:
     """Contrastive LRP (Gu et al. 2019): R_t = z_t, and −z_t shared out evenly: R_n = −z_t / (N − 1).
 
     They keep the positive part of the result, `relevance.clamp(min=0)`, and propagate by z⁺: under the ε-rule, a class
-    whose score is near zero hands down many times what it is given, and the explanation is unhealthy.
+    whose score is near zero hands down many times its own relevance, and the explanation is unhealthy.
     """
     return Seed("clrp", target)
 
@@ -414,7 +414,7 @@ def _example(output: Any) -> str:
 
 
 def _names(output: Any) -> str:
-    """What an output that is no tensor holds, in words."""
+    """The names of the parts of an output that is no tensor."""
     if isinstance(output, dict):
         return ", ".join(map(str, output))
     names = getattr(output, "__dataclass_fields__", None) or getattr(output, "_fields", None)

@@ -8,7 +8,7 @@
 | `outputs["counts"][:, 2]`, `outputs.counts[:, 2]` | by name |
 | `outputs[:, 2, 490:510].mean()` | a window; also `sum()`, which is the default, and `max()` |
 | `profile(outputs[0])` | the shape of a BPNet profile: Σᵢ softmax(z)ᵢ (zᵢ − z̄), the softmax held constant |
-| `net.py:score` | what the function `score` in your file makes of the output |
+| `net.py:score` | the result of the function `score` in your file |
 
 The text is parsed as names, indices and slices, and never evaluated.
 """
@@ -61,7 +61,7 @@ class OutputScore:
         )
 
     def _steps(self, node: ast.expr) -> tuple[Step, ...]:
-        """What is done to the output, in order: ("item", index), ("name", text), ("sum", None), …"""
+        """The steps from the output to the score, in order: ("item", index), ("name", text), ("sum", None), …"""
         match node:
             case ast.Name("outputs" | "output"):
                 return ()
@@ -95,7 +95,7 @@ class OutputScore:
         raise self._refused(f"{ast.unparse(node)!r} is not a whole number, slice or name")
 
     def __call__(self, output: Any) -> Tensor:
-        """The score of every sample, (batch,); what is left of other axes is summed."""
+        """The score of every sample, (batch,); axes that are left are summed."""
         from torch import Tensor
 
         value = output
@@ -153,13 +153,13 @@ class FileScore:
     def __init__(self, text: str) -> None:
         from plrp.models.loading import imported_file
 
-        found = _FUNCTION.fullmatch(text)
-        assert found is not None
+        match = _FUNCTION.fullmatch(text)
+        assert match is not None
         self.text = text
-        with imported_file(Path(found["file"])) as source:
-            function = getattr(source, found["name"], None)
+        with imported_file(Path(match["file"])) as source:
+            function = getattr(source, match["name"], None)
         if not callable(function):
-            raise TargetError(f"{found['file']} defines no function {found['name']!r}, from the output to scores.")
+            raise TargetError(f"{match['file']} defines no function {match['name']!r}, from the output to scores.")
         self.function: Callable[[Any], Tensor] = function
 
     def __call__(self, output: Any) -> Tensor:
@@ -173,12 +173,12 @@ class FileScore:
 def score_file(target: Any) -> tuple[Path, str] | None:
     """File and function of a target that is one, `net.py:score`, as text or as a `FileScore`; None for others."""
     text = target.text if isinstance(target, FileScore) else target
-    found = _FUNCTION.fullmatch(text) if isinstance(text, str) else None
-    return None if found is None else (Path(found["file"]), found["name"])
+    match = _FUNCTION.fullmatch(text) if isinstance(text, str) else None
+    return None if match is None else (Path(match["file"]), match["name"])
 
 
 def target_from_text(text: str) -> int | tuple[int, ...] | OutputScore | FileScore:
-    """What a text names: a class, an index tuple, indices into the output, or a function of a file.
+    """The target that a text names: a class, an index tuple, indices into the output, or a function of a file.
 
     >>> target_from_text("0,141"), target_from_text("outputs[:, 1].mean()")
     ((0, 141), OutputScore('outputs[:, 1].mean()'))
