@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import plrp
 
 
-class Trace:
+class Trace:  # more than 15 methods: it is the tape for the walks, and `explain` and `sweep` for the user
     """One forward pass, recorded, ready to be explained any number of times.
 
     `ops` is the tape in order of execution, `inputs` the values given to the model, `output` its output (before a
