@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from plrp.genomics.attribution import COMPOSITE
 from plrp.genomics.logo import COLOURS, draw_logo
 from plrp.genomics.seqlets import e_text, named_match
+from plrp.genomics.sequence_settings import COMPOSITE
 from plrp.ledger import BOOKED
 from plrp.view import Page
 

@@ -23,7 +23,6 @@ from torch import nn
 import plrp
 from plrp.errors import not_installed
 from plrp.files import new_file, write_csv
-from plrp.genomics.attribution import COMPOSITE
 from plrp.genomics.baselines import ism
 from plrp.genomics.export import write_seqlets
 from plrp.genomics.seqlets import (
@@ -36,6 +35,7 @@ from plrp.genomics.seqlets import (
     match_seqlets,
     named_match,
 )
+from plrp.genomics.sequence_settings import COMPOSITE
 from plrp.genomics.simulation import Simulated
 from plrp.progress import progress
 from plrp.pruning import Pruning

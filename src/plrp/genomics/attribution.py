@@ -30,9 +30,7 @@ from plrp.tape.refusals import check_model
 from plrp.tape.trace import Trace, record
 
 from .outputs import target_from_text
-from .sequence_settings import COMPOSITE as COMPOSITE
-from .sequence_settings import Pooling as Pooling
-from .sequence_settings import SequenceSettings
+from .sequence_settings import Pooling, SequenceSettings
 from .sequences import OneHot, SequenceError, Sequences, encode
 
 PROBLEM = np.dtype("U16")  # a word of `Problem`

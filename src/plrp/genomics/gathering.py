@@ -19,10 +19,11 @@ from plrp.health import DOUBTFUL, PYTHON, Problem, Wording, summary
 from plrp.runs.places import Folder, Place
 from plrp.runs.run import Run
 
-from .attribution import Pooling, pool
+from .attribution import pool
 from .export import write_npz, write_parquet, write_seqlets
 from .motifs import jaspar_motifs
 from .seqlets import Match, Seqlets
+from .sequence_settings import Pooling
 from .sequences import Sequences, encode, tab_line
 from .tracks import write_bedgraph
 

@@ -41,9 +41,9 @@ class Comparison:
         """
         pair = [torch.from_numpy(self.per_base[name].astype(np.float64)) for name in ("ISM", method)]
         usable = (pair[0].isfinite() & pair[1].isfinite()).all(1)
-        found = np.full(len(usable), np.nan)
-        found[usable.numpy()] = (spearman if ranks else pearson)(pair[0][usable], pair[1][usable]).numpy()
-        return found
+        correlations = np.full(len(usable), np.nan)
+        correlations[usable.numpy()] = (spearman if ranks else pearson)(pair[0][usable], pair[1][usable]).numpy()
+        return correlations
 
     def table(self) -> list[tuple[str, str, str]]:
         """Method, mean of Pearson's and of Spearman's correlation with ISM."""

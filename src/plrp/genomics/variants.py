@@ -48,7 +48,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A variant that was not scored: `reason` is one of the module's, `detail` what was found."""
+    """A variant that was not scored: `reason` is one of the module's, `detail` names the wrong base or contig."""
 
     variant: Variant
     reason: str

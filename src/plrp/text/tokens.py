@@ -128,7 +128,7 @@ def token_id(tokenizer: Any, target: str | int, name: str = "target", decoded: b
         pieces = [str(tokenizer.decode([i])) for i in ids]
         raise ValueError(
             f"{name} {target!r} is {len(ids)} tokens ({', '.join(map(repr, pieces))}): name one of them, or explain "
-            f"each with {name.replace('target', 'span').replace('against', 'span')}."
+            f"each with {'--' if name.startswith('--') else ''}span."
         )
     if str(tokenizer.decode(ids)).strip() != target.strip() and target in (known := tokenizer.get_vocab()):
         return int(known[target])  # a tokenizer that lower-cases, of a vocabulary that has both

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from plrp.genomics.attribution import COMPOSITE, composite_from_text, pool
+from plrp.genomics.attribution import composite_from_text, pool
 from plrp.genomics.seqlets import find_seqlets, match_seqlets
+from plrp.genomics.sequence_settings import COMPOSITE
 from plrp.genomics.sequences import Ambiguous, Sequences, encode
 from plrp.health import unwarned
 from plrp.pruning import Pruning

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from plrp.composites import Composite
-from plrp.genomics.attribution import COMPOSITE, composite_from_text
+from plrp.genomics.attribution import composite_from_text
+from plrp.genomics.sequence_settings import COMPOSITE
 from plrp.genomics.sequences import Sequences, checked_bases
 from plrp.models.loading import LoadedModel
 from plrp.pruning import Pruning
