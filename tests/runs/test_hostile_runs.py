@@ -185,7 +185,7 @@ def test_a_file_that_is_as_it_was_is_not_read_again(tmp_path: Path, monkeypatch:
         for _ in range(2):
             digests = Digests(place)
             assert digests.of(file) == content_digest(file)
-            digests.keep()
+            digests.save()
         assert len(read) == times
     about = file.stat()
     file.write_bytes(b"other")
