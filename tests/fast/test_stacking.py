@@ -56,7 +56,7 @@ def _small_networks_are_followed(monkeypatch):
 @pytest.fixture
 def walks(monkeypatch) -> list[int]:
     """How many copies each stacked walk of a test has."""
-    if not native.available():
+    if not native.available() or plrp.engine._PLAIN.get():
         pytest.skip("stacks are for the compiled loops")
     made: list[int] = []
     run = stacking.StackedWalk.run
@@ -189,6 +189,8 @@ def test_a_misspelt_override_is_refused_in_a_sweep(walks):
 
 def test_many_conditions_share_activations_and_the_way_above(monkeypatch):
     """Above the conditioned layer one relevance goes down, and below it all of them as one batch."""
+    if plrp.engine._PLAIN.get():
+        pytest.skip("the plain walk stacks nothing")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(96, 3))
     trace = plrp.trace(model.eval(), torch.rand(1, 3, 8, 8))

@@ -9,7 +9,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -24,6 +23,7 @@ from .operations import LEAVES, LOOKS, Family, operation_named, spelled, unknown
 from .own_rules import RulesInForce, apply_rule, refuse_misfit, rules_in_force
 from .recognition import dispensable, foldable, is_nonnegative, recognise
 from .refusals import refuse_active
+from .seam import run_noting_winners
 from .values import Call, Op, Value, carries, gathered, replaced
 from .written_out import written_out
 
@@ -114,11 +114,7 @@ class Recorder(TorchFunctionMode):
             refuse_active(call.operation, args, kwargs, self.after)
         if call.operation.inplace:
             return run_in_place(self, call)
-        winners = None
-        if function is F.max_pool2d and len(args) < 7:
-            result, winners = F.max_pool2d(*args, **{**kwargs, "return_indices": True})  # torch finds them anyway
-        else:
-            result = function(*args, **kwargs)
+        result, winners = run_noting_winners(function, args, kwargs)
         entry = self._record(call, result)
         if entry is not None:
             entry.winners = winners

@@ -2,7 +2,7 @@
 
 The core does some things only so that the overlay `plrp.fast` has less to do, or so that memory is free early:
 
-- the recorder notes which inputs of a max pool won (`Op.winners`), so that no walk has to look for them again;
+- a max pool notes which inputs won (`run_noting_winners`, `Op.winners`), so that no walk has to look for them again;
 - numbers that later explanations of a trace need too stay with the trace (`remembered`);
 - a trace that is explained once is freed operation by operation (`Trace.forget_after_use`, `let_go`, `release`);
 - a frugal recording (`Recorder.frugal`) forgets values that can be computed again (`Value.forget`);
@@ -14,9 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch.nn.functional as F
+from torch import Tensor
+
 if TYPE_CHECKING:
     from .trace import Trace
     from .values import Op
+
+
+def run_noting_winners(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Tensor | None]:
+    """Run a torch function; of a `max_pool2d` also the place in the plane of each output's winner."""
+    if function is F.max_pool2d and len(args) < 7:
+        pooled: tuple[Tensor, Tensor] = F.max_pool2d(*args, **{**kwargs, "return_indices": True})  # torch finds both
+        return pooled
+    return function(*args, **kwargs), None
 
 
 def remembered(trace: Trace, key: Any, owners: Any, compute: Callable[[], Any]) -> Any:
