@@ -216,4 +216,6 @@ def test_a_circuit_of_a_seed_is_measured_by_the_seeds_score():
     circuit = found.circuit(sample=1)
     logits = model(x)[1].detach()
     assert math.isclose(circuit.score, float(logits.max() - logits[1]), abs_tol=1e-6)
-    assert plrp.choose_p(plrp.trace(model, x), of="logit", target=targets.contrast(1, 0)) is not None
+    trace = plrp.trace(model, x)
+    chosen = plrp.choose_p(trace, of="logit", target=targets.contrast(1, 0))
+    assert torch.equal(chosen, plrp.choose_p(trace, of="logit", target=lambda z: z[:, 1] - z[:, 0]))

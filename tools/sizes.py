@@ -1,8 +1,9 @@
-"""How large the source is at some commits: files, lines, the longest functions, and the classes of the walk.
+"""How large the source is at some commits: lines per package, functions that are too long, classes with too many methods.
 
-    python tools/sizes.py 563bfcf HEAD
+    python tools/sizes.py 651370d HEAD
 
-A function's length is that of its body without its docstring and blank lines; lines of files are all of them.
+Lines are all lines of a file; a function's length includes its docstring. `tests/project/test_architecture.py` holds
+the source to `LONGEST_FUNCTION` and `MOST_METHODS`.
 """
 
 from __future__ import annotations
@@ -10,78 +11,69 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-WALKS = ("Walk", "Bookkeeper", "FastWalk", "StackedWalk", "Stack")
-LONGEST = 8
+LONGEST_FUNCTION = 70  # lines
+MOST_METHODS = 15
 
 
-class Length(NamedTuple):
-    """A function or class, and how many lines it has."""
-
-    lines: int
-    file: str
-    name: str
+def too_large(text: str, file: str) -> Iterator[str]:
+    """The functions and classes of a file that exceed the limits, each as a line to print."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            if lines > LONGEST_FUNCTION:
+                yield f"{file}: {node.name} has {lines} lines"
+        elif isinstance(node, ast.ClassDef):
+            methods = sum(isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) for one in node.body)
+            if methods > MOST_METHODS:
+                yield f"{file}: {node.name} has {methods} methods"
 
 
 def git(*arguments: str) -> str:
-    """What git answers."""
+    """The output of a git command."""
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def functions(tree: ast.AST, text: list[str], file: str, within: str = "") -> Iterator[Length]:
-    """All functions and methods, with the length of their bodies."""
-    for node in ast.iter_child_nodes(tree):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield from functions(node, text, file, within)
+def package(file: str) -> str:
+    """The package of a source file: `plrp` for the modules of the core."""
+    parts = Path(file).parts[2:]
+    return parts[0] if len(parts) > 1 else "plrp"
+
+
+def measure(commit: str) -> tuple[Counter[str], list[str]]:
+    """Lines per package (C code and page scripts apart), and everything that exceeds the limits."""
+    sizes: Counter[str] = Counter()
+    excess: list[str] = []
+    for file in git("ls-tree", "-r", "--name-only", commit, "src").splitlines():
+        if not file.endswith((".py", ".c", ".h", ".js")):
             continue
-        name = f"{within}{node.name}"
-        yield from functions(node, text, file, f"{name}.")
-        if not isinstance(node, ast.ClassDef):
-            documented = ast.get_docstring(node) is not None
-            begin = (node.body[0].end_lineno or 0) + 1 if documented else node.body[0].lineno
-            yield Length(sum(bool(line.strip()) for line in text[begin - 1 : node.end_lineno]), file, name)
+        text = git("show", f"{commit}:{file}")
+        lines = text.count("\n")
+        if file.endswith(".py"):
+            sizes[package(file)] += lines
+            sizes["all Python"] += lines
+            sizes["Python files"] += 1
+            excess += too_large(text, file)
+        else:
+            sizes["C" if file.endswith((".c", ".h")) else "JavaScript"] += lines
+    return sizes, excess
 
 
-def classes(tree: ast.AST, file: str) -> Iterator[Length]:
-    """The classes of the walk."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and node.name in WALKS:
-            yield Length((node.end_lineno or 0) - node.lineno + 1, file, node.name)
-
-
-def report(commit: str) -> None:
-    """Print the sizes at a commit."""
-    python = c = 0
-    lengths: list[Length] = []
-    walks: list[Length] = []
-    names = [
-        n for n in git("ls-tree", "-r", "--name-only", commit, "src").splitlines() if n.endswith((".py", ".c", ".h"))
-    ]
-    for name in names:
-        text = git("show", f"{commit}:{name}").splitlines()
-        if not name.endswith(".py"):
-            c += len(text)
-            continue
-        python += len(text)
-        tree = ast.parse("\n".join(text))
-        lengths += functions(tree, text, name)
-        walks += classes(tree, name)
-    sources = sum(name.endswith(".py") for name in names)
-    print(f"{commit}: {sources} Python files with {python:,} lines, {len(names) - sources} C files with {c:,}")
-    mean = sum(one.lines for one in lengths) / len(lengths)
-    long = sum(one.lines > 50 for one in lengths)
-    print(f"  {len(lengths):,} functions of {mean:.1f} lines on average, {long} of more than 50; the longest:")
-    for one in sorted(lengths, reverse=True)[:LONGEST]:
-        print(f"  {one.lines:>6}  {one.name}  {one.file}")
-    print("  the walk:")
-    for one in walks:
-        print(f"  {one.lines:>6}  {one.name}  {one.file}")
+def main(commits: list[str]) -> None:
+    """Print one column of lines per commit, then the excess of the last one."""
+    measured = [measure(commit) for commit in commits]
+    rows = sorted({name for sizes, _ in measured for name in sizes}, key=lambda name: measured[-1][0][name])
+    print(" " * 14 + "".join(f"{commit[:10]:>12}" for commit in commits))
+    for name in rows:
+        print(f"{name:<14}" + "".join(f"{sizes[name]:>12,}" for sizes, _ in measured))
+    excess = measured[-1][1]
+    print(f"{len(excess)} above {LONGEST_FUNCTION} lines or {MOST_METHODS} methods at {commits[-1]}")
+    print("\n".join(excess))
 
 
 if __name__ == "__main__":
-    for revision in sys.argv[1:] or ["HEAD"]:
-        report(revision)
+    main(sys.argv[1:] or ["HEAD"])
