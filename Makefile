@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all sanitize docs bench truth clean
+.PHONY: help demo test test-core test-all sanitize docs bench truth clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,10 @@ test: ## linter, formatter, types, and the tests that need no more than minutes
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" --plain-walk $(FORMULAS)
 	PLRP_NATIVE=0 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(PRUNING)
+
+test-core: ## the tests of the core, the tape and the fast code: what a change of a formula needs
+	@$(PYTHON) tools/setup.py test
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" tests/test_*.py tests/tape tests/fast
 
 # The readable code answers for itself: with the plain walk, without the compiled loops, and as if the folder of the
 # fast code were gone (a first look at that: tests/project/test_architecture.py). `make test` runs the formulas so, `make test-all`

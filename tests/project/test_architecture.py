@@ -22,7 +22,8 @@ from pages import ROOT
 sys.path.insert(0, str(ROOT / "tools"))
 try:
     import architecture
-    from architecture import CORE, STOREYS, TABLE, House, Import
+    import sizes
+    from architecture import CORE, SOURCE, STOREYS, TABLE, House, Import
 finally:
     sys.path.pop(0)
 
@@ -139,6 +140,22 @@ def test_no_two_classes_have_one_name(house: House) -> None:
     assert not twice, "Classes that exist twice under one name:\n  " + "\n  ".join(
         f"{name}: {', '.join(where)}" for name, where in sorted(twice.items())
     )
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+LARGE = {"Explanation", "Trace"}  # what users hold: every method is part of the public interface
+
+
+def test_functions_and_classes_stay_small(house: House) -> None:
+    wrong = [
+        line
+        for file in house.trees
+        for line in sizes.too_large((SOURCE / file).read_text(encoding="utf-8"), file)
+        if line.split()[1] not in LARGE
+    ]
+    assert not wrong, "\n  ".join(["Too long or too many methods (tools/sizes.py):", *wrong])
 
 
 # --- speed can be deleted ---------------------------------------------------------------------------------------------
