@@ -447,7 +447,7 @@ def test_orphaned_mass_whose_sign_has_no_survivor_goes_to_all_survivors():
 
 
 def test_a_survivor_turned_by_m_is_counted_as_flipped():
-    # Neuron 0 has 9.5 − 9. Once neuron 1 is pruned, its 9 of k=1's −118 go to neurons 0 and 2 as 9 : 100, and neuron 0 turns.
+    # Neuron 0 has 9.5 − 9. Once neuron 1 is pruned, its 9 of −118 go to neurons 0 and 2 as 9 : 100, and neuron 0 turns.
     model = ByHand([[9.5, 9.0], [0.0, 9.0], [0.0, 100.0]], [1.0, -1.0])
     turned = 9.5 - 118 * 9 / 109
     assert turned < 0

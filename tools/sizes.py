@@ -1,4 +1,4 @@
-"""How large the source is at some commits: lines per package, functions that are too long, classes with too many methods.
+"""The size of the source at some commits: lines per package, functions too long, classes with too many methods.
 
     python tools/sizes.py 651370d HEAD
 
