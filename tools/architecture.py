@@ -127,12 +127,6 @@ class House:
                 found[i.source].add(i.target)
         return found
 
-    def lines(self, room: str) -> int:
-        """Lines of Python and C in a room."""
-        file = self.files.get(f"{room}.py")
-        files = [file] if file else [f for f in (self.source / room).rglob("*") if f.suffix in (".py", ".c", ".h")]
-        return sum(len(f.read_text(encoding="utf-8").splitlines()) for f in files)
-
     def purpose(self, room: str) -> str:
         """What a room is for, in one phrase of its docstring."""
         text = ast.get_docstring(self.trees.get(f"{room}.py") or self.trees[f"{room}/__init__.py"]) or ""
@@ -230,13 +224,13 @@ STYLE = """
   .card { fill: #ffffff } .band { fill: #f1f4f8 } .label { fill: #66707c }
   .box { fill: #ffffff; stroke: #8b96a3 } .core .box { stroke: #2563b0; fill: #f5f9ff }
   .fast .box { stroke: #c2571a; fill: #fff7f0; stroke-dasharray: 5 3 }
-  .name { fill: #14202e; font-weight: 600 } .text, .size { fill: #4b5663 }
+  .name { fill: #14202e; font-weight: 600 } .text { fill: #4b5663 }
   .edge { fill: none; stroke: #8b96a3 } .edge.core { stroke: #2563b0 } .edge.fast { stroke: #c2571a }
   @media (prefers-color-scheme: dark) {
     .card { fill: #1b1f27 } .band { fill: #242a34 } .label { fill: #98a3b1 }
     .box { fill: #1b1f27; stroke: #7d8896 } .core .box { stroke: #6aa5ec; fill: #1a2533 }
     .fast .box { stroke: #e8935c; fill: #2e2219 }
-    .name { fill: #eef2f7 } .text, .size { fill: #b4bdc9 }
+    .name { fill: #eef2f7 } .text { fill: #b4bdc9 }
     .edge { stroke: #6f7a88 } .edge.core { stroke: #6aa5ec } .edge.fast { stroke: #e8935c }
   }
 """
@@ -247,7 +241,6 @@ class Box(NamedTuple):
 
     name: str
     lines: Sequence[str]
-    size: str
     width: float
     height: float
 
@@ -275,7 +268,7 @@ def draw(house: House) -> str:
         between = [f"{source}>{target}@{n}" for n in range(level[source] - 1, level[target], -1)]
         for place in between:
             rows[int(place.split("@")[1])].append(place)
-            boxes[place] = Box("", (), "", 0, 0)
+            boxes[place] = Box("", (), 0, 0)
         paths[source, target] = [source, *between, target]
         links |= set(pairwise(paths[source, target]))
     rows = ordered(rows, links)
@@ -359,15 +352,13 @@ def levels(house: House, edges: dict[str, set[str]]) -> dict[str, int]:
 
 
 def written(house: House, room: str, mates: int) -> Box:
-    """A room's box: its name, rounded number of lines, and purpose, wrapped to the room that its row leaves."""
-    count = -(-house.lines(room) // 100) * 100
-    size = f"{count:,} lines"
+    """A room's box: its name and purpose, wrapped to the room that its row leaves."""
     most = min(330.0, (WIDTH - 2 * MARGIN - GAP * (mates - 1)) / mates)
     fit = int((most - 20) / LETTER)
     wrapped = [textwrap.wrap(house.purpose(room), n) for n in range(fit, fit // 2, -1)]
     lines = [lines for lines in wrapped if len(lines) == len(wrapped[0])][-1]  # the narrowest with as few lines
-    head = 1.3 * LETTER * len(room) + LETTER * len(size) + 34
-    return Box(room, lines, size, max(head, *(LETTER * len(line) + 20 for line in lines)), 26 + 15 * len(lines) + 4)
+    head = 1.3 * LETTER * len(room) + 20
+    return Box(room, lines, max(head, *(LETTER * len(line) + 20 for line in lines)), 26 + 15 * len(lines) + 4)
 
 
 def ordered(rows: list[list[str]], links: set[tuple[str, str]]) -> list[list[str]]:
@@ -465,8 +456,7 @@ def drawn(box: Box, x: float, top: float, kind: str) -> str:
     return (
         f'<g class="{kind}"><rect class="box" x="{left:.1f}" y="{top:.1f}" width="{box.width:.1f}" '
         f'height="{box.height:.1f}" rx="5"/><text class="name" x="{left + 10:.1f}" y="{top + 18:.1f}" '
-        f'font-size="{NAME}">{box.name}</text><text class="size" x="{left + box.width - 10:.1f}" y="{top + 18:.1f}" '
-        f'font-size="{TEXT - 1}" text-anchor="end">{box.size}</text>{text}</g>'
+        f'font-size="{NAME}">{box.name}</text>{text}</g>'
     )
 
 
