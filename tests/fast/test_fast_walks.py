@@ -402,7 +402,7 @@ WAYS = [None, plrp.Pruning(0.3), plrp.Pruning(0.3, redistribution="M")]
 def test_each_sample_goes_its_own_way(kind: str, pruning: plrp.Pruning | None, name: str) -> None:
     """Dense or neuron by neuron is decided per layer and sample: in a batch as alone, with the same numbers."""
     mixed = 0
-    for seed, below in itertools.product(range(2), (0.05, 0.1, 0.2, 0.5)):
+    for seed, below in itertools.product((1, 3), (0.05, 0.1, 0.2, 0.5)):  # each kind has batches of both ways
         model, x = network(kind, 2, seed)
         with body(name), followed(below):
             with ways_noted() as together:
