@@ -52,29 +52,29 @@ class Paths:
 
 def _alone(whole: Tensor, op: Any, batch: int, sample: int, channel: int) -> Tensor:
     """The relevance of one channel of one sample, zero elsewhere."""
-    found = torch.zeros_like(whole)
+    relevance = torch.zeros_like(whole)
     rows = channels_of(whole, op, batch, sample)
     if not 0 <= channel < len(rows):
         raise ValueError(f"The input of layer {op.name!r} has channels 0 to {len(rows) - 1}, not {channel}.")
-    channels_of(found, op, batch, sample)[channel] = rows[channel]
-    return found
+    channels_of(relevance, op, batch, sample)[channel] = rows[channel]
+    return relevance
 
 
 def flow_facts(trace: Trace, target: Any, composite: Composite, pruning: Pruning | None) -> dict[str, Any] | None:
     """For the page: levels of channels from the output down, and the relevance handed from one to the next.
 
-    None where nothing all relevance passes lies between output and input, or the trace holds several samples.
+    None where no level between output and input carries all relevance, or the trace holds several samples.
     """
     if trace.batch != 1:
         return None
     with torch.inference_mode(False), torch.no_grad():
-        found = flow(trace, target=target, composite=composite, pruning=pruning, nodes=8, pruned=3)
-    return _flow_of(found) if len(found.levels) > 1 else None
+        layer_flow = flow(trace, target=target, composite=composite, pruning=pruning, nodes=8, pruned=3)
+    return _flow_of(layer_flow) if len(layer_flow.levels) > 1 else None
 
 
-def _flow_of(found: Flow) -> dict[str, Any]:
+def _flow_of(layer_flow: Flow) -> dict[str, Any]:
     levels = []
-    for level in found.levels:
+    for level in layer_flow.levels:
         by_channel = level.by_channel
         nodes = [
             {"channel": c, "relevance": finite(float(by_channel[c])), "share": channel_share(level, c)}
@@ -84,12 +84,12 @@ def _flow_of(found: Flow) -> dict[str, Any]:
         row = {"layer": level.layer, "channels": len(by_channel), "surviving": level.surviving}
         levels.append({**row, "coverage": finite(level.coverage), "nodes": nodes, "pruned": lost})
     edges = []
-    for number, (handed, faded) in enumerate(zip(found.edges, found.faded, strict=True)):
-        upper, lower = found.levels[number], found.levels[number + 1]
+    for number, (handed, faded) in enumerate(zip(layer_flow.edges, layer_flow.faded, strict=True)):
+        upper, lower = layer_flow.levels[number], layer_flow.levels[number + 1]
         for a, source in enumerate((*upper.shown, *upper.pruned)):
             for b, sink in enumerate((*lower.shown, *lower.pruned)):
                 strong = a < len(upper.shown) and b < len(lower.shown)
                 value = float(handed[a, sink]) if strong else float(faded[a, sink])
                 if value and math.isfinite(value):
                     edges.append({"level": number, "from": source, "to": sink, "relevance": value, "lost": not strong})
-    return {"levels": levels, "edges": edges, "score": finite(found.score)}
+    return {"levels": levels, "edges": edges, "score": finite(layer_flow.score)}
