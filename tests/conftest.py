@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -53,6 +54,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.is_dir():
         return True if collection_path.name == "fast" else None
     return True if FAST.search(collection_path.read_text(encoding="utf-8")) else None
+
+
+def pytest_collection_finish() -> None:
+    """Python's garbage collection passes over the libraries that the tests imported: a pass costs them nothing more."""
+    gc.collect()
+    gc.freeze()
 
 
 def shared_data() -> Path | None:
