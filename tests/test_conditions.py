@@ -16,6 +16,8 @@ from torch import Tensor, nn
 import oracles
 import plrp
 from plrp import conditions, targets
+from plrp.request import Request
+from plrp.survey import Survey
 
 PRUNINGS = {
     "LRP": None,
@@ -124,11 +126,9 @@ def test_pruned_afresh_a_partition_would_not_add_up():
 
     afresh = []
     for channel in range(12):
-        passes = conditions.survey(trace, None, plrp.composite("epsilon-plus-flat"), None, []).passage(
-            {"one": [channel]}, True
-        )
-        arguments = (trace, None, plrp.composite("epsilon-plus-flat"), pruning, set(), False)
-        afresh.append(Refreshed(*arguments, passage=passes).run()[0])
+        plain, pruned = (Request(composite="epsilon-plus-flat", pruning=how).bound(trace) for how in (None, pruning))
+        passes = Survey(trace, plain).passage({"one": [channel]}, True)
+        afresh.append(Refreshed(trace, pruned, passage=passes).run()[0])
     assert float((sum(afresh) - through).abs().sum()) > 0.05 * float(through.abs().sum())
 
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import plrp
 from oracles import Cut
-from plrp.composites import resolve
 from plrp.engine import choose_walk
 from plrp.passage import pruning_factor
+from plrp.request import Request
 from plrp.tape.samples import Samples
 from test_pruning_oracle import RULES, compare, prepared
 
@@ -195,7 +195,8 @@ def test_auto_means_the_same_in_every_walk() -> None:
         for pruning in (auto, position)
     )
     assert (one == other).all()
-    recorded = choose_walk(plrp.trace(model, x), None, resolve("attnlrp", [x]), auto)
+    trace = plrp.trace(model, x)
+    recorded = choose_walk(trace, Request(composite="attnlrp", pruning=auto).bound(trace))
     assert recorded.pruning == position
     explained = plrp.explain(model, x, pruning=auto, composite="attnlrp").relevance
     assert torch.allclose(recorded.run()[0], explained, atol=1e-6)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import plrp
+from plrp.request import Request
 from plrp.rules import Branch, Part
 from plrp.tape.maps import Weight
 from plrp.tape.values import Value
@@ -142,7 +143,7 @@ def test_nothing_is_asked_of_a_device_on_the_way(
     trace = plrp.trace(model, x)
     monkeypatch.setattr(Value, "forget", lambda value: None)
     with elsewhere(monkeypatch) as questions, torch.no_grad():
-        Walk(trace, None, chosen, pruning, set(), False).run()
+        Walk(trace, Request(composite=chosen, pruning=pruning).bound(trace)).run()
     assert questions.asked == []
 
 
@@ -192,11 +193,11 @@ def test_other_devices_take_the_plain_walk() -> None:
     from plrp.engine import choose_walk
 
     trace = plrp.trace(nn.Linear(3, 2), torch.randn(1, 3))
-    composite = plrp.composite("epsilon")
+    request = Request(composite="epsilon").bound(trace)
     fast = plrp.engine._fast("fast_walk")  # none within --plain-walk and --without-fast
-    assert type(choose_walk(trace, None, composite, None, set(), False)) is (Walk if fast is None else fast.FastWalk)
+    assert type(choose_walk(trace, request)) is (Walk if fast is None else fast.FastWalk)
     trace.inputs[0].data = trace.inputs[0].data.to("meta")
-    assert type(choose_walk(trace, None, composite, None, set(), False)) is Walk
+    assert type(choose_walk(trace, request)) is Walk
 
 
 def test_the_signs_of_contributions_are_told_apart_without_asking_the_device() -> None:

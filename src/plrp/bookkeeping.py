@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ STILL = (Family.PASS, Family.REARRANGE, Family.EMBEDDING)
 class Bookkeeper:
     """The books of one walk. No formula of an explanation depends on them."""
 
-    def __init__(self, trace: Trace, wanted: set[str], ledger: bool) -> None:
+    def __init__(self, trace: Trace, wanted: Collection[str], ledger: bool) -> None:
         self.ledger = Ledger(trace.batch) if ledger else None
         self.masses: dict[int, Mass] = {}  # of relevance that was measured already, by the id of its value
         self.first_mass: Tensor | None = None  # ‖R‖₁ that the first layer on the way handed down, (batch,)

@@ -18,12 +18,12 @@ from torch import Tensor
 from .ablation import Ablation, Answer, fills_from, keeping, planned, pruned_sites, strongest
 from .explanation import Explanation, explain_trace
 from .layer_relevance import Survivors
-from .partial_relevance import PartialRelevance
 from .pieces import joined_structure, pieces
 from .progress import progress
 from .pruning import Site
 from .request import Request
 from .spelling import nearest
+from .survey import Survey
 from .tables import render_html, render_table
 from .tape.replay import replayed
 from .tape.trace import Trace, record
@@ -213,7 +213,7 @@ class Circuit:
         names = _named_tensors(self.layers, layers)
         sites = {site.name: site for site in self._ablation.sites}
         ends = [sites[name].value for name in names]
-        begin = self._parts.start
+        begin = self._parts.held.start
         edges = self._sent(Neuron(SCORE, ()), begin.relevance, begin.value, ends, names)
         shown = {name: len(self.neurons[name].index) for name in names}
         total = sum(shown.values()) if nodes is None else sum(min(nodes, count) for count in shown.values())
@@ -241,9 +241,9 @@ class Circuit:
         return edges
 
     @cached_property
-    def _parts(self) -> PartialRelevance:
-        sites = [site.value for site in self._ablation.sites]
-        return PartialRelevance(self._trace, self.target, self.composite, self.pruning, sites)
+    def _parts(self) -> Survey:
+        request = Request(target=self.target, composite=self.composite, pruning=self.pruning).bound(self._trace)
+        return Survey(self._trace, request, [site.value for site in self._ablation.sites])
 
     # --- pictures and graphs ------------------------------------------------------------------------------------------
 

@@ -8,24 +8,19 @@ factor r̂_j / r_j of the walk without the condition (`passage.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .composites import Composite
-from .engine import choose_walk
-from .passage import Mask, Passage, Record
 from .passing import transposed
-from .pruning import Pruning
 from .spelling import nearest
 from .tape.trace import Trace
-from .tape.values import Op, Value, reached
-from .targets import Start, start
+from .tape.values import Op, Value
+from .targets import Start
 
 __all__ = ["Condition"]
 
@@ -68,17 +63,18 @@ def _copied(wanted: Any) -> Any:
 
 def in_words(condition: Condition) -> str:
     """A condition in words."""
-    return ", ".join(f"{name} ({_label(wanted)})" for name, wanted in condition.items())
+    return ", ".join(f"{name} ({label(wanted)})" for name, wanted in condition.items())
 
 
 def storable(condition: Condition | None) -> Condition | None:
     """The condition with its callables replaced by their names, since functions cannot be stored."""
     if condition is None:
         return None
-    return {name: _label(wanted) if callable(wanted) else wanted for name, wanted in condition.items()}
+    return {name: label(wanted) if callable(wanted) else wanted for name, wanted in condition.items()}
 
 
-def _label(wanted: Any) -> str:
+def label(wanted: Any) -> str:
+    """A condition on one layer in words."""
     if callable(wanted):
         name = getattr(wanted, "__name__", type(wanted).__name__)
         return "a callable" if name == "<lambda>" else name
@@ -189,7 +185,7 @@ def _of_mask(op: Op, mask: Tensor, part: slice | None) -> Tensor:
     return mask
 
 
-# --- facts of the walk without a condition --------------------------------------------------------------------
+# --- gradients of the score -------------------------------------------------------------------------------------------
 
 
 def gradients(start: Start, values: Sequence[Value]) -> dict[int, Tensor]:
@@ -221,57 +217,3 @@ def _pulled_back(op: Op, given: Sequence[Tensor | None]) -> list[Tensor | None]:
     real = [v for v in op.inputs if v.dtype.is_floating_point]
     handed = iter(transposed(op, given, real[0].dtype, real) if real else ())
     return [next(handed) if v.dtype.is_floating_point else None for v in op.inputs]
-
-
-@dataclass
-class Survey:
-    """The facts that conditions need of the explanation without them, by the ids of values and operations."""
-
-    trace: Trace
-    alive: set[int]  # the operations that relevance reaches
-    factors: dict[int, Tensor] = field(default_factory=dict)
-    relevance: dict[int, Tensor] = field(default_factory=dict)
-    gradients: dict[int, Tensor] = field(default_factory=dict)
-
-    def passage(self, condition: Condition, only_through: bool, part: slice | None = None) -> Passage:
-        """The constraints that a condition puts on a walk; `part`: the explained samples of a larger batch."""
-        layers = {op.name: op for op in self.trace.layers}
-        masks = {}
-        for name, wanted in condition.items():
-            op = layers[name]
-            if id(op) not in self.alive:
-                raise ValueError(f"No relevance reaches layer '{name}' from this target: leave out its condition.")
-            keep = self._asked(op, wanted) if callable(wanted) else mask_of(op, wanted, part)
-            masks[id(op.output)] = Mask(name, op.output, keep, _label(wanted))
-        return Passage(masks, self.factors, only_through)
-
-    def _asked(self, op: Op, wanted: Callable[..., Any]) -> Tensor:
-        """The mask that a callable returns; it may write into its arguments."""
-        x, key = op.output.data, id(op.output)
-        relevance = self.relevance.get(key, torch.zeros_like(x))
-        mask = wanted(x.clone(), self.gradients[key].clone(), relevance.clone())
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            kind = f"{mask.dtype} values" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
-            raise TypeError(
-                f"The callable for '{op.name}' returned {kind}: return a boolean tensor, such as gradient > 0."
-            )
-        return mask_of(op, mask)
-
-
-def survey(
-    trace: Trace, target: Any, composite: Composite, pruning: Pruning | None, conditions: Iterable[Condition]
-) -> Survey:
-    """Collect the facts that conditions need; with a pruning or a callable this takes a walk without conditions."""
-    layers = {op.name: op for op in trace.layers}
-    asked = {name for condition in conditions for name, wanted in condition.items() if callable(wanted)}
-    outputs = [layers[name].output for name in asked]
-    record = Record(outputs)
-    if asked or pruning is not None:
-        walk = choose_walk(trace, target, composite, pruning, record=record)
-        walk.run()
-        begin = walk.start
-    else:
-        begin = start(trace, target, torch.float32)
-    alive = {id(op) for op in reached(begin.ops, [begin.value], composite.products)}
-    slopes = gradients(begin, outputs) if asked else {}
-    return Survey(trace, alive, record.factors or {}, record.relevance, slopes)

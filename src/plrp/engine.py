@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
-from torch import Tensor
-
-from .composites import Composite
 from .passage import Case
-from .pruning import Pruning
+from .request import Request
 from .tape.trace import Trace
 from .walk import Walk
 
@@ -23,70 +21,43 @@ _PLAIN = ContextVar("plrp_plain_walk", default=False)
 
 
 @contextmanager
-def plain_walk() -> Iterator[None]:
-    """Within this context every explanation takes the plain walk: each formula as it stands, no fast code."""
-    token = _PLAIN.set(True)
+def _walking(plainly: bool) -> Iterator[None]:
+    token = _PLAIN.set(plainly)
     try:
         yield
     finally:
         _PLAIN.reset(token)
 
 
+def plain_walk() -> AbstractContextManager[None]:
+    """Within this context every explanation takes the plain walk: each formula as it stands, no fast code."""
+    return _walking(True)
+
+
 def choice() -> Callable[[], AbstractContextManager[None]]:
     """Remember which walk is active, so that the ledger is computed by the same walk as the explanation."""
-    plain = _PLAIN.get()
-
-    @contextmanager
-    def chosen() -> Iterator[None]:
-        token = _PLAIN.set(plain)
-        try:
-            yield
-        finally:
-            _PLAIN.reset(token)
-
-    return chosen
+    return partial(_walking, _PLAIN.get())
 
 
-def choose_walk(
-    trace: Trace,
-    target: Any,
-    composite: Composite,
-    pruning: Pruning | None,
-    wanted: set[str] | None = None,
-    ledger: bool = False,
-    **options: Any,
-) -> Walk:
-    """The walk of one explanation; `options` are the `passage` and the `record` of `Walk`."""
+def choose_walk(trace: Trace, request: Request, **options: Any) -> Walk:
+    """The walk of one explanation; `options` are those of `Walk`: `ledger`, `passage` and `record`."""
     fast = _fast("fast_walk", trace)
     kind: type[Walk] = Walk if fast is None else fast.FastWalk
-    return kind(trace, target, composite, pruning, wanted, ledger, **options)
+    return kind(trace, request, **options)
 
 
-class CaseResult(NamedTuple):
-    """The results of one case of a sweep."""
-
-    relevance: list[Tensor]  # of the inputs
-    layers: dict[str, Tensor]  # by name, at the inputs of the layers that were wanted
-    first_mass: Tensor | None  # ‖R‖₁ that the first layer on the way handed down, (batch,)
-
-
-def grouped(trace: Trace, cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
+def grouped(trace: Trace, cases: Sequence[Case]) -> list[Sequence[Case]]:
     """The cases of a sweep in groups that one walk can take; the plain walk takes one at a time."""
     fast = _fast("stacked_walk", trace)
-    return iter([[case] for case in cases]) if fast is None else fast.grouped(trace, cases)
+    return [[case] for case in cases] if fast is None else list(fast.grouped(trace, cases))
 
 
-def walk_group(
-    trace: Trace, target: Any, composite: Composite, cases: Sequence[Case], wanted: set[str]
-) -> tuple[Walk, list[CaseResult]]:
-    """Walk one group of `grouped`; returns the walk and the result of each case."""
+def walk_of(trace: Trace, cases: Sequence[Case]) -> Walk:
+    """The walk of one group of `grouped`."""
     if len(cases) == 1:
-        walk = choose_walk(trace, target, composite, cases[0].pruning, wanted, passage=cases[0].passage)
-        relevance = walk.run()
-        return walk, [CaseResult(relevance, walk.layers, walk.first_mass)]
-    stack = import_module("plrp.fast.stacked_walk").StackedWalk(trace, target, composite, cases, wanted)
-    relevance = stack.run()
-    return stack, [CaseResult(*stack.of_case(number, relevance)) for number in range(len(cases))]
+        return choose_walk(trace, cases[0].request, passage=cases[0].passage)
+    stacked: Walk = import_module("plrp.fast.stacked_walk").StackedWalk(trace, cases)
+    return stacked
 
 
 def sweep_batch() -> int:

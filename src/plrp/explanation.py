@@ -12,17 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from .composites import Composite, resolve
-from .conditions import Condition, in_words, storable, survey
-from .engine import CaseResult, choice, choose_walk, grouped, walk_group
+from .conditions import Condition, in_words, storable
+from .engine import choice, choose_walk, grouped, walk_of
 from .health import VANISHED, Health, Problem, Scale, alarm, bound_for, examine, in_brief, mass_of, verdicts
 from .layer_relevance import LayerRelevance, Survivors
 from .ledger import Ledger, conservation
-from .passage import Case
+from .passage import Case, CaseResult
 from .pieces import joined_structure, pieces
 from .pruning import Pruning
 from .request import Request
+from .survey import Survey
 from .tape.own_rules import alone, rules_for, rules_in_force
 from .tape.refusals import check_samples
+from .tape.seam import explained_once
 from .tape.trace import Trace, record
 from .tape.tracing import supported
 from .tape.values import replaced, tensors_in, version
@@ -348,7 +350,7 @@ class ExplainCall:
         bound = request.bound(trace, whole)
         supported(trace, bound.composite.products)
         if bound.condition is None:
-            trace.forget_after_use()
+            explained_once(trace)
         return _walk(trace, bound, ledger)
 
     def again(self, layers: Sequence[str]) -> Explanation:
@@ -434,13 +436,13 @@ def explain_trace(trace: Trace, request: Request, ledger: bool = False) -> Expla
 
 def _walk(trace: Trace, request: Request, ledger: bool) -> Explanation:
     """The explanation of a trace for a request that is bound to it."""
-    r, passage = request, None
+    passage = None
     with torch.inference_mode(False), torch.no_grad():
-        if r.condition is not None:
-            conditioned = survey(trace, r.target, r.composite, r.pruning, [r.condition])
-            passage = conditioned.passage(r.condition, r.only_through, r.piece)
-        walk = choose_walk(trace, r.target, r.composite, r.pruning, set(r.layers), ledger, passage=passage)
-        result = CaseResult(walk.run(), walk.layers, walk.first_mass)
+        if request.condition is not None:
+            survey = Survey.for_conditions(trace, request, [request.condition])
+            passage = survey.passage(request.condition, request.only_through, request.piece)
+        walk = choose_walk(trace, request, ledger=ledger, passage=passage)
+        (result,) = walk.results()
     return described(walk, result, request)
 
 
@@ -470,23 +472,23 @@ def sweep_trace(
 def _sweep(trace: Trace, families: Sequence[Sequence[Request]], same_walk: Callable[[], Any]) -> Iterator[Explanation]:
     """One explanation per request. A family is of several prunings, or of several conditions of one pruning."""
     for family in families:
-        r = family[0]
         with same_walk(), torch.inference_mode(False), torch.no_grad():
-            cases = [Case(request.pruning) for request in family]
-            if r.condition is not None:
+            cases = [Case(request) for request in family]
+            if family[0].condition is not None:
                 trace.check_unchanged()
                 given = [request.condition for request in family if request.condition is not None]
-                conditioned = survey(trace, r.target, r.composite, r.pruning, given)
-                cases = [Case(r.pruning, conditioned.passage(condition, r.only_through)) for condition in given]
-            groups = list(grouped(trace, cases))
-        following = iter(family)
+                survey = Survey.for_conditions(trace, family[0], given)
+                passages = (survey.passage(condition, family[0].only_through) for condition in given)
+                cases = [Case(*pair) for pair in zip(family, passages, strict=True)]
+            groups = grouped(trace, cases)
         for group in groups:
             with same_walk(), torch.inference_mode(False), torch.no_grad():
                 trace.check_unchanged()
-                walk, results = walk_group(trace, r.target, r.composite, group, set(r.layers))
-            for result, request in zip(results, following, strict=False):
+                walk = walk_of(trace, group)
+                results = walk.results()
+            for result, case in zip(results, group, strict=True):
                 with same_walk():
-                    explanation = described(walk, result, request)
+                    explanation = described(walk, result, case.request)
                 yield explanation.warned()
 
 

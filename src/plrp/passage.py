@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .ledger import signed_mass
-from .pruning import Pruning
+from .request import Request
 from .tape.samples import Samples
 from .tape.values import Value
 
@@ -45,10 +45,18 @@ class Passage:
 
 
 class Case(NamedTuple):
-    """One walk of a sweep: its pruning, and its constraints if it has any."""
+    """One walk of a sweep: its request, and its constraints if it has any."""
 
-    pruning: Pruning | None
+    request: Request
     passage: Passage | None = None
+
+
+class CaseResult(NamedTuple):
+    """The results of one case."""
+
+    relevance: list[Tensor]  # of the inputs
+    layers: dict[str, Tensor]  # by name, at the inputs of the layers that were wanted
+    first_mass: Tensor | None  # ‖R‖₁ that the first layer on the way handed down, (batch,)
 
 
 class Record:

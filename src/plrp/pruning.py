@@ -220,6 +220,8 @@ class Cut:
     before: Mass
     after: Mass
     counts: tuple[Tensor, Tensor]  # non-zero neurons before and after
+    stays: Tensor | None = None  # where whole groups stay or go: the neurons of groups that stay, (batch, n)
+    sums: Mass | None = None  # and the mass of each group, (batch, groups)
 
     @property
     def pruned(self) -> Tensor:
@@ -230,7 +232,7 @@ class Cut:
     def reached(self) -> Mass:
         """The share of mass that was pruned, per sign."""
         positive, negative = (
-            torch.where(b > 0, (b - a) / torch.where(b > 0, b, torch.ones_like(b)), torch.zeros_like(b)).clamp(min=0)
+            torch.where(b > 0, (b - a) / torch.where(b > 0, b, 1.0), 0.0).clamp(min=0)
             for b, a in zip(self.before, self.after, strict=True)
         )
         return positive, negative
@@ -247,80 +249,72 @@ class Cut:
         return dict(zip(names, (*self.counts, *self.theta, *self.reached), strict=True))
 
 
-def cut(rows: Tensor, pruning: Pruning, p: float | None, p_negative: float | None) -> Cut:
-    """Decide which entries of each row (batch, n) go."""
-    theta = _thetas((rows.clamp(min=0), rows.clamp(max=0).neg()), pruning, p, p_negative)
-    surviving = survivors(rows, theta)
-    counts = rows.count_nonzero(1), surviving.count_nonzero(1)
-    return Cut(theta, signed_mass(rows), signed_mass(surviving), counts)
+def decide(relevance: Tensor, site: Site, pruning: Pruning) -> Cut:
+    """Decide which neurons of a tensor go.
 
-
-def cut_groups(
-    rows: Tensor, groups: Tensor, pruning: Pruning, p: float | None, p_negative: float | None
-) -> tuple[Cut, Tensor]:
-    """Decide which groups of the entries of each row go; returns the cut, and a mask of what stays (batch, n).
-
-    Per sign a_g = Σ_{j∈g} |r_j| takes the place of an entry; a group stays if it survives for either sign.
+    Where whole groups stay or go, a_g = Σ_{j∈g} |r_j| per sign takes the place of an entry; a group stays if it
+    survives for either sign.
     """
-    groups = groups.to(rows.device)
-    sums = group_sums(rows, groups)
-    theta = _thetas(sums, pruning, p, p_negative)
-    stays = ((sums[0] > theta[0][:, None]) | (sums[1] > theta[1][:, None]))[:, groups]
-    surviving = torch.where(stays, rows, torch.zeros_like(rows[:, :1]))
+    rows, groups = site.value.samples.rows(relevance), site.groups(relevance.shape, pruning.unit)
+    stays = sums = None
+    if groups is None:
+        theta = _thetas(signed_parts(rows), pruning, site.p, site.p_negative)
+    else:
+        groups = groups.to(rows.device)
+        sums = group_sums(rows, groups)
+        theta = _thetas(sums, pruning, site.p, site.p_negative)
+        stays = ((sums[0] > theta[0][:, None]) | (sums[1] > theta[1][:, None]))[:, groups]
+    surviving = survivors(rows, theta, stays)
     counts = rows.count_nonzero(1), surviving.count_nonzero(1)
-    return Cut(theta, signed_mass(rows), signed_mass(surviving), counts), stays
+    return Cut(theta, signed_mass(rows), signed_mass(surviving), counts, stays, sums)
+
+
+def signed_parts(rows: Tensor) -> Mass:
+    """The positive and the negative part of each row, both ≥ 0."""
+    return rows.clamp(min=0), rows.clamp(max=0).neg()
 
 
 def group_sums(rows: Tensor, groups: Tensor) -> Mass:
     """a_g = Σ_{j∈g} |r_j| of the entries of each row (batch, n), per sign: (batch, groups) in float64."""
-    groups, number = groups.to(rows.device), int(groups.max()) + 1
+    number = int(groups.max()) + 1
     positive, negative = (
         part.new_zeros(len(rows), number, dtype=torch.float64).index_add_(1, groups, part.double())
-        for part in (rows.clamp(min=0), rows.clamp(max=0).neg())
+        for part in signed_parts(rows)
     )
     return positive, negative
 
 
 def _thetas(parts: Mass, pruning: Pruning, p: float | None, p_negative: float | None) -> Mass:
     """θ per sign (batch,) by share of mass, by sparsity gain, or by both; `parts` are ≥ 0, (batch, n)."""
-    p_negative = p if p_negative is None else p_negative
-    positive, negative = (threshold(part, share or 0.0) for part, share in zip(parts, (p, p_negative), strict=True))
-    if pruning.sparsity_gain is not None:
-        measure = _zeros_gain if pruning.measure == "zeros" else _gini_gain
-        by_gain = [measure(part, pruning.sparsity_gain) for part in parts]
-        positive, negative = (
-            gain if share is None else torch.minimum(mass, gain)
-            for mass, gain, share in zip((positive, negative), by_gain, (p, p_negative), strict=True)
-        )
-    return positive, negative
+    gain, found = pruning.sparsity_gain, []
+    for part, share in zip(parts, (p, p if p_negative is None else p_negative), strict=True):
+        theta = threshold(part, share or 0.0)
+        if gain is not None:
+            by_gain = _zeros_gain(part, gain) if pruning.measure == "zeros" else _gini_gain(part, gain)
+            theta = by_gain if share is None else torch.minimum(theta, by_gain)
+        found.append(theta)
+    return found[0], found[1]
 
 
-def survivors(rows: Tensor, theta: Mass) -> Tensor:
-    """The entries above θ of their sign, zero elsewhere: 1{r̃ > θ} ⊙ r̃."""
-    up, down = (t.to(rows.dtype)[:, None] for t in theta)
-    return torch.where((rows > up) | (rows < -down), rows, torch.zeros_like(rows[:, :1]))
+def survivors(rows: Tensor, theta: Mass, stays: Tensor | None = None) -> Tensor:
+    """The entries above θ of their sign, or those that `stays` names, zero elsewhere: 1{r̃ > θ} ⊙ r̃."""
+    if stays is None:
+        up, down = (t.to(rows.dtype)[:, None] for t in theta)
+        stays = (rows > up) | (rows < -down)
+    return torch.where(stays, rows, 0.0)
 
 
-def tied(surviving: Tensor) -> Tensor:
-    """The share of the survivors' mass (batch, n) that equal neurons at the cut hold: the larger of the two signs.
+def tied(parts: Sequence[Tensor]) -> Tensor:
+    """The share of the survivors' mass that equal survivors at the cut hold: the larger of the two signs.
 
-    Equal neurons stay or go together, so that less than p may have been cut.
+    `parts` are the survivors of each sign, neurons or whole groups, zero elsewhere. Equal ones stay or go together, so
+    that less than p may have been cut.
     """
-    return _tied((surviving.clamp(min=0), surviving.clamp(max=0).neg()))
-
-
-def tied_groups(sums: Mass, theta: Mass) -> Tensor:
-    """`tied` of whole groups, by their `group_sums`: groups above θ of a sign are its survivors."""
-    above = (torch.where(s > t[:, None], s, torch.zeros_like(s)) for s, t in zip(sums, theta, strict=True))
-    return _tied((next(above), next(above)))
-
-
-def _tied(parts: Mass) -> Tensor:
     shares = []
     for part in parts:
         least = torch.where(part > 0, part, torch.inf).amin(1, keepdim=True) if part.shape[1] else part
         count, mass = (part == least).sum(1), part.sum(1)
-        shares.append(torch.where((count > 1) & (mass > 0), least.sum(1) * count / mass, torch.zeros_like(mass)))
+        shares.append(torch.where((count > 1) & (mass > 0), least.sum(1) * count / mass, 0.0))
     return torch.maximum(*shares)
 
 
@@ -337,7 +331,7 @@ def threshold(values: Tensor, p: float | Tensor) -> Tensor:
     last_of_ties = torch.ones_like(ordered, dtype=torch.bool)
     last_of_ties[:, :-1] = ordered[:, 1:] != ordered[:, :-1]
     fits = last_of_ties & (c <= limit[:, None]) & (ordered < ordered[:, -1:])
-    return torch.where(fits, ordered, torch.zeros_like(ordered)).amax(1)
+    return torch.where(fits, ordered, 0.0).amax(1)
 
 
 def ascending(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -357,7 +351,7 @@ def ascending(rows: Tensor) -> tuple[Tensor, Tensor]:
     starts = torch.ones_like(exponent, dtype=torch.bool)
     starts[:, 1:] = exponent[:, 1:] != exponent[:, :-1]
     position = torch.arange(rows.shape[1], device=rows.device).expand_as(running)
-    begin = torch.where(starts, position, torch.zeros_like(position)).cummax(1).values
+    begin = torch.where(starts, position, 0).cummax(1).values
     before = (running - mantissa).gather(1, begin)
     within = torch.ldexp((running - before).double(), exponent - 150)
     sums = torch.zeros(rows.shape[0], 256, dtype=torch.float64, device=rows.device)
@@ -374,7 +368,7 @@ def _zeros_gain(values: Tensor, gain: float) -> Tensor:
     mean = values.sum(1, dtype=torch.float64) / values.shape[1]
     gains = mean[:, None] / values.double()  # ∞ for zeros, which are pruned already
     fits = (gains >= gain) & (values < values.amax(1, keepdim=True))
-    return torch.where(fits, values, torch.zeros_like(values)).amax(1)
+    return torch.where(fits, values, 0.0).amax(1)
 
 
 def _gini_gain(values: Tensor, gain: float) -> Tensor:
@@ -398,49 +392,48 @@ def _gini_gain(values: Tensor, gain: float) -> Tensor:
     begins = torch.ones_like(last)
     begins[:, 1:] = last[:, :-1]
     position = torch.arange(n, device=values.device).expand(batch, n)
-    k0 = torch.where(begins, position, torch.zeros_like(position)).cummax(1).values  # entries before the group
+    k0 = torch.where(begins, position, 0).cummax(1).values  # entries before the group
     k1 = position + 1
     s1, t1, s0 = s[:, 1:], t[:, 1:], s.gather(1, k0)
     mean_rank = (k0 + 1 + k1).double() / 2
     denominator = n * s1 * s0
-    gains = 2 * s[:, :1] * (t1 - mean_rank * s1) / torch.where(denominator > 0, denominator, torch.ones_like(s1))
+    gains = 2 * s[:, :1] * (t1 - mean_rank * s1) / torch.where(denominator > 0, denominator, 1.0)
     fits = (gains >= gain) | (ordered == 0)  # zeros are pruned already
     fits &= ordered < ordered[:, -1:]
     # Stop at the first group that gains too little.
     stopped = (last & ~fits).int().cummax(1).values.bool()
-    return torch.where(last & fits & ~stopped, ordered, torch.zeros_like(ordered)).amax(1)
+    return torch.where(last & fits & ~stopped, ordered, 0.0).amax(1)
 
 
 # --- where pruned mass goes -------------------------------------------------------------------------------------------
 
 
 def prune(
-    relevance: Tensor,
-    site: Site,
-    pruning: Pruning,
-    arrived: Arrived | None,
-    book: Booking,
-    cut: Callable[..., Cut] = cut,
+    relevance: Tensor, site: Site, pruning: Pruning, arrived: Arrived | None, book: Booking
 ) -> tuple[Tensor, dict[str, Any]]:
     """Prune the relevance of one tensor. Returns the new relevance and the ledger's columns; books what was lost."""
+    return hand_over(relevance, decide(relevance, site, pruning), site, pruning, arrived, book)
+
+
+def hand_over(
+    relevance: Tensor, decided: Cut, site: Site, pruning: Pruning, arrived: Arrived | None, book: Booking
+) -> tuple[Tensor, dict[str, Any]]:
+    """Hand the mass of the neurons that go to the survivors; see `prune`."""
     samples = site.value.samples
     rows = samples.rows(relevance)
-    groups = site.groups(relevance.shape, pruning.unit)
-    if groups is None:
-        decided = cut(rows, pruning, site.p, site.p_negative)
-        surviving = survivors(rows, decided.theta)
-        stays = surviving != 0
-    else:
-        decided, stays = cut_groups(rows, groups, pruning, site.p, site.p_negative)
-        surviving = torch.where(stays, rows, torch.zeros_like(rows[:, :1]))
+    surviving = survivors(rows, decided.theta, decided.stays)
     columns: dict[str, Any] = {}
     if book.active:
-        equal = tied(surviving) if groups is None else tied_groups(group_sums(rows, groups), decided.theta)
-        columns = {**decided.columns(), "tied": equal}
+        parts: Sequence[Tensor] = signed_parts(surviving)
+        if decided.sums is not None:
+            pairs = zip(decided.sums, decided.theta, strict=True)
+            parts = [torch.where(mass > theta[:, None], mass, 0.0) for mass, theta in pairs]
+        columns = {**decided.columns(), "tied": tied(parts)}
     if pruning.redistribution == "lambda":
         new = _rescale(rows, surviving, decided, pruning, book, columns)
     else:
         assert arrived is not None
+        stays = surviving != 0 if decided.stays is None else decided.stays
         mask = samples.unrows(stays, relevance.shape).to(relevance.dtype)
         if pruning.conserve:
             by_sign = pruning.redistribution == "M-sign"
@@ -475,7 +468,7 @@ def lambda_columns(scales: Mass) -> dict[str, Any]:
 def ratio(before: Tensor, after: Tensor, pruned: Tensor) -> Tensor:
     """before / after; exactly 1 for samples of which nothing was pruned, and where nothing is left to scale."""
     scaled = pruned & (after > 0)
-    return torch.where(scaled, before / torch.where(scaled, after, torch.ones_like(after)), torch.ones_like(after))
+    return torch.where(scaled, before / torch.where(scaled, after, 1.0), 1.0)
 
 
 def _redistribute(
@@ -538,7 +531,7 @@ def place(
         up, down = (layout.spread(ratio(b, a, decided.pruned)) for b, a in zip(before, after, strict=True))
         received = received + values * torch.where(values > 0, up, down)
         for sign in range(2):
-            unplaced[sign] = unplaced[sign] + torch.where(after[sign] > 0, torch.zeros_like(after[sign]), before[sign])
+            unplaced[sign] = unplaced[sign] + torch.where(after[sign] > 0, 0.0, before[sign])
     same_sign, everyone = ([layout.spread(factor) for factor in pair] for pair in placing(unplaced, decided.after))
     placed = (
         surviving.clamp(min=0) * same_sign[0] + surviving.clamp(max=0) * same_sign[1] + surviving.abs() * sum(everyone)
@@ -573,8 +566,7 @@ def second_quotient(m: Tensor, reached: Tensor, magnitudes: Tensor | None) -> tu
     `magnitudes` None: contributions are ≥ 0, and cancel only where there are none.
     """
     orphan = reached <= 0 if magnitudes is None else reached.abs() <= ORPHANED * magnitudes
-    zero = torch.zeros_like(m)
-    return torch.where(orphan, zero, m / torch.where(orphan, torch.ones_like(m), reached)), torch.where(orphan, m, zero)
+    return torch.where(orphan, 0.0, m / torch.where(orphan, 1.0, reached)), torch.where(orphan, m, 0.0)
 
 
 def placing(unplaced: Sequence[Tensor], masses: Mass) -> tuple[Mass, Mass]:
@@ -584,10 +576,8 @@ def placing(unplaced: Sequence[Tensor], masses: Mass) -> tuple[Mass, Mass]:
     whole = masses[0] + masses[1]
     same_sign, everyone = [], []
     for mass, lost, direction in zip(masses, unplaced, (1.0, -1.0), strict=True):
-        nothing = torch.zeros_like(whole)
-        same_sign.append(torch.where(mass > 0, lost / torch.where(mass > 0, mass, torch.ones_like(mass)), nothing))
-        to_all = direction * lost / torch.where(whole > 0, whole, torch.ones_like(whole))
-        everyone.append(torch.where(mass > 0, nothing, to_all))
+        same_sign.append(torch.where(mass > 0, lost / torch.where(mass > 0, mass, 1.0), 0.0))
+        everyone.append(torch.where(mass > 0, 0.0, direction * lost / torch.where(whole > 0, whole, 1.0)))
     return (same_sign[0], same_sign[1]), (everyone[0], everyone[1])
 
 

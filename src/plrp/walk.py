@@ -13,17 +13,16 @@ import torch
 from torch import Tensor
 
 from .bookkeeping import Bookkeeper
-from .collection import collection_paused
-from .composites import Composite
 from .ledger import Booking
-from .passage import Mask, Passage, Record, held_columns, pruning_factor
+from .passage import CaseResult, Mask, Passage, Record, held_columns, pruning_factor
 from .passing import book_branch, book_unshared, epsilon_for, pass_on
-from .pruning import Arrived, Pruning, Site, prune
+from .pruning import Arrived, Site, prune
+from .request import Request
 from .rules import Branch, FirstPass, Pass, Rule, quotient
 from .tape.maps import LinearMap
 from .tape.refusals import unsupported
 from .tape.samples import Samples
-from .tape.seam import let_go, remembered
+from .tape.seam import collection_paused, let_go, remembered
 from .tape.trace import Trace
 from .tape.values import Op, Value, reached, tensors_in
 from .targets import Start, start
@@ -37,32 +36,28 @@ class Walk(Bookkeeper):
     - `pass_operation`: the same for any other operation;
     - `add_up`: sum the relevance that several readers of a tensor handed to it.
 
-    With a `passage` the walk keeps to its constraints: `hold` takes the place of `prune`, and `withhold` masks the
-    outputs of some layers. A `record` takes notes for later walks.
+    The request is bound to the trace. With a `passage` the walk keeps to its constraints: `hold` takes the place of
+    `prune`, and `withhold` masks the outputs of some layers. A `record` takes notes for later walks.
     """
 
     def __init__(
         self,
         trace: Trace,
-        target: Any,
-        composite: Composite,
-        pruning: Pruning | None,
-        wanted: set[str] | None = None,
-        ledger: bool = False,
+        request: Request,
         *,
+        ledger: bool = False,
         passage: Passage | None = None,
         record: Record | None = None,
     ) -> None:
-        super().__init__(trace, wanted or set(), ledger)
-        pruning = pruning and pruning.for_trace(trace)
-        self.trace, self.composite, self.pruning = trace, composite, pruning
+        super().__init__(trace, request.layers, ledger)
+        self.trace, self.composite, self.pruning = trace, request.composite, request.pruning
         self.passage, self.record = passage, record
         self.dtype = torch.float64 if _dtype(trace.output) == torch.float64 else torch.float32
-        self.start = start(trace, target, self.dtype)
-        self.sites = live_sites(trace, self.start, composite, pruning)
+        self.start = start(trace, request.target, self.dtype)
+        self.sites = live_sites(trace, self.start, request)
         if not ledger:  # nothing cut, nothing to write down
             self.sites = {key: site for key, site in self.sites.items() if site.cuts}
-        self.redistributes = pruning is not None and pruning.redistribution != "lambda" and passage is None
+        self.redistributes = passage is None and self.pruning is not None and self.pruning.redistribution != "lambda"
         self.relevance: dict[int, Any] = {id(self.start.value): self.start.relevance}  # by the id of its value
         self.arrived: dict[int, Arrived] = {}
 
@@ -81,6 +76,10 @@ class Walk(Bookkeeper):
             torch.zeros(value.shape, dtype=self.dtype, device=value.data.device) if r is None else self.tensor(r)
             for value, r in zip(self.trace.inputs, relevances, strict=True)
         ]
+
+    def results(self) -> list[CaseResult]:
+        """Walk; returns the result of each case that the walk stands for, here of the one."""
+        return [CaseResult(self.run(), self.layers, self.first_mass)]
 
     def send(self, relevance: Tensor, upper: Value, ends: Sequence[Value]) -> list[Tensor | None]:
         """Hand `relevance`, which is pruned already, down from `upper` to each of `ends`, where it is pruned and stops.
@@ -250,12 +249,12 @@ class Walk(Bookkeeper):
         return quotient(relevance, d, epsilon, one_sign)
 
 
-def live_sites(trace: Trace, begin: Start, composite: Composite, pruning: Pruning | None) -> dict[int, Site]:
+def live_sites(trace: Trace, begin: Start, request: Request) -> dict[int, Site]:
     """The tensors to prune, by the id of their value: those with a conv or linear reader that the score depends on."""
-    if pruning is None:
+    if request.pruning is None:
         return {}
-    live = {id(op) for op in reached(begin.ops, [begin.value], composite.products)}
-    sites = pruning.plan(trace).items()
+    live = {id(op) for op in reached(begin.ops, [begin.value], request.composite.products)}
+    sites = request.pruning.plan(trace).items()
     return {key: site for key, site in sites if any(id(op) in live for op in site.readers)}
 
 

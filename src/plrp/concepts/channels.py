@@ -14,6 +14,7 @@ from plrp.conditions import channel_axis
 from plrp.engine import choose_walk
 from plrp.passage import Record
 from plrp.pruning import Pruning
+from plrp.request import Request
 from plrp.spelling import nearest
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op
@@ -51,7 +52,8 @@ def measure(
     """The channels of some layers by name, and the explained classes."""
     ops = {op.name: op for op in trace.layers}
     record = Record([ops[name].output for name in layers], factors=False)
-    walk = choose_walk(trace, target, composite, pruning, record=record)
+    request = Request(target=target, composite=composite, pruning=pruning).bound(trace)
+    walk = choose_walk(trace, request, record=record)
     walk.run()
     channels = {}
     for name in layers:

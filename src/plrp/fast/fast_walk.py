@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plrp import pruning, rules
+from plrp import rules
 from plrp.ledger import Booking, Mass
 from plrp.passing import epsilon_for
 from plrp.pruning import Arrived, Site
@@ -29,7 +29,7 @@ from .neuron_layers import layer_geometry
 from .neuron_pruning import by_neurons, dense_arrived, prune_neurons, prune_positions
 from .neurons import Neurons, Relevance, add, dense, dense_last, mass_of
 from .propagation import DensePass, neurons_of
-from .selection import cut
+from .selection import prune_tensor
 
 
 class FastWalk(Walk):
@@ -57,7 +57,7 @@ class FastWalk(Walk):
         if (tokens := prune_positions(relevance, site, self.pruning, book)) is not None:
             return tokens, {}
         arrived = None if arrived is None else dense_arrived(arrived)
-        return pruning.prune(dense(relevance), site, self.pruning, arrived, book, cut)
+        return prune_tensor(dense(relevance), site, self.pruning, arrived, book)
 
     def through_layer(self, op: Op, given: Relevance, book: Booking) -> tuple[Relevance, list[Any]]:
         """Neuron by neuron in the samples in which few hold relevance; the others by whole tensors."""

@@ -13,7 +13,18 @@ import torch
 from torch import Tensor
 
 from plrp.ledger import Booking
-from plrp.pruning import Arrived, Pruning, Site, SurvivorLayout, lambda_columns, place, ratio, threshold, tied
+from plrp.pruning import (
+    Arrived,
+    Pruning,
+    Site,
+    SurvivorLayout,
+    lambda_columns,
+    place,
+    ratio,
+    signed_parts,
+    threshold,
+    tied,
+)
 from plrp.rules import Branch, FirstPass
 from plrp.tape.maps import Dense, Weight
 from plrp.tape.samples import Samples
@@ -75,7 +86,7 @@ def prune_neurons(
             return None
         thinned = thin(relevance, stats)
         if book.active:
-            columns["tied"] = tied(thinned.flatten(1))
+            columns["tied"] = tied(signed_parts(thinned.flatten(1)))
         return thinned, columns
     surviving = survivors(relevance, stats, rescale=rescale)
     if book.active:

@@ -1,4 +1,4 @@
-"""θ by selection instead of sorting, in compiled loops: the numbers of `pruning.cut`, found in two passes.
+"""θ by selection instead of sorting, in compiled loops: the numbers of `pruning.decide`, found in two passes.
 
 float32 bits of non-negative values sort like integers, so a weighted histogram over their upper bits finds the bin in
 which C(θ) passes its limit, and a second pass the entry inside it.
@@ -7,25 +7,34 @@ which C(θ) passes its limit, and a second pass the entry inside it.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from plrp import pruning
-from plrp.ledger import Mass
-from plrp.pruning import Cut, Pruning, survivors, threshold
+from plrp.ledger import Booking, Mass
+from plrp.pruning import Arrived, Cut, Pruning, Site, survivors, threshold
 
 from . import native
 
 STATISTICS = 8  # θ⁺ θ⁻, mass before ⁺ ⁻, mass pruned ⁺ ⁻, entries ≠ 0, entries that stay
 
 
-def cut(rows: Tensor, how: Pruning, p: float | None, p_negative: float | None) -> Cut:
-    """`pruning.cut`: by selection for rows that are cut by a share of mass."""
-    p_negative = p if p_negative is None else p_negative
-    if how.sparsity_gain is not None or p is None or p_negative is None or not native.available(rows):
-        return pruning.cut(rows, how, p, p_negative)
-    return cut_of(statistics(rows, torch.arange(len(rows) + 1) * rows.shape[1], p, p_negative))
+def prune_tensor(
+    relevance: Tensor, site: Site, how: Pruning, arrived: Arrived | None, book: Booking
+) -> tuple[Tensor, dict[str, Any]]:
+    """`pruning.prune`, with θ by selection."""
+    return pruning.hand_over(relevance, _decide(relevance, site, how), site, how, arrived, book)
+
+
+def _decide(relevance: Tensor, site: Site, how: Pruning) -> Cut:
+    """`pruning.decide`: by selection for single neurons that are cut by a share of mass."""
+    rows = site.value.samples.rows(relevance)
+    by_share = how.sparsity_gain is None and site.p is not None
+    if not by_share or not native.available(rows) or site.groups(relevance.shape, how.unit) is not None:
+        return pruning.decide(relevance, site, how)
+    return cut_of(statistics(rows, torch.arange(len(rows) + 1) * rows.shape[1], *site.shares))
 
 
 def statistics(values: Tensor, offsets: Tensor, p: float | Tensor, p_negative: float | Tensor) -> Tensor:

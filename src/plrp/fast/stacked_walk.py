@@ -15,10 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plrp import pruning
-from plrp.composites import Composite
 from plrp.ledger import Booking
-from plrp.passage import Case, Mask, stacked_masks
+from plrp.passage import Case, CaseResult, Mask, stacked_masks
 from plrp.pruning import Arrived, Site
 from plrp.tape.operations import Family
 from plrp.tape.samples import Samples
@@ -29,7 +27,7 @@ from . import limits, native, propagation
 from .fast_walk import FastWalk
 from .neuron_pruning import by_neurons, prune_neurons
 from .neurons import Neurons, Relevance, dense
-from .selection import cut
+from .selection import prune_tensor
 
 
 def stackable(case: Case) -> bool:
@@ -37,7 +35,7 @@ def stackable(case: Case) -> bool:
 
     A stack has no use for the first pass of a layer, so its prunings are those of PLRP-λ.
     """
-    how = case.pruning
+    how = case.request.pruning
     if case.passage is not None:
         return True
     if how is None or how.p is None or how.sparsity_gain is not None or not how.by_neuron or not native.available():
@@ -66,30 +64,32 @@ def grouped(trace: Trace, cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
 class StackedWalk(FastWalk):
     """The walks of several cases in one. It keeps no ledger."""
 
-    def __init__(
-        self, trace: Trace, target: Any, composite: Composite, cases: Sequence[Case], wanted: set[str]
-    ) -> None:
+    def __init__(self, trace: Trace, cases: Sequence[Case]) -> None:
         passages = [case.passage for case in cases if case.passage is not None]
         masks = stacked_masks(passages)
         passage = replace(passages[0], masks={key: mask for key, (mask, _) in masks.items()}) if passages else None
-        super().__init__(trace, target, composite, cases[0].pruning, wanted, passage=passage)
-        self.prunings = [case.pruning for case in cases if case.pruning is not None]
+        super().__init__(trace, cases[0].request, passage=passage)
+        self.prunings = [case.request.pruning for case in cases if case.request.pruning is not None]
         self.conditioned = {key: which for key, (_, which) in masks.items()}  # the copies with a mask, by value
         self.parting = set(masks) if passages else set(self.sites)  # where the cases begin to differ
         self.cases = len(cases)
 
-    def of_case(
-        self, number: int, relevance: Sequence[Tensor]
-    ) -> tuple[list[Tensor], dict[str, Tensor], Tensor | None]:
-        """Of one of the cases: the relevance of the inputs and of the layers wanted, and ‖R‖₁ of the first layer."""
-
-        def of(stacked: Tensor, rows: int) -> Tensor:
-            return (stacked if len(stacked) == rows else stacked.chunk(self.cases)[number]).clone()
-
-        inputs = [of(r, value.shape[0]) for r, value in zip(relevance, self.trace.inputs, strict=True)]
+    def results(self) -> list[CaseResult]:
+        """Walk; returns the result of each case."""
+        relevance = self.run()
         rows = {op.name: op.inputs[0].shape[0] for op in self.trace.layers}
-        layers = {name: of(r, rows[name]) for name, r in self.layers.items()}
-        return inputs, layers, None if self.first_mass is None else of(self.first_mass, self.trace.batch)
+
+        def result(number: int) -> CaseResult:
+            def of(stacked: Tensor, rows: int) -> Tensor:
+                return (stacked if len(stacked) == rows else stacked.chunk(self.cases)[number]).clone()
+
+            inputs = [of(r, value.shape[0]) for r, value in zip(relevance, self.trace.inputs, strict=True)]
+            layers = {name: of(r, rows[name]) for name, r in self.layers.items()}
+            return CaseResult(
+                inputs, layers, None if self.first_mass is None else of(self.first_mass, self.trace.batch)
+            )
+
+        return [result(number) for number in range(self.cases)]
 
     def collect(self, value: Value) -> Any:
         """As in `Walk`; at the first tensor where the cases part, all relevance is stacked up."""
@@ -131,7 +131,7 @@ class StackedWalk(FastWalk):
             assert neurons is not None
             return neurons
         parts = zip(self._copies(relevance), sites, self.prunings, strict=True)
-        return torch.cat([pruning.prune(dense(part), one, how, None, book, cut)[0] for part, one, how in parts]), {}
+        return torch.cat([prune_tensor(dense(part), one, how, None, book)[0] for part, one, how in parts]), {}
 
     def through_layer(self, op: Op, given: Relevance, book: Booking) -> tuple[Relevance, list[Any]]:
         """The stack as one large batch; copy by copy where the first axis is not the batch."""

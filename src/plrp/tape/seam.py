@@ -4,22 +4,25 @@ The core does some things only so that the overlay `plrp.fast` has less to do, o
 
 - a max pool notes which inputs won (`run_noting_winners`, `Op.winners`), so that no walk has to look for them again;
 - numbers that later explanations of a trace need too stay with the trace (`remembered`);
-- a trace that is explained once is freed operation by operation (`Trace.forget_after_use`, `let_go`, `release`);
+- a trace that is explained once is freed operation by operation (`explained_once`, `let_go`, `release`);
 - a frugal recording (`Recorder.frugal`) forgets values that can be computed again (`Value.forget`);
-- `pruning.prune` takes the function that finds θ as its argument `cut`: the overlay finds it by selection.
+- Python does not search for garbage while a tape is written or walked (`collection_paused`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
+from .values import Op, tensors_in
+
 if TYPE_CHECKING:
     from .trace import Trace
-    from .values import Op
 
 
 def run_noting_winners(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Tensor | None]:
@@ -42,6 +45,12 @@ def remembered(trace: Trace, key: Any, owners: Any, compute: Callable[[], Any]) 
     return trace.memory[key][1]
 
 
+def explained_once(trace: Trace) -> None:
+    """Explain this trace once only: a walk frees each operation behind it."""
+    trace.memory, trace.consumed = None, True
+    trace._recorder.live.forget_all_but(tensors_in(trace.output))
+
+
 def let_go(trace: Trace, ops: list[Op]) -> None:
     """Free the last of `ops`, which a walk has passed, if the trace is explained once only."""
     if trace.consumed:
@@ -55,3 +64,19 @@ def release(op: Op) -> None:
         value.readers.clear()
     op.args, op.kwargs, op.inputs, op.outputs = (), {}, [], []
     op.map = op.signal = op.gated = op.winners = None
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Within this context garbage is not searched for, unless the user's code asks for it.
+
+    A tape is thousands of objects, all of them in use, which Python would search again and again while they are made.
+    `release` frees by hand the cycles that a tape leaves behind.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

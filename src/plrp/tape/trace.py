@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from plrp.collection import collection_paused
 from plrp.tables import render_html, render_table
 
 from .head import without_head
@@ -24,7 +23,7 @@ from .recognition import foldable
 from .recorder import Recorder, check_unwritten
 from .refusals import check_finite, check_inputs, check_model, check_output, explain_misfit, not_real
 from .samples import Samples
-from .seam import release
+from .seam import collection_paused, release
 from .values import PRODUCTS, Op, Value, gathered, reached, tensors_in, version
 
 if TYPE_CHECKING:
@@ -70,11 +69,6 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         """The operations that relevance passes on its way from the output, top down."""
         leaves = [v for t in tensors_in(self.output) if (v := self.value_of(t)) is not None]
         return reached(self.ops, leaves, products)
-
-    def forget_after_use(self) -> None:
-        """Explain this trace once only: a walk frees each operation behind it, see `seam.py`."""
-        self.memory, self.consumed = None, True
-        self._recorder.live.forget_all_but(tensors_in(self.output))
 
     def remember_state(self) -> None:
         """Note the state of the weights, which are the user's: see `check_unchanged`."""

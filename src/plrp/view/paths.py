@@ -1,6 +1,6 @@
 """Ways through the network: what one channel alone hands down to the input, and the strongest channels as a graph.
 
-Both send a part of the explanation's relevance down again with its pruning held fixed (`plrp.partial_relevance`), so
+Both send a part of the explanation's relevance down again with its pruning held fixed (`plrp.survey`), so
 that all channels of a layer that all relevance passes add up to the explanation.
 """
 
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from plrp.composites import Composite
-from plrp.partial_relevance import PartialRelevance
 from plrp.pruning import Pruning
+from plrp.request import Request
+from plrp.survey import Survey
 from plrp.tape.trace import Trace
 from plrp.vision.flows import Flow, channel_share, flow
 
@@ -33,7 +34,8 @@ class Paths:
         self.sample, self.trace = sample, trace
         self.ops = {op.name: op for op in layer_inputs(trace)}
         inputs = [op.inputs[0] for op in self.ops.values()]
-        self.parts = PartialRelevance(trace, target, composite, pruning, inputs)
+        request = Request(target=target, composite=composite, pruning=pruning).bound(trace)
+        self.parts = Survey(trace, request, inputs)
 
     def through(self, layer: str, channel: int, pool: Pool) -> Tensor:
         """The map of what reaches the input through one channel of a layer's input, and through nothing else."""

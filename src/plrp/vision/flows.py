@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from plrp.composites import Composite, resolve
+from plrp.composites import Composite
 from plrp.conditions import channel_axis
 from plrp.explanation import Explanation
-from plrp.partial_relevance import PartialRelevance
 from plrp.pruning import Pruning
+from plrp.request import Request
 from plrp.spelling import nearest
+from plrp.survey import Survey
 from plrp.tape.operations import Family
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op, Value
@@ -165,10 +166,10 @@ def flow(
     """
     if trace.batch != 1:
         raise ValueError(f"flow follows one sample; the trace holds {trace.batch}.")
-    composite = resolve(composite, (value.data for value in trace.inputs), trace)
-    chosen = _chosen_passages(trace, composite.products, layers, levels)
-    parts = PartialRelevance(trace, target, composite, pruning, chosen)
-    unpruned = parts if pruning is None else PartialRelevance(trace, target, composite, None, chosen)
+    request = Request(target=target, composite=composite, pruning=pruning).bound(trace)
+    chosen = _chosen_passages(trace, request.composite.products, layers, levels)
+    parts = Survey(trace, request, chosen)
+    unpruned = parts if pruning is None else Survey(trace, replace(request, pruning=None), chosen)
     made = [_level(value, parts, unpruned, nodes, pruned) for value in chosen]
     edges, faded = [], []
     for (upper, above), lower in zip(zip(chosen, made, strict=True), chosen[1:], strict=False):
@@ -197,7 +198,7 @@ def _chosen_passages(trace: Trace, products: str | None, layers: Sequence[str] |
     return [candidates[place] for place in places]
 
 
-def _level(value: Value, parts: PartialRelevance, plain: PartialRelevance, nodes: int, pruned: int) -> Level:
+def _level(value: Value, parts: Survey, plain: Survey, nodes: int, pruned: int) -> Level:
     reader = _reader(value)
     relevance, unpruned = (_by_channel(_relevance(walk, value)[0], reader) for walk in (parts, plain))
     mass, mass_before = _rows(relevance).abs().sum(1), _rows(unpruned).abs().sum(1)
@@ -235,14 +236,14 @@ def source_of(value: Value) -> str:
     return ""
 
 
-def _relevance(parts: PartialRelevance, value: Value) -> Tensor:
+def _relevance(parts: Survey, value: Value) -> Tensor:
     """The relevance of a level; all relevance passes it, so there is some."""
     relevance = parts.at(value)
     assert relevance is not None
     return relevance
 
 
-def _handed(parts: PartialRelevance, upper: Value, lower: Value, channels: Sequence[int]) -> Tensor:
+def _handed(parts: Survey, upper: Value, lower: Value, channels: Sequence[int]) -> Tensor:
     """The relevance that each of these channels of one level hands to every channel of the next, (channels, channels
     below).
     """

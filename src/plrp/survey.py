@@ -1,0 +1,90 @@
+"""One explanation of a trace, recorded, so that parts of its relevance can be walked down again.
+
+Later walks hold the pruning of the whole explanation fixed. So parts add up: the relevance that all neurons of a tensor
+send to one neuron below is the relevance of that neuron.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .conditions import Condition, gradients, label, mask_of
+from .engine import choose_walk
+from .passage import Mask, Passage, Record
+from .request import Request
+from .tape.trace import Trace
+from .tape.values import Op, Value, reached
+from .walk import Walk
+
+
+class Survey:
+    """The facts of one explanation that later walks need: each neuron's factor, and the relevance at some tensors.
+
+    `request` is bound to the trace; `watched` are the tensors whose relevance is recorded.
+    """
+
+    def __init__(self, trace: Trace, request: Request, watched: Iterable[Value] = ()) -> None:
+        self.trace, self.request, self._watched = trace, request, list(watched)
+        self._record = Record(self._watched)
+        with torch.inference_mode(False), torch.no_grad():
+            walk = choose_walk(trace, request, record=self._record)
+            if self._watched or request.pruning is not None:
+                walk.run()
+        self.start = walk.start
+        self.factors = self._record.factors or {}
+
+    @classmethod
+    def for_conditions(cls, trace: Trace, request: Request, conditions: Iterable[Condition]) -> Survey:
+        """The explanation without conditions, with the relevance at the layers that callables ask about."""
+        asked = {name for condition in conditions for name, wanted in condition.items() if callable(wanted)}
+        return cls(trace, request, [op.output for op in trace.layers if op.name in asked])
+
+    def at(self, value: Value) -> Tensor | None:
+        """The relevance of a watched tensor, after its pruning; None where the score does not depend on it."""
+        return self._record.relevance.get(id(value))
+
+    @cached_property
+    def held(self) -> Walk:
+        """A walk on which every neuron keeps its factor."""
+        with torch.inference_mode(False), torch.no_grad():
+            return choose_walk(self.trace, self.request, passage=Passage(factors=self.factors))
+
+    def send(self, relevance: Tensor, upper: Value, ends: Sequence[Value]) -> list[Tensor | None]:
+        """Hand relevance down from `upper` to each of `ends`, where it stops; None where nothing arrives."""
+        with torch.inference_mode(False), torch.no_grad():
+            return self.held.send(relevance, upper, ends)
+
+    def passage(self, condition: Condition, only_through: bool, part: slice | None = None) -> Passage:
+        """The constraints that a condition puts on a walk; `part`: the explained samples of a larger batch."""
+        layers = {op.name: op for op in self.trace.layers}
+        alive = {id(op) for op in reached(self.start.ops, [self.start.value], self.request.composite.products)}
+        masks = {}
+        for name, wanted in condition.items():
+            op = layers[name]
+            if id(op) not in alive:
+                raise ValueError(f"No relevance reaches layer '{name}' from this target: leave out its condition.")
+            keep = self._asked(op, wanted) if callable(wanted) else mask_of(op, wanted, part)
+            masks[id(op.output)] = Mask(name, op.output, keep, label(wanted))
+        return Passage(masks, self.factors, only_through)
+
+    def _asked(self, op: Op, wanted: Callable[..., Any]) -> Tensor:
+        """The mask that a callable returns; it may write into its arguments."""
+        x, relevance = op.output.data, self.at(op.output)
+        relevance = torch.zeros_like(x) if relevance is None else relevance.clone()
+        mask = wanted(x.clone(), self._gradients[id(op.output)].clone(), relevance)
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            kind = f"{mask.dtype} values" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
+            raise TypeError(
+                f"The callable for '{op.name}' returned {kind}: return a boolean tensor, such as gradient > 0."
+            )
+        return mask_of(op, mask)
+
+    @cached_property
+    def _gradients(self) -> dict[int, Tensor]:
+        """The gradient of the score with respect to the watched tensors, by the id of their values."""
+        return gradients(self.start, self._watched)
