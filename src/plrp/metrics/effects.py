@@ -16,12 +16,14 @@ from torch import Tensor
 from .feature_rows import Pooling, as_map, check_finite, wide_dtype
 from .regions import Layout, relevance_of_regions
 from .replacements import PerturbationSettings
-from .scores import Model, Target, chunks, fix_target, for_rows, predict, score
+from .scores import GivenTarget, Model, chunks, fix_target, for_rows, predict, score
 from .seeded import Draws
 from .similarity import pearson, spearman
 
 
-def occlusion(model: Model, inputs: Tensor, *, target: Target = None, batch_size: int = 64, **settings: Any) -> Tensor:
+def occlusion(
+    model: Model, inputs: Tensor, *, target: GivenTarget = None, batch_size: int = 64, **settings: Any
+) -> Tensor:
     """By how much the score falls when one region alone is overwritten (Zeiler & Fergus, 2014).
 
     drop_t = f(x) − f(x with region t overwritten). `inputs` are (batch, channel, *space) or (batch, features);
@@ -57,7 +59,7 @@ def mutagenesis(
     model: Model,
     inputs: Tensor,
     *,
-    target: Target = None,
+    target: GivenTarget = None,
     positions: Sequence[int] | None = None,
     score_as: Literal["logit", "probability"] = "logit",
     batch_size: int = 64,
@@ -142,7 +144,7 @@ def infidelity(
     inputs: Tensor,
     relevance: Any,
     *,
-    target: Target = None,
+    target: GivenTarget = None,
     multiplied: bool = True,
     scaled: bool = False,
     score_as: Literal["logit", "probability"] = "logit",

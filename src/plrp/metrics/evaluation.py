@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import faithfulness, localization, robustness, sparsity
 from .explainer import Explainer
-from .scores import Model, Target, chunks, fix_target, for_rows
+from .scores import GivenTarget, Model, chunks, fix_target, for_rows
 
 SPARSITY: dict[str, Callable[..., Tensor]] = {
     "gini": sparsity.gini,
@@ -38,7 +38,7 @@ def evaluate(
     *,
     masks: Any = None,
     metrics: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
-    target: Target = None,
+    target: GivenTarget = None,
     channels: str | None = "sum",
     batch_size: int = 64,
 ) -> list[dict[str, Any]]:
@@ -94,7 +94,9 @@ def evaluate(
 class _Subject:
     """One explanation of the inputs; relevance and target are computed once, when first needed."""
 
-    def __init__(self, model: Model | None, inputs: Tensor, explanation: Any, target: Target, batch_size: int) -> None:
+    def __init__(
+        self, model: Model | None, inputs: Tensor, explanation: Any, target: GivenTarget, batch_size: int
+    ) -> None:
         self.model = model
         self.inputs = inputs
         self.explain = explanation if callable(explanation) else None
@@ -133,7 +135,7 @@ class _Subject:
             return {metric: SPARSITY[metric](relevance, **options)}
         return {metric: LOCALIZATION[metric](relevance, masks, **options)}
 
-    def fixed_target(self) -> Target:
+    def fixed_target(self) -> GivenTarget:
         model = self.explain.model if isinstance(self.explain, Explainer) else self.model
         if self.target is None and model is None:
             raise ValueError("there is neither a target nor a model to find the winning class with: pass one of them.")

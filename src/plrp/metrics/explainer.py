@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from plrp.explanation import explain
 
-from .scores import Target
+from .scores import GivenTarget
 
 if TYPE_CHECKING:
     from plrp.composites import Composite
@@ -29,6 +29,6 @@ class Explainer:
     composite: str | Composite = "auto"
     pruning: Pruning | None = None
 
-    def __call__(self, inputs: Tensor, target: Target = None) -> Tensor:
+    def __call__(self, inputs: Tensor, target: GivenTarget = None) -> Tensor:
         """Relevance of `inputs` (batch, ...), same shape; `target=None` is each sample's winner."""
         return explain(self.model, inputs, target=target, composite=self.composite, pruning=self.pruning).relevance

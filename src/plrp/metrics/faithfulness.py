@@ -14,7 +14,7 @@ from torch import Tensor
 from .feature_rows import Pooling, wide_dtype
 from .regions import Layout, relevance_of_regions
 from .replacements import PerturbationSettings
-from .scores import Model, Target, chunks, fix_target, for_rows, predict, score
+from .scores import GivenTarget, Model, chunks, fix_target, for_rows, predict, score
 from .seeded import permutation
 
 ORDERS = {"most": ("most",), "least": ("least",), "both": ("most", "least")}
@@ -139,7 +139,7 @@ class FlippingCurve:
 
 
 def pixel_flipping(
-    model: Model, inputs: Tensor, relevance: Any, *, target: Target = None, batch_size: int = 64, **settings: Any
+    model: Model, inputs: Tensor, relevance: Any, *, target: GivenTarget = None, batch_size: int = 64, **settings: Any
 ) -> FlippingCurve:
     """Overwrite regions in the order of their relevance and record the target's score (Bach et al., 2015).
 
@@ -223,7 +223,7 @@ def scores_along(
     perturbed: Callable[[Tensor, Tensor], Tensor],
     rank: Tensor,
     counts: Tensor,
-    target: Target,
+    target: GivenTarget,
     score_as: Literal["logit", "probability"],
     batch_size: int,
 ) -> Tensor:

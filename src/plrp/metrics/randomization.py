@@ -20,7 +20,7 @@ from plrp.health import unwarned
 
 from .explainer import Explainer
 from .feature_rows import Pooling, as_map, check_finite, flat
-from .scores import Target, chunks, fix_target, for_rows
+from .scores import GivenTarget, chunks, fix_target, for_rows
 from .seeded import draw
 from .similarity import cosine, pearson, spearman
 
@@ -45,9 +45,9 @@ class Randomization:
 def model_randomization(
     model: nn.Module,
     inputs: Tensor,
-    explain: Explainer | Callable[[nn.Module, Tensor, Target], Tensor] | None = None,
+    explain: Explainer | Callable[[nn.Module, Tensor, GivenTarget], Tensor] | None = None,
     *,
-    target: Target = None,
+    target: GivenTarget = None,
     layers: Sequence[str] | None = None,
     cascading: bool = True,
     measures: Sequence[Literal["spearman", "pearson", "cosine"]] = ("spearman", "cosine"),
@@ -117,9 +117,9 @@ def model_randomization(
 def efficient_randomization(
     model: nn.Module,
     inputs: Tensor,
-    explain: Explainer | Callable[[nn.Module, Tensor, Target], Tensor] | None = None,
+    explain: Explainer | Callable[[nn.Module, Tensor, GivenTarget], Tensor] | None = None,
     *,
-    target: Target = None,
+    target: GivenTarget = None,
     bins: int = 100,
     channels: Pooling | None = None,
     seed: int = 0,
@@ -165,7 +165,7 @@ def _histogram_entropy(values: Tensor, bins: int) -> float:
 def smooth_randomization(
     model: nn.Module,
     inputs: Tensor,
-    explain: Explainer | Callable[[nn.Module, Tensor, Target], Tensor] | None = None,
+    explain: Explainer | Callable[[nn.Module, Tensor, GivenTarget], Tensor] | None = None,
     *,
     samples: int = 10,
     noise: float = 0.1,
@@ -181,7 +181,7 @@ def smooth_randomization(
     if samples < 1 or noise < 0:
         raise ValueError(f"samples must be at least 1 and noise at least 0; got {samples} and {noise}.")
 
-    def smoothed(changed: nn.Module, x: Tensor, target: Target) -> Tensor:
+    def smoothed(changed: nn.Module, x: Tensor, target: GivenTarget) -> Tensor:
         spread = noise * (x.flatten(1).amax(1) - x.flatten(1).amin(1)).reshape(-1, *[1] * (x.ndim - 1))
         total = _explain(explain, changed, x, target)
         for index in range(1, samples):
@@ -193,10 +193,10 @@ def smooth_randomization(
 
 
 def _explain(
-    explain: Explainer | Callable[[nn.Module, Tensor, Target], Tensor] | None,
+    explain: Explainer | Callable[[nn.Module, Tensor, GivenTarget], Tensor] | None,
     model: nn.Module,
     inputs: Tensor,
-    target: Target,
+    target: GivenTarget,
 ) -> Tensor:
     if explain is None:
         return Explainer(model)(inputs, target)

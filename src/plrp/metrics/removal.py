@@ -17,10 +17,10 @@ from .faithfulness import ORDERS, FlippingCurve, pixel_flipping, ranking, scores
 from .feature_rows import Pooling, wide_dtype
 from .imputation import Imputer, impute
 from .regions import Layout, numbered, row_by_row
-from .scores import Model, Target, fix_target, for_rows
+from .scores import GivenTarget, Model, fix_target, for_rows
 
 
-def deletion(model: Model, inputs: Tensor, relevance: Any, *, target: Target = None, **settings: Any) -> Tensor:
+def deletion(model: Model, inputs: Tensor, relevance: Any, *, target: GivenTarget = None, **settings: Any) -> Tensor:
     """Area under the target's probability while the most relevant pixels are deleted (Petsiuk et al., 2018).
 
     Lower is better. float64 (batch,). The curve is that of `pixel_flipping` without normalisation; `settings` are its
@@ -29,7 +29,7 @@ def deletion(model: Model, inputs: Tensor, relevance: Any, *, target: Target = N
     return _area(model, inputs, relevance, target, "most", {"perturbation": "zeros", **settings})
 
 
-def insertion(model: Model, inputs: Tensor, relevance: Any, *, target: Target = None, **settings: Any) -> Tensor:
+def insertion(model: Model, inputs: Tensor, relevance: Any, *, target: GivenTarget = None, **settings: Any) -> Tensor:
     """Area under the target's probability while the most relevant pixels return to a blurred image (Petsiuk, 2018).
 
     Higher is better. float64 (batch,). An image that has its k most relevant pixels back lacks the others, so this is
@@ -39,7 +39,7 @@ def insertion(model: Model, inputs: Tensor, relevance: Any, *, target: Target = 
 
 
 def _area(
-    model: Model, inputs: Tensor, relevance: Any, target: Target, order: str, settings: Mapping[str, Any]
+    model: Model, inputs: Tensor, relevance: Any, target: GivenTarget, order: str, settings: Mapping[str, Any]
 ) -> Tensor:
     how = {"score_as": "probability", "normalise": False, **settings}
     return pixel_flipping(model, inputs, relevance, target=target, order=order, **how).auc
@@ -86,7 +86,7 @@ class RemovalSettings:
 
 
 def road(
-    model: Model, inputs: Tensor, relevance: Any, *, target: Target = None, batch_size: int = 64, **settings: Any
+    model: Model, inputs: Tensor, relevance: Any, *, target: GivenTarget = None, batch_size: int = 64, **settings: Any
 ) -> FlippingCurve:
     """Remove and debias (ROAD, Rong et al., 2022): pixels in the order of relevance, imputed from the remaining ones.
 
@@ -107,7 +107,7 @@ def road(
 
 
 def symmetric_relevance_gain(
-    model: Model, inputs: Tensor, relevance: Any, *, target: Target = None, batch_size: int = 64, **settings: Any
+    model: Model, inputs: Tensor, relevance: Any, *, target: GivenTarget = None, batch_size: int = 64, **settings: Any
 ) -> FlippingCurve:
     """Flip regions most and least relevant first and take the area between both curves (SRG, Blücher et al., 2024).
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .explainer import Explainer
 from .feature_rows import check_finite, wide_dtype
-from .scores import Target, chunks, fix_target, for_rows
+from .scores import GivenTarget, chunks, fix_target, for_rows
 from .seeded import Draws, Noise
 
 Normalisation = Literal["max", "mass", "norm"]
@@ -30,7 +30,7 @@ def local_lipschitz(
     samples: int = 20,
     noise: Noise = "ball",
     normalise: Normalisation | None = None,
-    target: Target = None,
+    target: GivenTarget = None,
     seed: int = 0,
     batch_size: int = 32,
 ) -> Tensor:
@@ -79,7 +79,7 @@ def max_sensitivity(
     samples: int = 20,
     noise: Noise = "box",
     normalise: Normalisation | None = None,
-    target: Target = None,
+    target: GivenTarget = None,
     seed: int = 0,
     batch_size: int = 32,
 ) -> Tensor:
@@ -107,7 +107,7 @@ def _perturbation_effects(
     inputs: Tensor,
     draws: Draws,
     normalise: Normalisation | None,
-    target: Target,
+    target: GivenTarget,
     batch_size: int,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Chunks of (sample, ‖x − x'‖, ‖e(x) − e(x')‖, ‖e(x)‖), over all samples × perturbations."""

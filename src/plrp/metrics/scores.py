@@ -12,11 +12,11 @@ from plrp.targets import as_target
 
 from .feature_rows import wide_dtype
 
-Target: TypeAlias = "int | Sequence[int] | Tensor | tuple[int, ...] | Callable[[Tensor], Tensor] | None"
+GivenTarget: TypeAlias = "int | Sequence[int] | Tensor | tuple[int, ...] | Callable[[Tensor], Tensor] | None"
 Model: TypeAlias = "nn.Module | Callable[[Tensor], Tensor]"
 
 
-def fix_target(model: Model, inputs: Tensor, target: Target, batch_size: int) -> Target:
+def fix_target(model: Model, inputs: Tensor, target: GivenTarget, batch_size: int) -> GivenTarget:
     """The target to hold fixed while inputs are perturbed: as given, or each sample's winning class.
 
     Classes per sample come back as int64 (batch,) on the inputs' device; an int, an index tuple into the
@@ -55,12 +55,12 @@ def chunks(count: int, size: int, device: torch.device) -> Iterator[Tensor]:
         yield torch.arange(start, min(start + size, count), device=device)
 
 
-def for_rows(target: Target, rows: Tensor) -> Target:
+def for_rows(target: GivenTarget, rows: Tensor) -> GivenTarget:
     """The fixed target of the samples `rows` (an index into the batch)."""
     return as_target(target).of(rows).given
 
 
-def score(output: Tensor, target: Target, kind: Literal["logit", "probability"]) -> Tensor:
+def score(output: Tensor, target: GivenTarget, kind: Literal["logit", "probability"]) -> Tensor:
     """One score per row of the model's output, float64 (batch,).
 
     `"probability"` is the softmax over axis 1, or the sigmoid of a single output.
