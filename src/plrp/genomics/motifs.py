@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import dropwhile, islice, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,6 @@ from plrp.errors import not_installed
 from plrp.spelling import close_names
 
 from .sequences import LETTERS, SequenceError, one_line, open_text
-
-if TYPE_CHECKING:
-    MotifLike = "Motif | str | Path | npt.ArrayLike"
 
 JASPAR_RELEASE = "JASPAR2024"
 """The release in which names are looked up: pyjaspar ships several, and a fixed one keeps results the same."""
@@ -128,8 +125,7 @@ def _database(release: str) -> Any:
 
 def _from_pyjaspar(record: Any) -> Motif:
     counts = np.array([record.counts[letter] for letter in LETTERS], np.float64)
-    family = record.tf_family or []
-    return Motif(record.name, counts / counts.sum(0), record.matrix_id, "; ".join(family) if family else "")
+    return Motif(record.name, counts / counts.sum(0), record.matrix_id, "; ".join(record.tf_family or []))
 
 
 @lru_cache(maxsize=256)
@@ -139,34 +135,27 @@ def jaspar(name: str, release: str = JASPAR_RELEASE) -> Motif:
     Of several motifs with the same name, vertebrate ones take precedence, then the lowest base id: `GATA1` is the
     mammalian factor, not the plant's. Case does not matter.
     """
+    database, is_id = _database(release), re.fullmatch(r"[A-Z]{2}\d{4}(\.\d+)?", name, re.IGNORECASE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pyjaspar warns if it finds nothing; that is an error here
-        return _look_up(name, release)
-
-
-def _look_up(name: str, release: str) -> Motif:
-    database = _database(release)
-    if re.fullmatch(r"[A-Z]{2}\d{4}(\.\d+)?", name, re.IGNORECASE):
-        record = database.fetch_motif_by_id(name.upper())
-        if record is None:
-            raise SequenceError(
-                f"{release} has no motif with id {name!r}: give a name (GATA1), an id without its version, which finds "
-                "the newest (MA0035), or a MEME or JASPAR file."
-            )
-        return _from_pyjaspar(record)
-    records = database.fetch_motifs_by_name(name) or []
-    if not records:
-        known = {m.name: m for m in jaspar_motifs(release=release)}
-        close = [str(known[one]) for one in close_names(name, known, 5)]
-        hint = f"; it has {', '.join(close)}" if close else ""
-        raise SequenceError(
-            f"{release} has no motif called {name!r}{hint}. Give one of its names or ids, or a MEME or JASPAR file."
-        )
+        records = [database.fetch_motif_by_id(name.upper())] if is_id else database.fetch_motifs_by_name(name)
     core_first = sorted(
-        records,
+        (r for r in records or [] if r is not None),
         key=lambda r: (r.collection != "CORE", r.tax_group != "vertebrates", r.base_id, -int(r.version)),
     )
-    return _from_pyjaspar(core_first[0])
+    if core_first:
+        return _from_pyjaspar(core_first[0])
+    if is_id:
+        raise SequenceError(
+            f"{release} has no motif with id {name!r}: give a name (GATA1), an id without its version, which finds "
+            "the newest (MA0035), or a MEME or JASPAR file."
+        )
+    known = {m.name: m for m in jaspar_motifs(release=release)}
+    close = [str(known[one]) for one in close_names(name, known, 5)]
+    hint = f"; it has {', '.join(close)}" if close else ""
+    raise SequenceError(
+        f"{release} has no motif called {name!r}{hint}. Give one of its names or ids, or a MEME or JASPAR file."
+    )
 
 
 @lru_cache(maxsize=4)

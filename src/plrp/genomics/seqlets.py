@@ -38,6 +38,11 @@ class Columns:
         index = np.asarray(rows)
         return replace(self, **{column.name: getattr(self, column.name)[index] for column in fields(self)})
 
+    @classmethod
+    def joined(cls: type[Table], tables: Sequence[Table]) -> Table:
+        """The rows of several tables, one table after the other."""
+        return cls(*(np.concatenate([getattr(one, column.name) for one in tables]) for column in fields(cls)))
+
 
 @dataclass(frozen=True)
 class Seqlets(Columns):
@@ -71,37 +76,20 @@ def find_seqlets(
     if smooth < 1 or smooth % 2 == 0:
         raise ValueError(f"smooth={smooth}: an odd number of bases, as many before a base as after it.")
     row, column = np.nonzero(np.abs(values) > threshold)
-    if not row.size:
-        empty = np.zeros(0, np.int64)
-        return Seqlets(empty, empty, empty, np.zeros(0))
-    new = np.ones(row.size, bool)
-    new[1:] = (np.diff(row) != 0) | (np.diff(column) > max_gap + 1)
-    new |= _sign_changes(values, row, column, new, smooth)
-    first = np.flatnonzero(new)
-    last = np.append(first[1:], row.size) - 1
+    begins = np.ones(row.size, bool)  # survivors at which a region begins
+    begins[1:] = (np.diff(row) != 0) | (np.diff(column) > max_gap + 1)
+    around = np.pad(values, ((0, 0), (smooth // 2, smooth // 2)))
+    sign = np.sign(sum(around[row, column + offset] for offset in range(smooth)))
+    # where the smoothed relevance is zero, the sign of the previous survivor counts
+    sign = sign[np.maximum.accumulate(np.where((sign != 0) | begins, np.arange(row.size), 0))]
+    begins[1:] |= sign[1:] * sign[:-1] < 0
+    first = np.flatnonzero(begins)
+    last = np.flatnonzero(np.roll(begins, -1))
     sequence, start, end = row[first], column[first], column[last] + 1
     running = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, 1)], 1)
     score = running[sequence, end] - running[sequence, start]
     long_enough = end - start >= min_length
     return Seqlets(*(part[long_enough] for part in (sequence, start, end, score)))
-
-
-def _sign_changes(
-    values: npt.NDArray[np.float64],
-    row: npt.NDArray[np.int64],
-    column: npt.NDArray[np.int64],
-    first: npt.NDArray[np.bool_],
-    smooth: int,
-) -> npt.NDArray[np.bool_]:
-    """Survivors whose smoothed relevance has another sign than that of the previous survivor; `first` begins a region.
-
-    Where it is zero, the sign of the previous survivor counts.
-    """
-    around = np.pad(values, ((0, 0), (smooth // 2, smooth // 2)))
-    sign = np.sign(sum(around[row, column + offset] for offset in range(smooth)))
-    known = np.maximum.accumulate(np.where((sign != 0) | first, np.arange(row.size), 0))
-    sign = sign[known]
-    return np.append(False, sign[1:] * sign[:-1] < 0)
 
 
 @dataclass(frozen=True)
@@ -183,25 +171,22 @@ def find_hits(
     """
     _, windows, begin = _windows(seqlets, onehot, per_base, width)
     best = np.full(len(seqlets), similarity)
-    number = np.full(len(seqlets), -1)
-    start, end = np.zeros((2, len(seqlets)), np.int64)
-    reverse = np.zeros(len(seqlets), bool)
-    for k, pattern in enumerate(patterns):
+    hits = np.full((4, len(seqlets)), -1)  # pattern, start, end, reverse
+    for number, pattern in enumerate(patterns):
         long = min(pattern.relevance.shape[1], width)
         left = (width - long) // 2
         seed = np.zeros((4, width))
         seed[:, left : left + long] = pattern.relevance[:, :long]
         cosine, shift, strand = _align(seed, windows)
-        better = cosine >= best
         # column c of the pattern is column c − shift of the window, read from the other end on the other strand
-        forward, backward = begin + left - shift, begin + width - (left + long - shift)
-        first = np.where(strand, backward, forward)
-        best, number = np.where(better, cosine, best), np.where(better, k, number)
-        start, end = np.where(better, first, start), np.where(better, first + long, end)
-        reverse = np.where(better, strand, reverse)
-    hit = number >= 0
-    inside = [place[hit].clip(0, onehot.shape[2]) for place in (start, end)]
-    return Hits(number[hit], seqlets.sequence[hit], inside[0], inside[1], reverse[hit], best[hit])
+        start = begin + np.where(strand, width - (left + long - shift), left - shift)
+        better = cosine >= best
+        hits = np.where(better, np.broadcast_arrays(number, start, start + long, strand), hits)
+        best = np.where(better, cosine, best)
+    hit = hits[0] >= 0
+    pattern_number, start, end, reverse = hits[:, hit]
+    inside = (place.clip(0, onehot.shape[2]) for place in (start, end))
+    return Hits(pattern_number, seqlets.sequence[hit], *inside, reverse > 0, best[hit])
 
 
 def _windows(
