@@ -53,8 +53,7 @@ if TYPE_CHECKING:
         reverse_complement,
         write_fasta,
     )
-    from .shuffling import dinucleotide_shuffle
-    from .simulation import Simulated, load_simulated, read_labels, read_simdata, simulate
+    from .simulation import Simulated, dinucleotide_shuffle, load_simulated, read_labels, read_simdata, simulate
     from .tracks import export_run, write_bedgraph, write_modisco_h5
     from .variant_files import explain_variants
     from .variants import Variant, read_vcf

@@ -35,7 +35,7 @@ from .outputs import score_file
 from .seqlets import Hits, Match, Pattern, Seqlets, compile_tomtom, find_hits, find_patterns, find_seqlets, match_motifs
 from .sequence_settings import MotifSettings
 from .sequences import Interval, Sequences, encode
-from .shuffling import dinucleotide_shuffle
+from .simulation import dinucleotide_shuffle
 
 LEAST_NULL = 50
 """A class with fewer shuffled sequences has no cut-off of its own, but that of all classes together."""

@@ -1,8 +1,9 @@
-"""Simulated regulatory sequences with known ground truth.
+"""Random sequences: simulated ones with known ground truth, and given ones with their dinucleotides shuffled.
 
-Sequences have random background letters. Motifs are drawn from their position weight matrices and planted without
-overlap; a task decides the label. The mask of planted bases is the truth against which explanations are measured.
-All are drawn with numpy over whole arrays: 100,000 sequences take a few seconds. The same seed gives the same data.
+Simulated sequences have random background letters. Motifs are drawn from their position weight matrices and planted
+without overlap; a task decides the label. The mask of planted bases is the truth against which explanations are
+measured. All are drawn with numpy over whole arrays: 100,000 sequences take a few seconds. The same seed gives the same
+data.
 """
 
 from __future__ import annotations
@@ -237,28 +238,25 @@ def _planted(
     if pairs:  # as many B as A
         both = present[:, 0] & present[:, 1]
         copies[both, 1] = copies[both, 0]
-    sequence, motif = _sites(copies)
+    cell = np.repeat(np.arange(copies.size), copies.ravel())  # of each site: by sequence, then motif, then copy
+    sequence, motif = np.divmod(cell, copies.shape[1])
     widths = np.array([one.width for one in kinds])
 
     # A unit is placed as one block: a single site, or an A with its B at a given distance.
     unit_offset = np.zeros(len(sequence), np.int64)
-    unit_rank, unit_width = np.arange(len(sequence)), widths[motif].copy()
+    unit_rank, unit_width = np.arange(len(sequence)), widths[motif]
     if pairs:
         least, most = _range(spacing or 0, 0, f"spacing={spacing}: zero or more bases")
-        paired = present[sequence, 0] & present[sequence, 1] & (motif < 2)
+        paired = present[sequence, 0] & present[sequence, 1]
         first = np.flatnonzero(paired & (motif == 0))
         second = np.flatnonzero(paired & (motif == 1))  # same order: by sequence, then by copy
         gap = rng.integers(least, most + 1, len(first))
         unit_rank[second] = unit_rank[first]
         unit_offset[second] = widths[0] + gap
         unit_width[first] = widths[0] + gap + widths[1]
-        unit_width[second] = 0
     start = _place(sequence, unit_rank, unit_width, len(present), length, rng) + unit_offset
-    if orientation == "both":
-        strand = np.where(rng.random(len(start)) < 0.5, -1, 1).astype(np.int8)
-    else:
-        strand = np.full(len(start), -1 if orientation == "reverse" else 1, np.int8)
-    return Plantings(sequence, motif, start, start + widths[motif], strand)
+    reverse = rng.random(len(start)) < 0.5 if orientation == "both" else np.full(len(start), orientation == "reverse")
+    return Plantings(sequence, motif, start, start + widths[motif], np.where(reverse, -1, 1).astype(np.int8))
 
 
 def _letters(
@@ -303,12 +301,6 @@ def _labels(
     return labels, present, [f"not ({positive})", positive]
 
 
-def _sites(copies: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """One entry per planted site, by sequence, then motif, then copy: its sequence and its motif."""
-    cell = np.repeat(np.arange(copies.size), copies.ravel())
-    return cell // copies.shape[1], cell % copies.shape[1]
-
-
 def _place(
     site_sequence: npt.NDArray[np.int64],
     unit: npt.NDArray[np.int64],
@@ -323,9 +315,9 @@ def _place(
     the number of free bases to the left of the block; the widths of the blocks before it are added.
     """
     leaders = np.flatnonzero(unit == np.arange(len(unit)))
-    sequence = site_sequence[leaders]
+    sequence, widths = site_sequence[leaders], width[leaders]  # sequences come in order
     units = np.bincount(sequence, minlength=count)
-    total = np.bincount(sequence, weights=width[leaders], minlength=count).astype(np.int64)
+    total = np.bincount(sequence, weights=widths, minlength=count).astype(np.int64)
     if len(leaders) and total.max() > length:
         raise ValueError(
             f"Motifs and spacing need {total.max()} bases in a sequence of {length}: lengthen the sequences, or plant "
@@ -335,32 +327,21 @@ def _place(
 
     # Random order of the units within their sequence, so that A does not always stand before B.
     order = np.lexsort((rng.random(len(leaders)), sequence))
-    rank = np.empty(len(leaders), np.int64)
-    rank[order] = np.arange(len(leaders)) - (np.cumsum(units) - units)[sequence[order]]
 
     chosen = np.full(len(leaders), -1, np.int64)
     todo = np.arange(len(leaders))
     while todo.size:  # redraw where two units of a sequence chose the same slot
         chosen[todo] = rng.integers(0, slots[todo])
-        by_slot = np.lexsort((chosen, sequence))
-        same = (np.diff(sequence[by_slot]) == 0) & (np.diff(chosen[by_slot]) == 0)
-        clashing = np.zeros(count, bool)
-        clashing[sequence[by_slot][1:][same]] = True
-        todo = np.flatnonzero(clashing[sequence])
+        same = (np.diff(sequence) == 0) & (np.diff(chosen[np.lexsort((chosen, sequence))]) == 0)
+        todo = np.flatnonzero(np.isin(sequence, sequence[1:][same]))
 
-    by_slot = np.lexsort((chosen, sequence))
-    slot_sorted = chosen[by_slot]  # now the k-th unit of a sequence (in its random order) takes the k-th slot
-    by_rank = np.lexsort((rank, sequence))
-    widths = width[leaders][by_rank]
-    before = np.cumsum(widths) - widths
-    first_of_sequence = (np.cumsum(units) - units)[sequence[by_rank]]
-    before_here = before - before[first_of_sequence] if len(before) else before
-    start = np.empty(len(leaders), np.int64)
-    start[by_rank] = slot_sorted - rank[by_rank] + before_here
-
-    of_unit = np.zeros(len(unit), np.int64)
-    of_unit[leaders] = start
-    return of_unit[unit]
+    # The k-th unit of a sequence, in its random order, takes the k-th slot.
+    slot = chosen[np.lexsort((chosen, sequence))]
+    first = (np.cumsum(units) - units)[sequence]
+    before = np.cumsum(widths[order]) - widths[order]
+    start = np.zeros(len(unit), np.int64)
+    start[leaders[order]] = slot - (np.arange(len(leaders)) - first) + before - before[first]
+    return start[unit]
 
 
 # -- files
@@ -450,7 +431,11 @@ def read_simdata(paths: str | Path | Sequence[str | Path], labels: Sequence[int]
     plantings = _plantings([(row, kinds.index(name), start, end, 1) for row, name, start, end in sites])
     holds = np.zeros((len(names), len(kinds)), bool)
     holds[plantings.sequence, plantings.motif] = True
-    motifs = [_observed(name, [letters[row][a:b] for row, one, a, b in sites if one == name]) for name in kinds]
+    motifs = []
+    for kind in kinds:  # as observed in the planted sites
+        planted = [letters[row][start:end] for row, name, start, end in sites if name == kind]
+        width = min(map(len, planted))
+        motifs.append(Motif(kind, encode([site[:width] for site in planted]).astype(np.float64).mean(0)))
     if labels is None:
         numbers = holds @ (1 << np.arange(len(kinds)))
         sets = [[kinds[k].split("_")[0] for k in range(len(kinds)) if n >> k & 1] for n in range(1 << len(kinds))]
@@ -475,12 +460,43 @@ def _embedding(text: str, name: str, sequence: str) -> tuple[str, int, int]:
     return motif_name, start, start + len(site)
 
 
-def _observed(name: str, sites: list[str]) -> Motif:
-    """The motif as observed in its planted sites."""
-    width = min(len(site) for site in sites)
-    return Motif(name, encode([site[:width] for site in sites]).astype(np.float64).mean(0))
-
-
 def _plantings(rows: list[tuple[int, int, int, int, int]]) -> Plantings:
     columns = np.array(rows, np.int64).reshape(-1, 5).T
     return Plantings(columns[0], columns[1], columns[2], columns[3], columns[4].astype(np.int8))
+
+
+def dinucleotide_shuffle(letters: str | Sequence[str], seed: int = 0) -> list[str]:
+    """Each sequence in a random order with the same dinucleotides, first and last letter (Altschul & Erickson 1985).
+
+    This is the usual null of regulatory genomics. A sequence is a walk over its letters, every dinucleotide a step.
+    Each letter's last step out is drawn at random until all of these lead to the walk's last letter; the other steps
+    come in random order before it.
+
+    >>> dinucleotide_shuffle("ACGTTGCAACGGT", seed=1)
+    ['ACAACGCGGTTGT']
+    """
+    rng = np.random.default_rng(seed)
+    return [_shuffled(one, rng) for one in ([letters] if isinstance(letters, str) else letters)]
+
+
+def _shuffled(letters: str, rng: np.random.Generator) -> str:
+    if len(letters) < 3:
+        return letters
+    steps: dict[str, list[str]] = {}
+    for here, there in pairwise(letters):
+        steps.setdefault(here, []).append(there)
+    last = letters[-1]
+    while True:
+        for ways in steps.values():
+            ways[:] = [ways[i] for i in rng.permutation(len(ways))]
+        exits = {here: ways[-1] for here, ways in steps.items() if here != last}
+        ends = set(exits)
+        for _ in exits:
+            ends = {exits.get(here, here) for here in ends}
+        if ends <= {last}:
+            break
+    onward = {here: iter(ways) for here, ways in steps.items()}
+    walk = [letters[0]]
+    for _ in range(len(letters) - 1):
+        walk.append(next(onward[walk[-1]]))
+    return "".join(walk)
