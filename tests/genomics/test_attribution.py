@@ -210,7 +210,7 @@ def test_auto_is_resolved_for_letters_and_by_the_tape(network: SequenceCNN) -> N
             np.testing.assert_array_equal(
                 auto.relevance, explain_sequences(model, letters, composite=name, **options).relevance
             )
-            mine = plrp.genomics.drop_in.attribute(
+            mine = plrp.genomics.attribute(
                 model, torch.from_numpy(encode(letters)), 0, hypothetical=hypothetical, composite="auto", device="cpu"
             )
             other = explain_sequences(model, letters, composite=name, target=0, hypothetical=hypothetical)
@@ -219,11 +219,11 @@ def test_auto_is_resolved_for_letters_and_by_the_tape(network: SequenceCNN) -> N
 
 def test_hypothetical_scores_change_first_layers_only() -> None:
     from plrp.composites import Composite, is_any
-    from plrp.genomics.attribution import hypothetical_composite
+    from plrp.genomics.attribution import HypotheticalComposite
     from plrp.rules import Epsilon
 
     given = Composite([(is_any, Epsilon())], products="half", residual_gamma=0.5, epsilon=1e-3, reason="mine")
-    found = hypothetical_composite(given)
+    found = HypotheticalComposite(given)
     assert (found.products, found.residual_gamma, found.epsilon, found.reason) == ("half", 0.5, 1e-3, "mine")
     torch.manual_seed(0)
     model, onehot = Gated().eval(), encode(["ACGTTGCA" * 3])

@@ -51,8 +51,8 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare methods on the first sequences of a file."""
+    from plrp.genomics.baselines import compare_methods
     from plrp.genomics.jobs import read_sequences
-    from plrp.genomics.method_comparison import compare_methods
     from plrp.genomics.outputs import target_from_text
 
     with usage():

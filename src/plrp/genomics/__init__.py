@@ -25,14 +25,12 @@ from plrp.lazy import lazily
 
 if TYPE_CHECKING:
     from .allele_effects import VariantEffect, VariantEffects, variant_effects
-    from .attribution import Attribution, Hypothetical, explain_batches, explain_sequences, pool
-    from .baselines import Mutations, deeplift, gradient_input, ism
+    from .attribution import Attribution, Hypothetical, attribute, explain_batches, explain_sequences, pool
+    from .baselines import Comparison, Mutations, compare_methods, deeplift, gradient_input, ism
     from .browser import write_browser
-    from .drop_in import attribute
     from .export import base_table, save_modisco, write_parquet, write_seqlets
     from .jobs import explain_file
     from .logo import draw_logo, logo_page, plot_logos
-    from .method_comparison import Comparison, compare_methods
     from .motifs import Motif, jaspar, jaspar_motifs, motif, read_motifs, write_jaspar, write_meme
     from .network import History, SequenceCNN
     from .outputs import OutputScore

@@ -7,7 +7,8 @@ our composites it agrees best with in-silico mutagenesis (docs/truth.md). The pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -30,7 +31,7 @@ from plrp.tape.refusals import check_model
 from plrp.tape.trace import Trace, record
 
 from .outputs import target_from_text
-from .sequence_settings import Pooling, SequenceSettings
+from .sequence_settings import COMPOSITE, Pooling, SequenceSettings
 from .sequences import OneHot, SequenceError, Sequences, encode
 
 PROBLEM = np.dtype("U16")  # a word of `Problem`
@@ -81,11 +82,10 @@ def pool(
     zeros. `"sum"`: that of all four letters. Under the default composite the two are equal, since absent letters
     receive none.
     """
-    if pooling == "sum":
-        return cast("npt.NDArray[np.float32]", relevance.sum(-2))
-    if pooling == "present":
-        return cast("npt.NDArray[np.float32]", (relevance * (onehot > 0)).sum(-2))
-    raise ValueError(f"pooling={pooling!r}: choose 'present' (the letter that is there) or 'sum' (all four).")
+    if pooling not in ("present", "sum"):
+        raise ValueError(f"pooling={pooling!r}: choose 'present' (the letter that is there) or 'sum' (all four).")
+    counted = relevance if pooling == "sum" else relevance * (onehot > 0)
+    return cast("npt.NDArray[np.float32]", counted.sum(-2))
 
 
 def explain_sequences(
@@ -116,13 +116,8 @@ def joined(batches: Iterable[Attribution], onehot: OneHot) -> Attribution:
     parts = list(batches)
     if not parts:
         return Attribution(np.zeros_like(onehot), onehot, np.zeros(0, np.float32), np.zeros(0, np.int64))
-    return Attribution(
-        np.concatenate([part.relevance for part in parts]),
-        onehot,
-        np.concatenate([part.score for part in parts]),
-        np.concatenate([part.target for part in parts]),
-        np.concatenate([part.problems for part in parts]),
-    )
+    columns = ("relevance", "score", "target", "problems")
+    return Attribution(onehot=onehot, **{c: np.concatenate([getattr(part, c) for part in parts]) for c in columns})
 
 
 def explain_batches(
@@ -154,13 +149,8 @@ class _BatchExplainer:
         for target in (self.target, self.reverse_target):
             target.check_batch(len(onehot))
         self.device = _device(model, settings.device)
-        trace = None
-        if settings.composite == AUTO and len(onehot):
-            trace = record(model, self._input(slice(1)))
-        composite = settings.composite
-        self.composite = composite_from_text(composite, trace) if isinstance(composite, str) else composite
-        if settings.hypothetical:
-            self.composite = hypothetical_composite(self.composite)
+        example = self._input(slice(1)) if len(onehot) else None
+        self.composite = _rules(settings.composite, settings.hypothetical, model, example)
 
     def batches(self, show_progress: bool | None) -> Iterator[Attribution]:
         """All sequences; a batch that does not fit into memory is halved."""
@@ -203,15 +193,15 @@ class _BatchExplainer:
 
     def _relevance(self, x: Tensor, target: Any) -> tuple[Tensor, Tensor, Any, list[Problem | None]]:
         """Relevance, score, target and verdicts of one batch on one strand."""
-        pruning = self.settings.pruning
-        if not self.settings.hypothetical:
+        pruning, hypothetical = self.settings.pruning, self.settings.hypothetical
+        with unwarned() if hypothetical else nullcontext():
             explanation = explain(self.model, x, target=target, composite=self.composite, pruning=pruning)
-            return explanation.relevance.float(), explanation.score, explanation.target, explanation.verdicts()
-        with unwarned():
-            explanation = explain(self.model, x, target=target, composite=self.composite, pruning=pruning)
-        present = [explanation.relevance * x]  # scores of absent letters are not conserved: relevance is judged
-        alarm(explanation.score, explanation._scale, present, pruning)
-        problems = verdicts(explanation.score, explanation._scale, mass_of(present))
+        if hypothetical:
+            present = [explanation.relevance * x]  # scores of absent letters are not conserved: relevance is judged
+            alarm(explanation.score, explanation._scale, present, pruning)
+            problems = verdicts(explanation.score, explanation._scale, mass_of(present))
+        else:
+            problems = explanation.verdicts()
         return explanation.relevance.float(), explanation.score, explanation.target, problems
 
 
@@ -229,9 +219,10 @@ def check_strands(target: Any, reverse_target: Any) -> None:
         )
 
 
-_CONV_RULES: dict[str, Callable[[float], Rule]] = {
-    "gamma": lambda gamma: Gamma(gamma),
-    "alpha-beta": lambda alpha: AlphaBeta(alpha, alpha - 1),
+_RULES: dict[str, Callable[[float], list[tuple[Any, Rule]]]] = {
+    "gamma": lambda gamma: [(is_conv, Gamma(gamma)), (is_any, Epsilon())],
+    "alpha-beta": lambda alpha: [(is_conv, AlphaBeta(alpha, alpha - 1)), (is_any, Epsilon())],
+    "epsilon": lambda epsilon: [(is_any, Epsilon(epsilon))],
 }
 
 
@@ -249,16 +240,21 @@ def composite_from_text(text: str, trace: Trace | None = None) -> Composite:
     name, colon, setting = text.partition(":")
     if not colon:
         return named_composite(text)
-    if name not in (*_CONV_RULES, "epsilon"):
+    if name not in _RULES:
         raise ValueError(f"composite {text!r}: settings go with gamma:0.25, alpha-beta:2 and epsilon:0.01.")
     try:
         value = float(setting)
     except ValueError:
         raise ValueError(f"composite {text!r}: {setting!r} is not a number; write {name}:0.25, say.") from None
-    rules = (
-        [(is_any, Epsilon(value))] if name == "epsilon" else [(is_conv, _CONV_RULES[name](value)), (is_any, Epsilon())]
-    )
-    return Composite(rules, name=text)
+    return Composite(_RULES[name](value), name=text)
+
+
+def _rules(composite: str | Composite, hypothetical: bool, model: Any, example: Any) -> Composite:
+    """The composite of a setting; `auto` looks at a trace of the `example`, if there is one."""
+    if isinstance(composite, str):
+        trace = record(model, example) if composite == AUTO and example is not None else None
+        composite = composite_from_text(composite, trace)
+    return HypotheticalComposite(composite) if hypothetical else composite
 
 
 def pruning_title(pruning: Pruning) -> str:
@@ -291,6 +287,9 @@ def _device(model: Any, device: str | torch.device | None) -> torch.device:
         return torch.device(device)
     parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     return parameter.device if parameter is not None else torch.device("cpu")
+
+
+# -- scores of absent letters
 
 
 class Hypothetical(Rule):
@@ -334,23 +333,128 @@ class Hypothetical(Rule):
         return branches
 
 
-def hypothetical_composite(composite: Composite) -> Composite:
-    """The composite with the rules of first layers replaced by their `Hypothetical`; all else stays."""
-    return _HypotheticalComposite(composite)
+class HypotheticalComposite(Composite):
+    """A composite with the rules of first layers replaced by their `Hypothetical`; all else stays."""
 
-
-class _HypotheticalComposite(Composite):
     def __init__(self, composite: Composite) -> None:
         vars(self).update(vars(composite))
         self.composite = composite
 
     def with_layers(self, layers: Mapping[str, Rule]) -> Composite:
-        return hypothetical_composite(self.composite.with_layers(layers))
+        """The same with other rules for named layers."""
+        return HypotheticalComposite(self.composite.with_layers(layers))
 
     def rule(self, op: Any) -> Rule:
+        """The rule of an operation."""
         rule = self.composite.rule(op)
         return Hypothetical(rule) if op.first else rule
 
     @property
     def needs_outputs(self) -> bool:
+        """As for the composite itself."""
         return self.composite.needs_outputs
+
+
+# -- behind tangermeme's interface
+
+
+def attribute(
+    model: nn.Module,
+    X: Any,
+    args: Sequence[Tensor] | None = None,
+    target: Any = 0,
+    batch_size: int = 32,
+    references: Callable[..., Any] | Tensor | None = None,
+    n_shuffles: int = 20,
+    return_references: bool = False,
+    hypothetical: bool = False,
+    warning_threshold: float = 0.001,
+    additional_nonlinear_ops: dict[Any, Any] | None = None,
+    print_convergence_deltas: bool = False,
+    raw_outputs: bool = False,
+    only_warn: bool = False,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    random_state: int | None = None,
+    verbose: bool = False,
+    *,
+    composite: str | Composite = COMPOSITE,
+    pruning: Pruning | None = None,
+) -> Tensor:
+    """Relevance of one-hot sequences (batch, 4, length), in their shape, on the CPU: tangermeme's `deep_lift_shap`.
+
+        from tangermeme.deep_lift_shap import deep_lift_shap        becomes
+        from plrp.genomics import attribute as deep_lift_shap
+
+    `X` is a tensor, a numpy array, or tangermeme's `PackedSequence`, of which a batch is unpacked at a time. `args`:
+    more inputs of the model, (batch, …) each. `target`: a column of the output, or anything that
+    `explain_sequences` takes. `hypothetical`: scores of absent letters too (see `Hypothetical`), for TF-MoDISco.
+    `composite` and `pruning` are plrp's own.
+
+    The signature is tangermeme's. LRP explains the score itself, not its distance from a reference: `references`,
+    `n_shuffles`, `random_state` and the settings of DeepLIFT's convergence are accepted and not used. Their results
+    (`return_references`, `raw_outputs`) cannot be returned and are refused.
+
+    >>> from torch.nn import Conv1d, Flatten, Linear, ReLU, Sequential
+    >>> network = Sequential(Conv1d(4, 3, 5), ReLU(), Flatten(), Linear(18, 2)).eval()
+    >>> attribute(network, torch.eye(4)[:, torch.arange(10) % 4][None], target=1, device="cpu").shape
+    torch.Size([1, 4, 10])
+    """
+    if return_references or raw_outputs:
+        raise ValueError(
+            "LRP has no references and no multipliers to return: leave return_references and raw_outputs out."
+        )
+    X = torch.from_numpy(X) if isinstance(X, np.ndarray) else X
+    _check_inputs(X, args or (), batch_size)
+    asked = Request(target=strand_targets(target)[0], pruning=pruning).target
+    asked.check_batch(len(X))
+    where = _device(model, device)
+    number = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    number = number or next((p.dtype for p in model.parameters()), torch.float32)
+
+    def batch(rows: slice) -> Any:
+        inputs = [part.to(where, number) for part in (_unpacked(X[rows]), *(extra[rows] for extra in args or ()))]
+        return tuple(inputs) if args else inputs[0]
+
+    parts = []
+    with evaluating(model, where), progress("explaining", len(X), None if verbose else False) as step:
+        rules = _rules(composite, hypothetical, model, batch(slice(1)))
+        for begin in range(0, len(X), batch_size):
+            rows = slice(begin, begin + batch_size)
+            relevance = explain(model, batch(rows), target=asked.of(rows), composite=rules, pruning=pruning).relevance
+            relevance = (relevance[0] if args else relevance).float().cpu()
+            parts.append(relevance if hypothetical else relevance * (_unpacked(X[rows]).cpu() > 0))
+            step(len(relevance))
+    return torch.cat(parts)
+
+
+def _check_inputs(X: Any, args: Sequence[Tensor], batch_size: int) -> None:
+    """Refuse sequences and further inputs that cannot be explained together."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}: at least one sequence a batch.")
+    if X.ndim != 3 or len(X) == 0:
+        raise ValueError(f"X has axes (batch, 4, length) and at least one sequence; this one is {tuple(X.shape)}.")
+    if isinstance(X, Tensor) and X.shape[1] != 4 and X.shape[2] == 4:
+        raise ValueError(f"X has axes (batch, 4, length); this one is {tuple(X.shape)}: transpose its last two axes.")
+    for extra in args:
+        if len(extra) != len(X):
+            raise ValueError(f"args holds {len(extra)} rows for {len(X)} sequences: give one row each.")
+
+
+@contextmanager
+def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """The model in evaluation mode on a device; afterwards its modes and its place are as before."""
+    modes, home = {module: module.training for module in model.modules()}, _device(model, None)
+    try:
+        model.eval().to(device)
+        yield
+    finally:
+        model.to(home)
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _unpacked(x: Any) -> Tensor:
+    """One-hot sequences of a tensor or of tangermeme's `PackedSequence`."""
+    letters: Tensor = x.to_one_hot() if hasattr(x, "to_one_hot") else x
+    return letters

@@ -1,4 +1,4 @@
-"""Other methods for the same score: in-silico mutagenesis (ISM), gradient × input, DeepLIFT.
+"""Other methods for the same score: in-silico mutagenesis (ISM), gradient × input, DeepLIFT; and which to trust.
 
 ISM is the bench of truth: it asks the network itself for its score with another letter, one letter at a time. Where an
 explanation disagrees with it on your network, believe ISM. ISM has a blind spot: if a sequence has the same evidence
@@ -10,8 +10,9 @@ All methods take the score that `explain_sequences` explains: a softmax or sigmo
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from plrp.metrics.similarity import pearson, spearman
 from plrp.progress import progress
+from plrp.pruning import Pruning
+from plrp.tables import render_table
 from plrp.tape.head import Headless
 from plrp.tape.trace import record
 from plrp.targets import Target, as_target
@@ -29,12 +33,16 @@ from .attribution import (
     _device,
     _onehot,
     batch_size_for,
+    evaluating,
     explain_batches,
     explain_sequences,
     joined,
+    pruning_title,
+    strand_targets,
 )
-from .outputs import target_from_text
-from .sequences import OneHot
+from .logo import logo_page
+from .sequence_settings import ScoreSettings
+from .sequences import OneHot, decode
 
 
 class ScoreModel(nn.Module):
@@ -51,27 +59,33 @@ class ScoreModel(nn.Module):
         self.training = self.outputs.training
         self.kinds = {op.kind for op in trace.ops}
 
-    def winners(self, x: Tensor) -> Tensor:
-        """The winning class of every sample."""
-        with torch.no_grad():
-            classes: Tensor = Target().bound(self.outputs(x)).given
-        return classes
-
     def forward(self, x: Tensor, numbers: Tensor) -> Tensor:
         """The score of every sample, (batch, 1)."""
         return self.target.of(numbers).score(self.outputs(x))[:, None]
 
 
-@dataclass(frozen=True)
 class _Task:
-    """Sequences and their score."""
+    """Sequences in batches, and their score: that of the target, or of the class that wins on each sequence."""
 
-    onehot: OneHot
-    score: ScoreModel
-    where: torch.device
+    def __init__(
+        self, model: nn.Module | Callable[..., Any], sequences: Any, target: Any, batch_size: int, device: Any
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: at least one sequence a batch.")
+        self.onehot, self.where = _onehot(sequences), _device(model, device)
+        self.batches = [slice(k, k + batch_size) for k in range(0, len(self.onehot), batch_size)]
+        asked = as_target(strand_targets(target)[0])
+        asked.check_batch(len(self.onehot))
+        self.score = ScoreModel(model, asked, self.x(slice(1)))
+        self.score.target = asked.fixed(self._winners)
 
     def x(self, rows: slice) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(self.onehot[rows])).to(self.where)
+
+    def _winners(self) -> Tensor:
+        with torch.no_grad():
+            classes = [Target().bound(self.score.outputs(self.x(rows))).given for rows in self.batches]
+        return torch.cat(classes or [torch.zeros(0, dtype=torch.long, device=self.where)])
 
     def scores(self, x: Tensor, first: int) -> Tensor:
         """The scores (sequence,) of sequences with the numbers from `first` on."""
@@ -87,21 +101,9 @@ class _Task:
         return np.full(len(self.onehot), given if isinstance(given, int) else -1, np.int64)
 
 
-def _task(model: nn.Module | Callable[..., Any], sequences: Any, target: Any, batch_size: int, device: Any) -> _Task:
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size}: at least one sequence a batch.")
-    onehot = _onehot(sequences)
-    asked = as_target(target_from_text(target) if isinstance(target, str) else target)
-    asked.check_batch(len(onehot))
-    where = _device(model, device)
-    task = _Task(onehot, ScoreModel(model, asked, torch.from_numpy(np.ascontiguousarray(onehot[:1])).to(where)), where)
-
-    def winners() -> Tensor:
-        batches = (task.x(slice(k, k + batch_size)) for k in range(0, len(onehot), batch_size))
-        return torch.cat([task.score.winners(x) for x in batches] or [torch.zeros(0, dtype=torch.long, device=where)])
-
-    task.score.target = asked.fixed(winners)
-    return task
+def winning_classes(model: nn.Module, onehot: OneHot) -> npt.NDArray[np.int64]:
+    """The class with the highest score of every sequence, (sequence,)."""
+    return _Task(model, onehot, None, batch_size_for(onehot.shape[2]), None).classes
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def ism(
     >>> ism(network, ["ACGTACGTAC"]).change.shape
     (1, 4, 10)
     """
-    task = _task(model, sequences, target, batch_size, device)
+    task = _Task(model, sequences, target, batch_size, device)
     onehot = task.onehot
     count = len(onehot)
     change = np.zeros(onehot.shape, np.float32)
@@ -181,19 +183,17 @@ def gradient_input(
     device: str | torch.device | None = None,
 ) -> Attribution:
     """The gradient of the score, times the input."""
-    task = _task(model, sequences, target, batch_size, device)
+    task = _Task(model, sequences, target, batch_size, device)
 
-    def parts() -> Iterator[Attribution]:
-        for begin in range(0, len(task.onehot), batch_size):
-            rows = slice(begin, begin + batch_size)
-            x = task.x(rows).requires_grad_()
-            with torch.enable_grad():
-                score = task.scores(x, begin)
-                (gradient,) = torch.autograd.grad(score.sum(), x)
-            relevance, scores = (one.detach().float().cpu().numpy() for one in (gradient * x, score))
-            yield Attribution(relevance, task.onehot[rows], scores, task.classes[rows])
-
-    return joined(parts(), task.onehot)
+    parts = []
+    for rows in task.batches:
+        x = task.x(rows).requires_grad_()
+        with torch.enable_grad():
+            score = task.scores(x, rows.start)
+            (gradient,) = torch.autograd.grad(score.sum(), x)
+        relevance, scores = (one.detach().float().cpu().numpy() for one in (gradient * x, score))
+        parts.append(Attribution(relevance, task.onehot[rows], scores, task.classes[rows]))
+    return joined(parts, task.onehot)
 
 
 def deeplift(
@@ -215,10 +215,9 @@ def deeplift(
         from tangermeme.deep_lift_shap import deep_lift_shap
     except ImportError:
         raise ImportError("DeepLIFT needs tangermeme: pip install tangermeme") from None
-    task = _task(model, sequences, target, batch_size, device)
+    task = _Task(model, sequences, target, batch_size, device)
     x = torch.from_numpy(np.ascontiguousarray(task.onehot))
-    modes = {module: module.training for module in task.score.modules()}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), evaluating(task.score, task.where):  # tangermeme puts all modules into one mode
         warnings.filterwarnings("error", message="Convergence deltas are", category=RuntimeWarning)
         warnings.filterwarnings("ignore", message="Convergence deltas too high", category=RuntimeWarning)
         try:
@@ -232,11 +231,8 @@ def deeplift(
                 f"{_functional(task.score)}. It knows modules such as nn.ReLU and nn.MaxPool1d, but no functions and "
                 "no adaptive pooling."
             ) from warning
-        finally:  # tangermeme puts all modules into one mode
-            for module, mode in modes.items():
-                module.training = mode
     with torch.no_grad():
-        scores = [task.scores(task.x(slice(k, k + batch_size)), k).float().cpu() for k in range(0, len(x), batch_size)]
+        scores = [task.scores(task.x(rows), rows.start).float().cpu() for rows in task.batches]
     return Attribution(relevance.float().numpy(), task.onehot, torch.cat(scores).numpy(), task.classes)
 
 
@@ -278,7 +274,7 @@ def attribute_by(
 
     Methods that work in batches call `step` with the number of sequences of each finished batch.
     """
-    options = {"target": target, "device": device}
+    options: dict[str, Any] = {"device": device, "batch_size": batch_size}
 
     def counted(parts: Iterable[Attribution]) -> Iterator[Attribution]:
         for part in parts:
@@ -286,14 +282,113 @@ def attribute_by(
             step(len(part))
 
     if method in (None, "lrp"):
-        return joined(counted(explain_batches(model, onehot, batch_size=batch_size, **options, **rules)), onehot)
+        return joined(counted(explain_batches(model, onehot, target=target, **options, **rules)), onehot)
     options["batch_size"] = batch_size or batch_size_for(onehot.shape[2])
-    if method == "ism" and _is_one(target):
-        batches = (METHODS[method](model, onehot[k : k + 8], **options) for k in range(0, len(onehot), 8))
-        return joined(counted(batches), onehot)
-    return METHODS[method](model, onehot, **options)
+    if method != "ism":
+        return METHODS[method](model, onehot, target=target, **options)
+    asked = as_target(strand_targets(target)[0])
+    asked.check_batch(len(onehot))
+    some = [slice(k, k + 8) for k in range(0, len(onehot), 8)]
+    return joined(counted(METHODS[method](model, onehot[r], target=asked.of(r), **options) for r in some), onehot)
 
 
-def _is_one(target: Any) -> bool:
-    """Whether a target is the same for all sequences."""
-    return not isinstance(target, list | np.ndarray | Tensor)
+# -- all of them, beside each other
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What several methods say about the same sequences and the same score.
+
+    `per_base` by method, (sequence, position), ISM first; `refused`: the reasons of methods that could not be used.
+    """
+
+    letters: list[str]
+    per_base: dict[str, npt.NDArray[np.float32]]
+    refused: dict[str, str]
+
+    def correlation(self, method: str, *, ranks: bool = False) -> npt.NDArray[np.float64]:
+        """Pearson's correlation with ISM over the bases of each sequence, (sequence,); Spearman's with `ranks`.
+
+        NaN where one of them is the same everywhere, or not finite.
+        """
+        pair = [torch.from_numpy(self.per_base[name].astype(np.float64)) for name in ("ISM", method)]
+        usable = (pair[0].isfinite() & pair[1].isfinite()).all(1)
+        correlations = np.full(len(usable), np.nan)
+        correlations[usable.numpy()] = (spearman if ranks else pearson)(pair[0][usable], pair[1][usable]).numpy()
+        return correlations
+
+    def table(self) -> list[tuple[str, str, str]]:
+        """Method, mean of Pearson's and of Spearman's correlation with ISM."""
+        rows = []
+        for name in list(self.per_base)[1:]:
+            pearson, spearman = (np.nanmean(self.correlation(name, ranks=ranks)) for ranks in (False, True))
+            rows.append((name, f"{pearson:.3f}", f"{spearman:.3f}"))
+        return rows
+
+    def plot(
+        self,
+        path: str | Path | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        count: int = 3,
+        window: tuple[int, int] | None = None,
+    ) -> Any:
+        """Logos of the first `count` sequences, a row per method, with its correlation to ISM in that sequence."""
+        correlations = {name: self.correlation(name) for name in list(self.per_base)[1:]}
+        page = []
+        for k, letters in enumerate(self.letters[:count]):
+            rows = {
+                name if name == "ISM" else f"{name}\nr = {correlations[name][k]:.2f}": values[k]
+                for name, values in self.per_base.items()
+            }
+            page.append((names[k] if names is not None else f"sequence {k}", rows, letters, ()))
+        return logo_page(page, window=window, path=path)
+
+    def __repr__(self) -> str:
+        count = len(self.letters)
+        title = f"correlation with ISM over the bases, mean over {count} sequence{'s' * (count != 1)}"
+        refused = "".join(f"\n{name} is left out: {why}" for name, why in self.refused.items())
+        return f"{title}\n{render_table(('method', 'Pearson', 'Spearman'), self.table())}{refused}"
+
+
+def compare_methods(
+    model: nn.Module | Callable[..., Any],
+    sequences: Any,
+    settings: ScoreSettings | None = None,
+    *,
+    show_progress: bool | None = False,
+    **changes: Any,
+) -> Comparison:
+    """ISM, LRP, PLRP, gradient × input and DeepLIFT on the same sequences, to see which to trust on this network.
+
+    The fields of `ScoreSettings` may be given as keywords: `target`, `composite`, `pruning` (PLRP-λ with p = 0.05
+    unless given), `batch_size` and `device`. A method that cannot be used on the model (tangermeme is not installed, or
+    does not know an operation) is left out, with its reason in `Comparison.refused`.
+    """
+    settings = ScoreSettings.of(settings, changes)
+    pruning = Pruning() if settings.pruning is None else settings.pruning
+    onehot = _onehot(sequences)
+    options: dict[str, Any] = {
+        "target": settings.target,
+        "batch_size": settings.batch_size or batch_size_for(onehot.shape[2]),
+        "device": settings.device,
+    }
+    mutations = ism(model, onehot, **options, show_progress=show_progress)
+    if settings.target is None:
+        options["target"] = mutations.target.tolist()  # the classes that win, for all methods
+    per_base = {"ISM": mutations.per_base()}
+    refused: dict[str, str] = {}
+    ours = {"composite": settings.composite, **options}
+    for name, method in {
+        "LRP": lambda: explain_sequences(model, onehot, **ours),
+        pruning_title(pruning): lambda: explain_sequences(model, onehot, pruning=pruning, **ours),
+        "gradient × input": lambda: gradient_input(model, onehot, **options),
+        "DeepLIFT": lambda: deeplift(model, onehot, **options),
+    }.items():
+        try:
+            per_base[name] = method().per_base()
+        except (ImportError, RuntimeError, ValueError, TypeError, AttributeError) as error:
+            refused[name] = (str(error).strip() or type(error).__name__).splitlines()[0]
+    letters = decode(onehot) if len(onehot) else []
+    assert isinstance(letters, list)
+    return Comparison(letters, per_base, refused)

@@ -18,16 +18,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import nn
 
 from plrp.errors import UsageError
 from plrp.progress import progress
 from plrp.pruning import Pruning
-from plrp.targets import Target
 
-from .attribution import batch_size_for, pool, pruning_title
-from .baselines import ScoreModel, attribute_by
+from .attribution import pool, pruning_title
+from .baselines import attribute_by, winning_classes
 from .export import count_sequences, read_relevance
 from .jobs import LAYOUT, read_target, target_entry
 from .motifs import Motif
@@ -173,15 +171,6 @@ def cut_offs(
     return {name: cut_off(*strengths(seqlets, name), *strengths(null, name), limit) for name in (None, *own)}
 
 
-def winners(model: nn.Module, letters: Sequence[str], settings: dict[str, Any]) -> npt.NDArray[np.int64]:
-    """The winning class of sequences of one length, (sequence,)."""
-    where = next(model.parameters()).device
-    batches = torch.from_numpy(encode(letters, settings.get("ambiguous", "zero")))
-    score = ScoreModel(model, Target(), batches[:1].to(where))
-    classes = [score.winners(x.to(where)).cpu() for x in batches.split(batch_size_for(batches.shape[2]))]
-    return np.asarray(torch.cat(classes).numpy(), np.int64)
-
-
 def explain_null(
     model: nn.Module, sample: Iterable[Sequences], settings: dict[str, Any], *, seed: int = 0, **options: Any
 ) -> list[npt.NDArray[np.float32]]:
@@ -190,7 +179,7 @@ def explain_null(
     for sequences in sample:
         classes = settings.get("target")
         if classes is None:
-            classes = winners(model, sequences.letters, settings).tolist()
+            classes = winning_classes(model, encode(sequences, settings.get("ambiguous", "zero"))).tolist()
         shuffled = dinucleotide_shuffle(sequences.letters, seed)
         maps.append(explain_as(model, shuffled, {**settings, "target": classes}, **options))
     return maps
@@ -432,7 +421,7 @@ class _RunSeqlets:
         self.intervals.update(zip(batch.names, batch.intervals or [], strict=False))
         classes = np.zeros(len(batch), np.int64)
         if self.model is not None and self.rules.get("target") is None:
-            classes = winners(self.model, batch.letters, self.rules)
+            classes = winning_classes(self.model, encode(batch, self.rules.get("ambiguous", "zero")))
         self.classes.append(classes)
         if rows.size and self.model is not None:
             self.examples.append((batch[rows.tolist()], per_base[rows]))
