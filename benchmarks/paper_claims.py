@@ -32,7 +32,7 @@ import plrp
 from plrp import metrics
 from plrp.experiments import statements
 from plrp.experiments.aligned_scores import AlignedScores, Flipping
-from plrp.metrics.seeded import draw
+from plrp.metrics.seeded import Draws
 from plrp.vision import ECSSD
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -126,7 +126,7 @@ def measure_lipschitz(model: nn.Module, image: Tensor, _: Tensor, options: argpa
         for m, e in original.items()
     }
     for index in range(options.perturbations):
-        moved = image + draw(image.shape[1:], index=index, like=image, **NOISE)
+        moved = image + Draws(**NOISE).shift(index, image)
         distance = (moved - image).double().norm().item()
         for method, relevance in explained(plrp.trace(model, moved), target, MOVED):
             e = relevance.double()

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import plrp
 from plrp import metrics
 from plrp.composites import is_any, is_conv
-from plrp.metrics.replacements import _blurred
+from plrp.metrics.replacements import blurred
 from plrp.pruning import Site
 from plrp.rules import Branch, Epsilon, Flat, Rule, ZPlus
 from plrp.tape.maps import Convolution, LinearMap
@@ -191,11 +191,11 @@ def share(values: Sequence[float]) -> float:
 
 def occluded(model: nn.Module, case: Case, by: tuple[int, int]) -> float:
     """By how much the logit falls with every dot of a lattice blurred alone, added up where it falls."""
-    blurred = _blurred(case.input, BLUR)
+    smooth = blurred(case.input, BLUR)
     with torch.no_grad():
         score = model(case.input)[0, case.target]
         masks = dots(case.input.shape[-1], by)[:, None].split(14)
-        drops = [score - model(torch.where(some, blurred, case.input))[:, case.target] for some in masks]
+        drops = [score - model(torch.where(some, smooth, case.input))[:, case.target] for some in masks]
     return torch.cat(drops).clamp(min=0).sum().item()
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from paper_claims import load as load_photograph_network
 from plrp import metrics
 from plrp.genomics import SequenceCNN, encode, read_fasta, read_simdata
-from plrp.metrics.regions import Layout, relevance_of_regions
+from plrp.metrics.regions import Layout
 from plrp.metrics.replacements import PerturbationSettings
 from plrp.metrics.scores import Model
 from plrp.models.keras import load_keras_weights
@@ -59,9 +59,9 @@ class Case:
     def truth(self, model: Model) -> Tensor:
         """What the model does, (1, features): occlusion by blurred tiles, or mutagenesis (mean over other letters)."""
         if self.chain is not None:
-            layout = Layout(self.input, self.tile, "sum", "partial")
+            layout = Layout(self.input, self.tile, "sum")
             blur = PerturbationSettings(perturbation="blur", blur_sigma=BLUR)
-            blurred = blur.overwritten(self.input, layout, torch.tensor([0]), 1)
+            blurred = blur.overwritten(self.input, layout, torch.tensor([0]))
             return occlusion_of_chain(*self.chain, self.input, blurred, self.tile)[None, :, self.target]
         if not self.one_hot:
             return metrics.occlusion(model, self.input, target=self.target, batch_size=14, **self.replaced)
@@ -80,7 +80,7 @@ class Case:
     def features(self, relevance: Tensor) -> Tensor:
         """Relevance of the parts that the truth replaces, (1, features)."""
         if not self.one_hot:
-            return relevance_of_regions(Layout(self.input, self.tile, "sum", "partial"), relevance, "sum", 1)
+            return Layout(self.input, self.tile, "sum").per_region(relevance)
         per_base = relevance.sum(1)
         return per_base if self.positions is None else per_base[:, list(self.positions)]
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from plrp.metrics import infidelity, spanning_tree_compactness
-from plrp.metrics.seeded import draw
+from plrp.metrics.seeded import Draws
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_infidelity_against_captum(net, multiplied, scaled) -> None:
 
     @captum.infidelity_perturb_func_decorator(multiplied)
     def perturb(inputs: torch.Tensor, baselines: object = None) -> torch.Tensor:
-        shift = draw((6,), noise="gaussian", radius=0.2, seed=3, index=next(drawn), like=x)
+        shift = Draws(0.2, noise="gaussian", seed=3).shift(next(drawn), x)
         return inputs - shift
 
     theirs = captum.infidelity(

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from plrp import metrics
-from plrp.metrics.seeded import draw
+from plrp.metrics.seeded import Draws
 
 quantus = pytest.importorskip("quantus")
 pytestmark = [pytest.mark.filterwarnings("ignore")]
@@ -94,8 +94,8 @@ class SamePerturbations:
         self.noise, self.radius, self.index = noise, radius, 0
 
     def __call__(self, arr: np.ndarray, **_: object) -> np.ndarray:
-        like = torch.zeros(1, N, N)
-        shift = draw((1, N, N), noise=self.noise, radius=self.radius, seed=0, index=self.index, like=like)
+        like = torch.zeros(1, 1, N, N)
+        shift = Draws(self.radius, noise=self.noise).shift(self.index, like)
         self.index += 1
         return arr + shift.numpy().reshape(1, -1)
 

@@ -20,7 +20,7 @@ from plrp.metrics import (
     spearman,
 )
 from plrp.metrics.randomization import _randomise
-from plrp.metrics.seeded import draw
+from plrp.metrics.seeded import gaussian
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -199,7 +199,7 @@ def test_smooth_randomization_averages_noisy_explanations(net) -> None:
     def by_hand(model: nn.Module, inputs: torch.Tensor, target: object) -> torch.Tensor:
         maps = [plrp.explain(model, inputs, target=target, composite="epsilon").relevance]
         for index in (1, 2):
-            shift = draw(inputs.shape[1:], noise="gaussian", radius=1.0, seed=5, index=index, like=inputs)
+            shift = gaussian(inputs, 1.0, seed=5, index=index)
             noisy = torch.stack([one + 0.2 * (one.max() - one.min()) * shift for one in inputs])
             maps.append(plrp.explain(model, noisy, target=target, composite="epsilon").relevance)
         return torch.stack(maps).mean(0)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from plrp.metrics import local_lipschitz, max_sensitivity
-from plrp.metrics.seeded import draw
+from plrp.metrics.seeded import Draws
 
 BOTH = [local_lipschitz, max_sensitivity]
 
@@ -52,7 +52,7 @@ def test_slow_restatement(net, inputs, noise) -> None:
         e = explain(x[None])[0].numpy()
         ratios, changes = [], []
         for k in range(6):
-            shift = draw(x.shape, noise=noise, radius=0.2, seed=3, index=k, like=x)
+            shift = Draws(0.2, noise=noise, seed=3).shift(k, x[None])
             moved = (x + shift)[None]
             change = np.linalg.norm(explain(moved)[0].numpy() - e)
             ratios.append(change / np.linalg.norm((moved[0] - x).numpy()))
@@ -124,16 +124,14 @@ def test_normalised_maps_compare_methods_of_any_scale(normalise, size) -> None:
 
 
 def test_draws_fill_the_ball() -> None:
-    like = torch.zeros(2, 3, dtype=torch.float64)
-    lengths = torch.stack(
-        [draw((2, 3), noise="ball", radius=2.0, seed=0, index=k, like=like).norm() for k in range(2000)]
-    )
+    like = torch.zeros(1, 2, 3, dtype=torch.float64)
+    lengths = torch.stack([Draws(2.0, noise="ball").shift(k, like).norm() for k in range(2000)])
     assert lengths.max() < 2.0
     # P(length < t) = (t/2)^6: the median lies at 2 · 0.5^(1/6)
     assert lengths.median().item() == pytest.approx(2 * 0.5 ** (1 / 6), abs=0.02)
-    box = torch.stack([draw((2, 3), noise="box", radius=2.0, seed=0, index=k, like=like) for k in range(500)])
+    box = torch.stack([Draws(2.0, noise="box").shift(k, like) for k in range(500)])
     assert 1.9 < box.abs().max() < 2.0
-    gauss = torch.stack([draw((2, 3), noise="gaussian", radius=2.0, seed=0, index=k, like=like) for k in range(500)])
+    gauss = torch.stack([Draws(2.0, noise="gaussian").shift(k, like) for k in range(500)])
     assert gauss.std().item() == pytest.approx(2.0, abs=0.1)
 
 

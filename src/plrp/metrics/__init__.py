@@ -11,20 +11,18 @@
 - all of it in one table: `evaluate`
 """
 
-from .compactness import spanning_tree_compactness
 from .effects import EffectAgreement, agreement, infidelity, mutagenesis, occlusion
 from .evaluation import evaluate
 from .explainer import Explainer
 from .faithfulness import INNVESTIGATE, FlippingCurve, FlippingSettings, pixel_flipping
 from .feature_rows import pool_channels
-from .imputation import impute, linear_imputation
 from .localization import pointing_game, relevance_mass_accuracy, relevance_rank_accuracy, top_k_intersection
 from .randomization import Randomization, efficient_randomization, model_randomization, smooth_randomization
 from .removal import RemovalSettings, deletion, insertion, road, symmetric_relevance_gain
-from .replacements import PerturbationSettings
+from .replacements import PerturbationSettings, impute, linear_imputation
 from .robustness import local_lipschitz, max_sensitivity
 from .similarity import cosine, pearson, spearman
-from .sparsity import entropy, gini, hoyer, nonzero
+from .sparsity import entropy, gini, hoyer, nonzero, spanning_tree_compactness
 
 __all__ = [
     "INNVESTIGATE",

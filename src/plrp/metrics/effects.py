@@ -8,15 +8,15 @@ whether relevance predicts the effect of small random changes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .feature_rows import Pooling, as_map, check_finite, wide_dtype
-from .regions import Layout, relevance_of_regions
+from .regions import Layout
 from .replacements import PerturbationSettings
-from .scores import GivenTarget, Model, chunks, fix_target, for_rows, predict, score
+from .scores import GivenTarget, Model, ScoreKind, chunks, scorer
 from .seeded import Draws
 from .similarity import pearson, spearman
 
@@ -37,21 +37,20 @@ def occlusion(
     """
     how = PerturbationSettings(**{"region": 16, "perturbation": "blur", **settings})
     inputs = inputs.detach()
-    layout = Layout(inputs, how.region, "sum", "partial")
+    layout = Layout(inputs, how.region, "sum")
     how.check(layout, inputs)
-    target = fix_target(model, inputs, target, batch_size)
+    scored = scorer(model, inputs, target, how.score_as, batch_size)
     count = layout.regions.count
     drops = inputs.new_empty(len(inputs), count, dtype=wide_dtype(inputs))
     for rows in chunks(len(inputs), batch_size, inputs.device):
         here = layout.fold(inputs[rows])
-        written = layout.fold(how.overwritten(inputs[rows], layout, rows, len(inputs)))
-        whole = score(predict(model, inputs[rows]), for_rows(target, rows), how.score_as)
+        written = layout.fold(how.overwritten(inputs[rows], layout, rows))
+        whole = scored(inputs[rows], rows)
         for pairs in chunks(len(rows) * count, batch_size, inputs.device):
             one, tile = pairs // count, pairs % count
             covered = layout.regions.number == tile.reshape(-1, 1, *[1] * (here.ndim - 2))
             occluded = torch.where(covered, written[one], here[one]).reshape(-1, *layout.shape)
-            after = score(predict(model, occluded), for_rows(target, rows[one]), how.score_as)
-            drops[rows[one], tile] = whole[one] - after
+            drops[rows[one], tile] = whole[one] - scored(occluded, rows[one])
     return drops
 
 
@@ -61,7 +60,7 @@ def mutagenesis(
     *,
     target: GivenTarget = None,
     positions: Sequence[int] | None = None,
-    score_as: Literal["logit", "probability"] = "logit",
+    score_as: ScoreKind = "logit",
     batch_size: int = 64,
 ) -> Tensor:
     """By how much the score falls when one base is exchanged for each of the others (in-silico mutagenesis).
@@ -77,23 +76,21 @@ def mutagenesis(
             "with other entries: use occlusion."
         )
     inputs = inputs.detach()
-    target = fix_target(model, inputs, target, batch_size)
-    letters = inputs.shape[1]
+    scored = scorer(model, inputs, target, score_as, batch_size)
     where = torch.arange(inputs.shape[2]) if positions is None else torch.as_tensor(list(positions))
     where = where.to(inputs.device)
-    drops = inputs.new_zeros(len(inputs), letters, len(where), dtype=wide_dtype(inputs))
-    for row in range(len(inputs)):
-        chosen = for_rows(target, torch.tensor([row], device=inputs.device))
-        whole = score(predict(model, inputs[row : row + 1]), chosen, score_as)
-        present = inputs[row][:, where]
-        absent = (present == 0).nonzero()  # (letter, place) of every exchange
-        for part in absent.split(batch_size):
-            changed = inputs[row].expand(len(part), -1, -1).clone()
-            number = torch.arange(len(part), device=inputs.device)
-            changed[number, :, where[part[:, 1]]] = 0
-            changed[number, part[:, 0], where[part[:, 1]]] = 1
-            same = for_rows(target, torch.full((len(part),), row, device=inputs.device))
-            drops[row, part[:, 0], part[:, 1]] = whole - score(predict(model, changed), same, score_as)
+    drops = inputs.new_zeros(len(inputs), inputs.shape[1], len(where), dtype=wide_dtype(inputs))
+    for row, one in enumerate(inputs):
+        number = torch.tensor([row], device=inputs.device)
+        whole = scored(one[None], number)
+        present = one[:, where]
+        for part in (present == 0).nonzero().split(batch_size):  # (letter, place) of every exchange
+            letter, place = part.T
+            changed = one.expand(len(part), -1, -1).clone()
+            each = torch.arange(len(part), device=inputs.device)
+            changed[each, :, where[place]] = 0
+            changed[each, letter, where[place]] = 1
+            drops[row, letter, place] = whole - scored(changed, number.expand(len(part)))
         drops[row, :, present.sum(0) == 0] = torch.nan
     return drops
 
@@ -128,8 +125,7 @@ def agreement(
     """
     values = torch.as_tensor(relevance).detach()
     if inputs is not None:
-        layout = Layout(inputs, region, channels, "partial")
-        values = relevance_of_regions(layout, values, "sum", len(inputs))
+        values = Layout(inputs, region, channels).per_region(values)
     if values.shape != effects.shape:
         raise ValueError(
             f"relevance of shape {tuple(values.shape)} and effects of shape {tuple(effects.shape)} have other "
@@ -147,7 +143,7 @@ def infidelity(
     target: GivenTarget = None,
     multiplied: bool = True,
     scaled: bool = False,
-    score_as: Literal["logit", "probability"] = "logit",
+    score_as: ScoreKind = "logit",
     batch_size: int = 64,
     **draws: Any,
 ) -> Tensor:
@@ -156,17 +152,10 @@ def infidelity(
     mean over I of (Σ_i I_i φ_i − (f(x) − f(x − I)))², with `samples` perturbations I of `noise`, `radius` and `seed`
     (see `local_lipschitz`; by default 20 Gaussian ones of 0.1), the same for all inputs.
 
-    Parameters
-    ----------
-    relevance
-        (batch, ...) like the inputs.
-    multiplied
-        Relevance and other 'times input' methods share out the score itself: φ_i = r_i / x_i, and r_i where x_i = 0.
-        False takes relevance as a gradient, φ = r.
-    scaled
-        Compare up to a factor: relevance is first multiplied by the number that fits best, per sample.
-
-    Returns float64 (batch,). NaN or infinite relevance is a ValueError.
+    - `relevance`: (batch, ...) like the inputs; NaN or infinity is a ValueError.
+    - `multiplied`: relevance and other 'times input' methods share out the score itself: φ_i = r_i / x_i, and r_i where
+      x_i = 0. False takes relevance as a gradient, φ = r.
+    - `scaled`: compare up to a factor: relevance is first multiplied by the number that fits best, per sample.
     """
     inputs = inputs.detach()
     perturbations = Draws(**{"noise": "gaussian", **draws})
@@ -183,14 +172,13 @@ def infidelity(
     check_finite(slopes.flatten(1).sum(1))
     if multiplied:
         slopes = slopes / torch.where(inputs == 0, 1.0, inputs.to(wide))
-    target = fix_target(model, inputs, target, batch_size)
-    square, product, change = (torch.zeros(len(inputs), dtype=wide, device=inputs.device) for _ in range(3))
+    scored = scorer(model, inputs, target, score_as, batch_size)
+    square, product, change = torch.zeros(3, len(inputs), dtype=wide, device=inputs.device)
     for rows in chunks(len(inputs), batch_size, inputs.device):
-        here, chosen = inputs[rows], for_rows(target, rows)
-        before = score(predict(model, here), chosen, score_as)
+        before = scored(inputs[rows], rows)
         for index in range(perturbations.samples):
             shift = perturbations.shift(index, inputs)
-            fall = before - score(predict(model, here - shift), chosen, score_as)
+            fall = before - scored(inputs[rows] - shift, rows)
             predicted = (slopes[rows] * shift.to(wide)).flatten(1).sum(1)
             square[rows] += predicted**2
             product[rows] += predicted * fall

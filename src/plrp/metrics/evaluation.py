@@ -8,26 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import faithfulness, localization, robustness, sparsity
-from .explainer import Explainer
-from .scores import GivenTarget, Model, chunks, fix_target, for_rows
+from .explainer import Explainer, relevance_of
+from .faithfulness import pixel_flipping
+from .localization import pointing_game, relevance_mass_accuracy, relevance_rank_accuracy, top_k_intersection
+from .robustness import local_lipschitz, max_sensitivity
+from .scores import GivenTarget, Model, fix_target
+from .sparsity import entropy, gini, hoyer, nonzero
 
-SPARSITY: dict[str, Callable[..., Tensor]] = {
-    "gini": sparsity.gini,
-    "entropy": sparsity.entropy,
-    "hoyer": sparsity.hoyer,
-    "nonzero": sparsity.nonzero,
-}
-LOCALIZATION: dict[str, Callable[..., Tensor]] = {
-    "relevance_mass_accuracy": localization.relevance_mass_accuracy,
-    "relevance_rank_accuracy": localization.relevance_rank_accuracy,
-    "pointing_game": localization.pointing_game,
-    "top_k_intersection": localization.top_k_intersection,
-}
-ROBUSTNESS: dict[str, Callable[..., Tensor]] = {
-    "local_lipschitz": robustness.local_lipschitz,
-    "max_sensitivity": robustness.max_sensitivity,
-}
+
+def _by_name(*metrics: Callable[..., Tensor]) -> dict[str, Callable[..., Tensor]]:
+    return {metric.__name__: metric for metric in metrics}
+
+
+SPARSITY = _by_name(gini, entropy, hoyer, nonzero)
+LOCALIZATION = _by_name(relevance_mass_accuracy, relevance_rank_accuracy, pointing_game, top_k_intersection)
+ROBUSTNESS = _by_name(local_lipschitz, max_sensitivity)
 FAITHFULNESS = "pixel_flipping"
 
 
@@ -48,13 +43,11 @@ def evaluate(
     ----------
     model
         Needed by `pixel_flipping`, and to find the winning class; None where neither is wanted.
-    inputs
-        (batch, ...).
     explanations
         Relevance (batch, ...), a `plrp.Explanation`, or a function `explain(inputs) -> relevance` such as an
         `Explainer` (which the robustness metrics need); or a mapping from names to any of these.
     masks
-        Ground truth per sample, for localization; see `plrp.metrics.localization`.
+        Ground truth per sample, for localization; see `relevance_mass_accuracy`.
     metrics
         Names, or (name, options) with the options of the function of that name. None is Gini, entropy, Hoyer
         and the non-zero share, and with masks also relevance mass and rank accuracy and the pointing game.
@@ -72,12 +65,14 @@ def evaluate(
     """
     named = dict(explanations) if isinstance(explanations, Mapping) else {"relevance": explanations}
     if metrics is None:
-        metrics = list(SPARSITY)
-        if masks is not None:
-            metrics += ["relevance_mass_accuracy", "relevance_rank_accuracy", "pointing_game"]
+        metrics = [*SPARSITY, *(list(LOCALIZATION)[:3] if masks is not None else ())]
     requested = [(entry, {}) if isinstance(entry, str) else (entry[0], dict(entry[1])) for entry in metrics]
+    known = (*SPARSITY, *LOCALIZATION, *ROBUSTNESS, FAITHFULNESS)
     for metric, _ in requested:
-        _check_known(metric, masks)
+        if metric not in known:
+            raise ValueError(f"unknown metric {metric!r}: choose from {', '.join(known)}.")
+        if metric in LOCALIZATION and masks is None:
+            raise ValueError(f"{metric} compares relevance with a ground truth: pass masks=.")
 
     rows: list[dict[str, Any]] = []
     for name, explanation in named.items():
@@ -100,9 +95,7 @@ class _Subject:
         self.model = model
         self.inputs = inputs
         self.explain = explanation if callable(explanation) else None
-        if target is None and not self.explain:
-            target = getattr(explanation, "target", None)
-        self.target = target
+        self.target = getattr(explanation, "target", None) if target is None and not self.explain else target
         self.batch_size = batch_size
         self._relevance = None if self.explain else torch.as_tensor(getattr(explanation, "relevance", explanation))
         if self._relevance is not None and len(self._relevance) != len(inputs):
@@ -115,20 +108,16 @@ class _Subject:
                     f"{metric} explains perturbed inputs: pass a function (such as plrp.metrics.Explainer) "
                     "in place of the finished explanation."
                 )
-            options = {"batch_size": self.batch_size, **options}
-            if isinstance(self.explain, Explainer) or self.target is not None:
-                options = {"target": self.fixed_target(), **options}
+            options = {"batch_size": self.batch_size, "target": self.explained_target(), **options}
             return {metric: ROBUSTNESS[metric](self.explain, self.inputs, **options)}
         relevance = self.relevance()
         if metric == FAITHFULNESS:
             if self.model is None:
                 raise ValueError("pixel_flipping scores perturbed inputs: pass the model.")
             options = {"batch_size": self.batch_size, "target": self.fixed_target(), **options}
-            curve = faithfulness.pixel_flipping(self.model, self.inputs, relevance, **options)
-            parts = {"auc": curve.auc, "aopc": curve.aopc, "tied": curve.tied}
-            if curve.symmetric_relevance_gain is not None:
-                parts["symmetric_relevance_gain"] = curve.symmetric_relevance_gain
-            return {f"{metric}.{part}": values for part, values in parts.items()}
+            curve = pixel_flipping(self.model, self.inputs, relevance, **options)
+            parts = {part: getattr(curve, part) for part in ("auc", "aopc", "tied", "symmetric_relevance_gain")}
+            return {f"{metric}.{part}": values for part, values in parts.items() if values is not None}
         if relevance.ndim > 2 and relevance.ndim == self.inputs.ndim:
             options = {"channels": channels, **options}
         if metric in SPARSITY:
@@ -142,22 +131,12 @@ class _Subject:
         self.target = fix_target(model, self.inputs, self.target, self.batch_size)  # type: ignore[arg-type]
         return self.target
 
+    def explained_target(self) -> GivenTarget:
+        """The target to call the explanation function with; a function other than an `Explainer` may need none."""
+        return self.fixed_target() if isinstance(self.explain, Explainer) or self.target is not None else None
+
     def relevance(self) -> Tensor:
         if self._relevance is None:
             assert self.explain is not None
-            takes_target = isinstance(self.explain, Explainer) or self.target is not None
-            target = self.fixed_target() if takes_target else None
-            parts = []
-            for rows in chunks(len(self.inputs), self.batch_size, self.inputs.device):
-                chunk = self.inputs[rows]
-                parts.append(self.explain(chunk, for_rows(target, rows)) if takes_target else self.explain(chunk))
-            self._relevance = torch.cat(parts).detach() if parts else torch.zeros_like(self.inputs)
+            self._relevance = relevance_of(self.explain, self.inputs, self.explained_target(), self.batch_size)
         return self._relevance
-
-
-def _check_known(metric: str, masks: Any) -> None:
-    if metric not in (*SPARSITY, *LOCALIZATION, *ROBUSTNESS, FAITHFULNESS):
-        known = ", ".join((*SPARSITY, *LOCALIZATION, *ROBUSTNESS, FAITHFULNESS))
-        raise ValueError(f"unknown metric {metric!r}: choose from {known}.")
-    if metric in LOCALIZATION and masks is None:
-        raise ValueError(f"{metric} compares relevance with a ground truth: pass masks=.")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from plrp.explanation import explain
 
-from .scores import GivenTarget
+from .scores import GivenTarget, chunks, for_rows
 
 if TYPE_CHECKING:
     from plrp.composites import Composite
@@ -32,3 +34,12 @@ class Explainer:
     def __call__(self, inputs: Tensor, target: GivenTarget = None) -> Tensor:
         """Relevance of `inputs` (batch, ...), same shape; `target=None` is each sample's winner."""
         return explain(self.model, inputs, target=target, composite=self.composite, pruning=self.pruning).relevance
+
+
+def relevance_of(explain: Callable[..., Tensor], inputs: Tensor, target: GivenTarget, batch_size: int) -> Tensor:
+    """Relevance of all inputs, `batch_size` at a time, by `explain(inputs)`, or `explain(inputs, target)` if given."""
+    parts = [
+        explain(inputs[rows]) if target is None else explain(inputs[rows], for_rows(target, rows))
+        for rows in chunks(len(inputs), batch_size, inputs.device)
+    ]
+    return torch.cat(parts).detach() if parts else torch.zeros_like(inputs)

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .feature_rows import Pooling, wide_dtype
-from .regions import Layout, relevance_of_regions
+from .feature_rows import Pooling, pick, wide_dtype
+from .regions import Layout
 from .replacements import PerturbationSettings
-from .scores import GivenTarget, Model, chunks, fix_target, for_rows, predict, score
-from .seeded import permutation
+from .scores import GivenTarget, Model, chunks, scorer
 
 ORDERS = {"most": ("most",), "least": ("least",), "both": ("most", "least")}
 
@@ -67,8 +66,7 @@ class FlippingSettings(PerturbationSettings):
     normalise: bool = True
 
     def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise ValueError(f"unknown order {self.order!r}: choose 'most', 'least' or 'both'.")
+        pick("order", self.order, ORDERS)
 
     @property
     def passes(self) -> int:
@@ -88,12 +86,8 @@ class FlippingSettings(PerturbationSettings):
             raise ValueError(
                 f"steps must be positive, `until` a share in (0, 1] of {regions} regions; got {steps}, {until}."
             )
-        if self.spacing == "linear":
-            places = np.linspace(0, last, steps + 1)
-        elif self.spacing == "logarithmic":
-            places = np.geomspace(1, last, steps) if steps > 1 else np.array([last])
-        else:
-            raise ValueError(f"unknown spacing {self.spacing!r}: choose 'linear' or 'logarithmic'.")
+        linear, logarithmic = np.linspace(0, last, steps + 1), np.geomspace(last, 1, steps)
+        places = pick("spacing", self.spacing, {"linear": linear, "logarithmic": logarithmic})
         return sorted({0, *np.rint(places).astype(int).tolist()})
 
 
@@ -176,24 +170,25 @@ def pixel_flipping(
         raise ValueError(f"batch_size must be positive; got {batch_size}.")
     inputs = inputs.detach()
     layout = Layout(inputs, how.region, how.channels, how.edges)
-    ranks = ranking(relevance_of_regions(layout, relevance, how.aggregate, len(inputs)), how.ties, how.seed)
+    ranks = ranking(layout.per_region(relevance, how.aggregate), how.ties, how.seed)
     how.check(layout, inputs)
     counts = torch.tensor(how.counts(layout.regions.count), device=inputs.device)
-    target = fix_target(model, inputs, target, batch_size)
+    scored = scorer(model, inputs, target, how.score_as, batch_size)
 
     wide = wide_dtype(inputs)
     curves = {which: inputs.new_empty(len(inputs), len(counts), dtype=wide) for which in ORDERS[how.order]}
     for rows in chunks(len(inputs), batch_size, inputs.device):
         original = layout.fold(inputs[rows])
-        written = layout.fold(how.overwritten(inputs[rows], layout, rows, len(inputs)))
+        written = layout.fold(how.overwritten(inputs[rows], layout, rows))
 
-        def perturbed(row: Tensor, missing: Tensor, before: Tensor = original, after: Tensor = written) -> Tensor:
-            return torch.where(missing, after[row], before[row]).reshape(-1, *layout.shape)
+        def without(
+            one: Tensor, missing: Tensor, rows: Tensor = rows, before: Tensor = original, after: Tensor = written
+        ) -> Tensor:
+            return scored(torch.where(missing, after[one], before[one]).reshape(-1, *layout.shape), rows[one])
 
         for which, curve in curves.items():
             rank = layout.regions.spread(ranks[which][rows, None])
-            scoring = (for_rows(target, rows), how.score_as, batch_size)
-            curve[rows] = scores_along(model, perturbed, rank, counts, *scoring)
+            curve[rows] = scores_along(without, rank, counts, batch_size)
     if how.normalise:
         curves = {which: torch.where(c[:, :1] > 0, c / c[:, :1], torch.nan) for which, c in curves.items()}
     return FlippingCurve.from_scores(counts.to(wide) / layout.regions.count, curves, ranks["tied"])
@@ -201,40 +196,30 @@ def pixel_flipping(
 
 def ranking(per_region: Tensor, ties: Literal["stable", "random"], seed: int) -> dict[str, Tensor]:
     """For each order, every region's place in it (batch, regions); and `tied`, the share of ties (batch,)."""
-    if ties == "stable":
-        shuffle = torch.arange(per_region.shape[1], device=per_region.device)
-    elif ties == "random":
-        shuffle = permutation(per_region.shape[1], seed=seed).to(per_region.device)
-    else:
-        raise ValueError(f"unknown ties {ties!r}: choose 'stable' or 'random'.")
-    places = torch.arange(per_region.shape[1], device=per_region.device).expand_as(per_region)
+    count = per_region.shape[1]
+    random = np.random.default_rng([seed, count]).permutation(count)
+    tried = pick("ties", ties, {"stable": np.arange(count), "random": random})
+    first = torch.from_numpy(tried).to(per_region.device)  # the regions in the order in which ties are broken
+    places = torch.arange(count, device=per_region.device).expand_as(per_region)
     result: dict[str, Tensor] = {}
     for which, descending in (("most", True), ("least", False)):
-        ordered, at = per_region[:, shuffle].sort(dim=1, descending=descending, stable=True)
-        result[which] = torch.empty_like(at).scatter_(1, shuffle[at], places)
+        ordered, at = per_region[:, first].sort(dim=1, descending=descending, stable=True)
+        result[which] = torch.empty_like(at).scatter_(1, first[at], places)
     same = ordered[:, 1:] == ordered[:, :-1]
     none = same.new_zeros(len(same), 1)
     result["tied"] = (torch.cat([same, none], 1) | torch.cat([none, same], 1)).to(per_region.dtype).mean(1)
     return result
 
 
-def scores_along(
-    model: Model,
-    perturbed: Callable[[Tensor, Tensor], Tensor],
-    rank: Tensor,
-    counts: Tensor,
-    target: GivenTarget,
-    score_as: Literal["logit", "probability"],
-    batch_size: int,
-) -> Tensor:
+def scores_along(scored: Callable[[Tensor, Tensor], Tensor], rank: Tensor, counts: Tensor, batch_size: int) -> Tensor:
     """Scores (batch, points) of inputs without the regions that are ranked below counts[k] at point k.
 
-    rank: the place in the order of every position's region, (batch, 1, *space). `perturbed(rows, missing)` makes
-    the inputs of some rows, given where they lack a region, (row, 1, *space).
+    rank: the place in the order of every position's region, (batch, 1, *space). `scored(rows, missing)` scores the
+    inputs of some rows, given where they lack a region, (row, 1, *space).
     """
-    scored = []
+    scores = []
     for pairs in chunks(len(rank) * len(counts), batch_size, rank.device):
         rows, points = pairs // len(counts), pairs % len(counts)
         missing = rank[rows] < counts[points].reshape(-1, *[1] * (rank.ndim - 1))
-        scored.append(score(predict(model, perturbed(rows, missing)), for_rows(target, rows), score_as))
-    return torch.cat(scored).reshape(len(rank), len(counts))
+        scores.append(scored(rows, missing))
+    return torch.cat(scores).reshape(len(rank), len(counts))

@@ -1,20 +1,36 @@
 """Relevance maps and masks as rows of features, the input of every metric: checked once, never modified.
 
-A relevance map has the axes (batch, channel, *space) or (batch, *space). A metric sees it as (batch,
-features); whether the channels of a pixel (or the four letters of a base) are one feature or several is the
-caller's choice, by `channels=`.
+A relevance map has the axes (batch, channel, *space) or (batch, *space). A metric sees it as (batch, features). The
+caller chooses by `channels=` whether the channels of a pixel, or the four letters of a base, are one feature or more.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+Option = TypeVar("Option")
 Pooling = Literal["sum", "mean", "max", "absolute", "norm"]
+POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda relevance: relevance.sum(1),
+    "mean": lambda relevance: relevance.mean(1),
+    "max": lambda relevance: relevance.amax(1),
+    "absolute": lambda relevance: relevance.abs().sum(1),
+    "norm": lambda relevance: torch.linalg.vector_norm(relevance, dim=1),
+}
+
+
+def pick(name: str, value: Any, options: Mapping[str, Option], *others: str) -> Option:
+    """The option of that name; an unknown one is refused. `others`: further values that the caller accepts."""
+    if value not in tuple(options):
+        *known, last = [*map(repr, options), *others]
+        raise ValueError(f"unknown {name} {value!r}: choose {', '.join(known)} or {last}.")
+    return options[value]
 
 
 def pool_channels(relevance: Tensor, how: Pooling) -> Tensor:
@@ -31,31 +47,22 @@ def pool_channels(relevance: Tensor, how: Pooling) -> Tensor:
             f"relevance of shape {tuple(relevance.shape)} has no channel axis to pool: "
             "expected (batch, channel, *space); pass channels=None."
         )
-    if how == "sum":
-        return relevance.sum(1)
-    if how == "mean":
-        return relevance.mean(1)
-    if how == "max":
-        return relevance.amax(1)
-    if how == "absolute":
-        return relevance.abs().sum(1)
-    if how == "norm":
-        return torch.linalg.vector_norm(relevance, dim=1)
-    raise ValueError(f"unknown pooling {how!r}: choose 'sum', 'mean', 'max', 'absolute', 'norm' or None.")
+    return pick("pooling", how, POOLINGS, "None")(relevance)
 
 
-def as_map(relevance: Any, channels: Pooling | None, *, name: str = "relevance") -> Tensor:
+def as_map(relevance: Any, channels: Pooling | None) -> Tensor:
     """The map as a floating tensor of float32 or wider, channels pooled by `channels`; shape (batch, ...)."""
     if hasattr(relevance, "relevance"):
-        raise TypeError(f"{name} is an {type(relevance).__name__}, not a tensor: pass explanation.relevance.")
+        raise TypeError(f"relevance is an {type(relevance).__name__}, not a tensor: pass explanation.relevance.")
     tensor = torch.as_tensor(relevance).detach()
+    shape = tuple(tensor.shape)
     if tensor.ndim < 2:
         raise ValueError(
-            f"{name} of shape {tuple(tensor.shape)} has no batch axis: expected (batch, ...); "
-            f"pass {name}[None] for a single sample."
+            f"relevance of shape {shape} has no batch axis: expected (batch, ...); "
+            "pass relevance[None] for a single sample."
         )
-    if tensor.numel() == 0 and tensor.shape[0] > 0:
-        raise ValueError(f"{name} of shape {tuple(tensor.shape)} has no features: pass at least one per sample.")
+    if tensor.numel() == 0 and shape[0] > 0:
+        raise ValueError(f"relevance of shape {shape} has no features: pass at least one per sample.")
     if tensor.dtype in (torch.float16, torch.bfloat16):
         tensor = tensor.float()
     elif not tensor.is_floating_point():
@@ -65,8 +72,7 @@ def as_map(relevance: Any, channels: Pooling | None, *, name: str = "relevance")
 
 def magnitudes(relevance: Any, channels: Pooling | None) -> tuple[Tensor, Tensor]:
     """Absolute relevance (batch, features), a new tensor, and its mass (batch,); NaN and infinity are refused."""
-    magnitude = as_map(relevance, channels).abs()
-    magnitude = flat(magnitude)
+    magnitude = flat(as_map(relevance, channels).abs())
     return magnitude, check_finite(total(magnitude))
 
 
@@ -105,8 +111,7 @@ def total(rows: Tensor) -> Tensor:
 def ascending(rows: Tensor) -> Tensor:
     """Each row of (batch, features) sorted. May sort in place: pass a tensor that nobody else reads.
 
-    On the CPU numpy sorts: 32 rows of 224 x 224 float32 took 14 ms against 74 ms for torch.sort (two cores,
-    AVX2).
+    On the CPU numpy sorts: 32 rows of 224 x 224 float32 took 14 ms against 74 ms for torch.sort (two cores, AVX2).
     """
     if rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64):
         rows = rows.contiguous()
@@ -119,23 +124,19 @@ def ascending(rows: Tensor) -> Tensor:
 def mask_like(mask: Any, relevance: Tensor) -> Tensor:
     """The ground truth as bool (batch, features), one entry per feature of `relevance` (batch, ...).
 
-    Its shape must be the map's, except that either may have a channel axis of length one: anything that would need a
-    guess about channels is refused.
+    Its shape must be the map's, except that either may have a channel axis of length one.
     """
     truth = torch.as_tensor(mask).to(relevance.device)
     if truth.dtype != torch.bool:
         if not bool(((truth == 0) | (truth == 1)).all()):
             raise ValueError("a mask must hold only 0 and 1 (or False and True): pass e.g. `mask > 0`.")
         truth = truth.bool()
-    if _without_single_channel(truth) != _without_single_channel(relevance):
+    shapes = [tuple(tensor.shape) for tensor in (truth, relevance)]
+    first, second = ((shape[0], *shape[2:]) if len(shape) > 2 and shape[1] == 1 else shape for shape in shapes)
+    if first != second:
         raise ValueError(
-            f"mask of shape {tuple(truth.shape)} does not fit relevance of shape {tuple(relevance.shape)}: "
+            f"mask of shape {shapes[0]} does not fit relevance of shape {shapes[1]}: "
             "one mask per sample and one entry per feature are needed; for a mask per pixel or base and "
             "relevance per channel, say how channels are pooled, e.g. channels='sum'."
         )
     return flat(truth)
-
-
-def _without_single_channel(tensor: Tensor) -> tuple[int, ...]:
-    shape = tuple(tensor.shape)
-    return (shape[0], *shape[2:]) if len(shape) > 2 and shape[1] == 1 else shape

@@ -1,19 +1,24 @@
 """How well relevance falls on the ground truth: a mask per pixel, per base, or per feature.
 
-Masks are bool (or 0/1), (batch, *space) with relevance (batch, *space), or with relevance (batch, channel,
-*space) and `channels=` saying how the channels of a pixel or base are pooled. Ranks with ties are scored by
-their expectation over all ways to break them, so no score depends on where in the map the tied entries happen
-to lie. A sample with an empty mask has no ground truth: its score is NaN.
+Masks are bool (or 0/1), (batch, *space) with relevance (batch, *space), or with relevance (batch, channel, *space) and
+`channels=` saying how the channels of a pixel or base are pooled. Ranks with ties are scored by their expectation over
+all ways to break them, so no score depends on where in the map the tied entries happen to lie. Scores are float64
+(batch,). A sample with an empty mask has no ground truth: its score is NaN. NaN or infinite relevance is a ValueError.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from .feature_rows import Pooling, as_map, ascending, check_finite, flat, mask_like, total, wide_dtype
+from .feature_rows import Pooling, as_map, ascending, check_finite, flat, mask_like, pick, total, wide_dtype
+
+MASSES: dict[str, Callable[[Tensor], Tensor]] = {"positive": torch.relu, "absolute": torch.abs, "signed": torch.clone}
+HITS: dict[str, Callable[[Tensor], Tensor]] = {"share": torch.clone, "any": torch.ceil, "all": torch.floor}
+"""The score of the pointing game, from the share of the most relevant features that lies in the mask."""
 
 
 def relevance_mass_accuracy(
@@ -25,8 +30,8 @@ def relevance_mass_accuracy(
 ) -> Tensor:
     """Share of the relevance mass that lies in the mask: Σ_{i∈mask} m_i / Σ_i m_i. Higher is better.
 
-    `version` says what counts as mass. Arras et al. (2022) define the measure for maps without negative
-    entries, where all three agree:
+    `version` says what counts as mass. Arras et al. (2022) define the measure for maps without negative entries, where
+    all three agree:
 
     - `"positive"` (default): m = max(r, 0), the evidence for the class. It stays in [0, 1], and evidence
       *against* the class does not belong on the object.
@@ -34,51 +39,36 @@ def relevance_mass_accuracy(
     - `"signed"`: m = r, as Quantus does by default (`abs=False`). Where positive and negative relevance
       nearly cancel, the quotient leaves [0, 1] and means little.
 
-    Pooling comes first: with `channels="sum"` a pixel's colours may cancel before their sign is considered.
-
-    Returns float64 (batch,). NaN for an empty mask and where there is no mass at all (Σ m = 0, e.g. the zero
-    map); NaN or infinity in `relevance` is a ValueError.
+    Pooling comes first: with `channels="sum"` a pixel's colours may cancel before their sign is considered. NaN for an
+    empty mask, and where there is no mass at all (Σ m = 0).
 
     >>> relevance_mass_accuracy(torch.tensor([[3.0, 1.0, -1.0]]), torch.tensor([[True, False, False]]))
     tensor([0.7500], dtype=torch.float64)
     """
     signed, inside = _pair(relevance, mask, channels)
-    if version == "positive":
-        mass = signed.clamp(min=0)
-    elif version == "absolute":
-        mass = signed.abs()
-    elif version == "signed":
-        mass = signed
-    else:
-        raise ValueError(f"unknown version {version!r}: choose 'positive', 'absolute' or 'signed'.")
+    mass = pick("version", version, MASSES)(signed)
     within = total(mass * inside.to(mass.dtype))
     return torch.where(_any(inside), within / total(mass), torch.nan)
 
 
 def relevance_rank_accuracy(relevance: Any, mask: Any, *, channels: Pooling | None = None) -> Tensor:
-    """Share of the K most relevant features in the mask, K being the mask's size (Arras et al., 2022).
+    """Share of the K most relevant features in the mask, K being the mask's size (Arras et al., 2022); 0 to 1.
 
-    Relevance is ranked with its sign. Where features tie at rank K, the places left for them count by the share of them
-    that lies in the mask: the expectation over random tie-breaking. A constant map, the zero map
-    included, scores the mask's share of the features: chance.
-
-    Returns float64 (batch,), 0 to 1, higher is better; NaN for an empty mask; NaN or infinity is a
-    ValueError.
+    Higher is better. Relevance is ranked with its sign. Where features tie at rank K, the places left for them count by
+    the share of them that lies in the mask: the expectation over random tie-breaking. A constant map, the zero map
+    included, scores the mask's share of the features: chance. NaN for an empty mask.
 
     >>> relevance_rank_accuracy(torch.tensor([[3.0, 2.0, 0.0, 0.0]]), torch.tensor([[1, 0, 1, 1]]))
     tensor([0.6667], dtype=torch.float64)
     """
     signed, inside = _pair(relevance, mask, channels)
-    size = inside.sum(1)
-    return _share_of_top(signed, inside, size)
+    return _share_of_top(signed, inside, inside.sum(1))
 
 
 def top_k_intersection(relevance: Any, mask: Any, k: int, *, channels: Pooling | None = None) -> Tensor:
-    """Share of the k most relevant features that lie in the mask (Theiner et al., 2022).
+    """Share of the k most relevant features that lie in the mask (Theiner et al., 2022); 0 to 1, higher is better.
 
-    Ranking and ties as in `relevance_rank_accuracy`; k is the same for all samples, 1 to the number of
-    features. Returns float64 (batch,), 0 to 1, higher is better; NaN for an empty mask; NaN or infinity is a
-    ValueError.
+    Ranking, ties and NaN as in `relevance_rank_accuracy`; k is the same for all samples, 1 to the number of features.
 
     >>> top_k_intersection(torch.tensor([[3.0, 2.0, 1.0, 0.0]]), torch.tensor([[1, 0, 1, 1]]), k=2)
     tensor([0.5000], dtype=torch.float64)
@@ -90,35 +80,24 @@ def top_k_intersection(relevance: Any, mask: Any, k: int, *, channels: Pooling |
 
 
 def pointing_game(
-    relevance: Any,
-    mask: Any,
-    *,
-    ties: Literal["share", "any", "all"] = "share",
-    channels: Pooling | None = None,
+    relevance: Any, mask: Any, *, ties: Literal["share", "any", "all"] = "share", channels: Pooling | None = None
 ) -> Tensor:
-    """Whether the most relevant feature lies in the mask (Zhang et al., 2018): 1 or 0.
+    """Whether the most relevant feature lies in the mask (Zhang et al., 2018): 1 or 0; NaN for an empty mask.
 
     Several features may tie for the maximum (in a zero map, all do). `ties="share"` scores the share of them
     that lies in the mask, the expected hit of a random choice; `"any"` calls it a hit if one of them does
     (what Quantus does, by which a zero map always hits); `"all"` only if each does.
 
-    Returns float64 (batch,); NaN for an empty mask; NaN or infinity in `relevance` is a ValueError.
-
     >>> pointing_game(torch.tensor([[3.0, 2.0], [1.0, 1.0]]), torch.tensor([[True, False], [True, False]]))
     tensor([1.0000, 0.5000], dtype=torch.float64)
     """
-    if ties not in ("share", "any", "all"):
-        raise ValueError(f"unknown ties {ties!r}: choose 'share', 'any' or 'all'.")
+    rounded = pick("ties", ties, HITS)
     signed, inside = _pair(relevance, mask, channels)
     if not len(signed):
         return signed.sum(1, dtype=wide_dtype(signed))
     top = signed == signed.amax(1, keepdim=True)
     share = (top & inside).sum(1).to(wide_dtype(signed)) / top.sum(1)
-    if ties == "any":
-        share = (share > 0).to(share.dtype)
-    elif ties == "all":
-        share = (share == 1).to(share.dtype)
-    return torch.where(_any(inside), share, torch.nan)
+    return torch.where(_any(inside), rounded(share), torch.nan)
 
 
 def _pair(relevance: Any, mask: Any, channels: Pooling | None) -> tuple[Tensor, Tensor]:

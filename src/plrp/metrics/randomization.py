@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -18,17 +19,13 @@ from torch import Tensor, nn
 
 from plrp.health import unwarned
 
-from .explainer import Explainer
+from .explainer import Explainer, relevance_of
 from .feature_rows import Pooling, as_map, check_finite, flat
-from .scores import GivenTarget, chunks, fix_target, for_rows
-from .seeded import draw
-from .similarity import cosine, pearson, spearman
+from .scores import GivenTarget, fix_target
+from .seeded import gaussian
+from .similarity import MEASURES
 
-MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "spearman": spearman,
-    "pearson": pearson,
-    "cosine": cosine,
-}
+Explain: TypeAlias = "Explainer | Callable[[nn.Module, Tensor, GivenTarget], Tensor] | None"
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class Randomization:
 def model_randomization(
     model: nn.Module,
     inputs: Tensor,
-    explain: Explainer | Callable[[nn.Module, Tensor, GivenTarget], Tensor] | None = None,
+    explain: Explain = None,
     *,
     target: GivenTarget = None,
     layers: Sequence[str] | None = None,
@@ -67,8 +64,7 @@ def model_randomization(
     target
         Stays fixed; None is the winning class of the *original* model.
     layers
-        Names of the modules to randomise, in this order; None is every module that has parameters itself, in the
-        reverse order of execution.
+        The modules to randomise, in this order; None is all that have parameters, in the reverse order of execution.
     cascading
         Whether layers stay randomised when the next ones follow; False randomises one at a time.
     measures, absolute
@@ -93,12 +89,8 @@ def model_randomization(
         raise ValueError(f"the model has no modules {missing}: layers are named as in model.named_modules().")
 
     def relevance() -> Tensor:
-        parts = [
-            _explain(explain, private, inputs[rows], for_rows(target, rows))
-            for rows in chunks(len(inputs), batch_size, inputs.device)
-        ]
-        whole = torch.cat(parts) if parts else torch.zeros_like(inputs)
-        return whole.abs() if absolute else whole
+        maps = relevance_of(partial(_explain, explain, private), inputs, target, batch_size)
+        return maps.abs() if absolute else maps
 
     original = relevance()
     scores: dict[str, list[Tensor]] = {measure: [] for measure in measures}
@@ -117,7 +109,7 @@ def model_randomization(
 def efficient_randomization(
     model: nn.Module,
     inputs: Tensor,
-    explain: Explainer | Callable[[nn.Module, Tensor, GivenTarget], Tensor] | None = None,
+    explain: Explain = None,
     *,
     target: GivenTarget = None,
     bins: int = 100,
@@ -137,35 +129,25 @@ def efficient_randomization(
         raise ValueError(f"bins is the number of bins of a histogram, at least 2; got {bins}.")
     target = fix_target(model, inputs, target, batch_size)
     private = copy.deepcopy(model)
-    modules = dict(private.named_modules())
-    names = _top_down(model, inputs[:1])
 
     def complexity() -> Tensor:
-        entropies = []
-        for rows in chunks(len(inputs), batch_size, inputs.device):
-            maps = as_map(_explain(explain, private, inputs[rows], for_rows(target, rows)), channels)
-            entropies += [_histogram_entropy(one, bins) for one in flat(maps)]
-        return torch.tensor(entropies, dtype=torch.float64, device=inputs.device)
+        maps = flat(as_map(relevance_of(partial(_explain, explain, private), inputs, target, batch_size), channels))
+        check_finite(maps.sum(1))
+        counts = [np.histogram(one, bins=bins)[0] for one in maps.cpu().double().numpy()]
+        shares = [count[count > 0] / count.sum() for count in counts]
+        nats = [float(-(share * np.log(share)).sum()) for share in shares]
+        return torch.tensor(nats, dtype=torch.float64, device=inputs.device)
 
     before = complexity()
-    for step, name in enumerate(names):
-        _randomise(modules[name], seed, step)
+    for step, name in enumerate(_top_down(model, inputs[:1])):
+        _randomise(private.get_submodule(name), seed, step)
     return torch.where(before > 0, (complexity() - before) / before, torch.nan)
-
-
-def _histogram_entropy(values: Tensor, bins: int) -> float:
-    """Entropy, in nats, of the histogram of one map's values."""
-    array = values.detach().cpu().double().numpy()
-    check_finite(values.sum()[None])
-    counts, _ = np.histogram(array, bins=bins)
-    share = counts[counts > 0] / counts.sum()
-    return float(-(share * np.log(share)).sum())
 
 
 def smooth_randomization(
     model: nn.Module,
     inputs: Tensor,
-    explain: Explainer | Callable[[nn.Module, Tensor, GivenTarget], Tensor] | None = None,
+    explain: Explain = None,
     *,
     samples: int = 10,
     noise: float = 0.1,
@@ -185,19 +167,13 @@ def smooth_randomization(
         spread = noise * (x.flatten(1).amax(1) - x.flatten(1).amin(1)).reshape(-1, *[1] * (x.ndim - 1))
         total = _explain(explain, changed, x, target)
         for index in range(1, samples):
-            shift = draw(x.shape[1:], noise="gaussian", radius=1.0, seed=seed, index=index, like=x)
-            total = total + _explain(explain, changed, x + spread * shift, target)
+            total = total + _explain(explain, changed, x + spread * gaussian(x, 1.0, seed, index), target)
         return total / samples
 
     return model_randomization(model, inputs, smoothed, seed=seed, **options)
 
 
-def _explain(
-    explain: Explainer | Callable[[nn.Module, Tensor, GivenTarget], Tensor] | None,
-    model: nn.Module,
-    inputs: Tensor,
-    target: GivenTarget,
-) -> Tensor:
+def _explain(explain: Explain, model: nn.Module, inputs: Tensor, target: GivenTarget) -> Tensor:
     if explain is None:
         return Explainer(model)(inputs, target)
     if isinstance(explain, Explainer):
@@ -209,7 +185,7 @@ def _top_down(model: nn.Module, inputs: Tensor) -> list[str]:
     """Modules that have parameters themselves, last executed first, by the tape of one forward pass."""
     from plrp.tape.trace import record
 
-    owners = {name for name, module in model.named_modules() if any(True for _ in module.parameters(recurse=False))}
+    owners = {name for name, module in model.named_modules() if list(module.parameters(recurse=False))}
     executed: dict[str, None] = {}
     for op in record(model, inputs).ops:
         for called in (op.name, *op.folded):

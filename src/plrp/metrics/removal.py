@@ -6,7 +6,7 @@ settings of it that have names of their own, and two metrics that impute removed
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,9 +15,11 @@ from torch import Tensor
 
 from .faithfulness import ORDERS, FlippingCurve, pixel_flipping, ranking, scores_along
 from .feature_rows import Pooling, wide_dtype
-from .imputation import Imputer, impute
-from .regions import Layout, numbered, row_by_row
-from .scores import GivenTarget, Model, fix_target, for_rows
+from .regions import Layout, Regions, row_by_row
+from .replacements import Imputer, impute
+from .scores import GivenTarget, Model, ScoreKind, scorer
+
+AREA: dict[str, Any] = {"score_as": "probability", "normalise": False}  # of deletion and insertion
 
 
 def deletion(model: Model, inputs: Tensor, relevance: Any, *, target: GivenTarget = None, **settings: Any) -> Tensor:
@@ -26,7 +28,8 @@ def deletion(model: Model, inputs: Tensor, relevance: Any, *, target: GivenTarge
     Lower is better. float64 (batch,). The curve is that of `pixel_flipping` without normalisation; `settings` are its
     own (`region`, `channels`, `ties`, …).
     """
-    return _area(model, inputs, relevance, target, "most", {"perturbation": "zeros", **settings})
+    how = {**AREA, "perturbation": "zeros", **settings}
+    return pixel_flipping(model, inputs, relevance, target=target, order="most", **how).auc
 
 
 def insertion(model: Model, inputs: Tensor, relevance: Any, *, target: GivenTarget = None, **settings: Any) -> Tensor:
@@ -35,14 +38,8 @@ def insertion(model: Model, inputs: Tensor, relevance: Any, *, target: GivenTarg
     Higher is better. float64 (batch,). An image that has its k most relevant pixels back lacks the others, so this is
     the flipping curve with the least relevant first, read from its end.
     """
-    return _area(model, inputs, relevance, target, "least", {"perturbation": "blur", **settings})
-
-
-def _area(
-    model: Model, inputs: Tensor, relevance: Any, target: GivenTarget, order: str, settings: Mapping[str, Any]
-) -> Tensor:
-    how = {"score_as": "probability", "normalise": False, **settings}
-    return pixel_flipping(model, inputs, relevance, target=target, order=order, **how).auc
+    how = {**AREA, "perturbation": "blur", **settings}
+    return pixel_flipping(model, inputs, relevance, target=target, order="least", **how).auc
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ class RemovalSettings:
         How the relevance of a pixel's channels, and of a region's pixels, becomes one number; the paper ranks
         superpixels by their mean.
     imputer, noise
-        The values that replace removed regions: see `plrp.metrics.imputation.impute`.
+        The values that replace removed regions: see `plrp.metrics.impute`.
     ties
         Regions of equal relevance: in the order of their position, or in a random order from `seed`.
     score_as
@@ -74,7 +71,7 @@ class RemovalSettings:
     imputer: Imputer = "image-mean"
     noise: float = 0.01
     ties: Literal["stable", "random"] = "random"
-    score_as: Literal["logit", "probability"] = "logit"
+    score_as: ScoreKind = "logit"
     seed: int = 0
 
     def points(self) -> list[float]:
@@ -122,25 +119,25 @@ def symmetric_relevance_gain(
         raise ValueError(f"inputs of shape {tuple(inputs.shape)} have no space: expected (batch, channel, *space).")
     inputs = inputs.detach()
     wide = wide_dtype(inputs)
+    values = Layout(inputs, 1, how.channels).positions(relevance)
     number = _numbers(inputs, how.regions)
-    values = Layout(inputs, 1, how.channels, "partial").positions(relevance, len(inputs))
     points = torch.tensor(how.points(), device=inputs.device, dtype=wide)
-    target = fix_target(model, inputs, target, batch_size)
+    scored = scorer(model, inputs, target, how.score_as, batch_size)
     curves = {which: inputs.new_empty(len(inputs), len(points), dtype=wide) for which in ORDERS["both"]}
     tied = torch.zeros(len(inputs), device=inputs.device, dtype=wide)
     for row in range(len(inputs)):
-        regions = numbered(number[row])
+        regions = Regions(number[row])
         order = ranking(regions.aggregate(values[row : row + 1], how.aggregate), how.ties, how.seed)
         tied[row] = order["tied"][0]
         removed = (points * regions.count).round().long()
-        own_target = for_rows(target, torch.tensor([row], device=inputs.device))
 
-        def imputed(rows: Tensor, missing: Tensor, sample: Tensor = inputs[row]) -> Tensor:
-            return impute(sample.expand(len(rows), *sample.shape), missing, how.imputer, noise=how.noise, seed=how.seed)
+        def without(rows: Tensor, missing: Tensor, row: int = row) -> Tensor:
+            sample = inputs[row].expand(len(rows), *inputs.shape[1:])
+            return scored(impute(sample, missing, how.imputer, noise=how.noise, seed=how.seed), rows + row)
 
         for which, curve in curves.items():
             rank = order[which][0][number[row]][None, None]
-            curve[row] = scores_along(model, imputed, rank, removed, own_target, how.score_as, batch_size)
+            curve[row] = scores_along(without, rank, removed, batch_size)
     return FlippingCurve.from_scores(points, curves, tied)
 
 
@@ -156,7 +153,6 @@ def _numbers(inputs: Tensor, regions: int | Tensor) -> Tensor:
         return regions.to(inputs.device, torch.long)
     if regions < 1:
         raise ValueError(f"regions is how many an input is cut into, at least 1; got {regions}.")
-    along = max(1, round(regions ** (1 / len(space))))  # tiles along each axis
-    counts = [min(along, length) for length in space]
-    tiles = [torch.arange(n, device=inputs.device) * count // n for n, count in zip(space, counts, strict=True)]
-    return row_by_row(tiles, counts).expand(len(inputs), *space)
+    most = max(1, round(regions ** (1 / len(space))))  # tiles along each axis
+    tiles = [torch.arange(n, device=inputs.device) * min(most, n) // n for n in space]
+    return row_by_row(tiles).expand(len(inputs), *space)

@@ -1,4 +1,9 @@
-"""The values that pixel flipping and occlusion write over a region, computed from the unperturbed input."""
+"""The values that take the place of removed regions.
+
+A *perturbation* of pixel flipping and occlusion is computed from the unperturbed input, whichever regions are missing.
+An *imputer* sees all missing entries: `linear_imputation` fills a hole from its rim, so a large hole is filled
+differently from two small ones.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .feature_rows import pick
 from .regions import Layout
-from .seeded import draw
+from .seeded import gaussian
 
 Perturbation: TypeAlias = (
     "Literal['zeros', 'mean', 'image-mean', 'gaussian', 'inversion', 'blur'] | Tensor | Callable[[Tensor], Tensor]"
 )
+Imputer: TypeAlias = "Literal['linear', 'histogram', 'image-mean', 'zeros'] | Callable[[Tensor, Tensor], Tensor]"
+
+DIRECT, DIAGONAL = 1 / 6, 1 / 12  # weights of the eight neighbours of a pixel
+NEIGHBOUR = 1 / 2  # of the two neighbours of a base
 
 
 @dataclass(frozen=True)
@@ -63,19 +74,19 @@ class PerturbationSettings:
         if self.flip_channels is not None and not layout.has_channels:
             raise ValueError("inputs (batch, features) have no channels to choose from: leave flip_channels=None.")
 
-    def overwritten(self, inputs: Tensor, layout: Layout, rows: Tensor, batch: int) -> Tensor:
-        """The inputs with every region overwritten; `rows` are their indices in a batch of size `batch`."""
-        baseline = self._baseline(inputs, layout, rows, batch)
+    def overwritten(self, inputs: Tensor, layout: Layout, rows: Tensor) -> Tensor:
+        """The inputs with every region overwritten; `rows` are their indices in the batch of the layout."""
+        baseline = self._baseline(inputs, layout, rows)
         if self.flip_channels is None:
             return baseline
         changed = inputs.clone()
         changed[:, list(self.flip_channels)] = baseline[:, list(self.flip_channels)]
         return changed
 
-    def _baseline(self, inputs: Tensor, layout: Layout, rows: Tensor, batch: int) -> Tensor:
-        perturbation = self.perturbation
+    def _baseline(self, inputs: Tensor, layout: Layout, rows: Tensor) -> Tensor:
+        perturbation, regions = self.perturbation, layout.regions
         if isinstance(perturbation, Tensor):
-            return perturbation.detach().to(inputs).expand(batch, *inputs.shape[1:])[rows]
+            return perturbation.detach().to(inputs).expand(layout.batch, *inputs.shape[1:])[rows]
         if callable(perturbation):
             baseline = perturbation(inputs.clone()).detach().to(inputs)
             if baseline.shape != inputs.shape:
@@ -84,27 +95,98 @@ class PerturbationSettings:
                     f"{tuple(inputs.shape)}: it must keep the shape."
                 )
             return baseline
-        if perturbation == "zeros":
-            return torch.zeros_like(inputs)
-        if perturbation == "mean":
-            return layout.regions.spread(layout.regions.means(layout.fold(inputs))).reshape(inputs.shape)
-        if perturbation == "image-mean":
-            space = tuple(range(2 if layout.has_channels else 1, inputs.ndim))
-            return inputs.mean(space, keepdim=True).expand_as(inputs)
-        if perturbation == "gaussian":
-            noise = draw(layout.shape, noise="gaussian", radius=self.noise_std, seed=self.seed, index=0, like=inputs)
-            return noise.expand_as(inputs)
-        if perturbation == "inversion":
-            return -inputs
-        if perturbation == "blur":
-            return _blurred(inputs, self.blur_sigma)
+        values: dict[str, Callable[[], Tensor]] = {
+            "zeros": lambda: torch.zeros_like(inputs),
+            "mean": lambda: regions.spread(regions.means(layout.fold(inputs))).reshape(inputs.shape),
+            "image-mean": lambda: _image_mean(inputs),
+            "gaussian": lambda: gaussian(inputs, self.noise_std, self.seed).expand_as(inputs),
+            "inversion": lambda: -inputs,
+            "blur": lambda: blurred(inputs, self.blur_sigma),
+        }
+        return pick("perturbation", perturbation, values, "a baseline tensor", "a callable")()
+
+
+def impute(inputs: Tensor, missing: Tensor, imputer: Imputer, *, noise: float = 0.01, seed: int = 0) -> Tensor:
+    """The inputs (batch, channel, *space) with the entries where `missing` (batch, 1, *space) is True imputed.
+
+    - `"linear"`: `linear_imputation`, with Gaussian noise of standard deviation `noise` added (ROAD);
+    - `"histogram"`: each missing pixel takes all channels of a pixel of the same input, drawn at random;
+    - `"image-mean"`: the mean of the input per channel;
+    - `"zeros"`: 0;
+    - or a callable `impute(inputs, missing)`.
+    """
+
+    def histogram() -> Tensor:
+        flat = inputs.flatten(2)
+        chosen = np.random.default_rng([seed, flat.shape[2]]).integers(flat.shape[2], size=flat.shape[2])
+        return flat[:, :, torch.from_numpy(chosen).to(inputs.device)].reshape(inputs.shape)
+
+    values: dict[str, Callable[[], Tensor]] = {
+        "linear": lambda: linear_imputation(inputs, missing) + gaussian(inputs, noise, seed),
+        "histogram": histogram,
+        "image-mean": lambda: _image_mean(inputs),
+        "zeros": lambda: torch.zeros_like(inputs),
+    }
+    if callable(imputer):
+        filled = imputer(inputs.clone(), missing)
+    else:
+        filled = pick("imputer", imputer, values, "a callable")()
+    return torch.where(missing, filled, inputs)
+
+
+def linear_imputation(inputs: Tensor, missing: Tensor, *, tolerance: float = 1e-6, most: int = 2000) -> Tensor:
+    """Missing pixels as the weighted mean of their neighbours, missing ones included (Rong et al., 2022).
+
+    Every missing pixel i solves x_i·Σ_j w_ij = Σ_j w_ij x_j over the neighbours j that exist: the four direct ones with
+    w = 1/6, the four diagonal ones with 1/12; in a sequence the two neighbours with 1/2. All missing pixels of an input
+    are solved for together, by conjugate gradients to a relative residual of `tolerance`. An input with nothing left is
+    filled with zeros.
+    """
+    if inputs.ndim not in (3, 4):
         raise ValueError(
-            f"unknown perturbation {perturbation!r}: choose 'zeros', 'mean', 'image-mean', 'gaussian', 'inversion', "
-            "'blur', a baseline tensor or a callable."
+            f"linear imputation needs (batch, channel, *space) with one or two axes, got {inputs.ndim} axes."
         )
+    hole = missing.to(inputs.dtype)
+    known = torch.where(missing, 0.0, inputs)
+    row = [DIAGONAL, DIRECT, DIAGONAL]
+    sequence = inputs.ndim == 3
+    weight = torch.tensor([NEIGHBOUR, 0.0, NEIGHBOUR] if sequence else [row, [DIRECT, 0.0, DIRECT], row]).to(inputs)
+
+    def spread(x: Tensor) -> Tensor:
+        """Σ_j w_ij x_j for every pixel, channel by channel; nothing lies beyond the border."""
+        convolve = F.conv1d if sequence else F.conv2d
+        return convolve(x.flatten(0, 1)[:, None], weight[None, None], padding=1).reshape(x.shape)
+
+    def inner(a: Tensor, b: Tensor) -> Tensor:
+        return (a * b).sum(tuple(range(2, a.ndim)), keepdim=True)
+
+    def quotient(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(b > 0, a / b.clamp(min=torch.finfo(b.dtype).tiny), 0.0)
+
+    around = spread(torch.ones_like(inputs[:, :1]))  # Σ_j w_ij over the neighbours that exist
+    # each channel of each sample is a system of its own
+    x = torch.zeros_like(inputs)
+    residual = direction = hole * spread(known)
+    size = inner(residual, residual)
+    enough = tolerance**2 * size
+    for _ in range(most):
+        if not bool((size > enough).any()):
+            break
+        image = hole * (around * direction - spread(direction))
+        step = quotient(size, inner(direction, image))
+        x = x + step * direction
+        residual = residual - step * image
+        before, size = size, inner(residual, residual)
+        direction = residual + quotient(size, before) * direction
+    return known + hole * x
 
 
-def _blurred(inputs: Tensor, sigma: float) -> Tensor:
+def _image_mean(inputs: Tensor) -> Tensor:
+    """The mean per channel, or of inputs (batch, features) over all of them, at every position."""
+    return inputs.mean(tuple(range(min(2, inputs.ndim - 1), inputs.ndim)), keepdim=True).expand_as(inputs)
+
+
+def blurred(inputs: Tensor, sigma: float) -> Tensor:
     """Inputs smoothed with a Gaussian of `sigma` positions along every axis of space, borders repeated."""
     if not sigma > 0:
         raise ValueError(f"blur_sigma must be positive; got {sigma}.")
@@ -113,7 +195,7 @@ def _blurred(inputs: Tensor, sigma: float) -> Tensor:
     weight = torch.exp(-(at**2) / (2 * sigma**2))
     weight = (weight / weight.sum()).reshape(1, 1, -1)
     smooth = inputs
-    for axis in range(2 if inputs.ndim > 2 else 1, inputs.ndim):
+    for axis in range(min(2, inputs.ndim - 1), inputs.ndim):
         lines = smooth.movedim(axis, -1)
         padded = F.pad(lines.reshape(-1, 1, lines.shape[-1]), (reach, reach), mode="replicate")
         smooth = F.conv1d(padded, weight).reshape(lines.shape).movedim(-1, axis)

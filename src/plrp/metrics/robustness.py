@@ -8,14 +8,14 @@ exist at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from .explainer import Explainer
-from .feature_rows import check_finite, wide_dtype
+from .explainer import Explainer, relevance_of
+from .feature_rows import check_finite, pick, wide_dtype
 from .scores import GivenTarget, chunks, fix_target, for_rows
 from .seeded import Draws, Noise
 
@@ -44,16 +44,12 @@ def local_lipschitz(
     explain
         `explain(inputs) -> relevance`, batched; with `target` it is called as `explain(inputs, target)`. An
         `Explainer` explains each sample's unperturbed winning class unless a target is given.
-    inputs
-        (batch, ...); never modified.
     radius, noise
-        `"ball"`: x' uniform in the Euclidean ball of `radius`. `"box"`: uniform in ±`radius` per entry.
-        `"gaussian"`: normal with standard deviation `radius` per entry (unbounded; the default of Quantus,
-        with 0.1).
+        `"ball"`: x' uniform in the Euclidean ball of `radius`. `"box"`: uniform in ±`radius` per entry. `"gaussian"`:
+        normal with standard deviation `radius` per entry (unbounded; the default of Quantus, with 0.1).
     normalise
-        `None` compares relevance as it is, which is the definition. `"max"`, `"mass"`, `"norm"` first divide
-        every map by its own largest absolute value, L1 or L2 norm, so that methods of different scale
-        can be compared.
+        `None` compares relevance as it is, which is the definition. `"max"`, `"mass"`, `"norm"` first divide every map
+        by its own largest absolute value, L1 or L2 norm, so that methods of different scale can be compared.
     target
         Class per sample, int, index tuple or callable, as `plrp.explain` takes it.
 
@@ -63,12 +59,8 @@ def local_lipschitz(
     >>> local_lipschitz(lambda x: 3 * x, torch.randn(2, 5), radius=0.5)
     tensor([3.0000, 3.0000], dtype=torch.float64)
     """
-    worst = torch.zeros(len(inputs), device=inputs.device, dtype=wide_dtype(inputs))
-    for rows, moved, changed, _ in _perturbation_effects(
-        explain, inputs, Draws(radius, samples, noise, seed), normalise, target, batch_size
-    ):
-        worst.scatter_reduce_(0, rows, changed / moved, "amax")
-    return worst
+    draws = Draws(radius, samples, noise, seed)
+    return _worst(explain, inputs, draws, normalise, target, batch_size, relative=False)
 
 
 def max_sensitivity(
@@ -94,41 +86,38 @@ def max_sensitivity(
     >>> max_sensitivity(lambda x: torch.ones_like(x), torch.randn(2, 5))
     tensor([0., 0.], dtype=torch.float64)
     """
-    worst = torch.zeros(len(inputs), device=inputs.device, dtype=wide_dtype(inputs))
-    for rows, _, changed, length in _perturbation_effects(
-        explain, inputs, Draws(radius, samples, noise, seed), normalise, target, batch_size
-    ):
-        worst.scatter_reduce_(0, rows, torch.where(changed > 0, changed / length, 0.0), "amax")
-    return worst
+    draws = Draws(radius, samples, noise, seed)
+    return _worst(explain, inputs, draws, normalise, target, batch_size, relative=True)
 
 
-def _perturbation_effects(
+def _worst(
     explain: Callable[..., Tensor],
     inputs: Tensor,
     draws: Draws,
     normalise: Normalisation | None,
     target: GivenTarget,
     batch_size: int,
-) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Chunks of (sample, ‖x − x'‖, ‖e(x) − e(x')‖, ‖e(x)‖), over all samples × perturbations."""
+    relative: bool,
+) -> Tensor:
+    """Largest ‖e(x) − e(x')‖ of each sample over its perturbations, divided by ‖e(x)‖ (relative) or ‖x − x'‖."""
     if not inputs.is_floating_point():
         raise ValueError(f"inputs of dtype {inputs.dtype} cannot be perturbed a little: pass a floating tensor.")
     if not draws.radius > 0 or draws.samples < 1 or batch_size < 1:
         values = f"{draws.radius}, {draws.samples}, {batch_size}"
         raise ValueError(f"radius, samples and batch_size must be positive; got {values}.")
+    inputs, wide = inputs.detach(), wide_dtype(inputs)
+    worst = torch.zeros(len(inputs), device=inputs.device, dtype=wide)
     if not len(inputs):
-        return
-    inputs = inputs.detach()
+        return worst
     if target is not None or isinstance(explain, Explainer):
         model = explain.model if isinstance(explain, Explainer) else explain
         target = fix_target(model, inputs, target, batch_size)
 
-    def relevance(perturbed: Tensor, rows: Tensor) -> Tensor:
-        answer = explain(perturbed) if target is None else explain(perturbed, for_rows(target, rows))
-        return scaled(answer.detach().reshape(len(perturbed), -1), normalise)
+    def maps(perturbed: Tensor, target: GivenTarget) -> Tensor:
+        return scaled(relevance_of(explain, perturbed, target, batch_size).reshape(len(perturbed), -1), normalise)
 
-    original = torch.cat([relevance(inputs[rows], rows) for rows in chunks(len(inputs), batch_size, inputs.device)])
-    length = check_finite(torch.linalg.vector_norm(original, dim=1, dtype=wide_dtype(original)), "the explanation")
+    original = maps(inputs, target)
+    length = check_finite(torch.linalg.vector_norm(original, dim=1, dtype=wide), "the explanation")
     shifts: dict[int, Tensor] = {}
     # All samples get perturbation 0, then all get perturbation 1: a draw is needed for one stretch only.
     for pairs in chunks(len(inputs) * draws.samples, batch_size, inputs.device):
@@ -137,21 +126,23 @@ def _perturbation_effects(
         shifts = {k: shifts[k] if k in shifts else draws.shift(k, inputs) for k in needed}
         here = inputs[rows]
         perturbed = here + torch.stack([shifts[k] for k in needed])[index - needed[0]]
-        moved = torch.linalg.vector_norm((perturbed - here).flatten(1), dim=1, dtype=wide_dtype(here))
+        moved = torch.linalg.vector_norm((perturbed - here).flatten(1), dim=1, dtype=wide)
         if bool((moved == 0).any()):
             raise ValueError(
                 f"radius {draws.radius} vanishes in the rounding of {inputs.dtype} inputs: choose a larger one."
             )
-        changed = torch.linalg.vector_norm(relevance(perturbed, rows) - original[rows], dim=1, dtype=wide_dtype(here))
-        yield rows, moved, check_finite(changed, "the explanation of a perturbed input"), length[rows]
+        change = maps(perturbed, for_rows(target, rows)) - original[rows]
+        changed = torch.linalg.vector_norm(change, dim=1, dtype=wide)
+        check_finite(changed, "the explanation of a perturbed input")
+        ratio = torch.where(changed > 0, changed / (length[rows] if relative else moved), 0.0)
+        worst.scatter_reduce_(0, rows, ratio, "amax")
+    return worst
 
 
 def scaled(relevance: Tensor, normalise: Normalisation | None) -> Tensor:
     """Each map (row) divided by its scale; a zero map stays zero."""
     if normalise is None:
         return relevance
-    orders: dict[Any, float] = {"max": torch.inf, "mass": 1, "norm": 2}
-    if normalise not in orders:
-        raise ValueError(f"unknown normalise {normalise!r}: choose 'max', 'mass', 'norm' or None.")
-    scale = torch.linalg.vector_norm(relevance, ord=orders[normalise], dim=1, keepdim=True)
+    order = pick("normalise", normalise, {"max": torch.inf, "mass": 1, "norm": 2}, "None")
+    scale = torch.linalg.vector_norm(relevance, ord=order, dim=1, keepdim=True)
     return relevance / torch.where(scale > 0, scale, 1.0)

@@ -14,6 +14,7 @@ from .feature_rows import wide_dtype
 
 GivenTarget: TypeAlias = "int | Sequence[int] | Tensor | tuple[int, ...] | Callable[[Tensor], Tensor] | None"
 Model: TypeAlias = "nn.Module | Callable[[Tensor], Tensor]"
+ScoreKind: TypeAlias = Literal["logit", "probability"]
 
 
 def fix_target(model: Model, inputs: Tensor, target: GivenTarget, batch_size: int) -> GivenTarget:
@@ -24,15 +25,14 @@ def fix_target(model: Model, inputs: Tensor, target: GivenTarget, batch_size: in
     """
     asked = as_target(target)
     asked.check_batch(len(inputs))
-    given = asked.fixed(lambda: winner(model, inputs, batch_size)).given
+
+    def winners() -> Tensor:
+        rows = chunks(len(inputs), batch_size, inputs.device)
+        classes = [as_target(None).bound(predict(model, inputs[some])).given for some in rows]
+        return torch.cat(classes) if classes else torch.zeros(0, dtype=torch.long, device=inputs.device)
+
+    given = asked.fixed(winners).given
     return given.to(inputs.device) if isinstance(given, Tensor) else given
-
-
-def winner(model: Model, inputs: Tensor, batch_size: int = 64) -> Tensor:
-    """Each sample's winning class, int64 (batch,); the model's output must be (batch, classes)."""
-    rows = chunks(len(inputs), batch_size, inputs.device)
-    classes = [as_target(None).bound(predict(model, inputs[some])).given for some in rows]
-    return torch.cat(classes) if classes else torch.zeros(0, dtype=torch.long, device=inputs.device)
 
 
 def predict(model: Model, inputs: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def for_rows(target: GivenTarget, rows: Tensor) -> GivenTarget:
     return as_target(target).of(rows).given
 
 
-def score(output: Tensor, target: GivenTarget, kind: Literal["logit", "probability"]) -> Tensor:
+def score(output: Tensor, target: GivenTarget, kind: ScoreKind) -> Tensor:
     """One score per row of the model's output, float64 (batch,).
 
     `"probability"` is the softmax over axis 1, or the sigmoid of a single output.
@@ -75,3 +75,11 @@ def score(output: Tensor, target: GivenTarget, kind: Literal["logit", "probabili
         raise ValueError(f"unknown score_as {kind!r}: choose 'logit' or 'probability'.")
     scores = as_target(target).score(output)
     return scores.detach().to(wide_dtype(scores))
+
+
+def scorer(
+    model: Model, inputs: Tensor, target: GivenTarget, kind: ScoreKind, batch_size: int
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """A function of perturbed inputs and their rows in the batch: the scores of the target that the inputs have."""
+    fixed = fix_target(model, inputs, target, batch_size)
+    return lambda perturbed, rows: score(predict(model, perturbed), for_rows(fixed, rows), kind)

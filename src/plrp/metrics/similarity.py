@@ -1,7 +1,8 @@
-"""How similar two relevance maps are, sample by sample: rank correlation, correlation, cosine."""
+"""How similar two relevance maps are, sample by sample: rank correlation, correlation, cosine; float64 (batch,)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,6 +40,9 @@ def spearman(first: Any, second: Any) -> Tensor:
     tensor([1.0000], dtype=torch.float64)
     """
     return pearson(_mean_ranks(_rows(first)), _mean_ranks(_rows(second)))
+
+
+MEASURES: dict[str, Callable[[Any, Any], Tensor]] = {"spearman": spearman, "pearson": pearson, "cosine": cosine}
 
 
 def _rows(relevance: Any) -> Tensor:

@@ -1,7 +1,8 @@
-"""How concentrated a relevance map is: Gini index, entropy, Hoyer's measure, share of non-zero entries.
+"""How concentrated a relevance map is: Gini index, entropy, Hoyer's measure, share of non-zero entries, compactness.
 
-All read absolute values and give one score per sample, from its map alone. A zero map counts as a constant map: it
-singles out nothing, so it is as little sparse as a map can be (Gini 0, Hoyer 0, entropy ln n).
+All read absolute values of relevance (batch, ...) and return float64 (batch,). `channels` says how axis 1 is pooled
+first; None: every entry is a feature. A zero map counts as a constant map: it singles out nothing, so it is as little
+sparse as a map can be (Gini 0, Hoyer 0, entropy ln n). NaN or infinity is a ValueError.
 """
 
 from __future__ import annotations
@@ -9,21 +10,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .feature_rows import Pooling, ascending, magnitudes, total
+from .feature_rows import Pooling, as_map, ascending, check_finite, magnitudes, total
 
 
 def gini(relevance: Any, *, channels: Pooling | None = None) -> Tensor:
     """Gini index of absolute relevance, 0 (all equal) to 1 − 1/n (one entry holds all). Higher is sparser.
 
-    With v_1 ≤ … ≤ v_n the sorted absolute values: G = Σ_i (2i − n − 1)·v_i / (n·Σ_i v_i)  (Chalasani et al.,
-    2020).
-
-    `relevance` is (batch, ...); `channels` says how axis 1 is pooled first (`None`: every entry is a
-    feature). Returns float64 (batch,). A constant map, the zero map included, scores 0; NaN or infinity is a
-    ValueError.
+    With v_1 ≤ … ≤ v_n the sorted absolute values: G = Σ_i (2i − n − 1)·v_i / (n·Σ_i v_i)  (Chalasani et al., 2020).
+    The zero map scores 0. `channels` says how axis 1 of the relevance (batch, ...) is pooled first.
 
     >>> gini(torch.tensor([[0.0, 0.0, 0.0, 5.0], [1.0, 1.0, 1.0, 1.0]]))
     tensor([0.7500, 0.0000], dtype=torch.float64)
@@ -38,10 +37,8 @@ def gini(relevance: Any, *, channels: Pooling | None = None) -> Tensor:
 def entropy(relevance: Any, *, channels: Pooling | None = None, normalised: bool = False) -> Tensor:
     """Shannon entropy, in nats, of the absolute relevance read as a distribution. Lower is sparser.
 
-    H = −Σ_i q_i ln q_i with q_i = |r_i| / Σ|r| and 0·ln 0 = 0  (Bhatt et al., 2020): 0 for a single non-zero
-    entry, ln n for a constant map. `normalised=True` divides by ln n (one feature: 0).
-
-    Returns float64 (batch,). A zero map counts as a constant one: ln n. NaN or infinity is a ValueError.
+    H = −Σ_i q_i ln q_i with q_i = |r_i| / Σ|r| and 0·ln 0 = 0  (Bhatt et al., 2020): 0 for a single non-zero entry,
+    ln n for a constant or zero map. `normalised=True` divides by ln n (one feature: 0).
 
     >>> entropy(torch.tensor([[0.0, 0.0, 0.0, 5.0], [1.0, 1.0, 1.0, 1.0]]), normalised=True)
     tensor([0.0000, 1.0000], dtype=torch.float64)
@@ -61,9 +58,7 @@ def entropy(relevance: Any, *, channels: Pooling | None = None, normalised: bool
 def hoyer(relevance: Any, *, channels: Pooling | None = None) -> Tensor:
     """Hoyer's sparseness, 0 (constant map) to 1 (one non-zero entry). Higher is sparser.
 
-    (√n − ‖r‖₁/‖r‖₂) / (√n − 1)  (Hoyer, 2004).
-
-    Returns float64 (batch,). The zero map and a map of one feature score 0; NaN or infinity is a ValueError.
+    (√n − ‖r‖₁/‖r‖₂) / (√n − 1)  (Hoyer, 2004). The zero map and a map of one feature score 0.
 
     >>> hoyer(torch.tensor([[0.0, 0.0, 0.0, 5.0], [1.0, 1.0, 1.0, 1.0]]))
     tensor([1., 0.], dtype=torch.float64)
@@ -79,8 +74,7 @@ def hoyer(relevance: Any, *, channels: Pooling | None = None) -> Tensor:
 def nonzero(relevance: Any, *, channels: Pooling | None = None, threshold: float = 0.0) -> Tensor:
     """Share of entries that carry relevance, 0 to 1. Lower is sparser.
 
-    An entry counts if |r_i| > `threshold`·max|r|; the default counts exact non-zeros, which pruning makes
-    meaningful. Returns float64 (batch,). The zero map scores 0; NaN or infinity is a ValueError.
+    An entry counts if |r_i| > `threshold`·max|r|; the default counts exact non-zeros, which pruning makes meaningful.
 
     >>> nonzero(torch.tensor([[0.0, 0.01, 0.0, 5.0]]))
     tensor([0.5000], dtype=torch.float64)
@@ -92,3 +86,49 @@ def nonzero(relevance: Any, *, channels: Pooling | None = None, threshold: float
         return mass
     least = threshold * magnitude.amax(1, keepdim=True)
     return (magnitude > least).sum(1).to(mass.dtype) / magnitude.shape[1]
+
+
+def spanning_tree_compactness(
+    relevance: Any, *, channels: Pooling | None = None, share: float = 0.05, most: int = 2000
+) -> Tensor:
+    """How closely the strongest entries of a map lie together, 0 to 1. Higher is more compact.
+
+    The m strongest entries by absolute value, a `share` of all (at most `most`, and none that is 0), are joined by the
+    shortest tree, edges being Euclidean distances between positions: (m − 1) / length. It is 1 where they touch
+    side by side in one patch, and small where they are strewn. Two maps of equal Gini index may differ in it: a
+    lattice of dots from a blob. Similar to the MST compactness of Mesgari et al. (2026), which adds up several
+    terms of this kind.
+
+    `relevance` is (batch, *space), or (batch, channel, *space) with `channels` to pool. NaN with fewer than two entries
+    that are not 0.
+
+    >>> spanning_tree_compactness(torch.tensor([[[3.0, 2.0], [0.0, 0.0]], [[3.0, 0.0], [0.0, 2.0]]]), share=0.5)
+    tensor([1.0000, 0.7071], dtype=torch.float64)
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share of the entries that count must lie in (0, 1]; got {share}.")
+    maps = as_map(relevance, channels).abs()
+    check_finite(maps.flatten(1).sum(1))
+    scores = []
+    for one in maps.cpu().double().numpy():
+        count = min(most, math.ceil(share * one.size), int(np.count_nonzero(one)))
+        if count < 2:
+            scores.append(math.nan)
+            continue
+        strongest = np.argsort(-one, axis=None, kind="stable")[:count]
+        points = np.stack(np.unravel_index(strongest, one.shape), 1).astype(np.float64)
+        scores.append((count - 1) / _tree_length(points))
+    return torch.tensor(scores, dtype=torch.float64, device=maps.device)
+
+
+def _tree_length(points: npt.NDArray[np.float64]) -> float:
+    """Length of the Euclidean minimum spanning tree of points (m, axes), by Prim's algorithm."""
+    left = np.ones(len(points), bool)
+    nearest = np.full(len(points), np.inf)  # distance of each point to the tree
+    newest, length = 0, 0.0
+    for _ in range(len(points) - 1):
+        left[newest] = False
+        nearest = np.minimum(nearest, np.linalg.norm(points - points[newest], axis=1))
+        newest = int(np.argmin(np.where(left, nearest, np.inf)))
+        length += float(nearest[newest])
+    return length
