@@ -30,7 +30,7 @@ from plrp.models.loading import load
 from plrp.settings import PruningSettings
 from plrp.settings import options as settings_options
 from plrp.target_text import class_number
-from plrp.view.grid import lattice_sentence
+from plrp.view.layer_channels import lattice_sentence
 from plrp.vision import network_input, read_photograph
 from plrp.vision.photograph_explanation import explain_photograph
 

@@ -22,10 +22,10 @@ from plrp.models.preprocessing import Preprocessing
 from plrp.view import Bundle, BundleError, Page, explanation_bundle, read_page
 from plrp.view import page as page_module
 from plrp.view.bundle import LEVELS, dequantise, quantise
-from plrp.view.grid import Grid, layer_facts, layer_inputs, survivors
+from plrp.view.layer_channels import layer_facts, layer_inputs, strongest, survivors
 from plrp.view.page import SCRIPTS, joined_script
-from plrp.view.page_data import strongest
-from plrp.view.photograph_page import input_picture, target_facts
+from plrp.view.page_data import Grid
+from plrp.view.page_kinds import input_picture, target_facts
 
 # --- quantisation -----------------------------------------------------------------------------------------------------
 

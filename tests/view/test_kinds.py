@@ -17,9 +17,9 @@ from plrp.genomics.sequences import Sequences, write_fasta
 from plrp.view import Page, explanation_bundle, maps_bundle, read_page, sequence_bundle
 from plrp.view import page as page_module
 from plrp.view.bundle import LEVELS, Bundle, dequantise
+from plrp.view.layer_channels import Paths
 from plrp.view.notebook import VIEW, Live, mime_bundle
 from plrp.view.page_data import as_map
-from plrp.view.paths import Paths
 
 LETTERS = "ACGTTGACCTAGATAACGGTACGATAAGGCTAACCGGTTAGCATCGAT"
 
@@ -47,7 +47,7 @@ def test_the_channels_of_a_layer_add_up_to_the_explanation() -> None:
 
 
 def test_of_a_deep_network_only_the_strongest_channels_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plrp.view.page_data.PATHS", 3)
+    monkeypatch.setattr("plrp.view.layer_channels.PATHS", 3)
     found = plrp.explain(network(), picture(), target=1)
     told: list[tuple[int, int]] = []
     bundle = explanation_bundle(found, proportions=(0.1,), targets=1, report=lambda *done: told.append(done))

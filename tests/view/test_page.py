@@ -17,8 +17,8 @@ from torch import nn
 import plrp
 from plrp.view import Bundle, Page, explanation_bundle, read_page, text_bundle
 from plrp.view.bundle import dequantise
-from plrp.view.grid import Grid
 from plrp.view.notebook import SCRIPT, Live
+from plrp.view.page_data import Grid
 from plrp.vision.heatmaps import heatmap, outline_level
 
 Visit = Callable[..., Any]

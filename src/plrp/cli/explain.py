@@ -256,7 +256,7 @@ class PhotographQueue:
     ) -> None:
         """Write the files of one photograph and report it; `note` shows the share of a page that is done."""
         from plrp.health import unwarned
-        from plrp.view.grid import lattice_sentence, skipping_layers
+        from plrp.view.layer_channels import lattice_sentence, skipping_layers
 
         with unwarned():
             written = self.write(explanation, output, archive, note)
@@ -294,8 +294,7 @@ class PhotographQueue:
 
     def write_page(self, explanation: ExplainedPhotograph, path: Path, note: Callable[[float, str], None]) -> None:
         """Write the page of one photograph, for every p of its slider."""
-        from plrp.view.page import Page
-        from plrp.view.photograph_page import photograph_bundle
+        from plrp.view import Page, photograph_bundle
         from plrp.vision.detection import is_detector
         from plrp.vision.photographs import read_mask
         from plrp.vision.picture_preprocessing import DEFAULT, network_mask

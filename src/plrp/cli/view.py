@@ -134,8 +134,8 @@ def text_explainer(arguments: argparse.Namespace) -> Host:
     """Sentences, by a model of `plrp text`."""
     from plrp import text
     from plrp.composites import resolve
+    from plrp.view.page_kinds import TEXT_PROPORTIONS
     from plrp.view.server import Host
-    from plrp.view.text_page import PROPORTIONS
     from plrp.view.uploads import open_text
 
     model, tokenizer = text.load(arguments.model)
@@ -146,7 +146,7 @@ def text_explainer(arguments: argparse.Namespace) -> Host:
     def upload(content: bytes, _: str) -> Upload:
         return open_text(content, model, tokenizer, **options)
 
-    return Host(upload, "text", name, PROPORTIONS, 3)
+    return Host(upload, "text", name, TEXT_PROPORTIONS, 3)
 
 
 COMPOSITES = {"photograph": "auto", "sequence": "epsilon-gamma", "text": "attnlrp"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from plrp.concepts.channel_figures import picture_of
 from plrp.concepts.classes import class_channels, prototypes
-from plrp.view.photograph_page import data_address
+from plrp.view.bundle import data_address
 
 from .pages import cards, data_uri, escape, page, picture, section, table
 

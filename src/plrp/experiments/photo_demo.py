@@ -14,8 +14,7 @@ import torch
 from plrp.files import new_file
 from plrp.models.loading import LoadedModel
 from plrp.pruning import Pruning
-from plrp.view.page import Page
-from plrp.view.photograph_page import photograph_bundle
+from plrp.view import Page, photograph_bundle
 from plrp.vision.photograph_explanation import explain_photograph
 from plrp.vision.picture_preprocessing import network_input
 

@@ -15,14 +15,17 @@ from plrp.lazy import lazily
 
 if TYPE_CHECKING:
     from .bundle import Bundle, BundleError
-    from .explanation_page import explanation_bundle, explanation_bundles
     from .notebook import mime_bundle
     from .page import Page, read_page
-    from .photograph_page import photograph_bundle
+    from .page_kinds import (
+        explanation_bundle,
+        explanation_bundles,
+        maps_bundle,
+        photograph_bundle,
+        sequence_bundle,
+        text_bundle,
+    )
     from .plots import plot
-    from .sequence_page import sequence_bundle
-    from .sweep_page import maps_bundle
-    from .text_page import text_bundle
 
 __all__ = [
     "Bundle",

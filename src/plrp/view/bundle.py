@@ -12,6 +12,7 @@ The root spends the levels where colours differ visibly. Zero stays zero, so the
 from __future__ import annotations
 
 import base64
+import io
 import json
 import math
 import zlib
@@ -133,3 +134,14 @@ def dequantise(levels: npt.NDArray[np.int8], largest: float) -> npt.NDArray[np.f
     """The relevance that levels stand for."""
     share = levels.astype(np.float64) / LEVELS
     return np.sign(share) * share**2 * largest
+
+
+def data_address(pixels: npt.NDArray[np.uint8], side: int | None = None, kind: str = "PNG", **options: Any) -> str:
+    """A picture (height, width, 3) as an address that holds it, scaled down to `side` pixels."""
+    from PIL import Image as pil
+
+    image, content = pil.fromarray(pixels), io.BytesIO()
+    if side is not None:
+        image.thumbnail((side, side))
+    image.save(content, format=kind, optimize=True, **options)
+    return f"data:image/{kind.lower()};base64," + base64.b64encode(content.getvalue()).decode("ascii")

@@ -15,9 +15,9 @@ from plrp.concepts.exemplar_results import Exemplar
 from plrp.tape.trace import Trace
 from plrp.vision.flows import source_of
 
-from .grid import layer_inputs
+from .bundle import data_address
+from .layer_channels import layer_inputs
 from .page_data import Report
-from .photograph_page import data_address
 
 COUNT = 3  # patches of a channel
 SIDE = 72  # pixels of a patch

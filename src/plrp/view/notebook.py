@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import importlib.util
 import secrets
-from dataclasses import dataclass
 from typing import Any
 
 from plrp.explanation import Explanation
 
-from .explanation_page import explanation_bundles
 from .page import Page
+from .page_kinds import explanation_bundles
 from .server import REFUSED, wanted_path
 from .uploads import Upload
 
@@ -44,17 +43,6 @@ export default { render };
 """Passes the questions of the page to Python, and the answers back to the frame of the page."""
 
 
-@dataclass
-class NotebookSample(Upload):
-    """A sample of an explanation in this notebook."""
-
-    target: Any = None  # the explained target, if it is no class
-
-    def score(self, number: int | None) -> Any:
-        """See `Upload`."""
-        return self.target if number is None else number
-
-
 class Live:
     """A page whose clicks are answered by this process."""
 
@@ -64,15 +52,17 @@ class Live:
         options = {"proportions": PROPORTIONS, "targets": 2, "inside": "graph", **options}
         bundles = explanation_bundles(explanation, chosen, **options)
         self.session = secrets.token_urlsafe(12)  # one of several pages in a notebook
-        self.samples: dict[str, NotebookSample] = {}
+        self.samples: dict[str, Upload] = {}
+
+        def score(number: int | None) -> Any:
+            return explanation.target if number is None else number  # a target that is no class has no number
+
         for sample, bundle in zip(chosen, bundles, strict=True):
             trace, place = explanation.trace_sample(sample)
             own = trace.batch == 1 and place == 0
             bundle.facts.update(host=self.session if own else None, session=str(sample))
             if own:  # a trace of several samples would explain all of them for one click
-                self.samples[str(sample)] = NotebookSample(
-                    trace, explanation.composite, explanation.pruning, target=explanation.target
-                )
+                self.samples[str(sample)] = Upload(trace, explanation.composite, explanation.pruning, score=score)
         self.page = Page(bundles)
 
     def answer(self, asked: Any) -> dict[str, Any]:

@@ -19,19 +19,8 @@ from plrp.files import new_file
 
 from .bundle import Bundle, BundleError
 
-SCRIPTS = (
-    "bundle.js",
-    "colours.js",
-    "drawing.js",
-    "curves.js",
-    "flow.js",
-    "inside.js",
-    "picture.js",
-    "logo.js",
-    "text.js",
-    "served.js",
-    "main.js",
-)
+_MODULES = ("bundle", "colours", "drawing", "curves", "flow", "inside", "picture", "logo", "text", "served", "main")
+SCRIPTS = tuple(f"{module}.js" for module in _MODULES)
 LARGEST = 10_000_000  # bytes of a page
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?function|const|let|class)", re.MULTILINE)
@@ -54,11 +43,9 @@ class Page:
 
     def html(self) -> str:
         """The whole file."""
-        packed = [bundle.pack() for bundle in self.bundles]
-        if len(packed) == 1:
-            return filled(*packed[0], policy())
-        facts = f'{{"gallery":[{",".join(one for one, _ in packed)}]}}'
-        return filled(facts, "\n".join(arrays for _, arrays in packed), policy())
+        facts, arrays = zip(*(bundle.pack() for bundle in self.bundles), strict=True)
+        gallery = f'{{"gallery":[{",".join(facts)}]}}'
+        return filled(facts[0] if len(facts) == 1 else gallery, "\n".join(arrays), policy())
 
     def frame(self, height: int = 880) -> str:
         """The page as an element of another one, which it can neither read nor change."""
@@ -112,13 +99,8 @@ def front_page(model: str, kind: str = "photograph") -> str:
 
 def filled(facts: str, arrays: str, policy: str) -> str:
     """The page with its parts."""
-    parts = {
-        "policy": policy,
-        "style": _front("style.css"),
-        "facts": facts.replace("<", "\\u003c"),  # no `</script>` and no `<!--` in data
-        "arrays": arrays,
-        "script": joined_script(),
-    }
+    parts = {"policy": policy, "style": _front("style.css"), "script": joined_script(), "arrays": arrays}
+    parts["facts"] = facts.replace("<", "\\u003c")  # no `</script>` and no `<!--` in data
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _front("page.html"))
 
 

@@ -1,11 +1,13 @@
-"""The numbers of pages of every kind: maps, curves, layers, channels, ledger."""
+"""The numbers of pages of every kind: one forward pass explained for every p, method and target.
+
+Maps are numbered target by target: LRP first, then p by p for each method.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -17,34 +19,34 @@ from torch import Tensor
 from plrp import __version__
 from plrp.composites import Composite
 from plrp.explanation import Explanation
-from plrp.health import Problem
-from plrp.ledger import BOOKED
+from plrp.health import Problem, unwarned
 from plrp.metrics.localization import relevance_mass_accuracy
 from plrp.progress import progress
+from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
 from plrp.vision.heatmaps import COLOURS, limits_of
 
 from .bundle import Bundle, finite, quantise
-from .grid import (
-    CHANNELS,
-    PROPORTIONS,
-    TARGETS,
-    Grid,
-    by_channel,
+from .layer_channels import (
+    PathMaps,
+    Paths,
+    Pool,
+    channels_followed,
+    flow_facts,
     layer_facts,
     layer_inputs,
+    ledger_facts,
     skipping_layers,
-    strongest_channels,
+    strongest,
     survivors,
 )
-from .paths import Paths, Pool, flow_facts
+
+PROPORTIONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
+TARGETS = 3
+METHODS: tuple[str, ...] = ("lambda", "M-sign")
 
 Inside = Literal["all", "graph", "nothing"]
 """How much of the network's inside a page holds."""
-
-PATHS = 160
-"""About how many channels are followed in a page: of a deep network, only the strongest of each layer."""
-
 Report = Callable[[int, int], None]
 """Called with the number of finished maps and the number of all maps of a page."""
 
@@ -78,6 +80,82 @@ class PageSettings:
             yield tell
 
 
+@dataclass(frozen=True)
+class Grid:
+    """The explanations of a page: `targets` × (LRP + `methods` × `proportions`).
+
+    `asked` is the pruning that the user asked for; the slider starts there, with a mark. Its other settings
+    (`p_negative`, `sparsity_gain`, p of single layers) hold for all explanations.
+    """
+
+    targets: tuple[Any, ...]
+    methods: tuple[str, ...]
+    proportions: tuple[float, ...]
+    asked: Pruning | None
+    target: int = 0  # the one asked for, as an index into `targets`
+
+    @classmethod
+    def around(
+        cls,
+        asked: Pruning | None,
+        targets: Sequence[Any],
+        target: int = 0,
+        proportions: Sequence[float] = PROPORTIONS,
+    ) -> Grid:
+        """The grid that holds the explanation asked for."""
+        ps, methods = set(proportions), METHODS
+        if asked is not None:
+            if not asked.p and (asked.p is None or asked.p_negative or any((asked.layers or {}).values())):
+                raise ValueError(
+                    f"A page has a slider for p, and {asked} has no p above 0 to start at: explain with some p > 0."
+                )
+            ps |= {asked.p} if asked.p else set()
+            methods = tuple(dict.fromkeys((*METHODS, asked.redistribution)))
+        if not ps or not all(0 < p < 1 for p in ps):
+            raise ValueError(f"the proportions of a page are shares of mass, 0 < p < 1, not {sorted(ps)}.")
+        return cls(tuple(targets), methods, tuple(sorted(ps)), asked, target)
+
+    @property
+    def prunings(self) -> list[Pruning | None]:
+        """LRP, then every method at every p."""
+        base = self.asked or Pruning()
+        return [None, *(replace(base, p=p, redistribution=m) for m in self.methods for p in self.proportions)]
+
+    def __len__(self) -> int:
+        return len(self.targets) * len(self.prunings)
+
+    def number(self, target: int, method: int, p: int | None) -> int:
+        """The number of a map; p None is LRP."""
+        inner = 0 if p is None else 1 + method * len(self.proportions) + p
+        return target * len(self.prunings) + inner
+
+    @property
+    def start(self) -> tuple[int, int, int | None]:
+        """Target, method and p asked for, as indices; p None is LRP."""
+        if self.asked is None:
+            return self.target, 0, None
+        p = self.proportions.index(self.asked.p) if self.asked.p else None
+        return self.target, self.methods.index(self.asked.redistribution), p
+
+    def facts(self) -> dict[str, Any]:
+        """For the page: p, the methods with their labels, and where to start."""
+        base = self.asked or Pruning()
+        return {
+            "p": list(self.proportions),
+            "methods": [{"key": name, "label": replace(base, redistribution=name).label} for name in self.methods],
+            "start": dict(zip(("target", "method", "p"), self.start, strict=True)),
+        }
+
+    def explain(self, trace: Trace, composite: Composite) -> Iterator[tuple[int, Explanation]]:
+        """Number and explanation of every map, with the relevance of the layers; warnings are left to the page."""
+        for place, target in enumerate(self.targets):
+            explanations = trace.sweep(self.prunings, target=target, composite=composite, layers=True)
+            for inner in range(len(self.prunings)):
+                with unwarned():
+                    explanation = next(explanations)
+                yield place * len(self.prunings) + inner, explanation
+
+
 @dataclass
 class PageMaps:
     """The maps of a page (*space), quantised, and the numbers of its curves; `mask` (*space) marks the evidence."""
@@ -102,7 +180,7 @@ class PageMaps:
             share = relevance_mass_accuracy(torch.from_numpy(relevance)[None], self.mask[None])
             self.inside.append(finite(float(share[0])))
 
-    def bundle(self, facts: dict[str, Any], arrays: dict[str, npt.NDArray[Any]], paths: PathMaps) -> Bundle:
+    def bundle(self, facts: dict[str, Any], arrays: dict[str, npt.NDArray[Any]], paths: PathMaps = ([], [])) -> Bundle:
         """The bundle of these maps with the other facts and arrays of the page."""
         space = self.levels[0].shape
         curves = {"holding": self.holding, "kept": self.kept, "inside": self.inside}
@@ -120,10 +198,6 @@ class PageMaps:
         if self.mask is not None:
             arrays["mask"] = self.mask.cpu().numpy().astype(np.uint8)
         return Bundle(facts, arrays)
-
-
-PathMaps = tuple[list[npt.NDArray[np.int8]], list[float]]
-"""The relevance that flows through single channels: quantised maps, and the largest relevance of each."""
 
 
 def collect(
@@ -199,64 +273,6 @@ def as_map(relevance: Tensor, space: tuple[int, ...]) -> Tensor:
     return values.sum(0) if values.dim() > len(space) else values
 
 
-def strongest(
-    trace: Trace,
-    explanation: Explanation,
-    sample: int = 0,
-    paths: Paths | None = None,
-    pool: Pool | None = None,
-    report: Callable[[int], None] = lambda layers: None,
-) -> tuple[list[list[dict[str, Any]]], npt.NDArray[np.int8], PathMaps]:
-    """For each layer its strongest channels; their maps, where the layer has places, lie one after the other.
-
-    With `paths`, also the relevance that each of these channels alone hands down to the input (of deep networks, each
-    of the strongest): maps with their scales, to which the rows point by number. `report` is called after each layer
-    with the number of finished layers.
-    """
-    rows: list[list[dict[str, Any]]] = []
-    maps, offset = [], 0
-    through: PathMaps = ([], [])
-    layers = layer_inputs(trace)
-    followed = _followed(len(layers))
-    for number, op in enumerate(layers):
-        if number:
-            report(number)
-        rows.append([])
-        if op.name not in explanation.layers:
-            continue
-        relevance = _drawn(by_channel(explanation, op, sample).detach().cpu())
-        shape = list(relevance.shape[1:])
-        if len(shape) > 2:  # drawn as a picture, window below window
-            shape = [math.prod(shape[:-1]), shape[-1]]
-        channels = relevance.reshape(len(relevance), -1)
-        for rank, (channel, share) in enumerate(strongest_channels(channels)):
-            one: dict[str, Any] = {
-                "channel": channel,
-                "share": share,
-                "relevance": finite(float(channels[channel].sum())),
-            }
-            if math.prod(shape) > 1:
-                levels, one["largest"] = quantise(channels[channel].numpy())
-                one |= {"shape": shape, "offset": offset}
-                maps.append(levels)
-                offset += levels.size
-            if paths is not None and pool is not None and rank < followed:
-                sent = paths.through(op.name, channel, pool)
-                levels, largest, one["limit"] = path_levels(sent)
-                one["through"] = len(through[0])
-                through[0].append(levels)
-                through[1].append(largest)
-            rows[-1].append(one)
-    if layers:
-        report(len(layers))
-    return rows, np.concatenate(maps) if maps else np.zeros(0, np.int8), through
-
-
-def _followed(layers: int) -> int:
-    """How many channels of each layer are followed down to the input."""
-    return max(1, min(CHANNELS, PATHS // max(1, layers)))
-
-
 def _work_below(trace: Trace) -> list[int]:
     """The cost of following channels, counted in maps, summed over no layer, the first layer, the first two, ….
 
@@ -264,41 +280,4 @@ def _work_below(trace: Trace) -> list[int]:
     """
     layers = len(layer_inputs(trace))
     shares = ((layers - number) / layers for number in range(layers))
-    return [round(_followed(layers) * share) for share in accumulate(shares, initial=0.0)]
-
-
-def path_levels(sent: Tensor) -> tuple[npt.NDArray[np.int8], float, float]:
-    """The map of a path, quantised: levels, the largest relevance, and the end of its colour scale."""
-    values = _drawn(sent)
-    return *quantise(values.numpy()), float(limits_of(values.reshape(1, 1, -1).numpy())[0])
-
-
-def _drawn(relevance: Tensor) -> Tensor:
-    """Relevance as a page draws it: zero where it is not finite; the page says elsewhere that it is not."""
-    return torch.nan_to_num(relevance, 0.0, 0.0, 0.0)
-
-
-def ledger_facts(explanation: Explanation, sample: int = 0) -> list[dict[str, Any]]:
-    """Where the mass of one sample went, entry by entry from the output down."""
-    rows = []
-    for record in explanation.ledger:
-        if record["sample"] != sample:
-            continue
-        entering, leaving = (record[f"mass_{way}_positive"] - record[f"mass_{way}_negative"] for way in ("in", "out"))
-        row = {name: record[name] for name in ("layer", "op", "rule")}
-        row |= {"in": finite(entering), "out": finite(leaving)}
-        row |= {n: finite(record[n]) for n in BOOKED}
-        if record["neurons_before"] is not None:
-            mass = record["mass_in_positive"] + record["mass_in_negative"]
-            cut = sum(record[f"p_{s}"] * record[f"mass_in_{s}"] for s in ("positive", "negative"))
-            row["pruned"] = finite(cut / mass) if mass else 0.0
-        rows.append(row)
-    return rows
-
-
-def classes(logits: Tensor, asked: int | None, count: int = 5) -> list[int]:
-    """The classes of a page: the strongest, and the one asked for, strongest first."""
-    order: list[int] = logits.topk(min(count, len(logits))).indices.tolist()
-    if asked is not None and asked not in order:
-        order[-1:] = [asked]  # in place of the weakest
-    return order
+    return [round(channels_followed(layers) * share) for share in accumulate(shares, initial=0.0)]

@@ -11,9 +11,13 @@ import torch
 from torch import Tensor
 
 from plrp.explanation import Explanation
-from plrp.genomics.sequences import LETTERS
+from plrp.genomics.logo import logo_page
+from plrp.genomics.sequences import LETTERS, decode
+from plrp.text.coloured_text import Cell, Sentence, to_figure
+from plrp.vision.heatmaps import heatmap
+from plrp.vision.photograph_figures import grid_of, show_map
 
-from .photograph_page import input_picture
+from .page_kinds import input_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,20 +51,23 @@ def plot(
     if images is not None and len(images) != len(relevance):
         raise ValueError(f"images are {len(images)}, samples {len(relevance)}: give one for each.")
     inputs = [_input(explanation, n) if images is None else _given(images[n]) for n in chosen]
-    titles = [_title(explanation, sample, names) for sample in chosen]
     verdicts = explanation.verdicts_in_brief()
-    alarms = [verdicts[sample] for sample in chosen]
-    shape = relevance.shape
+    alarms, titles = [verdicts[n] for n in chosen], [_title(explanation, n, names) for n in chosen]
+    shape, relevance = relevance.shape, relevance[chosen]
     if len(shape) == 4:
-        return _pictures(relevance[chosen], inputs, titles, alarms)
+        return _pictures(relevance, inputs, titles, alarms)
     titles = [title if alarm is None else f"{title}, {alarm}" for title, alarm in zip(titles, alarms, strict=True)]
     if len(shape) == 3 and shape[1] == len(LETTERS):
-        return _logos(relevance[chosen], inputs, titles)
+        entries: list[Any] = []
+        for own, given, title in zip(relevance, inputs, titles, strict=True):
+            letters = "N" * shape[-1] if given is None else str(decode(given.numpy()))
+            entries.append((title, {"relevance": own.sum(0).numpy()}, letters, []))
+        return logo_page(entries)
     if len(shape) != 2:
         raise ValueError(f"plot draws pictures, one-hot DNA, tokens and vectors; this input is {tuple(shape)}.")
     if inputs[0] is not None and not inputs[0].is_floating_point():
-        return _texts(relevance[chosen], inputs, titles, tokens)
-    return _bars(relevance[chosen], titles)
+        return _texts(relevance, inputs, titles, tokens)
+    return _bars(relevance, titles)
 
 
 def _input(explanation: Explanation, sample: int) -> Tensor | None:
@@ -79,26 +86,21 @@ def _given(image: Any) -> Tensor:
 
 
 def _title(explanation: Explanation, sample: int, names: Sequence[str] | Mapping[int, str] | None) -> str:
+    """The explained class, its score, and the method."""
     how = "LRP" if explanation.pruning is None else explanation.pruning.title
-    target = explanation.target
-    what = _name(int(target[sample]), names) if isinstance(target, Tensor) else "score"
-    return f"{what} ({float(explanation.score[sample]):.3g}), {how}"
-
-
-def _name(number: int, names: Sequence[str] | Mapping[int, str] | None) -> str:
-    if names is None or (isinstance(names, Mapping) and number not in names):
-        return f"class {number}"
-    if number >= len(names) and not isinstance(names, Mapping):
-        raise ValueError(f"{len(names)} names were given, and class {number} was explained: name all classes.")
-    return str(names[number])
+    name = "score"
+    if isinstance(explanation.target, Tensor):
+        number = int(explanation.target[sample])
+        if names is not None and number >= len(names) and not isinstance(names, Mapping):
+            raise ValueError(f"{len(names)} names were given, and class {number} was explained: name all classes.")
+        known = names if isinstance(names, Mapping) else dict(enumerate(names or ()))
+        name = str(known.get(number, f"class {number}"))
+    return f"{name} ({float(explanation.score[sample]):.3g}), {how}"
 
 
 def _pictures(
     relevance: Tensor, inputs: Sequence[Tensor | None], titles: Sequence[str], alarms: Sequence[str | None]
 ) -> Figure:
-    from plrp.vision.heatmaps import heatmap
-    from plrp.vision.photograph_figures import grid_of, show_map
-
     columns = min(4, len(relevance))
     figure, axes = grid_of(math.ceil(len(relevance) / columns), columns, side=2.6)
     for ax in axes.flat[len(relevance) :]:
@@ -109,22 +111,9 @@ def _pictures(
     return figure
 
 
-def _logos(relevance: Tensor, inputs: Sequence[Tensor | None], titles: Sequence[str]) -> Figure:
-    from plrp.genomics.logo import logo_page
-    from plrp.genomics.sequences import decode
-
-    entries: list[Any] = []
-    for own, given, title in zip(relevance, inputs, titles, strict=True):
-        letters = "N" * own.shape[-1] if given is None else str(decode(given.numpy()[None])[0])
-        entries.append((title, {"relevance": own.sum(0).numpy()}, letters, []))
-    return logo_page(entries)
-
-
 def _texts(
     relevance: Tensor, inputs: Sequence[Tensor | None], titles: Sequence[str], tokens: Sequence[str] | None
 ) -> Figure:
-    from plrp.text.coloured_text import Cell, Sentence, to_figure
-
     sentences = []
     for own, given, title in zip(relevance, inputs, titles, strict=True):
         assert given is not None
@@ -139,13 +128,10 @@ def _texts(
 
 
 def _bars(relevance: Tensor, titles: Sequence[str]) -> Figure:
-    from plrp.vision.photograph_figures import grid_of
-
     figure, axes = grid_of(len(relevance), 1, side=2.2, bar=False)
     figure.set_size_inches(7, 1.8 * len(relevance))
-    for ax, own, title in zip(axes.flat, relevance, titles, strict=True):
+    for ax, own, title in zip(axes.flat, relevance.numpy(), titles, strict=True):
         ax.set_axis_on()
-        colours = np.where(own.numpy() > 0, "#d42a20", "#1f63b0")
-        ax.bar(np.arange(len(own)), own.numpy(), color=colours)
+        ax.bar(np.arange(len(own)), own, color=np.where(own > 0, "#d42a20", "#1f63b0"))
         ax.set_title(title, fontsize=9)
     return figure

@@ -25,10 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from plrp.errors import TraceError, UnsupportedOperation
 
-from .bundle import Bundle
-from .grid import PROPORTIONS, TARGETS
 from .page import front_page, policy_of_server
-from .page_data import Inside, PageSettings
+from .page_data import PROPORTIONS, TARGETS, PageSettings
 from .uploads import Kind, Upload
 
 if TYPE_CHECKING:
@@ -40,6 +38,7 @@ LARGEST_UPLOAD = 30_000_000  # bytes
 CACHED = 6  # uploads whose trace is cached
 FIRST = (0.05, 0.15, 0.3, 0.5)  # the p of the bundle that comes first
 TOKEN = "x-plrp-token"
+WRONG_TOKEN = "The token is wrong: open the address that plrp view printed."
 _PATIENCE = 0.2  # seconds between two looks whether a waiting visitor has left
 REFUSED = (ValueError, TypeError, UnsupportedOperation, TraceError)  # errors whose sentence the visitor reads
 
@@ -79,12 +78,33 @@ class Host:
 
         session: names a cached upload, in place of its content.
         """
+
+        def report(done: int, of: int, what: str = "maps") -> None:
+            self._make_way()
+            if left.is_set():
+                raise VisitorLeft
+            tell({"done": done, "of": of, "what": what})
+
         while not self.turn.acquire(timeout=_PATIENCE):
             if left.is_set():
                 return
             tell({"waiting": True})
         try:
-            self._explain(content, name, target, tell, left, session)
+            report(0, 1)
+            upload = self.open(content, name) if session is None else self._cached(session)
+            session = session or secrets.token_urlsafe(12)
+            self.uploads[session] = upload
+            self.uploads.move_to_end(session)
+            while len(self.uploads) > CACHED:
+                self.uploads.popitem(last=False)
+            report(0, 1)
+            first, whole = (FIRST, 1), (self.proportions, self.targets)
+            for settings in (PageSettings(*first, "nothing", report), PageSettings(*whole, "graph", report)):
+                bundle = upload.bundle(target, settings)
+                facts, arrays = bundle.pack()
+                tell({"facts": {**json.loads(facts), "session": session}, "arrays": arrays})
+            for number, patches in upload.exemplars(bundle, partial(report, what="patches of a layer")):
+                tell({"exemplars": patches, "layer": number})
         except VisitorLeft:
             pass
         except REFUSED as error:  # a bad photograph, a class that is not there
@@ -94,30 +114,6 @@ class Host:
             tell({"problem": "The work failed; the server's terminal says why."})
         finally:
             self.turn.release()
-
-    def _explain(
-        self, content: bytes, name: str, target: str | None, tell: Tell, left: threading.Event, session: str | None
-    ) -> None:
-        def report(done: int, of: int, what: str = "maps") -> None:
-            self._make_way()
-            if left.is_set():
-                raise VisitorLeft
-            tell({"done": done, "of": of, "what": what})
-
-        report(0, 1)
-        upload = self.open(content, name) if session is None else self._cached(session)
-        session = session or secrets.token_urlsafe(12)
-        self.uploads[session] = upload
-        self.uploads.move_to_end(session)
-        while len(self.uploads) > CACHED:
-            self.uploads.popitem(last=False)
-        report(0, 1)
-        sizes: list[tuple[tuple[float, ...], int, Inside]] = [(FIRST, 1, "nothing")]
-        for size in [*sizes, (self.proportions, self.targets, "graph")]:
-            bundle = upload.bundle(target, PageSettings(*size, report))
-            tell(as_line(bundle, session))
-        for number, patches in upload.exemplars(bundle, partial(report, what="patches of a layer")):
-            tell({"exemplars": patches, "layer": number})
 
     def _cached(self, session: str) -> Upload:
         if session not in self.uploads:
@@ -144,12 +140,6 @@ class Host:
             return {"problem": str(error)}
         finally:
             self.clicks -= 1
-
-
-def as_line(bundle: Bundle, session: str) -> dict[str, Any]:
-    """A bundle as part of an answer."""
-    facts, arrays = bundle.pack()
-    return {"facts": {**json.loads(facts), "session": session}, "arrays": arrays}
 
 
 def wanted_path(given: Any) -> dict[str, Any]:
@@ -184,8 +174,8 @@ def application(host: Host, token: str) -> Starlette:
     def known(given: str | None) -> bool:
         return hmac.compare_digest((given or "").encode(), token.encode())
 
-    def refused() -> Response:
-        return JSONResponse({"problem": "The token is wrong: open the address that plrp view printed."}, 403, headers)
+    def problem(text: str, status: int) -> Response:
+        return JSONResponse({"problem": text}, status, headers)
 
     async def page(request: Request) -> Response:
         if not known(request.query_params.get("token")):
@@ -195,11 +185,10 @@ def application(host: Host, token: str) -> Starlette:
 
     async def explain(request: Request) -> Response:
         if not known(request.headers.get(TOKEN)):
-            return refused()
+            return problem(WRONG_TOKEN, 403)
         content = await bounded_body(request, LARGEST_UPLOAD)
         if content is None:
-            problem = f"The file has more than {LARGEST_UPLOAD // 10**6} MB: scale it down first."
-            return JSONResponse({"problem": problem}, 413, headers)
+            return problem(f"The file has more than {LARGEST_UPLOAD // 10**6} MB: scale it down first.", 413)
         name = PurePosixPath(request.query_params.get("name", "")).name[:200] or host.kind
         target, session = (request.query_params.get(key) or None for key in ("target", "session"))
         lines = answers(host, content, name, target, session)
@@ -207,14 +196,13 @@ def application(host: Host, token: str) -> Starlette:
 
     async def channel(request: Request) -> Response:
         if not known(request.headers.get(TOKEN)):
-            return refused()
+            return problem(WRONG_TOKEN, 403)
         content = await bounded_body(request, 10_000)
         try:
             wanted = wanted_path(json.loads(content or b""))
         except ValueError as error:  # no JSON, too
-            return JSONResponse({"problem": str(error)}, 400, headers)
-        answer = await run_in_threadpool(lambda: host.path(**wanted))
-        return JSONResponse(answer, headers=headers)
+            return problem(str(error), 400)
+        return JSONResponse(await run_in_threadpool(lambda: host.path(**wanted)), headers=headers)
 
     routes = [
         Route("/", page),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -13,23 +13,21 @@ from torch import nn
 from plrp.composites import Composite
 from plrp.genomics.attribution import composite_from_text
 from plrp.genomics.sequence_settings import COMPOSITE
-from plrp.genomics.sequences import Sequences, checked_bases
+from plrp.genomics.sequences import Sequences, checked_bases, encode
 from plrp.models.loading import LoadedModel
 from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
+from plrp.tape.tracing import trace as trace_model
 from plrp.target_text import WrittenTarget, class_number, read_target
-from plrp.text.text_attribution import TracedText
 from plrp.text.text_attribution import trace as trace_text
 from plrp.vision.photograph_explanation import ExplainedPhotograph, explain_photograph
 from plrp.vision.photographs import decode_photograph
 
 from .bundle import Bundle
 from .channel_patches import ChannelPatches
-from .page_data import PageSettings, Report, as_map, map_shape, path_levels
-from .paths import Paths
-from .photograph_page import photograph_bundle
-from .sequence_page import sequence_bundle
-from .text_page import text_bundle
+from .layer_channels import Paths, path_levels
+from .page_data import PageSettings, Report, as_map, map_shape
+from .page_kinds import photograph_bundle, sequence_bundle, text_bundle
 
 Kind = Literal["photograph", "sequence", "text"]
 
@@ -39,24 +37,27 @@ LONGEST = 200_000
 
 @dataclass
 class Upload:
-    """An input after its one forward pass."""
+    """An input after its one forward pass.
+
+    page: from the answer that a visitor names (None is the model's own) to its page. score: from the number of an
+    answer on the page to the target of the trace.
+    """
 
     trace: Trace
     composite: Composite
     pruning: Pruning | None
+    page: Callable[[str | None, PageSettings], Bundle] | None = field(default=None, repr=False)
+    score: Callable[[int | None], Any] = field(default=lambda number: number, repr=False)
     latest: tuple[Any, Paths] | None = field(default=None, repr=False)  # a setting and its paths
 
     def bundle(self, target: str | None, settings: PageSettings) -> Bundle:
         """The page for an answer that the visitor names; None is the model's own answer."""
-        raise NotImplementedError
+        assert self.page is not None
+        return self.page(target, settings)
 
     def exemplars(self, bundle: Bundle, report: Report) -> Iterator[tuple[int, dict[int, list[dict[str, str]]]]]:
         """Patches for the channels of a bundle, layer by layer (`ChannelPatches.layers`)."""
         yield from ()
-
-    def score(self, number: int | None) -> Any:
-        """The target of the trace that the page knows by this number."""
-        return number
 
     def path(self, layer: str, channel: int, number: int | None, method: str, p: float | None) -> dict[str, Any]:
         """The relevance that reaches the input through one channel alone, for the page to draw."""
@@ -107,48 +108,6 @@ class PhotographUpload(Upload):
         return self.explained
 
 
-@dataclass(kw_only=True)
-class SequenceUpload(Upload):
-    """A sequence of DNA."""
-
-    model: nn.Module = field(repr=False)
-    sequences: Sequences = field(repr=False)
-    rules: str = COMPOSITE
-    name: str = ""
-    device: str | None = None
-
-    def bundle(self, target: str | None, settings: PageSettings) -> Bundle:
-        """See `Upload`."""
-        return sequence_bundle(
-            self.model,
-            self.sequences,
-            target=None if target is None else read_target(target),
-            composite=self.rules,
-            pruning=self.pruning,
-            name=self.name,
-            device=self.device,
-            trace=self.trace,
-            **vars(settings),
-        )
-
-
-@dataclass(kw_only=True)
-class TextUpload(Upload):
-    """A text that a language model read."""
-
-    traced: TracedText = field(repr=False)
-    name: str = ""
-
-    def bundle(self, target: str | None, settings: PageSettings) -> Bundle:
-        """See `Upload`."""
-        explained = self.traced.explain(target=target, composite=self.composite, pruning=self.pruning)
-        return text_bundle(explained, model=self.name, **vars(settings))
-
-    def score(self, number: int | None) -> Any:
-        """See `Upload`."""
-        return self.traced.score_of(int(self.traced.scores.argmax()) if number is None else number)
-
-
 def open_photograph(
     content: bytes,
     name: str,
@@ -175,11 +134,8 @@ def open_sequence(
     composite: str = COMPOSITE,
     device: str = "cpu",
     label: str = "",
-) -> SequenceUpload:
+) -> Upload:
     """A pasted sequence: bases, or the first record of FASTA."""
-    from plrp.genomics.sequences import encode
-    from plrp.tape.tracing import trace
-
     lines = pasted(content).splitlines()
     if lines and lines[0].startswith(">"):
         name = lines[0][1:].split()[0][:80] if lines[0][1:].split() else name
@@ -189,24 +145,30 @@ def open_sequence(
     if not letters:
         raise ValueError("The sequence is empty: paste its bases, A, C, G, T or N.")
     sequences = Sequences([name], [letters])
-    recorded = trace(model, torch.from_numpy(encode(sequences)).to(device))
-    rules = composite_from_text(composite, recorded)
-    own: dict[str, Any] = {"model": model, "sequences": sequences, "rules": composite, "name": label, "device": device}
-    return SequenceUpload(recorded, rules, pruning, **own)
+    trace = trace_model(model, torch.from_numpy(encode(sequences)).to(device))
+
+    def page(target: str | None, settings: PageSettings) -> Bundle:
+        options: dict[str, Any] = {"composite": composite, "pruning": pruning, "name": label, **vars(settings)}
+        asked = None if target is None else read_target(target)
+        return sequence_bundle(model, sequences, target=asked, device=device, trace=trace, **options)
+
+    return Upload(trace, composite_from_text(composite, trace), pruning, page)
 
 
 def open_text(
-    content: bytes,
-    model: Any,
-    tokenizer: Any,
-    *,
-    pruning: Pruning | None,
-    composite: Composite,
-    label: str = "",
-) -> TextUpload:
+    content: bytes, model: Any, tokenizer: Any, *, pruning: Pruning | None, composite: Composite, label: str = ""
+) -> Upload:
     """A pasted text."""
     traced = trace_text(model, tokenizer, pasted(content))
-    return TextUpload(traced.trace, composite, pruning, traced=traced, name=label)
+
+    def page(target: str | None, settings: PageSettings) -> Bundle:
+        explained = traced.explain(target=target, composite=composite, pruning=pruning)
+        return text_bundle(explained, model=label, **vars(settings))
+
+    def score(number: int | None) -> Any:
+        return traced.score_of(int(traced.scores.argmax()) if number is None else number)
+
+    return Upload(traced.trace, composite, pruning, page, score)
 
 
 def pasted(content: bytes) -> str:

@@ -1,0 +1,268 @@
+"""The inside of the network on a page: its layers, their strongest channels, and the ways of relevance through them.
+
+A way sends a part of the explanation's relevance down again with its pruning held fixed (`plrp.survey`). So
+all channels of a layer that all relevance passes add up to the explanation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from plrp.composites import Composite
+from plrp.explanation import Explanation
+from plrp.ledger import BOOKED
+from plrp.pruning import Pruning
+from plrp.request import Request
+from plrp.survey import Survey
+from plrp.tape.maps import Convolution
+from plrp.tape.trace import Trace
+from plrp.tape.values import Op
+from plrp.vision.flows import channel_share, flow
+from plrp.vision.heatmaps import limits_of
+
+from .bundle import finite, quantise
+
+CHANNELS = 8  # of each layer, in a saved page
+PATHS = 160
+"""About how many channels are followed in a page: of a deep network, only the strongest of each layer."""
+
+Pool = Callable[[Tensor], Tensor]
+"""From the relevance of one sample's input to its map."""
+PathMaps = tuple[list[npt.NDArray[np.int8]], list[float]]
+"""The relevance that flows through single channels: quantised maps, and the largest relevance of each."""
+
+
+def layer_inputs(trace: Trace) -> list[Op]:
+    """The conv and linear layers from the output down; only the first of several that read one tensor."""
+    seen: dict[int, Op] = {}
+    for op in trace.layers:
+        seen.setdefault(id(op.inputs[0]), op)
+    return list(seen.values())[::-1]
+
+
+def _channel_axis(op: Op) -> int:
+    """The axis of the channels in a layer's input (rows, …)."""
+    dims = len(op.inputs[0].shape)
+    axis = None if op.map is None else op.map.channel_axis(dims)
+    return min(1, dims - 1) if axis is None else axis
+
+
+def _channels_of(relevance: Tensor, op: Op, batch: int, sample: int) -> Tensor:
+    """A view of one sample's part of a layer's input, channels first: (channel, rows of the sample, …)."""
+    return relevance.unflatten(0, (batch, -1))[sample].movedim(_channel_axis(op), 0)
+
+
+def _by_channel(explanation: Explanation, op: Op, sample: int) -> Tensor:
+    """Relevance of one sample at a layer's input, channels first: (channel, *places).
+
+    If the input is (batch · windows, …), the windows are places, too.
+    """
+    batch = len(explanation.score)
+    if batch > 1 and op.name in explanation._scattered:
+        raise ValueError(
+            f"The input of layer '{op.name}' does not hold one sample after the other: explain one sample at a time."
+        )
+    own = _channels_of(explanation.layers[op.name], op, batch, sample)
+    return own[:, 0] if own.dim() > 1 and own.shape[1] == 1 else own
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+def layer_facts(trace: Trace) -> list[dict[str, Any]]:
+    """For the page: each layer's name, operation, and the channels and places of its input."""
+    rows = []
+    for op in layer_inputs(trace):
+        given = op.inputs[0]
+        windows = given.shape[0] // max(given.samples.batch, 1)
+        shape = [*([windows] if windows > 1 else []), *given.shape[1:]]
+        channels, neurons = given.shape[_channel_axis(op)], math.prod(shape)
+        row = {"name": op.name, "op": op.kind, "shape": shape, "channels": channels, "neurons": neurons}
+        rows.append({**row, "places": neurons // max(channels, 1), "first": op.first})
+    return rows
+
+
+def lattice_sentence(layers: int) -> str:
+    """The page's sentence about `layers` skipping layers, for a terminal."""
+    return (
+        f"A grid of dots is partly the network's own: {layers} of its layers step over pixels that they do not read. "
+        "Pruning overstates it; compare with LRP."
+    )
+
+
+def skipping_layers(trace: Trace) -> int:
+    """How many convolutions step over places without reading them: relevance gathers on the lattice of the others."""
+    maps = [op.map for op in trace.layers if isinstance(op.map, Convolution) and not op.map.transposed]
+    return sum(any(step > size for step, size in zip(m.stride, m.weight.shape[2:], strict=True)) for m in maps)
+
+
+def survivors(trace: Trace, explanation: Explanation, sample: int = 0) -> npt.NDArray[np.uint32]:
+    """How much of each layer's input holds relevance: (layer, 3), neurons, channels and places (or tokens)."""
+    rows = []
+    for op in layer_inputs(trace):
+        if op.name not in explanation.layers:  # no relevance comes this way
+            rows.append((0, 0, 0))
+            continue
+        channels = _by_channel(explanation, op, sample)
+        alive = channels.reshape(len(channels), -1).ne(0)
+        rows.append((int(alive.sum()), int(alive.any(1).sum()), int(alive.any(0).sum())))
+    return np.array(rows, np.uint32).reshape(-1, 3)
+
+
+def ledger_facts(explanation: Explanation, sample: int = 0) -> list[dict[str, Any]]:
+    """Where the mass of one sample went, entry by entry from the output down."""
+    rows = []
+    for record in explanation.ledger:
+        if record["sample"] != sample:
+            continue
+        entering, leaving = (record[f"mass_{way}_positive"] - record[f"mass_{way}_negative"] for way in ("in", "out"))
+        row = {name: record[name] for name in ("layer", "op", "rule")}
+        row |= {"in": finite(entering), "out": finite(leaving)}
+        row |= {n: finite(record[n]) for n in BOOKED}
+        if record["neurons_before"] is not None:
+            mass = record["mass_in_positive"] + record["mass_in_negative"]
+            cut = sum(record[f"p_{s}"] * record[f"mass_in_{s}"] for s in ("positive", "negative"))
+            row["pruned"] = finite(cut / mass) if mass else 0.0
+        rows.append(row)
+    return rows
+
+
+# --- channels ---------------------------------------------------------------------------------------------------------
+
+
+class Paths:
+    """One explanation of a trace, ready to be followed through any channel at the input of any layer."""
+
+    def __init__(self, trace: Trace, target: Any, composite: Composite, pruning: Pruning | None, sample: int) -> None:
+        self.sample, self.trace = sample, trace
+        self.ops = {op.name: op for op in layer_inputs(trace)}
+        inputs = [op.inputs[0] for op in self.ops.values()]
+        request = Request(target=target, composite=composite, pruning=pruning).bound(trace)
+        self.parts = Survey(trace, request, inputs)
+
+    def through(self, layer: str, channel: int, pool: Pool) -> Tensor:
+        """The map of the relevance that reaches the input through one channel of a layer's input, and no other way."""
+        op = self.ops.get(layer)
+        if op is None:
+            raise ValueError(f"The model has no layer {layer!r} with an input of its own.")
+        upper, lower, batch = op.inputs[0], self.trace.inputs[0], len(self.parts.start.score)
+        whole, sent = self.parts.at(upper), None
+        if whole is not None:  # else no relevance comes this way
+            rows = _channels_of(whole, op, batch, self.sample)
+            if not 0 <= channel < len(rows):
+                raise ValueError(f"The input of layer {op.name!r} has channels 0 to {len(rows) - 1}, not {channel}.")
+            sent = torch.zeros_like(whole)
+            _channels_of(sent, op, batch, self.sample)[channel] = rows[channel]
+            if upper is not lower:
+                (sent,) = self.parts.send(sent, upper, [lower])
+        return pool((torch.zeros(lower.shape) if sent is None else sent)[self.sample])
+
+
+def strongest(
+    trace: Trace,
+    explanation: Explanation,
+    sample: int = 0,
+    paths: Paths | None = None,
+    pool: Pool = lambda relevance: relevance,
+    report: Callable[[int], None] = lambda layers: None,
+) -> tuple[list[list[dict[str, Any]]], npt.NDArray[np.int8], PathMaps]:
+    """For each layer its strongest channels; their maps, where the layer has places, lie one after the other.
+
+    With `paths`, also the relevance that each of these channels alone hands down to the input (of deep networks, each
+    of the strongest): maps with their scales, to which the rows point by number. `report` is called after each layer
+    with the number of finished layers.
+    """
+    rows: list[list[dict[str, Any]]] = []
+    maps, offset = [], 0
+    through: PathMaps = ([], [])
+    layers = layer_inputs(trace)
+    followed = channels_followed(len(layers)) if paths is not None else 0
+    for number, op in enumerate(layers, 1):
+        rows.append([])
+        relevance = torch.zeros(0)
+        if op.name in explanation.layers:
+            relevance = _drawn(_by_channel(explanation, op, sample).detach().cpu())
+        shape = list(relevance.shape[1:])
+        if len(shape) > 2:  # drawn as a picture, window below window
+            shape = [math.prod(shape[:-1]), shape[-1]]
+        channels = relevance.reshape(len(relevance), math.prod(shape))
+        for rank, (channel, share) in enumerate(_most_mass(channels)):
+            one: dict[str, Any] = {"channel": channel, "share": share}
+            one["relevance"] = finite(float(channels[channel].sum()))
+            if math.prod(shape) > 1:
+                levels, one["largest"] = quantise(channels[channel].numpy())
+                one |= {"shape": shape, "offset": offset}
+                maps.append(levels)
+                offset += levels.size
+            if paths is not None and rank < followed:
+                levels, largest, one["limit"] = path_levels(paths.through(op.name, channel, pool))
+                one["through"] = len(through[0])
+                through[0].append(levels)
+                through[1].append(largest)
+            rows[-1].append(one)
+        report(number)
+    return rows, np.concatenate(maps) if maps else np.zeros(0, np.int8), through
+
+
+def _most_mass(relevance: Tensor) -> list[tuple[int, float]]:
+    """The channels of (channel, places) with most mass |R|, and their share of all mass; no channel without mass."""
+    mass = relevance.abs().sum(1, dtype=torch.float64)
+    total = float(mass.sum())
+    order = mass.argsort(descending=True, stable=True)[:CHANNELS].tolist()
+    return [(channel, float(mass[channel]) / total) for channel in order if mass[channel] > 0]
+
+
+def channels_followed(layers: int) -> int:
+    """How many channels of each layer are followed down to the input."""
+    return max(1, min(CHANNELS, PATHS // max(1, layers)))
+
+
+def path_levels(sent: Tensor) -> tuple[npt.NDArray[np.int8], float, float]:
+    """The map of a path, quantised: levels, the largest relevance, and the end of its colour scale."""
+    values = _drawn(sent)
+    return *quantise(values.numpy()), float(limits_of(values.reshape(1, 1, -1).numpy())[0])
+
+
+def _drawn(relevance: Tensor) -> Tensor:
+    """Relevance as a page draws it: zero where it is not finite; the page says elsewhere that it is not."""
+    return torch.nan_to_num(relevance, 0.0, 0.0, 0.0)
+
+
+def flow_facts(trace: Trace, target: Any, composite: Composite, pruning: Pruning | None) -> dict[str, Any] | None:
+    """For the page: levels of channels from the output down, and the relevance handed from one to the next.
+
+    None where no level between output and input carries all relevance, or the trace holds several samples.
+    """
+    if trace.batch != 1:
+        return None
+    with torch.inference_mode(False), torch.no_grad():
+        layer_flow = flow(trace, target=target, composite=composite, pruning=pruning, nodes=8, pruned=3)
+    if len(layer_flow.levels) < 2:
+        return None
+    levels = []
+    for level in layer_flow.levels:
+        by_channel = level.by_channel
+        nodes = [
+            {"channel": c, "relevance": finite(float(by_channel[c])), "share": channel_share(level, c)}
+            for c in level.shown
+        ]
+        lost = [{"channel": c, "relevance": 0.0, "share": 0.0} for c in level.pruned]
+        row = {"layer": level.layer, "channels": len(by_channel), "surviving": level.surviving}
+        levels.append({**row, "coverage": finite(level.coverage), "nodes": nodes, "pruned": lost})
+    edges = []
+    for number, (handed, faded) in enumerate(zip(layer_flow.edges, layer_flow.faded, strict=True)):
+        upper, lower = layer_flow.levels[number], layer_flow.levels[number + 1]
+        for a, source in enumerate((*upper.shown, *upper.pruned)):
+            for b, sink in enumerate((*lower.shown, *lower.pruned)):
+                strong = a < len(upper.shown) and b < len(lower.shown)
+                value = float(handed[a, sink]) if strong else float(faded[a, sink])
+                if value and math.isfinite(value):
+                    edges.append({"level": number, "from": source, "to": sink, "relevance": value, "lost": not strong})
+    return {"levels": levels, "edges": edges, "score": finite(layer_flow.score)}
