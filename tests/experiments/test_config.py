@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plrp.cli import sweep as experiments_cli
+from plrp.cli import studies as experiments_cli
 from plrp.experiments import PRESETS, VARIANTS, Config, ConfigError, Data, Maps, Metric, Model, preset
 from plrp.experiments.config import differences, read_toml, write_toml
 from plrp.experiments.measure import check_metrics

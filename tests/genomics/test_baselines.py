@@ -189,7 +189,7 @@ def test_the_command_prints_a_table_and_draws(
     Path("net.py").write_text(MODEL)
     write_fasta("seqs.fa", ["one", "two"], LETTERS)
     words = "genomics compare seqs.fa --model net.py:build --target 1 --out out.png"
-    monkeypatch.setattr("plrp.cli.genomics_compare.READABLE", 10)
+    monkeypatch.setattr("plrp.cli.genomics_explain.READABLE", 10)
     assert main(words.split()) == 0
     said = capsys.readouterr().out
     assert "bases are small: --window 60-110 draws fewer" in said

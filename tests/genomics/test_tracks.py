@@ -93,7 +93,7 @@ def test_what_cannot_be_exported_is_refused(work: Path, monkeypatch: pytest.Monk
     assert main("genomics export out".split()) == 2
     assert main("genomics export out --bigwig r.bw".split()) == 2
     with monkeypatch.context() as without:
-        without.setattr("plrp.cli.genomics_export.find_spec", lambda name: None)
+        without.setattr("plrp.cli.genomics_results.find_spec", lambda name: None)
         assert main("genomics export out --bedgraph n.bedgraph --bigwig r.bw --genome genome.fa".split()) == 2
     assert not Path("n.bedgraph").exists()
     Path("other.fa").write_text(">chrX\nACGT\n")

@@ -1,14 +1,13 @@
-"""The `plrp` command, one file per sub-command.
+"""The `plrp` command, and its sub-commands in files by theme.
 
-A sub-command is a module with `add_parser(subparsers)`, which adds its parser, and `run`, a function from the
-parsed arguments to an exit code. Such a module imports argparse only: `plrp --help` works, and is quick, whatever
-extras are installed. torch itself is imported when a command runs.
+A function `add_…(subparsers)` adds the parser of a sub-command, whose default `run` is a function from the parsed
+arguments to an exit code. Such a file imports argparse only: `plrp --help` works, and is quick, whatever extras are
+installed. torch itself is imported when a command runs.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
 import textwrap
@@ -20,8 +19,6 @@ from typing import Any, NoReturn
 from plrp.progress import keep_interrupts
 
 from .arguments import EXIT_CODES
-
-COMMANDS = ("demo", "explain", "view", "genomics", "text", "exemplars", "sweep", "report")
 
 DESCRIPTION = """\
 Explains predictions of PyTorch models by layer-wise relevance propagation (LRP), and prunes the relevance on
@@ -69,21 +66,18 @@ class Version(argparse.Action):
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command, with all sub-commands."""
+    from . import exemplars, explain, genomics, studies, text, view
+
     parser = Parser(prog="plrp", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action=Version, nargs=0, help="show the version, and which code explains here")
     parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in COMMANDS:
-        add_command(subparsers, command, command)
+    studies.add_demo(subparsers)
+    for module in (explain, view, genomics, text, exemplars):
+        module.add_parser(subparsers)
+    studies.add_sweep(subparsers)
+    studies.add_report(subparsers)
     return parser
-
-
-def add_command(subparsers: Any, command: str, module: str) -> None:
-    """Add the sub-command of a module of `plrp.cli`, which the module's `run` executes."""
-    home = importlib.import_module(f"plrp.cli.{module}")
-    home.add_parser(subparsers)
-    if hasattr(home, "run"):  # `genomics` has commands of its own
-        subparsers.choices[command].set_defaults(run=home.run)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plrp.errors import UsageError
+from plrp.errors import NotWritable, UsageError
 from plrp.settings import PruningSettings, Settings, SettingsType, default_of, options, proportion
 
 if TYPE_CHECKING:
     from plrp.health import Wording
+    from plrp.progress import Step
     from plrp.pruning import Pruning
     from plrp.runs.ray import RayCluster
 
@@ -23,6 +28,13 @@ exit codes: 0 finished; 1 failed while working; 2 wrong usage: an option, or the
 
 PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 """The suffixes of pictures that `plrp.files.save_figure` writes."""
+
+
+def picture(text: str) -> str:
+    """The file of a picture, which its ending has to say."""
+    if not text.lower().endswith(PICTURES):
+        raise argparse.ArgumentTypeError(f"{text!r}: a picture ends in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
+    return text
 
 
 def add_settings(
@@ -52,10 +64,14 @@ def add_settings(
         parser.add_argument(flag, **keywords)
 
 
+def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Some options of a command by their names, to be given on as keywords."""
+    return {name: getattr(arguments, name) for name in names}
+
+
 def settings_of(kind: type[SettingsType], arguments: argparse.Namespace, **more: Any) -> SettingsType:
     """The settings that the options of a command ask for; `more` are fields without an option."""
-    given = {name: getattr(arguments, name) for name in options(kind) if hasattr(arguments, name)}
-    return kind(**{**given, **more})
+    return kind(**{**chosen(arguments, *(name for name in options(kind) if hasattr(arguments, name))), **more})
 
 
 def add_pruning(
@@ -81,14 +97,11 @@ def pruning_of(arguments: argparse.Namespace) -> Pruning | None:
     from plrp.pruning import Pruning
 
     settings = settings_of(PruningSettings, arguments)
-    p = settings.p
-    if p is None and settings.sparsity_gain is None:
-        p = arguments.default_p
-    if p is None and settings.sparsity_gain is None:
-        return None
-    return Pruning(
-        p=p, redistribution=settings.redistribution, unit=settings.unit, sparsity_gain=settings.sparsity_gain
-    )
+    if settings.p is None and settings.sparsity_gain is None:
+        if arguments.default_p is None:
+            return None
+        settings = replace(settings, p=arguments.default_p)
+    return Pruning(**vars(settings))
 
 
 def options_wording(method: str = "--method", **words: Any) -> Wording:
@@ -123,27 +136,49 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 def cluster_of(arguments: argparse.Namespace) -> RayCluster | None:
     """The cluster that the options ask for; None for this machine."""
     if arguments.engine == "local":
-        for option in ("address", "gpus_per_worker", "tries", "runtime_env"):
-            if getattr(arguments, option) is not None:
+        for option, value in chosen(arguments, "address", "gpus_per_worker", "tries", "runtime_env").items():
+            if value is not None:
                 raise UsageError(f"--{option.replace('_', '-')} goes with --engine ray.")
         return None
-    import json
-
     from plrp.runs.ray import RayCluster, ray_module
 
     ray_module()
     environment: dict[str, Any] = {}
     if arguments.runtime_env is not None:
         try:
-            with open(arguments.runtime_env, encoding="utf-8") as stream:
-                environment = dict(json.load(stream))
+            environment = dict(json.loads(Path(arguments.runtime_env).read_text("utf-8")))
         except ValueError as error:
             raise UsageError(f"{arguments.runtime_env} is not a runtime environment in JSON ({error}).") from None
-    options = {
-        "address": arguments.address,
-        "gpus": arguments.gpus_per_worker,
-        "threads": arguments.threads,
-        "tries": arguments.tries,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
+    given = chosen(arguments, "address", "threads", "tries") | {"gpus": arguments.gpus_per_worker}
+    given = {name: value for name, value in given.items() if value is not None}
     return RayCluster(workers=arguments.workers, runtime_env=environment, **given)
+
+
+def say(text: str) -> None:
+    """Print a line about the work itself, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def forwards(step: Step) -> Callable[..., None]:
+    """A function that moves a display to an amount, the work before a piece and the work on it, and never back."""
+    reached = 0.0
+
+    def move_to(before: float, done: float, note: str, total: float | None = None) -> None:
+        nonlocal reached
+        step(max(0.0, before + done - reached), note, total=total)
+        reached = max(reached, before + done)
+
+    return move_to
+
+
+def check_out(out: str) -> None:
+    """Refuse a folder for results that cannot be made, before work begins; URLs and what exists are not tried."""
+    place = Path(out)
+    there = next(path for path in (place, *place.absolute().parents) if os.path.exists(path))
+    if "://" in out or there == place or not there.is_dir():
+        return
+    try:
+        tempfile.TemporaryDirectory(prefix=".", dir=there).cleanup()
+    except OSError as error:
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise NotWritable(f"{out} cannot be written ({reason}): name another place for the results.") from None

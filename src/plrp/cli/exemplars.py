@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from plrp.errors import UsageError, usage
 from plrp.settings import check_composite, count
 from plrp.vision.photograph_settings import PhotographSettings
 
-from .arguments import add_cluster, add_pruning, add_settings, cluster_of, location, pruning_of
+from .arguments import add_cluster, add_pruning, add_settings, chosen, cluster_of, location, pruning_of, say
 from .explain import add_network
 
 EPILOG = """\
@@ -68,6 +67,7 @@ def add_parser(subparsers: Any) -> None:
     work.add_argument("--device", help="cpu, cuda, mps (default: cpu; with Ray: GPUs where there are any)")
     work.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     add_cluster(parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,11 +75,13 @@ def run(arguments: argparse.Namespace) -> int:
     check_composite(arguments.composite)
     engine = cluster_of(arguments)
     from plrp.concepts.search import PhotographSearch, run_search
+    from plrp.files import write_csv
     from plrp.runs.work import Execution
 
     pruning = pruning_of(arguments)
     if arguments.out is not None and not isinstance(arguments.out, Path) and not arguments.no_pictures:
         raise UsageError("pictures are written to a folder of this machine: add --no-pictures for a bucket.")
+    how = chosen(arguments, "composite", "part_size", "batch_size")
     with usage():
         search = PhotographSearch(
             arguments.model,
@@ -89,23 +91,22 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.device,
             layers=arguments.layers or [last_layer(arguments)],
             target=None,
-            composite=arguments.composite,
             pruning=None if pruning is None else pruning.to_dict(),
-            part_size=arguments.part_size,
-            batch_size=arguments.batch_size,
+            **how,
         )
-    say = (lambda text: None) if arguments.quiet else (lambda text: print(f"plrp: {text}", file=sys.stderr))
-    quiet = False if arguments.quiet else None
-    execution = Execution(workers=arguments.workers, engine=engine, show_progress=quiet, say=say)
-    exemplars = run_search(search, execution)
-    if not arguments.quiet:
+    quiet = arguments.quiet
+    note = (lambda text: None) if quiet else (lambda text: say(f"plrp: {text}"))
+    show = False if quiet else None
+    exemplars = run_search(search, Execution(workers=arguments.workers, engine=engine, show_progress=show, say=note))
+    page = "" if arguments.no_pictures else "/index.html"
+    if not quiet:
         print(exemplars)
     if isinstance(arguments.out, Path):
-        write_table(exemplars, arguments.out / "channels.csv")
+        rows = exemplars.table()
+        write_csv(arguments.out / "channels.csv", list(rows[0]), [list(row.values()) for row in rows])
         if not arguments.no_pictures:
             draw(exemplars, search, arguments)
-        if not arguments.quiet:
-            page = "" if arguments.no_pictures else "/index.html"
+        if not quiet:
             print(f"written: {arguments.out}{page}")
     return 0
 
@@ -120,14 +121,6 @@ def last_layer(arguments: argparse.Namespace) -> str:
     traced = trace(loaded.module, FromPhotographs(arguments.photographs, loaded).batch([0]))
     names = [op.name for op in traced.layers if op.kind.startswith("conv")] or [op.name for op in traced.layers]
     return names[-1]
-
-
-def write_table(exemplars: Any, path: Path) -> None:
-    """The relevance of every channel as CSV."""
-    from plrp.files import write_csv
-
-    rows = exemplars.table()
-    write_csv(path, list(rows[0]), [list(row.values()) for row in rows])
 
 
 def draw(exemplars: Any, search: Any, arguments: argparse.Namespace) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
+from itertools import count as counting
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +17,20 @@ from plrp.errors import UsageError, usage
 from plrp.settings import check_composite, count, proportion
 from plrp.vision.photograph_settings import PhotographSettings, names
 
-from .arguments import PICTURES, add_pruning, add_settings, options_wording, pruning_of, settings_of
+from .arguments import (
+    PICTURES,
+    add_pruning,
+    add_settings,
+    chosen,
+    forwards,
+    options_wording,
+    pruning_of,
+    say,
+    settings_of,
+)
 
 if TYPE_CHECKING:
-    from plrp.concepts.channel_figures import Reading
     from plrp.models.loading import LoadedModel
-    from plrp.progress import Step
     from plrp.pruning import Pruning
     from plrp.view.channel_patches import ChannelPatches
     from plrp.vision.photograph_explanation import ExplainedPhotograph
@@ -66,6 +76,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_output(out)
     add_page_size(out, "classes")
     add_drawing(out)
+    parser.set_defaults(run=run)
 
 
 def add_output(out: argparse._ArgumentGroup) -> None:
@@ -161,12 +172,12 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         queue.explain(photographs, outputs, archives or [None] * len(photographs))
     except KeyboardInterrupt:
-        print(f"plrp: interrupted; {queue.done} of {len(photographs)} photographs are done", file=sys.stderr)
+        say(f"plrp: interrupted; {queue.done} of {len(photographs)} photographs are done")
         return 130
     if queue.unhealthy and (queue.done > 1 or arguments.quiet):
-        print(f"plrp: {queue.unhealthy} of {queue.done} photographs have unhealthy explanations", file=sys.stderr)
+        say(f"plrp: {queue.unhealthy} of {queue.done} photographs have unhealthy explanations")
     if skipped := len(photographs) - queue.done:
-        print(f"plrp: {queue.done} of {len(photographs)} photographs explained, {skipped} skipped", file=sys.stderr)
+        say(f"plrp: {queue.done} of {len(photographs)} photographs explained, {skipped} skipped")
     return 1 if skipped else 0
 
 
@@ -174,12 +185,10 @@ def check_outputs(
     arguments: argparse.Namespace, photographs: Sequence[Path], outputs: Sequence[Path], archives: Sequence[Path]
 ) -> None:
     """Refuse outputs, and options that do not go with them, before a model is loaded for nothing."""
-    for path in outputs:
-        if path.suffix.lower() not in FORMATS:
-            raise UsageError(f"{path} should end in {', '.join(FORMATS)}.")
-    for path in archives:
-        if path.suffix.lower() != ".npz":
-            raise UsageError(f"{path} should end in .npz.")
+    for paths, suffixes in ((outputs, FORMATS), (archives, (".npz",))):
+        for path in paths:
+            if path.suffix.lower() not in suffixes:
+                raise UsageError(f"{path} should end in {', '.join(suffixes)}.")
     pages = [path.suffix.lower() == PAGE for path in outputs]
     some, every = any(pages), all(pages)
     for wrong, sentence in (
@@ -197,7 +206,7 @@ def check_outputs(
     ):
         if wrong:
             raise UsageError(sentence)
-    check_page_size(arguments, every, "classes")
+    page_size(arguments, "classes", every)
     overwritten = {path.resolve() for path in photographs} & {path.resolve() for path in outputs}
     if overwritten:
         raise UsageError(f"{overwritten.pop()} is a photograph; name another output with -o.")
@@ -205,61 +214,46 @@ def check_outputs(
         raise UsageError(f"{photographs[0]} does not exist.")
 
 
+@dataclass
 class PhotographQueue:
     """Photographs explained one after the other; `done` and `unhealthy` count them."""
 
-    def __init__(
-        self,
-        arguments: argparse.Namespace,
-        model: LoadedModel,
-        settings: PhotographSettings,
-        exemplars: ChannelPatches | None,
-    ) -> None:
-        self.arguments, self.model, self.settings, self.exemplars = arguments, model, settings, exemplars
-        self.done = self.unhealthy = 0
+    arguments: argparse.Namespace
+    model: LoadedModel
+    settings: PhotographSettings
+    exemplars: ChannelPatches | None
+    done: int = 0
+    unhealthy: int = 0
 
     def explain(self, photographs: Sequence[Path], outputs: Sequence[Path], archives: Sequence[Path | None]) -> None:
         """Explain, write and report each photograph; bad files are reported and skipped."""
+        from plrp.health import unwarned
         from plrp.progress import progress
-        from plrp.vision.photographs import BadImage
+        from plrp.vision.photograph_explanation import explain_photograph
+        from plrp.vision.photographs import BadImage, read_photograph
 
         pages = any(path.suffix.lower() == PAGE for path in outputs)  # long work, shown in parts of a photograph
         show = False if self.arguments.quiet else None
         with progress("explaining", len(photographs), show, unit="share" if pages else "items", transient=True) as step:
             move_to = forwards(step)
-            for number, path in enumerate(photographs):
+            for number, (path, output, archive) in enumerate(zip(photographs, outputs, archives, strict=True)):
                 move_to(number, 0, path.name)
                 try:
-                    explanation = self.explain_one(path, outputs[number].parent)
+                    photograph = read_photograph(path)
+                    make_folder(output.parent)
+                    with unwarned():  # the report says it
+                        explanation = explain_photograph(photograph, self.model, self.settings)
                 except BadImage as error:
-                    print(f"plrp: skipped: {error}", file=sys.stderr)
-                else:
-                    self.finish(explanation, outputs[number], archives[number], partial(move_to, number))
+                    say(f"plrp: skipped: {error}")
+                    continue
+                with unwarned():
+                    written = self.write(explanation, output, archive, partial(move_to, number))
+                self.report(explanation, written)
 
-    def explain_one(self, path: Path, folder: Path) -> ExplainedPhotograph:
-        """One photograph, whose results go into the folder."""
-        from plrp.health import unwarned
-        from plrp.vision.photograph_explanation import explain_photograph
-        from plrp.vision.photographs import read_photograph
-
-        photograph = read_photograph(path)
-        make_folder(folder)
-        with unwarned():  # the report says it
-            return explain_photograph(photograph, self.model, self.settings)
-
-    def finish(
-        self,
-        explanation: ExplainedPhotograph,
-        output: Path,
-        archive: Path | None,
-        note: Callable[[float, str], None],
-    ) -> None:
-        """Write the files of one photograph and report it; `note` shows the share of a page that is done."""
-        from plrp.health import unwarned
+    def report(self, explanation: ExplainedPhotograph, written: Sequence[Path]) -> None:
+        """Count a photograph that is finished, and print its report."""
         from plrp.view.layer_channels import lattice_sentence, skipping_layers
 
-        with unwarned():
-            written = self.write(explanation, output, archive, note)
         if not self.arguments.quiet:
             lines = report(explanation, written, width_of_terminal(), bool(self.arguments.target))
             print("\n".join(lines), flush=True)
@@ -283,8 +277,13 @@ class PhotographQueue:
             self.write_page(explanation, picture, note)
             return [picture, *written]
         if arguments.layers:
-            patches = None if self.exemplars is None else partial(flow_patches, self.exemplars.reading)
-            for name, figure in explanation.layer_figures(self.variant(explanation), patches).items():
+            beside = None
+            if self.exemplars is not None:
+                from plrp.concepts.channel_figures import patches
+
+                reading = self.exemplars.reading
+                beside = partial(patches, reading.exemplars, model=reading.model, data=reading.data)
+            for name, figure in explanation.layer_figures(self.variant(explanation), beside).items():
                 path = picture.with_name(f"{picture.stem}-{name}{picture.suffix}")
                 save_figure(figure, path, dpi=arguments.dpi)
                 written.append(path)
@@ -309,7 +308,7 @@ class PhotographQueue:
             variant=self.variant(explanation),
             mask=mask,
             report=lambda done, total: note(done / total, f"{name}: {done} of {total} maps"),
-            **page_size(self.arguments),
+            **page_size(self.arguments, "classes"),
         )
         if self.exemplars is not None:
             self.exemplars.show(
@@ -330,18 +329,6 @@ class PhotographQueue:
             if pruning is not None and pruning.redistribution == self.arguments.redistribution
         }
         return min(distance, key=lambda name: distance[name])
-
-
-def forwards(step: Step) -> Callable[[int, float, str], None]:
-    """A function that moves the display to a share of a photograph, never back, so that its time left counts pages."""
-    reached = 0.0
-
-    def move_to(number: int, share: float, note: str) -> None:
-        nonlocal reached
-        step(max(0.0, number + share - reached), note)
-        reached = max(reached, number + share)
-
-    return move_to
 
 
 def searched(folder: str, model: LoadedModel) -> ChannelPatches:
@@ -369,7 +356,7 @@ def make_folder(folder: Path) -> None:
     """Make a folder for results where there is none, and say so: it may be a slip."""
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
-        print(f"plrp: made the folder {folder}", file=sys.stderr)
+        say(f"plrp: made the folder {folder}")
 
 
 def photographs_at(path: Path) -> list[Path]:
@@ -389,8 +376,6 @@ def photographs_at(path: Path) -> list[Path]:
 
 def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]:
     """The model and the prunings that the arguments ask for; wrong arguments are refused before a model is loaded."""
-    from dataclasses import replace
-
     from plrp import models
     from plrp.models.checkpoints import OtherClasses
     from plrp.tape.refusals import check_device
@@ -401,15 +386,12 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
     check_methods(arguments.beside)
     colour_table(arguments.colours)
     device = check_device(arguments.device)
-    categories = class_names(arguments.classes) or models.published_categories(
-        arguments.model, weights=arguments.weights, num_classes=arguments.num_classes
-    )
+    which = chosen(arguments, "weights", "num_classes")
+    categories = class_names(arguments.classes) or models.published_categories(arguments.model, **which)
     check_classes(arguments, categories)
     prunings = prunings_of(arguments)
     try:
-        model = models.load(
-            arguments.model, weights=arguments.weights, num_classes=arguments.num_classes, quiet=arguments.quiet
-        )
+        model = models.load(arguments.model, quiet=arguments.quiet, **which)
     except OtherClasses as error:
         remedy = "--num-classes {}" if arguments.num_classes is None else "leave out --num-classes, or give {}"
         raise UsageError(error.words(remedy)) from error
@@ -431,8 +413,6 @@ def prepared(arguments: argparse.Namespace) -> tuple[LoadedModel, list[Pruning]]
 
 def prunings_of(arguments: argparse.Namespace) -> list[Pruning]:
     """The pruning of -p, or the grid of --compare: λ and M± (or the method asked for) for every p."""
-    from dataclasses import replace
-
     pruning = pruning_of(arguments)
     assert pruning is not None
     if not arguments.compare:
@@ -467,13 +447,6 @@ def class_names(file: str | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in names if name.strip())
 
 
-def flow_patches(reading: Reading, wanted: dict[str, tuple[int, ...]]) -> Any:
-    """A patch beside each channel of the flow."""
-    from plrp.concepts.channel_figures import patches
-
-    return patches(reading.exemplars, wanted, reading.model, reading.data)
-
-
 def add_page_size(out: argparse._ArgumentGroup, answers: str) -> None:
     """How much a page holds, and so how long it takes."""
     out.add_argument(
@@ -496,27 +469,18 @@ def add_page_size(out: argparse._ArgumentGroup, answers: str) -> None:
     )
 
 
-def check_page_size(arguments: argparse.Namespace, page: bool, answers: str) -> None:
-    """Refuse the options of a page where there is none."""
-    for option, given in (
-        ("--page-p", arguments.page_p),
-        (f"--page-{answers}", arguments.page_classes),
-        ("--no-channels", arguments.no_channels or None),
-    ):
-        if given is not None and not page:
-            raise UsageError(f"{option} goes with a page: -o page.html.")
-
-
-def page_size(arguments: argparse.Namespace) -> dict[str, Any]:
-    """These options for a bundle."""
-    size: dict[str, Any] = {}
-    if arguments.page_p:
-        size["proportions"] = [p for p in arguments.page_p if p]  # 0, which is LRP, is always there
-    if arguments.page_classes:
-        size["targets"] = arguments.page_classes
-    if arguments.no_channels:
-        size["inside"] = "nothing"
-    return size
+def page_size(arguments: argparse.Namespace, answers: str, page: bool = True) -> dict[str, Any]:
+    """The keywords of a bundle that the options of `add_page_size` ask for; the options are refused without a page."""
+    shares = arguments.page_p and [p for p in arguments.page_p if p]  # 0, which is LRP, is always there
+    given = {
+        "--page-p": ("proportions", shares),
+        f"--page-{answers}": ("targets", arguments.page_classes),
+        "--no-channels": ("inside", "nothing" if arguments.no_channels else None),
+    }
+    given = {option: keyword for option, keyword in given.items() if keyword[1] is not None}
+    if given and not page:
+        raise UsageError(f"{next(iter(given))} goes with a page: -o page.html.")
+    return dict(given.values())
 
 
 def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int, named: bool = False) -> list[str]:
@@ -558,7 +522,10 @@ def output_paths(
     `NAME.suffix`; a file takes the one photograph, or `file-NAME.suffix` for several; nothing given is `NAME-plrp.png`
     in the current folder.
     """
-    names = _distinct([path.stem for path in photographs])
+    names: list[str] = []
+    for stem in (path.stem for path in photographs):  # -2, -3, … where one is repeated (`a/1.jpg`, `b/1.jpg`)
+        candidates = chain([stem], (f"{stem}-{number}" for number in counting(2)))
+        names.append(next(name for name in candidates if name not in names))
     if given is None:
         return [Path(f"{name}{tail}{suffix}") for name in names]
     path = Path(given)
@@ -569,15 +536,6 @@ def output_paths(
     if len(photographs) == 1:
         return [path]
     return [path.with_name(f"{path.stem}-{name}{path.suffix}") for name in names]
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """The names, with -2, -3, … where one is repeated (`a/1.jpg`, `b/1.jpg`)."""
-    distinct: list[str] = []
-    for name in names:
-        candidates = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-        distinct.append(next(candidate for candidate in candidates if candidate not in distinct))
-    return distinct
 
 
 def width_of_terminal() -> int:
@@ -591,8 +549,6 @@ def proportions(text: str) -> list[float]:
 
 
 def _dilation(text: str) -> int | str:
-    if text == "auto":
-        return text
-    if not text.isdigit():
+    if text != "auto" and not text.isdigit():
         raise argparse.ArgumentTypeError(f"dilate is a number of pixels or auto, not {text!r}")
-    return int(text)
+    return text if text == "auto" else int(text)

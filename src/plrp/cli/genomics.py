@@ -1,12 +1,10 @@
-"""`plrp genomics COMMAND`: from DNA sequences to motifs, one file per command."""
+"""`plrp genomics COMMAND`: from DNA sequences to motifs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from . import Parser, add_command
-
-COMMANDS = ("simulate", "train", "explain", "variants", "compare", "motifs", "browser", "logo", "export")
+from . import Parser, genomics_explain, genomics_results, genomics_training
 
 
 class Command(Parser):
@@ -29,5 +27,12 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.set_defaults(run=lambda arguments: (parser.print_help(), 2)[1])
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Command)
-    for command in COMMANDS:
-        add_command(commands, command, f"genomics_{command}")
+    genomics_training.add_simulate(commands)
+    genomics_training.add_train(commands)
+    genomics_explain.add_explain(commands)
+    genomics_explain.add_variants(commands)
+    genomics_explain.add_compare(commands)
+    genomics_results.add_motifs(commands)
+    genomics_results.add_browser(commands)
+    genomics_results.add_logo(commands)
+    genomics_results.add_export(commands)

@@ -1,35 +1,128 @@
-"""`plrp genomics explain`: relevance per base for files of sequences."""
+"""`plrp genomics explain`, `variants` and `compare`: they explain sequences, and share options."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plrp.errors import UsageError, usage
-from plrp.genomics.sequence_settings import FileSettings
+from plrp.genomics.sequence_settings import COMPOSITE, FileSettings, ScoreSettings, VariantSettings
+from plrp.settings import check_composite as check_name
 from plrp.settings import count, shard
 
-from .arguments import add_cluster, add_settings, cluster_of, options_wording, settings_of
-from .genomics_options import (
-    add_model,
-    add_rules,
-    add_sequences,
-    check_composite,
+from . import arguments as shared
+from .arguments import (
+    PICTURES,
+    add_cluster,
+    add_pruning,
+    add_settings,
     check_out,
-    is_class_text,
-    loaded_model,
-    pruning_of,
-    refuse_rules,
+    chosen,
+    cluster_of,
+    forwards,
+    options_wording,
+    picture,
+    say,
+    settings_of,
 )
+from .genomics_results import window
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from plrp.genomics.sequences import OneHot
+    from plrp.pruning import Pruning
+
+COMMAND = "genomics variants"
+"""What has written a folder, as its `run.json` says."""
+
+RECORDED = (
+    *("vcf", "genome", "model", "weights", "target", "reverse_target", "width", "strand", "ends"),
+    *("redistribution", "sparsity_gain", "unit", "composite"),
+)
+"""The arguments that `run.json` holds."""
+
+READABLE = 100
+"""Bases whose letters can be read in a picture."""
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
+# -- options that these commands share
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Which model, with which weights."""
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="file.py:factory (your network), a checkpoint of `plrp genomics train`, or a Keras model: model.h5, or "
+        "model.json with --weights",
+    )
+    add_settings(parser, FileSettings, "weights")
+
+
+def add_rules(parser: argparse.ArgumentParser, p: float | None = None) -> None:
+    """Which score is explained, and how relevance is propagated and pruned."""
+    add_settings(parser, ScoreSettings, "target", "composite")
+    add_pruning(parser, default=p, flag="--redistribution")
+
+
+def add_sequences(parser: argparse.ArgumentParser) -> None:
+    """A file of sequences, and how intervals of a genome are read."""
+    parser.add_argument("sequences", metavar="SEQUENCES", help="FASTA, BED or one-hot NPZ; .gz as well")
+    add_settings(parser, FileSettings, "genome", "width", "largest")
+
+
+def pruning_of(given: argparse.Namespace) -> Pruning | None:
+    """The pruning that the options ask for; None for plain LRP."""
+    if given.sparsity_gain is not None and given.p == 0:
+        raise UsageError("-p 0 prunes nothing, whatever the --sparsity-gain: leave -p out, or give a share.")
+    return None if given.p == 0 else shared.pruning_of(given)
+
+
+def loaded_model(given: argparse.Namespace) -> nn.Module:
+    """The model of --model and --weights on the device of --device, which is checked before the model is loaded."""
+    from plrp.genomics.jobs import load_model
+    from plrp.tape.refusals import check_device
+
+    if given.device is None:
+        return load_model(given.model, given.weights).eval()
+    check_device(given.device)
+    return load_model(given.model, given.weights).eval().to(given.device)
+
+
+def check_first(model: nn.Module, onehot: OneHot, targets: Sequence[Any], what: str) -> None:
+    """Refuse sequences that do not fit the model, and targets that its output does not have, by one sequence."""
+    import torch
+
+    from plrp.genomics.jobs import check_fit
+
+    example = torch.from_numpy(onehot[:1])
+    device = next((p.device for p in model.parameters()), example.device)
+    check_fit(model, example.to(device), targets, what)
+
+
+def check_composite(text: str) -> None:
+    """Refuse a composite that does not exist, before anything is loaded."""
+    if ":" not in text:
+        return check_name(text)
+    from plrp.genomics.attribution import composite_from_text
+
+    with usage():
+        composite_from_text(text)
+
+
+# -- explain
+
+
+def add_explain(commands: Any) -> None:
+    """Add `plrp genomics explain`."""
     parser = commands.add_parser(
         "explain",
         help="relevance per base for a file of sequences, with your own model",
@@ -62,11 +155,12 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--workers", type=count, metavar="N", help="workers on the cluster (default: as many as fit)")
     add_cluster(parser)
+    parser.set_defaults(run=run_explain)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_explain(arguments: argparse.Namespace) -> int:
     """Explain a file."""
-    check(arguments)
+    check_explain(arguments)
     from plrp.genomics.jobs import explain_file
     from plrp.runs.work import by_cause
 
@@ -79,16 +173,9 @@ def run(arguments: argparse.Namespace) -> int:
         torch.set_num_threads(arguments.threads)
     if arguments.weights is None and ".py:" in arguments.model:
         say(f"no --weights: {arguments.model}() is taken as it is; if it does not load weights itself, they are random")
-    outcome = explain_file(
-        arguments.sequences,
-        arguments.model,
-        arguments.out,
-        settings,
-        shard=arguments.shard,
-        engine=engine,
-        say=say,
-        about={"model": arguments.model},
-    )
+    files = arguments.sequences, arguments.model, arguments.out
+    how = {"shard": arguments.shard, "engine": engine, "about": {"model": arguments.model}}
+    outcome = explain_file(*files, settings, say=say, **how)
     state = f"{outcome.done} of {outcome.parts} parts done"
     if outcome.failures:
         say(f"plrp: {state}. Fix the cause and start again. {by_cause(outcome.failures)}")
@@ -105,14 +192,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def check(arguments: argparse.Namespace) -> None:
+def check_explain(arguments: argparse.Namespace) -> None:
     """Refuse wrong options before anything is loaded."""
     check_composite(arguments.composite)
     check_out(arguments.out)
     if arguments.engine == "local" and arguments.workers is not None:
         raise UsageError("--workers goes with --engine ray; on one machine, share the work with --shard.")
     refuse_rules(arguments)
-    if arguments.reverse_complement and arguments.reverse_target is None and not is_class_text(arguments.target):
+    is_class = arguments.target is None or arguments.target.strip().lstrip("-").isdecimal()
+    if arguments.reverse_complement and arguments.reverse_target is None and not is_class:
         raise UsageError(
             "--reverse-complement goes with a class, or --reverse-target: on the other strand a position is another."
         )
@@ -124,53 +212,44 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError("--html goes with --method lrp, without --reverse-complement and --hypothetical.")
 
 
+def refuse_rules(given: argparse.Namespace) -> None:
+    """Refuse options of LRP with another method, which would not use them."""
+    if given.method == "lrp":
+        return
+    defaults = {"unit": "auto", "redistribution": "lambda", "composite": COMPOSITE}
+    names = ("p", "sparsity_gain", *defaults, "reverse_complement", "reverse_target", "hypothetical")
+    wrong = [name for name, value in chosen(given, *names).items() if value not in (None, False, defaults.get(name))]
+    if wrong:
+        options = ", ".join("-p" if name == "p" else f"--{name.replace('_', '-')}" for name in wrong)
+        raise UsageError(f"{options} {'go' if len(wrong) > 1 else 'goes'} with --method lrp, not {given.method}.")
+
+
 def write_page(arguments: argparse.Namespace, settings: FileSettings) -> None:
     """The page of the first sequences, for every p of its slider."""
     from plrp.genomics.jobs import read_sequences, read_target
     from plrp.progress import progress
     from plrp.view import Page, sequence_bundle
 
-    sequences = read_sequences(
-        arguments.sequences, settings.genome, settings.width, ends=settings.ends, largest=settings.largest
-    )
-    model = loaded_model(arguments)
+    reading = chosen(arguments, "genome", "width", "ends", "largest")
+    sequences = read_sequences(arguments.sequences, **reading)
+    rules = chosen(arguments, "composite", "pooling", "ambiguous", "device") | {"pruning": settings.pruning}
+    rules |= {"target": read_target(settings.target), "match": settings.match is not False}
+    model, name = loaded_model(arguments), Path(arguments.model).name
     count = min(arguments.html_sequences, len(sequences))
-    bundles = []
     say(f"results are in {arguments.out}; now the page")
     with progress("the page, maps", note=sequences.names[0]) as step:
-        drawn, whole = 0, [0] * count  # maps that are drawn, and all maps of each sequence
+        move_to, whole = forwards(step), [0] * count  # all maps of each sequence
 
         def note(row: int, done: int, total: int) -> None:
-            nonlocal drawn
             whole[row:] = [total] * (count - row)  # the sequences that follow count as this one
-            now = sum(whole[:row]) + done
-            step(now - drawn, sequences.names[row], total=sum(whole))
-            drawn = now
+            move_to(sum(whole[:row]), done, sequences.names[row], sum(whole))
 
-        for row in range(count):
-            bundles.append(
-                sequence_bundle(
-                    model,
-                    sequences,
-                    row,
-                    target=read_target(settings.target),
-                    composite=arguments.composite,
-                    pruning=settings.pruning,
-                    pooling=settings.pooling,
-                    ambiguous=settings.ambiguous,
-                    match=settings.match is not False,
-                    name=Path(arguments.model).name,
-                    device=settings.device,
-                    report=partial(note, row),
-                )
-            )
+        bundles = [
+            sequence_bundle(model, sequences, row, name=name, report=partial(note, row), **rules)
+            for row in range(count)
+        ]
     Page(bundles).save(arguments.html)
     say(f"saved {arguments.html}")
-
-
-def say(text: str) -> None:
-    """A line about the work itself, on standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def _say_at_the_end(text: str) -> None:
@@ -181,3 +260,132 @@ def _say_at_the_end(text: str) -> None:
             return
     if not sys.stderr.isatty():
         say(text)
+
+
+# -- variants
+
+
+def add_variants(commands: Any) -> None:
+    """Add `plrp genomics variants`."""
+    parser = commands.add_parser(
+        "variants",
+        help="scores with either allele of a VCF's variants, and their difference per base",
+        description="Explains the sequence around each variant with the reference and with the alternative allele,\n"
+        "for the same score. Written into --out: effects.parquet (an allele per row), bases.parquet (a base per\n"
+        "row), effects.vcf (yours, with INFO fields PLRP_*), skipped.tsv, and logos of the strongest effects.\n"
+        "Positions in all of them count from 1, as in the VCF, so that tables can be joined.\n"
+        "Variants that cannot be scored (the reference differs from the genome, N, symbolic alleles, contig\n"
+        "ends) are skipped, counted and listed.",
+        epilog="example:\n"
+        "  plrp genomics variants calls.vcf.gz --genome hg38.fa --model net.py:build --weights w.pt \\\n"
+        '      --width 2114 --target "outputs[1][:, 0]" --out effects',
+    )
+    parser.add_argument("vcf", metavar="VCF", help="variants; .gz as well")
+    parser.add_argument("--genome", required=True, metavar="FASTA", help="the genome that the variants refer to")
+    add_settings(parser, VariantSettings, "width")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder to write")
+    add_model(parser)
+    add_rules(parser)
+    add_settings(parser, VariantSettings, "strand", "reverse_target", "ends")
+    parser.add_argument("--logos", type=int, default=10, metavar="N", help="draw the N strongest effects (default: 10)")
+    add_settings(parser, VariantSettings, "batch_size", "device")
+    add_settings(parser, FileSettings, "largest")
+    parser.set_defaults(run=run_variants)
+
+
+def run_variants(arguments: argparse.Namespace) -> int:
+    """Explain the variants of a file."""
+    from plrp.genomics.allele_effects import summary
+    from plrp.genomics.outputs import target_from_text
+    from plrp.genomics.sequences import Genome, encode
+    from plrp.genomics.variant_files import explain_variants
+    from plrp.genomics.variants import read_vcf
+    from plrp.runs.places import Folder, refuse_strangers
+
+    folder, width = Path(arguments.out), arguments.width
+    with usage():
+        check_composite(arguments.composite)
+        check_out(arguments.out)
+        read_vcf(arguments.vcf, largest=arguments.largest)
+        genome = Genome(arguments.genome, largest=arguments.largest)
+        target, reverse = (t and target_from_text(t) for t in (arguments.target, arguments.reverse_target))
+        if folder.is_file():
+            raise UsageError(f"{folder} is a file: name a folder.")
+        if folder.is_dir() and _command(folder) != COMMAND:
+            refuse_strangers(Folder(folder))
+        pruning = pruning_of(arguments)
+        model = loaded_model(arguments)
+        targets = [target] if reverse is None else [target, reverse]
+        check_first(model, encode([("ACGT" * width)[:width]]), targets, f"--width {width}: windows of this many bases")
+        settings = settings_of(VariantSettings, arguments, target=target, reverse_target=reverse, pruning=pruning)
+    about = {"command": COMMAND, **chosen(arguments, *RECORDED), "p": pruning.p if pruning else 0.0}
+    how = chosen(arguments, "logos", "largest")
+    explained, skipped = explain_variants(arguments.vcf, genome, model, folder, settings, about=about, **how)
+    print(f"{summary(explained, skipped)}; results in {folder}")
+    if skipped:
+        say(f"plrp: which were skipped, and why: {folder / 'skipped.tsv'}")
+    return 0
+
+
+def _command(folder: Path) -> str | None:
+    """The command that has written a folder; None if nothing says so."""
+    try:
+        return dict(json.loads((folder / "run.json").read_text())).get("command")
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+# -- compare
+
+
+def add_compare(commands: Any) -> None:
+    """Add `plrp genomics compare`."""
+    parser = commands.add_parser(
+        "compare",
+        help="draw several methods under one another, with their correlation to ISM",
+        description="Asks in-silico mutagenesis (ISM: every base replaced by every other letter), LRP, PLRP,\n"
+        "gradient × input and DeepLIFT (with tangermeme, where installed) about the same score, draws them, and\n"
+        "prints how far each agrees with ISM. Do this on your own network before you believe any of them.",
+        epilog="example:\n"
+        "  plrp genomics compare seqs.fa --model net.py:build --weights w.pt --count 20 --out compared.png",
+    )
+    add_sequences(parser)
+    parser.add_argument(
+        "--out", required=True, type=picture, metavar="FILE", help=f"picture to write: {', '.join(PICTURES)}"
+    )
+    add_model(parser)
+    add_rules(parser, p=0.05)
+    parser.add_argument("--count", type=count, default=10, metavar="N", help="take the first N sequences (default: 10)")
+    parser.add_argument("--draw", type=count, default=3, metavar="N", help="draw the first N sequences (default: 3)")
+    parser.add_argument("--window", type=window, metavar="START-END", help="draw these bases only")
+    add_settings(parser, ScoreSettings, "batch_size", "device")
+    parser.set_defaults(run=run_compare)
+
+
+def run_compare(arguments: argparse.Namespace) -> int:
+    """Compare methods on the first sequences of a file."""
+    from plrp.genomics.baselines import compare_methods
+    from plrp.genomics.jobs import read_sequences
+    from plrp.genomics.outputs import target_from_text
+
+    with usage():
+        check_composite(arguments.composite)
+        reading = chosen(arguments, "genome", "width", "largest")
+        sequences = read_sequences(arguments.sequences, **reading)[: arguments.count]
+        onehot = sequences.onehot()
+        target = arguments.target and target_from_text(arguments.target)
+        pruning = pruning_of(arguments)
+        if pruning is None:
+            raise UsageError("-p 0 is LRP, which is compared anyway: give the share to prune, such as -p 0.05.")
+        model = loaded_model(arguments)
+        check_first(model, onehot, [target], f"{sequences.where(0)}: its {onehot.shape[2]} bases")
+        settings = settings_of(ScoreSettings, arguments, target=target, pruning=pruning)
+    comparison = compare_methods(model, onehot, settings, show_progress=None)
+    print(comparison)
+    comparison.plot(arguments.out, names=sequences.names, count=arguments.draw, window=arguments.window)
+    drawn = min(arguments.draw, len(sequences))
+    more = "" if drawn == len(sequences) else f" of {len(sequences)} (--draw N draws more)"
+    print(f"{arguments.out}: {drawn} sequence{'s' * (drawn != 1)}{more}")
+    if arguments.window is None and onehot.shape[2] > READABLE:
+        print(f"letters of {onehot.shape[2]} bases are small: --window 60-110 draws fewer")
+    return 0

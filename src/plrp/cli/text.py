@@ -12,8 +12,8 @@ from typing import Any
 from plrp.errors import UsageError, usage
 from plrp.settings import check_composite, count
 
-from .arguments import add_pruning, options_wording, pruning_of
-from .explain import add_page_size, check_page_size, page_size
+from .arguments import add_pruning, chosen, options_wording, pruning_of
+from .explain import add_page_size, page_size
 
 PICTURES = (".svg", ".png", ".pdf")
 FORMATS = (*PICTURES, ".html", ".csv", ".json")  # of plrp.text, whose import takes seconds
@@ -79,6 +79,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     out.add_argument("--columns", type=count, metavar="N", help="width of the printed text (default: the terminal's)")
     out.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -107,17 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
         begun = time.monotonic()
         span = int(arguments.span) if arguments.span and arguments.span.isdecimal() else arguments.span
         with unwarned():  # the remarks say it
-            explanation = text.explain(
-                model,
-                tokenizer,
-                given,
-                target=arguments.target,
-                against=arguments.against,
-                span=span,
-                composite=arguments.composite,
-                pruning=pruning,
-                layers=bool(arguments.layers),
-            )
+            asked = chosen(arguments, "target", "against", "composite") | {"layers": bool(arguments.layers)}
+            explanation = text.explain(model, tokenizer, given, span=span, pruning=pruning, **asked)
     say(arguments, f"explained in {time.monotonic() - begun:.1f} s")
     if not arguments.quiet:
         print(explanation.show(by_word=arguments.words, columns=arguments.columns))
@@ -139,7 +131,7 @@ def check(arguments: argparse.Namespace) -> None:
     for option, file, suffixes in (("-o", arguments.out, FORMATS), ("--layers", arguments.layers, PICTURES)):
         if file and Path(file).suffix.lower() not in suffixes:
             raise UsageError(f"{option} {file} should end in {', '.join(suffixes)}.")
-    check_page_size(arguments, bool(arguments.out) and Path(arguments.out).suffix.lower() == ".html", "answers")
+    page_size(arguments, "answers", bool(arguments.out) and Path(arguments.out).suffix.lower() == ".html")
     if arguments.span == "0":
         raise UsageError("--span explains from 1 token on.")
 
@@ -156,7 +148,7 @@ def save(explanation: Any, arguments: argparse.Namespace) -> None:
     if Path(arguments.out).suffix.lower() == ".html":
         from plrp.view import Page, text_bundle
 
-        options = page_size(arguments) | {"show_progress": False if arguments.quiet else None}
+        options = page_size(arguments, "answers") | {"show_progress": False if arguments.quiet else None}
         Page(text_bundle(explanation, model=Path(arguments.model).name, **options)).save(arguments.out)
     else:
         explanation.save(arguments.out, by_word=arguments.words)

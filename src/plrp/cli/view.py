@@ -5,21 +5,17 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plrp.errors import UsageError, not_installed, usage
 from plrp.settings import check_composite
 
-from .arguments import add_pruning, pruning_of
+from .arguments import add_pruning, chosen, pruning_of, say
 from .explain import add_model, prepared, searched
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from plrp.view.server import Host
-    from plrp.view.uploads import Upload
 
 EPILOG = """\
 examples:
@@ -66,6 +62,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="address to serve on (default: 127.0.0.1, which other machines cannot reach)",
     )
     parser.set_defaults(compare=None, target=None, against=None, colours="red-blue", quiet=False, beside=())
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,11 +87,14 @@ def run(arguments: argparse.Namespace) -> int:
     token = secrets.token_urlsafe(24)
     host, port = listening.getsockname()[:2]
     if not ipaddress.ip_address(host).is_loopback:
-        print("plrp view: other machines can reach this address; whoever has its token can use it", file=sys.stderr)
+        say("plrp view: other machines can reach this address; whoever has its token can use it")
     shown = f"[{host}]" if ":" in host else host
     print(f"plrp view: open http://{shown}:{port}/?token={token}  (Ctrl-C ends)", flush=True)
     settings = uvicorn.Config(application(explainer, token), log_level="warning", timeout_graceful_shutdown=1)
-    serve(uvicorn.Server(settings), [listening])
+    try:
+        uvicorn.Server(settings).run(sockets=[listening])
+    except KeyboardInterrupt:  # how a server ends well
+        say("plrp view: ended")
     return 0
 
 
@@ -110,7 +110,7 @@ def photograph_explainer(arguments: argparse.Namespace) -> Host:
     from plrp.view.uploads import open_photograph
 
     model, (pruning, *_) = prepared(arguments)
-    options: dict[str, Any] = {"pruning": pruning, "composite": arguments.composite, "device": arguments.device}
+    options = chosen(arguments, "composite", "device") | {"pruning": pruning}
     options["patches"] = None if arguments.exemplars is None else searched(arguments.exemplars, model)
     return Host(lambda content, name: open_photograph(content, name, model, **options), "photograph", model.name)
 
@@ -124,10 +124,9 @@ def sequence_explainer(arguments: argparse.Namespace) -> Host:
 
     composite_from_text(arguments.composite)
     model = load_model(arguments.model, arguments.weights).eval().to(arguments.device)
-    name = Path(arguments.model).name
-    options: dict[str, Any] = {"pruning": pruning_of(arguments), "composite": arguments.composite, "label": name}
-    options["device"] = arguments.device
-    return Host(lambda content, name: open_sequence(content, name, model, **options), "sequence", name)
+    label = Path(arguments.model).name
+    options = chosen(arguments, "composite", "device") | {"pruning": pruning_of(arguments), "label": label}
+    return Host(lambda content, name: open_sequence(content, name, model, **options), "sequence", label)
 
 
 def text_explainer(arguments: argparse.Namespace) -> Host:
@@ -138,27 +137,14 @@ def text_explainer(arguments: argparse.Namespace) -> Host:
     from plrp.view.server import Host
     from plrp.view.uploads import open_text
 
-    model, tokenizer = text.load(arguments.model)
-    name = Path(arguments.model).name
-    options: dict[str, Any] = {"pruning": pruning_of(arguments), "composite": resolve(arguments.composite)}
-    options["label"] = name
-
-    def upload(content: bytes, _: str) -> Upload:
-        return open_text(content, model, tokenizer, **options)
-
-    return Host(upload, "text", name, TEXT_PROPORTIONS, 3)
+    loaded, label = text.load(arguments.model), Path(arguments.model).name
+    composite, pruning = resolve(arguments.composite), pruning_of(arguments)
+    options: dict[str, Any] = {"composite": composite, "pruning": pruning, "label": label}
+    return Host(lambda content, _: open_text(content, *loaded, **options), "text", label, TEXT_PROPORTIONS, 3)
 
 
 COMPOSITES = {"photograph": "auto", "sequence": "epsilon-gamma", "text": "attnlrp"}
 EXPLAINERS = {"photograph": photograph_explainer, "sequence": sequence_explainer, "text": text_explainer}
-
-
-def serve(server: object, sockets: Sequence[socket.socket]) -> None:
-    """Runs until Ctrl-C, which is how a server ends well."""
-    try:
-        server.run(sockets=list(sockets))  # type: ignore[attr-defined]
-    except KeyboardInterrupt:
-        print("plrp view: ended", file=sys.stderr)
 
 
 def bound(host: str, port: int) -> socket.socket:

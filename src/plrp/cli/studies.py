@@ -1,4 +1,4 @@
-"""`plrp sweep`: experiments from the command line."""
+"""`plrp demo`, `plrp sweep` and `plrp report`: whole studies. Imports argparse only; the rest when a command runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,38 @@ from typing import Any
 from plrp.errors import UsageError, usage
 from plrp.settings import count, shard
 
-from .arguments import add_cluster, cluster_of, location
+from .arguments import add_cluster, chosen, cluster_of, location, say
 
 PRESETS = ("ecssd-vgg16", "ecssd-resnet50", "imagenet-vgg16", "imagenet-resnet50", "genomics-4", "genomics-32")
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the command; nothing heavier than argparse is imported until it runs."""
+def add_demo(subparsers: Any) -> None:
+    """Add `plrp demo`."""
+    parser = subparsers.add_parser(
+        "demo",
+        help="photographs, and DNA with planted motifs: train, explain, write a report",
+        description="Makes scenes of photographs (those that scikit-image ships) and DNA sequences with planted "
+        "motifs, trains small CNNs, explains them with LRP and PLRP, and writes a report to read in a browser, where "
+        "p is a slider. Nothing is downloaded; the same seed gives the same report.",
+        epilog="example:\n  plrp demo --out demo",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo"), metavar="DIR", help="folder to write (default: ./demo)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)")
+    parser.set_defaults(run=run_demo)
+
+
+def run_demo(arguments: argparse.Namespace) -> int:
+    """Make the data, train, explain, and write the report."""
+    from plrp.experiments import demo_study
+
+    print(f"written: {demo_study.run(arguments.out, seed=arguments.seed).resolve()}")
+    return 0
+
+
+def add_sweep(subparsers: Any) -> None:
+    """Add `plrp sweep`."""
     parser = subparsers.add_parser(
         "sweep",
         help="measure LRP and PLRP over many samples, variants and p; stop and resume at will",
@@ -55,12 +80,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--device", help="such as cuda (default: cpu; with Ray: GPUs where there are any)")
     parser.add_argument("--show-config", action="store_true", help="print the config as TOML and stop")
     add_cluster(parser)
+    parser.set_defaults(run=run_sweep)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """`plrp sweep`."""
-    import sys
-
+def run_sweep(arguments: argparse.Namespace) -> int:
+    """Explain and measure every sample, or print the config."""
     if (arguments.config is None) == (arguments.preset is None):
         raise UsageError("name a config file (plrp sweep run.toml), or a preset (--preset genomics-4).")
     from plrp.experiments.results import unhealthy_sentence
@@ -71,27 +95,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.show_config:
         print(config.to_toml(), end="")
         return 0
-
     with usage():
         engine = cluster_of(arguments)
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    results = sweep(
-        config,
-        out,
-        shard=arguments.shard,
-        workers=arguments.workers,
-        device=arguments.device,
-        threads=arguments.threads or 1,
-        engine=engine,
-        say=say,
-    )
+    asked = chosen(arguments, "shard", "workers", "device")
+    results = sweep(config, out, **asked, threads=arguments.threads or 1, engine=engine, say=say)
     missing = f", {len(results.missing)} parts missing" if results.missing else ""
     print(f"{out}: {len(results.samples)} samples, {len(results.scores):,} scores{missing}")
     if len(results.unhealthy):
-        print(f"plrp: {unhealthy_sentence(results)}; `plrp report` lists them", file=sys.stderr)
+        say(f"plrp: {unhealthy_sentence(results)}; `plrp report` lists them")
     return 0
 
 
@@ -101,24 +112,24 @@ def config_of(arguments: argparse.Namespace) -> tuple[Any, str | Path]:
     from plrp.experiments.presets import preset
     from plrp.experiments.store import CONFIG, Store
 
+    out: str | Path
+    given, changes = arguments.config, {name: _value(text) for name, text in arguments.set}
+    if arguments.limit is not None:
+        changes["data.limit"] = arguments.limit
     if arguments.preset is not None:
-        config = preset(arguments.preset, root=arguments.root, weights=arguments.weights)
-        out = arguments.out or Path(arguments.preset)
-    elif isinstance(arguments.config, str):
-        config, out = Store(arguments.config).config(), arguments.out or arguments.config
+        config, out = preset(arguments.preset, **chosen(arguments, "root", "weights")), Path(arguments.preset)
     else:
-        file: Path = arguments.config / CONFIG if arguments.config.is_dir() else arguments.config
-        config = Config.read(file)
-        out = arguments.out or (arguments.config if arguments.config.is_dir() else Path(file.stem))
-    if arguments.preset is None:
+        if isinstance(given, str):
+            config, out = Store(given).config(), given
+        elif given.is_dir():
+            config, out = Config.read(given / CONFIG), given
+        else:
+            config, out = Config.read(given), Path(given.stem)
         if arguments.root is not None:
             config = config.changed(**{"data.root": str(arguments.root.resolve())})
         if arguments.weights is not None:
             config = config.changed(**{"model.weights": arguments.weights})
-    changes = {name: _value(text) for name, text in arguments.set}
-    if arguments.limit is not None:
-        changes["data.limit"] = arguments.limit
-    return config.changed(**changes).at(Path.cwd()), out
+    return config.changed(**changes).at(Path.cwd()), arguments.out or out
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -137,3 +148,40 @@ def _value(text: str) -> Any:
         return read_toml(f"value = {text}")["value"]
     except ConfigError:
         return text
+
+
+def add_report(subparsers: Any) -> None:
+    """Add `plrp report`."""
+    parser = subparsers.add_parser(
+        "report",
+        help="figures, tables and the paper's statements from sweeps, as one page",
+        description="Draws the paper's figures from the tables of one or more sweeps and writes one HTML page that "
+        "needs nothing else: config, figures, tables, the paper's statements with 'holds' or 'does not hold'.",
+        epilog="examples:\n  plrp report run\n  plrp report ecssd-vgg16 ecssd-resnet50 --out report\n"
+        "  plrp report --compare before after --out compared",
+    )
+    parser.add_argument("runs", nargs="+", type=location, metavar="RUN", help="folders or URLs of sweeps")
+    parser.add_argument("--compare", action="store_true", help="compare two runs, sample by sample")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder to write (default: `report` in the run; for several runs: ./report)",
+    )
+    parser.add_argument(
+        "--formats",
+        nargs="+",
+        choices=("png", "svg", "pdf"),
+        default=("png", "svg", "pdf"),
+        help="formats of the figures",
+    )
+    parser.set_defaults(run=run_report)
+
+
+def run_report(arguments: argparse.Namespace) -> int:
+    """Write the page of one or several sweeps."""
+    from plrp.experiments import report
+
+    page = report.write(arguments.runs, arguments.out, formats=tuple(arguments.formats), compare=arguments.compare)
+    print(f"written: {page.resolve()}")
+    return 0

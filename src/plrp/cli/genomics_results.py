@@ -1,0 +1,383 @@
+"""`plrp genomics motifs`, `browser`, `logo` and `export`: what comes after a run of `plrp genomics explain`."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plrp.errors import UsageError, not_installed, usage
+from plrp.genomics.sequence_settings import FileSettings, MotifSettings
+from plrp.settings import count
+
+from .arguments import PICTURES, add_settings, check_out, chosen, picture, say, settings_of
+
+if TYPE_CHECKING:
+    from plrp.genomics.motif_search import MotifSearch
+
+
+def add_overlap(parser: argparse.ArgumentParser) -> None:
+    """How values of overlapping intervals are joined (`plrp.genomics.tracks.Overlap`)."""
+    parser.add_argument(
+        "--overlap",
+        choices=["mean", "sum", "strongest"],
+        default="mean",
+        help="relevance of a base that lies in several intervals (default: mean)",
+    )
+
+
+# -- motifs
+
+
+def add_motifs(commands: Any) -> None:
+    """Add `plrp genomics motifs`."""
+    parser = commands.add_parser(
+        "motifs",
+        help="patterns, matrices and matching motifs of an explained file, as a page",
+        description="Finds the patterns that surviving stretches (seqlets) of a run of `plrp genomics explain` share.\n"
+        "With --model, sequences with shuffled dinucleotides are explained too, and only seqlets that are stronger\n"
+        "than those of the shuffled ones count. Written into --out: index.html, patterns.meme, patterns.jaspar,\n"
+        "patterns.tsv, seqlets.bed, and hits.bed (the sites of the patterns).",
+        epilog="example:\n"
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.05 --out explained\n"
+        "  plrp genomics motifs explained --model cnn.pt --truth sim/motifs.bed --out motifs",
+    )
+    parser.add_argument("folder", metavar="DIR", help="folder of `plrp genomics explain`")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder to write")
+    parser.add_argument("--model", help="the model of the run, for the null: file.py:factory, or a checkpoint")
+    add_settings(parser, FileSettings, "weights")
+    parser.add_argument("--truth", metavar="BED", help="sites of motifs, for precision and recall")
+    parser.add_argument(
+        "--database", metavar="FILE", help="MEME or JASPAR file of motifs to match (default: JASPAR's vertebrates)"
+    )
+    add_settings(parser, MotifSettings)
+    parser.set_defaults(run=run_motifs)
+
+
+def run_motifs(arguments: argparse.Namespace) -> int:
+    """Search a folder for motifs."""
+    from plrp.experiments.motif_page import render_motifs
+    from plrp.experiments.pages import write_page
+    from plrp.genomics.jobs import load_model, matching_note
+    from plrp.genomics.motif_search import Truth, find_motifs, run_settings
+    from plrp.genomics.motifs import read_motifs
+    from plrp.genomics.sequences import read_bed
+
+    out = Path(arguments.out)
+    with usage():
+        check_out(arguments.out)
+        if not (Path(arguments.folder) / "run.json").is_file():
+            raise UsageError(f"{arguments.folder} is no folder of `plrp genomics explain`: it has no run.json.")
+        if out.is_file():
+            raise UsageError(f"{out} is a file: name a folder.")
+        if (out / "run.json").exists():  # also the folder that is read
+            raise UsageError(f"{out} holds a run, whose files would be replaced: name another folder.")
+        if arguments.model is None and (arguments.target or arguments.reverse_target):
+            raise UsageError("--target and --reverse-target go with --model, which explains the null.")
+        if arguments.model:  # what is wrong is said before anything is loaded
+            run_settings(arguments.folder, target=arguments.target, reverse_target=arguments.reverse_target)
+        if arguments.database is not None and not arguments.match:
+            raise UsageError("--database is what patterns are matched to: leave --no-match out.")
+        database = None if arguments.database is None else read_motifs(arguments.database)
+        truth = Truth(read_bed(arguments.truth)) if arguments.truth else None
+        model = load_model(arguments.model, arguments.weights).eval() if arguments.model else None
+    if arguments.match:
+        print(matching_note("patterns"), flush=True)
+    settings = settings_of(MotifSettings, arguments, database=database)
+    search = find_motifs(arguments.folder, settings, model=model, truth=truth)
+    write_results(out, search)
+    known = arguments.database and Path(arguments.database).name
+    write_page(out / "index.html", render_motifs(search, arguments.folder, settings.limit, known))
+    print_results(search)
+    seqlets, patterns = plural(search.seqlet_count, "seqlet"), plural(len(search.patterns), "pattern")
+    print(f"{search.believed} of {seqlets}, {patterns}; {out / 'index.html'}")
+    return 0
+
+
+def write_results(out: Path, search: MotifSearch) -> None:
+    """Patterns, seqlets and hits as the files that other tools read."""
+    from plrp.genomics.motifs import write_jaspar, write_meme
+
+    out.mkdir(parents=True, exist_ok=True)
+    motifs, counts = [p.motif for p in search.patterns], [p.count for p in search.patterns]
+    write_meme(out / "patterns.meme", motifs, counts)
+    write_jaspar(out / "patterns.jaspar", motifs, counts)
+    _write_table(out / "patterns.tsv", search)
+    _write_seqlets(out / "seqlets.bed", search)
+    _write_hits(out / "hits.bed", search)
+
+
+def print_results(search: MotifSearch) -> None:
+    """Patterns with their matches, agreement with known sites, and advice, a line each."""
+    for number, pattern in enumerate(search.patterns):
+        best = f": {_best_match(search.matches[number])}" if search.matches else ""
+        print(f"{pattern.motif.name}: {pattern.motif.consensus} ({plural(pattern.count, 'seqlet')}){best}")
+    for one in search.agreements:
+        print(
+            f"{one.name}: precision {one.precision:.2f}, recall {one.recall:.2f}, F1 {one.f1:.2f}, "
+            + plural(one.seqlets, "seqlet")
+        )
+    for sentence in (*search.verdict, *([search.advice] if search.advice else [])):
+        print(sentence)
+    if search.cuts and not search.believed:
+        print("No seqlet is above the null: seqlets.bed and hits.bed are empty.")
+    elif not any(len(hits) for hits, _ in search.hits):
+        print("No place of a pattern was found: hits.bed is empty.")
+
+
+def _best_match(matches: Any) -> str:
+    """The match of a pattern, or how far from one it is."""
+    from plrp.genomics.seqlets import e_text, named_match
+
+    named = named_match(matches)
+    return f"{named.motif}, E = {e_text(named.e)}" if named else f"no match (at best E = {e_text(matches[0].e)})"
+
+
+def plural(count: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _write_table(path: Path, search: MotifSearch) -> None:
+    """A pattern per row, with its match, if it has one; p and E are those of the nearest motif."""
+    from plrp.genomics.seqlets import named_match
+
+    lines = ["pattern\tconsensus\tseqlets\tmatch\tid\tp\te\n"]
+    for number, pattern in enumerate(search.patterns):
+        matches = search.matches[number] if search.matches else []
+        named = named_match(matches)
+        match = (
+            *((named.motif.name, named.motif.id or ".") if named else (".", ".")),
+            *((f"{matches[0].p:.3g}", f"{matches[0].e:.3g}") if matches else (".", ".")),
+        )
+        lines.append("\t".join((pattern.motif.name, pattern.motif.consensus, str(pattern.count), *match)) + "\n")
+    path.write_text("".join(lines))
+
+
+def _write_seqlets(path: Path, search: MotifSearch) -> None:
+    """Seqlets above the null as BED6+2: `for` or `against`, strength of 1000, relevance, the name of the sequence."""
+    strongest = max((abs(s.score).max(initial=0) for s, _ in search.seqlets), default=0) or 1.0
+    rows = []
+    for seqlets, names in search.seqlets:
+        for row, start, end, score in zip(seqlets.sequence, seqlets.start, seqlets.end, seqlets.score, strict=True):
+            chrom, a, b, strand = _place(search, names[row], start, end, ".")
+            kind, strength = "for" if score > 0 else "against", round(1000 * abs(score) / strongest)
+            rows.append((chrom, a, b, kind, strength, strand, f"{score:.6g}", names[row]))
+    _write_bed(path, rows)
+
+
+def _write_hits(path: Path, search: MotifSearch) -> None:
+    """Places of patterns as BED6+2: the match or the pattern's name, cosine of 1000, pattern, sequence's name."""
+    from plrp.genomics.seqlets import named_match
+
+    named = [named_match(matches) for matches in search.matches] or [None] * len(search.patterns)
+    titles = [m.motif.name if m else pattern.motif.name for m, pattern in zip(named, search.patterns, strict=True)]
+    rows = []
+    for hits, names in search.hits:
+        columns = (hits.pattern, hits.sequence, hits.start, hits.end, hits.reverse, hits.cosine)
+        for number, row, start, end, reverse, cosine in zip(*columns, strict=True):
+            chrom, a, b, strand = _place(search, names[row], start, end, "-" if reverse else "+")
+            pattern = search.patterns[number].motif.name
+            rows.append((chrom, a, b, titles[number], round(1000 * cosine), strand, pattern, names[row]))
+    _write_bed(path, rows)
+
+
+def _place(search: MotifSearch, name: str, start: int, end: int, strand: str) -> tuple[str, int, int, str]:
+    """Where a stretch of a sequence is on the genome, where that is known."""
+    from plrp.genomics.sequences import on_genome
+
+    interval = search.intervals.get(name)
+    return (name, int(start), int(end), strand) if interval is None else on_genome(interval, start, end, strand)
+
+
+def _write_bed(path: Path, rows: list[tuple[Any, ...]]) -> None:
+    from plrp.genomics.sequences import tab_line
+
+    rows.sort(key=lambda row: row[:3])
+    path.write_text("".join(tab_line(*row) for row in rows))
+
+
+# -- browser
+
+
+def add_browser(commands: Any) -> None:
+    """Add `plrp genomics browser`."""
+    parser = commands.add_parser(
+        "browser",
+        help="one page with a genome browser: relevance as letters, seqlets, motif hits",
+        description="Writes folders of `plrp genomics explain` as one self-contained page with the genome browser\n"
+        "igv.js in it, which needs no network: a track of letters per folder (LRP, pruned, ISM), seqlets and\n"
+        "motif hits below. Sequences of a FASTA file need no genome.",
+        epilog="example:\n"
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt --out lrp\n"
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.05 --out pruned\n"
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt --method ism --out ism\n"
+        "  plrp genomics motifs pruned --model cnn.pt --out motifs\n"
+        "  plrp genomics browser lrp pruned ism --motifs motifs --bed planted=sim/motifs.bed --out browser.html",
+    )
+    parser.add_argument("folders", metavar="DIR", nargs="+", help="folders of `plrp genomics explain`, a track each")
+    parser.add_argument("--out", required=True, metavar="FILE", help="page to write, such as browser.html")
+    parser.add_argument("--motifs", metavar="DIR", help="folder of `plrp genomics motifs`: its seqlets and hits")
+    parser.add_argument(
+        "--bed",
+        action="append",
+        default=[],
+        type=named_file,
+        metavar="[NAME=]FILE",
+        help="one more track of intervals; may be given several times",
+    )
+    parser.add_argument("--count", type=count, metavar="N", help="show the first N sequences (default: all)")
+    add_overlap(parser)
+    parser.add_argument("--title", default="Relevance per base", help="title of the page (default: %(default)s)")
+    parser.set_defaults(run=run_browser)
+
+
+def named_file(text: str) -> tuple[str, str]:
+    """`planted=motifs.bed`: the name of a track, or else that of its file, and the file."""
+    name, equals, path = text.partition("=")
+    return (name, path) if equals else (Path(text).name, text)
+
+
+def run_browser(arguments: argparse.Namespace) -> int:
+    """Write the page."""
+    from plrp.genomics.browser import write_browser
+
+    out = Path(arguments.out)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"{out} should end in .html: the page is one file.")
+    asked = chosen(arguments, "motifs", "overlap", "count", "title")
+    with usage():
+        shown = write_browser(out, arguments.folders, beds=dict(arguments.bed), show_progress=None, **asked)
+    print(f"{out}: {shown:,} sequence{'s' * (shown != 1)}, {out.stat().st_size / 1e6:.1f} MB")
+    return 0
+
+
+# -- logo
+
+
+def add_logo(commands: Any) -> None:
+    """Add `plrp genomics logo`."""
+    parser = commands.add_parser(
+        "logo",
+        help="draw relevance as sequence logos",
+        description="Draws sequences of one or more folders of `plrp genomics explain` under each other, on one axis.",
+        epilog="example:\n"
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt --out lrp\n"
+        "  plrp genomics explain sim/sequences.fa.gz --model cnn.pt -p 0.05 --out plrp05\n"
+        "  plrp genomics logo lrp plrp05 --names sim0 sim1 --truth sim/motifs.bed --out logo.png",
+    )
+    parser.add_argument("folders", nargs="+", metavar="DIR", help="folders of `plrp genomics explain`, one row each")
+    parser.add_argument(
+        "--out", required=True, type=picture, metavar="FILE", help=f"picture to write: {', '.join(PICTURES)}"
+    )
+    parser.add_argument("--names", nargs="+", metavar="NAME", help="sequences to draw (default: the first three)")
+    parser.add_argument("--window", type=window, metavar="START-END", help="draw these bases only")
+    parser.add_argument(
+        "--truth", metavar="BED", help="sites of motifs, which are shaded, named, and drawn as a first row"
+    )
+    parser.add_argument("--same-scale", action="store_true", help="one y-axis for all rows of a sequence")
+    parser.set_defaults(run=run_logo)
+
+
+def window(text: str) -> tuple[int, int]:
+    """`60-110`: bases 60 to 109."""
+    try:
+        start, end = (int(part) for part in text.replace(":", "-").split("-"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write start-end such as 60-110") from None
+    if not 0 <= start < end:
+        raise argparse.ArgumentTypeError(f"{text!r}: start before end")
+    return start, end
+
+
+def run_logo(arguments: argparse.Namespace) -> int:
+    """Draw sequences of folders."""
+    import numpy as np
+
+    from plrp.genomics.browser import run_titles
+    from plrp.genomics.export import open_relevance, read_relevance
+    from plrp.genomics.logo import logo_page
+    from plrp.genomics.sequences import read_bed
+
+    for folder in arguments.folders:
+        open_relevance(folder)  # refuses a folder without results
+    import pyarrow.parquet as pq
+
+    files = [Path(folder) / "relevance.parquet" for folder in arguments.folders]
+    known = all((file.parent / "run.json").is_file() for file in files)
+    labels = run_titles(arguments.folders) if known else [Path(folder).name for folder in arguments.folders]
+    tables = dict(zip(labels, files, strict=True))
+    first = (sequences.names for sequences, _ in read_relevance(arguments.folders[0], count=3))
+    names = arguments.names or [name for several in first for name in several]
+    sites = read_bed(arguments.truth) if arguments.truth else []
+    page = []
+    for name in names:
+        rows: dict[str, Any] = {}
+        letters = ""
+        for label, file in tables.items():
+            table = pq.read_table(file, filters=[("name", "=", name)], columns=["base", "relevance"])
+            if not table.num_rows:
+                raise UsageError(f"{file} has no sequence {name!r}.")
+            letters = "".join(table["base"].to_pylist())
+            rows[label] = np.asarray(table["relevance"])
+        here = [(site.start, site.end, site.name) for site in sites if site.chrom == name]
+        if arguments.truth:
+            mask = np.zeros(len(letters), bool)
+            for start, end, _ in here:
+                mask[start:end] = True
+            rows = {"truth": mask, **rows}
+        page.append((name, rows, letters, here))
+    logo_page(page, window=arguments.window, path=arguments.out, same_scale=arguments.same_scale)
+    print(f"{arguments.out}: {len(page)} sequence{'s' * (len(page) != 1)}")
+    return 0
+
+
+# -- export
+
+
+def add_export(commands: Any) -> None:
+    """Add `plrp genomics export`."""
+    parser = commands.add_parser(
+        "export",
+        help="bigWig, bedGraph and HDF5 of a folder of `plrp genomics explain`",
+        description="Writes more files from a finished folder of `plrp genomics explain`: tracks for genome browsers\n"
+        "(where coordinates are known), and the HDF5 file that TF-MoDISco reads with -i.",
+        epilog="example:\n  plrp genomics export explained --genome hg38.fa --bigwig relevance.bw --overlap sum",
+    )
+    parser.add_argument("folder", metavar="DIR", help="folder of `plrp genomics explain`")
+    parser.add_argument("--bigwig", metavar="FILE", help="bigWig file to write; needs --genome, and pyBigWig")
+    parser.add_argument(
+        "--bedgraph", metavar="FILE", help="bedGraph file to write: sorted, without a header, as UCSC's tools take it"
+    )
+    parser.add_argument(
+        "--h5",
+        metavar="FILE",
+        help="HDF5 file to write for TF-MoDISco, from a run with --hypothetical and sequences of one length",
+    )
+    parser.add_argument("--genome", metavar="FASTA", help="genome of the run, for the lengths of chromosomes")
+    add_overlap(parser)
+    parser.set_defaults(run=run_export)
+
+
+def run_export(arguments: argparse.Namespace) -> int:
+    """Export a folder."""
+    from plrp.genomics.motif_search import read_run
+    from plrp.genomics.tracks import export_run
+
+    files = chosen(arguments, "bigwig", "bedgraph", "h5")
+    if not any(files.values()):
+        raise UsageError("Nothing to write: give --bigwig, --bedgraph or --h5.")
+    if arguments.bigwig and find_spec("pyBigWig") is None:
+        raise not_installed("bigWig needs pyBigWig", "bigwig")
+    with usage():
+        written = export_run(arguments.folder, genome=arguments.genome, overlap=arguments.overlap, **files)
+    if arguments.h5 and not read_run(arguments.folder).get("hypothetical"):
+        say(
+            f"plrp: {arguments.folder} has no hypothetical scores, and TF-MoDISco expects them as shap/seq: absent "
+            "letters have 0; explain again with --hypothetical."
+        )
+    for path in written:
+        track = path.suffix not in (".h5", ".hdf5")
+        print(f"{path}" + (f": {arguments.overlap} where intervals overlap" if track else ""))
+    return 0
