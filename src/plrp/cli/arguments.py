@@ -159,6 +159,11 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def plural(count: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def forwards(step: Step) -> Callable[..., None]:
     """A function that moves a display to an amount, the work before a piece and the work on it, and never back."""
     reached = 0.0

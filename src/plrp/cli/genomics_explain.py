@@ -29,6 +29,7 @@ from .arguments import (
     forwards,
     options_wording,
     picture,
+    plural,
     say,
     settings_of,
 )
@@ -185,8 +186,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.html is not None:
         write_page(arguments, settings)
-    sequences = f"{outcome.sequences} sequence{'s' * (outcome.sequences != 1)}"
-    _say_at_the_end(f"{sequences} explained ({state}); results in {arguments.out}")
+    _say_at_the_end(f"{plural(outcome.sequences, 'sequence')} explained ({state}); results in {arguments.out}")
     if outcome.unhealthy is not None:
         say(f"plrp: {outcome.unhealthy.words(options_wording('--redistribution'))}")
     return 0
@@ -385,7 +385,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     comparison.plot(arguments.out, names=sequences.names, count=arguments.draw, window=arguments.window)
     drawn = min(arguments.draw, len(sequences))
     more = "" if drawn == len(sequences) else f" of {len(sequences)} (--draw N draws more)"
-    print(f"{arguments.out}: {drawn} sequence{'s' * (drawn != 1)}{more}")
+    print(f"{arguments.out}: {plural(drawn, 'sequence')}{more}")
     if arguments.window is None and onehot.shape[2] > READABLE:
         print(f"letters of {onehot.shape[2]} bases are small: --window 60-110 draws fewer")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from plrp.errors import UsageError, not_installed, usage
 from plrp.genomics.sequence_settings import FileSettings, MotifSettings
 from plrp.settings import count
 
-from .arguments import PICTURES, add_settings, check_out, chosen, picture, say, settings_of
+from .arguments import PICTURES, add_settings, check_out, chosen, picture, plural, say, settings_of
 
 if TYPE_CHECKING:
     from plrp.genomics.motif_search import MotifSearch
@@ -97,105 +98,67 @@ def run_motifs(arguments: argparse.Namespace) -> int:
 
 def write_results(out: Path, search: MotifSearch) -> None:
     """Patterns, seqlets and hits as the files that other tools read."""
+    from plrp.genomics.export import write_bed
     from plrp.genomics.motifs import write_jaspar, write_meme
+    from plrp.genomics.seqlets import named_match
+    from plrp.genomics.sequences import tab_line
 
     out.mkdir(parents=True, exist_ok=True)
     motifs, counts = [p.motif for p in search.patterns], [p.count for p in search.patterns]
     write_meme(out / "patterns.meme", motifs, counts)
     write_jaspar(out / "patterns.jaspar", motifs, counts)
-    _write_table(out / "patterns.tsv", search)
-    _write_seqlets(out / "seqlets.bed", search)
-    _write_hits(out / "hits.bed", search)
+    # p and E are those of the nearest motif
+    lines, titles = [tab_line("pattern", "consensus", "seqlets", "match", "id", "p", "e")], []
+    for motif, number, matches in zip(motifs, counts, search.matches or [[]] * len(motifs), strict=True):
+        named = named_match(matches)
+        match = (named.motif.name, named.motif.id or ".") if named else (".", ".")
+        nearest = (f"{matches[0].p:.3g}", f"{matches[0].e:.3g}") if matches else (".", ".")
+        lines.append(tab_line(motif.name, motif.consensus, number, *match, *nearest))
+        titles.append(named.motif.name if named else motif.name)
+    (out / "patterns.tsv").write_text("".join(lines))
+    write_bed(out / "seqlets.bed", _seqlet_rows(search))
+    write_bed(out / "hits.bed", _hit_rows(search, titles))
+
+
+def _seqlet_rows(search: MotifSearch) -> Iterator[tuple[Any, ...]]:
+    """Seqlets above the null for `write_bed`: `for` or `against`, strength of 1000, relevance, name of the sequence."""
+    strongest = max((abs(s.score).max(initial=0) for s, _ in search.seqlets), default=0) or 1.0
+    for seqlets, names in search.seqlets:
+        for row, start, end, score in zip(seqlets.sequence, seqlets.start, seqlets.end, seqlets.score, strict=True):
+            kind, strength = "for" if score > 0 else "against", round(1000 * abs(score) / strongest)
+            yield search.intervals[names[row]], start, end, kind, strength, ".", f"{score:.6g}", names[row]
+
+
+def _hit_rows(search: MotifSearch, titles: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Places of patterns for `write_bed`: the match or the pattern's name, cosine of 1000, pattern, sequence's name."""
+    for hits, names in search.hits:
+        columns = (hits.pattern, hits.sequence, hits.start, hits.end, hits.reverse, hits.cosine)
+        for number, row, start, end, reverse, cosine in zip(*columns, strict=True):
+            place, pattern = search.intervals[names[row]], search.patterns[number].motif.name
+            score, strand = round(1000 * cosine), "-" if reverse else "+"
+            yield place, start, end, titles[number], score, strand, pattern, names[row]
 
 
 def print_results(search: MotifSearch) -> None:
     """Patterns with their matches, agreement with known sites, and advice, a line each."""
+    from plrp.genomics.seqlets import e_text, named_match
+
     for number, pattern in enumerate(search.patterns):
-        best = f": {_best_match(search.matches[number])}" if search.matches else ""
+        best = ""
+        if search.matches:
+            e = e_text(search.matches[number][0].e)
+            named = named_match(search.matches[number])
+            best = f": {named.motif}, E = {e}" if named else f": no match (at best E = {e})"
         print(f"{pattern.motif.name}: {pattern.motif.consensus} ({plural(pattern.count, 'seqlet')}){best}")
     for one in search.agreements:
-        print(
-            f"{one.name}: precision {one.precision:.2f}, recall {one.recall:.2f}, F1 {one.f1:.2f}, "
-            + plural(one.seqlets, "seqlet")
-        )
-    for sentence in (*search.verdict, *([search.advice] if search.advice else [])):
+        figures = f"precision {one.precision:.2f}, recall {one.recall:.2f}, F1 {one.f1:.2f}"
+        print(f"{one.name}: {figures}, {plural(one.seqlets, 'seqlet')}")
+    for sentence in filter(None, (*search.verdict, search.advice)):
         print(sentence)
     if search.cuts and not search.believed:
         print("No seqlet is above the null: seqlets.bed and hits.bed are empty.")
     elif not any(len(hits) for hits, _ in search.hits):
         print("No place of a pattern was found: hits.bed is empty.")
-
-
-def _best_match(matches: Any) -> str:
-    """The match of a pattern, or how far from one it is."""
-    from plrp.genomics.seqlets import e_text, named_match
-
-    named = named_match(matches)
-    return f"{named.motif}, E = {e_text(named.e)}" if named else f"no match (at best E = {e_text(matches[0].e)})"
-
-
-def plural(count: int, noun: str) -> str:
-    """A number with its noun."""
-    return f"{count} {noun}{'s' * (count != 1)}"
-
-
-def _write_table(path: Path, search: MotifSearch) -> None:
-    """A pattern per row, with its match, if it has one; p and E are those of the nearest motif."""
-    from plrp.genomics.seqlets import named_match
-
-    lines = ["pattern\tconsensus\tseqlets\tmatch\tid\tp\te\n"]
-    for number, pattern in enumerate(search.patterns):
-        matches = search.matches[number] if search.matches else []
-        named = named_match(matches)
-        match = (
-            *((named.motif.name, named.motif.id or ".") if named else (".", ".")),
-            *((f"{matches[0].p:.3g}", f"{matches[0].e:.3g}") if matches else (".", ".")),
-        )
-        lines.append("\t".join((pattern.motif.name, pattern.motif.consensus, str(pattern.count), *match)) + "\n")
-    path.write_text("".join(lines))
-
-
-def _write_seqlets(path: Path, search: MotifSearch) -> None:
-    """Seqlets above the null as BED6+2: `for` or `against`, strength of 1000, relevance, the name of the sequence."""
-    strongest = max((abs(s.score).max(initial=0) for s, _ in search.seqlets), default=0) or 1.0
-    rows = []
-    for seqlets, names in search.seqlets:
-        for row, start, end, score in zip(seqlets.sequence, seqlets.start, seqlets.end, seqlets.score, strict=True):
-            chrom, a, b, strand = _place(search, names[row], start, end, ".")
-            kind, strength = "for" if score > 0 else "against", round(1000 * abs(score) / strongest)
-            rows.append((chrom, a, b, kind, strength, strand, f"{score:.6g}", names[row]))
-    _write_bed(path, rows)
-
-
-def _write_hits(path: Path, search: MotifSearch) -> None:
-    """Places of patterns as BED6+2: the match or the pattern's name, cosine of 1000, pattern, sequence's name."""
-    from plrp.genomics.seqlets import named_match
-
-    named = [named_match(matches) for matches in search.matches] or [None] * len(search.patterns)
-    titles = [m.motif.name if m else pattern.motif.name for m, pattern in zip(named, search.patterns, strict=True)]
-    rows = []
-    for hits, names in search.hits:
-        columns = (hits.pattern, hits.sequence, hits.start, hits.end, hits.reverse, hits.cosine)
-        for number, row, start, end, reverse, cosine in zip(*columns, strict=True):
-            chrom, a, b, strand = _place(search, names[row], start, end, "-" if reverse else "+")
-            pattern = search.patterns[number].motif.name
-            rows.append((chrom, a, b, titles[number], round(1000 * cosine), strand, pattern, names[row]))
-    _write_bed(path, rows)
-
-
-def _place(search: MotifSearch, name: str, start: int, end: int, strand: str) -> tuple[str, int, int, str]:
-    """Where a stretch of a sequence is on the genome, where that is known."""
-    from plrp.genomics.sequences import on_genome
-
-    interval = search.intervals.get(name)
-    return (name, int(start), int(end), strand) if interval is None else on_genome(interval, start, end, strand)
-
-
-def _write_bed(path: Path, rows: list[tuple[Any, ...]]) -> None:
-    from plrp.genomics.sequences import tab_line
-
-    rows.sort(key=lambda row: row[:3])
-    path.write_text("".join(tab_line(*row) for row in rows))
 
 
 # -- browser
@@ -329,7 +292,7 @@ def run_logo(arguments: argparse.Namespace) -> int:
             rows = {"truth": mask, **rows}
         page.append((name, rows, letters, here))
     logo_page(page, window=arguments.window, path=arguments.out, same_scale=arguments.same_scale)
-    print(f"{arguments.out}: {len(page)} sequence{'s' * (len(page) != 1)}")
+    print(f"{arguments.out}: {plural(len(page), 'sequence')}")
     return 0
 
 

@@ -17,7 +17,7 @@ import hashlib
 import html
 import json
 import re
-from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
@@ -36,7 +36,7 @@ from .attribution import pruning_title
 from .export import read_relevance
 from .motif_search import read_run
 from .sequences import Interval, open_text, read_bed, reverse_complement
-from .tracks import Overlap, check_overlap
+from .tracks import JoinedValues, Overlap, Stretches, merged
 
 LARGEST_PAGE = 50_000_000
 """Bytes of a page, at most: browsers open more only slowly."""
@@ -44,31 +44,23 @@ _TITLES = {"ism": "ISM", "gradient-input": "gradient × input", "deeplift": "Dee
 _COLOURS = {"seqlets": {"+": "#2f6fb2", "-": "#b3402f"}, "hits": {".": "#2e7d4f"}, "bed": {".": "#6b5b95"}}
 
 
-class _Stretches:
-    """The disjoint stretches of sequence that a page shows, and the letter of every base of them.
+class _Shown(Stretches):
+    """The stretches of sequence that a page shows, and the letter of every base of them.
 
-    A stretch is (sequence or chromosome, start, end, name). `contigs` has the number of each sequence or chromosome;
-    `begin` says where the bases of each stretch begin in the arrays of bases. `intervals` are all intervals of the run,
-    in its order; there are none where sequences have no places on a genome.
+    `contigs` has the number of each sequence or chromosome. `intervals` are all intervals of the run, in its order;
+    there are none where sequences have no places on a genome.
     """
 
-    def __init__(self, places: Sequence[tuple[str, int, int, str]], intervals: Sequence[Interval]) -> None:
-        self.places, self.intervals = places, intervals
-        self.contigs = {contig: number for number, contig in enumerate(dict.fromkeys(place[0] for place in places))}
-        self.begin = np.cumsum([0, *(end - start for _, start, end, _ in places)])
+    def __init__(self, places: Sequence[Interval], intervals: Sequence[Interval]) -> None:
+        super().__init__(places)
+        self.intervals = intervals
+        self.contigs = {contig: number for number, contig in enumerate(dict.fromkeys(one.chrom for one in places))}
         self.letters = np.full(int(self.begin[-1]), ord("N"), np.uint8)
-        self._order = sorted((contig, start, end, row) for row, (contig, start, end, _) in enumerate(places))
 
-    def bases(self, contig: str, start: int, end: int) -> slice | None:
-        """Where the bases of an interval are in the arrays; None where the page does not have all of them."""
-        place = bisect_right(self._order, (contig, start, float("inf"))) - 1
-        if place < 0:
-            return None
-        of_contig, first, last, row = self._order[place]
-        if of_contig != contig or last < end:
-            return None
-        begin = int(self.begin[row]) + start - first
-        return slice(begin, begin + end - start)
+    def entry(self, one: Interval) -> list[int | str]:
+        """An interval as the page lists it: number of the contig, start, length, name."""
+        name = one.name if one.name != "." else f"{one.chrom}:{one.start}"
+        return [self.contigs[one.chrom], one.start, one.end - one.start, name]
 
 
 def write_browser(
@@ -89,7 +81,6 @@ def write_browser(
     the seqlets of runs that were pruned are shown. `beds` are more files by the name of their track. Where intervals
     overlap, a base has the `overlap` of its values (`tracks.along_genome`). `count`: only the first sequences.
     """
-    check_overlap(overlap)
     if not runs:
         raise UsageError("Nothing to show: name at least one folder of `plrp genomics explain`.")
     titles = run_titles(runs)
@@ -114,10 +105,8 @@ def write_browser(
 def run_titles(runs: Sequence[str | Path]) -> list[str]:
     """The method of each run: ISM, LRP, PLRP-λ p=0.25; two runs of one method are told apart by their folders."""
     titles = []
-    for folder in runs:
-        run = read_run(folder)
-        pruning = run.get("pruning")
-        title = _TITLES.get(str(run.get("method")), "LRP")
+    for run in map(read_run, runs):
+        pruning, title = run.get("pruning"), _TITLES.get(str(run.get("method")), "LRP")
         titles.append(pruning_title(Pruning.from_dict(pruning)) if isinstance(pruning, dict) else title)
     return [
         f"{title} ({Path(folder).name})" if titles.count(title) > 1 else title
@@ -125,68 +114,49 @@ def run_titles(runs: Sequence[str | Path]) -> list[str]:
     ]
 
 
-def _stretches(folder: str | Path, count: int | None) -> tuple[_Stretches, int]:
+def _stretches(folder: str | Path, count: int | None) -> tuple[_Shown, int]:
     """The stretches of the first run, and its number of sequences; overlapping intervals become one stretch."""
-    lengths: dict[str, int] = {}
-    intervals: list[Interval] = []
+    places: list[Interval] = []
+    located = False
     for sequences, _ in read_relevance(folder, count=count):
-        intervals += sequences.intervals or []
-        for name, letters in zip(sequences.names, sequences.letters, strict=True):
-            if sequences.intervals is None and name in lengths:
-                raise UsageError(f"{folder} has two sequences called {name}: give each its own name.")
-            lengths[name] = len(letters)
-    if not lengths:
+        located = sequences.intervals is not None
+        places += sequences.places
+    if not places:
         raise UsageError(f"{folder} has no sequences to show.")
-    if not intervals:
-        return _Stretches([(name, 0, length, name) for name, length in lengths.items()], []), len(lengths)
-    places: list[tuple[str, int, int, str]] = []
-    for one in sorted(intervals, key=lambda one: (one.chrom, one.start)):
-        if places and places[-1][0] == one.chrom and one.start <= places[-1][2]:
-            chrom, start, end, name = places.pop()
-            places.append((chrom, start, max(end, one.end), name))
-        else:
-            places.append((one.chrom, one.start, one.end, _name(one)))
-    return _Stretches(places, intervals), len(intervals)
-
-
-def _name(interval: Interval) -> str:
-    return interval.name if interval.name != "." else f"{interval.chrom}:{interval.start}"
+    if located:
+        return _Shown(merged(places), places), len(places)
+    (name, number), *_ = Counter(one.chrom for one in places).most_common(1)
+    if number > 1:
+        raise UsageError(f"{folder} has two sequences called {name}: give each its own name.")
+    return _Shown(places, []), len(places)
 
 
 def _values(
-    folder: str | Path, stretches: _Stretches, overlap: Overlap, count: int | None, step: Callable[[int], Any]
+    folder: str | Path, shown: _Shown, overlap: Overlap, count: int | None, step: Callable[[int], Any]
 ) -> npt.NDArray[np.float32]:
     """The relevance of all bases of the page by one run. Fills in the letters, and refuses a run with other letters."""
-    total = np.zeros(len(stretches.letters), np.float32)
-    times = np.zeros(len(total), np.uint16)
+    joined = JoinedValues(len(shown.letters), overlap, np.float32)
     for sequences, per_base in read_relevance(folder, count=count):
-        if (sequences.intervals is not None) != bool(stretches.intervals):
+        if (sequences.intervals is not None) != bool(shown.intervals):
             has = "" if sequences.intervals else "no "
             raise UsageError(f"{folder} has {has}coordinates, the first run is otherwise.")
-        for k, (name, letters, values) in enumerate(zip(sequences.names, sequences.letters, per_base, strict=True)):
-            contig, start, end = name, 0, len(letters)
-            if sequences.intervals is not None:
-                interval = sequences.intervals[k]
-                contig, start, end = interval.chrom, interval.start, interval.end
-                if interval.strand == "-":
-                    letters, values = reverse_complement(letters), values[::-1]
-            bases = stretches.bases(contig, start, end)
+        rows = zip(sequences.names, sequences.places, sequences.letters, per_base, strict=True)
+        for name, place, letters, values in rows:
+            bases = shown.bases(place.chrom, place.start, place.end)
             if bases is None:
                 continue
-            mine, theirs = np.frombuffer(letters.encode(), np.uint8), stretches.letters[bases]
+            if place.strand == "-":
+                letters, values = reverse_complement(letters), values[::-1]
+            mine, theirs = np.frombuffer(letters.encode(), np.uint8), shown.letters[bases]
             known = theirs != ord("N")
             if (mine[known] != theirs[known]).any():
                 raise UsageError(f"{folder}: {name} has other letters than in the first run; explain the same file.")
-            stretches.letters[bases] = np.where(known, theirs, mine)
-            if overlap == "strongest":
-                total[bases] = np.where(np.abs(values) > np.abs(total[bases]), values, total[bases])
-            else:
-                total[bases] += values
-            times[bases] += 1
+            shown.letters[bases] = np.where(known, theirs, mine)
+            joined.add(bases, values)
         step(len(sequences))
-    if not times.any():
+    if not joined.times.any():
         raise UsageError(f"{folder} has none of the sequences of the first run.")
-    return np.asarray(total / np.maximum(times, 1) if overlap == "mean" else total, np.float32)
+    return np.asarray(joined.values(), np.float32)
 
 
 def _quantised(
@@ -206,7 +176,7 @@ def _features(
     titles: Sequence[str],
     motifs: str | Path | None,
     beds: Mapping[str, str | Path],
-    stretches: _Stretches,
+    stretches: _Shown,
 ) -> Iterator[dict[str, Any]]:
     """Tracks of places: seqlets, patterns, BED files."""
     if motifs is not None:
@@ -223,7 +193,7 @@ def _features(
         yield _feature_track(name, Path(path), "bed", stretches)
 
 
-def _feature_track(name: str, path: Path, kind: str, stretches: _Stretches) -> dict[str, Any]:
+def _feature_track(name: str, path: Path, kind: str, stretches: _Shown) -> dict[str, Any]:
     """The lines of a BED file on sequences of the page; seqlets have no strand, and are coloured by their sign."""
     if not path.is_file():
         raise UsageError(f"{path} does not exist.")
@@ -249,25 +219,22 @@ def _feature_track(name: str, path: Path, kind: str, stretches: _Stretches) -> d
 
 def _page(
     title: str,
-    stretches: _Stretches,
+    stretches: _Shown,
     tracks: Mapping[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.int8]]],
     features: Sequence[Mapping[str, Any]],
     overlap: Overlap,
     shown: int,
 ) -> bytes:
-    ends: dict[str, int] = {}
-    for contig, _, end, _ in stretches.places:
-        ends[contig] = max(ends.get(contig, 0), end)
+    ends = {one.chrom: one.end for one in stretches.places}  # the last place of a contig ends last
     notes = [f"{shown:,} sequence{'s' * (shown != 1)}."]
     if stretches.intervals:
         notes.append(f"Where intervals overlap, a base has the {overlap} of its values.")
-    contigs = stretches.contigs
     facts = {
         "notes": notes,
         "genome": bool(stretches.intervals),
-        "contigs": [[_igv_name(name, number), ends[name]] for name, number in contigs.items()],
-        "segments": [[contigs[contig], start, end - start, name] for contig, start, end, name in stretches.places],
-        "entries": [[contigs[i.chrom], i.start, i.end - i.start, _name(i)] for i in stretches.intervals],
+        "contigs": [[_igv_name(name, number), ends[name]] for name, number in stretches.contigs.items()],
+        "segments": [stretches.entry(one) for one in stretches.places],
+        "entries": [stretches.entry(one) for one in stretches.intervals],
         "tracks": [{"name": name} for name in tracks],
         "features": features,
     }
@@ -276,11 +243,11 @@ def _page(
     for scale, values in tracks.values():
         arrays += [scale.astype("<f4").tobytes(), values.tobytes()]
     packed = gzip.compress(b"".join([len(text).to_bytes(4, "little"), text, *arrays]), 9, mtime=0)
-    igv, script, style = igv_script(), _front("browser.js"), _front("browser.css")
+    igv, script = igv_script(), _front("browser.js")
     parts = {
         "policy": _policy([igv, script]),
         "title": html.escape(title),
-        "style": style,
+        "style": _front("browser.css"),
         "licence": _front("igv-LICENSE.txt").strip(),
         "data": base64.b64encode(packed).decode(),
         "igv": igv,

@@ -89,21 +89,29 @@ def write_seqlets(
     p-value, the ninth the name of the sequence or interval.
     """
     strongest = float(np.abs(seqlets.score).max(initial=0)) or 1.0
-    rows = []
-    for k in range(len(seqlets)):
-        row, start, end = int(seqlets.sequence[k]), int(seqlets.start[k]), int(seqlets.end[k])
-        match = matches[k] if matches is not None else None
-        strand = match.strand if match is not None else "."
-        chrom = sequences.names[row]
-        if sequences.intervals is not None:
-            chrom, start, end, strand = on_genome(sequences.intervals[row], start, end, strand)
+    rows, places = [], sequences.places
+    for k, (row, start, end) in enumerate(zip(seqlets.sequence, seqlets.start, seqlets.end, strict=True)):
+        name, p, strand = "seqlet", ".", "."
+        if matches is not None:
+            name, p, strand = matches[k].motif.name, f"{matches[k].p:.3g}", matches[k].strand
         relevance = float(seqlets.score[k])
-        name, p = (match.motif.name, f"{match.p:.3g}") if match is not None else ("seqlet", ".")
         score = round(1000 * abs(relevance) / strongest)
-        rows.append((chrom, start, end, name, score, strand, f"{relevance:.6g}", p, sequences.names[row]))
-    rows.sort(key=lambda r: (r[0], r[1], r[2]))
+        rows.append((places[row], start, end, name, score, strand, f"{relevance:.6g}", p, sequences.names[row]))
+    write_bed(path, rows)
+
+
+def write_bed(path: str | Path, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Write stretches of sequences as a BED file, sorted, in coordinates of the genome's plus strand.
+
+    A row has the interval of the sequence, start and end of the stretch within it, name, score, strand, other columns.
+    """
+    lines = []
+    for place, start, end, name, score, strand, *more in rows:
+        *where, turned = on_genome(place, start, end, strand)
+        lines.append((*where, name, score, turned, *more))
+    lines.sort(key=lambda line: line[:3])
     with new_file(path) as part:
-        part.write_text("".join(tab_line(*row) for row in rows))
+        part.write_text("".join(tab_line(*line) for line in lines))
 
 
 def base_table(sequences: Sequences, per_base: Sequence[npt.NDArray[Any]]) -> Any:

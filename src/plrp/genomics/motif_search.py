@@ -322,7 +322,7 @@ class MotifSearch:
     - `seqlets` above the cut-offs and `hits` of the patterns, by batch, with the names of the batch's sequences;
     - `agreements` with known sites, those of the run first; `verdict`: sentences on which is best;
     - `sequences`, `seqlet_count`, `believed`: the numbers of sequences, of seqlets, and of seqlets above the cut-offs;
-    - `intervals`: the places of the sequences on a genome, by name, where known.
+    - `intervals`: the places of the sequences by their names (`Sequences.places`).
     """
 
     patterns: list[Pattern]
@@ -418,7 +418,7 @@ class _RunSeqlets:
     def _add(self, batch: Sequences, per_base: npt.NDArray[np.float32], rows: npt.NDArray[np.int64]) -> None:
         """The seqlets of a batch; `rows` of it are examples."""
         self.batches.append((threshold_seqlets(per_base, self.settings.share), batch.names))
-        self.intervals.update(zip(batch.names, batch.intervals or [], strict=False))
+        self.intervals.update(zip(batch.names, batch.places, strict=True))
         classes = np.zeros(len(batch), np.int64)
         if self.model is not None and self.rules.get("target") is None:
             classes = winning_classes(self.model, encode(batch, self.rules.get("ambiguous", "zero")))

@@ -129,6 +129,13 @@ class Sequences:
         """Number of bases of each sequence."""
         return np.array([len(letters) for letters in self.letters], np.int64)
 
+    @property
+    def places(self) -> list[Interval]:
+        """The interval of each sequence; a sequence without coordinates is a chromosome of its own."""
+        if self.intervals is not None:
+            return self.intervals
+        return [Interval(name, 0, len(letters), name) for name, letters in zip(self.names, self.letters, strict=True)]
+
     def where(self, index: int) -> str:
         """`file, line 12, record 'chr1:5-9'`: how errors point at a sequence."""
         line = f", line {self.lines[index]}" if self.lines else ""

@@ -6,7 +6,11 @@ the `"strongest"`, the one farthest from 0.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -31,59 +35,87 @@ class Track(NamedTuple):
     value: npt.NDArray[np.float64]
 
 
-Pieces: TypeAlias = Iterable[tuple[str, npt.NDArray[np.int64], npt.NDArray[Any]]]
-"""Chromosome, coordinates from 0, and a value for each."""
+class Stretches:
+    """Disjoint stretches of sequences or chromosomes, whose bases stand one after the other in arrays.
+
+    `places` are intervals; `begin` says where the bases of each place begin in the arrays, and at last their number.
+    """
+
+    def __init__(self, places: Sequence[Interval]) -> None:
+        self.places = places
+        self.begin = np.cumsum([0, *(one.end - one.start for one in places)])
+        self._order = sorted((one.chrom, one.start, one.end, row) for row, one in enumerate(places))
+
+    def bases(self, chrom: str, start: int, end: int) -> slice | None:
+        """Where the bases of an interval are in the arrays; None where the stretches do not have all of them."""
+        place = bisect_right(self._order, (chrom, start, float("inf"))) - 1
+        if place < 0:
+            return None
+        of_chrom, first, last, row = self._order[place]
+        if of_chrom != chrom or last < end:
+            return None
+        begin = int(self.begin[row]) + start - first
+        return slice(begin, begin + end - start)
 
 
-def interval_pieces(intervals: Sequence[Interval], per_base: Iterable[npt.ArrayLike]) -> Pieces:
-    """Relevance of intervals; `per_base` has one array (position,) each, in the direction of the interval's strand."""
-    for interval, relevance in zip(intervals, per_base, strict=True):
-        values = np.asarray(relevance, np.float64)
-        if len(values) != interval.end - interval.start:
+def merged(intervals: Iterable[Interval]) -> list[Interval]:
+    """Overlapping and touching intervals as one, which has the name of the first, by chromosome and start."""
+    places: list[Interval] = []
+    for one in sorted(intervals, key=attrgetter("chrom", "start")):
+        if places and places[-1].chrom == one.chrom and one.start <= places[-1].end:
+            places[-1] = replace(places[-1], end=max(places[-1].end, one.end))
+        else:
+            places.append(one)
+    return places
+
+
+class JoinedValues:
+    """One value for each base, from values of intervals that may overlap."""
+
+    def __init__(self, count: int, overlap: Overlap, kind: type[np.floating[Any]] = np.float64) -> None:
+        if overlap not in get_args(Overlap):
+            raise ValueError(f"overlap={overlap!r}: choose one of {', '.join(get_args(Overlap))}.")
+        self.overlap = overlap
+        self.total, self.times = np.zeros(count, kind), np.zeros(count, np.uint32)
+
+    def add(self, bases: slice, values: npt.NDArray[Any]) -> None:
+        """Join the values of an interval to those that its bases have."""
+        if self.overlap == "strongest":
+            self.total[bases] = np.where(np.abs(values) >= np.abs(self.total[bases]), values, self.total[bases])
+        else:
+            self.total[bases] += values
+        self.times[bases] += 1
+
+    def values(self) -> npt.NDArray[Any]:
+        """The value of each base; 0 where there was none."""
+        return self.total / np.maximum(self.times, 1) if self.overlap == "mean" else self.total
+
+
+def along_genome(
+    intervals: Sequence[Interval], per_base: Iterable[npt.ArrayLike], overlap: Overlap = "mean"
+) -> Iterator[Track]:
+    """The relevance of intervals as one track, a chromosome at a time, ordered by name as the UCSC tools do it.
+
+    `per_base` has one array (position,) per interval, in the direction of the interval's strand.
+    """
+    stretches = Stretches(merged(intervals))
+    joined = JoinedValues(int(stretches.begin[-1]), overlap)
+    for one, relevance in zip(intervals, per_base, strict=True):
+        values, bases = np.asarray(relevance, np.float64), stretches.bases(one.chrom, one.start, one.end)
+        if len(values) != one.end - one.start:
             raise ValueError(
-                f"{interval.chrom}:{interval.start}-{interval.end} has {interval.end - interval.start} bases, its "
-                f"relevance {len(values)}."
+                f"{one.chrom}:{one.start}-{one.end} has {one.end - one.start} bases, its relevance {len(values)}."
             )
-        yield (
-            interval.chrom,
-            np.arange(interval.start, interval.end),
-            values[::-1] if interval.strand == "-" else values,
-        )
-
-
-def along_genome(pieces: Pieces, overlap: Overlap = "mean") -> Iterator[Track]:
-    """The pieces as one track, a chromosome at a time, in the order of their names as the UCSC tools sort them."""
-    check_overlap(overlap)
-    places: dict[str, list[npt.NDArray[np.int64]]] = {}
-    values: dict[str, list[npt.NDArray[np.float64]]] = {}
-    for chrom, place, value in pieces:
-        places.setdefault(chrom, []).append(place)
-        values.setdefault(chrom, []).append(np.asarray(value, np.float64))
-    for chrom in sorted(places):
-        place, value = _joined(np.concatenate(places[chrom]), np.concatenate(values[chrom]), overlap)
+        assert bases is not None
+        joined.add(bases, values[::-1] if one.strand == "-" else values)
+    every, begin = joined.values(), 0
+    for chrom, places in groupby(stretches.places, key=attrgetter("chrom")):
+        place = np.concatenate([np.arange(one.start, one.end) for one in places])
+        value = every[begin : (begin := begin + len(place))]
         first = np.flatnonzero(np.r_[True, (np.diff(place) != 1) | (np.diff(value) != 0)])
         last = np.r_[first[1:], len(place)] - 1
         shown = value[first] != 0
         yield Track(chrom, place[first][shown], place[last][shown] + 1, value[first][shown])
-
-
-def check_overlap(overlap: str) -> None:
-    """Refuse an unknown way to join values."""
-    if overlap not in get_args(Overlap):
-        raise ValueError(f"overlap={overlap!r}: choose one of {', '.join(get_args(Overlap))}.")
-
-
-def _joined(
-    place: npt.NDArray[np.int64], value: npt.NDArray[np.float64], overlap: Overlap
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """One value per coordinate, coordinates ascending."""
-    distinct, where = np.unique(place, return_inverse=True)
-    if overlap == "strongest":
-        order = np.lexsort((np.abs(value), where))
-        last = np.r_[np.flatnonzero(np.diff(where[order])), len(order) - 1] if len(order) else order
-        return distinct, value[order][last]
-    total = np.bincount(where, value).astype(np.float64)
-    return distinct, total / np.bincount(where) if overlap == "mean" else total
 
 
 def write_bedgraph(
@@ -93,7 +125,7 @@ def write_bedgraph(
 
     `per_base` has one array (position,) per interval, in the direction of its strand.
     """
-    bedgraph_of(path, along_genome(interval_pieces(intervals, per_base), overlap))
+    bedgraph_of(path, along_genome(intervals, per_base, overlap))
 
 
 def bedgraph_of(path: str | Path, tracks: Iterable[Track]) -> None:
@@ -162,12 +194,16 @@ def _write_h5(
 # -- files of a run
 
 
-def run_pieces(folder: str | Path) -> Pieces:
+def run_tracks(folder: str | Path, overlap: Overlap) -> list[Track]:
     """The relevance of a folder that `explain_file` wrote, along the genome."""
-    for sequences, per_base in read_relevance(folder):
+    intervals: list[Interval] = []
+    per_base: list[npt.NDArray[np.float32]] = []
+    for sequences, relevance in read_relevance(folder):
         if sequences.intervals is None:
             raise UsageError(f"{folder} has no coordinates: tracks need intervals (BED with --genome) as input.")
-        yield from interval_pieces(sequences.intervals, per_base)
+        intervals += sequences.intervals
+        per_base += relevance
+    return list(along_genome(intervals, per_base, overlap))
 
 
 def export_run(
@@ -182,7 +218,7 @@ def export_run(
     """Write more files of a finished run; returns their paths. bigWig needs the `genome`, for chromosomes' lengths."""
     if bigwig is not None and genome is None:
         raise UsageError("A bigWig holds the lengths of chromosomes: give the genome (--genome).")
-    tracks = [] if bedgraph is None and bigwig is None else list(along_genome(run_pieces(folder), overlap))
+    tracks = [] if bedgraph is None and bigwig is None else run_tracks(folder, overlap)
     if bedgraph is not None:
         bedgraph_of(bedgraph, tracks)
     if bigwig is not None and genome is not None:
