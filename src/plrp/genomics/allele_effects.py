@@ -155,27 +155,21 @@ def variant_effects(
     Variants that cannot be scored (the reference differs from the genome, symbolic alleles, N, …) are in
     `VariantEffects.skipped`, each with its reason.
     """
-    effects: list[VariantEffect] = []
-    skipped: list[Skipped] = []
-    for one in each_effect(model, variants, genome, settings, show_progress=show_progress, **changes):
-        if isinstance(one, Skipped):
-            skipped.append(one)
-        else:
-            effects.append(one)
-    return VariantEffects(effects, skipped)
+    settings = VariantSettings.of(settings, changes)
+    known = read_vcf(variants) if isinstance(variants, str | Path) else list(variants)
+    results = list(each_effect(model, known, genome, settings, show_progress))
+    effects = [one for one in results if isinstance(one, VariantEffect)]
+    return VariantEffects(effects, [one for one in results if isinstance(one, Skipped)])
 
 
 def each_effect(
     model: nn.Module | Callable[..., Any],
-    variants: str | Path | Iterable[Variant],
+    known: Sequence[Variant],
     genome: str | Path | Genome,
-    settings: VariantSettings | None = None,
-    *,
-    show_progress: bool | None = False,
-    **changes: Any,
+    settings: VariantSettings,
+    show_progress: bool | None,
 ) -> Iterator[VariantEffect | Skipped]:
     """`variant_effects` one by one, in order: `batch_size` variants are in memory at a time."""
-    settings = VariantSettings.of(settings, changes)
     width, strand, batch_size = settings.width, settings.strand, settings.batch_size or 64
     if width < 2:
         raise ValueError(f"width={width}: the number of bases that the model reads.")
@@ -184,9 +178,7 @@ def each_effect(
         check_strands(target, reverse_target)
     if isinstance(target, list | np.ndarray):
         raise ValueError("target is one class, index tuple, text or function for all variants.")
-    known = read_vcf(variants) if isinstance(variants, str | Path) else list(variants)
     reference = genome if isinstance(genome, Genome) else Genome(genome)
-
     explainer = _AlleleExplainer(model, target, reverse_target, settings)
     with progress("variants", len(known), show_progress) as step:
         for begin in range(0, len(known), batch_size):
@@ -224,9 +216,9 @@ class _AlleleExplainer:
 
     def effects(self, windows: Sequence[Window], way: str) -> list[VariantEffect]:
         """Both alleles of each window on a strand, or the mean over both strands."""
-        references = list(dict.fromkeys(window.reference for window in windows))  # alleles of a record share theirs
-        rows = [references.index(window.reference) for window in windows]
-        alternatives = [window.alternative for window in windows]
+        every, alternatives = map(list, zip(*(window.letters for window in windows), strict=True))
+        references = list(dict.fromkeys(every))  # alleles of a record share theirs
+        rows = [references.index(letters) for letters in every]
         ways = ("+", "-") if way == "both" else (way,)
         parts = []
         problems = [""] * len(windows)
@@ -249,35 +241,20 @@ class _AlleleExplainer:
         assert classes is not None
         means = [sum(column) / len(ways) for column in zip(*parts, strict=True)]
         return [
-            _effect(window, problems[k], int(classes[row]), [c[k] for c in means[:2]], [c[k] for c in means[2:]])
-            for k, (window, row) in enumerate(zip(windows, rows, strict=True))
+            _effect(windows[k], [mean[k] for mean in means], int(classes[row]), problems[k])
+            for k, row in enumerate(rows)
         ]
 
 
-def _aligned(
-    letters: str, relevance: npt.NDArray[np.float32], columns: npt.NDArray[np.int64], count: int
-) -> tuple[str, npt.NDArray[np.float32]]:
-    """Letters and relevance of an allele in the columns of the alignment; gaps are '-' and 0."""
-    text, values = np.full(count, b"-", "S1"), np.zeros(count, np.float32)
-    text[columns] = np.frombuffer(letters.encode(), "S1")
-    values[columns] = relevance
-    return text.tobytes().decode(), values
+def _effect(window: Window, means: Sequence[Any], target: int, problem: str) -> VariantEffect:
+    """The effect of a variant; `means`: scores with either allele, the reference first, then maps (position,) likewise.
 
-
-def _effect(window: Window, problem: str, target: int, scores: Sequence[float], maps: Sequence[Any]) -> VariantEffect:
-    """The effect of a variant; `scores` and `maps` (position,) with the reference and with the alternative allele."""
-    before = _aligned(window.reference, maps[0], window.columns_reference, window.columns)
-    after = _aligned(window.alternative, maps[1], window.columns_alternative, window.columns)
-    return VariantEffect(
-        variant=window.variant,
-        start=window.start,
-        anchor=window.variant.position - window.start,
-        score_reference=float(scores[0]),
-        score_alternative=float(scores[1]),
-        letters_reference=before[0],
-        letters_alternative=after[0],
-        relevance_reference=before[1],
-        relevance_alternative=after[1],
-        target=target,
-        problem=problem,
-    )
+    Letters and relevance go to the columns of the alignment; gaps are '-' and 0.
+    """
+    letters, relevance = np.full((2, window.columns), b"-", "S1"), np.zeros((2, window.columns), np.float32)
+    for allele, places in enumerate(window.places):
+        letters[allele, places] = np.frombuffer(window.letters[allele].encode(), "S1")
+        relevance[allele, places] = means[2 + allele]
+    texts, scores = [row.tobytes().decode() for row in letters], map(float, means[:2])
+    anchor = window.variant.position - window.start
+    return VariantEffect(window.variant, window.start, anchor, *scores, *texts, *relevance, target, problem)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,6 @@ LONGEST = 300
 """Characters of a text: nobody writes longer ones, and deep nesting would exhaust the parser."""
 
 _FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<name>\w+)")
-_REDUCTIONS = ("sum", "mean", "max")
-
-Step = tuple[str, Any]
 
 
 class OutputScore:
@@ -60,19 +58,19 @@ class OutputScore:
             "difference, name a function of yours: net.py:score."
         )
 
-    def _steps(self, node: ast.expr) -> tuple[Step, ...]:
-        """The steps from the output to the score, in order: ("item", index), ("name", text), ("sum", None), …"""
+    def _steps(self, node: ast.expr) -> tuple[Callable[[Any], Any], ...]:
+        """The steps from the output to the score, in order: an index, a name, a reduction, …"""
         match node:
             case ast.Name("outputs" | "output"):
                 return ()
             case ast.Attribute(value, name):
-                return (*self._steps(value), ("name", name))
+                return (*self._steps(value), partial(self._named, name))
             case ast.Subscript(value, index):
-                return (*self._steps(value), ("item", self._index(index)))
-            case ast.Call(ast.Attribute(value, name), [], []) if name in _REDUCTIONS:
-                return (*self._steps(value), (name, None))
-            case ast.Call(ast.Name("profile"), [value], []):
-                return (*self._steps(value), ("profile", None))
+                return (*self._steps(value), partial(self._item, self._index(index)))
+            case ast.Call(ast.Attribute(value, "sum" | "mean" | "max" as kind), [], []):
+                return (*self._steps(value), partial(self._reduced, kind))
+            case ast.Call(ast.Name("profile" as kind), [value], []):
+                return (*self._steps(value), partial(self._reduced, kind))
         what = ast.unparse(node)
         raise self._refused(f"{'it' if what == self.text else repr(what)} is not an index or slice of 'outputs'")
 
@@ -99,20 +97,23 @@ class OutputScore:
         from torch import Tensor
 
         value = output
-        for kind, argument in self.steps:
-            if kind == "item":
-                value = self._item(value, argument)
-            elif kind == "name":
-                value = self._named(value, argument)
-            elif not isinstance(value, Tensor):
-                raise self._refused(f"{kind} needs a tensor, and here is a {type(value).__name__}")
-            else:
-                value = _REDUCE[kind](value)
+        for step in self.steps:
+            value = step(value)
         if not isinstance(value, Tensor):
             raise self._refused(f"it names a {type(value).__name__}{_holding(value)}, not a tensor")
-        return value if value.dim() < 2 else _REDUCE["sum"](value)
+        return value if value.dim() < 2 else value.flatten(1).sum(1)
 
-    def _item(self, value: Any, index: Any) -> Any:
+    def _reduced(self, kind: str, value: Any) -> Tensor:
+        from torch import Tensor
+
+        if not isinstance(value, Tensor):
+            raise self._refused(f"{kind} needs a tensor, and here is a {type(value).__name__}")
+        flat = value.flatten(1)
+        if kind == "profile":
+            return ((flat - flat.mean(1, keepdim=True)) * flat.softmax(1).detach()).sum(1)
+        return {"sum": flat.sum, "mean": flat.mean, "max": flat.amax}[kind](1)
+
+    def _item(self, index: Any, value: Any) -> Any:
         from torch import Tensor
 
         if isinstance(value, Tensor):
@@ -128,7 +129,7 @@ class OutputScore:
             shape = tuple(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}{_holding(value)}"
             raise self._refused(f"the output {shape} has no [{_written(index)}] ({error})") from None
 
-    def _named(self, value: Any, name: str) -> Any:
+    def _named(self, name: str, value: Any) -> Any:
         from torch import Tensor
 
         if isinstance(value, Mapping) and name in value:
@@ -183,9 +184,8 @@ def target_from_text(text: str) -> int | tuple[int, ...] | OutputScore | FileSco
     >>> target_from_text("0,141"), target_from_text("outputs[:, 1].mean()")
     ((0, 141), OutputScore('outputs[:, 1].mean()'))
     """
-    target: int | tuple[int, ...] | OutputScore | FileScore = read_target(
-        text, lambda text: FileScore(text) if _FUNCTION.fullmatch(text) else OutputScore(text)
-    )
+    scored = FileScore if _FUNCTION.fullmatch(text) else OutputScore
+    target: int | tuple[int, ...] | OutputScore | FileScore = read_target(text, scored)
     return target
 
 
@@ -225,20 +225,6 @@ def _written(index: Any) -> str:
         ends = ["" if end is None else str(end) for end in (index.start, index.stop, index.step)]
         return ":".join(ends if ends[2] else ends[:2])
     return "..." if index is Ellipsis else repr(index)
-
-
-def _profile(logits: Tensor) -> Tensor:
-    flat = logits.flatten(1)
-    centred = flat - flat.mean(1, keepdim=True)
-    return (centred * flat.softmax(1).detach()).sum(1)
-
-
-_REDUCE: dict[str, Callable[[Any], Any]] = {
-    "sum": lambda value: value.flatten(1).sum(1),
-    "mean": lambda value: value.flatten(1).mean(1),
-    "max": lambda value: value.flatten(1).amax(1),
-    "profile": _profile,
-}
 
 
 def _holding(value: Any) -> str:

@@ -202,7 +202,7 @@ def run_tracks(folder: str | Path, overlap: Overlap) -> list[Track]:
         if sequences.intervals is None:
             raise UsageError(f"{folder} has no coordinates: tracks need intervals (BED with --genome) as input.")
         intervals += sequences.intervals
-        per_base += relevance
+        per_base.extend(relevance)
     return list(along_genome(intervals, per_base, overlap))
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,22 +66,26 @@ def explain_variants(
     skipped: list[Skipped] = []
     scores: dict[tuple[int, int], list[str]] = {}
     strongest: list[tuple[float, int, VariantEffect]] = []
-    with new_file(folder / "effects.parquet") as effects_path, new_file(folder / "bases.parquet") as bases_path:
-        alleles, bases = _ParquetTable(effects_path, ALLELE_COLUMNS), _ParquetTable(bases_path, BASE_COLUMNS)
-        with alleles, bases, unwarned():  # the table has a column for unhealthy explanations
-            for one in each_effect(model, known, genome, settings, show_progress=show_progress):
-                if isinstance(one, Skipped):
-                    skipped.append(one)
-                    continue
-                variant, number = one.variant, len(scores)
-                coordinate = int(one.coordinates[one.strongest])
-                values = one.score_reference, one.score_alternative, one.effect
-                scores[variant.line, variant.allele] = [*(f"{v:.6g}" for v in values), str(coordinate + 1)]
-                alleles.add(_allele_row(one, number, coordinate, given))
-                bases.add(_base_rows(one, number))
-                heapq.heappush(strongest, (abs(one.effect), -number, one))
-                if len(strongest) > logos:
-                    heapq.heappop(strongest)
+    with (
+        new_file(folder / "effects.parquet") as effects_path,
+        new_file(folder / "bases.parquet") as bases_path,
+        _parquet(effects_path, ALLELE_COLUMNS) as add_allele,
+        _parquet(bases_path, BASE_COLUMNS) as add_bases,
+        unwarned(),  # the table has a column for unhealthy explanations
+    ):
+        for one in each_effect(model, known, genome, settings, show_progress):
+            if isinstance(one, Skipped):
+                skipped.append(one)
+                continue
+            variant, number = one.variant, len(scores)
+            coordinate = int(one.coordinates[one.strongest])
+            values = one.score_reference, one.score_alternative, one.effect
+            scores[variant.line, variant.allele] = [*(f"{v:.6g}" for v in values), str(coordinate + 1)]
+            add_allele([[value] for value in _allele(one, number, coordinate, given)])
+            add_bases(_bases(one, number))
+            heapq.heappush(strongest, (abs(one.effect), -number, one))
+            if len(strongest) > logos:
+                heapq.heappop(strongest)
     _write_skipped(folder / "skipped.tsv", skipped)
     reasons = {(one.variant.line, one.variant.allele): one.reason for one in skipped}
     _annotate(Path(vcf), folder / "effects.vcf", scores, reasons, largest)
@@ -106,68 +112,52 @@ BASE_COLUMNS = (
 """`number` is the allele's; positions count from 1, as in the VCF and in `strongest_position`."""
 
 
-def _allele_row(one: VariantEffect, number: int, strongest: int, given: str) -> dict[str, list[Any]]:
-    variant, target = one.variant, str(one.target) if one.target >= 0 else given
-    values = (
-        number, variant.chrom, variant.position + 1, variant.id, variant.reference, variant.alternative, variant.strand,
-        target, one.score_reference, one.score_alternative, one.effect, strongest + 1,
-        sum(one.letters_reference.count(letter) for letter in set(one.letters_reference) - set("ACGT-")),
-        one.problem,
-    )  # fmt: skip
-    return dict(zip(_names(ALLELE_COLUMNS), ([value] for value in values), strict=True))
+def _allele(one: VariantEffect, number: int, strongest: int, given: str) -> tuple[Any, ...]:
+    """A row of `ALLELE_COLUMNS`."""
+    v, target = one.variant, str(one.target) if one.target >= 0 else given
+    place = (v.chrom, v.position + 1, v.id, v.reference, v.alternative, v.strand)
+    scores = (one.score_reference, one.score_alternative, one.effect)
+    unknown = sum(letter not in "ACGT-" for letter in one.letters_reference)
+    return (number, *place, target, *scores, strongest + 1, unknown, one.problem)
 
 
-def _base_rows(one: VariantEffect, number: int) -> dict[str, Any]:
-    return {
-        "number": np.full(len(one.letters_reference), number),
-        "position": one.coordinates + 1,
-        "base_reference": list(one.letters_reference),
-        "base_alternative": list(one.letters_alternative),
-        "relevance_reference": one.relevance_reference,
-        "relevance_alternative": one.relevance_alternative,
-        "difference": one.difference,
-    }
+def _bases(one: VariantEffect, number: int) -> list[Any]:
+    """The columns `BASE_COLUMNS` of a variant."""
+    letters = [list(one.letters_reference), list(one.letters_alternative)]
+    relevance = one.relevance_reference, one.relevance_alternative, one.difference
+    return [np.full(len(letters[0]), number), one.coordinates + 1, *letters, *relevance]
 
 
-def _names(columns: str) -> list[str]:
-    return [column.partition(":")[0] for column in columns.split()]
+@contextmanager
+def _parquet(path: Path, columns: str) -> Iterator[Callable[[Sequence[Any]], None]]:
+    """A function that takes rows of a Parquet file, as its columns in order; rows are written in groups."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise not_installed("Parquet tables need pyarrow", "genomics") from None
+    types = dict(column.split(":") for column in columns.split())
+    schema = pa.schema([(name, getattr(pa, kind)()) for name, kind in types.items()])
+    tables: list[Any] = []
+    waiting = 0
+    with pq.ParquetWriter(path, schema) as writer:
 
+        def write() -> None:
+            nonlocal waiting
+            if tables:
+                writer.write_table(pa.concat_tables(tables).combine_chunks())
+            tables.clear()
+            waiting = 0
 
-class _ParquetTable:
-    """Rows that go to a Parquet file in groups."""
+        def add(rows: Sequence[Any]) -> None:
+            nonlocal waiting
+            tables.append(pa.table(list(rows), schema=schema))
+            waiting += tables[-1].num_rows
+            if waiting >= 100_000:
+                write()
 
-    def __init__(self, path: Path, columns: str) -> None:
-        try:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-        except ImportError:
-            raise not_installed("Parquet tables need pyarrow", "genomics") from None
-        self._pa, types = pa, dict(column.split(":") for column in columns.split())
-        self.schema = pa.schema([(name, getattr(pa, kind)()) for name, kind in types.items()])
-        self._writer = pq.ParquetWriter(path, self.schema)
-        self._tables: list[Any] = []
-        self._rows = 0
-
-    def __enter__(self) -> _ParquetTable:
-        return self
-
-    def add(self, rows: dict[str, Any]) -> None:
-        """Columns of one length each."""
-        table = self._pa.table(rows, schema=self.schema)
-        self._tables.append(table)
-        self._rows += table.num_rows
-        if self._rows >= 100_000:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._tables:
-            self._writer.write_table(self._pa.concat_tables(self._tables).combine_chunks())
-        self._tables, self._rows = [], 0
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is None:
-            self._flush()
-        self._writer.close()
+        yield add
+        write()
 
 
 def _write_skipped(path: Path, skipped: Sequence[Skipped]) -> None:
@@ -220,9 +210,9 @@ def _with_fields(
         columns = zip(*(scores.get(place, ["."] * 4) for place in places), strict=True)
         info += [f"{name}={','.join(values)}" for name, values in zip(FIELDS, columns, strict=False)]
     if why := dict.fromkeys(reasons[place] for place in places if place in reasons):
-        plain = (
-            reason.replace(", ", "_").replace(" ", "_").replace("'", "") for reason in why
-        )  # INFO's own characters
-        info.append("PLRP_SKIPPED=" + ",".join(plain))
+        plain = ",".join(
+            re.sub(r",? ", "_", reason).replace("'", "") for reason in why
+        )  # without INFO's own characters
+        info.append(f"PLRP_SKIPPED={plain}")
     cells[7] = ";".join(info) or "."
     return "\t".join(cells)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -75,28 +75,16 @@ def read_vcf(path: str | Path, *, largest: int = LARGEST) -> list[Variant]:
                 raise SequenceError(
                     f"{path}, line {number}: expected 'CHROM POS ID REF ALT …' separated by tabs, found {line[:60]!r}."
                 )
-            strand = _info(fields[7] if len(fields) > 7 else "").get("STRAND", "+")
-            strand = "-" if strand in ("-", "-1") else "+"
-            for allele, alternative in enumerate(fields[4].split(",")):
-                variants.append(
-                    Variant(
-                        fields[0],
-                        int(fields[1]) - 1,
-                        fields[3].upper(),
-                        alternative if alternative.startswith("<") else alternative.upper(),
-                        fields[2],
-                        strand,
-                        number,
-                        allele,
-                    )
-                )
+            chrom, position, name, reference, alternatives = fields[:5]
+            info = dict(part.partition("=")[::2] for part in "".join(fields[7:8]).split(";"))
+            strand = "-" if info.get("STRAND") in ("-", "-1") else "+"
+            for allele, text in enumerate(alternatives.split(",")):
+                alternative = text if text.startswith("<") else text.upper()
+                bases = reference.upper(), alternative
+                variants.append(Variant(chrom, int(position) - 1, *bases, name, strand, number, allele))
     if not variants and not header:
         raise SequenceError(f"{path}, line 1: no header and no variants; this is not VCF.")
     return variants
-
-
-def _info(text: str) -> dict[str, str]:
-    return {key: value for key, _, value in (part.partition("=") for part in text.split(";"))}
 
 
 def why_skipped(variant: Variant, genome: Genome, width: int, ends: Ends) -> tuple[str, str] | None:
@@ -126,32 +114,31 @@ def why_skipped(variant: Variant, genome: Genome, width: int, ends: Ends) -> tup
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The two sequences of a variant, and where their bases stand in the alignment."""
+class Window(NamedTuple):
+    """A variant's sequences with the reference and with the alternative allele, and an alignment of `columns` columns.
+
+    `letters` are the two sequences, `places` the columns of their bases.
+    """
 
     variant: Variant
     start: int
-    reference: str
-    alternative: str
-    columns_reference: npt.NDArray[np.int64]
-    columns_alternative: npt.NDArray[np.int64]
+    letters: tuple[str, str]
+    places: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
     columns: int
 
 
 def window(variant: Variant, genome: Genome, width: int) -> Window:
     """`width` bases around a variant with either allele, aligned."""
     before, after = len(variant.reference), len(variant.alternative)
-    start = variant.position - width // 2
     left = width // 2
+    start = variant.position - left
     flanks = genome.padded(variant.chrom, start, start + width + max(0, before - after))
-    reference = flanks[:width]
     alternative = (flanks[:left] + variant.alternative + flanks[left + before :])[:width]
     # the first bases of both alleles share columns, the longer allele has the others to itself; then the right flank
-    shared, wide = min(before, after), max(before, after)
-    columns = np.arange(width + wide - shared)
-    alleles = {True: columns[: left + wide], False: columns[: left + shared]}
-    right = columns[left + wide :]
-    columns_reference = np.concatenate([alleles[before == wide], right])[:width]
-    columns_alternative = np.concatenate([alleles[after == wide], right])[:width]
-    return Window(variant, start, reference, alternative, columns_reference, columns_alternative, len(columns))
+    wide = max(before, after)
+    columns = np.arange(width + wide - min(before, after))
+
+    def places(allele: int) -> npt.NDArray[np.int64]:
+        return np.concatenate([columns[: left + allele], columns[left + wide :]])[:width]
+
+    return Window(variant, start, (flanks[:width], alternative), (places(before), places(after)), len(columns))
