@@ -255,6 +255,7 @@ def _effect(window: Window, means: Sequence[Any], target: int, problem: str) -> 
     for allele, places in enumerate(window.places):
         letters[allele, places] = np.frombuffer(window.letters[allele].encode(), "S1")
         relevance[allele, places] = means[2 + allele]
-    texts, scores = [row.tobytes().decode() for row in letters], map(float, means[:2])
-    anchor = window.variant.position - window.start
-    return VariantEffect(window.variant, window.start, anchor, *scores, *texts, *relevance, target, problem)
+    place = window.variant, window.start, window.variant.position - window.start
+    scores = float(means[0]), float(means[1])
+    before, after = (row.tobytes().decode() for row in letters)
+    return VariantEffect(*place, *scores, before, after, relevance[0], relevance[1], target, problem)

@@ -111,7 +111,8 @@ class OutputScore:
         flat = value.flatten(1)
         if kind == "profile":
             return ((flat - flat.mean(1, keepdim=True)) * flat.softmax(1).detach()).sum(1)
-        return {"sum": flat.sum, "mean": flat.mean, "max": flat.amax}[kind](1)
+        reduction: Callable[[int], Tensor] = getattr(flat, "amax" if kind == "max" else kind)
+        return reduction(1)
 
     def _item(self, index: Any, value: Any) -> Any:
         from torch import Tensor
