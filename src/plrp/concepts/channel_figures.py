@@ -74,7 +74,10 @@ class Reading:
         """The relevance of an input that passes a channel of a layer, at one place or at all; in the input's shape."""
         explained, settings = int(self.exemplars.classes[example.sample]), self.exemplars.settings
         pruning = settings.get("pruning")
-        traced = self._traced(example.sample, x)
+        if example.sample not in self.latest:
+            self.latest.clear()
+            self.latest[example.sample] = trace(self.module, x)
+        traced = self.latest[example.sample]
         condition: Any = [channel]
         if place is not None:
             op = layer_named(traced, layer)
@@ -87,14 +90,7 @@ class Reading:
             condition={layer: condition},
             only_through=True,
         )
-        relevance: npt.NDArray[np.float32] = explanation.relevance[0].float().cpu().numpy()
-        return relevance
-
-    def _traced(self, sample: int, x: Tensor) -> Trace:
-        if sample not in self.latest:
-            self.latest.clear()
-            self.latest[sample] = trace(self.module, x)
-        return self.latest[sample]
+        return explanation.relevance[0].float().cpu().numpy()
 
     def input(self, example: Exemplar) -> Tensor:
         """The input of an exemplar as a batch of one, where the model is."""

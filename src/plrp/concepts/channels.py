@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from plrp.composites import Composite
 from plrp.conditions import channel_axis
 from plrp.engine import choose_walk
 from plrp.passage import Record
-from plrp.pruning import Pruning
 from plrp.request import Request
 from plrp.spelling import nearest
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op
 
-
-@dataclass(frozen=True)
-class Channels:
-    """Relevance and activation of the channels of a layer's output, each tensor (batch, channels).
-
-    relevance: summed over the positions; absolute: Σ|R| over them; activation: the largest value; relevant_at,
-    active_at: the position with the largest relevance or activation, an index into the flattened `space_of` the layer.
-    """
-
-    relevance: Tensor
-    absolute: Tensor
-    activation: Tensor
-    relevant_at: Tensor
-    active_at: Tensor
+from .exemplar_results import LayerTotals
 
 
 def checked_layers(trace: Trace, layers: Sequence[str] | None) -> list[str]:
@@ -46,21 +30,27 @@ def checked_layers(trace: Trace, layers: Sequence[str] | None) -> list[str]:
     return names if layers is None else list(layers)
 
 
-def measure(
-    trace: Trace, layers: Sequence[str], target: Any, composite: Composite, pruning: Pruning | None
-) -> tuple[dict[str, Channels], Any]:
-    """The channels of some layers by name, and the explained classes."""
+def measure(trace: Trace, layers: Sequence[str], request: Request) -> tuple[dict[str, LayerTotals], Any]:
+    """The channels of some layers by name, over the inputs of one batch, and the explained classes."""
     ops = {op.name: op for op in trace.layers}
     record = Record([ops[name].output for name in layers], factors=False)
-    request = Request(target=target, composite=composite, pruning=pruning).bound(trace)
-    walk = choose_walk(trace, request, record=record)
+    walk = choose_walk(trace, request.bound(trace), record=record)
     walk.run()
     channels = {}
     for name in layers:
-        op = ops[name]
-        relevance = record.relevance.get(id(op.output))  # None if no relevance reached it
-        relevance = torch.zeros_like(op.output.data) if relevance is None else relevance
-        channels[name] = _channels(by_channel(relevance, op).flatten(2), by_channel(op.output.data, op).flatten(2))
+        op, output = ops[name], ops[name].output
+        arrived = record.relevance.get(id(output))  # None if no relevance reached it
+        both = (torch.zeros_like(output.data) if arrived is None else arrived, output.data)
+        relevance, activation = (by_channel(one, op).flatten(2).detach().float() for one in both)
+        columns = {
+            "relevance": relevance.sum(2),
+            "absolute": relevance.abs().sum(2),
+            "activation": activation.amax(2),
+            "relevant_at": relevance.argmax(2).int(),
+            "active_at": activation.argmax(2).int(),
+        }
+        arrays = {column: values.cpu().numpy() for column, values in columns.items()}
+        channels[name] = LayerTotals(**arrays, space=space_of(op))
     return channels, walk.start.target
 
 
@@ -82,14 +72,3 @@ def by_channel(x: Tensor, op: Op) -> Tensor:
     if len(x) != samples.batch:  # (batch · windows, …)
         x, axis = x.unflatten(0, (samples.batch, -1)), axis + 1
     return x.movedim(axis, 1) if x.dim() > 2 else x[..., None]
-
-
-def _channels(relevance: Tensor, activation: Tensor) -> Channels:
-    relevance, activation = relevance.detach().float(), activation.detach().float()
-    return Channels(
-        relevance.sum(2).cpu(),
-        relevance.abs().sum(2).cpu(),
-        activation.amax(2).cpu(),
-        relevance.argmax(2).int().cpu(),
-        activation.argmax(2).int().cpu(),
-    )

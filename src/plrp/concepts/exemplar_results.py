@@ -34,10 +34,10 @@ class Exemplar:
 
 @dataclass(frozen=True)
 class LayerTotals:
-    """The channels of one layer over all inputs.
+    """The channels of a layer's output over some inputs; each array is (samples, channels).
 
-    relevance, activation: (samples, channels); absolute: Σ|R| over positions, (samples, channels); relevant_at,
-    active_at: the strongest position, (samples, channels), an index into the flattened `space` of the layer's output.
+    relevance: summed over the positions; absolute: Σ|R| over them; activation: the largest value; relevant_at,
+    active_at: the position with the largest relevance or activation, an index into the flattened `space` of the output.
     """
 
     relevance: npt.NDArray[np.float32]

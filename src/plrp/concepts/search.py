@@ -10,6 +10,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plrp.composites import AUTO, Composite, resolve
+from plrp.composites import AUTO, Composite
 from plrp.models.loading import LoadedModel, load
 from plrp.models.sources import source_of_module, weights_digest
 from plrp.progress import progress
 from plrp.pruning import Pruning
+from plrp.request import Request
 from plrp.runs.crew import BarWatch
 from plrp.runs.digests import text_digest
 from plrp.runs.places import Place, RunError
@@ -45,7 +47,7 @@ LAYOUT = RunLayout(
     words={"digest": "the inputs", "weights_digest": "the weights", "model_digest": "the model"},
     decisive=lambda settings: {name: value for name, value in settings.items() if name not in UNDECISIVE},
 )
-COLUMNS = ("relevance", "absolute", "activation", "relevant_at", "active_at")
+COLUMNS = [column.name for column in fields(LayerTotals) if column.name != "space"]
 
 
 def exemplars(
@@ -130,84 +132,59 @@ class Search:
                 raise ValueError(f"{name}={value!r}: a whole number from 1.")
         self.model, self.inputs = model if device is None else model.to(device), inputs
         self.device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
-        self.pruning = Pruning(**pruning) if isinstance(pruning, Mapping) else pruning
-        target = target.tolist() if isinstance(target, np.ndarray) else target
-        self.target, self.composite, self.part_size, self.batch_size = target, composite, part_size, batch_size
-        if self.one_each and len(target) != len(inputs):
-            raise ValueError(f"target holds {len(target)} classes for {len(inputs)} inputs: give one each.")
+        self.part_size, self.batch_size = part_size, batch_size
+        pruning = Pruning(**pruning) if isinstance(pruning, Mapping) else pruning
+        self.request = Request(target=target, composite=composite, pruning=pruning)
+        given = self.request.target.given
+        classes = given.tolist() if isinstance(given, Tensor) else None
+        if classes is not None and len(classes) != len(inputs):
+            raise ValueError(f"target holds {len(classes)} classes for {len(inputs)} inputs: give one each.")
         first = trace(self.model, inputs.batch([0]).to(self.device))
-        for one in dict.fromkeys(target) if isinstance(target, list) else [target]:
+        for one in [given] if classes is None else dict.fromkeys(classes):
             check_target(first.output, one)
         self.layers = checked_layers(first, layers)
-        self.spaces = {name: list(space_of(layer_named(first, name))) for name in self.layers}
-        self.about = dict(about or {})
-        self.key = text_digest(json.dumps(self.settings(), sort_keys=True))
-        self.run = run_of(out, self.record())
+        root = {"photographs": str(inputs.root.resolve())} if isinstance(inputs, FromPhotographs) else {}
+        settings = {
+            "command": COMMAND,
+            "inputs": len(inputs),
+            "digest": inputs.digest(),
+            "weights_digest": weights_digest(self.model),
+            "model_digest": text_digest(source_of_module(self.model)),
+            "layers": self.layers,
+            "spaces": {name: list(space_of(layer_named(first, name))) for name in self.layers},
+            "target": getattr(given, "__qualname__", repr(given)) if callable(given) else classes or given,
+            "composite": composite if isinstance(composite, str) else repr(composite),
+            "pruning": None if pruning is None else pruning.to_dict(),
+            "part_size": part_size,
+            **(about or {}),
+        }  # all that decides the results
+        self.key = text_digest(json.dumps(settings, sort_keys=True))
+        self.record = {**settings, "key": self.key, "names": inputs.names, **root}  # all of `run.json`
+        self.run = run_of(out, self.record)
 
     def part(self, index: int) -> range:
         """The inputs of a part."""
         return range(index * self.part_size, min((index + 1) * self.part_size, len(self.inputs)))
 
-    def settings(self) -> dict[str, Any]:
-        """All that decides the results."""
-        target = self.target.tolist() if isinstance(self.target, Tensor) else self.target
-        return {
-            "command": COMMAND,
-            "inputs": len(self.inputs),
-            "digest": self.inputs.digest(),
-            "weights_digest": weights_digest(self.model),
-            "model_digest": text_digest(source_of_module(self.model)),
-            "layers": self.layers,
-            "spaces": self.spaces,
-            "target": getattr(target, "__qualname__", repr(target)) if callable(target) else target,
-            "composite": self.composite if isinstance(self.composite, str) else repr(self.composite),
-            "pruning": None if self.pruning is None else self.pruning.to_dict(),
-            "part_size": self.part_size,
-            **self.about,
-        }
-
-    def record(self) -> dict[str, Any]:
-        """All of `run.json`."""
-        root = {"photographs": str(self.inputs.root.resolve())} if isinstance(self.inputs, FromPhotographs) else {}
-        return {**self.settings(), "key": self.key, "names": self.inputs.names, **root}
-
     def do(self, index: int, tick: Tick = lambda kind, count: None) -> None:
         """Explain the inputs of a part, and store the relevance and activation of each channel."""
         numbers = self.part(index)
-        columns: dict[str, list[np.ndarray]] = {}
+        batches = []
         for begin in range(0, len(numbers), self.batch_size):
             some = numbers[begin : begin + self.batch_size]
-            x = self.inputs.batch(some).to(self.device)
-            traced = trace(self.model, x)
-            layers, classes = measure(
-                traced, self.layers, self._target(some), resolve(self.composite, [x], traced), self.pruning
-            )
+            traced = trace(self.model, self.inputs.batch(some).to(self.device))
+            layers, classes = measure(traced, self.layers, self.request.of(slice(some.start, some.stop)))
+            columns = {f"{name}:{layer}": getattr(layers[layer], name) for layer in layers for name in COLUMNS}
             known = classes.cpu().numpy() if isinstance(classes, Tensor) else np.full(len(some), -1, np.int64)
-            columns.setdefault("classes", []).append(known)
-            for layer, channels in layers.items():
-                for name in COLUMNS:
-                    columns.setdefault(f"{name}:{layer}", []).append(getattr(channels, name).numpy())
+            batches.append({"classes": known, **columns})
             tick(str(index), len(some))
         content = io.BytesIO()
-        whole: dict[str, Any] = {name: np.concatenate(arrays) for name, arrays in columns.items()}
-        np.savez_compressed(content, **whole)
+        np.savez_compressed(content, **_joined(batches))
         self.run.write(index, content.getvalue())
 
     def work(self, working_dir: str | None = None) -> Work:
         """The search as a message to other processes, if it can be sent."""
         raise TypeError("A module cannot be sent to other processes: name the model, and a folder of photographs.")
-
-    @property
-    def one_each(self) -> bool:
-        """Whether the target names a class for every input."""
-        return isinstance(self.target, list) or (isinstance(self.target, Tensor) and self.target.dim() == 1)
-
-    def _target(self, some: Sequence[int]) -> Any:
-        if isinstance(self.target, Seed):
-            return self.target.of(torch.tensor(list(some)))
-        if isinstance(self.target, Tensor):
-            return self.target[list(some)] if self.one_each else self.target
-        return [self.target[n] for n in some] if self.one_each else self.target
 
 
 class PhotographSearch(Search):
@@ -237,8 +214,7 @@ class PhotographSearch(Search):
         names += ["weights"] if Path(self.arguments["weights"] or "").is_file() else []  # not a published name
         names += ["model"] if ".py:" in self.arguments["model"] else []
         paths = {name: sent(self.arguments[name], working_dir) for name in names}
-        pruning = None if self.pruning is None else self.pruning.to_dict()
-        options = {"out": self.run.place.address, "pruning": pruning, "expected": self.key}
+        options = {"out": self.run.place.address, "pruning": self.record["pruning"], "expected": self.key}
         return Work("plrp.concepts.search:PhotographSearch", {**self.arguments, **paths, **options})
 
 
@@ -247,21 +223,18 @@ def run_search(search: Search, execution: Execution) -> Exemplars:
     run, say = search.run, execution.say
     sizes = [len(search.part(index)) for index in range(run.parts)]
     with run.session():
-        run.begin(search.record(), say)
+        run.begin(search.record, say)
         whole = run.whole(range(run.parts), say)
         missing = [index for index in range(run.parts) if index not in whole]
         before = sum(sizes[index] for index in whole)
         with progress("searching exemplars", sum(sizes), execution.show_progress, done=before) as step:
             failures = run.make(search, missing, BarWatch(sizes, step, say), search.work, execution)
         if failures:
-            causes = by_cause(failures).rstrip(".")
             damaged = all(failure.kind == "BadImage" for failure in failures)
             again = "Remove or repair these files, and search anew into another folder."
-            raise RunError(
-                f"{len(failures)} of {run.parts} parts failed: {causes}. "
-                f"{again if damaged else 'Start again to retry.'}"
-            )
-        return gather(run, search.record())
+            causes = f"{len(failures)} of {run.parts} parts failed: {by_cause(failures).rstrip('.')}."
+            raise RunError(f"{causes} {again if damaged else 'Start again to retry.'}")
+        return gather(run, search.record)
 
 
 def run_of(out: str | Path | Place, settings: Mapping[str, Any]) -> Run:
@@ -275,12 +248,11 @@ def gather(run: Run, settings: Mapping[str, Any]) -> Exemplars:
     names = run.names()
     if len(names) < run.parts:
         raise RunError(f"{run.place} holds {len(names)} of {run.parts} parts: start the search again to finish it.")
-    columns: dict[str, list[np.ndarray]] = {}
+    parts = []
     for part in names.values():
         with np.load(io.BytesIO(run.read(part))) as arrays:
-            for name in arrays.files:
-                columns.setdefault(name, []).append(arrays[name])
-    whole = {name: np.concatenate(arrays) for name, arrays in columns.items()}
+            parts.append(dict(arrays))
+    whole = _joined(parts)
     layers = {
         layer: LayerTotals(
             **{name: whole[f"{name}:{layer}"] for name in COLUMNS}, space=tuple(settings["spaces"][layer])
@@ -289,6 +261,11 @@ def gather(run: Run, settings: Mapping[str, Any]) -> Exemplars:
     }
     about = {name: value for name, value in settings.items() if name not in ("key", "names")}
     return Exemplars(layers, settings["names"], whole["classes"], about)
+
+
+def _joined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+    """The arrays of all parts by name, each the parts' own one after the other."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def load_exemplars(out: str | Path | Place) -> Exemplars:
