@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,7 +29,6 @@ from .attribution import pool, pruning_title
 from .baselines import attribute_by, winning_classes
 from .export import count_sequences, read_relevance
 from .jobs import LAYOUT, read_target, target_entry
-from .motifs import Motif
 from .outputs import score_file
 from .seqlets import Hits, Match, Pattern, Seqlets, compile_tomtom, find_hits, find_patterns, find_seqlets, match_motifs
 from .sequence_settings import MotifSettings
@@ -257,20 +257,18 @@ def verdict(used: Agreement, others: Sequence[Agreement]) -> list[str]:
     if best.f1 > used.f1:
         run = "this run" if best.name.split(",")[0] == used.name.split(",")[0] else "a run without -p"
         cut = f" with --cut {best.share:g}," if best.share else ""
-        sentences = [
-            f"Better here: {best.name}, with an F1 of {best.f1:.2f}. The patterns found are those of {used.name}, with "
-            f"{used.f1:.2f}. Search {run}{cut} without --model."
-        ]
+        better = best
+        other = f"The patterns found are those of {used.name}, with {used.f1:.2f}. Search {run}{cut} without --model"
     else:
-        sentences = [
-            f"Better here: {used.name}, with an F1 of {used.f1:.2f}. The next best: {best.name}, with {best.f1:.2f}."
-        ]
-    for motif, recall in used.by_motif.items():
-        if best.by_motif.get(motif, 0.0) > 2 * recall:
-            sentences.append(
-                f"{recall:.0%} of the {motif} sites are found here, {best.by_motif[motif]:.0%} by {best.name}."
-            )
-    return sentences
+        better, other = used, f"The next best: {best.name}, with {best.f1:.2f}"
+    return [
+        f"Better here: {better.name}, with an F1 of {better.f1:.2f}. {other}.",
+        *(
+            f"{recall:.0%} of the {motif} sites are found here, {best.by_motif[motif]:.0%} by {best.name}."
+            for motif, recall in used.by_motif.items()
+            if best.by_motif.get(motif, 0.0) > 2 * recall
+        ),
+    ]
 
 
 def null_advice(count: int, believed: int, limit: float, left: Callable[[], int], share: float) -> str:
@@ -313,6 +311,10 @@ def threshold_seqlets(per_base: npt.NDArray[np.float32], cut: float) -> Seqlets:
 # -- the whole search
 
 
+SeqletBatch: TypeAlias = tuple[Seqlets, list[str]]
+"""Seqlets, and the names of all sequences of their batch."""
+
+
 @dataclass(frozen=True)
 class MotifSearch:
     """The result of searching a run for motifs.
@@ -329,7 +331,7 @@ class MotifSearch:
     matches: list[list[Match]]
     cuts: dict[int | None, CutOff]
     agreements: list[Agreement]
-    seqlets: list[tuple[Seqlets, list[str]]]
+    seqlets: list[SeqletBatch]
     sequences: int
     seqlet_count: int
     believed: int
@@ -363,14 +365,14 @@ def find_motifs(
     """
     settings = MotifSettings.of(settings, changes)
     run = _RunSeqlets(Path(folder), settings, model, show_progress)
-    cuts = run.cut_offs()
+    cuts = run.cut_offs(settings.limit)
     believed = run.above(cuts)
     agreements, sentences = ([], []) if truth is None else run.compared(truth, believed if cuts else None)
-    patterns = _patterns(folder, believed, settings.max_patterns, settings.max_seqlets)
+    patterns = run.patterns(believed)
     return MotifSearch(
         patterns=patterns,
-        hits=_hits(folder, patterns, believed, run.sequences, show_progress),
-        matches=_matches(patterns, settings.database, show_progress) if settings.match else [],
+        hits=run.hits(patterns, believed),
+        matches=run.matches(patterns) if settings.match and patterns else [],
         cuts=cuts,
         agreements=agreements,
         seqlets=believed,
@@ -383,37 +385,31 @@ def find_motifs(
     )
 
 
-SeqletBatch: TypeAlias = tuple[Seqlets, list[str]]
-"""Seqlets, and the names of all sequences of their batch."""
-
-
 class _RunSeqlets:
     """The seqlets of a run in batches, the classes of their sequences, and the examples from which the null is made."""
 
     def __init__(
         self, folder: Path, settings: MotifSettings, model: nn.Module | None, show_progress: bool | None
     ) -> None:
-        self.folder, self.settings, self.model = folder, settings, model
+        self.folder, self.settings, self.model, self.show_progress = folder, settings, model, show_progress
         self.options = {"batch_size": settings.batch_size, "device": settings.device}
         self.rules: dict[str, Any] = {}
         if model is not None:
             self.rules = run_settings(folder, target=settings.target, reverse_target=settings.reverse_target)
         self.batches: list[SeqletBatch] = []
         self.classes: list[npt.NDArray[np.int64]] = []
-        self.examples: list[tuple[Sequences, npt.NDArray[np.float32]]] = []
-        self.example_classes: list[npt.NDArray[np.int64]] = []
+        self.examples: list[tuple[Sequences, npt.NDArray[np.float32], npt.NDArray[np.int64]]] = []
         self.intervals: dict[str, Interval] = {}
-        self.null: list[tuple[Seqlets, npt.NDArray[np.int64]]] | None = None
         self.sequences = count_sequences(folder)
         sample = min(settings.sample, self.sequences)
         spread = np.unique(np.linspace(0, max(self.sequences - 1, 0), sample, dtype=np.int64))
         seen = 0
         with progress("finding seqlets", self.sequences, show_progress) as step:
-            for sequences, per_base in read_relevance(folder):
-                count = len(sequences)
-                self._add(sequences, per_base, spread[(spread >= seen) & (spread < seen + count)] - seen)
-                seen += count
-                step(count)
+            for batch, per_base in read_relevance(folder):
+                rows = spread[(spread >= seen) & (spread < seen + len(batch))] - seen
+                self._add(batch, per_base, rows)
+                seen += len(batch)
+                step(len(batch))
 
     def _add(self, batch: Sequences, per_base: npt.NDArray[np.float32], rows: npt.NDArray[np.int64]) -> None:
         """The seqlets of a batch; `rows` of it are examples."""
@@ -424,24 +420,22 @@ class _RunSeqlets:
             classes = winning_classes(self.model, encode(batch, self.rules.get("ambiguous", "zero")))
         self.classes.append(classes)
         if rows.size and self.model is not None:
-            self.examples.append((batch[rows.tolist()], per_base[rows]))
-            self.example_classes.append(classes[rows])
+            self.examples.append((batch[rows.tolist()], per_base[rows], classes[rows]))
 
-    def _null(self, model: nn.Module) -> list[tuple[Seqlets, npt.NDArray[np.int64]]]:
-        """The seqlets of the shuffled examples, and their classes."""
-        sample = (sequences for sequences, _ in self.examples)
-        maps = explain_null(model, sample, self.rules, seed=self.settings.seed, **self.options)
-        share = self.settings.share
-        return [(threshold_seqlets(one, share), c) for one, c in zip(maps, self.example_classes, strict=True)]
+    @cached_property
+    def null(self) -> list[tuple[Seqlets, npt.NDArray[np.int64]]]:
+        """The seqlets of the shuffled examples, and the classes of the originals."""
+        assert self.model is not None
+        sample, _, classes = zip(*self.examples, strict=True)
+        maps = explain_null(self.model, sample, self.rules, seed=self.settings.seed, **self.options)
+        return [(threshold_seqlets(one, self.settings.share), c) for one, c in zip(maps, classes, strict=True)]
 
-    def cut_offs(self, limit: float | None = None) -> dict[int | None, CutOff]:
+    def cut_offs(self, limit: float) -> dict[int | None, CutOff]:
         """The cut-offs at a false discovery rate; none without a model."""
         if self.model is None:
             return {}
-        if self.null is None:
-            self.null = self._null(self.model)
         seqlets = [(one, classes) for (one, _), classes in zip(self.batches, self.classes, strict=True)]
-        return cut_offs(seqlets, self.null, self.settings.limit if limit is None else limit)
+        return cut_offs(seqlets, self.null, limit)
 
     def above(self, cuts: dict[int | None, CutOff]) -> list[SeqletBatch]:
         """The seqlets at or above the cut-offs, by batch."""
@@ -472,10 +466,9 @@ class _RunSeqlets:
         used = agreements[-1]
         if self.model is not None:
             plain = {**self.rules, "pruning": None, "method": None}
-            sample = [sequences for sequences, _ in self.examples]
+            sample, maps_of_run, _ = zip(*self.examples, strict=True)
             maps = {"LRP": [explain_as(self.model, one.letters, plain, **self.options) for one in sample]}
-            if label != "LRP":
-                maps[label] = [per_base for _, per_base in self.examples]
+            maps.setdefault(label, list(maps_of_run))
             sampled = sum(map(len, sample))
             of = "" if sampled == self.sequences else f" ({sampled:,} of the sequences)"
             for name, level in itertools.product(maps, CUTS):
@@ -484,67 +477,51 @@ class _RunSeqlets:
                 agreements.append(truth.agreement(f"{name}, cut at {level:g}{of}", cut, level))
         return agreements, verdict(used, [one for one in agreements if one is not used])
 
+    def patterns(self, batches: Sequence[SeqletBatch]) -> list[Pattern]:
+        """Patterns of the strongest seqlets, those for the prediction first, then those against it."""
+        limits = {name: getattr(self.settings, name) for name in ("max_patterns", "max_seqlets")}
+        patterns: list[Pattern] = []
+        for sign, kind in ((1, "for"), (-1, "against")):
+            strengths = np.concatenate([np.zeros(0), *(np.maximum(sign * s.score, 0) for s, _ in batches)])
+            if not (strengths > 0).any():
+                continue
+            least = np.sort(strengths)[-self.settings.max_seqlets :][0]
+            parts: dict[int, list[tuple[Seqlets, list[str], npt.NDArray[np.float32]]]] = {}
+            for (seqlets, _), (batch, per_base) in zip(batches, read_relevance(self.folder), strict=True):
+                chosen = seqlets.chosen((sign * seqlets.score >= least) & (sign * seqlets.score > 0))
+                rows, place = np.unique(chosen.sequence, return_inverse=True)
+                if rows.size:
+                    same_length = parts.setdefault(per_base.shape[1], [])
+                    before = sum(len(letters) for _, letters, _ in same_length)
+                    renumbered = replace(chosen, sequence=place + before)
+                    same_length.append((renumbered, batch[rows.tolist()].letters, per_base[rows]))
+            for same_length in parts.values():
+                several, letters, maps = zip(*same_length, strict=True)
+                onehot, values = encode(list(itertools.chain(*letters))), np.concatenate(maps)
+                for pattern in find_patterns(Seqlets.joined(several), onehot, values, **limits):
+                    name = f"{kind}_{sum(one.motif.name.startswith(kind) for one in patterns) + 1}"
+                    patterns.append(replace(pattern, motif=replace(pattern.motif, name=name)))
+        return patterns
 
-def _hits(
-    folder: str | Path,
-    patterns: Sequence[Pattern],
-    batches: Sequence[SeqletBatch],
-    sequences: int,
-    show_progress: bool | None,
-) -> list[tuple[Hits, list[str]]]:
-    """Where the patterns are, by batch."""
-    hits = []
-    with progress("placing patterns", sequences, show_progress) as step:
-        for (seqlets, names), (batch, per_base) in zip(batches, read_relevance(folder), strict=True):
-            hits.append((find_hits(patterns, seqlets, encode(batch), per_base), names))
-            step(len(names))
-    return hits
+    def hits(self, patterns: Sequence[Pattern], batches: Sequence[SeqletBatch]) -> list[tuple[Hits, list[str]]]:
+        """Where the patterns are, by batch."""
+        hits = []
+        with progress("placing patterns", self.sequences, self.show_progress) as step:
+            for (seqlets, names), (batch, per_base) in zip(batches, read_relevance(self.folder), strict=True):
+                hits.append((find_hits(patterns, seqlets, encode(batch), per_base), names))
+                step(len(names))
+        return hits
+
+    def matches(self, patterns: Sequence[Pattern]) -> list[list[Match]]:
+        """The known motifs nearest to each pattern."""
+        compile_tomtom(self.show_progress)
+        matches: list[list[Match]] = []
+        with progress("comparing with known motifs", len(patterns), self.show_progress) as step:
+            for pattern in patterns:
+                matches += match_motifs([pattern.motif], self.settings.database)
+                step(1)
+        return matches
 
 
-def _matches(
-    patterns: Sequence[Pattern], database: Sequence[Motif] | None, show_progress: bool | None
-) -> list[list[Match]]:
-    """The known motifs nearest to each pattern."""
-    if not patterns:
-        return []
-    compile_tomtom(show_progress)
-    matches: list[list[Match]] = []
-    with progress("comparing with known motifs", len(patterns), show_progress) as step:
-        for pattern in patterns:
-            matches += match_motifs([pattern.motif], database)
-            step(1)
-    return matches
-
-
-def _count(batches: Sequence[tuple[Seqlets, list[str]]]) -> int:
+def _count(batches: Sequence[SeqletBatch]) -> int:
     return sum(len(seqlets) for seqlets, _ in batches)
-
-
-def _patterns(
-    folder: str | Path, batches: Sequence[tuple[Seqlets, list[str]]], max_patterns: int, max_seqlets: int
-) -> list[Pattern]:
-    """Patterns of the strongest seqlets, those for the prediction first, then those against it."""
-    patterns: list[Pattern] = []
-    for sign, kind in ((1, "for"), (-1, "against")):
-        strengths = np.concatenate([np.zeros(0), *(np.maximum(sign * s.score, 0) for s, _ in batches)])
-        if not (strengths > 0).any():
-            continue
-        least = np.partition(strengths, -max_seqlets)[-max_seqlets] if len(strengths) > max_seqlets else 0.0
-        parts: dict[int, list[tuple[Seqlets, list[str], npt.NDArray[np.float32]]]] = {}
-        for (seqlets, _), (batch, per_base) in zip(batches, read_relevance(folder), strict=True):
-            chosen = seqlets.chosen((sign * seqlets.score >= least) & (sign * seqlets.score > 0))
-            rows, place = np.unique(chosen.sequence, return_inverse=True)
-            if rows.size:
-                same_length = parts.setdefault(per_base.shape[1], [])
-                before = sum(len(letters) for _, letters, _ in same_length)
-                renumbered = replace(chosen, sequence=place.astype(np.int64) + before)
-                same_length.append((renumbered, batch[rows.tolist()].letters, per_base[rows]))
-        for same_length in parts.values():
-            several, letters, maps = zip(*same_length, strict=True)
-            columns = ("sequence", "start", "end", "score")
-            joined = Seqlets(*(np.concatenate([getattr(one, column) for one in several]) for column in columns))
-            onehot, values = encode(list(itertools.chain(*letters))), np.concatenate(maps)
-            for pattern in find_patterns(joined, onehot, values, max_patterns=max_patterns, max_seqlets=max_seqlets):
-                name = f"{kind}_{sum(one.motif.name.startswith(kind) for one in patterns) + 1}"
-                patterns.append(replace(pattern, motif=replace(pattern.motif, name=name)))
-    return patterns

@@ -88,8 +88,7 @@ def find_seqlets(
     sequence, start, end = row[first], column[first], column[last] + 1
     running = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, 1)], 1)
     score = running[sequence, end] - running[sequence, start]
-    long_enough = end - start >= min_length
-    return Seqlets(*(part[long_enough] for part in (sequence, start, end, score)))
+    return Seqlets(sequence, start, end, score).chosen(end - start >= min_length)
 
 
 @dataclass(frozen=True)
@@ -185,8 +184,8 @@ def find_hits(
         best = np.where(better, cosine, best)
     hit = hits[0] >= 0
     pattern_number, start, end, reverse = hits[:, hit]
-    inside = (place.clip(0, onehot.shape[2]) for place in (start, end))
-    return Hits(pattern_number, seqlets.sequence[hit], *inside, reverse > 0, best[hit])
+    start, end = (place.clip(0, onehot.shape[2]) for place in (start, end))
+    return Hits(pattern_number, seqlets.sequence[hit], start, end, reverse > 0, best[hit])
 
 
 def _windows(
