@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,17 +32,12 @@ if TYPE_CHECKING:
 
     from .jobs import Explaining
 
-GATHERED = (
-    "relevance.parquet",
-    "relevance.bedgraph",
-    "scores.tsv",
-    "seqlets.bed",
-    "attributions.npz",
-    "onehot.npz",
-)
+GATHERED = ("relevance.parquet", "relevance.bedgraph", "scores.tsv", "seqlets.bed", "attributions.npz", "onehot.npz")
 SCRATCH = "parts/gathered.npy"
 """A memory map that exists while results are gathered."""
 
+ATTRIBUTION_COLUMNS = ("relevance", "score", "target", "problems")
+"""The columns of `Attribution` in a part."""
 SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet")
 """The columns of `Seqlets` in a part."""
 MATCH_COLUMNS = ("motif", "p", "strand")
@@ -90,40 +84,31 @@ def gather(explaining: Explaining) -> None:
 
 @contextmanager
 def _memory_map(place: Place, name: str, shape: tuple[int, ...], kind: Any) -> Iterator[npt.NDArray[Any]]:
-    """An array on the disk to be filled; it is written to `name` when the block ends well."""
-    with place.new_file(name) as path, _scratch(place) as scratch:
-        whole = np.lib.format.open_memmap(scratch, "w+", kind, shape)
+    """An array on the disk to be filled; it is written to `name` when the block ends well.
+
+    Until then it is a private file: in the run's folder, which has room, or where temporary files go.
+    """
+    scratch = Path(SCRATCH)
+    folder, suffix = place.path / scratch.parent if isinstance(place, Folder) else None, UNFINISHED + scratch.suffix
+    with (
+        place.new_file(name) as path,
+        tempfile.NamedTemporaryFile(prefix=f".{scratch.stem}.", suffix=suffix, dir=folder) as file,
+    ):
+        whole = np.lib.format.open_memmap(file.name, "w+", kind, shape)
         yield whole
         write_npz(path, arr_0=whole)
         del whole
 
 
-@contextmanager
-def _scratch(place: Place) -> Iterator[Path]:
-    """A private file for a while: in the run's folder, which has room, or where temporary files go."""
-    stem, suffix = os.path.splitext(SCRATCH.rpartition("/")[2])
-    if not isinstance(place, Folder):
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder) / f"{stem}{suffix}"
-        return
-    handle, name = tempfile.mkstemp(prefix=f".{stem}.", suffix=f"{UNFINISHED}{suffix}", dir=place.path / "parts")
-    os.close(handle)
-    try:
-        yield Path(name)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
 def gather_seqlets(explaining: Explaining, matched: bool) -> None:
     """The seqlets of all parts in one BED file, with the motifs they match if they were compared."""
     run, names = explaining.run, explaining.run.names()
-    columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in SEQLET_COLUMNS}
+    parts = []
     for k, rows in enumerate(explaining.plan):
-        for name, column in zip(SEQLET_COLUMNS, load_part(run, names[k], SEQLET_COLUMNS), strict=True):
-            columns[name].append(np.array(rows, np.int64)[column] if name == "sequence" else column)
-    seqlets = Seqlets(*(np.concatenate(arrays) for arrays in columns.values()))
+        seqlets = Seqlets(*load_part(run, names[k], SEQLET_COLUMNS))
+        parts.append(replace(seqlets, sequence=np.array(rows, np.int64)[seqlets.sequence]))
     with run.place.new_file("seqlets.bed") as path:
-        write_seqlets(path, seqlets, explaining.sequences, _matches(run) if matched else None)
+        write_seqlets(path, Seqlets.joined(parts), explaining.sequences, _matches(run) if matched else None)
 
 
 def _matches(run: Run) -> list[Match] | None:
@@ -146,8 +131,7 @@ def gather_scores(explaining: Explaining) -> list[str]:
     pooling: Pooling = "present" if settings.hypothetical else "sum"
     lines: dict[int, tuple[object, ...]] = {}
     for k, rows in enumerate(explaining.plan):
-        columns = ["relevance", "score", "target", "problems"]
-        relevance, scores, targets, problems = load_part(run, names[k], columns)
+        relevance, scores, targets, problems = load_part(run, names[k], ATTRIBUTION_COLUMNS)
         onehot = encode(explaining.sequences[rows], settings.ambiguous)
         sums = pool(relevance, onehot, pooling).sum(-1, dtype=np.float64)
         judged = problems if len(problems) else np.full(len(rows), "")  # only LRP is judged

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,11 @@ from plrp.runs.work import Execution, Failure, Tick, Work
 from plrp.tape.refusals import check_device
 from plrp.targets import check_target
 
-from .attribution import pool
+from .attribution import _device, pool
 from .baselines import attribute_by
 from .export import npz_bytes
 from .gathering import (
+    ATTRIBUTION_COLUMNS,
     GATHERED,
     SCRATCH,
     SEQLET_COLUMNS,
@@ -51,8 +53,6 @@ from .seqlets import Match, Seqlets, compile_tomtom, find_seqlets, match_seqlets
 from .sequence_settings import FileSettings
 from .sequences import Ends, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz
 
-COMMAND = "genomics explain"
-"""The command that wrote a folder, as its `run.json` says."""
 LAYOUT = RunLayout(
     description="run.json",
     folders={"parts": "npz", "matches": "npz"},
@@ -169,7 +169,7 @@ def explain_file(
     _say_first(explaining, asked=settings.match, say=say)
     _try_lengths(explaining)
     with explaining.run.session(shard):
-        explaining.run.begin({"command": COMMAND, **explaining.description(), **(about or {})}, say)
+        explaining.run.begin({"command": "genomics explain", **explaining.description(), **(about or {})}, say)
         execution = Execution(engine=engine, show_progress=show_progress, say=say)
         outcome = _make_shard(explaining, mine, execution)
         if outcome.complete:
@@ -234,7 +234,7 @@ class Explaining:
         out: str | Path | Place,
         settings: FileSettings | None = None,
         *,
-        expected: Sequence[Any] | None = None,
+        expected: Mapping[str, Any] | None = None,
         **changes: Any,
     ) -> None:
         given = FileSettings.of(settings, changes)
@@ -251,8 +251,8 @@ class Explaining:
         )
         self.plan = _plan(self.sequences, given.part_size)
         self.model = (load_model(model, given.weights) if isinstance(model, str) else model).eval()
-        self.digests = (_digest(self.sequences), weights_digest(self.model), code)
-        if expected is not None and list(self.digests) != list(expected):
+        self.digests = {"digest": _digest(self.sequences), "weights_digest": weights_digest(self.model), "code": code}
+        if expected is not None and self.digests != expected:
             raise differs_here("sequences, weights or code", "the command")
         if given.device is not None:
             self.model.to(given.device)
@@ -261,13 +261,10 @@ class Explaining:
 
     def description(self) -> dict[str, Any]:
         """The settings and digests that decide the results, for `run.json`."""
-        digest, weights_digest, code = self.digests
         targets = {name: getattr(self.settings, name) for name in ("target", "reverse_target")}
         return {
             "input": self.path.name,
-            "digest": digest,
-            "weights_digest": weights_digest,
-            "code": code,
+            **self.digests,
             "pruning": None if self.settings.pruning is None else self.settings.pruning.to_dict(),
             **({} if self.settings.method == "lrp" else {"method": self.settings.method}),
             **self.settings.stored(),
@@ -282,10 +279,6 @@ class Explaining:
         def there(path: str | Path | None) -> str | None:
             return None if path is None else sent(path, working_dir)
 
-        def target_there(target: Any) -> Any:
-            named = score_file(target)
-            return _target_data(target) if named is None else there(f"{named[0]}:{named[1]}")
-
         return {
             **{one.name: getattr(settings, one.name) for one in fields(settings)},
             "path": there(self.path),
@@ -293,10 +286,10 @@ class Explaining:
             "out": self.run.place.address,
             "weights": there(settings.weights),
             "genome": there(settings.genome),
-            "expected": list(self.digests),
+            "expected": self.digests,
             "pruning": None if settings.pruning is None else settings.pruning.to_dict(),
-            "target": target_there(settings.target),
-            "reverse_target": target_there(settings.reverse_target),
+            "target": target_entry(settings.target, there),
+            "reverse_target": target_entry(settings.reverse_target, there),
         }
 
     def work(self, working_dir: str | None = None) -> Work:
@@ -307,23 +300,13 @@ class Explaining:
         """Explain the sequences of a part, find their seqlets, and write both."""
         chosen = self.sequences[self.plan[k]]
         onehot = encode(chosen, self.settings.ambiguous)
+        options = {**self.settings.rules(), "step": lambda count: tick(str(k), count)}
         with unwarned():  # the unhealthy ones are counted
-            attribution = attribute_by(
-                self.settings.method,
-                self.model,
-                onehot,
-                **self.settings.rules(),
-                step=lambda count: tick(str(k), count),
-            )
+            attribution = attribute_by(self.settings.method, self.model, onehot, **options)
         per_base = pool(attribution.relevance, onehot, self.settings.pooling)
-        content = npz_bytes(
-            relevance=attribution.relevance,
-            score=attribution.score,
-            target=attribution.target,
-            problems=attribution.problems,
-            **dict(zip(SEQLET_COLUMNS, astuple(find_seqlets(per_base)), strict=True)),
-        )
-        self.run.write(k, content)
+        columns = {name: getattr(attribution, name) for name in ATTRIBUTION_COLUMNS}
+        columns |= zip(SEQLET_COLUMNS, astuple(find_seqlets(per_base)), strict=True)
+        self.run.write(k, npz_bytes(**columns))
 
     def match(self, k: int, part: str, step: Callable[[int], None]) -> None:
         """Compare the seqlets of a finished part with known motifs, and write the best match of each."""
@@ -374,20 +357,15 @@ def read_target(target: Any) -> Any:
     return tuple(target) if isinstance(target, list) else target
 
 
-def _target_data(target: Any) -> Any:
+def target_entry(target: Any, name: Callable[[Path], str | None] = lambda file: file.name) -> Any:
+    """A target as plain data; `name` names the file of a function: in `run.json` without its folder."""
+    if (named := score_file(target)) is not None:
+        return f"{name(named[0])}:{named[1]}"
     return list(target) if isinstance(target, tuple) else getattr(target, "text", target)
-
-
-def target_entry(target: Any) -> Any:
-    """A target as `run.json` holds it: of a function's file its name alone, since its content is compared."""
-    named = score_file(target)
-    return _target_data(target) if named is None else f"{named[0].name}:{named[1]}"
 
 
 def _plan(sequences: Sequences, part_size: int) -> list[list[int]]:
     """Rows of each part: sequences of one length, in the file's order within a length, shortest first."""
-    if part_size < 1:
-        raise ValueError(f"part_size={part_size}: at least one sequence a part.")
     lengths = sequences.lengths
     parts = []
     for length in np.unique(lengths):
@@ -399,12 +377,9 @@ def _plan(sequences: Sequences, part_size: int) -> list[list[int]]:
 def _try_lengths(explaining: Explaining) -> None:
     """Run one sequence of every length through the model, so that a misfit shows before hours of work."""
     sequences, settings = explaining.sequences, explaining.settings
-    device = settings.device or next((p.device for p in explaining.model.parameters()), torch.device("cpu"))
-    first: dict[int, int] = {}
-    for rows in explaining.plan:
-        first.setdefault(len(sequences.letters[rows[0]]), rows[0])
-    for length, row in first.items():
-        x = torch.from_numpy(encode(sequences[[row]], settings.ambiguous)).to(device)
+    for length, row in zip(*np.unique(sequences.lengths, return_index=True), strict=True):
+        x = torch.from_numpy(encode(sequences[[row]], settings.ambiguous))
+        x = x.to(_device(explaining.model, settings.device))
         check_fit(explaining.model, x, [settings.target], f"{sequences.where(row)}: its {length} bases")
 
 
@@ -417,27 +392,7 @@ def check_fit(model: nn.Module, x: Tensor, targets: Sequence[Any], what: str) ->
         with torch.no_grad():
             output = model(x)
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        if _fits(model, x.transpose(1, 2)):
-            raise UsageError(
-                "Your model reads (batch, length, 4): transpose in its forward, x.transpose(1, 2)."
-            ) from None
-        if count := re.search(r"to have (\d+) channels, but got 4 channels", reason):
-            raise UsageError(f"The model reads {count[1]} channels, DNA has 4: give a model of one-hot DNA.") from None
-        if re.search(r"input size per channel|[Oo]utput size is too small|negative output size", reason):
-            raise SequenceError(
-                f"{what} do not fit the model ({reason}): they are too short, also because it may crop its ends. "
-                "Give longer ones, or pad them with N."
-            ) from None
-        if isinstance(error, TypeError) or "argument #1 'indices'" in reason:
-            raise UsageError(
-                f"The model does not take one-hot DNA ({reason}): wrap it in a module whose forward takes (batch, 4, "
-                "length) alone, or use plrp.explain in Python, which takes tokens and several inputs."
-            ) from None
-        raise SequenceError(
-            f"{what} do not fit the model ({reason}). Models read (batch, 4, length): cut or extend the sequences to "
-            "the length it was made for; they must not be shorter than its kernels."
-        ) from None
+        raise _misfit(model, x, error, what) from None
     with usage():
         for target in targets:
             check_choice(output, target)
@@ -446,14 +401,28 @@ def check_fit(model: nn.Module, x: Tensor, targets: Sequence[Any], what: str) ->
                 target(output)
 
 
-def _fits(model: nn.Module, x: Tensor) -> bool:
-    """Whether the model can read an input."""
-    try:
-        with torch.no_grad():
-            model(x)
-    except Exception:
-        return False
-    return True
+def _misfit(model: nn.Module, x: Tensor, error: Exception, what: str) -> UsageError:
+    """The error for sequences that a model cannot read, with the likeliest remedy."""
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    with suppress(Exception), torch.no_grad():
+        model(x.transpose(1, 2))
+        return UsageError("Your model reads (batch, length, 4): transpose in its forward, x.transpose(1, 2).")
+    if count := re.search(r"to have (\d+) channels, but got 4 channels", reason):
+        return UsageError(f"The model reads {count[1]} channels, DNA has 4: give a model of one-hot DNA.")
+    if re.search(r"input size per channel|[Oo]utput size is too small|negative output size", reason):
+        return SequenceError(
+            f"{what} do not fit the model ({reason}): they are too short, also because it may crop its ends. Give "
+            "longer ones, or pad them with N."
+        )
+    if isinstance(error, TypeError) or "argument #1 'indices'" in reason:
+        return UsageError(
+            f"The model does not take one-hot DNA ({reason}): wrap it in a module whose forward takes (batch, 4, "
+            "length) alone, or use plrp.explain in Python, which takes tokens and several inputs."
+        )
+    return SequenceError(
+        f"{what} do not fit the model ({reason}). Models read (batch, 4, length): cut or extend the sequences to the "
+        "length it was made for; they must not be shorter than its kernels."
+    )
 
 
 def _digest(sequences: Sequences) -> str:
@@ -471,17 +440,15 @@ def _code_digests(model: nn.Module | str, targets: Mapping[str, Any]) -> dict[st
     Of a module, of what it is made of; None for a checkpoint with targets that are not functions of files.
     """
     digests: dict[str, str] = {}
+    files: dict[str, Path] = {}
     if not isinstance(model, str):
         digests[type(model).__name__] = text_digest(source_of_module(model))
     elif ".py:" in model:
-        digests.update(_file_digests(Path(model.rpartition(":")[0])))
+        files[""] = Path(model.rpartition(":")[0])
     for role, target in targets.items():
         if (named := score_file(target)) is not None:
-            digests.update({f"{name} ({role})": digest for name, digest in _file_digests(named[0]).items()})
+            files[f" ({role})"] = named[0]
+    for role, file in files.items():
+        if file.is_file():  # else loading it will say what is wrong
+            digests |= {f"{name}{role}": content_digest(path) for name, path in source_files(file).items()}
     return digests or None
-
-
-def _file_digests(file: Path) -> dict[str, str]:
-    if not file.is_file():  # loading it will say what is wrong
-        return {}
-    return {name: content_digest(path) for name, path in source_files(file).items()}

@@ -356,7 +356,7 @@ def find_motifs(
     cut-offs; with `truth` too, plain LRP of the sample, cut at thresholds, is compared with pruning. The fields of
     `MotifSettings` may be given as keywords:
 
-    - `limit`: the false discovery rate at the cut-offs; `sample`: sequences that are shuffled; `seed` of the shuffling;
+    - `limit`: the false discovery rate at the cut-offs; `sample`: sequences that are shuffled, with this `seed`;
     - `share`: relevance below this share of a sequence's strongest base is cut off first, in the null too;
     - `match`: whether patterns are compared with the motifs of `database` (None: JASPAR's vertebrates);
     - `target`, `reverse_target`: those of the run once more, if they are functions of a file (`run_settings`);
@@ -444,14 +444,10 @@ class _RunSeqlets:
 
     def advice(self, believed: int) -> str:
         """What to do where the null removed nearly every seqlet."""
-        limit = self.settings.limit
+        limit, share = self.settings.limit, self.settings.share
         looser = 0.2 if limit < 0.2 else (1 + limit) / 2
         return null_advice(
-            _count(self.batches),
-            believed,
-            looser,
-            lambda: _count(self.above(self.cut_offs(looser))),
-            self.settings.share,
+            _count(self.batches), believed, looser, lambda: _count(self.above(self.cut_offs(looser))), share
         )
 
     def compared(self, truth: Truth, believed: list[SeqletBatch] | None) -> tuple[list[Agreement], list[str]]:

@@ -74,13 +74,10 @@ class SequenceSettings(ScoreSettings):
     - `target` as in `plrp.explain`. A list or tensor of classes has one per sequence. An index tuple `(track,
       position)` picks one value of a dense output. A text such as `"outputs[1][:, 0]"` picks from several outputs
       (`plrp.genomics.outputs`);
-    - `composite`: a name, a name with a setting such as `"gamma:0.25"`, or a `Composite`;
-    - `pruning`: None is plain LRP;
     - `reverse_complement`: explain both strands, for the class that wins on the given one, and average them position by
       position. If the target is not a class, the reverse strand needs a `reverse_target` (position p of the given
       strand is L − 1 − p there);
-    - `hypothetical`: also score the absent letters, see `Hypothetical`;
-    - `batch_size`: None chooses by the length of the sequences.
+    - `hypothetical`: see `Hypothetical`; `pruning`: None is plain LRP.
     """
 
     reverse_complement: bool = setting(False, "average the relevance over both strands", stored=True)
@@ -96,14 +93,9 @@ class SequenceSettings(ScoreSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class VariantSettings(ScoreSettings):
-    """How variants are explained.
+    """How variants are explained: `target` None is the class that wins on the reference, for both alleles.
 
-    - `width`: bases that the model reads;
-    - `target` as in `explain_sequences`; None is the class that wins on the reference, for both alleles;
-    - `strand` that the model reads: the genome's (`"+"`), the other (`"-"`), `"both"` (scores and relevance are
-      averaged), or `"info"`, the STRAND of each variant's INFO field. Results always run along the plus strand;
-    - `reverse_target`: the target on the other strand, for `"both"`;
-    - `ends`: windows that reach past their contig are skipped, or padded with N.
+    Of the `strand` `"both"`, scores and relevance are averaged. Results always run along the plus strand.
     """
 
     width: int = setting(help="bases that the model reads", metavar="N", check=count)
@@ -125,13 +117,8 @@ class VariantSettings(ScoreSettings):
 class FileSettings(SequenceSettings):
     """How a file of sequences is read, explained and written, in addition to `SequenceSettings`.
 
-    - `weights`: of a model that is given by its name;
-    - `genome`, `width`, `ends`, `largest`: how the file is read; files that unpack to more than `largest` bytes are
-      refused;
-    - `method`: LRP (with or without pruning), ISM, gradient × input or DeepLIFT;
-    - `pooling`, `ambiguous`: see `pool` and `encode`;
-    - `match`: compare seqlets with known motifs; None compares them in runs of up to 200 sequences;
-    - `part_size`: sequences of a part.
+    `pooling`, `ambiguous`: see `pool` and `encode`. `match`: None compares seqlets with known motifs in runs of up to
+    200 sequences.
     """
 
     weights: str | Path | None = setting(
