@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .composites import Composite
 from .ledger import Booking, Ledger, Mass, signed_mass
-from .passage import Mask
+from .passage import CaseResult, Mask
 from .rules import AlphaBeta, Flat, Gamma, Pass, Rule, WSquare, ZBox, ZPlus
 from .tape.operations import Family
 from .tape.samples import Samples
@@ -107,6 +107,10 @@ class Bookkeeper:
             alone = value.samples.batch == 1 and value.shape[0] > 1  # one sample says nothing of how several would lie
             if alone or not value.samples.in_order:
                 self.scattered.add(name)
+
+    def results(self, relevance: list[Tensor]) -> list[CaseResult]:
+        """The result of each case that the walk has taken, here of the one, given the relevance of the inputs."""
+        return [CaseResult(relevance, self.layers, self.first_mass)]
 
     def remember(self, value: Value, mass: Mass | None) -> None:
         """The mass of a tensor's relevance is known, or (None) it is to be measured when it is asked for."""

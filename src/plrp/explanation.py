@@ -442,7 +442,7 @@ def _walk(trace: Trace, request: Request, ledger: bool) -> Explanation:
             survey = Survey.for_conditions(trace, request, [request.condition])
             passage = survey.passage(request.condition, request.only_through, request.piece)
         walk = choose_walk(trace, request, ledger=ledger, passage=passage)
-        (result,) = walk.results()
+        (result,) = walk.results(walk.run())
     return described(walk, result, request)
 
 
@@ -485,7 +485,7 @@ def _sweep(trace: Trace, families: Sequence[Sequence[Request]], same_walk: Calla
             with same_walk(), torch.inference_mode(False), torch.no_grad():
                 trace.check_unchanged()
                 walk = walk_of(trace, group)
-                results = walk.results()
+                results = walk.results(walk.run())
             for result, case in zip(results, group, strict=True):
                 with same_walk():
                     explanation = described(walk, result, case.request)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .bookkeeping import Bookkeeper
 from .ledger import Booking
-from .passage import CaseResult, Mask, Passage, Record, held_columns, pruning_factor
+from .passage import Mask, Passage, Record, held_columns, pruning_factor
 from .passing import book_branch, book_unshared, epsilon_for, pass_on
 from .pruning import Arrived, Site, prune
 from .request import Request
@@ -76,10 +76,6 @@ class Walk(Bookkeeper):
             torch.zeros(value.shape, dtype=self.dtype, device=value.data.device) if r is None else self.tensor(r)
             for value, r in zip(self.trace.inputs, relevances, strict=True)
         ]
-
-    def results(self) -> list[CaseResult]:
-        """Walk; returns the result of each case that the walk stands for, here of the one."""
-        return [CaseResult(self.run(), self.layers, self.first_mass)]
 
     def send(self, relevance: Tensor, upper: Value, ends: Sequence[Value]) -> list[Tensor | None]:
         """Hand `relevance`, which is pruned already, down from `upper` to each of `ends`, where it is pruned and stops.

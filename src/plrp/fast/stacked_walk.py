@@ -74,9 +74,8 @@ class StackedWalk(FastWalk):
         self.parting = set(masks) if passages else set(self.sites)  # where the cases begin to differ
         self.cases = len(cases)
 
-    def results(self) -> list[CaseResult]:
-        """Walk; returns the result of each case."""
-        relevance = self.run()
+    def results(self, relevance: list[Tensor]) -> list[CaseResult]:
+        """The result of each case, given the relevance of the inputs of the stack."""
         rows = {op.name: op.inputs[0].shape[0] for op in self.trace.layers}
 
         def result(number: int) -> CaseResult:
