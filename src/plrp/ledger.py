@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .tables import render_html, render_table
 
+NAMES = ("entry", "layer", "op", "rule")
 MASSES = ("mass_in_positive", "mass_in_negative", "mass_out_positive", "mass_out_negative")
 # The columns for mass that does not reach the inputs, and their signs in the closing sum.
 BOOKED = {
@@ -21,7 +22,6 @@ BOOKED = {
     "dropped": -1,
     "withheld": -1,
 }
-SUMS = ("cancellation", "amplification")
 PRUNED = (
     *("neurons_before", "neurons_after", "theta_positive", "theta_negative", "p_positive", "p_negative"),
     *("lambda_positive", "lambda_negative", "orphaned", "flipped", "flipped_mass", "tied"),
@@ -94,20 +94,16 @@ class Ledger(Sequence[dict[str, Any]]):
         self, *, layer: str, op: str, rule: str, mass_in: Mass, mass_out: Mass, book: Booking, **pruned: Any
     ) -> None:
         """Write one entry; every number is a tensor (batch,) or a float."""
-        values = (*mass_in, *mass_out)
-        row: dict[str, Any] = {"entry": len(self._rows), "layer": layer, "op": op, "rule": rule}
-        row.update(zip(MASSES, values, strict=True))
-        row.update(zip(BOOKED, book.booked, strict=True))
-        row.update(zip(SUMS, (book.cancellation, book.amplification), strict=True))
-        row.update({name: pruned.get(name) for name in PRUNED})
-        self._rows.append(row)
+        values = (len(self._rows), layer, op, rule, *mass_in, *mass_out, *book.booked)
+        row = dict(zip((*NAMES, *MASSES, *BOOKED), values, strict=True))
+        row |= {"cancellation": book.cancellation, "amplification": book.amplification}
+        self._rows.append(row | {name: pruned.get(name) for name in PRUNED})
 
     @classmethod
     def joined(cls, parts: Sequence[Ledger]) -> Ledger:
         """The ledgers of a batch's pieces as that of the batch; the model must have done the same in each."""
         whole = cls(sum(part.batch for part in parts))
-        names = ("entry", "layer", "op", "rule")
-        if len({tuple(tuple(row[n] for n in names) for row in part._rows) for part in parts}) > 1:
+        if len({tuple(tuple(row[n] for n in NAMES) for row in part._rows) for part in parts}) > 1:
             raise ValueError(
                 "The model ran different operations for different pieces of the batch, so their ledgers cannot be "
                 "joined: explain without micro_batch, or piece by piece."
@@ -118,12 +114,11 @@ class Ledger(Sequence[dict[str, Any]]):
 
     def records(self) -> list[dict[str, Any]]:
         """All records as plain data: a list of dicts that pandas and polars take as it is."""
-        return [record for row in self._rows for record in self._unrolled(row)]
-
-    def _unrolled(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        columns = {k: v.tolist() if isinstance(v, Tensor) else [v] * self.batch for k, v in row.items()}
-        for sample in range(self.batch):
-            yield {"sample": sample, **{k: v[sample] for k, v in columns.items()}}
+        records = []
+        for row in self._rows:
+            columns = {k: v.tolist() if isinstance(v, Tensor) else [v] * self.batch for k, v in row.items()}
+            records += [{"sample": n, **{k: v[n] for k, v in columns.items()}} for n in range(self.batch)]
+        return records
 
     def column(self, name: str) -> list[Tensor]:
         """One booked column of all entries, each (batch,)."""
@@ -135,20 +130,24 @@ class Ledger(Sequence[dict[str, Any]]):
 
     def largest_mass(self) -> Tensor:
         """The largest ‖R‖₁ on the way, per sample: the scale of closing."""
-        sizes = [torch.as_tensor(a + b, dtype=torch.float64) for row in self._rows for a, b in _pairs(row)]
+        sizes = [torch.as_tensor(mass, dtype=torch.float64) for _, mass in self._steps()]
         return torch.stack(sizes).amax(0) if sizes else torch.zeros(self.batch, dtype=torch.float64)
+
+    def _steps(self) -> Iterator[tuple[str, Any]]:
+        """‖R‖₁ before and after each entry, with the entry in words."""
+        for row in self._rows:
+            where = f"'{row['layer']}'" if row["layer"] else row["op"]
+            where = f"the pruned input of '{row['layer']}'" if row["op"] == "prune" else where
+            for side in ("in", "out"):
+                yield where, row[f"mass_{side}_positive"] + row[f"mass_{side}_negative"]
 
     def largest_growth(self, start: Tensor, end: Tensor) -> tuple[Tensor, list[str]]:
         """The largest ‖R‖₁ on the way from the last layer to the input, whose own are `start` and `end` (batch,), and
         the entry at which the largest so far grew by the largest factor. What is not a number counts as ∞.
         """
-        steps = [(_where(row), a + b) for row in self._rows for a, b in _pairs(row)]
-        largest, most, names = (
-            start.double(),
-            torch.ones_like(start, dtype=torch.float64),
-            ["the last layer"] * self.batch,
-        )
-        for name, mass in [*steps, ("the input", end)]:
+        largest, most = start.double(), torch.ones_like(start, dtype=torch.float64)
+        names = ["the last layer"] * self.batch
+        for name, mass in [*self._steps(), ("the input", end)]:
             size = torch.as_tensor(mass, dtype=torch.float64).cpu().expand(self.batch).nan_to_num(nan=torch.inf)
             factor = torch.where(size > largest, size / largest, 0.0)
             for sample in (factor > most).nonzero()[:, 0].tolist():
@@ -160,7 +159,6 @@ class Ledger(Sequence[dict[str, Any]]):
         """Of the pruned tensors, (batch,) each: the share in which anything was cut, the largest tie at the cut, the
         largest share of a tensor's ‖R‖₁ that has flipped its sign; NaN where there are none.
         """
-
         rows = [row for row in self._rows if row["op"] == "prune"]
         nothing = torch.full((self.batch,), torch.nan, dtype=torch.float64)
         if not rows:
@@ -170,11 +168,10 @@ class Ledger(Sequence[dict[str, Any]]):
             values = [nothing if row.get(name) is None else torch.as_tensor(row[name]).double().cpu() for row in rows]
             return torch.stack([one.expand(self.batch) for one in values])
 
-        positive, negative = column("p_positive"), column("p_negative")
-        tied, flipped = column("tied"), column("flipped_mass")
-        above, below = column("mass_out_positive"), column("mass_out_negative")
-        share = torch.where(flipped > 0, flipped / (above + below), 0.0)
-        return ((positive > 0) | (negative > 0)).double().mean(0), tied.amax(0), share.amax(0)
+        cut = (column("p_positive") > 0) | (column("p_negative") > 0)
+        flipped, mass = column("flipped_mass"), column("mass_out_positive") + column("mass_out_negative")
+        share = torch.where(flipped > 0, flipped / mass, 0.0)
+        return cut.double().mean(0), column("tied").amax(0), share.amax(0)
 
     def __getitem__(self, index: Any) -> Any:
         return self.records()[index]
@@ -186,32 +183,24 @@ class Ledger(Sequence[dict[str, Any]]):
         """Means over the samples, as text: what `print(explanation.booked)` shows."""
         rows = []
         for row in self._rows:
-            numbers = {k: _mean(v) for k, v in row.items() if k not in ("entry", "layer", "op", "rule")}
-            net_in = numbers["mass_in_positive"] - numbers["mass_in_negative"]
-            net_out = numbers["mass_out_positive"] - numbers["mass_out_negative"]
-            lost = numbers["absorbed_epsilon"] + numbers["softmax"] + numbers["dropped"] - numbers["created"]
-            lost += numbers.get("withheld", 0.0)
+            mean = {k: _mean(v) for k, v in row.items() if k not in NAMES}
+            lost = mean["absorbed_epsilon"] + mean["softmax"] + mean["dropped"] - mean["created"]
+            numbers = (
+                mean["mass_in_positive"] - mean["mass_in_negative"],
+                mean["mass_out_positive"] - mean["mass_out_negative"],
+                mean["absorbed_bias"] + mean["absorbed_constant"],
+                lost + mean.get("withheld", 0.0),
+            )
             cut = ("", "")
             if row["neurons_before"] is not None:
-                cut = (
-                    f"{numbers['neurons_before']:.0f} → {numbers['neurons_after']:.0f}",
-                    f"{numbers['p_positive']:.3f} / {numbers['p_negative']:.3f}",
-                )
-            to_parameters = numbers["absorbed_bias"] + numbers["absorbed_constant"]
-            shown = [f"{v:.4g}" for v in (net_in, net_out, to_parameters, lost)]
-            rows.append((row["layer"], row["op"], row["rule"], *shown, *cut))
+                neurons = f"{mean['neurons_before']:.0f} → {mean['neurons_after']:.0f}"
+                cut = (neurons, f"{mean['p_positive']:.3f} / {mean['p_negative']:.3f}")
+            rows.append((row["layer"], row["op"], row["rule"], *(f"{v:.4g}" for v in numbers), *cut))
         return rows
 
     HEADER = (
-        "layer",
-        "op",
-        "rule",
-        "in",
-        "out",
-        "to bias, constants",
-        "to ε, softmax, dropped, withheld",
-        "neurons",
-        "pruned + / −",
+        *("layer", "op", "rule", "in", "out", "to bias, constants", "to ε, softmax, dropped, withheld"),
+        *("neurons", "pruned + / −"),
     )
 
     def __repr__(self) -> str:
@@ -228,20 +217,6 @@ def _joined(values: Sequence[Any], parts: Sequence[Ledger]) -> Any:
     return torch.cat([torch.as_tensor(v).expand(part.batch) for v, part in zip(values, parts, strict=True)])
 
 
-def _pairs(row: dict[str, Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    return (row[MASSES[0]], row[MASSES[1]]), (row[MASSES[2]], row[MASSES[3]])
-
-
-def _where(row: dict[str, Any]) -> str:
-    """An entry in words."""
-    if row["op"] == "prune":
-        return f"the pruned input of '{row['layer']}'"
-    return f"'{row['layer']}'" if row["layer"] else row["op"]
-
-
 def _mean(value: Any) -> float:
-    if value is None:
-        return 0.0
-    if isinstance(value, Tensor):
-        return float(value.double().mean()) if value.numel() else 0.0
-    return float(value)
+    numbers = torch.as_tensor(0.0 if value is None else value).double()
+    return float(numbers.mean()) if numbers.numel() else 0.0

@@ -76,14 +76,14 @@ def pruning_factor(before: Tensor, after: Tensor, samples: Samples) -> Tensor:
     """r̂_j / r_j. Where r_j = 0: one in samples that pruning left as they were, zero in all others."""
     untouched = (samples.rows(before) == samples.rows(after)).all(1)
     empty = samples.spread(untouched.to(before.dtype), before.dim()).expand_as(before)
-    return torch.where(before == 0, empty, after / torch.where(before == 0, torch.ones_like(before), before))
+    return torch.where(before == 0, empty, after / torch.where(before == 0, 1.0, before))
 
 
 def held_columns(before: Tensor, after: Tensor, factor: Tensor, samples: Samples) -> dict[str, Any]:
     """The ledger's columns of a tensor whose neurons were multiplied by held factors."""
     rows, cut = samples.rows(before), samples.rows(before * (factor == 0))
     masses = zip(signed_mass(cut), signed_mass(rows), strict=True)
-    shares = [lost / torch.where(mass > 0, mass, torch.ones_like(mass)) for lost, mass in masses]
+    shares = [lost / torch.where(mass > 0, mass, 1.0) for lost, mass in masses]
     counts = rows.count_nonzero(1), samples.rows(after).count_nonzero(1)
     names = ("neurons_before", "neurons_after", "p_positive", "p_negative")
     return dict(zip(names, (*counts, *shares), strict=True))

@@ -22,6 +22,7 @@ from .tape.maps import Convolution, LinearMap, Weight
 
 __all__ = ["AlphaBeta", "Centred", "Epsilon", "Flat", "Gamma", "Pass", "Rule", "WSquare", "ZBox", "ZPlus", "Zero"]
 
+Bound = float | Tensor | None
 EPSILON = 1e-6
 ORPHANED = 1e-6  # a neuron is orphaned if its contributions cancel to this share of their magnitudes
 EPSILON_HALF = 1e-3  # activations in half precision are that coarse
@@ -48,14 +49,10 @@ class Branch:
 
     def contributions(self, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """Σ_j n_jk, over the survivors alone if a mask is given, plus a bias if one is given."""
-        total: Tensor | None = None
-        for part in self.parts:
-            source = part.input if mask is None else part.input * mask
-            if total is None:
-                total = self.map.apply(source, part.weight.full, bias)
-            else:
-                total = total + self.map.apply(source, part.weight.full)
-        assert total is not None
+        inputs = [part.input if mask is None else part.input * mask for part in self.parts]
+        total = self.map.apply(inputs[0], self.parts[0].weight.full, bias)
+        for source, part in zip(inputs[1:], self.parts[1:], strict=True):
+            total = total + self.map.apply(source, part.weight.full)
         return total
 
     def magnitudes(self, mask: Tensor) -> Tensor:
@@ -74,11 +71,11 @@ class Branch:
             # A side without inputs contributes nothing; to ask is free on a CPU, and elsewhere waits for the device.
             if (side > 0 and part is self.parts[0]) or not one_side.is_cpu or one_side.any()
         ]
-        branches = []
-        for sign in (1, -1):
-            parts = tuple(Part(one_side, weight.cut(sign * side)) for weight, side, one_side in sides)
-            branches.append(Branch(self.map, parts))
-        return branches[0], branches[1]
+        positive, negative = (
+            Branch(self.map, tuple(Part(one_side, weight.cut(sign * side)) for weight, side, one_side in sides))
+            for sign in (1, -1)
+        )
+        return positive, negative
 
     def part_of(self, relevance: Tensor) -> Tensor:
         """share_k R_k: the relevance of this branch."""
@@ -86,15 +83,11 @@ class Branch:
 
     def hand(self, s: Tensor, like: Tensor, mask: Tensor | None = None) -> Tensor:
         """Σ_k n_jk s_k, in the shape of the layer's input."""
-        total: Tensor | None = None
+        total: Any = None
         for part in self.parts:
             weight = part.weight.full
-            if part.unit:
-                term = self.map.transpose(s, weight, like)
-            else:
-                term = self.map.hand(s, weight, part.input, like)
+            term = self.map.transpose(s, weight, like) if part.unit else self.map.hand(s, weight, part.input, like)
             total = term if total is None else total + term
-        assert total is not None
         return total if mask is None else total * mask
 
 
@@ -119,7 +112,7 @@ def stabilise(d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
 def quotient(relevance: Tensor, d: Tensor, epsilon: float, one_sign: bool = False) -> Tensor:
     """R / (d + ε sign d); where ε = 0 and d = 0 nothing is handed down."""
     if epsilon == 0:
-        return torch.where(d == 0, torch.zeros_like(d), relevance / torch.where(d == 0, torch.ones_like(d), d))
+        return torch.where(d == 0, 0.0, relevance / torch.where(d == 0, 1.0, d))
     return relevance / stabilise(d, epsilon, one_sign)
 
 
@@ -128,6 +121,10 @@ class Rule(ABC):
 
     epsilon: float | None = None  # None: 1e-6, larger in half precision
     needs_output = False  # whether branches() reads the layer's output
+
+    def __init__(self, epsilon: float | None = None) -> None:
+        if epsilon is not None:  # else the class may have one
+            self.epsilon = nonnegative("epsilon", epsilon)
 
     @abstractmethod
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
@@ -154,9 +151,6 @@ class Epsilon(Rule):
 
     needs_output = True
 
-    def __init__(self, epsilon: float | None = None) -> None:
-        self.epsilon = nonnegative("epsilon", epsilon)
-
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch; its denominator is the layer's output."""
         return [Branch(map, (Part(x, map.whole),), map.bias, denominator=z)]
@@ -175,9 +169,6 @@ class Zero(Epsilon):
 class ZPlus(Rule):
     """LRP-z⁺: positive contributions only, n = (xw)⁺, bias b⁺ (Montavon et al. 2017)."""
 
-    def __init__(self, epsilon: float | None = None) -> None:
-        self.epsilon = nonnegative("epsilon", epsilon)
-
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch of positive contributions."""
         return [_positive(map, x, nonnegative)]
@@ -190,7 +181,7 @@ class AlphaBeta(Rule):
         if alpha < 0 or beta < 0 or abs(alpha - beta - 1) > 1e-9:
             raise ValueError(f"AlphaBeta needs alpha − beta = 1 and both ≥ 0, got {alpha} and {beta}.")
         self.alpha, self.beta = float(alpha), float(beta)
-        self.epsilon = nonnegative("epsilon", epsilon)
+        super().__init__(epsilon)
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """A branch of positive and one of negative contributions."""
@@ -198,11 +189,8 @@ class AlphaBeta(Rule):
         positive.share = self.alpha
         if self.beta == 0:
             return [positive]
-        parts = [Part(x if nonnegative else x.clamp(min=0), map.negative)]
-        if not nonnegative:
-            parts.append(Part(x.clamp(max=0), map.positive))
         negative = None if map.bias is None else map.bias.clamp(max=0)
-        return [positive, Branch(map, tuple(parts), negative, share=-self.beta)]
+        return [positive, Branch(map, _sided(x, nonnegative, map.negative, map.positive), negative, share=-self.beta)]
 
 
 class Gamma(Rule):
@@ -217,7 +205,7 @@ class Gamma(Rule):
         if not gamma >= 0:
             raise ValueError(f"Gamma needs gamma ≥ 0, got {gamma}.")
         self.gamma = float(gamma)
-        self.epsilon = nonnegative("epsilon", epsilon)
+        super().__init__(epsilon)
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """A branch for outputs above zero and one for those below."""
@@ -227,13 +215,10 @@ class Gamma(Rule):
         both = []
         for sign, toward, away in ((1, up, down), (-1, down, up)):
             live = (z > 0) if sign > 0 else (z < 0)
-            parts = [Part(x if nonnegative else x.clamp(min=0), toward)]
-            if not nonnegative:
-                parts.append(Part(x.clamp(max=0), away))
             bias = map.bias
             if bias is not None:
                 bias = bias + self.gamma * (bias.clamp(min=0) if sign > 0 else bias.clamp(max=0))
-            both.append(Branch(map, tuple(parts), bias, share=live.to(x.dtype)))
+            both.append(Branch(map, _sided(x, nonnegative, toward, away), bias, share=live.to(x.dtype)))
         return both
 
 
@@ -263,14 +248,9 @@ class ZBox(Rule):
     smallest and largest value. An input one rounding outside the box lies on its edge.
     """
 
-    def __init__(
-        self,
-        low: float | Tensor | None = None,
-        high: float | Tensor | None = None,
-        epsilon: float | None = None,
-    ) -> None:
+    def __init__(self, low: Bound = None, high: Bound = None, epsilon: float | None = None) -> None:
         self.low, self.high = low, high
-        self.epsilon = nonnegative("epsilon", epsilon)
+        super().__init__(epsilon)
 
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch of two parts, both ≥ 0 and exactly zero at their edge of the box."""
@@ -289,9 +269,6 @@ class ZBox(Rule):
 class WSquare(Rule):
     """LRP-w²: n = w², whatever the input; b² in the denominator (Montavon et al. 2017, as Zennit has it)."""
 
-    def __init__(self, epsilon: float | None = None) -> None:
-        self.epsilon = nonnegative("epsilon", epsilon)
-
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch that looks at the weights alone."""
         bias = None if map.bias is None else map.bias**2
@@ -301,9 +278,6 @@ class WSquare(Rule):
 class Flat(Rule):
     """LRP-♭: every input of a neuron receives the same, n = 1 (Lapuschkin et al. 2019)."""
 
-    def __init__(self, epsilon: float | None = None) -> None:
-        self.epsilon = nonnegative("epsilon", epsilon)
-
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """One branch with all weights one."""
         return [Branch(map.flat, (Part(map.ones(x), map.flat.whole, unit=True),), one_sign=True)]
@@ -312,6 +286,9 @@ class Flat(Rule):
 class Pass(Rule):
     """Relevance stays where it is; for layers whose output has the shape of their input."""
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         """No branch: relevance is handed through as it is."""
         return []
@@ -319,14 +296,16 @@ class Pass(Rule):
 
 def _positive(map: LinearMap, x: Tensor, nonnegative: bool) -> Branch:
     """n = (xw)⁺ = x⁺w⁺ + x⁻w⁻."""
-    parts = [Part(x if nonnegative else x.clamp(min=0), map.positive)]
-    if not nonnegative:
-        parts.append(Part(x.clamp(max=0), map.negative))
     bias = None if map.bias is None else map.bias.clamp(min=0)
-    return Branch(map, tuple(parts), bias, one_sign=True)
+    return Branch(map, _sided(x, nonnegative, map.positive, map.negative), bias, one_sign=True)
 
 
-def _bound(bound: float | Tensor | None, x: Tensor, extreme: Any) -> Tensor:
+def _sided(x: Tensor, nonnegative: bool, up: Weight, down: Weight) -> tuple[Part, ...]:
+    """n = x⁺ · up + x⁻ · down; x⁻ is left out where x ≥ 0 is known."""
+    return (Part(x, up),) if nonnegative else (Part(x.clamp(min=0), up), Part(x.clamp(max=0), down))
+
+
+def _bound(bound: Bound, x: Tensor, extreme: Any) -> Tensor:
     if bound is None:
         return extreme(x.flatten(1), 1).view(-1, *(1,) * (x.dim() - 1)).expand_as(x) if x.numel() else x
     return torch.as_tensor(bound, dtype=x.dtype, device=x.device).expand_as(x)
