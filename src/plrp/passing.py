@@ -26,7 +26,10 @@ def pass_on(op: Op, relevance: Relevances, book: Booking, composite: Composite) 
     """The relevance of an operation's inputs, given that of its outputs."""
     if op.rule is not None:
         return _by_registered_rule(op, relevance)
-    return _FAMILIES[op.family](op, relevance, book, composite)
+    if op.family in _OF_SEVERAL_OUTPUTS:
+        return _OF_SEVERAL_OUTPUTS[op.family](op, relevance, book, composite)
+    assert relevance[0] is not None
+    return _OF_ONE_OUTPUT[op.family](op, relevance[0], book, composite)
 
 
 def epsilon_for(*values: Value, composite: Composite | None = None) -> float:
@@ -75,10 +78,8 @@ def _by_registered_rule(op: Op, relevance: Relevances) -> Relevances:
     shapes = [None if p is None else tuple(p.shape) for p in parts]
     if not all(p is None or bool(p.isfinite().all()) for p in parts):
         raise ValueError(f"The rule registered for {op.kind} returned NaN or infinite relevance.")
-    if len(parts) != len(op.inputs) or any(
-        s is not None and s != tuple(v.shape) for s, v in zip(shapes, op.inputs, strict=True)
-    ):
-        expected = [tuple(v.shape) for v in op.inputs]
+    expected = [tuple(v.shape) for v in op.inputs]
+    if len(parts) != len(expected) or any(s not in (None, e) for s, e in zip(shapes, expected, strict=True)):
         raise ValueError(
             f"The rule registered for {op.kind} returned shapes {shapes}; it must return one relevance per input: "
             f"{expected}."
@@ -86,9 +87,8 @@ def _by_registered_rule(op: Op, relevance: Relevances) -> Relevances:
     return parts
 
 
-def _pass(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
-    assert relevance[0] is not None
-    return [sum_to(relevance[0], op.inputs[0].shape)]
+def _pass(op: Op, given: Tensor, book: Booking, composite: Composite) -> Relevances:
+    return [sum_to(given, op.inputs[0].shape)]
 
 
 def _rearrange(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
@@ -125,21 +125,17 @@ def _is_basic(index: Any) -> bool:
 def _book_constants(op: Op, places: Sequence[int], relevance: Tensor, book: Booking) -> None:
     """Book the relevance of elements that do not come from the input: they are 0 where inputs are 1, constants 0."""
     ones = [torch.ones((), dtype=relevance.dtype, device=relevance.device).expand(v.shape) for v in op.inputs]
-    args, kwargs = replaced((op.args, op.kwargs), _zeroed, of=Tensor)
+    args, kwargs = replaced(
+        (op.args, op.kwargs), lambda t: torch.zeros_like(t) if t.is_floating_point() else t, of=Tensor
+    )
     args = tuple(0.0 if n in places and isinstance(a, int | float) else a for n, a in enumerate(args))
     kwargs = {k: 0.0 if k in ("value", "other") and isinstance(v, int | float) else v for k, v in kwargs.items()}
     from_input = dataclasses.replace(op, args=args, kwargs=kwargs).call(ones)
     book.constant = book.constant + op.output.samples.sum(relevance * (1 - from_input))
 
 
-def _zeroed(tensor: Tensor) -> Tensor:
-    return torch.zeros_like(tensor) if tensor.is_floating_point() else tensor
-
-
-def _split(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
+def _split(op: Op, given: Tensor, book: Booking, composite: Composite) -> Relevances:
     """In proportion to the contributions: R_i = n_i R / (z + ε sign z)."""
-    (given,) = relevance
-    assert given is not None
     epsilon = epsilon_for(op.output, *op.inputs, composite=composite)
     if op.operation.adds:
         return _split_sum(op, given, epsilon, book, composite.residual_gamma)
@@ -167,7 +163,9 @@ def _split_sum(op: Op, given: Tensor, epsilon: float, book: Booking, gamma: floa
     alpha = op.kwargs.get("alpha", 1)
     signs = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[op.kind]
     z = _output(op, given.dtype)
-    terms = [_term(operand, sign, given) for operand, sign in zip(op.terms, signs, strict=True)]
+    data = [v.data if isinstance(v, Value) else v for v in op.terms]
+    terms = [torch.as_tensor(v, dtype=given.dtype, device=given.device) for v in data]
+    terms = [term if sign == 1 else term * sign for term, sign in zip(terms, signs, strict=True)]
     constant = next((n for n, operand in enumerate(op.terms) if not isinstance(operand, Value)), None)
     if constant is not None:
         masked = terms[constant] <= MASKED
@@ -187,22 +185,11 @@ def _split_sum(op: Op, given: Tensor, epsilon: float, book: Booking, gamma: floa
             book.constant = book.constant + total(parts[constant])
         book.cancellation = cancellation(terms, z, total)
         book.amplification = ratio(sum(total(part.abs()) for part in parts), total(given.abs()))
-    handed: list[Tensor | None] = [None] * len(op.inputs)
-    for operand, part in zip(op.terms, parts, strict=True):
-        for position, value in enumerate(op.inputs):
-            if operand is value:
-                arrived = sum_to(part, value.shape)
-                before = handed[position]
-                handed[position] = arrived if before is None else before + arrived
+    handed: Relevances = []
+    for value in op.inputs:  # both terms may be the same value
+        arrived = [sum_to(part, value.shape) for term, part in zip(op.terms, parts, strict=True) if term is value]
+        handed.append(sum(arrived[1:], arrived[0]) if arrived else None)
     return handed
-
-
-def _term(operand: Any, sign: float, given: Tensor) -> Tensor:
-    """A summand, with its sign, in the precision of the walk."""
-    if isinstance(operand, Value):
-        operand = operand.data
-    term = torch.as_tensor(operand, dtype=given.dtype, device=given.device)
-    return term if sign == 1 else term * sign
 
 
 def cancellation(terms: Sequence[Tensor], z: Tensor, total: Total) -> Tensor:
@@ -212,8 +199,7 @@ def cancellation(terms: Sequence[Tensor], z: Tensor, total: Total) -> Tensor:
 
 def ratio(above: Any, below: Tensor) -> Tensor:
     """above / below, and one where `below` is 0."""
-    empty = below == 0
-    return torch.where(empty, torch.ones_like(below), above / torch.where(empty, torch.ones_like(below), below))
+    return torch.where(below == 0, 1.0, above / torch.where(below == 0, 1.0, below))
 
 
 def _output(op: Op, dtype: torch.dtype) -> Tensor:
@@ -303,10 +289,8 @@ def _to_winners(op: Op, pool: Callable[..., Any], relevance: Tensor, book: Booki
     return handed.scatter_add_(-1, winners.flatten(-axes), won.flatten(-axes)).view(x.shape)
 
 
-def _affine(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
+def _affine(op: Op, given: Tensor, book: Booking, composite: Composite) -> Relevances:
     """ε-rule on y = Ax + shift, the affine map of a norm whose spread is held constant: the shift is bias."""
-    (given,) = relevance
-    assert given is not None
     x = op.inputs[0].data.to(given.dtype)
     norm = norm_of(op, x)
     z = op.output.data if op.output.dtype == given.dtype else norm.apply(x)
@@ -316,22 +300,18 @@ def _affine(op: Op, relevance: Relevances, book: Booking, composite: Composite) 
     return [x * norm.transpose(s)]
 
 
-def _gate(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
+def _gate(op: Op, given: Tensor, book: Booking, composite: Composite) -> Relevances:
     """The signal takes all; in a matrix product by the ε-rule, with the gate held constant."""
-    (given,) = relevance
-    assert given is not None
     if op.operation.multiplies:
         return [sum_to(given, v.shape) if v is op.signal else None for v in op.inputs]
-    return _product(op, relevance, book, composite)
+    return _product(op, given, book, composite)
 
 
-def _product(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
+def _product(op: Op, given: Tensor, book: Booking, composite: Composite) -> Relevances:
     """O = A·B, n factors of which receive relevance, mostly both: s = R / (nO + ε sign O), R_A = A ⊙ (s·Bᵀ).
 
     An element-wise product gives each of them R / n.
     """
-    (given,) = relevance
-    assert given is not None
     receivers = op.receivers(composite.products)
     n = sum(any(operand is v for v in receivers) for operand in op.operands)
     if op.operation.multiplies:
@@ -346,13 +326,11 @@ def _product(op: Op, relevance: Relevances, book: Booking, composite: Composite)
     return _handed(op, receivers, [v.data.to(given.dtype) * b for v, b in zip(receivers, back, strict=True)])
 
 
-def _softmax(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
+def _softmax(op: Op, given: Tensor, book: Booking, composite: Composite) -> Relevances:
     """R_i = x_i (R_i − s_i Σ_j R_j) for s = softmax(x), the Taylor expansion of Achtibat et al. (2024).
 
     Masked entries, s_i = 0, receive nothing. It does not conserve: the difference is booked.
     """
-    (given,) = relevance
-    assert given is not None
     dim = softmax_axis(op)
     s = _output(op, given.dtype)
     x = op.inputs[0].data.to(given.dtype).masked_fill(s == 0, 0.0)
@@ -361,18 +339,15 @@ def _softmax(op: Op, relevance: Relevances, book: Booking, composite: Composite)
     return [x * (given - s * given.sum(dim, keepdim=True))]
 
 
-def _embedding(op: Op, relevance: Relevances, book: Booking, composite: Composite) -> Relevances:
+def _embedding(op: Op, given: Tensor, book: Booking, composite: Composite) -> Relevances:
     """A token's relevance is the sum over the channels of its row."""
-    (given,) = relevance
-    assert given is not None
     return [given.flatten(len(op.inputs[0].shape)).sum(-1)]
 
 
-_FAMILIES: dict[Family, Callable[[Op, Relevances, Booking, Composite], Relevances]] = {
+_OF_SEVERAL_OUTPUTS = {Family.REARRANGE: _rearrange, Family.WINNER: _winner}
+_OF_ONE_OUTPUT: dict[Family, Callable[[Op, Tensor, Booking, Composite], Relevances]] = {
     Family.PASS: _pass,
-    Family.REARRANGE: _rearrange,
     Family.SPLIT: _split,
-    Family.WINNER: _winner,
     Family.AFFINE: _affine,
     Family.GATE: _gate,
     Family.PRODUCT: _product,
