@@ -422,11 +422,11 @@ def test_many_explanations_are_summed_up_in_a_sentence() -> None:
 def test_advice_is_data_that_a_front_door_words(problem: Problem, pruning: plrp.Pruning | None) -> None:
     """The names of settings come from the wording alone: another wording changes nothing else of a sentence."""
     own = Wording("R", "L", "C({})", ("a", "b"))
-    replaced = advice(problem, pruning).words()
+    replaced = advice(problem, pruning)
     names = (PYTHON.redistribution, "R"), (PYTHON.prune_less, "L"), ("composite='epsilon-plus-flat'", "C(a) or C(b)")
     for python, word in names:
         replaced = replaced.replace(python, word)
-    assert advice(problem, pruning).words(own) == replaced
+    assert advice(problem, pruning, own) == replaced
 
 
 # --- commands and sweeps ----------------------------------------------------------------------------------------------

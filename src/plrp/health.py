@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,22 +92,16 @@ def verdicts(score: Tensor, scale: Scale, mass: Tensor) -> list[Problem | None]:
     """
     size, mass = scale.size(score).detach().cpu().double(), mass.detach().cpu().double()
     first = torch.zeros_like(size) if scale.first is None else scale.first.detach().cpu().double()
-    most, least = scale.bound * torch.maximum(size, first), scale.least * size
-    healthy = size.isfinite() & mass.isfinite() & (size != 0) & (mass <= most) & (mass >= least)
     problems: list[Problem | None] = [None] * len(size)
-    for k in (~healthy).nonzero()[:, 0].tolist():
-        problems[k] = _verdict(float(size[k]), float(most[k]), float(least[k]), float(mass[k]))
+    for problem, has_it in (  # a later one takes the place of an earlier one
+        (Problem.VANISHED, mass < scale.least * size),
+        (Problem.EXPLODED, mass > scale.bound * torch.maximum(size, first)),
+        (Problem.NO_SCORE, size == 0),
+        (Problem.NOT_FINITE, ~(size.isfinite() & mass.isfinite())),
+    ):
+        for sample in has_it.nonzero()[:, 0].tolist():
+            problems[sample] = problem
     return problems
-
-
-def _verdict(size: float, most: float, least: float, mass: float) -> Problem | None:
-    if not (math.isfinite(size) and math.isfinite(mass)):
-        return Problem.NOT_FINITE
-    if size == 0:
-        return Problem.NO_SCORE
-    if mass > most:
-        return Problem.EXPLODED
-    return Problem.VANISHED if mass < least else None
 
 
 def mass_of(inputs: Sequence[Tensor]) -> Tensor:
@@ -132,27 +126,19 @@ class Wording:
 PYTHON = Wording()
 
 
-@dataclass(frozen=True)
-class Advice:
-    """What to change where an explanation is unhealthy: the kind of change, and whether the explanation was pruned."""
-
-    kind: Literal["another target", "check the network", "conserve", "another redistribution", "other rules"]
-    prunes: bool = False
-
-    def words(self, wording: Wording = PYTHON) -> str:
-        """The advice with the names of settings that a front door uses."""
-        if self.kind == "another redistribution":
-            return f"{wording.redistribution}, or {wording.prune_less}"
-        if self.kind == "other rules":
-            smaller = f"{wording.prune_less}, or " if self.prunes else ""
-            rules = " or ".join(map(wording.composite.format, wording.composites))
-            return f"{smaller}take rules whose contributions do not cancel, such as {rules}"
-        return {
-            "another target": "there is nothing to hand down; explain another target",
-            "check the network": "check that the network is trained and its BatchNorm statistics are set, or explain "
-            "another target",
-            "conserve": "prune with conserve=True",
-        }[self.kind]
+def advice(problem: Problem, pruning: Pruning | None, wording: Wording = PYTHON) -> str:
+    """The change that helps against a problem, with the names of settings that a front door uses."""
+    if problem is Problem.NO_SCORE:
+        return "there is nothing to hand down; explain another target"
+    if problem is Problem.VANISHED and pruning is not None and not pruning.conserve:
+        return "prune with conserve=True"
+    if problem is Problem.VANISHED:
+        return "check that the network is trained and its BatchNorm statistics are set, or explain another target"
+    if pruning is not None and pruning.redistribution == "M":
+        return f"{wording.redistribution}, or {wording.prune_less}"
+    smaller = "" if pruning is None else f"{wording.prune_less}, or "
+    rules = " or ".join(map(wording.composite.format, wording.composites))
+    return f"{smaller}take rules whose contributions do not cancel, such as {rules}"
 
 
 @dataclass(frozen=True)
@@ -244,74 +230,68 @@ class Health:
     def _sentence(self, problem: Problem, count: int, wording: Wording) -> str:
         """What is wrong with some samples: how many, how bad it is in the worst, and what to do."""
         samples = [n for n, one in enumerate(self.problems) if one is problem]
-        worst = samples[0]
-        if problem is Problem.EXPLODED:
-            worst = max(samples, key=lambda n: float(self.amplification[n]))
+        worst = max(samples, key=lambda n: float(self.amplification[n])) if problem is Problem.EXPLODED else samples[0]
         if problem is Problem.VANISHED:
             worst = min(samples, key=lambda n: float(self.mass_at_input[n]))
-        grew = f", most at {self.grew_at[worst]}"
-        taken = f", {self._taken(worst)}"
-        fact = {
-            Problem.NOT_FINITE: f"relevance is not finite{grew}",
-            Problem.EXPLODED: f"Σ|R| grew to {float(self.amplification[worst]):.2g} times {self.of}{grew}",
-            Problem.VANISHED: f"Σ|R| of the input is {float(self.mass_at_input[worst]):.1g} of {self.of}{taken}",
-            Problem.NO_SCORE: "the score is 0",
-        }[problem]
-        return f"{_of(count, len(self.problems))}{fact}: {advice(problem, self.pruning).words(wording)}"
+        fact = _fact(
+            problem,
+            f"Σ|R| grew to {float(self.amplification[worst]):.2g} times {self.of}",
+            f"Σ|R| of the input is {float(self.mass_at_input[worst]):.1g} of {self.of}, {self._taken(worst)}",
+        )
+        if problem in (Problem.NOT_FINITE, Problem.EXPLODED):
+            fact += f", most at {self.grew_at[worst]}"
+        return f"{_of(count, len(self.problems))}{fact}: {advice(problem, self.pruning, wording)}"
 
     def _takers(self) -> dict[str, Tensor]:
-        """What may take a part of the score, by name."""
-        return {
-            "biases": self.to_bias,
-            "constants": self.to_constants,
-            "ε": self.to_epsilon,
-            "softmax": self.to_softmax,
-        }
+        """The shares of the score that did not arrive, by the name of their taker."""
+        names = {"biases": "to_bias", "constants": "to_constants", "ε": "to_epsilon", "softmax": "to_softmax"}
+        return {taker: getattr(self, name) for taker, name in names.items()}
 
     def _taken(self, sample: int) -> str:
-        """What took most of a sample's score."""
+        """The taker of most of a sample's score, and its share."""
         takers = {**self._takers(), "pruning": self.dropped}
         name = max(takers, key=lambda taker: float(takers[taker][sample]))
         return f"{name} took {float(takers[name][sample]):.0%}"
 
     def _arrived(self) -> str:
         """Where the score went, on average over the samples."""
-        lost = {"dropped": self.dropped, "withheld": self.withheld}
-        shares = {**self._takers(), **lost}
-        rest = [
-            f"{float(v.mean()):.0%} {'to ' * (k not in lost)}{k}"
-            for k, v in shares.items()
-            if round(float(v.mean()), 2)
-        ]
-        if round(float(self.created.mean()), 2):
-            rest.append(f"{float(self.created.mean()):.0%} were created")
-        taken = f", {', '.join(rest)}" if rest else ""
+        shares = {f"to {taker}": share for taker, share in self._takers().items()}
+        shares |= {"dropped": self.dropped, "withheld": self.withheld, "were created": self.created}
+        means = {name: float(share.mean()) for name, share in shares.items()}
+        taken = "".join(f", {mean:.0%} {name}" for name, mean in means.items() if round(mean, 2))
         reached, most = float(self.reached.mean()), float(self.amplification.max())
         return f"{reached:.0%} of {self.shares_of} reached the input{taken}; Σ|R| is at most {most:.2g} times {self.of}"
 
     def _note(self) -> str:
         """What is no fault, but should be known: that nothing could be pruned, or that p is large."""
         stuck = int((self.cut == 0).sum())
-        if not stuck or not _prunes(self.pruning) or bool(self.withheld.any()):
-            p = 0.0 if self.pruning is None or self.pruning.p is None else self.pruning.p
-            if p > MUCH_ATTENTION and bool(self.to_softmax.any()):
-                return f". p = {p:g} is large for a model with attention: compare signs and ranks with p = 0.05"
-            return ""
-        why = (
-            "equal neurons stay or go together"
-            if bool((self.tied > 0).any())
-            else "even the weakest holds more than the share p"
-        )
-        return f". {_of(stuck, len(self.problems))}nothing was pruned, because {why}: this is plain LRP"
+        if stuck and _prunes(self.pruning) and not bool(self.withheld.any()):
+            tied = bool((self.tied > 0).any())
+            why = "equal neurons stay or go together" if tied else "even the weakest holds more than the share p"
+            return f". {_of(stuck, len(self.problems))}nothing was pruned, because {why}: this is plain LRP"
+        p = (self.pruning.p or 0.0) if self.pruning is not None else 0.0
+        if p > MUCH_ATTENTION and bool(self.to_softmax.any()):
+            return f". p = {p:g} is large for a model with attention: compare signs and ranks with p = 0.05"
+        return ""
+
+
+SHARES = {
+    "to_bias": "absorbed_bias",
+    "to_constants": "absorbed_constant",
+    "to_epsilon": "absorbed_epsilon",
+    "to_softmax": "softmax",
+    **{name: name for name in ("dropped", "withheld", "created")},
+}
+"""Shares of the score, and the ledger's columns that they are made of."""
 
 
 def examine(score: Tensor, scale: Scale, inputs: Sequence[Tensor], ledger: Ledger, pruning: Pruning | None) -> Health:
     """The health of an explanation: `inputs` is the relevance of each of the model's inputs."""
-    whole = score.double().cpu() if scale.begun is None else scale.begun.double().cpu()  # shares are of it
-    score, first = score.double().cpu(), None if scale.first is None else scale.first.double().cpu()
+    score = score.double().cpu()
+    whole = score if scale.begun is None else scale.begun.double().cpu()  # shares are of it
     rows = torch.cat([_rows(relevance).double().cpu() for relevance in inputs], 1)
     mass = rows.abs().sum(1)
-    begun = whole.abs() if first is None else torch.maximum(whole.abs(), first)
+    begun = whole.abs() if scale.first is None else torch.maximum(whole.abs(), scale.first.double().cpu())
     largest, grew_at = ledger.largest_growth(begun, mass)
     problems = [
         at_input or on_the_way
@@ -321,26 +301,17 @@ def examine(score: Tensor, scale: Scale, inputs: Sequence[Tensor], ledger: Ledge
     difference = scale.begun is not None and bool((score.abs() >= NEAR_ZERO * whole).all())
     shared = score if difference else whole
 
-    def of_score(value: Tensor) -> Tensor:
-        return torch.where(whole == 0, math.nan, value / whole)
-
-    def share(column: str) -> Tensor:
-        return torch.where(shared == 0, math.nan, ledger.total(column) / shared)
+    def share(value: Tensor, of: Tensor = shared) -> Tensor:
+        return torch.where(of == 0, math.nan, value / of)
 
     cut, tied, flipped = ledger.pruned()
     return Health(
         score=score,
-        amplification=of_score(largest).abs(),
+        amplification=share(largest, whole).abs(),
         grew_at=grew_at,
-        mass_at_input=of_score(mass).abs(),
-        reached=torch.where(shared == 0, math.nan, rows.sum(1) / shared),
-        to_bias=share("absorbed_bias"),
-        to_constants=share("absorbed_constant"),
-        to_epsilon=share("absorbed_epsilon"),
-        to_softmax=share("softmax"),
-        dropped=share("dropped"),
-        withheld=share("withheld"),
-        created=share("created"),
+        mass_at_input=share(mass, whole).abs(),
+        reached=share(rows.sum(1)),
+        **{name: share(ledger.total(column)) for name, column in SHARES.items()},
         zeros=(rows == 0).double().mean(1),
         cut=cut,
         tied=tied,
@@ -361,28 +332,17 @@ def alarm(score: Tensor, scale: Scale, inputs: Sequence[Tensor], pruning: Prunin
     said, sizes = [], scale.size(score).tolist()
     for problem, count in _counted(problems):
         shares = [m / s for m, s, p in zip(mass.tolist(), sizes, problems, strict=True) if p is problem and s]
-        fact = {
-            Problem.NOT_FINITE: "relevance is not finite",
-            Problem.EXPLODED: f"Σ|R| of the input is over {_power_below(max(shares, default=1.0))} times {scale.of}",
-            Problem.VANISHED: f"Σ|R| of the input is below {VANISHED:g} of {scale.of}",
-            Problem.NO_SCORE: "the score is 0",
-        }[problem]
-        said.append(f"{_of(count, len(problems))}{fact}: {advice(problem, pruning).words()}")
+        many = f"Σ|R| of the input is over {_power_below(max(shares, default=1.0))} times {scale.of}"
+        fact = _fact(problem, many, f"Σ|R| of the input is below {VANISHED:g} of {scale.of}")
+        said.append(f"{_of(count, len(problems))}{fact}: {advice(problem, pruning)}")
     text = f"Unhealthy explanation: {'; '.join(said)}. explanation.health says where it happened."
     warnings.warn(text, UnhealthyExplanation, stacklevel=_users_level())
 
 
 def in_brief(problem: Problem | None, times: float, of: str = "the score") -> str | None:
     """A problem in the few words that fit under a picture; `times`: Σ|R| over `of`."""
-    if problem is None:
-        return None
-    fact = {
-        Problem.NOT_FINITE: "relevance is not finite",
-        Problem.EXPLODED: f"Σ|R| grew to {times:.2g} times {of}".replace("e+", "e"),
-        Problem.VANISHED: "relevance vanished on its way",
-        Problem.NO_SCORE: "the score is 0",
-    }[problem]
-    return f"unhealthy: {fact}"
+    grown = f"Σ|R| grew to {times:.2g} times {of}".replace("e+", "e")
+    return None if problem is None else f"unhealthy: {_fact(problem, grown, 'relevance vanished on its way')}"
 
 
 @contextmanager
@@ -405,21 +365,19 @@ def summary(
     if not counted:
         return None
     causes = ", ".join(f"{count} {problem.value}" for problem, count in counted)
-    worst = counted[0][0]
     count = sum(count for _, count in counted)
-    remedy = advice(worst, pruning).words(wording)
+    remedy = advice(counted[0][0], pruning, wording)
     return f"{count:,} of {len(judged):,} {things} are unhealthy ({causes}): {remedy}"
 
 
-def advice(problem: Problem, pruning: Pruning | None) -> Advice:
-    """The change that helps against a problem."""
-    if problem is Problem.NO_SCORE:
-        return Advice("another target")
-    if problem is Problem.VANISHED:
-        return Advice("check the network" if pruning is None or pruning.conserve else "conserve")
-    if pruning is not None and pruning.redistribution == "M":
-        return Advice("another redistribution", prunes=True)
-    return Advice("other rules", prunes=pruning is not None)
+def _fact(problem: Problem, exploded: str, vanished: str) -> str:
+    """A problem in words."""
+    return {
+        Problem.NOT_FINITE: "relevance is not finite",
+        Problem.EXPLODED: exploded,
+        Problem.VANISHED: vanished,
+        Problem.NO_SCORE: "the score is 0",
+    }[problem]
 
 
 def _counted(problems: Sequence[Problem | None]) -> list[tuple[Problem, int]]:
