@@ -20,7 +20,7 @@ from .passing import transposed
 from .spelling import nearest
 from .tape.trace import Trace
 from .tape.values import Op, Value
-from .targets import Start
+from .targets import Start, ranges
 
 __all__ = ["Condition"]
 
@@ -160,8 +160,8 @@ def _of_positions(op: Op, positions: Sequence[tuple[int, ...]]) -> Tensor:
     for position in positions:
         fits = len(position) == len(axes) and all(hasattr(i, "__index__") for i in position)
         if not fits or not all(-n <= i < n for i, n in zip(position, sizes, strict=True)):
-            ranges = ", ".join(f"0…{n - 1}" for n in sizes)
-            raise ValueError(f"There is no position {position} in the output of '{op.name}': positions are ({ranges}).")
+            places = f"positions are ({ranges(sizes)})"
+            raise ValueError(f"There is no position {position} in the output of '{op.name}': {places}.")
         place: list[Any] = [slice(None)] * len(shape)
         for axis, i in zip(axes, position, strict=True):
             place[axis] = int(i)

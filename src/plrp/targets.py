@@ -154,8 +154,10 @@ class Computed(Target):
         except (AttributeError, KeyError, IndexError, TypeError) as error:
             if isinstance(output, Tensor):
                 raise
+            size = f"{len(output)} items" if hasattr(output, "__len__") else "no fields"
+            parts = ", ".join(map(str, _fields(output))) or size
             raise ValueError(
-                f"The target callable failed on the model's output, a {type(output).__name__} ({_names(output)}): "
+                f"The target callable failed on the model's output, a {type(output).__name__} ({parts}): "
                 f"{type(error).__name__}: {error}. Write, for example, target=lambda output: {_example(output)}."
             ) from error
         if not isinstance(score, Tensor):
@@ -181,39 +183,32 @@ class Computed(Target):
 class Seed(Target):
     """Relevance for several outputs at once; called with a model's output it gives the score that is meant.
 
-    `target` and, of a contrast, `against` are given as to `Target`.
+    `target` and, of a contrast, the class `against` it are given as to `Target`.
     """
 
     whole = False
 
-    def __init__(self, name: str, target: Any = None, against: Any = None) -> None:
-        self.name, self.target, self.against = name, _checked(target), _checked(against)
+    def __init__(self, name: str, target: Any = None, *against: Any) -> None:
+        self.name = name
+        self.sides = [Target(target), *map(Target, against)]  # the class that is explained, and that of a contrast
 
     @property
     def given(self) -> Any:
         """The seed itself: this is how a user gives it."""
         return self
 
-    @property
-    def _sides(self) -> list[Target]:
-        """The class that is explained, and the one it is contrasted with."""
-        return [Target(self.target), *([Target(self.against)] if self.name == "contrast" else [])]
-
-    def _like(self, sides: Sequence[Target]) -> Seed:
-        return Seed(self.name, *(side.given for side in sides))
-
     def check_batch(self, batch: int) -> None:
         """Refuse classes per sample for a batch of another size."""
-        for side in self._sides:
+        for side in self.sides:
             side.check_batch(batch)
 
     def of(self, samples: Samples) -> Seed:
         """The seed of some samples of the batch."""
-        return self._like([side.of(samples) for side in self._sides])
+        return Seed(self.name, *(side.of(samples).given for side in self.sides))
 
     def fixed(self, winners: Callable[[], Tensor]) -> Seed:
         """The seed with these winners, (batch,), where it names no class, so that it follows no other output."""
-        return self._like([side.fixed(winners) for side in self._sides])
+        return Seed(self.name, *(side.fixed(winners).given for side in self.sides))
 
     def bound(self, output: Tensor) -> Seed:
         """The seed with the winners of this output where it names no class."""
@@ -221,7 +216,7 @@ class Seed(Target):
 
     def relevance(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """The relevance of the outputs at the start, and the gradient of the score with respect to them."""
-        chosen, *others = [side.relevance(output)[1] for side in self._sides]
+        chosen, *others = [side.relevance(output)[1] for side in self.sides]
         if others:
             if bool((chosen * others[0]).any()):
                 raise ValueError(f"{self!r} contrasts a class with itself: name two.")
@@ -236,9 +231,9 @@ class Seed(Target):
     def score(self, output: Any) -> Tensor:
         """The score per sample that stands for the seed while a metric changes the input."""
         if self.name == "contrast":
-            chosen, other = (side.score(output) for side in self._sides)
+            chosen, other = (side.score(output) for side in self.sides)
             return chosen - other
-        return _SEEDS[self.name][1](output, Target(self.target)._locate(output)[0])
+        return _SEEDS[self.name][1](output, self.sides[0]._locate(output)[0])
 
     __call__ = score
 
@@ -247,7 +242,7 @@ class Seed(Target):
         return f"target: {self}"
 
     def __repr__(self) -> str:
-        return f"{self.name}({', '.join(map(repr, self._sides))})"
+        return f"{self.name}({', '.join(map(repr, self.sides))})"
 
 
 def contrast(target: Any, against: Any) -> Seed:
@@ -324,8 +319,6 @@ def _checked(given: Any) -> Any:
             f"target={given} holds truth values, which name no class: give the number of a class, such as 1, or leave "
             "target out to explain the winning one."
         )
-    if given is None:
-        return None
     if isinstance(given, tuple):
         if not all(hasattr(place, "__index__") for place in given):
             raise ValueError(f"target={given!r}: an index tuple into the output holds whole numbers.")
@@ -338,8 +331,8 @@ def _checked(given: Any) -> Any:
         if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
             raise TypeError(f"target holds {classes.dtype} values; classes are integers.")
         return classes.to(torch.long, copy=True) if classes.dim() else int(classes)
-    if hasattr(given, "__index__"):
-        return int(given)
+    if given is None or hasattr(given, "__index__"):
+        return None if given is None else int(given)
     kind = f"the name {given!r}" if isinstance(given, str) else type(given).__name__
     names = ": a model knows its classes by number; plrp.vision.explain_photograph takes names"
     raise TypeError(
@@ -352,16 +345,15 @@ def _classes(output: Tensor, given: Any) -> Tensor:
     """The class of each sample in an output (batch, classes), (batch,)."""
     shape = tuple(output.shape)
     if output.dim() > 2:
-        places = ", ".join(f"0…{n - 1}" for n in shape[1:])
         raise ValueError(
-            f"The output has shape {shape}: say which score to explain, by an index tuple ({places}) or a callable "
-            "such as target=lambda output: output[:, 2].mean(-1)."
+            f"The output has shape {shape}: say which score to explain, by an index tuple ({ranges(shape[1:])}) or a "
+            "callable such as target=lambda output: output[:, 2].mean(-1)."
         )
     batch, classes = shape
     if given is None and classes == 0:
         raise ValueError("The output has no classes.")
     if given is None:
-        return output.argmax(1) if batch else torch.zeros(0, dtype=torch.long, device=output.device)
+        return output.argmax(1)
     chosen = given.to(output.device) if isinstance(given, Tensor) else torch.full((batch,), given, device=output.device)
     wrong = (chosen < -classes) | (chosen >= classes)
     if wrong.any():
@@ -395,30 +387,32 @@ def _place_in_whole(output: Tensor, given: Any) -> tuple[int, ...]:
         return (0,) * output.dim()
     if output.dim() == 1 and len(output) and not isinstance(given, Tensor):
         return (int(output.argmax()),) if given is None else _place(output, (given,), batch_axes=0)
-    ranges = ", ".join(f"0…{n - 1}" for n in output.shape)
     raise ValueError(
         f"The output has shape {tuple(output.shape)} and no batch axis (samples=None): say which score to explain, by "
-        f"an index tuple ({ranges}) or a callable such as target=lambda output: output.mean()."
+        f"an index tuple ({ranges(output.shape)}) or a callable such as target=lambda output: output.mean()."
     )
+
+
+def ranges(sizes: Sequence[int]) -> str:
+    """The places along axes of these sizes: `0…2, 0…99`."""
+    return ", ".join(f"0…{size - 1}" for size in sizes)
 
 
 def _example(output: Any) -> str:
     """A score out of an output that is no tensor, as one would write it."""
     if isinstance(output, list | tuple) and not hasattr(output, "_fields"):
         return "output[0][:, 3]"
-    if hasattr(output, "__dataclass_fields__") or hasattr(output, "_fields"):
-        names = list(getattr(output, "__dataclass_fields__", ())) or list(getattr(output, "_fields", ()))
-        return f"output.{'logits' if 'logits' in names or not names else names[0]}[:, 3]"
-    names = list(output) if isinstance(output, dict) else []
-    return f"output[{'logits' if 'logits' in names or not names else names[0]!r}][:, 3]"
+    names = _fields(output)
+    name = "logits" if "logits" in names or not names else names[0]
+    attributes = hasattr(output, "__dataclass_fields__") or hasattr(output, "_fields")
+    return f"output.{name}[:, 3]" if attributes else f"output[{name!r}][:, 3]"
 
 
-def _names(output: Any) -> str:
+def _fields(output: Any) -> list[Any]:
     """The names of the parts of an output that is no tensor."""
     if isinstance(output, dict):
-        return ", ".join(map(str, output))
-    names = getattr(output, "__dataclass_fields__", None) or getattr(output, "_fields", None)
-    return ", ".join(names) if names else f"{len(output)} items" if hasattr(output, "__len__") else "no fields"
+        return list(output)
+    return list(getattr(output, "__dataclass_fields__", None) or getattr(output, "_fields", ()))
 
 
 # --- where relevance starts on the tape -------------------------------------------------------------------------------
