@@ -40,9 +40,10 @@ def explain_func(
     result has the inputs' shape; `channels="sum"` pools axis 1 to length one, as for masks per pixel.
     Computed where the model is, or on `device`, which Quantus passes along.
     """
-    place = torch.device(device) if device is not None else _device_of(model)
-    batch = torch.as_tensor(np.asarray(inputs) if not isinstance(inputs, Tensor) else inputs)
-    batch = batch.to(device=place, dtype=_dtype_of(model))
+    own = next(model.parameters(), torch.empty(0))
+    numbers = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    place = own.device if device is None else torch.device(device)
+    batch = torch.as_tensor(inputs if isinstance(inputs, Tensor) else np.asarray(inputs)).to(place, numbers)
     classes = None if targets is None else torch.as_tensor(targets, device=place).long()
     relevance = explain(model, batch, target=classes, composite=composite, pruning=pruning).relevance
     if channels is not None:
@@ -57,22 +58,13 @@ class CaptumLRP:
     Unlike with Captum's own `LRP`, every operation has a rule or is refused by name, and the model gets no hooks.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        composite: str | Composite = "auto",
-        pruning: Pruning | None = None,
-    ) -> None:
-        self.model = model
-        self.forward_func = model
-        self.composite = composite
-        self.pruning = pruning
+    multiplies_by_inputs = True  # as for Captum's own LRP: relevance already contains the input as a factor
 
-    @property
-    def multiplies_by_inputs(self) -> bool:
-        """True, as for Captum's own LRP: relevance already contains the input as a factor."""
-        return True
+    def __init__(
+        self, model: nn.Module, *, composite: str | Composite = "auto", pruning: Pruning | None = None
+    ) -> None:
+        self.model = self.forward_func = model
+        self.composite, self.pruning = composite, pruning
 
     def has_convergence_delta(self) -> bool:
         """Whether `attribute` can return how far the relevance's sum is from the score."""
@@ -87,27 +79,18 @@ class CaptumLRP:
     ) -> Any:
         """Relevance of each input, same shape; a tuple for a tuple.
 
-        Parameters
-        ----------
-        target
-            As in Captum: an int, a tensor or list of ints, an index tuple into the output, or a list of such
-            tuples, one per sample; None is each sample's winning class.
-        additional_forward_args
-            Tensors or other values that the model takes after the inputs; they get no relevance.
-        return_convergence_delta
-            Also return score − Σ relevance, float (batch,): what biases and ε absorbed (α−β's created mass
-            counts negative).
+        - `target`, as in Captum: an int, a tensor or list of ints, an index tuple into the output, or a list of such
+          tuples, one per sample; None is each sample's winning class;
+        - `additional_forward_args`: values that the model takes after the inputs; they get no relevance;
+        - `return_convergence_delta`: also return score − Σ relevance, float (batch,): the mass that biases and ε
+          absorbed (mass that αβ created counts negative).
         """
         extra = () if additional_forward_args is None else additional_forward_args
         extra = extra if isinstance(extra, tuple) else (extra,)
-        model: Callable[..., Any] = self.model if not extra else _WithArguments(self.model, extra)
-        explanation = explain(
-            model,
-            inputs,
-            target=_captum_target(target),
-            composite=self.composite,
-            pruning=self.pruning,
-        )
+        model = _WithArguments(self.model, extra) if extra else self.model
+        places = isinstance(target, list) and target and isinstance(target[0], tuple)
+        asked = _at_places(target) if places else target
+        explanation = explain(model, inputs, target=asked, composite=self.composite, pruning=self.pruning)
         if not return_convergence_delta:
             return explanation.relevance
         parts = explanation.relevance if isinstance(explanation.relevance, tuple) else (explanation.relevance,)
@@ -119,24 +102,14 @@ class _WithArguments(nn.Module):
 
     def __init__(self, model: nn.Module, extra: tuple[Any, ...]) -> None:
         super().__init__()
-        self.model = model
-        self.extra = extra
+        self.model, self.extra = model, extra
         self.train(model.training)
 
     def forward(self, *inputs: Tensor) -> Any:
         return self.model(*inputs, *self.extra)
 
 
-def _captum_target(target: Any) -> Any:
-    if isinstance(target, list) and target and isinstance(target[0], tuple):
-        index = [torch.tensor(axis) for axis in zip(*target, strict=True)]
-        return lambda output: output[(torch.arange(len(output)), *index)]
-    return target
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
-
-
-def _dtype_of(model: nn.Module) -> torch.dtype:
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+def _at_places(places: list[tuple[int, ...]]) -> Callable[[Tensor], Tensor]:
+    """The score at one index tuple per sample."""
+    index = [torch.tensor(axis) for axis in zip(*places, strict=True)]
+    return lambda output: output[(torch.arange(len(output)), *index)]

@@ -85,34 +85,14 @@ def progress(
     Without rich there are plain lines instead of a bar. `total` None: not known yet. `announce` adds lines at the
     start and at the end; a `transient` bar disappears at the end.
     """
-    with _display(label, total, show, unit, done, note, announce, transient) as display:
-
-        def step(advance: float = 0, note: str | None = None, *, total: float | None = None) -> None:
-            if _interrupts:
-                raise KeyboardInterrupt
-            display(advance, note, total=total)
-
-        yield step
-
-
-@contextmanager
-def _display(
-    label: str,
-    total: float | None,
-    show: bool | None,
-    unit: Unit,
-    done: float,
-    note: str,
-    announce: bool,
-    transient: bool,
-) -> Iterator[Step]:
     if show is False:
-        yield lambda advance=0, note=None, *, total=None: None
+        yield lambda advance=0, note=None, *, total=None: _raise_interrupts()
     elif (show or sys.stderr.isatty()) and (bar := _bar(unit, transient)) is not None:
         with bar:
             task = bar.add_task(label, total=total, completed=done, note=note)
 
             def step(advance: float = 0, note: str | None = None, *, total: float | None = None) -> None:
+                _raise_interrupts()
                 changes = {"advance": advance or None, "note": note, "total": total}
                 bar.update(task, **{name: value for name, value in changes.items() if value is not None})
 
@@ -126,6 +106,12 @@ def _display(
         yield lines
         if announce:
             lines.write(f"done after {lines.amount}, {clock() - lines.begun:.0f} s")
+
+
+def _raise_interrupts() -> None:
+    """Raise a Ctrl-C that was lost."""
+    if _interrupts:
+        raise KeyboardInterrupt
 
 
 def _bar(unit: Unit, transient: bool) -> Any:
@@ -160,6 +146,7 @@ class _Lines:
         self.begun = self.written = clock()
 
     def __call__(self, advance: float = 0, note: str | None = None, *, total: float | None = None) -> None:
+        _raise_interrupts()
         self.done += advance
         self.note = self.note if note is None else note
         self.total = self.total if total is None else total
