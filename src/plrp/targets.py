@@ -412,7 +412,7 @@ def _fields(output: Any) -> list[Any]:
     """The names of the parts of an output that is no tensor."""
     if isinstance(output, dict):
         return list(output)
-    return list(getattr(output, "__dataclass_fields__", None) or getattr(output, "_fields", ()))
+    return list(getattr(output, "__dataclass_fields__", ()) or getattr(output, "_fields", ()))
 
 
 # --- where relevance starts on the tape -------------------------------------------------------------------------------
