@@ -79,14 +79,14 @@ def test_moments_give_the_lipschitz_estimate(claims, net) -> None:
 def test_a_stopped_run_goes_on_and_reports(claims, net, data, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(claims, "load", lambda name, folder: net)
     arguments = ["--models", "resnet50", "--data", str(data), "--out", str(tmp_path), "--perturbations", "1"]
-    arguments += ["--lipschitz-photos", "2", "--flipping-photos", "2"]
-    monkeypatch.setattr(sys, "argv", ["paper_claims.py", *arguments, "--photos", "1"])
+    arguments += ["--lipschitz-photos", "5", "--flipping-photos", "5"]
+    monkeypatch.setattr(sys, "argv", ["paper_claims.py", *arguments, "--photos", "4"])
     claims.main()
     before = (tmp_path / "records-resnet50.jsonl").read_text()
-    monkeypatch.setattr(sys, "argv", ["paper_claims.py", *arguments, "--photos", "2"])
+    monkeypatch.setattr(sys, "argv", ["paper_claims.py", *arguments, "--photos", "5"])
     capsys.readouterr()
     claims.main()
-    assert "1/1 maps resnet50 photograph 1" in capsys.readouterr().out
+    assert "1/1 maps resnet50 photograph 4" in capsys.readouterr().out
     assert (tmp_path / "records-resnet50.jsonl").read_text().startswith(before)
     results = json.loads((tmp_path / "results.json").read_text())["resnet50"]
     assert {"statement", "holds", "numbers"} <= set(results["verdicts"][0])

@@ -496,11 +496,14 @@ def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int
         if number is not None and explanation.categories[number] not in [name for name, _, _ in rows]:
             score, probability = float(explanation.logits[number]), float(explanation.probabilities[number])
             rows.append((explanation.categories[number], score, probability))
-    room = max(8, min(max(len(name) for name, _, _ in rows), width - 34))
+    longest = max(len(name) for name, _, _ in rows)
+    in_words = width - 34 >= min(longest, 20)  # on a narrow terminal the marks are signs, so that names have room
+    room = max(8, min(longest, width - (34 if in_words else 24)))
     where = "" if explanation.place is None else f", {explanation.target_name} {explanation.place.words}"
     lines = [f"{explanation.photograph.path}{where} → {', '.join(map(str, written))}"]
     for name, score, probability in rows:
         mark = "◂ explained" if name == explanation.target_name else "▹ against" if name == against else ""
+        mark = mark if in_words else mark[:1]
         lines.append(f"  {shortened(name, room):<{room}}  {score:8.2f}  {percent(probability):>6} {mark}".rstrip())
     alike = explanation.namesakes() if named else []
     if alike:
