@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, reduce
@@ -40,14 +41,17 @@ def load_keras(path: str | Path, weights: str | Path | None = None) -> nn.Module
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path} does not exist.")
-    if path.suffix == ".json":
-        if weights is None:
-            raise CheckpointError(f"{path} holds no weights: give them with --weights weights.h5.")
-        config, arrays = _json(path.read_bytes(), path), _stored_weights(weights)
-    else:
-        if weights is not None:
-            raise CheckpointError(f"{path} holds its own weights: leave --weights out.")
-        config, arrays = _stored_config(path), _stored_weights(path)
+    config_alone = path.suffix == ".json"
+    if config_alone and weights is None:
+        raise CheckpointError(f"{path} holds no weights: give them with --weights weights.h5.")
+    if weights is not None and not config_alone:
+        raise CheckpointError(f"{path} holds its own weights: leave --weights out.")
+    text = path.read_bytes() if config_alone else _stored_config(path)
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: its config is not JSON ({error}).") from None
+    arrays = _stored_weights(weights or path)
     try:
         return KerasModel(config, arrays).eval()
     except ValueError as error:
@@ -62,9 +66,7 @@ def load_keras_weights(module: nn.Module, path: str | Path) -> None:
     Dense after Flatten needs `x.transpose(1, 2).flatten(1)` before it, a norm usually `eps=1e-3`.
     """
     theirs = {name: arrays for name, arrays in _stored_weights(path, nested=False).items() if arrays}
-    ours = {
-        name: layer for name, layer in module.named_modules() if next(layer.parameters(recurse=False), None) is not None
-    }
+    ours = {name: layer for name, layer in module.named_modules() if _has_weights(layer)}
     if len(theirs) != len(ours):
         raise CheckpointError(
             f"{path} has {len(theirs)} layers with weights ({', '.join(theirs)}), the model {len(ours)} "
@@ -76,10 +78,7 @@ def load_keras_weights(module: nn.Module, path: str | Path) -> None:
         except (ValueError, IndexError) as error:
             shapes = ", ".join(str(array.shape) for array in arrays)
             raise CheckpointError(f"{path}: {name} ({shapes}) does not fit {own}, {layer}: {error}.") from None
-    norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm)
-    others = [
-        f"{name} ({layer.eps:g})" for name, layer in ours.items() if isinstance(layer, norms) and layer.eps != 1e-3
-    ]
+    others = [f"{name} ({norm.eps:g})" for name, norm in ours.items() if isinstance(norm, _NORMS) and norm.eps != 1e-3]
     if others:
         warnings.warn(
             f"{path} does not say the ε of its norms, by default 1e-3 in Keras; yours have others: {', '.join(others)}."
@@ -96,35 +95,31 @@ class KerasModel(nn.Module):
 
     def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Arrays]) -> None:
         super().__init__()
-        kind, settings = _entry(config)
-        nodes = _sequential(settings) if kind == "Sequential" else _functional(kind, settings)
-        self.steps, self.inputs, self.outputs = nodes
-        for name, (kind, own) in {name: layer for name, layer, _, _ in self.steps}.items():
-            if kind == "InputLayer":
-                continue
-            if kind in ("Sequential", *_GRAPHS):
-                made: nn.Module = KerasModel({"class_name": kind, "config": own}, weights)
+        self.steps, self.inputs, self.outputs = _graph(*_entry(config))
+        for name, kind, settings, _, _ in {step[0]: step for step in self.steps}.values():
+            if kind in _MODELS:
+                layer: nn.Module = KerasModel({"class_name": kind, "config": settings}, weights)
             else:
-                made = _layer(name, kind, own, weights.get(name, []))
-            self.add_module(_attribute(name), made)
+                layer = _layer(name, kind, settings, weights.get(name, []))
+            self.add_module(_attribute(name), layer)
 
     def forward(self, *given: Tensor) -> Any:
         """The output of the model."""
         if len(given) != len(self.inputs):
             raise ValueError(f"The Keras model has {len(self.inputs)} inputs, {len(given)} were given.")
-        values: dict[tuple[str, int], Tensor] = dict(zip(self.inputs, given, strict=True))
-        for name, (kind, _), reads, writes in self.steps:
-            if kind != "InputLayer":
-                values[writes] = self.get_submodule(_attribute(name))(*(values[one] for one in reads))
-        outputs = tuple(values[one] for one in self.outputs)
+        values = dict(zip(self.inputs, given, strict=True))
+        for name, _, _, reads, writes in self.steps:
+            values[writes] = self.get_submodule(_attribute(name))(*(values[source] for source in reads))
+        outputs = tuple(values[node] for node in self.outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
 
-Step: TypeAlias = tuple[str, tuple[str, dict[str, Any]], list[tuple[str, int]], tuple[str, int]]
-"""Layer name; its kind and settings; the values it reads and the one it writes, as (layer, which call of it)."""
-Nodes: TypeAlias = tuple[list[Step], list[tuple[str, int]], list[tuple[str, int]]]
+Node: TypeAlias = tuple[str, int]
+"""A value of the graph: the layer that makes it, and the number of the layer's call."""
+Step: TypeAlias = tuple[str, str, dict[str, Any], list[Node], Node]
+"""A call of a layer: the layer's name, kind and settings, the values that it reads, and the value that it writes."""
 
-_GRAPHS = ("Model", "Functional")
+_MODELS = ("Sequential", "Model", "Functional")
 
 
 def _attribute(name: str) -> str:
@@ -140,75 +135,52 @@ def _entry(config: Any) -> tuple[str, dict[str, Any]]:
         raise ValueError("its config is not that of a Keras model.") from None
 
 
-def _layers(settings: Mapping[str, Any]) -> list[Any]:
+def _graph(kind: str, settings: Mapping[str, Any]) -> tuple[list[Step], list[Node], list[Node]]:
+    """The calls of a model's layers, sorted so that each reads values of earlier calls; its inputs and its outputs."""
+    if kind not in _MODELS:
+        raise ValueError(f"it is a {kind}; only Sequential and functional models can be read.")
     layers = settings.get("layers")
     if not isinstance(layers, list):
         raise ValueError("its config lists no layers; only Sequential and functional models can be read.")
-    return layers
-
-
-def _sequential(settings: Mapping[str, Any]) -> Nodes:
-    """Each layer reads the one before it."""
     steps: list[Step] = []
-    first = last = ("input of Sequential", 0)
-    for layer in _layers(settings):
-        kind, own = _entry(layer)
-        if kind != "InputLayer":
-            name = str(own.get("name", f"layer_{len(steps)}"))
-            steps.append((name, (kind, own), [last], (name, 0)))
-            last = (name, 0)
-    return steps, [first], [last]
-
-
-def _functional(kind: str, settings: Mapping[str, Any]) -> Nodes:
-    """A graph: each call of a layer is a node that names the nodes it reads; sorted so that these come first."""
-    if kind not in _GRAPHS:
-        raise ValueError(f"it is a {kind}; only Sequential and functional models can be read.")
+    if kind == "Sequential":  # each layer reads the layer before it
+        first = last = ("input of Sequential", 0)
+        for layer_kind, own in map(_entry, layers):
+            if layer_kind != "InputLayer":
+                name = str(own.get("name", f"layer_{len(steps)}"))
+                steps.append((name, layer_kind, own, [last], (name, 0)))
+                last = (name, 0)
+        return steps, [first], [last]
     waiting: list[Step] = []
-    for layer in _layers(settings):
+    for layer in layers:
         layer_kind, own = _entry(layer)
         name = str(layer.get("name") or own["name"])
         for number, call in enumerate(layer.get("inbound_nodes") or [[]]):
-            waiting.append((name, (layer_kind, own), list(_sources(call)), (name, number)))
-    steps: list[Step] = []
-    there: set[tuple[str, int]] = set()
+            waiting.append((name, layer_kind, own, list(_nodes(call)), (name, number)))
+    there: set[Node] = set()
     while waiting:
-        ready = [step for step in waiting if there.issuperset(step[2])]
+        ready = [step for step in waiting if there.issuperset(step[3])]
         if not ready:
             raise ValueError(f"{waiting[0][0]} reads layers that are not in the config.")
-        steps += ready
-        there.update(step[3] for step in ready)
-        waiting = [step for step in waiting if step[3] not in there]
-    inputs, outputs = (_ends(settings.get(name, [])) for name in ("input_layers", "output_layers"))
+        steps += [step for step in ready if step[1] != "InputLayer"]
+        there.update(step[4] for step in ready)
+        waiting = [step for step in waiting if step[4] not in there]
+    inputs, outputs = (list(_nodes(settings.get(ends, []))) for ends in ("input_layers", "output_layers"))
     return steps, inputs, outputs
 
 
-def _ends(entry: Any) -> list[tuple[str, int]]:
-    """`[["dense_1", 0, 0], …]`, or one of them alone, as Keras 3 writes it; dictionaries by name likewise."""
-    if isinstance(entry, Mapping):
-        entry = list(entry.values())
-    if entry and isinstance(entry[0], str):
-        entry = [entry]
-    return [_node(one) for one in entry]
-
-
-def _node(entry: Any) -> tuple[str, int]:
-    """Layer and call of `[name, call, tensor, …]`; a layer has one output here, the first."""
-    name, number, *rest = entry
-    if rest and rest[0] != 0:
-        raise ValueError(f"output {rest[0]} of {name} is read; only the first has a counterpart here.")
-    return str(name), int(number)
-
-
-def _sources(call: Any) -> Iterator[tuple[str, int]]:
-    """The nodes that a call reads: lists `[name, call, tensor, …]` of Keras 2, tensors with a history of Keras 3."""
-    if isinstance(call, Mapping) and call.get("class_name") == "__keras_tensor__":
-        yield _node(call["config"]["keras_history"])
-    elif isinstance(call, list) and len(call) >= 3 and isinstance(call[0], str) and isinstance(call[1], int):
-        yield _node(call)
-    elif isinstance(call, Mapping | list):
-        for value in call.values() if isinstance(call, Mapping) else call:
-            yield from _sources(value)
+def _nodes(entry: Any) -> Iterator[Node]:
+    """The nodes that an entry names: lists `[name, call, tensor, …]` of Keras 2, tensors with a history of Keras 3."""
+    if isinstance(entry, Mapping) and entry.get("class_name") == "__keras_tensor__":
+        entry = entry["config"]["keras_history"]
+    if isinstance(entry, list) and len(entry) >= 3 and isinstance(entry[0], str) and isinstance(entry[1], int):
+        name, number, output = entry[:3]
+        if output != 0:
+            raise ValueError(f"output {output} of {name} is read; only the first has a counterpart here.")
+        yield name, number
+    elif isinstance(entry, Mapping | list):
+        for value in entry.values() if isinstance(entry, Mapping) else entry:
+            yield from _nodes(value)
 
 
 # -- layers
@@ -216,8 +188,7 @@ def _sources(call: Any) -> Iterator[tuple[str, int]]:
 
 def _layer(name: str, kind: str, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     """One layer with its weights and its activation."""
-    build = _LAYERS.get(kind)
-    if build is None:
+    if kind not in _LAYERS:
         why = " It would run code." if kind in ("Lambda", "TFOpLambda") else ""
         raise ValueError(
             f"the layer {name} is a {kind}, which has no counterpart here.{why} Write the model in PyTorch, "
@@ -226,22 +197,24 @@ def _layer(name: str, kind: str, settings: Mapping[str, Any], arrays: Arrays) ->
     if settings.get("data_format", "channels_last") not in ("channels_last", None):
         raise ValueError(f"{name} has channels first; only Keras' default, channels last, is read.")
     try:
-        layer = build(settings, arrays)
-        if arrays:
-            _fill(layer, arrays, settings)
-        activation = _activation(settings.get("activation"))
+        return _built(kind, settings, arrays)
     except (ValueError, IndexError, KeyError, TypeError, RuntimeError) as error:
         raise ValueError(f"{name}, a {kind}, cannot be read: {error}.") from None
-    if activation is None or kind in _RECURRENT or kind == "Bidirectional":
-        return layer
-    return layer if kind == "Activation" else nn.Sequential(layer, activation)
+
+
+def _built(kind: str, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    layer = _LAYERS[kind](settings, arrays)
+    if arrays:
+        _fill(layer, arrays, settings)
+    activation = None if kind in ("Activation", *_RECURRENT) else _activation(settings.get("activation"))
+    return layer if activation is None else nn.Sequential(layer, activation)
 
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "relu6": nn.ReLU6,
     "sigmoid": nn.Sigmoid,
-    "softmax": lambda: _Channels(nn.Softmax(-1)),
+    "softmax": lambda: _Function(_on_channels, layer=nn.Softmax(-1)),
     "tanh": nn.Tanh,
     "elu": nn.ELU,
     "selu": nn.SELU,
@@ -267,25 +240,28 @@ def _activation(name: Any) -> nn.Module | None:
 
 
 class _Function(nn.Module):
-    """A layer without weights: a function of one value or several."""
+    """A function of one value or several, and the layers that it applies, by the names of its parameters."""
 
-    def __init__(self, function: Callable[..., Tensor], **settings: Any) -> None:
+    def __init__(self, function: Callable[..., Tensor], **layers: nn.Module) -> None:
         super().__init__()
-        self.function = partial(function, **settings)
+        self.function = function
+        for name, layer in layers.items():
+            self.add_module(name, layer)
 
     def forward(self, *values: Tensor) -> Tensor:
-        return self.function(*values)
+        return self.function(*values, **dict(self.named_children()))
 
 
-class _Channels(nn.Module):
-    """A layer that works on the channels, Keras' last axis: here the second one of a sequence."""
+def _on_channels(x: Tensor, layer: nn.Module) -> Tensor:
+    """A layer that works on Keras' last axis, the channels: here the second axis of a sequence."""
+    return layer(x.transpose(1, 2)).transpose(1, 2) if x.dim() == 3 else layer(x)
 
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.transpose(1, 2)).transpose(1, 2) if x.dim() == 3 else self.layer(x)
+def _of_two_axes(x: Tensor, layer: nn.Module) -> Tensor:
+    """A layer along axis 1 of Keras: the channels of (batch, channels); of a sequence the positions, refused."""
+    if x.dim() > 2:
+        raise ValueError("a layer works along axis 1, the positions; only the last axis, the channels, can be read.")
+    return layer(x)
 
 
 def _flattened(x: Tensor) -> Tensor:
@@ -293,18 +269,11 @@ def _flattened(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(1) if x.dim() == 3 else x.flatten(1)
 
 
-class _Padded(nn.Module):
-    """`same` padding with a stride, and `causal`: how many zeros depends on the length."""
-
-    def __init__(self, conv: nn.Conv1d, causal: bool) -> None:
-        super().__init__()
-        self.conv, self.causal = conv, causal
-
-    def forward(self, x: Tensor) -> Tensor:
-        (stride,), (width,), (dilation,) = self.conv.stride, self.conv.kernel_size, self.conv.dilation
-        reach = dilation * (width - 1)
-        left, right = (reach, 0) if self.causal else _same(x.shape[-1], stride, reach + 1)
-        return self.conv(functional.pad(x, (left, right)))
+def _padded(x: Tensor, conv: nn.Conv1d, causal: bool) -> Tensor:
+    """A convolution with a stride and `same` padding, or with `causal`: the number of zeros depends on the length."""
+    reach = conv.dilation[0] * (conv.kernel_size[0] - 1)
+    ends = (reach, 0) if causal else _same(x.shape[-1], conv.stride[0], reach + 1)
+    return conv(functional.pad(x, ends))
 
 
 def _same(length: int, stride: int, width: int) -> tuple[int, int]:
@@ -341,54 +310,30 @@ def _with_ends(x: Tensor, left: int, right: int) -> Tensor:
     return functional.pad(x, (left, right)) if min(left, right) >= 0 else x[..., -left : x.shape[-1] + right]
 
 
-class _Recurrent(nn.Module):
+def _recurrent_steps(x: Tensor, net: nn.LSTM | nn.GRU, sequences: bool, merge: str | None) -> Tensor:
     """LSTM or GRU, in one direction or two, for all positions or the last alone (of each direction)."""
+    steps = net(x.transpose(1, 2))[0]  # (batch, length, channels)
+    ways = steps.split(net.hidden_size, -1)  # one for each direction
+    if not sequences:  # the last step of the way back is the first position
+        ways = [way[:, 0 if backward else -1] for backward, way in enumerate(ways)]
+    merged = torch.cat(ways, -1) if merge in (None, "concat") else ways[0] + ways[1]
+    merged = merged / 2 if merge == "ave" else merged
+    return merged.transpose(1, 2) if sequences else merged
 
-    def __init__(self, net: nn.LSTM | nn.GRU, sequences: bool, merge: str | None) -> None:
-        super().__init__()
-        self.net, self.sequences, self.merge = net, sequences, merge
 
-    def forward(self, x: Tensor) -> Tensor:
-        steps = self.net(x.transpose(1, 2))[0]  # (batch, length, channels)
-        ways = steps.split(self.net.hidden_size, -1)  # one for each direction
-        if not self.sequences:  # the last step of the way back is the first position
-            ways = [way[:, 0 if backward else -1] for backward, way in enumerate(ways)]
-        merged = torch.cat(ways, -1) if self.merge in (None, "concat") else ways[0] + ways[1]
-        merged = merged / 2 if self.merge == "ave" else merged
-        return merged.transpose(1, 2) if self.sequences else merged
+# -- builders of layers, from the settings of a config and the arrays of a file
 
 
 def _conv(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     width, channels, out = arrays[0].shape
     stride, dilation = _one(settings.get("strides", 1)), _one(settings.get("dilation_rate", 1))
     groups, padding = int(settings.get("groups", 1)), settings.get("padding", "valid")
-    plain = padding == "valid" or (padding == "same" and stride == 1)
-    conv = nn.Conv1d(
-        channels * groups, out, width, stride, dilation=dilation, groups=groups, bias=len(arrays) > 1,
-        padding=padding if plain else 0,
-    )  # fmt: skip
     if padding not in ("valid", "same", "causal"):
         raise ValueError(f"the padding {padding!r} is not known")
-    return conv if plain else _Padded(conv, padding == "causal")
-
-
-def _dense(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
-    return _Channels(nn.Linear(arrays[0].shape[0], arrays[0].shape[1], bias=len(arrays) > 1))
-
-
-class _LastOfTwo(nn.Module):
-    """A layer along axis 1 of Keras: the channels of (batch, channels); of a sequence the positions, refused."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.dim() > 2:
-            raise ValueError(
-                "a layer works along axis 1, the positions; only the last axis, the channels, can be read."
-            )
-        return self.layer(x)
+    plain = padding == "valid" or (padding == "same" and stride == 1)
+    zeros = padding if plain else 0
+    conv = nn.Conv1d(channels * groups, out, width, stride, zeros, dilation, groups, bias=len(arrays) > 1)
+    return conv if plain else _Function(partial(_padded, causal=padding == "causal"), conv=conv)
 
 
 def _along_channels(settings: Mapping[str, Any], layer: nn.Module) -> nn.Module:
@@ -397,38 +342,27 @@ def _along_channels(settings: Mapping[str, Any], layer: nn.Module) -> nn.Module:
     axis = axis[0] if isinstance(axis, list) and len(axis) == 1 else axis
     if axis not in (-1, 1, 2):
         raise ValueError(f"its axis is {axis}; the last one, the channels, can be read")
-    return _LastOfTwo(layer) if axis == 1 else layer
+    return _Function(_of_two_axes, layer=layer) if axis == 1 else layer
 
 
-def _norm(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
-    return _along_channels(settings, nn.BatchNorm1d(len(arrays[0]), eps=float(settings.get("epsilon", 1e-3))))
-
-
-def _layer_norm(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+def _norm(kind: type[nn.BatchNorm1d | nn.LayerNorm], settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     if settings.get("rms_scaling"):
         raise ValueError("a norm without a mean (rms_scaling) has no counterpart")
-    norm = nn.LayerNorm(len(arrays[0]), eps=float(settings.get("epsilon", 1e-3)))
-    return _along_channels(settings, _Channels(norm))
+    norm = kind(len(arrays[0]), eps=float(settings.get("epsilon", 1e-3)))
+    return _along_channels(settings, norm if kind is nn.BatchNorm1d else _Function(_on_channels, layer=norm))
 
 
-def _softmax(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
-    return _along_channels(settings, _Channels(nn.Softmax(-1)))
+def _pool(kind: str, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    width = _one(settings.get("pool_size", settings.get("pool_length", 2)))
+    strides = settings.get("strides")
+    stride, same = width if strides is None else _one(strides), settings.get("padding") == "same"
+    return _Function(partial(_pooled, kind=kind, width=width, stride=stride, same=same))
 
 
-def _whole(kind: str, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+def _pool_all(kind: str, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     if settings.get("keepdims"):
         raise ValueError("one position that stays (keepdims) has no counterpart")
-    return _Function(_over_positions, kind=kind)
-
-
-def _pool(kind: str) -> Callable[[Mapping[str, Any], Arrays], nn.Module]:
-    def build(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
-        width = _one(settings.get("pool_size", settings.get("pool_length", 2)))
-        strides = settings.get("strides")
-        stride, same = width if strides is None else _one(strides), settings.get("padding") == "same"
-        return _Function(_pooled, kind=kind, width=width, stride=stride, same=same)
-
-    return build
+    return _Function(partial(_over_positions, kind=kind))
 
 
 _RECURRENT = ("LSTM", "GRU", "CuDNNLSTM", "CuDNNGRU")
@@ -449,7 +383,8 @@ def _recurrent(kind: str, settings: Mapping[str, Any], arrays: Arrays, merge: st
     net = (nn.LSTM if kind.endswith("LSTM") else nn.GRU)(
         arrays[0].shape[0], size, batch_first=True, bidirectional=both, bias=len(arrays) > (4 if both else 2)
     )
-    return _Recurrent(net, bool(settings.get("return_sequences", False)), merge)
+    sequences = bool(settings.get("return_sequences", False))
+    return _Function(partial(_recurrent_steps, sequences=sequences, merge=merge), net=net)
 
 
 def _bidirectional(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
@@ -466,15 +401,7 @@ def _bidirectional(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
 def _is_mirrored(forward: Mapping[str, Any], backward: Mapping[str, Any]) -> bool:
     """Whether a backward layer is the forward one read from the end, as Keras 3 writes it for every Bidirectional."""
     there = bool(forward.get("go_backwards")), bool(backward.get("go_backwards"))
-    keys = (
-        "units",
-        "activation",
-        "recurrent_activation",
-        "use_bias",
-        "return_sequences",
-        "return_state",
-        "reset_after",
-    )
+    keys = "units activation recurrent_activation use_bias return_sequences return_state reset_after".split()
     return there == (False, True) and all(forward.get(key) == backward.get(key) for key in keys)
 
 
@@ -482,21 +409,12 @@ def _distributed(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     kind, inner = _entry(settings["layer"])
     if kind not in ("Dense", "Activation", "Dropout"):
         raise ValueError(f"a TimeDistributed {kind} has no counterpart")
-    layer, activation = _LAYERS[kind](inner, arrays), _activation(inner.get("activation"))
-    return layer if kind == "Activation" or activation is None else nn.Sequential(layer, activation)
+    return _built(kind, inner, arrays)
 
 
 def _one(value: Any) -> int:
     """A number that Keras may write as a list of one."""
     return int(value[0] if isinstance(value, (list, tuple)) else value)
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[1]))
-
-
-def _leaky(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
-    return nn.LeakyReLU(float(settings.get("negative_slope", settings.get("alpha", 0.3))))
 
 
 def _relu(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
@@ -505,43 +423,37 @@ def _relu(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     return nn.ReLU()
 
 
-def _concatenate(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
-    if settings.get("axis", -1) not in (-1, 2):
-        raise ValueError(f"it joins axis {settings['axis']}; the last one, the channels, can be read")
-    return _Function(_merged, kind="Concatenate")
-
-
 def _merge(kind: str, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
-    return _Function(_merged, kind=kind)
+    if kind == "Concatenate" and settings.get("axis", -1) not in (-1, 2):
+        raise ValueError(f"it joins axis {settings['axis']}; the last one, the channels, can be read")
+    return _Function(partial(_merged, kind=kind))
 
 
 def _ends_changed(name: str, sign: int, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
-    left, right = _pair(settings.get(name, 1))
-    return _Function(_with_ends, left=sign * left, right=sign * right)
+    ends = settings.get(name, 1)
+    left, right = (ends, ends) if isinstance(ends, int) else ends
+    return _Function(partial(_with_ends, left=sign * int(left), right=sign * int(right)))
 
 
 _LAYERS: dict[str, Callable[[Mapping[str, Any], Arrays], nn.Module]] = {
-    "Conv1D": _conv,
-    "Convolution1D": _conv,
-    "Dense": _dense,
-    "BatchNormalization": _norm,
-    "LayerNormalization": _layer_norm,
+    **dict.fromkeys(("Conv1D", "Convolution1D"), _conv),
+    "Dense": lambda s, arrays: _Function(_on_channels, layer=nn.Linear(*arrays[0].shape, bias=len(arrays) > 1)),
+    "BatchNormalization": partial(_norm, nn.BatchNorm1d),
+    "LayerNormalization": partial(_norm, nn.LayerNorm),
     "Activation": lambda settings, arrays: _activation(settings["activation"]) or nn.Identity(),
     "ReLU": _relu,
-    "LeakyReLU": _leaky,
+    "LeakyReLU": lambda s, arrays: nn.LeakyReLU(float(s.get("negative_slope", s.get("alpha", 0.3)))),
     "ELU": lambda settings, arrays: nn.ELU(float(settings.get("alpha", 1.0))),
-    "Softmax": _softmax,
+    "Softmax": lambda settings, arrays: _along_channels(settings, _Function(_on_channels, layer=nn.Softmax(-1))),
     "Dropout": lambda settings, arrays: nn.Dropout(float(settings.get("rate", 0.5))),
     "SpatialDropout1D": lambda settings, arrays: nn.Dropout1d(float(settings.get("rate", 0.5))),
-    "GaussianNoise": lambda settings, arrays: nn.Identity(),
-    "GaussianDropout": lambda settings, arrays: nn.Identity(),
-    "MaxPooling1D": _pool("max"),
-    "AveragePooling1D": _pool("mean"),
-    "GlobalMaxPooling1D": partial(_whole, "max"),
-    "GlobalAveragePooling1D": partial(_whole, "mean"),
+    **dict.fromkeys(("GaussianNoise", "GaussianDropout"), lambda settings, arrays: nn.Identity()),
+    "MaxPooling1D": partial(_pool, "max"),
+    "AveragePooling1D": partial(_pool, "mean"),
+    "GlobalMaxPooling1D": partial(_pool_all, "max"),
+    "GlobalAveragePooling1D": partial(_pool_all, "mean"),
     "Flatten": lambda settings, arrays: _Function(_flattened),
-    "Concatenate": _concatenate,
-    **{kind: partial(_merge, kind) for kind in ("Add", "Multiply", "Average", "Subtract")},
+    **{kind: partial(_merge, kind) for kind in ("Concatenate", "Add", "Multiply", "Average", "Subtract")},
     "Cropping1D": partial(_ends_changed, "cropping", -1),
     "ZeroPadding1D": partial(_ends_changed, "padding", 1),
     **{kind: partial(_recurrent, kind) for kind in _RECURRENT},
@@ -552,25 +464,34 @@ _LAYERS: dict[str, Callable[[Mapping[str, Any], Arrays], nn.Module]] = {
 
 # -- weights
 
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm)
+_DEFAULTED = {"weight", "bias", "num_batches_tracked"}
+"""Entries of a layer that Keras may leave out: a scale of 1, a shift of 0."""
+
+
+def _has_weights(layer: nn.Module) -> bool:
+    """Whether a layer has weights of its own, apart from the layers inside."""
+    return next(layer.parameters(recurse=False), None) is not None
+
 
 def _fill(layer: nn.Module, arrays: Arrays, settings: Mapping[str, Any] | None = None) -> None:
     """Put Keras' arrays, in its order, into one layer (or the one inside)."""
     for inner in layer.modules():
         if isinstance(inner, (nn.LSTM, nn.GRU)):
             values = _recurrent_weights(inner, arrays)
-        elif isinstance(inner, (nn.Conv1d, nn.Conv2d)):
-            order = (arrays[0].ndim - 1, arrays[0].ndim - 2, *range(arrays[0].ndim - 2))
-            values = {"weight": arrays[0].transpose(order), **dict(zip(["bias"], arrays[1:], strict=False))}
-        elif isinstance(inner, nn.Linear):
-            values = {"weight": arrays[0].T, **dict(zip(["bias"], arrays[1:], strict=False))}
-        elif isinstance(inner, (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm)):
-            names = [*(["weight"] if _has(settings, "scale") else []), *(["bias"] if _has(settings, "center") else [])]
+        elif isinstance(inner, (nn.Conv1d, nn.Conv2d, nn.Linear)):
+            *places, channels, out = range(arrays[0].ndim)
+            values = {"weight": arrays[0].transpose(out, channels, *places)}
+            values |= dict(zip(["bias"], arrays[1:], strict=False))
+        elif isinstance(inner, _NORMS):
+            entries = (("weight", "scale"), ("bias", "center"))
+            names = [name for name, setting in entries if (settings or {}).get(setting, True)]
             if not isinstance(inner, nn.LayerNorm):
                 names += ["running_mean", "running_var"]
             values = dict(zip(names, arrays, strict=True))
+        elif _has_weights(inner):
+            raise ValueError(f"weights of a {type(inner).__name__} cannot be read from Keras")
         else:
-            if next(inner.parameters(recurse=False), None) is not None:
-                raise ValueError(f"weights of a {type(inner).__name__} cannot be read from Keras")
             continue
         expected = inner.state_dict()
         missing = [name for name in expected if name not in values and name not in _DEFAULTED]
@@ -585,36 +506,28 @@ def _fill(layer: nn.Module, arrays: Arrays, settings: Mapping[str, Any] | None =
         return
 
 
-_DEFAULTED = {"weight", "bias", "num_batches_tracked"}
-"""Entries of a layer that Keras may leave out: a scale of 1, a shift of 0."""
-
-
-def _has(settings: Mapping[str, Any] | None, name: str) -> bool:
-    return settings is None or bool(settings.get(name, True))
-
-
 def _recurrent_weights(net: nn.LSTM | nn.GRU, arrays: Arrays) -> dict[str, npt.NDArray[np.float32]]:
     """Keras has the gates side by side, PyTorch one below the other; i f c o becomes i f g o, z r h becomes r z n."""
+    order = [0, 1, 2, 3] if isinstance(net, nn.LSTM) else [1, 0, 2]
+    gates = len(order)
+
+    def rows(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        return np.concatenate([np.split(array, gates)[gate] for gate in order])
+
     weights: dict[str, npt.NDArray[np.float32]] = {}
-    gates = 4 if isinstance(net, nn.LSTM) else 3
-    order = [0, 1, 2, 3] if gates == 4 else [1, 0, 2]
-    each = len(arrays) // (2 if net.bidirectional else 1)
-    for direction in range(2 if net.bidirectional else 1):
+    ends = ("_l0", "_l0_reverse") if net.bidirectional else ("_l0",)
+    each = len(arrays) // len(ends)
+    for direction, end in enumerate(ends):
         kernel, recurrent, *bias = arrays[direction * each : (direction + 1) * each]
-        size = recurrent.shape[0]
-        if bias and bias[0].size == 2 * gates * size and bias[0].ndim == 1:  # CuDNN's own layout
+        width = gates * recurrent.shape[0]
+        if bias and bias[0].size == 2 * width and bias[0].ndim == 1:  # CuDNN's own layout
             kernel = np.hstack([k.T.reshape(k.shape, order="F") for k in np.hsplit(kernel, gates)])
             recurrent = np.hstack([k.T for k in np.hsplit(recurrent, gates)])
-        biases = np.concatenate(bias).reshape(-1, gates * size) if bias else np.zeros((0, gates * size), np.float32)
-        end = "_l0" + ("_reverse" if direction else "")
-
-        def rows(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-            return np.concatenate([np.split(array, gates)[gate] for gate in order])
-
         weights[f"weight_ih{end}"], weights[f"weight_hh{end}"] = rows(kernel.T), rows(recurrent.T)
         if net.bias:
-            weights[f"bias_ih{end}"] = rows(biases[0]) if len(biases) else np.zeros(gates * size, np.float32)
-            weights[f"bias_hh{end}"] = rows(biases[1]) if len(biases) > 1 else np.zeros(gates * size, np.float32)
+            nothing = np.zeros(2 * width, np.float32)
+            biases = np.concatenate([*(part.ravel() for part in bias), nothing]).reshape(-1, width)
+            weights[f"bias_ih{end}"], weights[f"bias_hh{end}"] = rows(biases[0]), rows(biases[1])
     return weights
 
 
@@ -634,7 +547,7 @@ def _open(path: str | Path) -> Any:
         raise CheckpointError(f"{path} is truncated or not an HDF5 file ({error}): save it again.") from None
 
 
-def _stored_config(path: Path) -> dict[str, Any]:
+def _stored_config(path: Path) -> str | bytes:
     with _open(path) as file:
         text = file.attrs.get("model_config")
     if text is None:
@@ -643,15 +556,7 @@ def _stored_config(path: Path) -> dict[str, Any]:
             "with --weights, or a PyTorch model of the same layers: --model net.py:build --weights "
             f"{path.name}."
         )
-    return _json(text, path)
-
-
-def _json(text: str | bytes, path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: its config is not JSON ({error}).") from None
-    return config if isinstance(config, dict) else {}
+    return text
 
 
 def _stored_weights(path: str | Path, nested: bool = True) -> dict[str, Arrays]:
@@ -675,9 +580,7 @@ def _stored_weights(path: str | Path, nested: bool = True) -> dict[str, Arrays]:
 
 def _names(group: Any, attribute: str) -> list[str]:
     """A list of names that Keras stores in an attribute; a long list in several attributes."""
-    pieces = [attribute] if attribute in group.attrs else sorted(
-        (a for a in group.attrs if a.startswith(attribute)), key=lambda a: int(a.removeprefix(attribute))
-    )  # fmt: skip
+    pieces = sorted((a for a in group.attrs if re.fullmatch(rf"{attribute}\d*", a)), key=lambda a: (len(a), a))
     if not pieces and attribute == "layer_names":
         raise ValueError("no layer_names: Keras 3 writes model.save('model.h5') as it is read here")
     names = [name for piece in pieces for name in np.asarray(group.attrs[piece]).ravel()]
