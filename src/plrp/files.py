@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import os
 import re
 import shutil
@@ -98,6 +99,15 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         os.replace(part, path)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def file_digest(path: str | Path) -> str:
+    """The SHA-256 of a file, read in blocks: 64 hexadecimal digits."""
+    state = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while block := stream.read(1 << 20):
+            state.update(block)
+    return state.hexdigest()
 
 
 def write_csv(path: str | Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

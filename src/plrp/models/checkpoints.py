@@ -158,11 +158,8 @@ def _misfit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
     missing = [name for name in expected if name not in state]
     unexpected = [name for name in state if name not in expected]
     shapes = [name for name in expected if name in state and expected[name].shape != state[name].shape]
-    reasons = []
-    if missing:
-        reasons.append(f"{_names_in_brief(missing)} missing")
-    if unexpected:
-        reasons.append(f"{_names_in_brief(unexpected)} unexpected")
+    strange = (missing, "missing"), (unexpected, "unexpected")
+    reasons = [f"{_names_in_brief(names)} {word}" for names, word in strange if names]
     if shapes:
         name = shapes[0]
         more = f", and {len(shapes) - 1} more" if len(shapes) > 1 else ""
@@ -174,8 +171,7 @@ def _misfit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
 
 def _class_counts(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> tuple[int, int] | None:
     """Numbers of classes of the model and of the file, if nothing else differs but the rows of the heads."""
-    both = [(expected[name].shape, state[name].shape) for name in expected]
-    both = [(here, there) for here, there in both if here != there]
+    both = [(value.shape, state[name].shape) for name, value in expected.items() if value.shape != state[name].shape]
     pairs = {(here[0], there[0]) for here, there in both if here and there}
     same_below = all(here[1:] == there[1:] for here, there in both)
     return pairs.pop() if len(pairs) == 1 and same_below else None

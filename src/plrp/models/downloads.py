@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import tempfile
 import urllib.error
 import urllib.request
 from http.client import HTTPException
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from plrp.files import file_digest, new_file
 from plrp.progress import progress
 
 ATTEMPTS = 3  # a broken connection is resumed where it broke off
@@ -27,50 +26,39 @@ class DownloadError(OSError):
     """A download that failed; the message says how far it got and what to do."""
 
 
-def fetch(url: str, folder: str | Path, *, mirror: str | None = None, quiet: bool = False) -> Path:
+def fetch(url: str, folder: str | Path, *, quiet: bool = False) -> Path:
     """The file of a URL in `folder`, downloaded if it is not there yet.
 
     Where the file's name carries its SHA-256, as torchvision's do, the content is checked against its first digits.
-    `mirror` (or the environment variable PLRP_MIRROR) is a base address that has files of the same names: `https:`, or
-    this machine's own. PLRP_MIRROR_INSECURE=1 takes `http:` and `file:` as well.
+    The environment variable PLRP_MIRROR is a base address that has files of the same names: `https:`, or this
+    machine's own. PLRP_MIRROR_INSECURE=1 takes `http:` and `file:` as well.
     """
     name = Path(urlsplit(url).path).name
     target = Path(folder) / name
     digits = _HASH_IN_NAME.search(name)
     if target.exists():
-        if digits and not _sha256(target).startswith(digits.group(1)):
+        if digits and not file_digest(target).startswith(digits.group(1)):
             raise DownloadError(f"{target} does not match the checksum in its name; delete it and run again.")
         return target
-    mirror = mirror or os.environ.get("PLRP_MIRROR")
-    if mirror:
+    if mirror := os.environ.get("PLRP_MIRROR"):
         url = f"{mirror.rstrip('/')}/{name}"
     _check_address(url)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(prefix=f".{name}.", suffix=".part", dir=target.parent)
-    os.close(handle)
-    try:
-        _download(url, Path(part), quiet)
-        if digits and not _sha256(Path(part)).startswith(digits.group(1)):
+    with new_file(target) as part:
+        _download(url, part, quiet)
+        if digits and not file_digest(part).startswith(digits.group(1)):
             raise DownloadError(f"what {url} sent does not match the checksum in its name and was discarded.")
-        os.chmod(part, 0o644)  # mkstemp makes private files; a shared cache is read by others
-        os.replace(part, target)
-    finally:
-        Path(part).unlink(missing_ok=True)
     return target
 
 
 def _check_address(url: str) -> None:
     """Refuse addresses whose content others can change on its way, unless the user allows them."""
     parts = urlsplit(url)
-    here = parts.scheme == "http" and parts.hostname in LOOPBACK
-    if parts.scheme == "https" or here:
-        return
-    if parts.scheme in ("http", "file") and os.environ.get(INSECURE) == "1":
-        return
-    raise DownloadError(
-        f"{url} is not downloaded from: weights come by https. {INSECURE}=1 in the environment allows http: and file: "
-        "addresses of a mirror that you trust."
-    )
+    safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK)
+    if not safe and not (parts.scheme in ("http", "file") and os.environ.get(INSECURE) == "1"):
+        raise DownloadError(
+            f"{url} is not downloaded from: weights come by https. {INSECURE}=1 in the environment allows http: and "
+            "file: addresses of a mirror that you trust."
+        )
 
 
 class _NoDowngrade(urllib.request.HTTPRedirectHandler):
@@ -82,6 +70,7 @@ class _NoDowngrade(urllib.request.HTTPRedirectHandler):
 
 
 def _download(url: str, part: Path, quiet: bool) -> None:
+    show = False if quiet else None
     for attempt in range(1, ATTEMPTS + 1):
         have = part.stat().st_size
         try:
@@ -93,18 +82,10 @@ def _download(url: str, part: Path, quiet: bool) -> None:
                     have = 0
                 length = answer.headers.get("Content-Length")
                 size = have + int(length) if length else None
-                with (
-                    open(part, "ab" if have else "wb") as file,
-                    progress(
-                        f"downloading {url}",
-                        size,
-                        False if quiet else None,
-                        unit="bytes",
-                        done=have,
-                        announce=not have,
-                        transient=True,
-                    ) as step,
-                ):
+                bar = progress(
+                    f"downloading {url}", size, show, unit="bytes", done=have, announce=not have, transient=True
+                )
+                with open(part, "ab" if have else "wb") as file, bar as step:
                     while chunk := answer.read(_CHUNK):
                         file.write(chunk)
                         step(len(chunk))
@@ -125,11 +106,3 @@ def _download(url: str, part: Path, quiet: bool) -> None:
                 f"{url} could not be downloaded in {ATTEMPTS} attempts: {reason}; try again, or give the "
                 "weights as a local file with `--weights FILE` (in Python `weights=`)."
             )
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -77,7 +77,9 @@ def load(
     if in_file:
         if num_classes is not None:
             raise ModelError(f"num_classes is for torchvision and timm models; {name} sets its own.")
-        loaded = _from_file(Path(in_file["file"]), in_file["name"], weights)
+        file = Path(in_file["file"])
+        with imported_file(file) as source:
+            loaded = _from_module(source, file, in_file["name"], weights)
     elif name.lower().endswith(SUFFIXES):
         loaded = LoadedModel(load_keras(name, weights), name, str(weights or name))
     elif name.startswith("timm:"):
@@ -92,8 +94,7 @@ def load(
 
 def imagenet_categories() -> tuple[str, ...]:
     """The names of ImageNet's 1,000 classes in torchvision's order."""
-    torchvision = _torchvision()
-    return tuple(torchvision.models.ResNet50_Weights.DEFAULT.meta["categories"])
+    return tuple(_torchvision().models.ResNet50_Weights.DEFAULT.meta["categories"])
 
 
 def published_categories(
@@ -103,14 +104,11 @@ def published_categories(
     if _FILE.match(name) or (":" in name and not name.startswith("torchvision:")):
         return None
     try:
-        published, default = _published(name.removeprefix("torchvision:"))
+        entry = _published(name).get(None if weights is None else str(weights))
     except ModelError:
         return None
-    if weights is not None and str(weights) not in published:
-        return None
-    entry = default if weights is None else published[str(weights)]
-    categories = tuple(entry.meta["categories"])
-    return categories if num_classes in (None, len(categories)) else None
+    categories = () if entry is None else tuple(entry.meta["categories"])
+    return categories if categories and num_classes in (None, len(categories)) else None
 
 
 def published_file(name: str, weights: str | None = None) -> str:
@@ -118,74 +116,76 @@ def published_file(name: str, weights: str | None = None) -> str:
 
     The default weights may change with torchvision's version.
     """
-    published, default = _published(name.removeprefix("torchvision:"))
-    if weights is not None and weights not in published:
-        raise ModelError(f"the weights {weights} are neither a file nor published ({', '.join(published)}, random).")
-    return _file_name((published[weights] if weights else default).url)
+    published = _published(name)
+    if weights not in published:
+        names = ", ".join(filter(None, published))
+        raise ModelError(f"the weights {weights} are neither a file nor published ({names}, random).")
+    return _file_name(published[weights].url)
 
 
 def _file_name(url: str) -> str:
     return Path(urlsplit(url).path).name
 
 
-def _published(name: str) -> tuple[dict[str, Any], Any]:
-    """The published weights of a torchvision model by name, and which of them is the default."""
-    torchvision = _torchvision()
-    kinds = (torchvision.models, torchvision.models.detection, torchvision.models.segmentation)
-    known = [name for kind in kinds for name in torchvision.models.list_models(module=kind)]
+def _published(name: str) -> dict[str | None, Any]:
+    """The published weights of a torchvision model by name; those of None are the default."""
+    models, name = _torchvision().models, name.removeprefix("torchvision:")
+    kinds = (models, models.detection, models.segmentation)
+    known = [known for kind in kinds for known in models.list_models(module=kind)]
     if name not in known:
         raise ModelError(f"torchvision has no model {name!r}{_did_you_mean(name, known)}.")
-    entries = torchvision.models.get_model_weights(name)
-    return {entry.name: entry for entry in entries}, entries.DEFAULT
+    entries = models.get_model_weights(name)
+    return {**{entry.name: entry for entry in entries}, None: entries.DEFAULT}
 
 
 def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | None, quiet: bool) -> LoadedModel:
-    torchvision = _torchvision()
-    published, default = _published(name)
+    models, published = _torchvision().models, _published(name)
     options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
     spec = f"torchvision:{name}"
-    if weights is None or str(weights) in published:
-        entry = default if weights is None else published[str(weights)]
-        if num_classes not in (None, len(entry.meta["categories"])):
+    entry = published.get(None if weights is None else str(weights))
+    if entry is not None:
+        classes = len(entry.meta["categories"])
+        if num_classes not in (None, classes):
             raise ModelError(
-                f"the published weights of {name} have {len(entry.meta['categories'])} classes, not "
-                f"{num_classes}; pass your own weights, or random."
+                f"the published weights of {name} have {classes} classes, not {num_classes}; pass your own weights, or "
+                "random."
             )
         # In torchvision's own cache its builder finds the file, and does the rest.
         fetch(entry.url, Path(torch.hub.get_dir()) / "checkpoints", quiet=quiet)
         with _tensors_only():
             try:
-                module = torchvision.models.get_model(name, weights=entry)
+                module = models.get_model(name, weights=entry)
             except pickle.UnpicklingError as error:
                 raise ModelError(
                     f"{_file_name(entry.url)} in torch's cache is refused: it would run code on loading. "
                     "Delete it, and it will be downloaded again."
                 ) from error
-        return LoadedModel(module, spec, entry.name, *_facts(entry, len(entry.meta["categories"])))
-    classes = num_classes or len(default.meta["categories"])
-    if "weights_backbone" in inspect.signature(torchvision.models.get_model_builder(name)).parameters:
+        return LoadedModel(module, spec, entry.name, *_facts(entry, classes))
+    classes = num_classes or len(published[None].meta["categories"])
+    parameters = inspect.signature(models.get_model_builder(name)).parameters
+    if "weights_backbone" in parameters:
         options["weights_backbone"] = None  # detectors and segmenters would download some
     if str(weights) == "random":
-        module = _with_fixed_seed(lambda: torchvision.models.get_model(name, weights=None, **options))
-        return LoadedModel(module, spec, "random", *_facts(default, classes))
-    if not Path(weights).is_file():
-        raise ModelError(
-            f"the weights {weights} are neither a file nor published for {name} ({', '.join(published)}, random)."
-        )
+        module = _with_fixed_seed(lambda: models.get_model(name, weights=None, **options))
+        return LoadedModel(module, spec, "random", *_facts(published[None], classes))
+    file = Path(str(weights))
+    if not file.is_file():
+        names = ", ".join(filter(None, published))
+        raise ModelError(f"the weights {weights} are neither a file nor published for {name} ({names}, random).")
     # A file under its published name (resnet50-11ad3fa6.pth) gets the transforms of that training; any other file gets
     # those of the first training, the customary 256 and 224.
-    entry = next((e for e in published.values() if e.url.endswith(f"/{Path(weights).name}")), None)
+    entry = next((e for e in published.values() if e.url.endswith(f"/{file.name}")), None)
     if entry is not None and name in ("googlenet", "inception_v3"):
         options["transform_input"] = True  # torchvision sets it for its own weights
-    if "aux_loss" in inspect.signature(torchvision.models.get_model_builder(name)).parameters:
-        options["aux_loss"] = any("aux_classifier." in key for key in read_state_dict(weights))
-    module = torchvision.models.get_model(name, weights=None, **options)
-    _fit_head(module, name, weights)
-    load_weights(module, weights, of=spec)
+    if "aux_loss" in parameters:
+        options["aux_loss"] = any("aux_classifier." in key for key in read_state_dict(file))
+    module = models.get_model(name, weights=None, **options)
+    _fit_head(module, name, file)
+    load_weights(module, file, of=spec)
     return LoadedModel(module, spec, str(weights), *_facts(entry or next(iter(published.values())), classes))
 
 
-def _fit_head(module: nn.Module, name: str, weights: str | Path) -> None:
+def _fit_head(module: nn.Module, name: str, weights: Path) -> None:
     """Give a VGG a head of global average pooling and one linear layer, if its file has that instead of three layers.
 
     This is common: the three layers hold nine tenths of the weights.
@@ -241,17 +241,13 @@ def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -
     return LoadedModel(module, f"timm:{name}", str(weights or "published"), categories, preprocessing)
 
 
-def _from_file(file: Path, name: str, weights: str | Path | None) -> LoadedModel:
-    with imported_file(file) as source:
-        return _from_module(source, file, name, weights)
-
-
 def _from_module(source: ModuleType, file: Path, name: str, weights: str | Path | None) -> LoadedModel:
     factory = getattr(source, name, None)
     if factory is None:
         own = [n for n, value in vars(source).items() if getattr(value, "__module__", None) == source.__name__]
         raise ModelError(f"{file} has no {name!r}{_did_you_mean(name, own)}.")
-    if weights is not None and str(weights) != "random" and not Path(weights).is_file():
+    stored = None if weights is None or str(weights) == "random" else Path(weights)
+    if stored is not None and not stored.is_file():
         raise ModelError(f"the weights {weights} do not exist.")
     try:
         module = factory if isinstance(factory, nn.Module) else _with_fixed_seed(factory)
@@ -259,27 +255,17 @@ def _from_module(source: ModuleType, file: Path, name: str, weights: str | Path 
         raise ModelError(f"{name} in {file} failed: {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
         raise ModelError(f"{name} in {file} should return a torch.nn.Module; it returned {module!r:.60}.")
-    if weights is not None and str(weights) != "random":
-        if str(weights).lower().endswith(SUFFIXES):
-            load_keras_weights(module, weights)
-        else:
-            load_weights(module, weights, of=f"{file.name}:{name}")
-    categories = getattr(source, "categories", None)
-    return LoadedModel(
-        module,
-        f"{file}:{name}",
-        str(weights or "the factory's own"),
-        None if categories is None else tuple(str(category) for category in categories),
-        _preprocessing_of(source, file),
-    )
-
-
-def _preprocessing_of(source: ModuleType, file: Path) -> Preprocessing | None:
-    given = getattr(source, "preprocessing", None)
+    if stored is not None and stored.name.lower().endswith(SUFFIXES):
+        load_keras_weights(module, stored)
+    elif stored is not None:
+        load_weights(module, stored, of=f"{file.name}:{name}")
+    categories, given = getattr(source, "categories", None), getattr(source, "preprocessing", None)
     try:
-        return None if given is None else Preprocessing.of(given)
+        preprocessing = None if given is None else Preprocessing.of(given)
     except ValueError as error:
         raise ModelError(f"{file}: {error}") from None
+    names = None if categories is None else tuple(map(str, categories))
+    return LoadedModel(module, f"{file}:{name}", str(weights or "the factory's own"), names, preprocessing)
 
 
 @contextmanager
@@ -296,25 +282,19 @@ def imported_file(file: Path) -> Iterator[ModuleType]:
     sys.modules[spec.name] = source  # dataclasses and pickle look a module up by its name
     displaced, folder = _forget_others(file), str(file.resolve().parent)
     sys.path.insert(0, folder)
+    # Nothing compiled is stored: Python would take it for current if the file keeps its second and size.
+    bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        _execute(file, source)
+        try:
+            exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), vars(source))
+        except Exception as error:
+            raise ModelError(f"{file} could not be imported: {type(error).__name__}: {error}") from error
         yield source
     finally:
+        sys.dont_write_bytecode = bytecode
         sys.path.remove(folder)
         _ours.update({name: sys.modules[name] for name in imported_modules(file) if name in sys.modules})
         sys.modules.update(displaced)
-
-
-def _execute(file: Path, source: ModuleType) -> None:
-    bytecode = sys.dont_write_bytecode
-    # Nothing compiled is stored: Python would take it for current if the file keeps its second and size.
-    sys.dont_write_bytecode = True
-    try:
-        exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), vars(source))
-    except Exception as error:
-        raise ModelError(f"{file} could not be imported: {type(error).__name__}: {error}") from error
-    finally:
-        sys.dont_write_bytecode = bytecode
 
 
 _imported: dict[str, tuple[Path, bytes]] = {}

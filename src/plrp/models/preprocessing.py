@@ -59,10 +59,11 @@ class Preprocessing:
         for step in getattr(given, "transforms", [given]):
             kind = type(step).__name__
             if kind == "Resize":
-                settings["resize"] = _side(_sides(step.size))
+                settings["resize"] = _side(step.size)
                 settings["interpolation"] = str(getattr(step.interpolation, "value", step.interpolation))
             elif kind == "CenterCrop":
-                settings["crop"] = _crop(_sides(step.size))
+                crop = _side(step.size)
+                settings["crop"] = crop[0] if isinstance(crop, tuple) and crop[0] == crop[1] else crop
             elif kind == "Normalize":
                 settings["mean"], settings["std"] = tuple(map(float, step.mean)), tuple(map(float, step.std))
             elif kind not in ("ToTensor", "PILToTensor", "ToImage", "ToDtype", "ConvertImageDtype"):
@@ -85,16 +86,8 @@ def _per_channel(values: tuple[float, ...]) -> Tensor:
     return torch.tensor(values).view(3, 1, 1)
 
 
-def _sides(size: int | Sequence[int]) -> Sequence[int]:
-    return (size,) if isinstance(size, int) else size
-
-
-def _crop(sizes: Sequence[int]) -> int | tuple[int, int]:
-    """A square is one number, as presets have it."""
-    return int(sizes[0]) if len(set(sizes)) == 1 else (int(sizes[0]), int(sizes[1]))
-
-
-def _side(sizes: Sequence[int] | None) -> int | tuple[int, int] | None:
-    if sizes is None:
-        return None
-    return int(sizes[0]) if len(sizes) == 1 else (int(sizes[0]), int(sizes[1]))
+def _side(size: int | Sequence[int] | None) -> int | tuple[int, int] | None:
+    """One number, a pair (height, width), or None, from a number or a list of one or two."""
+    if size is None or isinstance(size, int):
+        return size
+    return int(size[0]) if len(size) == 1 else (int(size[0]), int(size[1]))

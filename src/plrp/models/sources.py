@@ -100,10 +100,8 @@ def source_of_module(model: nn.Module) -> str:
     for name, kind in sorted(kinds.items()):
         try:
             file = inspect.getsourcefile(kind)
-            users = (
-                file is not None and not installed(Path(file).resolve()) and kind.__module__.partition(".")[0] != "plrp"
-            )
-            parts.append(inspect.getsource(kind) if users else name)
+            foreign = file is None or installed(Path(file).resolve()) or kind.__module__.partition(".")[0] == "plrp"
+            parts.append(name if foreign else inspect.getsource(kind))
         except (OSError, TypeError):
             parts.append(name)
     return "\n".join(parts)
