@@ -2,6 +2,6 @@
 
 - `run`: one run, with its description, its finished parts, and the way they are resumed
 - `places`: folders and buckets, written whole or not at all
-- `work`: the description of work that workers are sent, and failures
-- `worker`, `crew`: one who makes parts, and many; `local`: on the cores of this machine, `ray`: on a cluster
+- `work`: the description of work that workers are sent, one worker, and failures
+- `crew`: many workers; `local`: on the cores of this machine, `ray`: on a cluster
 """

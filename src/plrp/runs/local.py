@@ -14,13 +14,14 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from .crew import Crew, Hand, Watch
 from .work import WORKER_DIED, Failure, Work
 
-BEGIN = "import sys; sys.path[:] = filter(None, sys.path); from plrp.runs.worker import main; main()"
+BEGIN = "import sys; sys.path[:] = filter(None, sys.path); from plrp.runs.work import main; main()"
 """The program of a worker. `python -m` would prefer files of the current folder to installed modules."""
 
 TRIES = 2
@@ -28,20 +29,22 @@ TRIES = 2
 
 
 class _Process(Hand):
-    """A process of `plrp.runs.worker`, which imports nothing from the current folder."""
+    """A process of `plrp.runs.work.main`, which imports nothing from the current folder."""
 
     node = "this machine"
 
     def __init__(self, work: Work, threads: int, messages: queue.SimpleQueue[Any]) -> None:
-        count = str(threads)
+        # The worker imports the same plrp as this process. An empty entry would be the current folder.
+        folders = [str(Path(__file__).resolve().parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        path, count = os.pathsep.join(filter(None, folders)), str(threads)
         self.process = subprocess.Popen(
             [sys.executable, "-c", BEGIN],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "PYTHONPATH": _python_path()},
+            env={**os.environ, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "PYTHONPATH": path},
         )
-        self.write({"work": {"maker": work.maker, "options": dict(work.options)}, "threads": threads})
+        self.write({"work": asdict(work), "threads": threads})
         threading.Thread(target=self._listen, args=(messages,), daemon=True).start()
 
     def _listen(self, messages: queue.SimpleQueue[Any]) -> None:
@@ -56,15 +59,6 @@ class _Process(Hand):
         with suppress(BrokenPipeError):  # it died, and the listening thread will say so
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
-
-    def end(self) -> None:
-        """Stop at once. The part that it was making is lost; stored parts stay."""
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                with suppress(BrokenPipeError):
-                    stream.close()
 
     @property
     def death(self) -> str:
@@ -109,9 +103,14 @@ class LocalCrew(Crew[_Process]):
                 self.retry(Failure(hand.part, WORKER_DIED, hand.death), hand.node)
 
     def dismiss(self, hand: _Process) -> None:
-        """Kill it and wait for its end."""
+        """Kill it and wait for its end. The part that it was making is lost; stored parts stay."""
         self.hands.remove(hand)
-        hand.end()
+        hand.process.kill()
+        hand.process.wait()
+        for stream in (hand.process.stdin, hand.process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
 
 
 def cores() -> int:
@@ -120,10 +119,3 @@ def cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
         return os.cpu_count() or 1
-
-
-def _python_path() -> str:
-    """A PYTHONPATH by which a worker imports the same plrp as this process."""
-    root = str(Path(__file__).resolve().parents[2])
-    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return os.pathsep.join(filter(None, [root, *folders]))  # an empty entry is the current folder

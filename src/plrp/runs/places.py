@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 from plrp.errors import UsageError, not_installed
 from plrp.files import FULL, UNFINISHED, new_file, unfinished, writable
@@ -53,12 +52,8 @@ class Place(ABC):
         """The bytes of a file; FileNotFoundError where there is none of this name."""
 
     @abstractmethod
-    def names(self, folder: str = "", *, hidden: bool = False) -> list[str]:
-        """The files in a folder, in order: the visible or the hidden ones. A missing folder is empty."""
-
-    def top(self) -> list[str]:
-        """The files at the top, in order, and the folders where the place knows them, without hidden ones."""
-        return self.names()
+    def entries(self, folder: str) -> dict[str, bool]:
+        """The names in a folder without the folder, each with whether it is a file. A missing folder is empty."""
 
     @abstractmethod
     def exists(self, name: str) -> bool:
@@ -67,6 +62,11 @@ class Place(ABC):
     @abstractmethod
     def remove(self, name: str) -> None:
         """Remove a file; harmless where there is none."""
+
+    def names(self, folder: str = "", *, hidden: bool = False) -> list[str]:
+        """The files in a folder, in order: the visible or the hidden ones, which start with a dot."""
+        names = [name for name, is_file in self.entries(folder).items() if is_file and name.startswith(".") == hidden]
+        return sorted(f"{folder}/{name}" if folder else name for name in names)
 
     def lock(self, shard: tuple[int, int] = (1, 1)) -> AbstractContextManager[None]:
         """Keep other processes from doing the same work at the same time, if the place has locks."""
@@ -79,8 +79,9 @@ class Place(ABC):
         """
         for folder in ("", *folders):
             for name in self.names(folder, hidden=True):
-                finished = unfinished(name.rpartition("/")[2])
-                if finished is not None and owned(f"{folder}/{finished}" if folder else finished):
+                path, slash, last = name.rpartition("/")
+                finished = unfinished(last)
+                if finished is not None and owned(f"{path}{slash}{finished}"):
                     self.remove(name)
 
     @property
@@ -121,23 +122,16 @@ class Folder(Place):
         """Its path in full."""
         return str(self.path.resolve())
 
-    def names(self, folder: str = "", *, hidden: bool = False) -> list[str]:
-        """The files in a folder, in order."""
+    def entries(self, folder: str) -> dict[str, bool]:
+        """The files and folders of a folder."""
+        path = self.path / folder
         try:
-            with os.scandir(self.path / folder) as entries:
-                names = [entry.name for entry in entries if entry.is_file()]
+            with os.scandir(path) as entries:
+                return {entry.name: entry.is_file() for entry in entries}
         except FileNotFoundError:
-            return []
-        return _in_folder(folder, names, hidden)
-
-    def top(self) -> list[str]:
-        """The files and folders at the top, in order, without hidden ones."""
-        try:
-            return sorted(name for name in os.listdir(self.path) if not name.startswith("."))
-        except FileNotFoundError:
-            return []
+            return {}
         except NotADirectoryError:
-            file = next((path for path in (self.path, *self.path.parents) if path.is_file()), self.path)
+            file = next((one for one in (path, *path.parents) if one.is_file()), path)
             raise WrongPlace(f"{file} is a file: name a folder for the results.") from None
 
     def exists(self, name: str) -> bool:
@@ -146,12 +140,9 @@ class Folder(Place):
 
     def remove(self, name: str) -> None:
         """Delete a file; a file behind a symbolic link stays, and is written over."""
-        if not self._linked((self.path / name).parent):
-            (self.path / name).unlink(missing_ok=True)
-
-    def _linked(self, folder: Path) -> bool:
-        """Whether a folder of the run is a symbolic link to elsewhere."""
-        return folder != self.path and folder.is_symlink()
+        path = self.path / name
+        if path.parent == self.path or not path.parent.is_symlink():
+            path.unlink(missing_ok=True)
 
     @contextmanager
     def lock(self, shard: tuple[int, int] = (1, 1)) -> Iterator[None]:
@@ -197,15 +188,14 @@ def _open_lock(path: Path) -> int:
     try:
         with writable(path):
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise WrongPlace(f"{path} is a link, a folder or a device, not a lock of ours: remove it.") from None
-        raise
-    about = os.fstat(handle)
-    if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+        about = os.fstat(handle)
+        if stat.S_ISREG(about.st_mode) and about.st_nlink <= 1:
+            return handle
         os.close(handle)
-        raise WrongPlace(f"{path} is a link, a folder or a device, not a lock of ours: remove it.")
-    return handle
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise
+    raise WrongPlace(f"{path} is a link, a folder or a device, not a lock of ours: remove it.")
 
 
 _OWNER = re.compile(r"process \d+ on [^\n]{1,255}")
@@ -295,21 +285,16 @@ class Bucket(Place):
         """The bytes of a file."""
         return bytes(self.files.cat_file(self._path(name)))
 
-    def names(self, folder: str = "", *, hidden: bool = False) -> list[str]:
-        """The files in a folder, in order."""
-        return _in_folder(folder, [_last(entry) for entry in self._entries(folder) if entry["type"] == "file"], hidden)
-
-    def top(self) -> list[str]:
-        """The files and folders at the top, in order, without hidden ones."""
-        return sorted(name for name in map(_last, self._entries("")) if name and not name.startswith("."))
-
-    def _entries(self, folder: str) -> list[dict[str, Any]]:
+    def entries(self, folder: str) -> dict[str, bool]:
+        """The files or objects of a folder, and the folders where the place knows them."""
         self.files.invalidate_cache()  # other processes write there too
         try:
             with self._reached():
-                return list(self.files.ls(self._path(folder), detail=True))
+                entries = self.files.ls(self._path(folder), detail=True)
         except FileNotFoundError:
-            return []
+            return {}
+        names = {str(entry["name"]).rstrip("/").rpartition("/")[2]: entry["type"] == "file" for entry in entries}
+        return {name: is_file for name, is_file in names.items() if name}
 
     def exists(self, name: str) -> bool:
         """Whether there is a file or an object of this name."""
@@ -353,7 +338,7 @@ def place_at(where: str | Path | Place) -> Place:
 
 def refuse_strangers(place: Place, allowed: Collection[str] = ()) -> None:
     """Refuse a place that holds other files, with which results would be mixed. `allowed` names may exist."""
-    others = [name for name in place.top() if name not in allowed]
+    others = sorted(name for name in place.entries("") if name not in allowed and not name.startswith("."))
     if others:
         more = ", …" if len(others) > 3 else ""
         raise WrongPlace(
@@ -365,15 +350,6 @@ def refuse_strangers(place: Place, allowed: Collection[str] = ()) -> None:
 def _sentence(error: Exception) -> str:
     """The first line of an error."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def _in_folder(folder: str, names: Iterable[str], hidden: bool) -> list[str]:
-    """Names with their folder, in order: hidden names, which start with a dot, or the others."""
-    return sorted(f"{folder}/{name}" if folder else name for name in names if name and name.startswith(".") == hidden)
-
-
-def _last(entry: dict[str, Any]) -> str:
-    return str(entry["name"]).rstrip("/").rpartition("/")[2]
 
 
 @contextmanager

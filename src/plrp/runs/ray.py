@@ -12,15 +12,14 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from plrp.errors import not_installed
 
 from .crew import Crew, Hand, Watch
-from .work import NODE_LOST, WORKER_DIED, Failure, Work
-from .worker import WORD, Worker
+from .work import NODE_LOST, WORD, WORKER_DIED, Failure, Work, Worker
 
 TRIES = 3
 """Attempts at a part by default, on one node or another, before it is given up."""
@@ -152,20 +151,13 @@ class RayWorker(Worker):
 class _Actor(Hand):
     """A worker as the driver sees it: without a node until its first answer."""
 
-    def __init__(self, actor: Any) -> None:
-        self.actor = actor
+    error: Exception  # of Ray, when the worker was lost with a part
+    since: float  # the time of the error
+    call: Any = None  # to see whether a lost worker answers
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self.ray, self.actor = ray, actor
         self.reply: Any = actor.hello.remote()  # its next answer; None while it has no part
-
-
-@dataclass
-class _Loss:
-    """A worker that was lost with a part, until the cause is known."""
-
-    ray: Any
-    hand: _Actor
-    error: Exception
-    since: float
-    call: Any = None  # to see whether it answers
 
     @property
     def unavailable(self) -> bool:
@@ -177,7 +169,7 @@ class _Loss:
         if not self.unavailable:
             return False
         if self.call is None:
-            self.call = self.hand.actor.hello.remote()
+            self.call = self.actor.hello.remote()
         if not self.ray.wait([self.call], num_returns=1, timeout=0)[0]:
             return True
         call, self.call = self.call, None
@@ -197,7 +189,7 @@ class RayCrew(Crew[_Actor]):
     def __init__(self, ray: Any, cluster: RayCluster, work: Work, indices: Sequence[int], watch: Watch) -> None:
         super().__init__(indices, watch, cluster.tries)
         self.ray, self.cluster, self.work = ray, cluster, work
-        self.losses: list[_Loss] = []
+        self.losses: list[_Actor] = []  # workers that were lost with a part, until the cause is known
         self.stillborn = 0  # workers lost before their first answer, in a row
         self.memory = 0
         some = ray.cluster_resources().get("GPU", 0) >= 1
@@ -239,13 +231,10 @@ class RayCrew(Crew[_Actor]):
 
     def hire(self) -> _Actor:
         """One more worker, on any node that has room for it."""
-        options: dict[str, Any] = {"num_cpus": self.cluster.threads, "max_restarts": 0, "max_task_retries": 0}
-        if self.gpus:
-            options["num_gpus"] = self.gpus
-        if self.memory:
-            options["memory"] = self.memory
-        described = {"maker": self.work.maker, "options": dict(self.work.options)}
-        hand = _Actor(self.ray.remote(RayWorker).options(**options).remote(described, self.cluster.threads))
+        needs = {"num_cpus": self.cluster.threads, "num_gpus": self.gpus, "memory": self.memory}
+        options = {"max_restarts": 0, "max_task_retries": 0, **{name: need for name, need in needs.items() if need}}
+        worker = self.ray.remote(RayWorker).options(**options)
+        hand = _Actor(self.ray, worker.remote(asdict(self.work), self.cluster.threads))
         self.hands.append(hand)
         return hand
 
@@ -257,24 +246,18 @@ class RayCrew(Crew[_Actor]):
             self.ray.kill(hand.actor)
 
     def run(self) -> list[Failure]:
-        """Make all parts; returns those that were given up."""
+        """Make all parts; returns the parts that were given up."""
         try:
             return super().run()
         finally:
-            for loss in self.losses:
-                self.dismiss(loss.hand)
+            for hand in self.losses:
+                self.dismiss(hand)
 
     def room(self) -> int:
         """The number of workers that fit on the nodes."""
-        count = 0
-        for node in self.ray.nodes():
-            if node["Alive"]:
-                has = node["Resources"]
-                fits = [has.get("CPU", 0) // self.cluster.threads]
-                fits += [has.get("GPU", 0) // self.gpus] if self.gpus else []
-                fits += [has.get("memory", 0) // self.memory] if self.memory else []
-                count += int(min(fits))
-        return count
+        needs = {"CPU": self.cluster.threads, "GPU": self.gpus, "memory": self.memory}
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        return sum(int(min(node.get(kind, 0) // need for kind, need in needs.items() if need)) for node in nodes)
 
     def wanted(self) -> int:
         """The number of workers to have now: as many as asked for or fit, but not more than parts."""
@@ -333,7 +316,8 @@ class RayCrew(Crew[_Actor]):
         self.looked = 0.0
         if hand.node is not None:
             self.hands.remove(hand)
-            self.losses.append(_Loss(self.ray, hand, error, time.monotonic()))
+            self.losses.append(hand)
+            hand.error, hand.since = error, time.monotonic()
             return
         self.dismiss(hand)
         self.stillborn += 1
@@ -348,16 +332,15 @@ class RayCrew(Crew[_Actor]):
         if not self.losses:
             return
         living = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
-        for loss in list(self.losses):
-            hand, waited = loss.hand, time.monotonic() - loss.since
-            alive = hand.node in living
-            if alive and (waited < GRACE or (waited < CUT_OFF and loss.unclear())):
+        for hand in list(self.losses):
+            waited, alive = time.monotonic() - hand.since, hand.node in living
+            if alive and (waited < GRACE or (waited < CUT_OFF and hand.unclear())):
                 continue
-            died = alive and not loss.unavailable
+            died = alive and not hand.unavailable
             assert hand.part is not None
-            self.losses.remove(loss)
+            self.losses.remove(hand)
             self.dismiss(hand)
-            failure = Failure(hand.part, WORKER_DIED if died else NODE_LOST, _reason(loss.error))
+            failure = Failure(hand.part, WORKER_DIED if died else NODE_LOST, _reason(hand.error))
             self.retry(failure, hand.node if died else None)
 
 

@@ -1,11 +1,19 @@
-"""Work in numbered parts, as data: the message that workers are sent, and their report of a failed part."""
+"""Work in numbered parts: the message that workers are sent, the worker that makes parts, its report of a failure."""
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import os
+import queue
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from .places import DiskFull
@@ -15,6 +23,9 @@ if TYPE_CHECKING:
 
 NAMED = 20
 """How many causes of failures an error names."""
+
+WORD = 1.0
+"""Seconds between two messages of a worker about its progress."""
 
 WORKER_DIED, NODE_LOST = "WorkerDied", "NodeLost"
 """Kinds of failures other than exceptions of the part's maker."""
@@ -95,3 +106,83 @@ def by_cause(failures: Sequence[Failure]) -> str:
         some = f"{', '.join(map(str, parts[:3]))}{', …' if len(parts) > 3 else ''}"
         causes.append(f"part {some}: {cause}" if len(parts) == 1 else f"{len(parts)} parts ({some}): {cause}")
     return "; ".join(causes) + (" …" if len(grouped) > NAMED else "")
+
+
+class Worker:
+    """Makes parts, one after the other; loads model and data with the first part.
+
+    It is a process that `local.py` starts, or an actor of Ray.
+    """
+
+    def __init__(self, work: Mapping[str, Any], threads: int) -> None:
+        self.work, self.threads = Work(**work), threads
+        self.maker: Any = None
+        # One thread does all the work; the caller's thread passes its progress on.
+        self.thread = ThreadPoolExecutor(1)
+
+    def device(self) -> str:
+        """The device for work that names none."""
+        return "cpu"
+
+    def make(self, index: int) -> Iterator[dict[str, Any]]:
+        """Make a part. Messages: its progress now and then (`ticks`), in the end that it is `done` or has `failed`."""
+        ticks: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+        outcome: Future[None] = self.thread.submit(lambda: self._loaded().do(index, lambda *tick: ticks.put(tick)))
+        finished = threading.Event()
+        outcome.add_done_callback(lambda _: finished.set())
+        while not finished.wait(WORD):
+            if counted := _counted(ticks):
+                yield {"ticks": counted}
+        error = outcome.exception()
+        if error is None:
+            yield {"ticks": _counted(ticks), "done": index}
+        else:
+            yield {"failed": asdict(Failure.of(index, error))}
+
+    def rehearse(self, index: int) -> dict[str, Any]:
+        """The cost of a first piece of a part; empty where the maker cannot tell."""
+        return self.thread.submit(lambda: getattr(self._loaded(), "rehearse", lambda index: {})(index)).result()
+
+    def _loaded(self) -> Any:
+        if self.maker is None:
+            import torch
+
+            torch.set_num_threads(self.threads)
+            self.maker = self.work.begin(self.device())
+        return self.maker
+
+
+def _counted(ticks: queue.SimpleQueue[tuple[str, int]]) -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    with suppress(queue.Empty):
+        while True:
+            kind, count = ticks.get_nowait()
+            counted[kind] += count
+    return dict(counted)
+
+
+def main() -> None:
+    """The program of a process: make parts until standard input ends.
+
+    It reads JSON lines, first its work, then one part per line, and answers with JSON lines on standard output. When
+    its input ends, because the process that started it has ended, it ends too.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    # Answers go to standard output; prints of a user's model, which must not mix with them, go to standard error.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    worker = Worker(**json.loads(sys.stdin.readline()))
+    parts: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            parts.put(json.loads(line))
+        os._exit(0)  # at once: no process waits for the part under way
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        for message in worker.make(parts.get()):
+            try:
+                answers.write(json.dumps(message) + "\n")
+            except (BrokenPipeError, ValueError):
+                os._exit(1)
