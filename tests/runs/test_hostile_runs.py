@@ -47,8 +47,8 @@ from plrp.runs import memory
 from plrp.runs.crew import Watch
 from plrp.runs.digests import Digests, content_digest
 from plrp.runs.local import LocalCrew
+from plrp.runs.memory import TooLarge, read_arrays
 from plrp.runs.places import Bucket, Folder, WrongPlace
-from plrp.runs.unpacking import TooLarge, read_arrays
 from plrp.runs.work import Work
 from plrp.tables import csv_cell
 from worlds import NETWORK, world

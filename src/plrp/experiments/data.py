@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from plrp.runs.digests import Digests
-from plrp.runs.unpacking import LARGEST, TooLarge, read_arrays
+from plrp.runs.memory import TooLarge, read_arrays
+from plrp.settings import LARGEST
 
 from .config import Config, ConfigError
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from plrp.runs.digests import Digests, bytes_digest, text_digest
+from plrp.runs.digests import Digests, text_digest
 from plrp.runs.places import RunError
 
 from .config import Config, ConfigError, Model
@@ -74,7 +74,7 @@ def _weights_digest(config: Config, store: Store, digests: Digests, show_progres
     if model.name == SEQUENCE_CNN and model.weights is None:
         if not store.place.exists(NETWORK) or not _trained_for(config, store):
             _train(config, store, show_progress)
-        return bytes_digest(store.place.read(NETWORK))
+        return text_digest(store.place.read(NETWORK))
     if model.weights is not None and Path(model.weights).is_file():
         return digests.of(model.weights)
     if model.weights is not None and Path(model.weights).suffix in WEIGHTS:

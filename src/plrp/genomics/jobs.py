@@ -29,8 +29,8 @@ from plrp.runs.digests import content_digest, text_digest
 from plrp.runs.places import Place
 from plrp.runs.ray import RayCluster, sent
 from plrp.runs.run import Run, RunLayout, differs_here
-from plrp.runs.unpacking import LARGEST
 from plrp.runs.work import Execution, Failure, Tick, Work
+from plrp.settings import LARGEST
 from plrp.tape.refusals import check_device
 from plrp.targets import check_target
 

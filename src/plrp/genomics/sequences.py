@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from plrp.errors import UsageError
-from plrp.runs.unpacking import LARGEST, TooLarge, Unpacked, read_arrays
+from plrp.runs.memory import TooLarge, Unpacked, read_arrays
+from plrp.settings import LARGEST
 
 LETTERS = "ACGT"
 

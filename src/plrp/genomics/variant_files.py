@@ -17,7 +17,7 @@ from torch import nn
 from plrp.errors import not_installed
 from plrp.files import new_file
 from plrp.health import unwarned
-from plrp.runs.unpacking import LARGEST
+from plrp.settings import LARGEST
 
 from .allele_effects import VariantEffect, each_effect
 from .sequence_settings import VariantSettings

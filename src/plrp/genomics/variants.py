@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from plrp.runs.unpacking import LARGEST
+from plrp.settings import LARGEST
 
 from .sequences import Genome, SequenceError, open_text
 

@@ -336,6 +336,11 @@ def _conv(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     return conv if plain else _Function(partial(_padded, causal=padding == "causal"), conv=conv)
 
 
+def _dense(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
+    channels, out = arrays[0].shape
+    return _Function(_on_channels, layer=nn.Linear(channels, out, bias=len(arrays) > 1))
+
+
 def _along_channels(settings: Mapping[str, Any], layer: nn.Module) -> nn.Module:
     """The layer, if its axis is the last one: -1, 2, or 1 of (batch, channels), as after Flatten."""
     axis = settings.get("axis", -1)
@@ -390,19 +395,15 @@ def _recurrent(kind: str, settings: Mapping[str, Any], arrays: Arrays, merge: st
 def _bidirectional(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     kind, inner = _entry(settings["layer"])
     merge = settings.get("merge_mode", "concat")
-    back = settings.get("backward_layer")
-    if back is not None and not _is_mirrored(inner, _entry(back)[1]):
-        raise ValueError("a backward_layer with settings of its own has no counterpart")
+    if settings.get("backward_layer") is not None:  # Keras 3 writes the mirrored layer for every Bidirectional
+        backward = _entry(settings["backward_layer"])[1]
+        equal = "units activation recurrent_activation use_bias return_sequences return_state reset_after".split()
+        mirrored = backward.get("go_backwards") and not inner.get("go_backwards")
+        if not mirrored or any(inner.get(name) != backward.get(name) for name in equal):
+            raise ValueError("a backward_layer with settings of its own has no counterpart")
     if kind not in _RECURRENT or merge not in ("concat", "sum", "ave"):
         raise ValueError(f"a bidirectional {kind} with merge_mode={merge!r} has no counterpart")
     return _recurrent(kind, inner, arrays, merge)
-
-
-def _is_mirrored(forward: Mapping[str, Any], backward: Mapping[str, Any]) -> bool:
-    """Whether a backward layer is the forward one read from the end, as Keras 3 writes it for every Bidirectional."""
-    there = bool(forward.get("go_backwards")), bool(backward.get("go_backwards"))
-    keys = "units activation recurrent_activation use_bias return_sequences return_state reset_after".split()
-    return there == (False, True) and all(forward.get(key) == backward.get(key) for key in keys)
 
 
 def _distributed(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
@@ -437,7 +438,7 @@ def _ends_changed(name: str, sign: int, settings: Mapping[str, Any], arrays: Arr
 
 _LAYERS: dict[str, Callable[[Mapping[str, Any], Arrays], nn.Module]] = {
     **dict.fromkeys(("Conv1D", "Convolution1D"), _conv),
-    "Dense": lambda s, arrays: _Function(_on_channels, layer=nn.Linear(*arrays[0].shape, bias=len(arrays) > 1)),
+    "Dense": _dense,
     "BatchNormalization": partial(_norm, nn.BatchNorm1d),
     "LayerNormalization": partial(_norm, nn.LayerNorm),
     "Activation": lambda settings, arrays: _activation(settings["activation"]) or nn.Identity(),
@@ -568,9 +569,13 @@ def _stored_weights(path: str | Path, nested: bool = True) -> dict[str, Arrays]:
             group = _inside(file, "model_weights") if "model_weights" in file else file
             for raw in _names(group, "layer_names"):
                 layer = _inside(group, raw)
-                paths = _names(layer, "weight_names")
-                layers[raw] = [_numbers(layer, name) for name in paths]
-                for name, array in zip(paths, layers[raw], strict=True):
+                layers[raw] = []
+                for name in _names(layer, "weight_names"):
+                    data = _inside(layer, name)
+                    if data.external or data.is_virtual or not np.issubdtype(data.dtype, np.floating):
+                        raise ValueError(f"{name} does not hold numbers of its own")
+                    array = np.asarray(data[()], np.float32)
+                    layers[raw].append(array)
                     for part in set(name.split("/")[:-1]):
                         inside.setdefault(part, []).append(array)
         except (KeyError, OSError, ValueError, TypeError, AttributeError) as error:
@@ -596,10 +601,3 @@ def _inside(group: Any, path: str) -> Any:
             raise ValueError(f"{path} is a link")
         group = group[part]
     return group
-
-
-def _numbers(group: Any, name: str) -> npt.NDArray[np.float32]:
-    data = _inside(group, name)
-    if data.external or data.is_virtual or not np.issubdtype(data.dtype, np.floating):
-        raise ValueError(f"{name} does not hold numbers of its own")
-    return np.asarray(data[()], np.float32)

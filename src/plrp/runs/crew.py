@@ -11,16 +11,14 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from .places import DiskFull
-from .work import NODE_LOST, Failure
+from .work import NODE_LOST, WORKER_DIED, Failure
 
-IN_A_ROW = 10
-"""Parts given up in a row after which the rest is not tried: the cause is then not in the parts."""
-
-NODES_PER_TRY = 3
-"""Lost nodes that count as one try: a part seldom causes the loss of its node."""
+IN_A_ROW = 10  # parts given up in a row after which the rest is not tried: the cause is then not in the parts
+NODES_PER_TRY = 3  # lost nodes that count as one try: a part seldom causes the loss of its node
 
 
 class Watch:
@@ -43,10 +41,11 @@ class Watch:
 
     def failed(self, failure: Failure) -> None:
         """A part is given up; the others go on. Each cause is named once."""
-        new = failure.cause not in self.causes
+        if failure.cause in self.causes:
+            self.say(f"part {failure.index} failed for the same reason")
+        else:
+            self.say(f"failed, and left out for now: {failure}")
         self.causes.add(failure.cause)
-        again = f"part {failure.index} failed for the same reason"
-        self.say(f"failed, and left out for now: {failure}" if new else again)
 
 
 class BarWatch(Watch):
@@ -102,10 +101,13 @@ H = TypeVar("H", bound=Hand)
 
 
 class Crew(ABC, Generic[H]):
-    """Workers, and the parts that remain. `tries`: attempts at a part before it is given up."""
+    """Workers, and the parts that remain.
 
-    def __init__(self, indices: Sequence[int], watch: Watch, tries: int) -> None:
-        self.watch, self.tries = watch, tries
+    `tries`: attempts at a part before it is given up. `raising`: attempts at a part whose maker raised an error.
+    """
+
+    def __init__(self, indices: Sequence[int], watch: Watch, tries: int, raising: int | None = None) -> None:
+        self.watch, self.tries, self.raising = watch, tries, raising or tries
         self.todo = deque(indices)
         self.hands: list[H] = []
         self.failures: list[Failure] = []
@@ -134,10 +136,6 @@ class Crew(ABC, Generic[H]):
 
     def begin(self) -> None:
         """Prepare for the first part."""
-
-    def tries_for(self, failure: Failure) -> int:
-        """Attempts at a part that fails in this way."""
-        return self.tries
 
     # -- steps that all crews share
 
@@ -174,16 +172,14 @@ class Crew(ABC, Generic[H]):
         """Give a free worker a part. A part that failed on its node waits for another node, as long as there is one."""
         if self.hopeless:
             return
-        first = range(min(len(self.todo), 1 + len(self.failed_on)))  # parts that failed are at the front
-        place = next((k for k in first if self._may_make(hand, self.todo[k])), None)
-        if place is not None:
-            hand.part = self.todo[place]
-            del self.todo[place]
-            self.send(hand, hand.part)
-
-    def _may_make(self, hand: H, index: int) -> bool:
-        wrong = self.failed_on.get(index, set())
-        return hand.node not in wrong or all(other.node in wrong for other in self.hands if other.node is not None)
+        nodes = {other.node for other in self.hands if other.node is not None}
+        for index in list(islice(self.todo, 1 + len(self.failed_on))):  # parts that failed are at the front
+            wrong = self.failed_on.get(index, set())
+            if hand.node not in wrong or nodes <= wrong:
+                hand.part = index
+                self.todo.remove(index)
+                self.send(hand, index)
+                return
 
     def answer(self, hand: H, message: Mapping[str, Any]) -> None:
         """Act on a message of a worker."""
@@ -209,7 +205,8 @@ class Crew(ABC, Generic[H]):
             self.watch.say(f"a node was lost; part {index} will be made elsewhere")
         else:
             self.attempts[index] += 1
-        if self.attempts[index] + self.nodes_lost[index] // NODES_PER_TRY < self.tries_for(failure):
+        tries = self.tries if failure.kind in (WORKER_DIED, NODE_LOST) else self.raising
+        if self.attempts[index] + self.nodes_lost[index] // NODES_PER_TRY < tries:
             self.failed_on.setdefault(index, set()).update([node] if node else [])
             self.todo.appendleft(index)
             return

@@ -13,18 +13,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from plrp.files import file_digest
 
 from .places import Place
 
 CACHE = "digests.json"
-RECENT = 2.0
-"""Seconds: a file that changed this shortly before it was read may change again within the same time stamp."""
-NO_FILE = [-1, 0, 0, 0]
-"""The size and times of no file: a digest that is cached with them is never used again."""
 READERS = 8
-_BLOCK = 1 << 20
+RECENT = 2.0  # seconds: a file that changed this shortly before it was read may change again within its time stamp
+NO_FILE = [-1, 0, 0, 0]  # size and times of no file: a digest that is cached with them is never used again
 
 
 class Digests:
@@ -32,7 +32,10 @@ class Digests:
 
     def __init__(self, place: Place | None = None) -> None:
         self.place = place
-        self.known: dict[str, list[Any]] = _read(place)
+        self.known: dict[str, list[Any]] = {}
+        with suppress(OSError, ValueError, AttributeError, TypeError):  # a cache that cannot be read is empty
+            entries = {} if place is None else json.loads(place.read(CACHE))
+            self.known = {str(path): list(entry) for path, entry in entries.items() if len(entry) == 5}
         self.before = {path: str(entry[-1]) for path, entry in self.known.items()}
         self.new = False
         self._lock = threading.Lock()
@@ -74,30 +77,10 @@ class Digests:
 
 
 def content_digest(path: str | Path) -> str:
-    """The digest of a file, read in blocks."""
-    state = hashlib.sha256()
-    with open(path, "rb") as stream:
-        while block := stream.read(_BLOCK):
-            state.update(block)
-    return state.hexdigest()[:16]
+    """The digest of a file's content: 16 hexadecimal digits."""
+    return file_digest(path)[:16]
 
 
-def text_digest(text: str) -> str:
-    """The digest of a text."""
-    return bytes_digest(text.encode())
-
-
-def bytes_digest(content: bytes) -> str:
-    """The digest of bytes: 16 hexadecimal digits."""
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def _read(place: Place | None) -> dict[str, list[Any]]:
-    """The cache of an earlier start; empty where it cannot be read."""
-    if place is None:
-        return {}
-    try:
-        entries = json.loads(place.read(CACHE))
-        return {str(path): list(entry) for path, entry in entries.items() if len(entry) == 5}
-    except (OSError, ValueError, AttributeError, TypeError):
-        return {}
+def text_digest(text: str | bytes) -> str:
+    """The digest of a text or of bytes: 16 hexadecimal digits."""
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()[:16]

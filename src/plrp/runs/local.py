@@ -21,11 +21,9 @@ from typing import Any
 from .crew import Crew, Hand, Watch
 from .work import WORKER_DIED, Failure, Work
 
+# The program of a worker. `python -m` would prefer files of the current folder to installed modules.
 BEGIN = "import sys; sys.path[:] = filter(None, sys.path); from plrp.runs.work import main; main()"
-"""The program of a worker. `python -m` would prefer files of the current folder to installed modules."""
-
-TRIES = 2
-"""Attempts at a part whose process died. A part that raised an error would raise it again: it is given up at once."""
+TRIES = 2  # attempts at a part whose process died, perhaps by another cause than the part
 
 
 class _Process(Hand):
@@ -63,24 +61,20 @@ class _Process(Hand):
     @property
     def death(self) -> str:
         """How it ended."""
-        code = self.process.poll()
-        if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            return f"its process died ({name}{', perhaps out of memory' if name == 'SIGKILL' else ''})"
-        return f"its process ended with exit code {code}"
+        code = self.process.returncode
+        if code >= 0:
+            return f"its process ended with exit code {code}"
+        name = signal.Signals(-code).name
+        return f"its process died ({name}{', perhaps out of memory' if name == 'SIGKILL' else ''})"
 
 
 class LocalCrew(Crew[_Process]):
     """Several processes on one list of parts. A part does not depend on the process that makes it."""
 
     def __init__(self, work: Work, indices: Sequence[int], watch: Watch, workers: int, threads: int = 1) -> None:
-        super().__init__(indices, watch, TRIES)
+        super().__init__(indices, watch, TRIES, raising=1)  # a part that raised an error would raise it again
         self.work, self.workers, self.threads = work, workers, threads
         self.messages: queue.SimpleQueue[tuple[_Process, dict[str, Any] | None]] = queue.SimpleQueue()
-
-    def tries_for(self, failure: Failure) -> int:
-        """Two for the death of a process, which may have had another cause than the part; else one."""
-        return TRIES if failure.kind == WORKER_DIED else 1
 
     def staff(self) -> None:
         """As many processes as asked for, but not more than parts."""

@@ -21,20 +21,11 @@ from plrp.errors import not_installed
 from .crew import Crew, Hand, Watch
 from .work import NODE_LOST, WORD, WORKER_DIED, Failure, Work, Worker
 
-TRIES = 3
-"""Attempts at a part by default, on one node or another, before it is given up."""
-
-GRACE = 3.0
-"""Seconds until the loss of a node is known after that of its worker: only a death of the worker counts as a try."""
-
-CUT_OFF = 60.0
-"""Seconds after which a worker that cannot be reached counts as lost with its node."""
-
-LOOK = 5.0
-"""Seconds between two looks at the cluster: nodes come and go."""
-
-OBJECT_STORE = 100 * 2**20
-"""Bytes of shared memory for the object store of a Ray that we start: we send no objects through it."""
+TRIES = 3  # attempts at a part by default, on one node or another, before it is given up
+# Seconds: until the loss of a node is known after the loss of its worker (only a death of the worker counts as a try),
+# until a worker that cannot be reached counts as lost with its node, and between two looks at nodes that come and go.
+GRACE, CUT_OFF, LOOK = 3.0, 60.0, 5.0
+OBJECT_STORE = 100 * 2**20  # bytes of shared memory of a Ray that we start: we send no objects through its store
 
 
 class ClusterError(ValueError):

@@ -15,33 +15,26 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from .crew import Watch, make_here
-from .digests import bytes_digest
+from .digests import text_digest
 from .local import LocalCrew
 from .places import DiskFull, Place, RunError, WrongPlace, place_at, refuse_strangers
 from .ray import spread
 from .work import Execution, Failure, Work
 
-READERS = 16
-"""Parts that are read at the same time: a bucket answers many requests as quickly as one."""
-
-NAMED = 5
-"""Differences that a refusal names."""
-
-Shard = tuple[int, int]
-"""(i, n): every n-th part, from the i-th on."""
+READERS = 16  # parts that are read at the same time: a bucket answers many requests as quickly as one
+NAMED = 5  # differences that a refusal names
+Shard = tuple[int, int]  # (i, n): every n-th part, from the i-th on
 
 
 class ConfigChanged(WrongPlace):
-    """A description (of a sweep: a config) that would give other results than the run's; the message names the
-    differences.
-    """
+    """A description (of a sweep: a config) that would give other results; the message names the differences."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +134,9 @@ class Run:
         if begun:
             self.refuse_changes(self.layout.decode(text))
         if self.place.exists(name):
-            try:
+            with suppress(WrongPlace):  # damaged, and no part depends on it
                 if self.description() == self.layout.decode(text):
                     return
-            except WrongPlace:
-                pass  # damaged, and no part depends on it
             if not begun:
                 say(
                     f"{self.place} holds a run with other settings that was stopped before its first part: this one "
@@ -164,7 +155,7 @@ class Run:
 
     def write(self, index: int, content: bytes, folder: str = "parts") -> None:
         """Store a part, whole or not at all."""
-        number = f"{index:0{self.layout.digits}d}-{self.key(index)}-{bytes_digest(content)}"
+        number = f"{index:0{self.layout.digits}d}-{self.key(index)}-{text_digest(content)}"
         self.place.write(f"{folder}/{number}.{self.layout.folders[folder]}", content)
 
     def names(self, folder: str = "parts") -> dict[int, str]:
@@ -183,7 +174,7 @@ class Run:
         except FileNotFoundError:
             return None
         checksum = name.rpartition("-")[2].partition(".")[0]
-        return content if bytes_digest(content) == checksum else None
+        return content if text_digest(content) == checksum else None
 
     def read(self, name: str) -> bytes:
         """The bytes of a part that must be whole."""
@@ -241,12 +232,11 @@ class Run:
             if workers > 1 and not self.place.private:
                 return LocalCrew(work(None), indices, watch, workers, execution.threads).run()
             return make_here(maker, indices, watch, tolerant)
-        except DiskFull as error:
-            progress = f"{watch.parts_stored - before} of {len(indices)} parts were stored and stay"
-            again = "Make room and start again: the rest will be done"
-            raise DiskFull(error.errno, f"{error.strerror}; {progress}. {again}") from None
-        except KeyboardInterrupt:
+        except (DiskFull, KeyboardInterrupt) as error:
             progress = f"{watch.parts_stored - before} of {len(indices)} parts were stored"
+            if isinstance(error, DiskFull):
+                again = "Make room and start again: the rest will be done"
+                raise DiskFull(error.errno, f"{error.strerror}; {progress} and stay. {again}") from None
             watch.say(f"stopped: {progress}; start again to resume")
             raise
 

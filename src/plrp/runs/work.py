@@ -21,17 +21,10 @@ from .places import DiskFull
 if TYPE_CHECKING:
     from .ray import RayCluster
 
-NAMED = 20
-"""How many causes of failures an error names."""
-
-WORD = 1.0
-"""Seconds between two messages of a worker about its progress."""
-
-WORKER_DIED, NODE_LOST = "WorkerDied", "NodeLost"
-"""Kinds of failures other than exceptions of the part's maker."""
-
-Tick = Callable[[str, int], None]
-"""Called when some work is done: with its kind and its amount."""
+NAMED = 20  # causes of failures that an error names
+WORD = 1.0  # seconds between two messages of a worker about its progress
+WORKER_DIED, NODE_LOST = "WorkerDied", "NodeLost"  # kinds of failures other than exceptions of the part's maker
+Tick = Callable[[str, int], None]  # called when some work is done: with its kind and its amount
 
 
 @dataclass(frozen=True)
