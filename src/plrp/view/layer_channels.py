@@ -24,7 +24,7 @@ from plrp.survey import Survey
 from plrp.tape.maps import Convolution
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op
-from plrp.vision.flows import channel_share, flow
+from plrp.vision.flows import flow
 from plrp.vision.heatmaps import limits_of
 
 from .bundle import finite, quantise
@@ -250,8 +250,7 @@ def flow_facts(trace: Trace, target: Any, composite: Composite, pruning: Pruning
     for level in layer_flow.levels:
         by_channel = level.by_channel
         nodes = [
-            {"channel": c, "relevance": finite(float(by_channel[c])), "share": channel_share(level, c)}
-            for c in level.shown
+            {"channel": c, "relevance": finite(float(by_channel[c])), "share": level.share(c)} for c in level.shown
         ]
         lost = [{"channel": c, "relevance": 0.0, "share": 0.0} for c in level.pruned]
         row = {"layer": level.layer, "channels": len(by_channel), "surviving": level.surviving}

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from plrp.tape.trace import Trace
 from plrp.tape.values import Op, Value
 
 INPUT = "input"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,14 @@ class Level:
     @property
     def coverage(self) -> float:
         """The share of the level's mass in the channels shown."""
-        mass = _rows(self.relevance).abs().sum(1)
+        mass = _mass(self.relevance)
         return float(mass[list(self.shown)].sum() / mass.sum()) if mass.sum() > 0 else 0.0
+
+    def share(self, channel: int) -> float:
+        """A channel's share of the level's mass, for the size of its node."""
+        mass = _mass(self.relevance)
+        total = float(mass.sum())
+        return float(mass[channel]) / total if total > 0 and math.isfinite(total) else 0.0
 
 
 @dataclass(frozen=True)
@@ -100,19 +108,28 @@ class Flow:
 def thinning(trace: Trace, explanation: Explanation, sample: int = 0) -> list[Thinning]:
     """One entry per conv and linear layer of an explanation with `layers=True`, from the output to the input."""
     through = {id(value) for value in passages(trace, explanation.composite.products)}
-    rows, seen = [], set()
+    rows: dict[int, Thinning] = {}
     for op in trace.layers:  # a tensor read twice, by a block and its skip, is one level: named by its first reader
-        if op.name in explanation.layers and id(op.inputs[0]) not in seen:
-            seen.add(id(op.inputs[0]))
-            relevance = _by_channel(explanation.layers[op.name][sample], op)
-            rows.append(_thinning(op.name, relevance, id(op.inputs[0]) in through))
-    return rows[::-1]
+        given = id(op.inputs[0])
+        if op.name not in explanation.layers or given in rows:
+            continue
+        relevance = _by_channel(explanation.layers[op.name][sample], op)
+        alive, mass = _rows(relevance).ne(0), _mass(relevance)
+        rows[given] = Thinning(
+            layer=op.name,
+            neurons=relevance.numel(),
+            surviving_neurons=int(alive.sum()),
+            channels=len(relevance),
+            surviving_channels=int(alive.any(1).sum()),
+            strongest=float(mass.topk(min(10, len(mass))).values.sum() / mass.sum()) if mass.sum() > 0 else 0.0,
+            space=relevance.sum(0) if relevance.dim() == 3 else None,
+            passage=given in through,
+        )
+    return list(rows.values())[::-1]
 
 
 def passages(trace: Trace, products: str | None) -> list[Value]:
-    """The inputs of layers that all relevance passes, from the output down: inside a residual block there is
-    none.
-    """
+    """The inputs of layers that all relevance passes, from the output down: inside a residual block there is none."""
     values: list[Value] = []
     pending = {id(trace.value_of(trace.output))}
 
@@ -129,21 +146,6 @@ def passages(trace: Trace, products: str | None) -> list[Value]:
     for value in trace.inputs:
         arrive(value)
     return values
-
-
-def _thinning(layer: str, relevance: Tensor, passage: bool) -> Thinning:
-    alive = _rows(relevance).ne(0)
-    mass = _rows(relevance).abs().sum(1)
-    return Thinning(
-        layer,
-        relevance.numel(),
-        int(alive.sum()),
-        len(relevance),
-        int(alive.any(1).sum()),
-        float(mass.topk(min(10, len(mass))).values.sum() / mass.sum()) if mass.sum() > 0 else 0.0,
-        relevance.sum(0) if relevance.dim() == 3 else None,
-        passage,
-    )
 
 
 def flow(
@@ -172,7 +174,7 @@ def flow(
     unpruned = parts if pruning is None else Survey(trace, replace(request, pruning=None), chosen)
     made = [_level(value, parts, unpruned, nodes, pruned) for value in chosen]
     edges, faded = [], []
-    for (upper, above), lower in zip(zip(chosen, made, strict=True), chosen[1:], strict=False):
+    for (upper, lower), above in zip(pairwise(chosen), made, strict=False):
         edges.append(_handed(parts, upper, lower, above.shown))
         faded.append(_handed(unpruned, upper, lower, above.shown + above.pruned))
     return Flow(tuple(made), tuple(edges), tuple(faded), float(parts.start.score[0]))
@@ -191,20 +193,24 @@ def _chosen_passages(trace: Trace, products: str | None, layers: Sequence[str] |
     unique: dict[tuple[int, ...], Value] = {}
     for value in through:
         unique.setdefault(tuple(value.shape), value)
-    candidates = list(unique.values())
-    if len(candidates) <= count:
-        return candidates
-    places = sorted({round(i * (len(candidates) - 1) / (count - 1)) for i in range(count)})
-    return [candidates[place] for place in places]
+    return spread(list(unique.values()), count)
+
+
+def spread(items: list[T], count: int) -> list[T]:
+    """At most `count` items, evenly spread, first and last among them."""
+    if len(items) <= count:
+        return items
+    return [items[round(i * (len(items) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
 def _level(value: Value, parts: Survey, plain: Survey, nodes: int, pruned: int) -> Level:
     reader = _reader(value)
     relevance, unpruned = (_by_channel(_relevance(walk, value)[0], reader) for walk in (parts, plain))
-    mass, mass_before = _rows(relevance).abs().sum(1), _rows(unpruned).abs().sum(1)
+    mass, mass_before = _mass(relevance), _mass(unpruned)
     order = [int(c) for c in mass.argsort(descending=True, stable=True) if mass[c] > 0]
     lost = [int(c) for c in mass_before.argsort(descending=True, stable=True) if mass[c] == 0 and mass_before[c] > 0]
-    return Level(_name(value), relevance, unpruned, tuple(order[:nodes]), tuple(lost[:pruned]), source_of(value))
+    name = INPUT if value.producer is None else reader.name
+    return Level(name, relevance, unpruned, tuple(order[:nodes]), tuple(lost[:pruned]), source_of(value))
 
 
 def source_of(value: Value) -> str:
@@ -244,9 +250,7 @@ def _relevance(parts: Survey, value: Value) -> Tensor:
 
 
 def _handed(parts: Survey, upper: Value, lower: Value, channels: Sequence[int]) -> Tensor:
-    """The relevance that each of these channels of one level hands to every channel of the next, (channels, channels
-    below).
-    """
+    """The relevance from each of these channels of a level to every channel of the next, (channels, channels below)."""
     relevance = _relevance(parts, upper)
     axis = _channel_axis(_reader(upper), relevance.dim())
     rows = []
@@ -265,18 +269,17 @@ def _rows(relevance: Tensor) -> Tensor:
     return relevance.reshape(len(relevance), -1)
 
 
+def _mass(relevance: Tensor) -> Tensor:
+    """Σ|R| of each channel, (channel,)."""
+    return _rows(relevance).abs().sum(1)
+
+
 def _reader(value: Value) -> Op:
     return next(op for op in value.readers if op.is_layer)
 
 
-def _name(value: Value) -> str:
-    return INPUT if value.producer is None else _reader(value).name
-
-
 def _channel_axis(op: Op, dimensions: int) -> int:
-    """Channels are the axis that a layer mixes: the first after the batch of a convolution, the last of a
-    linear.
-    """
+    """The axis that a layer mixes: the first after the batch of a convolution, the last of a linear layer."""
     return dimensions - 1 if op.kind == "linear" else 1
 
 
@@ -284,10 +287,3 @@ def _by_channel(relevance: Tensor, op: Op) -> Tensor:
     """Relevance of one sample with its channels first: (channel, *space)."""
     axis = _channel_axis(op, relevance.dim() + 1) - 1
     return relevance.detach().movedim(axis, 0)
-
-
-def channel_share(level: Level, channel: int) -> float:
-    """A channel's share of its level's mass, for the size of its node."""
-    mass = _rows(level.relevance).abs().sum(1)
-    total = float(mass.sum())
-    return float(mass[channel]) / total if total > 0 and math.isfinite(total) else 0.0

@@ -13,7 +13,7 @@ from torch import Tensor
 from plrp.circuits import SCORE, Circuit, Neuron
 from plrp.spelling import shortened
 
-from .flows import INPUT, Flow, Level, Thinning, channel_share
+from .flows import INPUT, Flow, Level, Thinning, spread
 from .heatmaps import heatmap
 from .photograph_figures import FAINT, INK, frame_panel, percent, set_title
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 POSITIVE, NEGATIVE, PLAIN, FADED = "#d42a20", "#1f63b0", "#7d8791", "#c9ced3"
 COLUMN, ROW, THUMBNAIL = 1.35, 0.98, 0.35  # inches: between nodes, and half a node's side
+HALF, TALL = THUMBNAIL / COLUMN, THUMBNAIL / ROW  # half a node's width and height, in columns and rows
 FAINTEST = 0.08  # of the strongest edge that leaves a column: a circuit's weaker ones are not drawn
 CHANNEL_NAMES = ("red", "green", "blue")
+Point = tuple[float, float]
 T = TypeVar("T", bound=Hashable)
 
 
@@ -40,7 +42,7 @@ def thinning_figure(
 
     from plrp.figure import Figure
 
-    spaces = _spread([i for i, row in enumerate(pruned) if row.space is not None and row.passage], maps)
+    spaces = spread([i for i, row in enumerate(pruned) if row.space is not None and row.passage], maps)
     through = [i for i, row in enumerate(pruned) if row.passage]
     figure = Figure(figsize=(9, 6.2), layout="constrained")
     outer = figure.add_gridspec(2, 1, height_ratios=[1.15, 1])
@@ -58,7 +60,12 @@ def thinning_figure(
             ax.plot(through, [shares[i] for i in through], color=colour, marker="o", ms=3.2, lw=1.4, label=label)
             inside = [i for i, row in enumerate(pruned) if not row.passage]
             ax.plot(inside, [shares[i] for i in inside], color=colour, marker=".", ms=2.5, lw=0, alpha=0.45)
-        _layer_axis(ax, [row.layer for row in pruned], through)
+        ticks = spread(through, 9)
+        labels = [shortened(pruned[i].layer, 16) for i in ticks]
+        ax.set_xticks(ticks, labels, rotation=55, ha="right", rotation_mode="anchor")
+        ax.tick_params(labelsize=6.5, length=2, width=0.5)
+        ax.grid(alpha=0.25, lw=0.5)
+        ax.spines[["top", "right"]].set_visible(False)
         set_title(ax, heading)
         ax.set_ylabel("%", fontsize=7.5)
         if place == 0:
@@ -137,7 +144,6 @@ def flow_figure(
         )
     figure, ax = _canvas(step * len(flow.levels), rows, title, legend)
     places = [_places((*level.shown, *level.pruned), step * n, rows) for n, level in enumerate(flow.levels, 1)]
-    start = (0.0, rows / 2)
     ways = zip(pairwise(flow.levels), pairwise(places), flow.edges, flow.faded, strict=True)
     for (level, lower), (above, below), edges, faded in ways:
         _draw_faded(ax, level, lower, above, below, faded)
@@ -148,12 +154,15 @@ def flow_figure(
     first = flow.levels[0]
     strongest = max([abs(float(first.by_channel[c])) for c in first.shown] or [1.0])
     for channel in first.shown:
-        _edge(ax, start, places[0][channel], float(first.by_channel[channel]), strongest)
+        _edge(ax, (0.0, rows / 2), places[0][channel], float(first.by_channel[channel]), strongest)
     for level, where in zip(flow.levels, places, strict=True):
         _draw_nodes(ax, level, where, (patches or {}).get(level.source, {}))
         column = next(iter(where.values()))[0] if where else 0
-        _caption(ax, level, column, rows)
-    _output_node(ax, start, target, flow.score, rows)
+        shape = "×".join(str(side) for side in level.relevance.shape)
+        _label(ax, column, rows + 0.36, shortened(level.layer, 16), 7.3)
+        _label(ax, column, rows + 0.13, f"{percent(level.coverage)} of mass shown")
+        _label(ax, column, -0.2, f"{shape}\n{level.surviving} of {len(level.relevance)} survive", colour=FAINT)
+    _output_node(ax, target, flow.score, rows)
     return figure
 
 
@@ -165,15 +174,14 @@ def circuit_figure(
     layers: the tensors to draw, named by the layers that read them; None takes at most `levels`, evenly spread. Edges
     lead through all tensors between two that are drawn. A frame is a map, and the dot in it the neuron's place.
     """
-    names = circuit.layers[::-1] if layers is None else list(layers)
-    edges = circuit.edges(layers=_spread(names, levels) if layers is None else names, nodes=nodes)
+    names = spread(circuit.layers[::-1], levels) if layers is None else list(layers)
+    edges = circuit.edges(layers=names, nodes=nodes)
     names = list(dict.fromkeys(name for name in circuit.layers[::-1] for e in edges if name == e.lower.layer))
     shown = {name: [Neuron(name, tuple(i)) for i in circuit.neurons[name].index[:nodes].tolist()] for name in names}
     rows = max([len(neurons) for neurons in shown.values()] or [1])
     legend = "red, blue: positive, negative relevance; width: amount among the edges that leave a column"
     figure, ax = _canvas(len(names), rows, title, legend)
-    start = (0.0, rows / 2)
-    where = {Neuron(SCORE, ()): start}
+    where = {Neuron(SCORE, ()): (0.0, rows / 2)}
     for column, neurons in enumerate(shown.values(), 1):
         where |= _places(neurons, column, rows)
     drawn = [edge for edge in edges if edge.upper in where and edge.lower in where]
@@ -184,29 +192,31 @@ def circuit_figure(
         if abs(edge.relevance) > FAINTEST * widest[edge.upper.layer]:
             _edge(ax, where[edge.upper], where[edge.lower], edge.relevance, widest[edge.upper.layer])
     for column, (name, neurons) in enumerate(shown.items(), 1):
-        strongest = max([abs(circuit.relevance_of(neuron)) for neuron in neurons] or [1.0])
-        for neuron in neurons:
-            _neuron(ax, neuron, circuit.shapes[name], where[neuron], circuit.relevance_of(neuron), strongest)
-        _circuit_caption(ax, circuit, name, neurons, column, rows)
-    _output_node(ax, start, "", circuit.score, rows)
+        relevance = [circuit.relevance_of(neuron) for neuron in neurons]
+        strongest = max([abs(r) for r in relevance] or [1.0])
+        for neuron, own in zip(neurons, relevance, strict=True):
+            _neuron(ax, neuron, circuit.shapes[name], where[neuron], own, strongest)
+        mass = circuit.neurons[name].relevance.abs()
+        share = sum(map(abs, relevance)) / float(mass.sum() or 1.0)
+        reader, shape = name.split(", ")[0], [size for size in circuit.shapes[name] if size > 1]
+        reader = reader if len(reader) <= 18 else "…" + reader[-17:]  # the end of a path tells layers apart
+        _label(ax, column, rows + 0.36, reader, 7.3)
+        _label(ax, column, rows + 0.13, "×".join(map(str, shape)), colour=FAINT)
+        lines = f"{len(mass):,} of {circuit.sizes[name]:,}\nshown: {percent(share)} of mass"
+        _label(ax, column, -0.2, lines, colour=FAINT)
+    _output_node(ax, "", circuit.score, rows)
     return figure
 
 
-def _neuron(
-    ax: Axes, neuron: Neuron, shape: Sequence[int], centre: tuple[float, float], relevance: float, strongest: float
-) -> None:
+def _neuron(ax: Axes, neuron: Neuron, shape: Sequence[int], centre: Point, relevance: float, strongest: float) -> None:
     """A neuron of a map as a dot at its place in a frame, any other as a disc; its size is its relevance."""
-    from matplotlib.patches import Rectangle
-
     x, y = centre
     colour, share = POSITIVE if relevance >= 0 else NEGATIVE, abs(relevance) / strongest if strongest else 0.0
     if len(shape) == 3 and min(shape[1:]) > 1:  # channel, row, column
-        half, tall = THUMBNAIL / COLUMN, THUMBNAIL / ROW
-        corner = (x - half, y - tall)
-        ax.add_patch(Rectangle(corner, 2 * half, 2 * tall, fc="white", ec=colour, lw=0.5 + share, zorder=4))
+        _frame(ax, centre, fc="white", ec=colour, lw=0.5 + share, zorder=4)
         channel, row, along = neuron.place
         across, down = (2 * along + 1) / shape[2] - 1, (2 * row + 1) / shape[1] - 1
-        ax.scatter([x + half * across], [y - tall * down], s=8 + 40 * share, color=colour, zorder=5, linewidths=0)
+        ax.scatter([x + HALF * across], [y - TALL * down], s=8 + 40 * share, color=colour, zorder=5, linewidths=0)
         label = f"{channel} at {row}, {along}"
     else:
         ax.scatter([x], [y], s=60 + 260 * share, color=colour, zorder=4, linewidths=0)
@@ -215,80 +225,52 @@ def _neuron(
     ax.text(x, y - 0.445, label, fontsize=6.3, ha="center", va="center", color=INK, zorder=6, bbox=box)
 
 
-def _circuit_caption(
-    ax: Axes, circuit: Circuit, name: str, neurons: Sequence[Neuron], column: float, rows: int
-) -> None:
-    mass = circuit.neurons[name].relevance.abs()
-    share = sum(abs(circuit.relevance_of(neuron)) for neuron in neurons) / float(mass.sum() or 1.0)
-    reader, shape = name.split(", ")[0], [size for size in circuit.shapes[name] if size > 1]
-    reader = reader if len(reader) <= 18 else "…" + reader[-17:]  # the end of a path tells layers apart
-    _label(ax, column, rows + 0.36, reader, 7.3)
-    _label(ax, column, rows + 0.13, "×".join(map(str, shape)), colour=FAINT)
-    lines = f"{len(mass):,} of {circuit.sizes[name]:,}\nshown: {percent(share)} of mass"
-    _label(ax, column, -0.2, lines, colour=FAINT)
-
-
-def _places(nodes: Sequence[T], column: float, rows: int) -> dict[T, tuple[float, float]]:
+def _places(nodes: Sequence[T], column: float, rows: int) -> dict[T, Point]:
     """Where each node of a column stands, the first on top."""
     gap = (rows - len(nodes)) / 2
     return {node: (float(column), rows - 0.5 - gap - place) for place, node in enumerate(nodes)}
 
 
-def _draw_nodes(
-    ax: Axes,
-    level: Level,
-    where: dict[int, tuple[float, float]],
-    patches: Mapping[int, npt.NDArray[np.uint8]],
-) -> None:
-    half = THUMBNAIL / COLUMN
-    strongest = max([channel_share(level, channel) for channel in level.shown] or [1.0])
+def _draw_nodes(ax: Axes, level: Level, where: dict[int, Point], patches: Mapping[int, npt.NDArray[np.uint8]]) -> None:
+    """The channels of a level, each beside its patch; channels without relevance in grey."""
+    strongest = max([level.share(channel) for channel in level.shown] or [1.0])
     for channel, (x, y) in where.items():
         alive = channel in level.shown
         relevance = (level.relevance if alive else level.unpruned)[channel]
-        total = float(relevance.sum())
-        colour = FADED if not alive else POSITIVE if total >= 0 else NEGATIVE
-        aside = half if channel in patches else 0.0
+        colour = FADED if not alive else POSITIVE if float(relevance.sum()) >= 0 else NEGATIVE
+        left = x
         if channel in patches:
-            _framed(ax, patches[channel], (x + half, y), colour)
+            _picture(ax, patches[channel], (x + HALF, y), colour)
+            left = x - HALF
         if relevance.dim() == 2:
-            _thumbnail(ax, relevance, (x - aside, y), colour, alive)
+            pixels = heatmap(relevance, dilate=1 if min(relevance.shape) >= 28 else 0, percentile=99).numpy()
+            if not alive:
+                pixels = (255 - 0.45 * (255 - pixels[..., :3].mean(-1, keepdims=True))).repeat(3, -1).astype(np.uint8)
+            _picture(ax, pixels, (left, y), colour)
         else:
-            size = 60 + 260 * (channel_share(level, channel) / strongest if alive else 0.15)
-            ax.scatter(
-                [x - aside], [y], s=size, color=colour if alive else "white", edgecolors=colour, zorder=4, linewidths=1
-            )
+            size = 60 + 260 * (level.share(channel) / strongest if alive else 0.15)
+            inside = colour if alive else "white"
+            ax.scatter([left], [y], s=size, color=inside, edgecolors=colour, zorder=4, linewidths=1)
         label = CHANNEL_NAMES[channel] if level.layer == INPUT and len(level.relevance) == 3 else str(channel)
         ax.text(x, y - 0.445, label, fontsize=6.3, ha="center", va="center", color=INK if alive else FAINT, zorder=6)
 
 
-def _thumbnail(ax: Axes, relevance: Tensor, centre: tuple[float, float], colour: str, alive: bool) -> None:
-    pixels = heatmap(relevance, dilate=1 if min(relevance.shape) >= 28 else 0, percentile=99).numpy()
-    if not alive:
-        grey = pixels[..., :3].mean(-1, keepdims=True)
-        pixels = np.concatenate([(255 - 0.45 * (255 - grey)).repeat(3, -1), np.full_like(grey, 255)], -1).astype(
-            np.uint8
-        )
-    _framed(ax, pixels, centre, colour)
-
-
-def _framed(ax: Axes, pixels: npt.NDArray[Any], centre: tuple[float, float], colour: str) -> None:
+def _picture(ax: Axes, pixels: npt.NDArray[Any], centre: Point, colour: str) -> None:
     """A picture in a frame, at a node."""
+    x, y = centre
+    extent = (x - HALF, x + HALF, y - TALL, y + TALL)
+    ax.imshow(pixels, extent=extent, zorder=4, interpolation="nearest", aspect="auto")
+    _frame(ax, centre, fill=False, edgecolor=colour, lw=1.1, zorder=5)
+
+
+def _frame(ax: Axes, centre: Point, **style: Any) -> None:
     from matplotlib.patches import Rectangle
 
-    x, y = centre
-    half, tall = THUMBNAIL / COLUMN, THUMBNAIL / ROW
-    extent = (x - half, x + half, y - tall, y + tall)
-    ax.imshow(pixels, extent=extent, zorder=4, interpolation="nearest", aspect="auto")
-    ax.add_patch(Rectangle((x - half, y - tall), 2 * half, 2 * tall, fill=False, edgecolor=colour, lw=1.1, zorder=5))
+    ax.add_patch(Rectangle((centre[0] - HALF, centre[1] - TALL), 2 * HALF, 2 * TALL, **style))
 
 
 def _draw_faded(
-    ax: Axes,
-    level: Level,
-    lower: Level,
-    above: dict[int, tuple[float, float]],
-    below: dict[int, tuple[float, float]],
-    faded: Tensor,
+    ax: Axes, level: Level, lower: Level, above: dict[int, Point], below: dict[int, Point], faded: Tensor
 ) -> None:
     """LRP's flows from and to pruned channels, thin and grey."""
     widest = float(faded.abs().max()) if faded.numel() else 0.0
@@ -300,50 +282,23 @@ def _draw_faded(
                     _curve(ax, above[channel], below[other], FADED, 0.4 + 1.2 * width, 0.7, 1)
 
 
-def _edge(ax: Axes, start: tuple[float, float], end: tuple[float, float], value: float, widest: float) -> None:
+def _edge(ax: Axes, start: Point, end: Point, value: float, widest: float) -> None:
     share = abs(value) / widest if widest > 0 else 0.0
     if share > 0.004:
         _curve(ax, start, end, POSITIVE if value > 0 else NEGATIVE, 0.3 + 4.2 * share, 0.2 + 0.6 * share**0.5, 3)
 
 
-def _curve(
-    ax: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, width: float, alpha: float, order: int
-) -> None:
+def _curve(ax: Axes, start: Point, end: Point, colour: str, width: float, alpha: float, order: int) -> None:
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
     middle = (start[0] + end[0]) / 2
-    path = Path(
-        [start, (middle, start[1]), (middle, end[1]), end], [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
-    )
+    path = Path([start, (middle, start[1]), (middle, end[1]), end], [Path.MOVETO, *[Path.CURVE4] * 3])
     ax.add_patch(PathPatch(path, fill=False, edgecolor=colour, lw=width, alpha=alpha, zorder=order, capstyle="round"))
 
 
-def _caption(ax: Axes, level: Level, column: float, rows: int) -> None:
-    shape = "×".join(str(side) for side in level.relevance.shape)
-    _label(ax, column, rows + 0.36, shortened(level.layer, 16), 7.3)
-    _label(ax, column, rows + 0.13, f"{percent(level.coverage)} of mass shown")
-    _label(ax, column, -0.2, f"{shape}\n{level.surviving} of {len(level.relevance)} survive", colour=FAINT)
-
-
-def _output_node(ax: Axes, centre: tuple[float, float], target: str, score: float, rows: int) -> None:
-    ax.scatter([centre[0]], [centre[1]], s=420, color=INK, zorder=5)
-    ax.text(*centre, f"{score:.3g}", fontsize=6.6, color="white", ha="center", va="center", zorder=6)
-    _label(ax, centre[0], centre[1] - 0.5, shortened(target, 16), 7.3)
-    _label(ax, centre[0], rows + 0.36, "score", 7.3)
-
-
-def _layer_axis(ax: Axes, names: Sequence[str], through: list[int]) -> None:
-    shown = _spread(through, 9)
-    ax.set_xticks(shown, [shortened(names[i], 16) for i in shown], rotation=55, ha="right", rotation_mode="anchor")
-    ax.tick_params(labelsize=6.5, length=2, width=0.5)
-    ax.grid(alpha=0.25, lw=0.5)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-
-
-def _spread(items: list[Any], count: int) -> list[Any]:
-    """At most `count` items, evenly spread, first and last among them."""
-    if len(items) <= count:
-        return items
-    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
+def _output_node(ax: Axes, target: str, score: float, rows: int) -> None:
+    ax.scatter([0.0], [rows / 2], s=420, color=INK, zorder=5)
+    ax.text(0.0, rows / 2, f"{score:.3g}", fontsize=6.6, color="white", ha="center", va="center", zorder=6)
+    _label(ax, 0.0, rows / 2 - 0.5, shortened(target, 16), 7.3)
+    _label(ax, 0.0, rows + 0.36, "score", 7.3)
