@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import plrp
 from plrp.experiments.scenes import Scene, cutouts, scene
 from plrp.targets import contrast
-from plrp.vision import heatmap, save_figure
-from plrp.vision.photograph_figures import grid_of, set_title, show_map, show_picture
+from plrp.vision import save_figure
+from plrp.vision.photograph_figures import grid_of, set_caption, show_map, show_picture
 
 SIDE = 12  # of a filter, in pixels
 FILTERS = 24  # of each object
@@ -73,11 +73,10 @@ def main() -> None:
         relevance = trace.explain(target=target).relevance[0]
         on_it = float((relevance.sum(0).abs() * cat).sum())
         whole = on_it if whole is None else whole
-        show_map(ax, heatmap(relevance), relevance, colour_bar=False)
+        show_map(ax, relevance, title, colour_bar=False)
         for name in NAMES[:2]:
             ax.contour(drawn.masks[name], levels=[0.5], colors=["#999999"], linewidths=0.7)
-        set_title(ax, title)
-        ax.set_xlabel(f"on the cat: {100 * on_it / whole:.0f}%", fontsize=7, color="#767676", labelpad=2)
+        set_caption(ax, f"on the cat: {100 * on_it / whole:.0f}%")
         print(f"{title}: {100 * on_it / whole:.1f}% of the relevance on the cat is left")
     save_figure(figure, Path("docs/assets/gallery/erased.png"), dpi=100)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .tape.own_rules import register_rule, registered_rules, rules_for, unregister_rule
     from .tape.trace import Trace
     from .tape.tracing import trace
-    from .vision.relevance_files import load
+    from .vision.photograph_explanation import load
 
 __version__ = "0.2.0"
 

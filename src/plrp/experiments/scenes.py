@@ -22,8 +22,7 @@ from plrp.models.loading import LoadedModel
 from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
 from plrp.tape.tracing import trace
-from plrp.vision.heatmaps import heatmap
-from plrp.vision.photograph_figures import grid_of, set_title, show_map, show_picture
+from plrp.vision.photograph_figures import grid_of, set_caption, show_map, show_picture
 from plrp.vision.photographs import Photograph
 from plrp.vision.picture_preprocessing import network_input
 
@@ -194,8 +193,7 @@ def targets_figure(drawn: Scene, model: LoadedModel, prunings: dict[str, Pruning
             relevance = traced.explain(target=NAMES.index(name), pruning=pruning).relevance[0]
             positive = relevance.sum(0).clamp(min=0)
             on_it = float((positive * torch.from_numpy(mask)).sum() / positive.sum())
-            show_map(ax, heatmap(relevance), relevance, colour_bar=False)
+            show_map(ax, relevance, label, colour_bar=False)
             ax.contour(mask, levels=[0.5], colors=["#999999"], linewidths=0.7)
-            set_title(ax, label)
-            ax.set_xlabel(f"{100 * on_it:.0f}% on the object", fontsize=7, color="#767676", labelpad=2)
+            set_caption(ax, f"{100 * on_it:.0f}% on the object")
     return figure

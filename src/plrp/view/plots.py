@@ -14,8 +14,7 @@ from plrp.explanation import Explanation
 from plrp.genomics.logo import logo_page
 from plrp.genomics.sequences import LETTERS, decode
 from plrp.text.coloured_text import Cell, Sentence, to_figure
-from plrp.vision.heatmaps import heatmap
-from plrp.vision.photograph_figures import grid_of, show_map
+from plrp.vision.photograph_figures import grid_of, hide_empty, show_map
 
 from .page_kinds import input_picture
 
@@ -103,11 +102,10 @@ def _pictures(
 ) -> Figure:
     columns = min(4, len(relevance))
     figure, axes = grid_of(math.ceil(len(relevance) / columns), columns, side=2.6)
-    for ax in axes.flat[len(relevance) :]:
-        ax.set_axis_off()
     for ax, own, given, title, alarm in zip(axes.flat, relevance, inputs, titles, alarms, strict=False):
         picture = None if given is None else input_picture(given)
-        show_map(ax, heatmap(own, picture=picture), own, title, alarm=alarm)
+        show_map(ax, own, title, alarm=alarm, picture=picture)
+    hide_empty(axes)
     return figure
 
 

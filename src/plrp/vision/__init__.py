@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     from .heatmaps import Heatmap, heatmap
     from .layer_figures import circuit_figure, flow_figure, thinning_figure
     from .patch_tokens import TokenDepth, token_depths, tokens_figure
-    from .photograph_explanation import ExplainedPhotograph, explain_photograph
+    from .photograph_explanation import ExplainedPhotograph, SavedRelevance, explain_photograph
     from .photograph_figures import comparison_figure, explanation_figure
     from .photograph_settings import PhotographSettings
     from .photographs import BadImage, Photograph, read_photograph
     from .picture_preprocessing import network_input, network_mask, network_picture, network_point
-    from .relevance_files import SavedRelevance
 
 __all__ = [
     "ECSSD",

@@ -7,7 +7,7 @@ the picture to the scores of this place the network is an ordinary classifier, w
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -113,13 +113,14 @@ def detect(detector: nn.Module, picture: Tensor, *, resize: int | None = None) -
     images, _ = transform([picture])
     (size,) = images.image_sizes
     features = _features(model, images.tensors)
-    candidates: Callable[..., Any] = _of_proposals if "FasterRCNN" in kinds else _of_anchors
-    places: Sequence[Tensor | int]
-    boxes, labels, scores, places = candidates(model, images, features)
-    detections = [
-        Detection((box[0], box[1], box[2], box[3]), label, score, BoxScores(model, place, tuple(size)))
-        for box, label, score, place in zip(boxes.tolist(), labels.tolist(), scores.tolist(), places, strict=True)
-    ]
+    look = _proposals if "FasterRCNN" in kinds else _anchors
+    kept, places, probabilities, decoded = look(model, images, features)
+    detections = []
+    for box, score, label in zip(*kept, strict=True):
+        row = _row(probabilities[:, label], decoded[:, label], score, box)
+        scorer = BoxScores(model, places[row], tuple(size))
+        left, top, right, bottom = box.tolist()
+        detections.append(Detection((left, top, right, bottom), int(label), float(score), scorer))
     detections.sort(key=lambda one: -one.score)
     return Detections(images.tensors, (int(size[0]), int(size[1])), detections, "RetinaNet" not in kinds)
 
@@ -129,24 +130,24 @@ def _features(model: Any, x: Tensor) -> dict[str, Tensor]:
     return {"0": features} if isinstance(features, Tensor) else features
 
 
-def _of_proposals(model: Any, images: Any, features: Any) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    """The boxes of a Faster R-CNN, their classes and probabilities, and the proposal of each."""
+Looked = tuple[Sequence[Tensor], Sequence[Tensor | int], Tensor, Tensor]
+"""Boxes, scores and labels of a detector; the places that it looked at, as `BoxScores` takes them; of each place and
+class the probability (places, classes) and the box (places, classes, 4)."""
+
+
+def _proposals(model: Any, images: Any, features: Any) -> Looked:
+    """The boxes of a Faster R-CNN, and its proposals."""
     heads = model.roi_heads
     proposals, _ = model.rpn(images, features)
     pooled = heads.box_roi_pool(features, proposals, images.image_sizes)
     logits, regression = heads.box_predictor(heads.box_head(pooled))
     detections = heads.postprocess_detections(logits, regression, proposals, images.image_sizes)
-    boxes, scores, labels = (parts[0] for parts in detections)
-    decoded = _clipped(heads.box_coder.decode(regression, proposals), images)  # (proposals, classes, 4)
-    rows = [
-        _row(logits.softmax(-1)[:, label], decoded[:, label], score, box)
-        for box, score, label in zip(boxes, scores, labels, strict=True)
-    ]
-    return boxes, labels, scores, [proposals[0][row][None] for row in rows]
+    decoded = _clipped(heads.box_coder.decode(regression, proposals), images)
+    return [parts[0] for parts in detections], list(proposals[0][:, None]), logits.softmax(-1), decoded
 
 
-def _of_anchors(model: Any, images: Any, features: Any) -> tuple[Tensor, Tensor, Tensor, list[int]]:
-    """The boxes of a RetinaNet or SSD, their classes and probabilities, and the number of each one's anchor."""
+def _anchors(model: Any, images: Any, features: Any) -> Looked:
+    """The boxes of a RetinaNet or SSD, and its anchors by number."""
     maps = list(features.values())
     outputs, anchors = model.head(maps), model.anchor_generator(images, maps)
     logits, regression = outputs["cls_logits"][0], outputs["bbox_regression"][0]
@@ -160,12 +161,8 @@ def _of_anchors(model: Any, images: Any, features: Any) -> tuple[Tensor, Tensor,
         (detections,) = model.postprocess_detections(outputs, anchors, images.image_sizes)
         probabilities = logits.softmax(-1)
     decoded = _clipped(model.box_coder.decode_single(regression, anchors[0]), images)
-    boxes, labels, scores = detections["boxes"], detections["labels"], detections["scores"]
-    rows = [
-        _row(probabilities[:, label], decoded, score, box)
-        for box, score, label in zip(boxes, scores, labels, strict=True)
-    ]
-    return boxes, labels, scores, rows
+    same = decoded[:, None].expand(-1, probabilities.shape[1], -1)  # a place has one box for all classes
+    return [detections[name] for name in ("boxes", "scores", "labels")], range(len(logits)), probabilities, same
 
 
 def _clipped(boxes: Tensor, images: Any) -> Tensor:

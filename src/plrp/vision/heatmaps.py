@@ -73,21 +73,18 @@ class Heatmap:
         self, titles: Sequence[str] | None = None, *, colour_bar: bool = True, columns: int = 4, side: float = 2.2
     ) -> Figure:
         """A matplotlib figure of all samples, `side` inches each, with a colour bar per sample."""
-        from .photograph_figures import grid_of, set_title
+        from .photograph_figures import grid_of, hide_empty, set_title
 
         titles = list(titles) if titles is not None else [""] * len(self)
         if len(titles) != len(self):
             raise ValueError(f"{len(titles)} titles were given for {len(self)} heatmaps.")
-        rows = math.ceil(len(self) / columns)
-        figure, axes = grid_of(rows, min(columns, len(self)), side=side)
-        for index, ax in enumerate(axes.flat):
-            if index >= len(self):
-                ax.set_axis_off()
-                continue
-            ax.imshow(self.rgba[index], interpolation="nearest")
-            set_title(ax, titles[index])
-            if colour_bar and self.limits[index] > 0:
-                add_colour_bar(ax, self.colours, float(self.limits[index]), self.gamma)
+        figure, axes = grid_of(math.ceil(len(self) / columns), min(columns, len(self)), side=side)
+        for ax, pixels, title, limit in zip(axes.flat, self.rgba, titles, self.limits, strict=False):
+            ax.imshow(pixels, interpolation="nearest")
+            set_title(ax, title)
+            if colour_bar and limit > 0:
+                add_colour_bar(ax, self.colours, float(limit), self.gamma)
+        hide_empty(axes)
         return figure
 
     def save(

@@ -1,8 +1,13 @@
-"""One photograph explained: prediction, relevance per variant, figures, and a file that records how it was made."""
+"""One photograph explained: prediction, relevance per variant, figures, and a file that records how it was made.
+
+`load` reads such a file, and the file of any other explanation.
+"""
 
 from __future__ import annotations
 
 import io
+import json
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +20,10 @@ from torch import Tensor, nn
 from plrp import __version__
 from plrp.composites import Composite, resolve
 from plrp.composites import composite as composite_by_name
+from plrp.explanation_files import KIND, SavedExplanation, read_explanation, write_arrays
 from plrp.health import Health
-from plrp.models.loading import LoadedModel, load
+from plrp.models.loading import LoadedModel
+from plrp.models.loading import load as load_model
 from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
@@ -32,13 +39,13 @@ from .photograph_figures import comparison_figure, explanation_figure, percent
 from .photograph_settings import PhotographSettings
 from .photographs import Photograph, as_photograph
 from .picture_targets import PicturePart, aim
-from .relevance_files import SavedRelevance, save_relevance
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
 LRP = "LRP"
+Model = LoadedModel | nn.Module | str
 
 
 def class_probabilities(logits: Tensor, exclusive: bool = True) -> Tensor:
@@ -93,7 +100,7 @@ class ExplainedPhotograph:
 
     @property
     def probabilities(self) -> Tensor:
-        """Softmax of the logits, or the sigmoid where there is only one or they do not exclude each other."""
+        """Of each class, (classes,)."""
         return class_probabilities(self.logits, self.exclusive)
 
     @property
@@ -186,7 +193,11 @@ class ExplainedPhotograph:
         return {**figures, "tokens": tokens_figure(depths, title=title)} if depths else figures
 
     def save(self, path: str | Path) -> None:
-        """Write relevance, logits and settings as `.npz`, which `plrp.load` brings back."""
+        """Write relevance, logits and settings as `.npz`, which `plrp.load` brings back.
+
+        `relevance` is (variant, channels, height, width), `variants` their names, `settings` a JSON record of how it
+        was made.
+        """
         settings = {
             "plrp": __version__,
             "photograph": str(self.photograph.path),
@@ -198,31 +209,95 @@ class ExplainedPhotograph:
             "unhealthy": self.alarms,
             "prunings": {name: None if p is None else p.to_dict() for name, p in self.prunings.items()},
         }
-        seen, picture = self.trace.inputs[0].data[0].cpu(), np.asarray(self.picture)
-        save_relevance(
-            path, SavedRelevance(self.relevance, seen, picture, self.logits, self.target, self.target_name, settings)
+        write_arrays(
+            path,
+            {**settings, "target": self.target, "target_name": self.target_name},
+            relevance=np.stack([r.numpy() for r in self.relevance.values()]),
+            variants=np.array(list(self.relevance)),
+            input=self.trace.inputs[0].data[0].cpu().numpy(),
+            picture=np.asarray(self.picture),
+            logits=self.logits.numpy(),
+            target=np.array(self.target),
         )
+
+
+@dataclass(frozen=True, repr=False)
+class SavedRelevance:
+    """The relevance of one photograph, read back from a file.
+
+    relevance: by variant, "LRP" first; each (channels, height, width).
+    input: the network's input, (channels, height, width); picture: the same as pixels, uint8 (height, width, 3).
+    settings: how it was made: plrp's version, photograph, model, weights, composite, prunings.
+    """
+
+    relevance: Mapping[str, Tensor]
+    input: Tensor
+    picture: np.ndarray
+    logits: Tensor
+    target: int
+    target_name: str
+    settings: Mapping[str, Any]
+
+    def figure(self, **options: Any) -> Figure:
+        """Photograph, heatmaps, overlay and outline (`plrp.vision.explanation_figure`)."""
+        from PIL import Image
+
+        name, score = Path(self.settings["photograph"]).stem, float(self.logits[self.target])
+        title = f"{name}: {self.target_name} (score {score:.2f}), {self.settings['model'].split(':')[-1]}"
+        shown: dict[str, Any] = {"title": title, "alarms": self.settings.get("unhealthy"), **options}
+        return explanation_figure(Image.fromarray(self.picture), self.relevance, **shown)
+
+    def __repr__(self) -> str:
+        made = f"{self.settings['model']}, {self.settings['composite']}, plrp {self.settings['plrp']}"
+        shape = " × ".join(map(str, self.input.shape))
+        return (
+            f"Relevance of {self.settings['photograph']} for {self.target_name} (class {self.target}), {shape}\n"
+            f"by {made}: {'; '.join(self.relevance)}"
+        )
+
+
+def load(path: str | Path) -> SavedRelevance | SavedExplanation:
+    """Bring back the numbers of an explanation (`explanation.save("x.npz")`) or of an explained photograph
+    (`plrp explain --save x.npz`, `ExplainedPhotograph.save`).
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        settings = json.loads(str(arrays["settings"]))
+        if settings.get("kind") == KIND:
+            return read_explanation(arrays, settings)
+        return SavedRelevance(
+            {str(name): torch.from_numpy(r) for name, r in zip(arrays["variants"], arrays["relevance"], strict=True)},
+            torch.from_numpy(arrays["input"]),
+            arrays["picture"],
+            torch.from_numpy(arrays["logits"]),
+            int(arrays["target"]),
+            settings["target_name"],
+            settings,
+        )
+    except OSError as error:
+        if not Path(path).exists():
+            raise FileNotFoundError(f"{path} does not exist.") from error
+        raise ValueError(f"{path} cannot be read ({error.strerror or 'it is no .npz file'}).") from error
+    except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path} is damaged, or was not written by `plrp explain --save` or explanation.save."
+        ) from error
 
 
 @overload
 def explain_photograph(
-    photograph: list[Any] | tuple[Any, ...],
-    model: LoadedModel | nn.Module | str,
-    settings: PhotographSettings | None = None,
-    **changes: Any,
+    photograph: list[Any] | tuple[Any, ...], model: Model, settings: PhotographSettings | None = None, **changes: Any
 ) -> list[ExplainedPhotograph]: ...
 @overload
 def explain_photograph(
     photograph: str | Path | Photograph | Image | np.ndarray | Tensor,
-    model: LoadedModel | nn.Module | str,
+    model: Model,
     settings: PhotographSettings | None = None,
     **changes: Any,
 ) -> ExplainedPhotograph: ...
 def explain_photograph(
-    photograph: Any,
-    model: LoadedModel | nn.Module | str,
-    settings: PhotographSettings | None = None,
-    **changes: Any,
+    photograph: Any, model: Model, settings: PhotographSettings | None = None, **changes: Any
 ) -> ExplainedPhotograph | list[ExplainedPhotograph]:
     """Explain a photograph with LRP and with several prunings, from one forward pass.
 
@@ -236,7 +311,7 @@ def explain_photograph(
     settings = PhotographSettings.of(settings, changes)
     check_methods(settings.beside)
     if isinstance(model, str):
-        model = load(model)
+        model = load_model(model)
     elif isinstance(model, nn.Module):
         model = LoadedModel(model, type(model).__name__, "its own")
     if isinstance(photograph, list | tuple):
@@ -265,20 +340,14 @@ def _explain_one(photograph: Photograph, model: LoadedModel, settings: Photograp
     others = maps_beside(aimed.module, aimed.trace.inputs[0].data, spelt, settings.beside)
     return ExplainedPhotograph(
         photograph=photograph,
-        picture=aimed.picture,
         model=model,
         composite=rules,
-        logits=aimed.logits,
-        target=chosen,
-        categories=aimed.categories,
         relevance=relevance,
         prunings=variants,
-        trace=aimed.trace,
-        place=aimed.place,
-        exclusive=aimed.exclusive,
         unhealthy=unhealthy,
         beside=others,
         against=other,
+        **{name: value for name, value in aimed._asdict().items() if name != "module"},
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from plrp.errors import not_installed
 from plrp.spelling import shortened
 
-from .heatmaps import Heatmap, add_colour_bar, heatmap, outline_level, summed_over_channels
+from .heatmaps import add_colour_bar, heatmap, outline_level, summed_over_channels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,13 @@ GAP = 0.16  # panels, between the maps without p and the grid of pruned maps
 
 
 def grid_of(
-    rows: int, columns: int, *, side: float = 2.2, bar: bool = True, widths: Sequence[float] | None = None
+    rows: int,
+    columns: int,
+    *,
+    side: float = 2.2,
+    bar: bool = True,
+    widths: Sequence[float] | None = None,
+    title: str = "",
 ) -> tuple[Figure, Any]:
     """A figure of square panels without axes, `side` inches each, with room for colour bars on the right.
 
@@ -46,15 +52,23 @@ def grid_of(
     axes = figure.subplots(rows, columns, squeeze=False, width_ratios=widths)
     for ax in axes.flat:
         frame_panel(ax)
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK, parse_math=False)
     return figure, axes
+
+
+def hide_empty(axes: Any) -> None:
+    """Take away the frames of panels in which nothing was drawn."""
+    for ax in axes.flat:
+        if not ax.has_data():
+            ax.set_axis_off()
 
 
 def frame_panel(ax: Axes) -> None:
     """A panel without ticks, in a thin grey frame."""
     ax.set_xticks([])
     ax.set_yticks([])
-    for spine in ax.spines.values():
-        spine.set(edgecolor="#bbbbbb", linewidth=0.5)
+    ax.spines[:].set(edgecolor="#bbbbbb", linewidth=0.5)
 
 
 def explanation_figure(
@@ -79,27 +93,21 @@ def explanation_figure(
     printed in red below the map. drawing: options of `heatmap`, such as `colours`, `percentile` and `dilate`.
     """
     shown, alarms = {**maps, **(beside or {})}, alarms or {}
-    figure, axes = grid_of(2, max(3, math.ceil((4 + len(shown)) / 2)))
-    above, below = list(axes[0]), list(axes[1])
-    free = [*above[1:], *below[3:]]
-    for ax in free[len(shown) :]:
-        ax.set_axis_off()
-    show_picture(above[0], picture, "photograph")
+    figure, axes = grid_of(2, max(3, math.ceil((4 + len(shown)) / 2)), title=title)
+    photograph, (prediction, overlay, outlined) = axes[0, 0], axes[1, :3]
+    show_picture(photograph, picture, "photograph")
     if place is not None:
-        show_place(above[0], place)
-    for ax, (name, relevance) in zip(free, shown.items(), strict=False):
-        show_map(ax, heatmap(relevance, **drawing), relevance, name, alarm=alarms.get(name))
+        show_place(photograph, place)
+    for ax, (name, relevance) in zip((*axes[0, 1:], *axes[1, 3:]), shown.items(), strict=False):
+        show_map(ax, relevance, name, alarm=alarms.get(name), **drawing)
     last_name, last = list(maps.items())[-1]
     if classes:
-        show_classes(below[0], classes, target)
-    else:
-        below[0].set_axis_off()
-    below[1].imshow(heatmap(last, picture=picture, **drawing).numpy(), interpolation="nearest")
-    set_title(below[1], f"{last_name}, overlay")
-    show_alarm(below[1], alarms.get(last_name))
-    show_outline(below[2], picture, last, f"{last_name}, outline")
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK, parse_math=False)
+        show_classes(prediction, classes, target)
+    overlay.imshow(heatmap(last, picture=picture, **drawing).numpy(), interpolation="nearest")
+    set_title(overlay, f"{last_name}, overlay")
+    show_alarm(overlay, alarms.get(last_name))
+    show_outline(outlined, picture, last, f"{last_name}, outline")
+    hide_empty(axes)
     return figure
 
 
@@ -124,31 +132,22 @@ def comparison_figure(
     rows = max(2, len(variants))
     left = math.ceil((1 + len(plain)) / rows)  # columns
     widths = [1.0] * left + [GAP] + [1.0] * len(proportions)
-    figure, axes = grid_of(rows, len(widths), side=1.9, bar=False, widths=widths)
-    for number, ax in enumerate(axes[:, left]):
-        ax.set_axis_off()
-        if number < len(variants):
-            ax.axvline(0, color="#999999", linewidth=0.8)
-            ax.set_xlim(0, 1)
-            at = {"ha": "center", "va": "center", "rotation": 90, "fontsize": 8.5, "color": INK}
-            ax.text(0.6, 0.5, list(variants)[number], **at, parse_math=False)
+    figure, axes = grid_of(rows, len(widths), side=1.9, bar=False, widths=widths, title=title)
     first, *others = axes[:, :left].T.flat
     show_picture(first, picture, name)
-    for ax, (title_of_map, relevance) in zip(others, plain.items(), strict=False):
-        alarm = alarms.get(title_of_map)
-        show_map(ax, heatmap(relevance, **drawing), relevance, title_of_map, colour_bar=False, alarm=alarm)
-    for ax in others[len(plain) :]:
-        ax.set_axis_off()
-    for line, (variant, by_p) in zip(axes[:, left + 1 :], variants.items(), strict=False):
-        for ax, p in zip(line, proportions, strict=True):
-            map_title = f"{variant}, p = {p:g}"
-            drawn, alarm = heatmap(by_p[p], **drawing), alarms.get(map_title)
-            show_map(ax, drawn, by_p[p], map_title, colour_bar=False, alarm=alarm)
-    for line in axes[len(variants) :, left + 1 :]:
-        for ax in line:
-            ax.set_axis_off()
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK, parse_math=False)
+    panels: list[Any] = [*zip(others, plain.items(), strict=False)]
+    for line, (variant, by_p) in zip(axes, variants.items(), strict=False):
+        gap = line[left]
+        gap.axvline(0, color="#999999", linewidth=0.8)
+        gap.set_xlim(0, 1)
+        at = {"ha": "center", "va": "center", "rotation": 90}
+        gap.text(0.6, 0.5, variant, **at, fontsize=8.5, color=INK, parse_math=False)
+        gap.set_axis_off()
+        pruned = [(f"{variant}, p = {p:g}", by_p[p]) for p in proportions]
+        panels += zip(line[left + 1 :], pruned, strict=True)
+    for ax, (map_title, relevance) in panels:
+        show_map(ax, relevance, map_title, colour_bar=False, alarm=alarms.get(map_title), **drawing)
+    hide_empty(axes)
     return figure
 
 
@@ -168,28 +167,35 @@ def show_place(ax: Axes, place: PicturePart) -> None:
             ax.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=colour, lw=width))
         if place.point is not None:
             ax.plot(*place.point, marker="o", ms=9, mfc="none", mec=colour, mew=width)
-        if place.area is not None and 0 < place.area.mean() < 1:
-            ax.contour(place.area, levels=[0.5], colors=[colour], linewidths=width)
+    if place.area is not None and 0 < place.area.mean() < 1:
+        outline(ax, place.area, width=1.2)
 
 
 def show_map(
     ax: Axes,
-    drawn: Heatmap,
     relevance: Tensor | np.ndarray,
     title: str = "",
     *,
     colour_bar: bool = True,
     alarm: str | None = None,
+    **drawing: Any,
 ) -> None:
     """A heatmap; below it the share of pixels that hold relevance, and a reason not to believe it, if there is one."""
+    drawn = heatmap(relevance, **drawing)
     ax.imshow(drawn.numpy(), interpolation="nearest")
     set_title(ax, title)
     values, _ = summed_over_channels(relevance)
-    ax.set_xlabel(f"{percent(np.count_nonzero(values) / values.size)} of pixels", fontsize=7, color=FAINT, labelpad=2)
+    set_caption(ax, f"{percent(np.count_nonzero(values) / values.size)} of pixels")
     show_alarm(ax, alarm, 10)
     if colour_bar and drawn.limits[0] > 0:
         signed = bool((values < 0).any())
         add_colour_bar(ax, drawn.colours, float(drawn.limits[0]), drawn.gamma, signed=signed)
+
+
+def outline(ax: Axes, field: np.ndarray, level: float = 0.5, width: float = 0.9) -> None:
+    """A red line around the places where a field (height, width) exceeds a level, seen on any picture."""
+    for colour, wide in (("white", 2 * width), ("#d42a20", width)):
+        ax.contour(field, levels=[level], colors=[colour], linewidths=wide)
 
 
 def show_alarm(ax: Axes, alarm: str | None, below: float = 0) -> None:
@@ -207,7 +213,7 @@ def show_outline(ax: Axes, picture: Image, relevance: Tensor | np.ndarray, title
     values, _ = summed_over_channels(relevance)
     if np.abs(values).sum() > 0 and np.clip(values, 0, None).sum() < LEAST_POSITIVE * np.abs(values).sum():
         show_picture(ax, picture, title)
-        ax.set_xlabel("most relevance speaks against this class", fontsize=7, color=FAINT, labelpad=2)
+        set_caption(ax, "most relevance speaks against this class")
         return
     field, level = outline_level(values[0], share)
     pixels = np.asarray(picture).astype(float)
@@ -215,10 +221,9 @@ def show_outline(ax: Axes, picture: Image, relevance: Tensor | np.ndarray, title
     pixels[outside] = 0.45 * pixels[outside] + 0.55 * 255
     ax.imshow(pixels.astype(np.uint8))
     if np.isfinite(level) and field.min() < level < field.max():
-        ax.contour(field, levels=[level], colors=["white"], linewidths=2.2)
-        ax.contour(field, levels=[level], colors=["#d42a20"], linewidths=1.1)
+        outline(ax, field, level, 1.1)
     set_title(ax, title)
-    ax.set_xlabel(f"{percent(share)} of the positive relevance", fontsize=7, color=FAINT, labelpad=2)
+    set_caption(ax, f"{percent(share)} of the positive relevance")
 
 
 def show_classes(ax: Axes, classes: Sequence[tuple[str, float]], target: str = "") -> None:
@@ -232,13 +237,17 @@ def show_classes(ax: Axes, classes: Sequence[tuple[str, float]], target: str = "
     ax.set_xlim(0, 1)
     ax.set_ylim(-0.4, len(classes) - 0.2)
     set_title(ax, "prediction")
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    ax.spines[:].set_visible(False)
 
 
 def set_title(ax: Axes, title: str) -> None:
     """Put a title over a panel."""
     ax.set_title(title, fontsize=8.5, pad=4, color=INK, parse_math=False)  # `$` in names is no formula
+
+
+def set_caption(ax: Axes, text: str) -> None:
+    """Put a faint line under a panel."""
+    ax.set_xlabel(text, fontsize=7, color=FAINT, labelpad=2)
 
 
 def percent(share: float) -> str:

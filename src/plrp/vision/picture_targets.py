@@ -5,6 +5,7 @@ Each target is the class score of a classifier: of the whole picture, or of this
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,10 +18,9 @@ from plrp.tape.trace import Trace
 from plrp.tape.tracing import trace as trace_model
 from plrp.target_text import TargetError, WrittenTarget, class_number
 
-from .detection import Detection, detect, is_detector
+from .detection import Detection, SharedModule, detect, is_detector
 from .photographs import Photograph
 from .picture_preprocessing import network_input, network_picture, network_point
-from .segmentation import AreaScores, area_at, area_of_class, score_map
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -72,9 +72,9 @@ def aim(model: LoadedModel, photograph: Photograph, target: int | str | None = N
     inputs = network_input(photograph, preprocessing)[None].to(device)
     picture = network_picture(photograph, preprocessing)
     trace = trace_model(model.module, inputs)
-    scores = score_map(trace.output)
+    scores = _score_map(trace.output)
     if scores is not None:
-        return _at_area(model, photograph, asked, preprocessing, inputs, picture, scores[0].detach().float().cpu())
+        return _at_area(model, photograph, asked, inputs, picture, scores[0].detach().float().cpu())
     if not isinstance(trace.output, Tensor) or trace.output.dim() != 2:
         raise TargetError(
             f"{model.name} is not a classifier, segmenter or detector: its output is neither (batch, classes) nor "
@@ -82,7 +82,7 @@ def aim(model: LoadedModel, photograph: Photograph, target: int | str | None = N
         )
     if asked.at is not None:
         raise TargetError(f"{model.name} gives one answer for the whole picture: leave out 'at x,y'.")
-    return _classified(model, model.module, trace, picture, asked.name, None)
+    return _classified(model, model.module, trace, picture, asked.name)
 
 
 def _classified(
@@ -91,7 +91,7 @@ def _classified(
     trace: Trace,
     picture: Image,
     target: int | str | None,
-    place: PicturePart | None,
+    place: PicturePart | None = None,
     exclusive: bool = True,
 ) -> Aim:
     logits = trace.output[0].detach().float().cpu()
@@ -119,7 +119,9 @@ def _at_box(model: LoadedModel, photograph: Photograph, asked: WrittenTarget, de
     if asked.name is not None:
         number = class_number(asked.name, categories_of(model, _classes(model.module)))
     for box in seen.boxes:
-        if number in (None, box.label) and (point is None or _inside(box, point)):
+        left, top, right, bottom = box.box
+        around = point is None or (left <= point[0] < right and top <= point[1] < bottom)
+        if number in (None, box.label) and around:
             break
     else:
         raise TargetError(_no_box(model, photograph, asked.at, number, seen.boxes))
@@ -140,11 +142,6 @@ def _classes(detector: nn.Module) -> int:
     return int(getattr(head.classification_head, "num_classes", 0) or head.classification_head.num_columns)
 
 
-def _inside(detection: Detection, point: tuple[float, float]) -> bool:
-    left, top, right, bottom = detection.box
-    return left <= point[0] < right and top <= point[1] < bottom
-
-
 def _no_box(
     model: LoadedModel, photograph: Photograph, at: tuple[int, int] | None, number: int | None, boxes: list[Detection]
 ) -> str:
@@ -162,26 +159,46 @@ def _no_box(
 # --- segmenters -------------------------------------------------------------------------------------------------------
 
 
+class AreaScores(SharedModule):
+    """The mean class scores (logits) of a segmenter over an area of its output: pictures → (batch, classes).
+
+    `area` is bool (height, width), of the size of the output.
+    """
+
+    def __init__(self, segmenter: nn.Module, area: Tensor) -> None:
+        super().__init__(segmenter)
+        self.segmenter, self.area = (segmenter,), area  # in a tuple: no child, or every name would change
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        scores = _score_map(self.segmenter[0](x))
+        assert scores is not None
+        return scores[..., self.area].mean(-1)
+
+
+def _score_map(output: Any) -> Tensor | None:
+    """The class scores (batch, classes, height, width) in a segmenter's output; None if it has none."""
+    if isinstance(output, Mapping):
+        output = output.get("out", output.get("logits"))
+    return output if isinstance(output, Tensor) and output.dim() == 4 and output.shape[1] > 1 else None
+
+
 def _at_area(
-    model: LoadedModel,
-    photograph: Photograph,
-    asked: WrittenTarget,
-    preprocessing: Preprocessing,
-    inputs: Tensor,
-    picture: Image,
-    scores: Tensor,
+    model: LoadedModel, photograph: Photograph, asked: WrittenTarget, inputs: Tensor, picture: Image, scores: Tensor
 ) -> Aim:
     """One point of the picture, or all places that the class wins (of itself: the largest but for the background)."""
     categories = categories_of(model, len(scores))
     number = None if asked.name is None else class_number(asked.name, categories)
     if asked.at is not None:
-        x, y = network_point(asked.at, photograph.size, preprocessing)
+        x, y = network_point(asked.at, photograph.size, model.preprocessing or Preprocessing())
         if not (0 <= x < picture.width and 0 <= y < picture.height):
             raise TargetError(
                 f"{asked.at[0]},{asked.at[1]} of {photograph.path.name} is cut off before the network sees it: choose "
                 "another point, or another --crop."
             )
-        area = area_at(scores, (x / picture.width, y / picture.height))
+        height, width = scores.shape[1:]
+        area = torch.zeros(height, width, dtype=torch.bool)
+        area[min(int(y / picture.height * height), height - 1), min(int(x / picture.width * width), width - 1)] = True
         place = PicturePart(f"at {asked.at[0]},{asked.at[1]}", point=(x, y))
     else:
         sizes = scores.argmax(0).flatten().bincount(minlength=len(scores))
@@ -196,7 +213,7 @@ def _at_area(
                 f"{model.name} sees no {categories[number]} in {photograph.path.name}; it sees {listed}. Ask for a "
                 f"point: '{categories[number]} at x,y'."
             )
-        area = area_of_class(scores, number)
+        area = scores.argmax(0) == number
         shape = tuple(inputs.shape[2:])
         shown = torch.nn.functional.interpolate(area[None, None].float(), shape, mode="nearest")[0, 0].bool().numpy()
         place = PicturePart(f"where it wins ({float(area.float().mean()):.0%})", area=shown)

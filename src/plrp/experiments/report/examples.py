@@ -317,29 +317,23 @@ def _photographs_with_maps(
 ) -> Figure:
     """Per sample its photograph, LRP and PLRP; two samples per row, or on a narrow screen one."""
     from plrp.spelling import shortened
-    from plrp.vision.heatmaps import heatmap
-    from plrp.vision.photograph_figures import grid_of, show_map, show_picture
+    from plrp.vision.photograph_figures import grid_of, hide_empty, outline, show_map, show_picture
 
     r = run.results
     columns = 1 if narrow else 2
     lines = -(-len(samples) // columns)
     figure, axes = grid_of(lines, 3 * columns, side=1.7, bar=False)
-    for ax in axes.flat:
-        ax.set_axis_off()
     for k, sample in enumerate(samples):
         row, column = k % lines, 3 * (k // lines)
-        for ax in axes[row, column : column + 3]:
-            ax.set_axis_on()
         show_picture(axes[row, column], r.inputs(sample), shortened(run.sample_name(sample), 20))  # type: ignore[arg-type]
         mask = r.mask(sample)
         if mask is not None and mask.any() and not mask.all():
-            axes[row, column].contour(mask, levels=[0.5], colors=["white"], linewidths=1.8)
-            axes[row, column].contour(mask, levels=[0.5], colors=["#d42a20"], linewidths=0.9)
+            outline(axes[row, column], mask)
         axes[row, column].set_xlabel(f"gain {signed(gains[sample])}", fontsize=7, color="#5a6675", labelpad=2)
         for ax, one, title in (
             (axes[row, column + 1], LRP, "LRP"),
             (axes[row, column + 2], method, f"{LABELS[method.variant]}, p = {method.p:g}"),
         ):
-            relevance = r.maps(sample, one.variant, one.p)
-            show_map(ax, heatmap(relevance), relevance, title, colour_bar=False)
+            show_map(ax, r.maps(sample, one.variant, one.p), title, colour_bar=False)
+    hide_empty(axes)
     return figure
