@@ -15,7 +15,7 @@ from torch import nn
 
 import plrp
 from plrp.genomics import explain_sequences
-from plrp.genomics.jobs import load_model
+from plrp.genomics.network import load_model
 from plrp.models.checkpoints import CheckpointError
 from plrp.models.keras import load_keras, load_keras_weights
 

@@ -89,7 +89,7 @@ def pruning_of(given: argparse.Namespace) -> Pruning | None:
 
 def loaded_model(given: argparse.Namespace) -> nn.Module:
     """The model of --model and --weights on the device of --device, which is checked before the model is loaded."""
-    from plrp.genomics.jobs import load_model
+    from plrp.genomics.network import load_model
     from plrp.tape.refusals import check_device
 
     if given.device is None:
@@ -102,7 +102,7 @@ def check_first(model: nn.Module, onehot: OneHot, targets: Sequence[Any], what: 
     """Refuse sequences that do not fit the model, and targets that its output does not have, by one sequence."""
     import torch
 
-    from plrp.genomics.jobs import check_fit
+    from plrp.genomics.network import check_fit
 
     example = torch.from_numpy(onehot[:1])
     device = next((p.device for p in model.parameters()), example.device)

@@ -60,9 +60,10 @@ def run_motifs(arguments: argparse.Namespace) -> int:
     """Search a folder for motifs."""
     from plrp.experiments.motif_page import render_motifs
     from plrp.experiments.pages import write_page
-    from plrp.genomics.jobs import load_model, matching_note
+    from plrp.genomics.jobs import matching_note
     from plrp.genomics.motif_search import Truth, find_motifs, run_settings
     from plrp.genomics.motifs import read_motifs
+    from plrp.genomics.network import load_model
     from plrp.genomics.sequences import read_bed
 
     out = Path(arguments.out)

@@ -118,7 +118,7 @@ def photograph_explainer(arguments: argparse.Namespace) -> Host:
 def sequence_explainer(arguments: argparse.Namespace) -> Host:
     """DNA, by a model of `plrp genomics`."""
     from plrp.genomics.attribution import composite_from_text
-    from plrp.genomics.jobs import load_model
+    from plrp.genomics.network import load_model
     from plrp.view.server import Host
     from plrp.view.uploads import open_sequence
 

@@ -1,57 +1,65 @@
 """Explaining files of thousands of sequences: in parts, restartable, spread over a job array.
 
 The work is a `plrp.runs.run.Run`, described by `run.json`. Comparing seqlets with known motifs is a step of its own,
-with parts of its own in `matches/`. When all parts exist, `gathering` writes the files that other tools read.
+with parts of its own in `matches/`. When all parts exist, they are gathered into the files that other tools read.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from plrp.errors import UsageError, usage
-from plrp.health import unwarned
+from plrp.errors import usage
+from plrp.files import UNFINISHED
+from plrp.health import DOUBTFUL, PYTHON, Problem, Wording, summary, unwarned
 from plrp.models.sources import source_files, source_of_module, weights_digest
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.runs.crew import BarWatch
 from plrp.runs.digests import content_digest, text_digest
-from plrp.runs.places import Place
+from plrp.runs.places import Folder, Place
 from plrp.runs.ray import RayCluster, sent
 from plrp.runs.run import Run, RunLayout, differs_here
 from plrp.runs.work import Execution, Failure, Tick, Work
 from plrp.settings import LARGEST
 from plrp.tape.refusals import check_device
-from plrp.targets import check_target
 
 from .attribution import _device, pool
 from .baselines import attribute_by
-from .export import npz_bytes
-from .gathering import (
-    ATTRIBUTION_COLUMNS,
-    GATHERED,
-    SCRATCH,
-    SEQLET_COLUMNS,
-    UnhealthySequences,
-    gather,
-    gather_scores,
-    gather_seqlets,
-    load_part,
-)
-from .outputs import OutputScore, check_choice, score_file, target_from_text
+from .export import npz_bytes, write_npz, write_parquet, write_seqlets
+from .motifs import jaspar_motifs
+from .network import check_fit, load_model
+from .outputs import score_file, target_from_text
 from .seqlets import Match, Seqlets, compile_tomtom, find_seqlets, match_seqlets, tomtom_is_compiled
-from .sequence_settings import FileSettings
-from .sequences import Ends, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz
+from .sequence_settings import FileSettings, Pooling
+from .sequences import Ends, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz, tab_line
+from .tracks import write_bedgraph
+
+GATHERED = ("relevance.parquet", "relevance.bedgraph", "scores.tsv", "seqlets.bed", "attributions.npz", "onehot.npz")
+SCRATCH = "parts/gathered.npy"
+"""A memory map that exists while results are gathered."""
+
+ATTRIBUTION_COLUMNS = ("relevance", "score", "target", "problems")
+"""The columns of `Attribution` in a part."""
+SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet")
+"""The columns of `Seqlets` in a part."""
+MATCH_COLUMNS = ("motif", "p", "strand")
+"""The best match of each seqlet: JASPAR's id, p-value and strand."""
+
+SAFE_RULES = ("epsilon-plus", "gamma:0.25")
+"""The rules to try on one-hot input where contributions cancel: flat would credit letters that are not there."""
 
 LAYOUT = RunLayout(
     description="run.json",
@@ -65,6 +73,33 @@ MATCHED_AT_ONCE = 256
 
 MATCHED = 200
 """Sequences up to which seqlets are compared with known motifs where nobody says: it takes longer than explaining."""
+
+
+@dataclass(frozen=True)
+class UnhealthySequences:
+    """The name of every sequence of a run, with a remark where its explanation is unhealthy or doubtful."""
+
+    remarks: list[tuple[str, str]]
+    settings: FileSettings
+
+    def words(self, wording: Wording = PYTHON) -> str:
+        """How many there are, which, and what to do; `wording` names the settings."""
+        rules = replace(wording, composites=tuple(name for name in SAFE_RULES if name != self.settings.composite))
+        problems = [(name, Problem(remark)) for name, remark in self.remarks if remark not in ("", "doubtful")]
+        doubtful, count = sum(remark == "doubtful" for _, remark in self.remarks), len(self.remarks)
+        judged = [*(problem for _, problem in problems), *[None] * (count - len(problems))]
+        sentences = []
+        if (advice := summary(judged, self.settings.pruning, "sequences", rules)) is not None:
+            names, others = ", ".join(name for name, _ in problems[:3]), len(problems) - 3
+            sentences.append(f"{advice}. They are {names}{f' and {others:,} more' if others > 0 else ''}")
+        if doubtful:
+            sentences.append(
+                f"{doubtful:,} of {count:,} explanations are doubtful: relevance adds up to less than 0% or more than "
+                f"{DOUBTFUL:.0%} of the score. scores.tsv says which; `plrp genomics compare` asks the network itself"
+            )
+        return ". ".join(sentences)
+
+    __str__ = words
 
 
 @dataclass(frozen=True)
@@ -107,25 +142,6 @@ def read_sequences(
     if ".vcf" in suffixes or ".bcf" in suffixes:
         raise SequenceError(f"{path}: variants are explained by `plrp genomics variants {path.name} --genome FASTA`.")
     return read_fasta(path, largest=largest)
-
-
-def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
-    """A checkpoint of `plrp genomics train`, `file.py:factory` with a state dict, or a Keras file."""
-    from plrp.models.keras import SUFFIXES
-
-    if name.lower().endswith(".keras"):
-        raise UsageError(f"{name}: Keras' own format is not read; save it with model.save('model.h5').")
-    if name.endswith(".py"):
-        raise UsageError(f"{name} is a file of code: name the function that returns the model, such as {name}:build.")
-    if ".py:" in name or name.lower().endswith(SUFFIXES):
-        from plrp.models.loading import load
-
-        return load(name, weights=None if weights is None else str(weights)).module
-    from .network import SequenceCNN
-
-    if weights is not None:
-        raise UsageError(f"--weights goes with --model file.py:factory; {name} is a checkpoint that holds its weights.")
-    return SequenceCNN.load(name)
 
 
 def explain_file(
@@ -175,9 +191,9 @@ def explain_file(
         if outcome.complete:
             gather(explaining)
             gather_seqlets(explaining, matched=False)
-            outcome = replace(outcome, unhealthy=UnhealthySequences.of(explaining, gather_scores(explaining)))
+            outcome = replace(outcome, unhealthy=gather_scores(explaining))
         if explaining.settings.match and not outcome.failures:  # when all else is written: it takes long
-            _match(explaining, range(len(explaining.plan)) if outcome.complete else mine, show_progress, say)
+            explaining.match(range(len(explaining.plan)) if outcome.complete else mine, show_progress, say)
             if outcome.complete:
                 gather_seqlets(explaining, matched=True)
     return outcome
@@ -308,23 +324,36 @@ class Explaining:
         columns |= zip(SEQLET_COLUMNS, astuple(find_seqlets(per_base)), strict=True)
         self.run.write(k, npz_bytes(**columns))
 
-    def match(self, k: int, part: str, step: Callable[[int], None]) -> None:
-        """Compare the seqlets of a finished part with known motifs, and write the best match of each."""
-        relevance, *columns = load_part(self.run, part, ["relevance", *SEQLET_COLUMNS])
-        chosen, seqlets = self.sequences[self.plan[k]], Seqlets(*columns)
-        per_base = pool(relevance, encode(chosen, self.settings.ambiguous), self.settings.pooling)
-        onehot = encode(chosen, "zero")
-        matches: list[Match] = []
-        for begin in range(0, len(seqlets), MATCHED_AT_ONCE):
-            some = seqlets.chosen(np.arange(begin, min(begin + MATCHED_AT_ONCE, len(seqlets))))
-            matches += match_seqlets(some, onehot, per_base)
-            step(len(some))
-        content = npz_bytes(
-            motif=np.array([m.motif.id for m in matches], dtype=str),
-            p=np.array([m.p for m in matches], np.float64),
-            strand=np.array([m.strand for m in matches], dtype=str),
-        )
-        self.run.write(k, content, "matches")
+    def stored(self, arrays: Sequence[str]) -> Iterator[tuple[list[int], list[npt.NDArray[Any]]]]:
+        """The rows of every part, and some arrays that it holds."""
+        names = self.run.names()
+        return ((rows, load_part(self.run, names[k], arrays)) for k, rows in enumerate(self.plan))
+
+    def match(self, wanted: Sequence[int], show_progress: bool | None, say: Callable[[str], None]) -> None:
+        """Write the known motif that is nearest to each seqlet of the wanted parts, where that has not been done."""
+        parts, whole = self.run.names(), self.run.whole(wanted, say, "matches")
+        missing = [k for k in wanted if k in parts and k not in whole]
+        count = sum(len(load_part(self.run, parts[k], ["start"])[0]) for k in missing)
+        if count:
+            say(matching_note("seqlets"))
+            compile_tomtom(show_progress)
+        with progress("matching seqlets", count, show_progress) as step:
+            for k in missing:
+                relevance, *columns = load_part(self.run, parts[k], ["relevance", *SEQLET_COLUMNS])
+                chosen, seqlets = self.sequences[self.plan[k]], Seqlets(*columns)
+                per_base = pool(relevance, encode(chosen, self.settings.ambiguous), self.settings.pooling)
+                onehot = encode(chosen, "zero")
+                matches: list[Match] = []
+                for begin in range(0, len(seqlets), MATCHED_AT_ONCE):
+                    some = seqlets.chosen(np.arange(begin, min(begin + MATCHED_AT_ONCE, len(seqlets))))
+                    matches += match_seqlets(some, onehot, per_base)
+                    step(len(some))
+                content = npz_bytes(
+                    motif=np.array([m.motif.id for m in matches], dtype=str),
+                    p=np.array([m.p for m in matches], np.float64),
+                    strand=np.array([m.strand for m in matches], dtype=str),
+                )
+                self.run.write(k, content, "matches")
 
 
 def matching_note(what: str) -> str:
@@ -333,20 +362,106 @@ def matching_note(what: str) -> str:
     return f"{what} are compared with known motifs (TOMTOM){first}"
 
 
-def _match(
-    explaining: Explaining, wanted: Sequence[int], show_progress: bool | None, say: Callable[[str], None]
-) -> None:
-    """Compare the seqlets of the wanted parts with known motifs, where that has not been done."""
-    run, parts = explaining.run, explaining.run.names()
-    whole = run.whole(wanted, say, "matches")
-    missing = [k for k in wanted if k in parts and k not in whole]
-    count = sum(len(load_part(run, parts[k], ["start"])[0]) for k in missing)
-    if count:
-        say(matching_note("seqlets"))
-        compile_tomtom(show_progress)
-    with progress("matching seqlets", count, show_progress) as step:
-        for k in missing:
-            explaining.match(k, parts[k], step)
+def load_part(run: Run, name: str, arrays: Sequence[str]) -> list[npt.NDArray[Any]]:
+    """Some arrays of a part."""
+    with np.load(io.BytesIO(run.read(name))) as part:
+        return [part[array] for array in arrays]
+
+
+# -- results
+
+
+def gather(explaining: Explaining) -> None:
+    """Relevance and one-hot sequences of all parts; harmless if two processes do it at once."""
+    run, sequences, plan, settings = explaining.run, explaining.sequences, explaining.plan, explaining.settings
+
+    def parts() -> Iterator[tuple[Sequences, npt.NDArray[np.float32]]]:
+        for rows, (relevance,) in explaining.stored(["relevance"]):
+            chosen = sequences[rows]
+            yield chosen, pool(relevance, encode(chosen, settings.ambiguous), settings.pooling)
+
+    with run.place.new_file("relevance.parquet") as path:
+        write_parquet(path, ((chosen, list(values)) for chosen, values in parts()))
+    if sequences.intervals is not None:
+        intervals = [sequences.intervals[row] for rows in plan for row in rows]
+        with run.place.new_file("relevance.bedgraph") as path:
+            write_bedgraph(path, intervals, (row for _, values in parts() for row in values))
+
+    lengths = set(sequences.lengths.tolist())
+    if len(lengths) == 1:
+        shape = (len(sequences), 4, lengths.pop())
+        with _memory_map(run.place, "attributions.npz", shape, np.float32) as whole:
+            for rows, (relevance,) in explaining.stored(["relevance"]):
+                whole[rows] = relevance
+        with _memory_map(run.place, "onehot.npz", shape, np.int8) as whole:
+            for rows in plan:
+                whole[rows] = encode(sequences[rows], settings.ambiguous)
+
+
+@contextmanager
+def _memory_map(place: Place, name: str, shape: tuple[int, ...], kind: Any) -> Iterator[npt.NDArray[Any]]:
+    """An array on the disk to be filled; it is written to `name` when the block ends well.
+
+    Until then it is a private file: in the run's folder, which has room, or where temporary files go.
+    """
+    scratch = Path(SCRATCH)
+    folder, suffix = place.path / scratch.parent if isinstance(place, Folder) else None, UNFINISHED + scratch.suffix
+    with (
+        place.new_file(name) as path,
+        tempfile.NamedTemporaryFile(prefix=f".{scratch.stem}.", suffix=suffix, dir=folder) as file,
+    ):
+        whole = np.lib.format.open_memmap(file.name, "w+", kind, shape)
+        yield whole
+        write_npz(path, arr_0=whole)
+        del whole
+
+
+def gather_seqlets(explaining: Explaining, matched: bool) -> None:
+    """The seqlets of all parts in one BED file, with the motifs they match if they were compared."""
+    run, parts = explaining.run, []
+    for rows, columns in explaining.stored(SEQLET_COLUMNS):
+        seqlets = Seqlets(*columns)
+        parts.append(replace(seqlets, sequence=np.array(rows, np.int64)[seqlets.sequence]))
+    with run.place.new_file("seqlets.bed") as path:
+        write_seqlets(path, Seqlets.joined(parts), explaining.sequences, _matches(run) if matched else None)
+
+
+def _matches(run: Run) -> list[Match] | None:
+    """The best match of every seqlet; None where some parts were not compared with known motifs."""
+    names = run.names("matches")
+    if not names or len(names) < run.parts:
+        return None
+    known = {motif.id: motif for motif in jaspar_motifs()}
+    return [
+        Match(known[str(motif)], float(p), float(p) * len(known), 0, 0, str(strand))
+        for name in names.values()
+        for motif, p, strand in zip(*load_part(run, name, MATCH_COLUMNS), strict=True)
+    ]
+
+
+def gather_scores(explaining: Explaining) -> UnhealthySequences | None:
+    """Write each sequence's target, score, sum of relevance, and a remark; returns the remarks, if there are any."""
+    settings = explaining.settings
+    # Hypothetical scores are also of letters that are not there, which are no share of the score.
+    pooling: Pooling = "present" if settings.hypothetical else "sum"
+    lines: dict[int, tuple[object, ...]] = {}
+    for rows, (relevance, scores, targets, problems) in explaining.stored(ATTRIBUTION_COLUMNS):
+        onehot = encode(explaining.sequences[rows], settings.ambiguous)
+        sums = pool(relevance, onehot, pooling).sum(-1, dtype=np.float64)
+        judged = problems if len(problems) else np.full(len(rows), "")  # only LRP is judged
+        for row, total, score, target, problem in zip(rows, sums, scores, targets, judged, strict=True):
+            far = settings.method == "lrp" and not 0 <= total / (score or np.nan) <= DOUBTFUL
+            remark = str(problem) or ("doubtful" if far and score else "")
+            lines[row] = "" if target < 0 else target, f"{score:.6g}", f"{total:.6g}", remark
+    table = [(name, *lines[row]) for row, name in enumerate(explaining.sequences.names)]
+    with explaining.run.place.new_file("scores.tsv") as path:
+        header = ("name", "target", "score", "relevance", "remark")
+        path.write_text("".join(tab_line(*line) for line in (header, *table)))
+    remarks = [(str(name), str(remark)) for name, *_, remark in table]
+    return UnhealthySequences(remarks, settings) if any(remark for _, remark in remarks) else None
+
+
+# -- what decides the results, and whether they can be made
 
 
 def read_target(target: Any) -> Any:
@@ -381,48 +496,6 @@ def _try_lengths(explaining: Explaining) -> None:
         x = torch.from_numpy(encode(sequences[[row]], settings.ambiguous))
         x = x.to(_device(explaining.model, settings.device))
         check_fit(explaining.model, x, [settings.target], f"{sequences.where(row)}: its {length} bases")
-
-
-def check_fit(model: nn.Module, x: Tensor, targets: Sequence[Any], what: str) -> None:
-    """Refuse sequences (batch, 4, length) that do not fit the model, and targets that its output does not have.
-
-    `what` begins the sentence: `seqs.fa, line 1: its 250 bases`, say.
-    """
-    try:
-        with torch.no_grad():
-            output = model(x)
-    except Exception as error:
-        raise _misfit(model, x, error, what) from None
-    with usage():
-        for target in targets:
-            check_choice(output, target)
-            check_target(output, target)
-            if isinstance(target, OutputScore):
-                target(output)
-
-
-def _misfit(model: nn.Module, x: Tensor, error: Exception, what: str) -> UsageError:
-    """The error for sequences that a model cannot read, with the likeliest remedy."""
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    with suppress(Exception), torch.no_grad():
-        model(x.transpose(1, 2))
-        return UsageError("Your model reads (batch, length, 4): transpose in its forward, x.transpose(1, 2).")
-    if count := re.search(r"to have (\d+) channels, but got 4 channels", reason):
-        return UsageError(f"The model reads {count[1]} channels, DNA has 4: give a model of one-hot DNA.")
-    if re.search(r"input size per channel|[Oo]utput size is too small|negative output size", reason):
-        return SequenceError(
-            f"{what} do not fit the model ({reason}): they are too short, also because it may crop its ends. Give "
-            "longer ones, or pad them with N."
-        )
-    if isinstance(error, TypeError) or "argument #1 'indices'" in reason:
-        return UsageError(
-            f"The model does not take one-hot DNA ({reason}): wrap it in a module whose forward takes (batch, 4, "
-            "length) alone, or use plrp.explain in Python, which takes tokens and several inputs."
-        )
-    return SequenceError(
-        f"{what} do not fit the model ({reason}). Models read (batch, 4, length): cut or extend the sequences to the "
-        "length it was made for; they must not be shorter than its kernels."
-    )
 
 
 def _digest(sequences: Sequences) -> str:

@@ -1,4 +1,4 @@
-"""The convolutional networks of the paper's genomics experiments: training, storing and loading them.
+"""Networks that read one-hot DNA: those of the paper's experiments, and models of users.
 
 The paper names two sizes, 4 and 32 filters, and refers to Lemanczyk et al. (2024) for the rest, where we found only
 that the networks are shallow. `SequenceCNN` is a shallow network of the kind common in regulatory
@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import copy
 import io
+import re
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +22,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from plrp.errors import UsageError, usage
 from plrp.files import new_file
 from plrp.progress import progress
+from plrp.targets import check_target
 
+from .outputs import OutputScore, check_choice
 from .sequences import SequenceError
 
 
@@ -83,11 +89,6 @@ class SequenceCNN(nn.Module):
         self.hidden = nn.Linear(filters, hidden) if hidden else None
         self.output = nn.Linear(hidden or filters, classes)
 
-    def _features(self, x: Tensor) -> Tensor:
-        x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-        x = self.best(torch.relu(self.norm2(self.conv2(x))))
-        return torch.flatten(x, 1)
-
     def forward(self, x: Tensor) -> Tensor:
         """Scores of the classes before softmax; (batch, classes)."""
         kernel = self.settings["kernel"]
@@ -96,10 +97,10 @@ class SequenceCNN(nn.Module):
                 f"This network reads (batch, 4, length) with at least the {kernel} bases of its kernel, got "
                 f"{tuple(x.shape)}."
             )
-        features = self.dropout(self._features(x))
-        if self.hidden is not None:
-            features = torch.relu(self.hidden(features))
-        return self.output(features)
+        x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+        x = self.best(torch.relu(self.norm2(self.conv2(x))))
+        x = self.dropout(torch.flatten(x, 1))
+        return self.output(x if self.hidden is None else torch.relu(self.hidden(x)))
 
     def fit(
         self,
@@ -203,3 +204,65 @@ def _tensors(x: Any, y: Any) -> tuple[Tensor, Tensor]:
     if len(x) != len(y) or len(x) == 0:
         raise ValueError(f"{len(x)} sequences and {len(y)} labels: give one label each, and at least one.")
     return x, y
+
+
+# -- models of users
+
+
+def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
+    """A checkpoint of `plrp genomics train`, `file.py:factory` with a state dict, or a Keras file."""
+    from plrp.models.keras import SUFFIXES
+
+    if name.lower().endswith(".keras"):
+        raise UsageError(f"{name}: Keras' own format is not read; save it with model.save('model.h5').")
+    if name.endswith(".py"):
+        raise UsageError(f"{name} is a file of code: name the function that returns the model, such as {name}:build.")
+    if ".py:" in name or name.lower().endswith(SUFFIXES):
+        from plrp.models.loading import load
+
+        return load(name, weights=None if weights is None else str(weights)).module
+    if weights is not None:
+        raise UsageError(f"--weights goes with --model file.py:factory; {name} is a checkpoint that holds its weights.")
+    return SequenceCNN.load(name)
+
+
+def check_fit(model: nn.Module, x: Tensor, targets: Sequence[Any], what: str) -> None:
+    """Refuse sequences (batch, 4, length) that do not fit the model, and targets that its output does not have.
+
+    `what` begins the sentence: `seqs.fa, line 1: its 250 bases`, say.
+    """
+    try:
+        with torch.no_grad():
+            output = model(x)
+    except Exception as error:
+        raise _misfit(model, x, error, what) from None
+    with usage():
+        for target in targets:
+            check_choice(output, target)
+            check_target(output, target)
+            if isinstance(target, OutputScore):
+                target(output)
+
+
+def _misfit(model: nn.Module, x: Tensor, error: Exception, what: str) -> UsageError:
+    """The error for sequences that a model cannot read, with the likeliest remedy."""
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    with suppress(Exception), torch.no_grad():
+        model(x.transpose(1, 2))
+        return UsageError("Your model reads (batch, length, 4): transpose in its forward, x.transpose(1, 2).")
+    if count := re.search(r"to have (\d+) channels, but got 4 channels", reason):
+        return UsageError(f"The model reads {count[1]} channels, DNA has 4: give a model of one-hot DNA.")
+    if re.search(r"input size per channel|[Oo]utput size is too small|negative output size", reason):
+        return SequenceError(
+            f"{what} do not fit the model ({reason}): they are too short, also because it may crop its ends. Give "
+            "longer ones, or pad them with N."
+        )
+    if isinstance(error, TypeError) or "argument #1 'indices'" in reason:
+        return UsageError(
+            f"The model does not take one-hot DNA ({reason}): wrap it in a module whose forward takes (batch, 4, "
+            "length) alone, or use plrp.explain in Python, which takes tokens and several inputs."
+        )
+    return SequenceError(
+        f"{what} do not fit the model ({reason}). Models read (batch, 4, length): cut or extend the sequences to the "
+        "length it was made for; they must not be shorter than its kernels."
+    )
