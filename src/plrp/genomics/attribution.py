@@ -32,7 +32,7 @@ from plrp.tape.trace import Trace, record
 
 from .outputs import target_from_text
 from .sequence_settings import COMPOSITE, Pooling, SequenceSettings
-from .sequences import OneHot, SequenceError, Sequences, encode
+from .sequences import Ints, OneHot, SequenceError, Sequences, Values, encode
 
 PROBLEM = np.dtype("U16")  # a word of `Problem`
 BATCH = 128
@@ -59,23 +59,21 @@ class Attribution:
     with an explanation (a value of `plrp.health.Problem`), empty where nothing is.
     """
 
-    relevance: npt.NDArray[np.float32]
+    relevance: Values
     onehot: OneHot
-    score: npt.NDArray[np.float32]
-    target: npt.NDArray[np.int64]
+    score: Values
+    target: Ints
     problems: npt.NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, PROBLEM))
 
     def __len__(self) -> int:
         return len(self.relevance)
 
-    def per_base(self, pooling: Pooling = "present") -> npt.NDArray[np.float32]:
+    def per_base(self, pooling: Pooling = "present") -> Values:
         """One value per base, (sequence, position); see `pool`."""
         return pool(self.relevance, self.onehot, pooling)
 
 
-def pool(
-    relevance: npt.NDArray[np.float32], onehot: npt.NDArray[np.float32], pooling: Pooling = "present"
-) -> npt.NDArray[np.float32]:
+def pool(relevance: Values, onehot: OneHot, pooling: Pooling = "present") -> Values:
     """Relevance per base from relevance per letter: (..., 4, position) to (..., position).
 
     `"present"`: that of the letter that is there (of all letters that an IUPAC code stands for); 0 for N encoded as
@@ -85,7 +83,7 @@ def pool(
     if pooling not in ("present", "sum"):
         raise ValueError(f"pooling={pooling!r}: choose 'present' (the letter that is there) or 'sum' (all four).")
     counted = relevance if pooling == "sum" else relevance * (onehot > 0)
-    return cast("npt.NDArray[np.float32]", counted.sum(-2))
+    return cast("Values", counted.sum(-2))
 
 
 def explain_sequences(

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -42,7 +41,7 @@ from .attribution import (
 )
 from .logo import logo_page
 from .sequence_settings import ScoreSettings
-from .sequences import OneHot, decode
+from .sequences import Floats, Ints, OneHot, Values, decode
 
 
 class ScoreModel(nn.Module):
@@ -93,7 +92,7 @@ class _Task:
         return score[:, 0]
 
     @property
-    def classes(self) -> npt.NDArray[np.int64]:
+    def classes(self) -> Ints:
         """The class that is explained of every sequence; −1 where the target is not a class."""
         given = self.score.target.given
         if isinstance(given, Tensor):
@@ -101,7 +100,7 @@ class _Task:
         return np.full(len(self.onehot), given if isinstance(given, int) else -1, np.int64)
 
 
-def winning_classes(model: nn.Module, onehot: OneHot) -> npt.NDArray[np.int64]:
+def winning_classes(model: nn.Module, onehot: OneHot) -> Ints:
     """The class with the highest score of every sequence, (sequence,)."""
     return _Task(model, onehot, None, batch_size_for(onehot.shape[2]), None).classes
 
@@ -113,15 +112,15 @@ class Mutations:
     `onehot`, `score` (sequence,) and `target` are as in `Attribution`.
     """
 
-    change: npt.NDArray[np.float32]
+    change: Values
     onehot: OneHot
-    score: npt.NDArray[np.float32]
-    target: npt.NDArray[np.int64]
+    score: Values
+    target: Ints
 
     def __len__(self) -> int:
         return len(self.change)
 
-    def per_base(self) -> npt.NDArray[np.float32]:
+    def per_base(self) -> Values:
         """The worth of a base: the score minus its mean over the three other letters there; 0 for N."""
         known = self.onehot.sum(1) == 1
         return np.where(known, -self.change.sum(1) / 3, 0).astype(np.float32)
@@ -303,10 +302,10 @@ class Comparison:
     """
 
     letters: list[str]
-    per_base: dict[str, npt.NDArray[np.float32]]
+    per_base: dict[str, Values]
     refused: dict[str, str]
 
-    def correlation(self, method: str, *, ranks: bool = False) -> npt.NDArray[np.float64]:
+    def correlation(self, method: str, *, ranks: bool = False) -> Floats:
         """Pearson's correlation with ISM over the bases of each sequence, (sequence,); Spearman's with `ranks`.
 
         NaN where one of them is the same everywhere, or not finite.

@@ -44,7 +44,7 @@ from .network import check_fit, load_model
 from .outputs import score_file, target_from_text
 from .seqlets import Match, Seqlets, compile_tomtom, find_seqlets, match_seqlets, tomtom_is_compiled
 from .sequence_settings import FileSettings, Pooling
-from .sequences import Ends, SequenceError, Sequences, encode, read_fasta, read_intervals, read_npz, tab_line
+from .sequences import Ends, SequenceError, Sequences, Values, encode, read_fasta, read_intervals, read_npz, tab_line
 from .tracks import write_bedgraph
 
 GATHERED = ("relevance.parquet", "relevance.bedgraph", "scores.tsv", "seqlets.bed", "attributions.npz", "onehot.npz")
@@ -375,7 +375,7 @@ def gather(explaining: Explaining) -> None:
     """Relevance and one-hot sequences of all parts; harmless if two processes do it at once."""
     run, sequences, plan, settings = explaining.run, explaining.sequences, explaining.plan, explaining.settings
 
-    def parts() -> Iterator[tuple[Sequences, npt.NDArray[np.float32]]]:
+    def parts() -> Iterator[tuple[Sequences, Values]]:
         for rows, (relevance,) in explaining.stored(["relevance"]):
             chosen = sequences[rows]
             yield chosen, pool(relevance, encode(chosen, settings.ambiguous), settings.pooling)

@@ -32,7 +32,7 @@ from .jobs import LAYOUT, read_target, target_entry
 from .outputs import score_file
 from .seqlets import Hits, Match, Pattern, Seqlets, compile_tomtom, find_hits, find_patterns, find_seqlets, match_motifs
 from .sequence_settings import MotifSettings
-from .sequences import Interval, Sequences, encode
+from .sequences import Floats, Interval, Ints, Sequences, Values, encode
 from .simulation import dinucleotide_shuffle
 
 LEAST_NULL = 50
@@ -97,9 +97,7 @@ def _target(folder: str | Path, name: str, entry: Any, given: Any) -> Any:
     return read_target(given)
 
 
-def explain_as(
-    model: nn.Module, letters: Sequence[str], settings: dict[str, Any], **options: Any
-) -> npt.NDArray[np.float32]:
+def explain_as(model: nn.Module, letters: Sequence[str], settings: dict[str, Any], **options: Any) -> Values:
     """Relevance per base of sequences of one length, explained with the settings of a run, (sequence, position)."""
     rules = dict(settings)
     onehot = encode(letters, rules.pop("ambiguous", "zero"))
@@ -151,16 +149,14 @@ def cut_off(
 
 
 def cut_offs(
-    seqlets: Sequence[tuple[Seqlets, npt.NDArray[np.int64]]],
-    null: Sequence[tuple[Seqlets, npt.NDArray[np.int64]]],
-    limit: float = 0.05,
+    seqlets: Sequence[tuple[Seqlets, Ints]], null: Sequence[tuple[Seqlets, Ints]], limit: float = 0.05
 ) -> dict[int | None, CutOff]:
     """The `cut_off` of every class, and under None that of all together; batches come with the classes of their rows.
 
     A class with fewer than `LEAST_NULL` sequences in the null has none of its own.
     """
 
-    def strengths(batches: Sequence[tuple[Seqlets, Any]], of: int | None) -> tuple[npt.NDArray[np.float64], int]:
+    def strengths(batches: Sequence[tuple[Seqlets, Any]], of: int | None) -> tuple[Floats, int]:
         """Scores of the seqlets of a class, and its number of sequences."""
         chosen = [np.full(len(classes), True) if of is None else classes == of for _, classes in batches]
         scores = [one.score[mask[one.sequence]] for (one, _), mask in zip(batches, chosen, strict=True)]
@@ -173,7 +169,7 @@ def cut_offs(
 
 def explain_null(
     model: nn.Module, sample: Iterable[Sequences], settings: dict[str, Any], *, seed: int = 0, **options: Any
-) -> list[npt.NDArray[np.float32]]:
+) -> list[Values]:
     """Relevance per base of the sample with its dinucleotides shuffled, for the classes of the originals."""
     maps = []
     for sequences in sample:
@@ -291,7 +287,7 @@ def _agree(a: tuple[int, int], b: tuple[int, int]) -> bool:
     return 2 * (min(a[1], b[1]) - max(a[0], b[0])) >= min(a[1] - a[0], b[1] - b[0])
 
 
-def above(seqlets: Seqlets, classes: npt.NDArray[np.int64], cuts: dict[int | None, CutOff]) -> Seqlets:
+def above(seqlets: Seqlets, classes: Ints, cuts: dict[int | None, CutOff]) -> Seqlets:
     """The seqlets at or above the cut-off of their sequence's class; all seqlets if there are no cut-offs."""
     if not cuts:
         return seqlets
@@ -299,7 +295,7 @@ def above(seqlets: Seqlets, classes: npt.NDArray[np.int64], cuts: dict[int | Non
     return seqlets.chosen(np.abs(seqlets.score) >= strength[seqlets.sequence])
 
 
-def threshold_seqlets(per_base: npt.NDArray[np.float32], cut: float) -> Seqlets:
+def threshold_seqlets(per_base: Values, cut: float) -> Seqlets:
     """Seqlets of relevance cut at a share of each sequence's strongest base: the plain alternative to pruning.
 
     A `cut` of 0 leaves all relevance.
@@ -397,8 +393,8 @@ class _RunSeqlets:
         if model is not None:
             self.rules = run_settings(folder, target=settings.target, reverse_target=settings.reverse_target)
         self.batches: list[SeqletBatch] = []
-        self.classes: list[npt.NDArray[np.int64]] = []
-        self.examples: list[tuple[Sequences, npt.NDArray[np.float32], npt.NDArray[np.int64]]] = []
+        self.classes: list[Ints] = []
+        self.examples: list[tuple[Sequences, Values, Ints]] = []
         self.intervals: dict[str, Interval] = {}
         self.sequences = count_sequences(folder)
         sample = min(settings.sample, self.sequences)
@@ -411,7 +407,7 @@ class _RunSeqlets:
                 seen += len(batch)
                 step(len(batch))
 
-    def _add(self, batch: Sequences, per_base: npt.NDArray[np.float32], rows: npt.NDArray[np.int64]) -> None:
+    def _add(self, batch: Sequences, per_base: Values, rows: Ints) -> None:
         """The seqlets of a batch; `rows` of it are examples."""
         self.batches.append((threshold_seqlets(per_base, self.settings.share), batch.names))
         self.intervals.update(zip(batch.names, batch.places, strict=True))
@@ -423,7 +419,7 @@ class _RunSeqlets:
             self.examples.append((batch[rows.tolist()], per_base[rows], classes[rows]))
 
     @cached_property
-    def null(self) -> list[tuple[Seqlets, npt.NDArray[np.int64]]]:
+    def null(self) -> list[tuple[Seqlets, Ints]]:
         """The seqlets of the shuffled examples, and the classes of the originals."""
         assert self.model is not None
         sample, _, classes = zip(*self.examples, strict=True)
@@ -482,7 +478,7 @@ class _RunSeqlets:
             if not (strengths > 0).any():
                 continue
             least = np.sort(strengths)[-self.settings.max_seqlets :][0]
-            parts: dict[int, list[tuple[Seqlets, list[str], npt.NDArray[np.float32]]]] = {}
+            parts: dict[int, list[tuple[Seqlets, list[str], Values]]] = {}
             for (seqlets, _), (batch, per_base) in zip(batches, read_relevance(self.folder), strict=True):
                 chosen = seqlets.chosen((sign * seqlets.score >= least) & (sign * seqlets.score > 0))
                 rows, place = np.unique(chosen.sequence, return_inverse=True)

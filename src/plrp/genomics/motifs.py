@@ -21,7 +21,7 @@ import numpy.typing as npt
 from plrp.errors import not_installed
 from plrp.spelling import close_names
 
-from .sequences import LETTERS, SequenceError, one_line, open_text
+from .sequences import LETTERS, Floats, SequenceError, one_line, open_text
 
 JASPAR_RELEASE = "JASPAR2024"
 """The release in which names are looked up: pyjaspar ships several, and a fixed one keeps results the same."""
@@ -32,7 +32,7 @@ class Motif:
     """A position weight matrix with a name: `probabilities` (4, width), rows A, C, G, T, columns summing to 1."""
 
     name: str
-    probabilities: npt.NDArray[np.float64]
+    probabilities: Floats
     id: str = ""
     family: str = ""
 
@@ -58,7 +58,7 @@ class Motif:
         return "".join(LETTERS[i] for i in self.probabilities.argmax(0))
 
     @property
-    def information(self) -> npt.NDArray[np.float64]:
+    def information(self) -> Floats:
         """Bits per position against a uniform background: 2 − entropy, between 0 and 2; (width,)."""
         p = self.probabilities
         return 2 + (p * np.log2(np.where(p > 0, p, 1))).sum(0)

@@ -21,7 +21,7 @@ from plrp.errors import not_installed
 from plrp.progress import progress
 
 from .motifs import Motif, jaspar_motifs
-from .sequences import OneHot
+from .sequences import Bools, Floats, Ints, OneHot
 
 Table = TypeVar("Table", bound="Columns")
 
@@ -48,10 +48,10 @@ class Columns:
 class Seqlets(Columns):
     """Regions of sequences, by column: `sequence` (row), `start`, `end` (half-open), `score` (relevance)."""
 
-    sequence: npt.NDArray[np.int64]
-    start: npt.NDArray[np.int64]
-    end: npt.NDArray[np.int64]
-    score: npt.NDArray[np.float64]
+    sequence: Ints
+    start: Ints
+    end: Ints
+    score: Floats
 
 
 def find_seqlets(
@@ -96,7 +96,7 @@ class Pattern:
     """Similar seqlets: their letters as a `motif`, their mean `relevance` (4, width), and their number."""
 
     motif: Motif
-    relevance: npt.NDArray[np.float64]
+    relevance: Floats
     count: int
 
 
@@ -146,12 +146,12 @@ class Hits(Columns):
     `reverse` is True where the reverse complement of the pattern stands; `cosine` is its similarity to the seqlet.
     """
 
-    pattern: npt.NDArray[np.int64]
-    sequence: npt.NDArray[np.int64]
-    start: npt.NDArray[np.int64]
-    end: npt.NDArray[np.int64]
-    reverse: npt.NDArray[np.bool_]
-    cosine: npt.NDArray[np.float64]
+    pattern: Ints
+    sequence: Ints
+    start: Ints
+    end: Ints
+    reverse: Bools
+    cosine: Floats
 
 
 def find_hits(
@@ -188,9 +188,7 @@ def find_hits(
     return Hits(pattern_number, seqlets.sequence[hit], start, end, reverse > 0, best[hit])
 
 
-def _windows(
-    seqlets: Seqlets, onehot: OneHot, per_base: npt.ArrayLike, width: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+def _windows(seqlets: Seqlets, onehot: OneHot, per_base: npt.ArrayLike, width: int) -> tuple[Floats, Floats, Ints]:
     """`width` bases around each seqlet's strongest stretch: letters, and letters times its relevance; (n, 4, width).
 
     The strongest stretch has a third of `width`: regions can be much longer than a motif. The third array, (n,), says
@@ -208,7 +206,7 @@ def _windows(
     return letters.astype(np.float64), letters * relevance[:, None], begin
 
 
-def _strongest_middle(seqlets: Seqlets, values: npt.NDArray[np.float64], core: int) -> npt.NDArray[np.int64]:
+def _strongest_middle(seqlets: Seqlets, values: Floats, core: int) -> Ints:
     """The middle of the `core` bases with the most relevance in each seqlet."""
     length = values.shape[1]
     reach = np.arange(int((seqlets.end - seqlets.start).max(initial=1)))
@@ -221,9 +219,7 @@ def _strongest_middle(seqlets: Seqlets, values: npt.NDArray[np.float64], core: i
     return seqlets.start + best + core // 2
 
 
-def _align(
-    seed: npt.NDArray[np.float64], windows: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _align(seed: Floats, windows: Floats) -> tuple[Floats, Ints, Bools]:
     """Best cosine of each window with the seed over shifts up to a third of its width and both strands."""
     width = seed.shape[1]
     shifts = np.arange(-(width // 3), width // 3 + 1)
@@ -239,9 +235,7 @@ def _align(
     return cosine, shifts[best % len(shifts)], best >= len(shifts)
 
 
-def _aligned(
-    windows: npt.NDArray[np.float64], shift: npt.NDArray[np.int64], strand: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.float64]:
+def _aligned(windows: Floats, shift: Ints, strand: Bools) -> Floats:
     """The windows, reversed where `strand` is True, moved to the right by `shift` positions and filled with zeros."""
     oriented = np.where(strand[:, None, None], windows[:, ::-1, ::-1], windows)
     columns = np.arange(windows.shape[2]) - shift[:, None]
@@ -250,7 +244,7 @@ def _aligned(
     return shifted * inside[:, None]
 
 
-def _pattern(name: str, counts: npt.NDArray[np.float64], relevance: npt.NDArray[np.float64], count: int) -> Pattern:
+def _pattern(name: str, counts: Floats, relevance: Floats, count: int) -> Pattern:
     """Trim to the positions that hold relevance (a tenth of the highest) and information (0.4 bits)."""
     strength = np.abs(relevance).sum(0)
     probabilities = (counts + 0.25) / (counts + 0.25).sum(0)
@@ -292,10 +286,7 @@ def e_text(value: float) -> str:
 
 
 def match_motifs(
-    queries: Sequence[Motif | npt.NDArray[np.float64]],
-    targets: Sequence[Motif] | None = None,
-    *,
-    top: int = 5,
+    queries: Sequence[Motif | Floats], targets: Sequence[Motif] | None = None, *, top: int = 5
 ) -> list[list[Match]]:
     """The `top` most similar motifs of each query, best first, by TOMTOM (memelite) on both strands.
 

@@ -40,6 +40,10 @@ SUFFIXES = (".fa", ".fasta", ".fna", ".fas")
 Ambiguous = Literal["zero", "share", "error"]
 Ends = Literal["refuse", "skip", "pad"]
 OneHot = npt.NDArray[np.float32]
+Values = npt.NDArray[np.float32]  # relevance and scores
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 _COMPLEMENT = bytes.maketrans(b"ACGTUYRSWKMBDHVNacgtuyrswkmbdhvn", b"TGCAARYSWMKVHDBNtgcaaryswmkvhdbn")
 _UPPER_T = bytes.maketrans(b"abcdefghijklmnopqrstuvwxyzuU", b"ABCDEFGHIJKLMNOPQRSTTVWXYZTT")

@@ -27,6 +27,8 @@ from .motifs import motifs as as_motifs
 from .seqlets import Columns
 from .sequences import (
     LETTERS,
+    Bools,
+    Ints,
     OneHot,
     SequenceError,
     Sequences,
@@ -55,10 +57,10 @@ TASKS = get_args(Task)
 class Plantings(Columns):
     """The planted sites, by column: `sequence`, `motif` (index), `start`, `end` (half-open), `strand` (±1)."""
 
-    sequence: npt.NDArray[np.int64]
-    motif: npt.NDArray[np.int64]
-    start: npt.NDArray[np.int64]
-    end: npt.NDArray[np.int64]
+    sequence: Ints
+    motif: Ints
+    start: Ints
+    end: Ints
     strand: npt.NDArray[np.int8]
 
     def of(self, sequence: int) -> list[tuple[int, int, int, int]]:
@@ -68,7 +70,7 @@ class Plantings(Columns):
         columns = (self.start, self.end, self.motif, self.strand)
         return [tuple(int(column[i]) for column in columns) for i in here]  # type: ignore[misc]
 
-    def of_sequences(self, rows: npt.NDArray[np.int64]) -> Plantings:
+    def of_sequences(self, rows: Ints) -> Plantings:
         """The sites of the sequences `rows`, renumbered by their order in `rows`."""
         order = np.full(int(max(self.sequence.max(initial=-1), rows.max(initial=-1))) + 1, -1, np.int64)
         order[rows] = np.arange(len(rows))
@@ -86,7 +88,7 @@ class Simulated:
 
     names: list[str]
     letters: list[str]
-    labels: npt.NDArray[np.int64]
+    labels: Ints
     plantings: Plantings
     motifs: list[Motif]
     class_names: list[str]
@@ -110,7 +112,7 @@ class Simulated:
         return len(self.letters[0]) if self.letters else 0
 
     @cached_property
-    def mask(self) -> npt.NDArray[np.bool_]:
+    def mask(self) -> Bools:
         """True on planted bases, (sequence, position): the running sum of +1 at starts and −1 at ends of sites."""
         steps = np.zeros((len(self), self.length + 1), np.int64)
         np.add.at(steps, (self.plantings.sequence, self.plantings.start), 1)
@@ -204,7 +206,16 @@ def simulate(
     kinds = several[: present.shape[1]]
     copies = _range(number, 1, f"number={number}: plant one copy or more")
     plantings = _planted(kinds, present, copies, spacing, orientation, length, rng)
-    letters = _letters(kinds, plantings, (count, length), background, rng)
+    frequencies = np.asarray(background, np.float64)
+    if frequencies.shape != (4,) or (frequencies < 0).any() or not np.isclose(frequencies.sum(), 1):
+        raise ValueError(f"background={background}: four frequencies of A, C, G, T that sum to 1.")
+    codes = rng.choice(4, size=(count, length), p=frequencies / frequencies.sum()).astype(np.uint8)
+    for index, one in enumerate(kinds):  # one step per kind of motif, not per sequence
+        sites = plantings.chosen(plantings.motif == index)
+        drawn = one.draw(len(sites), rng)
+        drawn = np.where(sites.strand[:, None] < 0, 3 - drawn[:, ::-1], drawn)
+        codes[sites.sequence[:, None], sites.start[:, None] + np.arange(one.width)] = drawn
+    letters = [row.tobytes().decode() for row in np.frombuffer(LETTERS.encode(), np.uint8)[codes]]
     settings = {
         "count": count, "task": task, "length": length, "background": list(map(float, background)),
         "number": list(copies), "spacing": list(spacing) if isinstance(spacing, tuple) else spacing,
@@ -223,7 +234,7 @@ def _range(given: int | tuple[int, int], floor: int, rule: str) -> tuple[int, in
 
 def _planted(
     kinds: Sequence[Motif],
-    present: npt.NDArray[np.bool_],
+    present: Bools,
     number: tuple[int, int],
     spacing: int | tuple[int, int] | None,
     orientation: Orientation,
@@ -259,29 +270,9 @@ def _planted(
     return Plantings(sequence, motif, start, start + widths[motif], np.where(reverse, -1, 1).astype(np.int8))
 
 
-def _letters(
-    kinds: Sequence[Motif],
-    plantings: Plantings,
-    shape: tuple[int, int],
-    background: Sequence[float],
-    rng: np.random.Generator,
-) -> list[str]:
-    """Random sequences with the motifs written over them; `shape` is (sequence, position)."""
-    frequencies = np.asarray(background, np.float64)
-    if frequencies.shape != (4,) or (frequencies < 0).any() or not np.isclose(frequencies.sum(), 1):
-        raise ValueError(f"background={background}: four frequencies of A, C, G, T that sum to 1.")
-    codes = rng.choice(4, size=shape, p=frequencies / frequencies.sum()).astype(np.uint8)
-    for index, one in enumerate(kinds):  # one step per kind of motif, not per sequence
-        sites = plantings.chosen(plantings.motif == index)
-        drawn = one.draw(len(sites), rng)
-        drawn = np.where(sites.strand[:, None] < 0, 3 - drawn[:, ::-1], drawn)
-        codes[sites.sequence[:, None], sites.start[:, None] + np.arange(one.width)] = drawn
-    return [row.tobytes().decode() for row in np.frombuffer(LETTERS.encode(), np.uint8)[codes]]
-
-
 def _labels(
     task: Task, several: list[Motif], count: int, empty_class: bool, rng: np.random.Generator
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], list[str]]:
+) -> tuple[Ints, Bools, list[str]]:
     """Balanced labels in random order, which motifs each sequence holds (sequence, motif), and the class names."""
     if task not in TASKS:
         raise ValueError(f"Unknown task {task!r}; choose one of {', '.join(TASKS)}.")
@@ -301,14 +292,7 @@ def _labels(
     return labels, present, [f"not ({positive})", positive]
 
 
-def _place(
-    site_sequence: npt.NDArray[np.int64],
-    unit: npt.NDArray[np.int64],
-    width: npt.NDArray[np.int64],
-    count: int,
-    length: int,
-    rng: np.random.Generator,
-) -> npt.NDArray[np.int64]:
+def _place(site_sequence: Ints, unit: Ints, width: Ints, count: int, length: int, rng: np.random.Generator) -> Ints:
     """Start of every site's unit, uniform over all placements without overlap.
 
     Placing m blocks of total width W in L bases means choosing m of L − W + m slots: a slot number minus its rank is
@@ -370,7 +354,7 @@ def load_simulated(folder: str | Path) -> Simulated:
     )
 
 
-def read_labels(path: str | Path, sequences: Sequences, column: str | None = None) -> npt.NDArray[np.int64]:
+def read_labels(path: str | Path, sequences: Sequences, column: str | None = None) -> Ints:
     """Whole-number labels from a tab-separated table: names first, labels in `column` (default: the second)."""
     values: dict[str, int] = {}
     with open_text(path) as numbered:
