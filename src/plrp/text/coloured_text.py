@@ -23,6 +23,8 @@ SIZE, LINE, MARGIN = 15.0, 26.0, 18.0
 LETTER = 0.602 * SIZE  # the advance of a monospaced font
 CAPTION_LETTER = 7.2  # the same for captions, about
 
+JOINER = "\u200d"  # matplotlib's font cannot draw characters that it joins in one piece
+
 _DIRECTION = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -33,6 +35,21 @@ class Cell(NamedTuple):
     share: float
     special: bool
     note: str  # its relevance, in words
+
+    @property
+    def shown(self) -> str:
+        """The text as it is drawn."""
+        return visible(self.text) or "⋯"
+
+    @property
+    def ground(self) -> str:
+        """The colour behind the text."""
+        return "#{:02x}{:02x}{:02x}".format(*colour(self.share))
+
+    @property
+    def letters(self) -> str:
+        """The colour of the letters: white where it is read more easily."""
+        return "#fff" if abs(self.share) > 0.55 else "#000"
 
 
 class Sentence(NamedTuple):
@@ -69,28 +86,23 @@ def colour(share: float) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def dark(share: float) -> bool:
-    """Whether white letters are read more easily on this colour."""
-    return abs(share) > 0.55
-
-
 def wrapped(cells: Sequence[Cell], columns: int) -> Iterator[list[tuple[int, str, Cell]]]:
     """Lines of cells: column, drawn text, cell. Lines break at the text's own breaks and between words."""
     line: list[tuple[int, str, Cell]] = []
     at = 0
     for word in _unbroken(cells):
-        if line and at + sum(width(_shown(cell, columns)) for cell in word) > columns:
+        texts = [_cut(cell.shown, columns) for cell in word]
+        if line and at + sum(map(width, texts)) > columns:
             yield line
             line, at = [], 0
-        for number, cell in enumerate(word):
-            shown = _shown(cell, columns)
-            if not line and number == 0 and len(shown) > 1 and shown[0] == " ":
-                shown = shown[1:]  # the end of the line stands for its space
-            if line and at + width(shown) > columns:  # a word that is longer than a line
+        if not line and len(texts[0]) > 1:
+            texts[0] = texts[0].removeprefix(" ")  # the end of the line stands for its space
+        for text, cell in zip(texts, word, strict=True):
+            if line and at + width(text) > columns:  # a word that is longer than a line
                 yield line
                 line, at = [], 0
-            line.append((at, shown, cell))
-            at += width(shown)
+            line.append((at, text, cell))
+            at += width(text)
         if "\n" in word[-1].text:
             yield line
             line, at = [], 0
@@ -98,14 +110,13 @@ def wrapped(cells: Sequence[Cell], columns: int) -> Iterator[list[tuple[int, str
         yield line
 
 
-def _shown(cell: Cell, columns: int) -> str:
-    """A cell's text as it is drawn, at most a line of it."""
-    shown = visible(cell.text) or "⋯"
-    if width(shown) > columns:
-        while width(shown) >= columns:
-            shown = shown[:-1]
-        shown += "…"
-    return shown
+def _cut(text: str, columns: int) -> str:
+    """At most a line of a text."""
+    if width(text) <= columns:
+        return text
+    while width(text) >= columns:
+        text = text[:-1]
+    return text + "…"
 
 
 def _unbroken(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
@@ -127,11 +138,10 @@ def to_terminal(sentences: Sequence[Sentence], columns: int, colours: bool) -> s
     for sentence in sentences:
         lines.append(visible(sentence.caption))
         if not colours:
-            texts = [visible(cell.text) or "⋯" for cell in sentence.cells]
-            room = min(32, max((width(t) for t in texts), default=0))
-            for text, cell in zip(texts, sentence.cells, strict=True):
+            room = min(32, max((width(cell.shown) for cell in sentence.cells), default=0))
+            for cell in sentence.cells:
                 bar = ("█" if cell.share > 0 else "░") * round(20 * abs(cell.share))
-                lines.append(f"  {text}{' ' * (room - width(text))}  {cell.note:>10}  {bar}".rstrip())
+                lines.append(f"  {cell.shown}{' ' * (room - width(cell.shown))}  {cell.note:>10}  {bar}".rstrip())
             continue
         for line in wrapped(sentence.cells, max(8, columns - 2)):
             lines.append("  " + "".join(_ansi(shown, cell) for _, shown, cell in line))
@@ -139,10 +149,8 @@ def to_terminal(sentences: Sequence[Sentence], columns: int, colours: bool) -> s
 
 
 def _ansi(shown: str, cell: Cell) -> str:
-    ground, letters = colour(cell.share), (255, 255, 255) if dark(cell.share) else (0, 0, 0)
-    style = "3;4;" if cell.special else ""
-    codes = f"{style}48;2;{ground[0]};{ground[1]};{ground[2]};38;2;{letters[0]};{letters[1]};{letters[2]}"
-    return f"\x1b[{codes}m{shown}\x1b[0m"
+    style, letters = "3;4;" if cell.special else "", "255;255;255" if cell.letters == "#fff" else "0;0;0"
+    return f"\x1b[{style}48;2;{';'.join(map(str, colour(cell.share)))};38;2;{letters}m{shown}\x1b[0m"
 
 
 def to_html(sentences: Sequence[Sentence], below: Sequence[str] = ()) -> str:
@@ -151,21 +159,19 @@ def to_html(sentences: Sequence[Sentence], below: Sequence[str] = ()) -> str:
     for sentence in sentences:
         spans = []
         for cell in sentence.cells:
-            style = f"background:{_hex(cell.share)};color:{'#fff' if dark(cell.share) else '#000'};"
-            style += "border-radius:3px;padding:.1em 0;" + ("font-style:italic;" if cell.special else "")
-            shown = html.escape(visible(cell.text) or "⋯")
+            style = f"background:{cell.ground};color:{cell.letters};border-radius:3px;padding:.1em 0;"
+            style += "font-style:italic;" if cell.special else ""
             ending = "<br>" if "\n" in cell.text else ""
-            spans.append(f'<span style="{style}" title="{html.escape(cell.note)}">{shown}</span>{ending}')
-        caption = html.escape(visible(sentence.caption))
-        parts.append(
-            f'<div style="margin:.6em 0"><div style="font:13px sans-serif;opacity:.75">{caption}</div>'
-            '<div style="font:15px/1.8 monospace;white-space:pre-wrap;overflow-wrap:anywhere">'
-            + "".join(spans)
-            + "</div></div>"
-        )
-    for line in below:
-        parts.append(f'<div style="font:13px sans-serif;opacity:.75">{html.escape(visible(line))}</div>')
-    return "".join(parts)
+            title, shown = html.escape(cell.note), html.escape(cell.shown)
+            spans.append(f'<span style="{style}" title="{title}">{shown}</span>{ending}')
+        text = "font:15px/1.8 monospace;white-space:pre-wrap;overflow-wrap:anywhere"
+        coloured = f'<div style="{text}">{"".join(spans)}</div>'
+        parts.append(f'<div style="margin:.6em 0">{_html_line(sentence.caption)}{coloured}</div>')
+    return "".join([*parts, *map(_html_line, below)])
+
+
+def _html_line(text: str) -> str:
+    return f'<div style="font:13px sans-serif;opacity:.75">{html.escape(visible(text))}</div>'
 
 
 def placed(
@@ -200,12 +206,11 @@ def to_svg(sentences: Sequence[Sentence], title: str) -> str:
     for x, y, shown, cell in cells:
         room = width(shown) * LETTER
         mark = ' font-style="italic"' if cell.special else ""
-        letters = "#fff" if dark(cell.share) else "#000"
         svg.append(
             f"<g><title>{html.escape(cell.note)}</title>"
             f'<rect x="{x:.1f}" y="{y + 1:.1f}" width="{room:.1f}" height="{LINE - 4:.1f}" rx="3" '
-            f'fill="{_hex(cell.share)}"/><text x="{x:.1f}" y="{y + 17:.1f}" xml:space="preserve" '
-            f'textLength="{room:.1f}" lengthAdjust="spacingAndGlyphs" fill="{letters}"{mark}>'
+            f'fill="{cell.ground}"/><text x="{x:.1f}" y="{y + 17:.1f}" xml:space="preserve" '
+            f'textLength="{room:.1f}" lengthAdjust="spacingAndGlyphs" fill="{cell.letters}"{mark}>'
             f"{html.escape(shown)}</text></g>"
         )
     return "".join([*svg, "</g></svg>\n"])
@@ -224,29 +229,20 @@ def to_figure(sentences: Sequence[Sentence]) -> Any:
     axes.axis("off")
     points = 72 / 96
     for y, text in captions:
-        axes.text(MARGIN, y + 16, _plain(text), fontsize=13 * points, color="#555", parse_math=False)
+        axes.text(MARGIN, y + 16, text.replace(JOINER, ""), fontsize=13 * points, color="#555", parse_math=False)
     for x, y, shown, cell in cells:
         box = FancyBboxPatch(
-            (x + 1, y + 2), width(shown) * LETTER - 2, LINE - 6, boxstyle="round,pad=1", lw=0, fc=_hex(cell.share)
+            (x + 1, y + 2), width(shown) * LETTER - 2, LINE - 6, boxstyle="round,pad=1", lw=0, fc=cell.ground
         )
         axes.add_patch(box)
         axes.text(
             x,
             y + 17,
-            _plain(shown),
+            shown.replace(JOINER, ""),
             fontsize=SIZE * points,
             family=["DejaVu Sans Mono", "monospace"],
             style="italic" if cell.special else "normal",
-            color="white" if dark(cell.share) else "black",
+            color=cell.letters,
             parse_math=False,
         )
     return figure
-
-
-def _plain(text: str) -> str:
-    """Without characters that matplotlib's font cannot draw in one piece."""
-    return text.replace("\u200d", "")
-
-
-def _hex(share: float) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*colour(share))

@@ -32,13 +32,6 @@ SLACK = 0.03, 64
 """An embedding may be longer than its vocabulary by this share and this many tokens: lengths are rounded up."""
 
 
-def kind_of(model: Any) -> Kind:
-    """The kind of a model's answer, by the name of its class or of one it derives from."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is one of Hugging Face's models, got {type(model).__name__}: load it first.")
-    return kind_of_class(type(model))
-
-
 def decodes(model: type) -> bool:
     """Whether models of a class have an encoder that reads the text and a decoder that writes."""
     return any(one.__name__.endswith(ENCODING) for one in model.__mro__)
@@ -65,26 +58,19 @@ def begins_with(model: Any) -> list[int]:
     raise ValueError("The model's configuration has no decoder_start_token_id: set it in model.config.")
 
 
-def kind_of_class(model: type) -> Kind:
-    """The kind of answer of the models of a class."""
-    for one in model.__mro__:
-        for ending, kind in ENDINGS.items():
-            if one.__name__.endswith(ending):
-                if ending in ENCODING and not _reads_text(model):
-                    raise _no_kind(model)
-                return kind
-    raise _no_kind(model)
+def kind_of(model: type) -> Kind:
+    """The kind of answer of the models of a class, by its name or that of a class it derives from."""
+    endings = [ending for one in model.__mro__ for ending in ENDINGS if one.__name__.endswith(ending)]
+    if not endings or (endings[0] in ENCODING and not _reads_text(model)):
+        raise ValueError(
+            "plrp.text explains models that classify a text or predict its next or masked token, not "
+            f"{model.__name__}: load it with AutoModelForSequenceClassification, AutoModelForCausalLM, "
+            "AutoModelForSeq2SeqLM or AutoModelForMaskedLM, or call plrp.explain on a function of its inputs."
+        )
+    return ENDINGS[endings[0]]
 
 
-def _no_kind(model: type) -> ValueError:
-    return ValueError(
-        f"plrp.text explains models that classify a text or predict its next or masked token, not {model.__name__}: "
-        "load it with AutoModelForSequenceClassification, AutoModelForCausalLM, AutoModelForSeq2SeqLM or "
-        "AutoModelForMaskedLM, or call plrp.explain on a function of its inputs."
-    )
-
-
-def check_model(model: nn.Module, tokenizer: Any, ids: Tensor) -> None:
+def check_model(model: Any, tokenizer: Any, ids: Tensor) -> None:
     """Refuse quantised weights, the tokenizer of another model, and texts that are too long."""
     for name, module in model.named_modules():
         whole = [p for p in module.parameters(recurse=False) if not p.is_floating_point()]
@@ -93,7 +79,9 @@ def check_model(model: nn.Module, tokenizer: Any, ids: Tensor) -> None:
                 f"Layer '{name}' is quantised ({type(module).__name__}): relevance needs real weights, so load "
                 "the model without quantization_config, or from a GGUF file, which is converted."
             )
-    rows, known = int(_embedding(model).num_embeddings), len(tokenizer)
+    rows, known = getattr(model.get_input_embeddings(), "num_embeddings", None), len(tokenizer)
+    if rows is None:
+        raise TypeError(f"{type(model).__name__} looks no token ids up: explain its own inputs with plrp.explain.")
     share, few = SLACK
     if abs(rows - known) > share * min(rows, known) + few or int(ids.max()) >= rows:
         raise ValueError(
@@ -103,13 +91,6 @@ def check_model(model: nn.Module, tokenizer: Any, ids: Tensor) -> None:
     most = getattr(model.config, "max_position_embeddings", None)
     if isinstance(most, int) and 0 < most < ids.shape[1]:  # XLNet's −1 is no limit
         raise ValueError(f"The text has {ids.shape[1]} tokens, the model reads {most}: shorten it.")
-
-
-def _embedding(model: Any) -> Any:
-    embedding = model.get_input_embeddings()
-    if not hasattr(embedding, "num_embeddings"):
-        raise TypeError(f"{type(model).__name__} looks no token ids up: explain its own inputs with plrp.explain.")
-    return embedding
 
 
 class Forward(nn.Module):

@@ -7,23 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import plrp
 from plrp.target_text import class_number
 from plrp.targets import contrast
 
-from .heads import (
-    Forward,
-    Kind,
-    begins_with,
-    check_model,
-    class_names,
-    decodes,
-    greedy,
-    kind_of,
-    kind_of_class,
-)
+from .heads import Forward, Kind, begins_with, check_model, class_names, decodes, greedy, kind_of
 from .text_explanation import ExplainedSpan, ExplainedText
 from .tokens import Token, token_id, tokenized, written
 
@@ -118,10 +108,8 @@ class TracedText:
 def trace(model: Any, tokenizer: Any, text: str) -> TracedText:
     """Run a model once on a text, to explain it many times; see `explain` for the models."""
     kind, tokens, encoded = _read(model, tokenizer, text)
-    position: int | None = None
-    if kind == "next token":
-        position = 0
-    elif kind == "masked token":
+    position = None if kind == "class" else 0
+    if kind == "masked token":
         position = _mask(tokenizer, tokens)
     passed = plrp.trace(Forward(model, kind, encoded=encoded), _ids(tokens, model))
     return TracedText(text, tokens, kind, passed, position, model, tokenizer, encoded)
@@ -129,7 +117,9 @@ def trace(model: Any, tokenizer: Any, text: str) -> TracedText:
 
 def _read(model: Any, tokenizer: Any, text: str) -> tuple[Kind, tuple[Token, ...], int]:
     """The kind of the model's answer, the tokens that it reads, and how many of them its encoder reads."""
-    kind, tokens = kind_of(model), tokenized(tokenizer, text)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is one of Hugging Face's models, got {type(model).__name__}: load it first.")
+    kind, tokens = kind_of(type(model)), tokenized(tokenizer, text)
     check_model(model, tokenizer, _ids(tokens, model))
     begun = begins_with(model) if kind == "next token" else []
     start = [Token(str(tokenizer.convert_ids_to_tokens(i)), i, special=True) for i in begun]
@@ -172,23 +162,20 @@ def explain(
     if target is not None or against is not None:
         raise ValueError("span names the tokens to explain: leave out target and against.")
     answers = _trace_span(model, tokenizer, text, span)
+    prompt = len(answers[0].tokens) - len(answers)
     explanations = []
-    for one in answers:
-        target = one.tokens[one.reads].id
+    for reads, one in enumerate(answers, start=prompt):  # each is explained from the tokens before it
+        target = one.tokens[reads].id
         explained = one.explain(target=target, composite=composite, pruning=pruning, layers=layers)
-        explanations.append(explained.shortened(one.reads))
-    return ExplainedSpan(text, tuple(explanations), answers[0].reads)
+        explanations.append(explained.shortened(reads))
+    return ExplainedSpan(text, tuple(explanations), prompt)
 
 
-@dataclass
-class _SpanToken(TracedText):
-    """A token of a span, to be explained from the `reads` tokens before it."""
+def _trace_span(model: Any, tokenizer: Any, text: str, span: int | str) -> list[TracedText]:
+    """For each token of a span, the one forward pass over text and span.
 
-    reads: int = 0
-
-
-def _trace_span(model: Any, tokenizer: Any, text: str, span: int | str) -> list[_SpanToken]:
-    """One forward pass over text and span. A causal model's scores at a token do not depend on later ones."""
+    A causal model's scores at a token do not depend on later ones.
+    """
     kind, tokens, encoded = _read(model, tokenizer, text)
     if kind != "next token":
         raise ValueError(f"{type(model).__name__} writes no text: span is for models that do; leave it out.")
@@ -207,15 +194,12 @@ def _trace_span(model: Any, tokenizer: Any, text: str, span: int | str) -> list[
     read = whole[:-1]  # nobody reads the last token
     check_model(model, tokenizer, _ids(read[encoded:], model))
     passed = plrp.trace(Forward(model, kind, positions=len(new), encoded=encoded), _ids(read, model))
-    return [
-        _SpanToken(text, whole, kind, passed, n, model, tokenizer, encoded, reads=len(tokens) + n)
-        for n in range(len(new))
-    ]
+    return [TracedText(text, whole, kind, passed, n, model, tokenizer, encoded) for n in range(len(new))]
 
 
 def check_words(tokenizer: Any, model: type, text: str, *answers: str | None) -> None:
     """Refuse a text or an answer on the command line, before the model of this class has any weights."""
-    kind, tokens = kind_of_class(model), tokenized(tokenizer, text)
+    kind, tokens = kind_of(model), tokenized(tokenizer, text)
     if kind == "masked token":
         _mask(tokenizer, tokens)
     for name, answer in zip(("--target", "--against"), answers, strict=False):

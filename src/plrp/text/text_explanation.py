@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,11 +60,17 @@ class _Coloured:
             self.sentences(by_word), columns or shutil.get_terminal_size((88, 24)).columns, colours
         )
 
+    def remarks(self, wording: Wording = PYTHON) -> list[str]:
+        """Lines below the text."""
+        return []
+
     def __str__(self) -> str:
-        return self.show()
+        return "\n".join([self.show(), *self.remarks()])
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return coloured_text.to_html(self.sentences())
+        return coloured_text.to_html(self.sentences(), self.remarks())
 
     def save(self, path: str | Path, *, by_word: bool = False, **page: Any) -> Path:
         """Save as a picture (.svg, .png, .pdf), by token or summed by word, as numbers (.csv, .json), or as a page.
@@ -73,20 +79,25 @@ class _Coloured:
         `page` are options of `plrp.view.text_bundle`: `proportions=(0.05, 0.1), targets=1, inside="nothing"` is quick.
         """
         path = check_format(path)
-        if page and path.suffix.lower() != ".html":
+        kind, sentences, records = path.suffix.lower(), self.sentences(by_word), self.records(by_word)
+        if page and kind != ".html":
             raise TypeError(f"{', '.join(page)}: options of a page, and {path.name} is none.")
-        sentences, kind = self.sentences(by_word), path.suffix.lower()
         if kind == ".html":
             plrp.view.Page(plrp.view.text_bundle(self, **{"show_progress": None, **page})).save(path)
-        elif kind in (".png", ".pdf"):
+            return path
+        if kind in (".png", ".pdf"):
             save_figure(coloured_text.to_figure(sentences), path, dpi=200)
-        else:
-            with new_file(path) as part:
-                if kind == ".svg":
-                    title = "".join(cell.text for cell in sentences[0].cells)
-                    part.write_text(coloured_text.to_svg(sentences, title), encoding="utf-8")
-                else:
-                    _write_records(self.records(by_word), part, kind)
+            return path
+        with new_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+            if kind == ".svg":
+                title = "".join(cell.text for cell in sentences[0].cells)
+                file.write(coloured_text.to_svg(sentences, title))
+            elif kind == ".json":
+                file.write(json.dumps(records, ensure_ascii=False, indent=1) + "\n")
+            else:
+                writer = csv.DictWriter(file, list(records[0]))
+                writer.writeheader()
+                writer.writerows(records)
         return path
 
 
@@ -194,14 +205,6 @@ class ExplainedText(_Coloured):
         answers = "answers: " + ", ".join(f"{answer!r} {share:.1%}" for answer, share in self.answers)
         return [*filter(None, [self.likelier_with_space()]), answers, self.health.words(wording)]
 
-    def __str__(self) -> str:
-        return "\n".join([self.show(), *self.remarks()])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return coloured_text.to_html(self.sentences(), self.remarks())
-
 
 @dataclass(repr=False)
 class ExplainedSpan(_Coloured):
@@ -251,16 +254,3 @@ class ExplainedSpan(_Coloured):
         from .token_depths import matrix_figure
 
         return matrix_figure(self)
-
-    def __repr__(self) -> str:
-        return self.show()
-
-
-def _write_records(records: Sequence[dict[str, Any]], path: Path, kind: str) -> None:
-    if kind == ".json":
-        path.write_text(json.dumps(records, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        return
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(records[0]))
-        writer.writeheader()
-        writer.writerows(records)

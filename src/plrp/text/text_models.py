@@ -16,12 +16,12 @@ TOKENIZERS = ("tokenizer*.json", "vocab*", "merges.txt", "*.model", "*.spm", "*.
 """A tokenizer has at least one of these files; without any, transformers may make an empty one."""
 
 
-def transformers_module() -> Any:
-    """Hugging Face's transformers, or a sentence where it is not installed."""
+def _needed(package: str, users: str) -> Any:
+    """A package, or a sentence where it is not installed."""
     try:
-        return import_module("transformers")
+        return import_module(package)
     except ImportError:
-        raise not_installed("Language models need transformers", "text") from None
+        raise not_installed(f"{users} need {package}", "text") from None
 
 
 def load(path: str | Path, *, check: Callable[[Any, type], None] | None = None) -> tuple[Any, Any]:
@@ -33,24 +33,21 @@ def load(path: str | Path, *, check: Callable[[Any, type], None] | None = None) 
     path = Path(path)
     if not path.exists():
         raise UsageError(f"{path} does not exist: give a folder with config.json, or a .gguf file.")
-    file = path.suffix.lower() == ".gguf"
     if path.is_dir() and not (path / "config.json").is_file():
         inside = sorted(path.glob("*.gguf"))
         if len(inside) != 1:
             raise UsageError(f"{path} holds no config.json and no single .gguf file: name another folder, or a file.")
-        path, file = inside[0], True
+        path = inside[0]
+    file = path.suffix.lower() == ".gguf"
     if not file and not path.is_dir():
         raise UsageError(f"{path} is neither a folder nor a .gguf file.")
-    transformers = transformers_module()
+    transformers = _needed("transformers", "Language models")
     import torch
 
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     if file:
         for package in ("gguf", "accelerate"):
-            try:
-                import_module(package)
-            except ImportError:
-                raise not_installed(f"GGUF files need {package}", "text") from None
+            _needed(package, "GGUF files")
         options["gguf_file"] = path.name
         folder, kind = path.parent, transformers.AutoModelForCausalLM
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from .text_explanation import ExplainedSpan, ExplainedText
+    from .tokens import Token
 
 BLOCK = re.compile(r"^(?P<stack>.*?)\.?(?P<number>\d+)\.(?P<inner>.+)$")
 OUTPUT = re.compile(
@@ -116,31 +118,27 @@ def layers_figure(explained: ExplainedText) -> Figure:
     figure = Figure(figsize=(2 * each + last, tall), layout="constrained")
     axes = figure.subplots(1, 3, width_ratios=[each, each, last])
     every = math.ceil(count / (7 * each))  # as many labels as there is room for
-    labels = [shortened(visible(token.shown).strip() or "␣", 14) for token in explained.tokens][::every]
+    labels = _labels(explained.tokens)[::every]
     numbers = [_block_label(name, explained.encoded > 0) for name in tokens.names]
-    most = max(float(_shares(values).max()) for values in (tokens.attention, tokens.mlp))
-    for axis, values, title in zip(
-        axes[:2], (tokens.attention, tokens.mlp), ("read by attention", "read by the MLP"), strict=True
-    ):
+    read = {"read by attention": tokens.attention, "read by the MLP": tokens.mlp}
+    shares = [values / values.sum(1, keepdim=True).clamp_min(1e-30) for values in read.values()]
+    most = max(float(share.max()) for share in shares)
+    for axis, (title, values), share in zip(axes, read.items(), shares, strict=False):
         holding = float((values > 0).float().mean())
-        image = _image(axis, _shares(values).masked_fill(values == 0, torch.nan), "Reds", 0, most)
+        image = _image(axis, share.masked_fill(values == 0, torch.nan), "Reds", 0, most)
         image.set_norm(PowerNorm(0.5, 0, most))  # keeps small shares visible beside a dominant token
         axis.set_title(f"{title}\n{holding:.0%} of the cells hold relevance", fontsize=9)
         axis.set_xticks(range(0, count, every), labels, rotation=90, fontsize=7, parse_math=False)
         axis.set_xlabel("grey: no relevance", fontsize=7, color="#666")
         _depth(axis, numbers)
-    bar = figure.colorbar(image, ax=axes[:2], shrink=0.6, pad=0.01)
-    bar.ax.tick_params(labelsize=7)
-    bar.set_label("share of the block's Σ|R|", fontsize=7)
+    _bar(figure, image, axes[:2], "share of the block's Σ|R|", shrink=0.6, pad=0.01)
     axes[0].set_ylabel("block", fontsize=8)
     most = float(heads.abs().max()) or 1.0
     image = _image(axes[2], heads, "RdBu_r", -most, most)
     axes[2].set_title("heads\nrelevance of their outputs", fontsize=9)
     axes[2].set_xticks(range(heads.shape[1]), range(heads.shape[1]), fontsize=7)
     _depth(axes[2], numbers)
-    bar = figure.colorbar(image, ax=axes[2], shrink=0.6, pad=0.02)
-    bar.ax.tick_params(labelsize=7)
-    bar.set_label("Σ R", fontsize=7)
+    _bar(figure, image, axes[2], "Σ R", shrink=0.6, pad=0.02)
     figure.suptitle(visible(explained.caption()), fontsize=9, parse_math=False)
     return figure
 
@@ -157,15 +155,12 @@ def matrix_figure(span: ExplainedSpan) -> Figure:
     most = float(values.abs().max()) or 1.0
     image = _image(axis, values.masked_fill(later, torch.nan), "RdBu_r", -most, most)
     axis.axvline(span.prompt - 0.5, color="black", lw=0.8)
-    labels = [shortened(visible(token.shown).strip() or "␣", 14) for token in span.tokens]
     axis.set_title(f"for each token written, the relevance of each token read\n{span[0].method}", fontsize=9)
-    axis.set_xticks(range(columns), labels, rotation=90, fontsize=8, parse_math=False)
+    axis.set_xticks(range(columns), _labels(span.tokens), rotation=90, fontsize=8, parse_math=False)
     axis.set_yticks(range(rows), [visible(t).strip() or "␣" for t in span.targets], fontsize=8, parse_math=False)
     axis.set_xlabel("token read", fontsize=8)
     axis.set_ylabel("token explained", fontsize=8)
-    bar = figure.colorbar(image, ax=axis, shrink=0.8)
-    bar.ax.tick_params(labelsize=7)
-    bar.set_label("relevance", fontsize=7)
+    _bar(figure, image, axis, "relevance", shrink=0.8)
     return figure
 
 
@@ -175,14 +170,19 @@ def _block_label(name: str, both: bool) -> str:
     return f"{'decoder' if 'decoder' in stack else 'encoder'} {number}" if both else number
 
 
-def _shares(values: Tensor) -> Tensor:
-    """Each token's share of its block's relevance, (blocks, tokens)."""
-    return values / values.sum(1, keepdim=True).clamp_min(1e-30)
+def _labels(tokens: Sequence[Token]) -> list[str]:
+    return [shortened(visible(token.shown).strip() or "␣", 14) for token in tokens]
 
 
 def _image(axis: Any, values: Tensor, colours: str, low: float, high: float) -> Any:
     axis.set_facecolor("#d9d9d9")
     return axis.imshow(values.numpy(), cmap=colours, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+
+
+def _bar(figure: Any, image: Any, axes: Any, label: str, **place: float) -> None:
+    bar = figure.colorbar(image, ax=axes, **place)
+    bar.ax.tick_params(labelsize=7)
+    bar.set_label(label, fontsize=7)
 
 
 def _depth(axis: Any, numbers: list[str]) -> None:
