@@ -39,23 +39,15 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Score explanations of the same inputs; one row per sample and metric, ready for pandas or polars.
 
-    Parameters
-    ----------
-    model
-        Needed by `pixel_flipping`, and to find the winning class; None where neither is wanted.
-    explanations
-        Relevance (batch, ...), a `plrp.Explanation`, or a function `explain(inputs) -> relevance` such as an
-        `Explainer` (which the robustness metrics need); or a mapping from names to any of these.
-    masks
-        Ground truth per sample, for localization; see `relevance_mass_accuracy`.
-    metrics
-        Names, or (name, options) with the options of the function of that name. None is Gini, entropy, Hoyer
-        and the non-zero share, and with masks also relevance mass and rank accuracy and the pointing game.
-    target
-        The same for all metrics. None is an `Explanation`'s own target, or else each sample's winning class.
-    channels
-        How the channel axis of relevance (batch, channel, *space) is pooled before sparsity and localization
-        are measured; a metric's own options take precedence. Ignored where there is no channel axis.
+    - `model`: needed by `pixel_flipping`, and to find the winning class; None where neither is wanted.
+    - `explanations`: relevance (batch, ...), a `plrp.Explanation`, or a function `explain(inputs) -> relevance` such as
+      an `Explainer` (which the robustness metrics need); or a mapping from names to any of these.
+    - `masks`: ground truth per sample, for localization; see `relevance_mass_accuracy`.
+    - `metrics`: names, or (name, options) with the options of the function of that name. None is Gini, entropy, Hoyer
+      and the non-zero share, and with masks also relevance mass and rank accuracy and the pointing game.
+    - `target`: the same for all metrics. None is an `Explanation`'s own target, or else each sample's winning class.
+    - `channels`: how the channel axis of relevance (batch, channel, *space) is pooled before sparsity and localization
+      are measured; a metric's own options take precedence. Ignored where there is no channel axis.
 
     Returns a list of `{"sample": int, "explanation": str, "metric": str, "value": float}`. `pixel_flipping`
     has the rows `pixel_flipping.auc`, `.aopc`, `.tied` and, with `order="both"`, `.symmetric_relevance_gain`.

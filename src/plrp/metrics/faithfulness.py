@@ -32,27 +32,18 @@ its mask has one channel; add `flip_channels=[0]` for the same numbers.
 class FlippingSettings(PerturbationSettings):
     """The keyword arguments of `pixel_flipping`: `PerturbationSettings`, and how regions are ranked.
 
-    Attributes
-    ----------
-    channels
-        How the relevance of a pixel's channels becomes one number; all channels of a region are then flipped
-        together. None ranks and flips the entries of each channel separately.
-    aggregate
-        How the relevance of a region's positions becomes one number. Regions cut off by the border have fewer.
-    edges
-        `"partial"` leaves border regions smaller where `region` does not divide the space; `"reflect"`
-        completes them.
-    order
-        Most or least relevant first, or both.
-    steps, spacing, until
-        `steps` points after the unperturbed one, up to the share `until` of all regions, evenly spaced in
-        their number or its logarithm (fewer points where rounding makes them coincide); or the numbers of flipped
-        regions themselves.
-    ties
-        Regions of equal relevance: in the order of their position, or in a random order from `seed`.
-    normalise
-        Divide the score by its unperturbed value. Where that value is not positive the quotient has no meaning: the
-        sample's curve is NaN.
+    - `channels`: how the relevance of a pixel's channels becomes one number; all channels of a region are then flipped
+      together. None ranks and flips the entries of each channel separately.
+    - `aggregate`: how the relevance of a region's positions becomes one number.
+    - `edges`: `"partial"` leaves regions at the border smaller where `region` does not divide the space; `"reflect"`
+      completes them.
+    - `order`: most or least relevant first, or both.
+    - `steps`, `spacing`, `until`: `steps` points after the unperturbed one, up to the share `until` of all regions,
+      evenly spaced in their number or its logarithm (fewer points where rounding makes them coincide); or the numbers
+      of flipped regions themselves.
+    - `ties`: regions of equal relevance: in the order of their position, or in a random order from `seed`.
+    - `normalise`: divide the score by its unperturbed value. Where that value is not positive the quotient has no
+      meaning: the sample's curve is NaN.
     """
 
     channels: Pooling | None = "sum"
@@ -95,24 +86,13 @@ class FlippingSettings(PerturbationSettings):
 class FlippingCurve:
     """The result of `pixel_flipping`; tensors are float64.
 
-    Attributes
-    ----------
-    flipped
-        (points,) share of the regions that are overwritten at each point, rising from 0.
-    curve
-        (batch, points) score, the unperturbed one first; most relevant regions first (least, with
-        `order="least"`).
-    auc
-        (batch,) area under `curve` over `flipped`, divided by the width flipped: the mean height of the
-        curve.
-    aopc
-        (batch,) area over the perturbation curve (Samek et al., 2016): mean over the points of curve[0] −
-        curve[k].
-    tied
-        (batch,) share of the regions whose relevance equals another's, so that tie-breaking decides their order.
-    least_first, symmetric_relevance_gain
-        With `order="both"`: the curve with the least relevant regions first, and its `auc` minus `auc`
-        (Blücher et al., 2024); the gain is positive for an explanation better than chance. Else None.
+    - `flipped`: (points,) share of the regions that are overwritten at each point, rising from 0.
+    - `curve`: (batch, points) score, the unperturbed one first; most relevant regions first, or as `order` says.
+    - `auc`: (batch,) area under `curve` over `flipped`, divided by the width flipped: the mean height of the curve.
+    - `aopc`: (batch,) area over the perturbation curve (Samek et al., 2016): the mean of curve[0] − curve[k] over k.
+    - `tied`: (batch,) share of the regions whose relevance equals another's, so that tie-breaking decides their order.
+    - `least_first`, `symmetric_relevance_gain`: with `order="both"`: the curve with the least relevant regions first,
+      and its `auc` minus `auc` (Blücher et al., 2024), which is positive for an explanation better than chance.
     """
 
     flipped: Tensor
@@ -137,25 +117,15 @@ def pixel_flipping(
 ) -> FlippingCurve:
     """Overwrite regions in the order of their relevance and record the target's score (Bach et al., 2015).
 
-    A quick drop with the most relevant regions first speaks for the explanation. Regions are overwritten
-    cumulatively, each with the replacement computed from the *unperturbed* input. At most `batch_size`
-    perturbed inputs exist at a time.
+    A quick drop with the most relevant regions first speaks for the explanation. Regions are overwritten cumulatively,
+    each with the replacement computed from the *unperturbed* input. At most `batch_size` perturbed inputs exist at a
+    time. A module with dropout or batch norm in training mode is refused.
 
-    Parameters
-    ----------
-    model
-        Called on (≤ batch_size, ...) inputs; a module with dropout or batch norm in training mode is refused.
-    inputs
-        (batch, channel, *space), or (batch, features); never modified.
-    relevance
-        (batch, channel, *space) like the inputs, or (batch, *space) with channels pooled already.
-    target
-        What `plrp.explain` takes; None is each sample's winning class at the unperturbed input.
-    settings
-        The fields of `FlippingSettings`: `region`, `perturbation`, `order`, `steps`, `score_as` and others.
-
-    NaN or infinite relevance is a ValueError. A zero map is one large tie: `tied` is 1, and `ties` alone decides the
-    order.
+    - `inputs`: (batch, channel, *space), or (batch, features).
+    - `relevance`: like the inputs, or (batch, *space) with channels pooled already; NaN or infinity is a ValueError. A
+      zero map is one large tie: `tied` is 1, and `ties` alone decides the order.
+    - `target`: as in `plrp.explain`; None is each sample's winning class at the unperturbed input.
+    - `settings`: the fields of `FlippingSettings`: `region`, `perturbation`, `order`, `steps`, `score_as` and others.
 
     >>> model = torch.nn.Linear(4, 1, bias=False)
     >>> _ = torch.nn.init.ones_(model.weight)

@@ -56,22 +56,14 @@ def model_randomization(
 
     Low similarity is good. The model itself is not touched, nor is torch's global random state.
 
-    Parameters
-    ----------
-    explain
-        `explain(model, inputs, target) -> relevance`; an `Explainer` (whose composite and pruning are applied
-        to the copies), or None for plain LRP.
-    target
-        Stays fixed; None is the winning class of the *original* model.
-    layers
-        The modules to randomise, in this order; None is all that have parameters, in the reverse order of execution.
-    cascading
-        Whether layers stay randomised when the next ones follow; False randomises one at a time.
-    measures, absolute
-        How maps are compared (`plrp.metrics.similarity`), with or without their signs.
-    seed
-        Layers with `reset_parameters` are re-initialised with it (batch norm to the identity); the parameters of others
-        are redrawn from normal distributions with the same mean and standard deviation.
+    - `explain`: `explain(model, inputs, target) -> relevance`; an `Explainer` (whose composite and pruning are applied
+      to the copies), or None for plain LRP.
+    - `target`: stays fixed; None is the winning class of the *original* model.
+    - `layers`: the modules to randomise, in this order; None is all with parameters, in reverse order of execution.
+    - `cascading`: whether layers stay randomised when the next ones follow; False randomises one at a time.
+    - `measures`, `absolute`: how maps are compared, with or without their signs.
+    - `seed`: layers with `reset_parameters` are re-initialised with it (batch norm to the identity); the parameters of
+      others are redrawn from normal distributions with the same mean and standard deviation.
 
     Constant or zero maps have no correlation: NaN. NaN in an explanation is a ValueError.
     """
@@ -156,9 +148,9 @@ def smooth_randomization(
 ) -> Randomization:
     """sMPRT: `model_randomization` with relevance averaged over noisy inputs (Hedström et al., 2024).
 
-    Gradients shatter: two noisy maps may look unlike each other for no other reason than noise. Averaging over
-    `samples` inputs, the first of them without noise, the others with Gaussian noise of `noise` times the input's
-    range, removes that noise. Further options are passed to `model_randomization`.
+    Gradients shatter: two noisy maps may look unlike each other for no other reason than noise. The average over
+    `samples` inputs removes that noise: the first is the input itself, the others have Gaussian noise of `noise` times
+    the input's range. Further options are passed to `model_randomization`.
     """
     if samples < 1 or noise < 0:
         raise ValueError(f"samples must be at least 1 and noise at least 0; got {samples} and {noise}.")

@@ -25,8 +25,7 @@ AREA: dict[str, Any] = {"score_as": "probability", "normalise": False}  # of del
 def deletion(model: Model, inputs: Tensor, relevance: Any, *, target: GivenTarget = None, **settings: Any) -> Tensor:
     """Area under the target's probability while the most relevant pixels are deleted (Petsiuk et al., 2018).
 
-    Lower is better. float64 (batch,). The curve is that of `pixel_flipping` without normalisation; `settings` are its
-    own (`region`, `channels`, `ties`, …).
+    Lower is better. The curve is that of `pixel_flipping`, whose `settings` it takes, without normalisation.
     """
     how = {**AREA, "perturbation": "zeros", **settings}
     return pixel_flipping(model, inputs, relevance, target=target, order="most", **how).auc
@@ -35,8 +34,8 @@ def deletion(model: Model, inputs: Tensor, relevance: Any, *, target: GivenTarge
 def insertion(model: Model, inputs: Tensor, relevance: Any, *, target: GivenTarget = None, **settings: Any) -> Tensor:
     """Area under the target's probability while the most relevant pixels return to a blurred image (Petsiuk, 2018).
 
-    Higher is better. float64 (batch,). An image that has its k most relevant pixels back lacks the others, so this is
-    the flipping curve with the least relevant first, read from its end.
+    Higher is better. An image that has its k most relevant pixels back lacks the others, so this is the flipping curve
+    with the least relevant first, read from its end.
     """
     how = {**AREA, "perturbation": "blur", **settings}
     return pixel_flipping(model, inputs, relevance, target=target, order="least", **how).auc
@@ -46,22 +45,14 @@ def insertion(model: Model, inputs: Tensor, relevance: Any, *, target: GivenTarg
 class RemovalSettings:
     """The keyword arguments of `symmetric_relevance_gain` and `road`: which regions are removed, in which steps.
 
-    Attributes
-    ----------
-    regions
-        About how many regions an input (batch, channel, *space) is cut into, as equal tiles; or the number of every
-        pixel's region, integers (batch, *space), such as superpixels.
-    shares
-        Shares of the regions that are removed at the points of the curve, rising; None is ten even steps to 1.
-    channels, aggregate
-        How the relevance of a pixel's channels, and of a region's pixels, becomes one number; the paper ranks
-        superpixels by their mean.
-    imputer, noise
-        The values that replace removed regions: see `plrp.metrics.impute`.
-    ties
-        Regions of equal relevance: in the order of their position, or in a random order from `seed`.
-    score_as
-        The target's logit or probability.
+    - `regions`: about how many regions an input (batch, channel, *space) is cut into, as equal tiles; or the number of
+      every pixel's region, integers (batch, *space), such as superpixels.
+    - `shares`: shares of the regions that are removed at the points of the curve, rising; None is ten even steps to 1.
+    - `channels`, `aggregate`: how the relevance of a pixel's channels, and of a region's pixels, becomes one number;
+      the paper ranks superpixels by their mean.
+    - `imputer`, `noise`: the values that replace removed regions: see `plrp.metrics.impute`.
+    - `ties`: regions of equal relevance: in the order of their position, or in a random order from `seed`.
+    - `score_as`: the target's logit or probability.
     """
 
     regions: int | Tensor = 100

@@ -33,20 +33,13 @@ NEIGHBOUR = 1 / 2  # of the two neighbours of a base
 class PerturbationSettings:
     """Which regions of an input are overwritten, with which values, and how the score is read afterwards.
 
-    Attributes
-    ----------
-    region
-        Size of a tile: an int for all axes (9 is 9 x 9 in an image, a window of 9 in a sequence), or one per axis.
-    perturbation, noise_std, blur_sigma
-        The values written over a region: `"zeros"`; `"mean"`, its mean per channel; `"image-mean"`, the input's mean
-        per channel; `"gaussian"`, noise of `noise_std`; `"inversion"`, −x; `"blur"`, the input blurred with
-        `blur_sigma` pixels; a baseline tensor that broadcasts to the inputs; or a callable from inputs to baseline.
-    flip_channels
-        The input channels that are overwritten; None is all.
-    score_as
-        The target's logit or probability.
-    seed
-        Of the noise.
+    - `region`: size of a tile: one int per axis, or one for all (9 is 9 x 9 in an image, a window of 9 in a sequence).
+    - `perturbation`, `noise_std`, `blur_sigma`: the values written over a region: `"zeros"`; `"mean"`, its mean per
+      channel; `"image-mean"`, the input's mean per channel; `"gaussian"`, noise of `noise_std`; `"inversion"`, −x;
+      `"blur"`, the input blurred with `blur_sigma` pixels; a baseline tensor that broadcasts to the inputs; or a
+      callable from inputs to baseline.
+    - `flip_channels`: the input channels that are overwritten; None is all.
+    - `score_as`: the target's logit or probability; `seed`: of the noise.
     """
 
     region: int | Sequence[int] = 1

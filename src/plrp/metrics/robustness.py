@@ -1,9 +1,7 @@
 """How much an explanation moves when its input moves a little: local Lipschitz estimate and max-sensitivity.
 
-Both take the explanation method as a function, perturb each input `samples` times and keep the worst case.
-Perturbations depend only on `seed` and the shape of a sample (see `seeded.py`), so a sample's score does not depend on
-the rest of its batch or on `batch_size` (up to rounding in the model itself). At most `batch_size` perturbed inputs
-exist at a time.
+Both take the explanation method as a function, perturb each input `samples` times and keep the worst case. Every sample
+gets the same perturbations (see `seeded.py`). At most `batch_size` perturbed inputs exist at a time.
 """
 
 from __future__ import annotations
@@ -39,22 +37,16 @@ def local_lipschitz(
     L(x) = max over x' of ‖e(x) − e(x')‖₂ / ‖x − x'‖₂, with `samples` draws of x' around x. The true constant
     is at least the estimate.
 
-    Parameters
-    ----------
-    explain
-        `explain(inputs) -> relevance`, batched; with `target` it is called as `explain(inputs, target)`. An
-        `Explainer` explains each sample's unperturbed winning class unless a target is given.
-    radius, noise
-        `"ball"`: x' uniform in the Euclidean ball of `radius`. `"box"`: uniform in ±`radius` per entry. `"gaussian"`:
-        normal with standard deviation `radius` per entry (unbounded; the default of Quantus, with 0.1).
-    normalise
-        `None` compares relevance as it is, which is the definition. `"max"`, `"mass"`, `"norm"` first divide every map
-        by its own largest absolute value, L1 or L2 norm, so that methods of different scale can be compared.
-    target
-        Class per sample, int, index tuple or callable, as `plrp.explain` takes it.
+    - `explain`: `explain(inputs) -> relevance`, batched; with `target` it is called as `explain(inputs, target)`. An
+      `Explainer` explains each sample's unperturbed winning class unless a target is given.
+    - `radius`, `noise`: `"ball"`: x' uniform in the Euclidean ball of `radius`. `"box"`: uniform in ±`radius` per
+      entry. `"gaussian"`: normal with standard deviation `radius` per entry (the default of Quantus, with 0.1).
+    - `normalise`: `None` compares relevance as it is, which is the definition. `"max"`, `"mass"`, `"norm"` first divide
+      every map by its own largest absolute value, L1 or L2 norm, so that methods of different scale can be compared.
+    - `target`: as in `plrp.explain`.
 
-    Returns float64 (batch,). A method that always answers zero scores 0. NaN in an explanation, or a radius
-    so small that x' rounds to x, is a ValueError.
+    A method that always answers zero scores 0. NaN in an explanation, or a radius so small that x' rounds to x, is a
+    ValueError.
 
     >>> local_lipschitz(lambda x: 3 * x, torch.randn(2, 5), radius=0.5)
     tensor([3.0000, 3.0000], dtype=torch.float64)
@@ -77,11 +69,8 @@ def max_sensitivity(
 ) -> Tensor:
     """Largest relative change of the explanation as the input changes a little. Lower is more robust.
 
-    max over x' of ‖e(x) − e(x')‖₂ / ‖e(x)‖₂ (Yeh et al., 2019); the arguments are those of `local_lipschitz`,
-    with Yeh's box (‖x − x'‖∞ ≤ `radius`) as default.
-
-    Returns float64 (batch,). Where e(x) is a zero map: 0 if every e(x') is zero too, else infinity. NaN in an
-    explanation is a ValueError.
+    max over x' of ‖e(x) − e(x')‖₂ / ‖e(x)‖₂ (Yeh et al., 2019); the arguments are those of `local_lipschitz`, with
+    Yeh's box (‖x − x'‖∞ ≤ `radius`) as default. Where e(x) is a zero map: 0 if every e(x') is zero too, else infinity.
 
     >>> max_sensitivity(lambda x: torch.ones_like(x), torch.randn(2, 5))
     tensor([0., 0.], dtype=torch.float64)
