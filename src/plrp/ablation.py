@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .conditions import gradients
-from .pieces import pieces
+from .pieces import pieces, some
 from .progress import progress
 from .pruning import Pruning, Site
 from .tape.refusals import check_inputs
@@ -151,8 +151,7 @@ def fills_from(
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randint(number, (draws,), generator=generator) if ablate == "resample" else None
     if chosen is not None:
-        data = data[chosen] if isinstance(data, Tensor) else [x[chosen] for x in data]
-        number = draws
+        data, number = some(data, chosen), draws
     names = [site.name for site in sites]
     sizes = {site.name: site.value.samples.rows(site.value.data).shape[1] for site in sites}
     collected: dict[str, list[Tensor]] = {name: [] for name in names}

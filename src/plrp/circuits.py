@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from .ablation import Ablation, Answer, fills_from, keeping, planned, pruned_sites, strongest
-from .explanation import Explanation, explain_trace
-from .layer_relevance import Survivors
-from .pieces import joined_structure, pieces
+from .explanation import Explanation, Survivors, explain_trace
+from .pieces import joined_structure, pieces, some
 from .progress import progress
 from .pruning import Site
 from .request import Request
@@ -105,7 +104,7 @@ class Circuit:
             relevance = relevance_at(explanation, site)
             relevance = relevance.clamp(min=0) if positive else relevance
             self._masks[site.name] = relevance != 0
-            self.neurons[site.name] = _survivors(relevance[0], self.shapes[site.name])
+            self.neurons[site.name] = Survivors.of(relevance[0], self.shapes[site.name])
         fills = fills_from(trace, sites, ablate, data, draws, seed, batch_size)
         begin = start(trace, self.target, explanation.score.dtype)
         self._ablation = Ablation(trace, begin, sites, classes=classes, fills=fills)
@@ -139,11 +138,11 @@ class Circuit:
             return ablation.outcome(others, draw)
 
         shares = {"the model": kept(whole)}
-        rankings = [(name, make) for name, make in self._rankings().items()]
+        rankings = self._rankings()
         with progress("ablating", len(rankings) + 1, transient=True) as step:
             shares["this circuit"] = kept(_mean([ablation.outcome(masks, draw) for draw in range(ablation.draws)]))
             step(1)
-            for name, make in rankings:
+            for name, make in rankings.items():
                 draws = max(self.draws, ablation.draws) if name == "random" else ablation.draws
                 shares[name] = kept(_mean([chosen(make(draw), draw % ablation.draws) for draw in range(draws)]))
                 step(1)
@@ -221,8 +220,8 @@ class Circuit:
             for name in names:
                 for index in self.neurons[name].index[:nodes]:
                     value, neuron = sites[name].value, Neuron(name, tuple(index.tolist()))
-                    place = _flat(neuron.place, self.shapes[name])
-                    edges += self._sent(neuron, _alone(self._parts.at(value), value, place), value, ends, names)
+                    alone = _alone(self._parts.at(value), value, neuron, self.shapes[name])
+                    edges += self._sent(neuron, alone, value, ends, names)
                     step(1)
         return sorted(edges, key=lambda edge: -abs(edge.relevance))
 
@@ -235,7 +234,7 @@ class Circuit:
             if there is None:
                 continue
             rows = value.samples.rows(there) * self._masks[name]
-            handed = _survivors(rows[0], self.shapes[name])
+            handed = Survivors.of(rows[0], self.shapes[name])
             pairs = zip(handed.index.tolist(), handed.relevance.tolist(), strict=True)
             edges += [Edge(neuron, Neuron(name, tuple(index)), amount) for index, amount in pairs]
         return edges
@@ -347,8 +346,7 @@ def _trace_of(explanation: Explanation, model: Callable[..., Any] | None, inputs
         trace, number = explanation.trace_sample(sample)
         return trace.of_sample(number)
     rows = slice(None) if explanation._whole else slice(sample, sample + 1)
-    given = inputs[rows] if isinstance(inputs, Tensor) else [x[rows] for x in inputs]
-    trace = record(model, given, samples=None if explanation._whole else 0)
+    trace = record(model, some(inputs, rows), samples=None if explanation._whole else 0)
     before, now = (list(tensors_in(o)) for o in (explanation.logits, trace.output))
     same = len(before) == len(now) and all(
         a[rows].shape == b.shape and torch.allclose(a[rows], b, rtol=1e-4, atol=1e-4)
@@ -375,28 +373,12 @@ def _own_shape(value: Value) -> tuple[int, ...]:
     return others if places == 1 else (places, *others)
 
 
-def _survivors(relevance: Tensor, shape: tuple[int, ...]) -> Survivors:
-    """The non-zero entries of a sample's relevance (neurons,), strongest first."""
-    places = relevance.nonzero()[:, 0]
-    places = places[relevance[places].abs().argsort(descending=True, stable=True)]
-    index = torch.stack(torch.unravel_index(places, shape), 1) if shape else places.new_zeros(len(places), 0)
-    return Survivors(index, relevance[places])
-
-
-def _flat(place: Sequence[int], shape: Sequence[int]) -> int:
-    """The number of a place in a flattened tensor."""
-    number = 0
-    for i, size in zip(place, shape, strict=True):
-        number = number * size + i
-    return number
-
-
-def _alone(relevance: Tensor | None, value: Value, place: int) -> Tensor:
-    """The relevance of one neuron of a tensor, zero elsewhere."""
+def _alone(relevance: Tensor | None, value: Value, neuron: Neuron, shape: tuple[int, ...]) -> Tensor:
+    """The relevance of one neuron of a tensor, zero elsewhere; `shape`: of one sample's part of the tensor."""
     assert relevance is not None  # a circuit is made of tensors that relevance reaches
-    rows = value.samples.rows(relevance)
-    alone = torch.zeros_like(rows)
-    alone[0, place] = rows[0, place]
+    chosen = torch.zeros(shape, dtype=torch.bool, device=relevance.device)
+    chosen[neuron.place] = True
+    alone = torch.where(chosen.flatten(), value.samples.rows(relevance), 0.0)
     return value.samples.unrows(alone, relevance.shape)
 
 

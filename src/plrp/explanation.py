@@ -15,12 +15,12 @@ from .composites import Composite, resolve
 from .conditions import Condition, in_words, storable
 from .engine import choice, choose_walk, grouped, walk_of
 from .health import VANISHED, Health, Problem, Scale, alarm, bound_for, examine, in_brief, mass_of, verdicts
-from .layer_relevance import LayerRelevance, Survivors
 from .ledger import Ledger, conservation
 from .passage import Case, CaseResult
-from .pieces import joined_structure, pieces
+from .pieces import joined_structure, pieces, some
 from .pruning import Pruning
 from .request import Request
+from .spelling import nearest
 from .survey import Survey
 from .tape.own_rules import alone, rules_for, rules_in_force
 from .tape.refusals import check_samples
@@ -37,6 +37,54 @@ if TYPE_CHECKING:
 
 STORED = "This explanation was stored without its model: read what you need before storing it."
 CHANGED = "The model or its input has changed since this explanation was made; explain again."
+
+
+@dataclass
+class Survivors:
+    """The neurons of a layer's input that hold relevance for one sample, strongest first."""
+
+    index: Tensor  # (neurons, axes of the tensor without the batch)
+    relevance: Tensor  # (neurons,)
+
+    @classmethod
+    def of(cls, relevance: Tensor, shape: Sequence[int]) -> Survivors:
+        """The non-zero entries of a sample's relevance (neurons,), whose tensor has this shape."""
+        places = relevance.nonzero()[:, 0]
+        places = places[relevance[places].abs().argsort(descending=True, stable=True)]
+        index = torch.stack(torch.unravel_index(places, shape), 1) if shape else places.new_zeros(len(places), 0)
+        return cls(index, relevance[places])
+
+
+class LayerRelevance(dict[str, Tensor]):
+    """Relevance by layer; a layer that is not there is answered with a sentence.
+
+    `names` are all layers of the model, `wanted` the layers whose relevance was asked for.
+    """
+
+    def __init__(self, relevance: Mapping[str, Tensor], names: Iterable[str], wanted: Iterable[str]) -> None:
+        super().__init__(relevance)
+        self.names, self.wanted = tuple(names), frozenset(wanted)
+
+    def __missing__(self, name: str) -> Tensor:
+        if name not in self.names:
+            shown = ", ".join(self.names[:12]) + (" …" if len(self.names) > 12 else "")
+            close = nearest(str(name), self.names) if len(self.names) > 12 else ""
+            raise KeyError(
+                f"There is no conv or linear layer {name!r} (relevance is kept at the inputs of these): {shown}{close}."
+            )
+        if name in self.wanted:
+            raise KeyError(f"No relevance reaches layer {name!r} from this target.")
+        others = f"only that of {', '.join(self)}" if self else "and neither was that of any other"
+        raise KeyError(
+            f"The relevance of layer {name!r} was not kept, {others}: explain with layers=True, or layers=[{name!r}]."
+        )
+
+    def like(self, relevance: Mapping[str, Tensor]) -> LayerRelevance:
+        """Other relevance of the same layers."""
+        return LayerRelevance(relevance, self.names, self.wanted)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LayerRelevance, (dict(self), self.names, self.wanted)
 
 
 @dataclass
@@ -115,13 +163,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
             relevance = relevance[None]
         elif len(relevance) != batch:  # (batch · time, …): a sample's own axes are (time, …)
             relevance = relevance.unflatten(0, (batch, -1))
-        survivors = []
-        for sample in relevance:
-            index = sample.nonzero()
-            values = sample[tuple(index.T)]
-            order = values.abs().argsort(descending=True, stable=True)
-            survivors.append(Survivors(index[order], values[order]))
-        return survivors
+        return [Survivors.of(sample.flatten(), sample.shape) for sample in relevance]
 
     def trace_sample(self, sample: int = 0) -> tuple[Trace, int]:
         """A trace that holds this sample, to explain it further, and the sample's number in it."""
@@ -361,8 +403,7 @@ class ExplainCall:
         """A trace of one sample, and the number of the sample in it."""
         if self.state_now() != self.state:
             raise RuntimeError(CHANGED)
-        rows = slice(None) if self.samples is None else slice(sample, sample + 1)
-        inputs = self.inputs[rows] if isinstance(self.inputs, Tensor) else [x[rows] for x in self.inputs]
+        inputs = self.inputs if self.samples is None else some(self.inputs, slice(sample, sample + 1))
         with self.same_walk(), alone(self.rules):
             trace = record(self.model, inputs, samples=self.samples)
             composite = resolve(self.request.composite, tensors_in(self.inputs), trace)
@@ -403,26 +444,20 @@ def joined(parts: Sequence[Explanation]) -> Explanation:
             f"The input of layer '{name}' does not hold one sample after the other, so its relevance cannot be joined: "
             "leave out micro_batch or this layer."
         )
-    layers = first.layers.like({name: torch.cat([e.layers[name] for e in parts]) for name in first.layers})
+
+    def masses(name: str) -> Tensor | None:
+        each = [getattr(e._scale, name) for e in parts]
+        return None if any(mass is None for mass in each) else torch.cat(each)
+
     ledgers = [e._ledger for e in parts if e._ledger is not None]
-    firsts = [e._scale.first for e in parts if e._scale.first is not None]
-    begun = [e._scale.begun for e in parts if e._scale.begun is not None]
-    return Explanation(
+    return replace(
+        first,
         relevance=joined_structure([e.relevance for e in parts]),
         logits=joined_structure([e.logits for e in parts]),
         target=torch.cat([e.target for e in parts]) if isinstance(first.target, Tensor) else first.target,
         score=torch.cat([e.score for e in parts]),
-        layers=layers,
-        head=first.head,
-        composite=first.composite,
-        pruning=first.pruning,
-        condition=first.condition,
-        only_through=first.only_through,
-        _scale=replace(
-            first._scale,
-            first=torch.cat(firsts) if len(firsts) == len(parts) else None,
-            begun=torch.cat(begun) if len(begun) == len(parts) else None,
-        ),
+        layers=first.layers.like({name: torch.cat([e.layers[name] for e in parts]) for name in first.layers}),
+        _scale=replace(first._scale, first=masses("first"), begun=masses("begun")),
         _ledger=Ledger.joined(ledgers) if ledgers else None,
     )
 

@@ -20,7 +20,12 @@ def pieces(inputs: Given, size: int) -> list[tuple[slice, Given]]:
         raise ValueError(f"micro_batch is a number of samples, 1 or more, got {size!r}.")
     batch = check_inputs(inputs)[0].shape[0]
     parts = [slice(begin, begin + size) for begin in range(0, max(batch, 1), size)]
-    return [(part, inputs[part] if isinstance(inputs, Tensor) else tuple(x[part] for x in inputs)) for part in parts]
+    return [(part, some(inputs, part)) for part in parts]
+
+
+def some(inputs: Given, samples: slice | Tensor) -> Given:
+    """The inputs of some samples of the batch."""
+    return inputs[samples] if isinstance(inputs, Tensor) else tuple(x[samples] for x in inputs)
 
 
 def joined_structure(parts: Sequence[Any]) -> Any:
