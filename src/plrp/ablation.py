@@ -61,7 +61,7 @@ class Ablation:
 
     def activations(self) -> list[Tensor]:
         """The activations of each site's neurons in the recorded pass."""
-        return [site.value.samples.rows(site.value.data) for site in self.sites]
+        return [site.activations for site in self.sites]
 
     def gradients(self) -> list[Tensor]:
         """The gradient of the score with respect to each neuron of each site."""
@@ -104,12 +104,8 @@ def keeping(value: Value, mask: Tensor, fill: Tensor | None) -> Callable[[Tensor
     return change
 
 
-def strongest(ranks: Tensor, counts: Tensor) -> Tensor:
-    """The mask of the `counts` (batch,) entries of each row with the highest ranks > 0; of ties, the first."""
-    return torch.stack([_strongest(row, count) for row, count in zip(ranks, counts.tolist(), strict=True)])
-
-
-def _strongest(row: Tensor, count: int) -> Tensor:
+def strongest(row: Tensor, count: int) -> Tensor:
+    """The mask of the `count` entries of a row with the highest ranks > 0; of ties, the first."""
     above = row[row > 0]
     if count >= len(above):
         return row > 0
@@ -148,20 +144,17 @@ def fills_from(
     number = check_inputs(data)[0].shape[0]
     if not number:
         raise ValueError("data holds no sample.")
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randint(number, (draws,), generator=generator) if ablate == "resample" else None
-    if chosen is not None:
-        data, number = some(data, chosen), draws
-    names = [site.name for site in sites]
-    sizes = {site.name: site.value.samples.rows(site.value.data).shape[1] for site in sites}
-    collected: dict[str, list[Tensor]] = {name: [] for name in names}
-    for part in _passes(trace, data, batch_size, "running the data"):
+    resamples = ablate == "resample"
+    if resamples:
+        data = some(data, torch.randint(number, (draws,), generator=torch.Generator().manual_seed(seed)))
+    sizes = {site.name: site.activations.shape[1] for site in sites}
+    collected: dict[str, list[Tensor]] = {name: [] for name in sizes}
+    for part in passes(trace, data, batch_size, "running the data"):
         for site in planned(part, sizes):
-            rows = site.value.samples.rows(site.value.data)
-            collected[site.name].append(rows if chosen is not None else rows.sum(0, keepdim=True, dtype=torch.float64))
-    if chosen is not None:
-        return {name: torch.cat(rows) for name, rows in collected.items()}
-    return {name: torch.cat(rows).sum(0, keepdim=True) / number for name, rows in collected.items()}
+            rows = site.activations
+            collected[site.name].append(rows if resamples else rows.sum(0, keepdim=True, dtype=torch.float64))
+    fills = {name: torch.cat(rows) for name, rows in collected.items()}
+    return fills if resamples else {name: rows.sum(0, keepdim=True) / number for name, rows in fills.items()}
 
 
 def planned(trace: Trace, sizes: Mapping[str, int]) -> list[Site]:
@@ -170,21 +163,20 @@ def planned(trace: Trace, sizes: Mapping[str, int]) -> list[Site]:
     for name, size in sizes.items():
         if name not in sites:
             raise ValueError(f"The model takes another way for these inputs: it does not reach layer '{name}'.")
-        value = sites[name].value
-        rows = value.samples.rows(value.data)
-        if rows.shape[1] != size:
+        neurons = sites[name].activations.shape[1]
+        if neurons != size:
             raise ValueError(
                 f"A circuit is made of single neurons: '{name}' reads {size} of them for the explained input and "
-                f"{rows.shape[1]} for these; give inputs of the same size."
+                f"{neurons} for these; give inputs of the same size."
             )
     return [sites[name] for name in sizes]
 
 
-def _passes(trace: Trace, inputs: Any, batch_size: int, label: str) -> Iterator[Trace]:
+def passes(trace: Trace, inputs: Any, batch_size: int, label: str) -> Iterator[Trace]:
     """The model of a trace recorded on other inputs, some at a time."""
-    parts = pieces(inputs, batch_size)
+    parts = [inputs] if trace.samples is None else [given for _, given in pieces(inputs, batch_size)]
     with progress(label, len(parts), None if len(parts) > 1 else False, transient=True) as step:
-        for _, given in parts:
+        for given in parts:
             yield trace.with_inputs(given)
             step(1)
 

@@ -72,7 +72,10 @@ def choose_p(
                 fills = fills_from(trace, sites, ablate, data, 1, 0, 16)
                 ablation = Ablation(trace, begin, sites, classes=classes, fills=fills)
                 whole, nothing = ablation.whole(), ablation.nothing()
-                _check_known(whole, of)
+                if of != "logit" and bool(_measure(whole, of).isnan().any()):
+                    raise ValueError(
+                        f"This output has no {of}: choose of='logit', or say by classes= which axis the classes are."
+                    )
             relevance = [relevance_at(explanation, site) for site in ablation.sites]
             answer = ablation.outcome([r > 0 if positive else r != 0 for r in relevance])
             fits = _fits(answer, whole, nothing, keep, of).cpu()
@@ -90,11 +93,10 @@ def _fits(answer: Answer, whole: Answer, nothing: Answer, keep: float, of: str) 
     """Whether the circuit of each sample keeps its prediction, (batch,)."""
     if of == "decision":
         return answer.decision == 1
-    f, full, none = (a.score if of == "logit" else a.probability for a in (answer, whole, nothing))
+    f, full, none = (_measure(one, of) for one in (answer, whole, nothing))
     return ((f - none) / (full - none) - 1).abs() <= 1 - keep
 
 
-def _check_known(whole: Answer, of: str) -> None:
-    value = whole.probability if of == "probability" else whole.decision
-    if of != "logit" and bool(value.isnan().any()):
-        raise ValueError(f"This output has no {of}: choose of='logit', or say by classes= which axis the classes are.")
+def _measure(answer: Answer, of: str) -> Tensor:
+    """The part of an answer that a circuit is to keep."""
+    return {"logit": answer.score, "probability": answer.probability, "decision": answer.decision}[of]

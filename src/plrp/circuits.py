@@ -6,6 +6,7 @@ another. The test ablates every other neuron of the pruned tensors, and compares
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from html import escape
@@ -15,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .ablation import Ablation, Answer, fills_from, keeping, planned, pruned_sites, strongest
+from .ablation import Ablation, Answer, fills_from, keeping, passes, planned, pruned_sites, strongest
 from .explanation import Explanation, Survivors, explain_trace
-from .pieces import joined_structure, pieces, some
+from .pieces import joined_structure, some
 from .progress import progress
 from .pruning import Site
 from .request import Request
@@ -108,9 +109,8 @@ class Circuit:
         fills = fills_from(trace, sites, ablate, data, draws, seed, batch_size)
         begin = start(trace, self.target, explanation.score.dtype)
         self._ablation = Ablation(trace, begin, sites, classes=classes, fills=fills)
-        self.sizes = {site.name: mask.shape[1] for site, mask in zip(sites, self._masks.values(), strict=True)}
-        activations = self._ablation.activations()
-        self.active = {name: int(rows.count_nonzero()) for name, rows in zip(self.layers, activations, strict=True)}
+        self.sizes = {name: mask.shape[1] for name, mask in self._masks.items()}
+        self.active = {site.name: int(site.activations.count_nonzero()) for site in sites}
 
     # --- the test -----------------------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Circuit:
         A circuit of positive survivors is compared with the most positive by LRP and by gradient × activation.
         """
         ablation, masks = self._ablation, list(self._masks.values())
-        counts = [mask.sum(1) for mask in masks]
+        counts = [int(mask.sum()) for mask in masks]
         nothing = _mean([ablation.nothing(draw) for draw in range(ablation.draws)])
         whole = _mean([ablation.whole()])
 
@@ -134,7 +134,7 @@ class Circuit:
             return Kept(*map(float, outcome), *map(float, of_model))
 
         def chosen(ranks: Sequence[Tensor], draw: int) -> Answer:
-            others = [strongest(rank, count) for rank, count in zip(ranks, counts, strict=True)]
+            others = [strongest(rank[0], count)[None] for rank, count in zip(ranks, counts, strict=True)]
             return ablation.outcome(others, draw)
 
         shares = {"the model": kept(whole)}
@@ -181,12 +181,7 @@ class Circuit:
         """
         if inputs is None:
             return self._replayed(self._trace)
-        batches = [inputs] if self._trace.samples is None else [b for _, b in pieces(inputs, self._batch_size)]
-        outputs = []
-        with progress("running", len(batches), None if len(batches) > 1 else False, transient=True) as step:
-            for batch in batches:
-                outputs.append(self._replayed(self._trace.with_inputs(batch)))
-                step(1)
+        outputs = [self._replayed(trace) for trace in passes(self._trace, inputs, self._batch_size, "running")]
         return outputs[0] if len(outputs) == 1 else joined_structure(outputs)
 
     def _replayed(self, trace: Trace) -> Any:
@@ -214,15 +209,13 @@ class Circuit:
         ends = [sites[name].value for name in names]
         begin = self._parts.held.start
         edges = self._sent(Neuron(SCORE, ()), begin.relevance, begin.value, ends, names)
-        shown = {name: len(self.neurons[name].index) for name in names}
-        total = sum(shown.values()) if nodes is None else sum(min(nodes, count) for count in shown.values())
-        with progress("following neurons", total, None if total > 100 else False, transient=True) as step:
-            for name in names:
-                for index in self.neurons[name].index[:nodes]:
-                    value, neuron = sites[name].value, Neuron(name, tuple(index.tolist()))
-                    alone = _alone(self._parts.at(value), value, neuron, self.shapes[name])
-                    edges += self._sent(neuron, alone, value, ends, names)
-                    step(1)
+        shown = [neuron for name in names for neuron, _ in _named(name, self.neurons[name])[:nodes]]
+        with progress("following neurons", len(shown), None if len(shown) > 100 else False, transient=True) as step:
+            for neuron in shown:
+                value = sites[neuron.layer].value
+                alone = _alone(self._parts.at(value), value, neuron, self.shapes[neuron.layer])
+                edges += self._sent(neuron, alone, value, ends, names)
+                step(1)
         return sorted(edges, key=lambda edge: -abs(edge.relevance))
 
     def _sent(
@@ -234,9 +227,8 @@ class Circuit:
             if there is None:
                 continue
             rows = value.samples.rows(there) * self._masks[name]
-            handed = Survivors.of(rows[0], self.shapes[name])
-            pairs = zip(handed.index.tolist(), handed.relevance.tolist(), strict=True)
-            edges += [Edge(neuron, Neuron(name, tuple(index)), amount) for index, amount in pairs]
+            received = _named(name, Survivors.of(rows[0], self.shapes[name]))
+            edges += [Edge(neuron, lower, amount) for lower, amount in received]
         return edges
 
     @cached_property
@@ -295,16 +287,12 @@ class Circuit:
 
     def relevance_of(self, neuron: Neuron) -> float:
         """The relevance of one of the circuit's neurons; the score's is the score."""
-        if neuron.layer == SCORE:
-            return self.score
-        return self._relevances[neuron]
+        return self.score if neuron.layer == SCORE else self._relevances[neuron]
 
     @cached_property
     def _relevances(self) -> dict[Neuron, float]:
         return {
-            Neuron(name, tuple(index)): relevance
-            for name, neurons in self.neurons.items()
-            for index, relevance in zip(neurons.index.tolist(), neurons.relevance.tolist(), strict=True)
+            neuron: relevance for name, neurons in self.neurons.items() for neuron, relevance in _named(name, neurons)
         }
 
     # --- as text ------------------------------------------------------------------------------------------------------
@@ -373,6 +361,12 @@ def _own_shape(value: Value) -> tuple[int, ...]:
     return others if places == 1 else (places, *others)
 
 
+def _named(tensor: str, neurons: Survivors) -> list[tuple[Neuron, float]]:
+    """Neurons of a tensor, each with its relevance."""
+    pairs = zip(neurons.index.tolist(), neurons.relevance.tolist(), strict=True)
+    return [(Neuron(tensor, tuple(index)), relevance) for index, relevance in pairs]
+
+
 def _alone(relevance: Tensor | None, value: Value, neuron: Neuron, shape: tuple[int, ...]) -> Tensor:
     """The relevance of one neuron of a tensor, zero elsewhere; `shape`: of one sample's part of the tensor."""
     assert relevance is not None  # a circuit is made of tensors that relevance reaches
@@ -415,10 +409,12 @@ def _title(circuit: Circuit) -> str:
 
 
 def _table(kept: dict[str, Kept]) -> list[tuple[str, ...]]:
-    return [
-        (name, *map(_figure, (k.score, k.of_score, k.probability, k.of_probability)), _decision(k.decision))
-        for name, k in kept.items()
-    ]
+    rows = []
+    for name, k in kept.items():
+        numbers = (k.score, k.of_score, k.probability, k.of_probability)
+        decision = {0.0: "another", 1.0: "the same"}.get(k.decision, f"the same in {k.decision:.0%}")
+        rows.append((name, *map(_figure, numbers), "–" if math.isnan(k.decision) else decision))
+    return rows
 
 
 def _mean(outcomes: Sequence[Answer]) -> Answer:
@@ -433,11 +429,7 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _figure(value: float) -> str:
-    return "–" if value != value else f"{value:.3g}" if abs(value) < 1e-2 and value else f"{value:.2f}"
-
-
-def _decision(value: float) -> str:
-    return "–" if value != value else {0.0: "another", 1.0: "the same"}.get(value, f"the same in {value:.0%}")
+    return "–" if math.isnan(value) else f"{value:.3g}" if abs(value) < 1e-2 and value else f"{value:.2f}"
 
 
 def _colour(relevance: float) -> str:

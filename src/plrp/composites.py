@@ -67,14 +67,10 @@ class Composite:
         for pair in rules:
             if not (isinstance(pair, tuple) and len(pair) == 2 and callable(pair[0]) and isinstance(pair[1], Rule)):
                 raise TypeError(f"A composite is made of pairs (predicate, rule), got {pair!r}.")
-        self.rules = tuple(rules)
-        self.first = first
-        self.layers = dict(layers or {})
-        self.name = name
-        self.reason = reason
         if products not in PRODUCTS:
             raise ValueError(f"products is 'half', 'gated' or None, got {products!r}.")
-        self.products = products
+        self.rules, self.first, self.layers = tuple(rules), first, dict(layers or {})
+        self.name, self.reason, self.products = name, reason, products
         self.residual_gamma = nonnegative("residual_gamma", residual_gamma)
         self.epsilon = nonnegative("epsilon", epsilon)
 
@@ -107,7 +103,7 @@ class Composite:
             if holds is not is_linear and rule.needs_output:
                 return True
             if holds in (is_conv, is_any):  # no convolution gets further down
-                return False
+                break
         return False
 
     def rule_name(self, op: Op) -> str:
@@ -134,9 +130,8 @@ class Composite:
         names = [op.name for op in trace.layers]
         for name in self.layers:
             if name not in names:
-                raise ValueError(
-                    f"The composite names layer '{name}', which the model does not have{nearest(name, names)}."
-                )
+                hint = nearest(name, names)
+                raise ValueError(f"The composite names layer '{name}', which the model does not have{hint}.")
 
     def __repr__(self) -> str:
         rows = [(f"layer '{name}'", repr(rule)) for name, rule in self.layers.items()]
@@ -147,29 +142,30 @@ class Composite:
         return f"{self.name}\n" + render_table(("layers", "rule"), rows)
 
 
-_NAMED: dict[str, Callable[..., Composite]] = {
-    "epsilon-plus-flat": lambda: Composite([(is_conv, ZPlus()), (is_any, Epsilon())], first=Flat()),
-    "epsilon-plus": lambda: Composite([(is_conv, ZPlus()), (is_any, Epsilon())]),
-    "epsilon-alpha2-beta1-flat": lambda: Composite([(is_conv, AlphaBeta(2, 1)), (is_any, Epsilon())], first=Flat()),
-    "epsilon-alpha2-beta1": lambda: Composite([(is_conv, AlphaBeta(2, 1)), (is_any, Epsilon())]),
-    "epsilon-gamma-box": lambda low=None, high=None, gamma=0.25: Composite(
-        [(is_conv, Gamma(gamma)), (is_any, Epsilon())], first=ZBox(low, high)
-    ),
-    "epsilon-gamma": lambda gamma=0.05: Composite([(is_conv, Gamma(gamma)), (is_any, Epsilon())]),
-    "epsilon-gamma-centred": lambda gamma=0.05: Composite(
-        [(is_conv, Gamma(gamma)), (is_any, Epsilon())], first=Centred()
-    ),
-    "epsilon": lambda: Composite([(is_any, Epsilon())]),
-    "attnlrp": lambda gamma=None, epsilon=None: _for_attention("half", gamma, epsilon),
-    "cp-lrp": lambda gamma=None, epsilon=None: _for_attention("gated", gamma, epsilon),
-}
-AUTO = "auto"
+def _by_kind(convolutions: Rule, first: Rule | None = None) -> Composite:
+    """A rule for convolutions, ε for linear layers."""
+    return Composite([(is_conv, convolutions), (is_any, Epsilon())], first=first)
 
 
 def _for_attention(products: str, gamma: float | None, epsilon: float | None) -> Composite:
     """ε for every layer, or γ where it is given."""
     rule = Gamma(gamma, epsilon) if gamma else Epsilon(epsilon)
     return Composite([(is_any, rule)], products=products, epsilon=epsilon)
+
+
+_NAMED: dict[str, Callable[..., Composite]] = {
+    "epsilon-plus-flat": lambda: _by_kind(ZPlus(), Flat()),
+    "epsilon-plus": lambda: _by_kind(ZPlus()),
+    "epsilon-alpha2-beta1-flat": lambda: _by_kind(AlphaBeta(2, 1), Flat()),
+    "epsilon-alpha2-beta1": lambda: _by_kind(AlphaBeta(2, 1)),
+    "epsilon-gamma-box": lambda low=None, high=None, gamma=0.25: _by_kind(Gamma(gamma), ZBox(low, high)),
+    "epsilon-gamma": lambda gamma=0.05: _by_kind(Gamma(gamma)),
+    "epsilon-gamma-centred": lambda gamma=0.05: _by_kind(Gamma(gamma), Centred()),
+    "epsilon": lambda: Composite([(is_any, Epsilon())]),
+    "attnlrp": lambda gamma=None, epsilon=None: _for_attention("half", gamma, epsilon),
+    "cp-lrp": lambda gamma=None, epsilon=None: _for_attention("gated", gamma, epsilon),
+}
+AUTO = "auto"
 
 
 def composite(name: str, **options: Any) -> Composite:
@@ -208,15 +204,13 @@ def automatic(inputs: Iterable[Tensor], trace: Trace | None = None) -> Composite
     attention, gets `attnlrp`. The chosen composite carries the reason.
     """
     given = list(inputs)
+    name, reason = "epsilon-plus-flat", "auto"
     if trace is not None and any(_divides(op) for op in trace.ops):
-        chosen = composite("attnlrp")
-        chosen.reason = "auto: products of two signals"
+        name, reason = "attnlrp", "auto: products of two signals"
     elif given and all(is_one_hot(x) for x in given):
-        chosen = composite("epsilon-gamma")
-        chosen.reason = "auto: one-hot input"
-    else:
-        chosen = composite("epsilon-plus-flat")
-        chosen.reason = "auto"
+        name, reason = "epsilon-gamma", "auto: one-hot input"
+    chosen = composite(name)
+    chosen.reason = reason
     return chosen
 
 

@@ -52,16 +52,10 @@ class SavedExplanation:
 
 def save_explanation(path: str | Path, explanation: Explanation, version: str) -> None:
     """Write relevance, score, target, logits and settings as `.npz`: numbers and text only, no pickle."""
-    several = isinstance(explanation.relevance, tuple)
+    several, target = isinstance(explanation.relevance, tuple), explanation.target
     parts = explanation.relevance if several else (explanation.relevance,)
-    arrays: dict[str, Any] = {
-        f"relevance{number if several else ''}": _array(part) for number, part in enumerate(parts)
-    }
-    target = explanation.target
-    if isinstance(explanation.logits, Tensor):
-        arrays["logits"] = _array(explanation.logits)
-    if isinstance(target, Tensor):
-        arrays["target"] = _array(target)
+    tensors = {f"relevance{number if several else ''}": part for number, part in enumerate(parts)}
+    tensors |= {"logits": explanation.logits, "target": target, "score": explanation.score}
     index = isinstance(target, tuple) and all(isinstance(place, int) for place in target)
     settings = {
         "kind": KIND,
@@ -72,7 +66,8 @@ def save_explanation(path: str | Path, explanation: Explanation, version: str) -
         "pruning": None if explanation.pruning is None else explanation.pruning.to_dict(),
         "problems": [None if problem is None else problem.value for problem in explanation.verdicts()],
     }
-    write_arrays(path, settings, score=_array(explanation.score), **arrays)
+    arrays = {name: _array(tensor) for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    write_arrays(path, settings, **arrays)
 
 
 def write_arrays(path: str | Path, settings: Mapping[str, Any], **arrays: Any) -> None:
@@ -87,14 +82,13 @@ def read_explanation(arrays: Mapping[str, np.ndarray], settings: Mapping[str, An
     """The explanation of a file of `save_explanation`, from its arrays and settings."""
     several, target, pruning = settings["inputs"], settings["target"], settings["pruning"]
     names = ["relevance"] if several is None else [f"relevance{number}" for number in range(several)]
-    parts = tuple(torch.from_numpy(arrays[name]) for name in names)
-    if "target" in arrays:
-        target = torch.from_numpy(arrays["target"])
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if name != "settings"}
+    parts = tuple(tensors[name] for name in names)
     return SavedExplanation(
         relevance=parts[0] if several is None else parts,
-        logits=torch.from_numpy(arrays["logits"]) if "logits" in arrays else None,
-        target=tuple(target) if isinstance(target, list) else target,
-        score=torch.from_numpy(arrays["score"]),
+        logits=tensors.get("logits"),
+        target=tensors.get("target", tuple(target) if isinstance(target, list) else target),
+        score=tensors["score"],
         composite=settings["composite"],
         pruning=None if pruning is None else Pruning.from_dict(pruning),
         problems=tuple(settings["problems"]),

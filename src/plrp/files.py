@@ -76,7 +76,8 @@ def new_file(path: str | Path, *, durable: bool = False) -> Iterator[Path]:
             yield part
             part.chmod(0o666 & ~_umask())  # mkstemp makes private files
             if durable:
-                _to_disk(part)
+                with part.open("rb+") as stream:
+                    os.fsync(stream.fileno())
             os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
@@ -141,8 +142,3 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def _to_disk(path: Path) -> None:
-    with path.open("rb+") as stream:
-        os.fsync(stream.fileno())

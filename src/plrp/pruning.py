@@ -192,6 +192,11 @@ class Site:
         return groups if 1 < number < len(groups) else None
 
     @property
+    def activations(self) -> Tensor:
+        """The tensor itself, (batch, neurons of a sample)."""
+        return self.value.samples.rows(self.value.data)
+
+    @property
     def name(self) -> str:
         """The names of the layers that read it."""
         return ", ".join(op.name for op in self.readers)
