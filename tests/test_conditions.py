@@ -126,8 +126,13 @@ def test_pruned_afresh_a_partition_would_not_add_up():
 
     afresh = []
     for channel in range(12):
-        plain, pruned = (Request(composite="epsilon-plus-flat", pruning=how).bound(trace) for how in (None, pruning))
-        passes = Survey(trace, plain).passage({"one": [channel]}, True)
+        plain, pruned = (
+            Request(composite="epsilon-plus-flat", pruning=how, condition={"one": [channel]}, only_through=True).bound(
+                trace
+            )
+            for how in (None, pruning)
+        )
+        passes = Survey(trace, plain).passage(plain)
         afresh.append(Refreshed(trace, pruned, passage=passes).run()[0])
     assert float((sum(afresh) - through).abs().sum()) > 0.05 * float(through.abs().sum())
 

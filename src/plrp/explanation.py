@@ -188,19 +188,17 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
         kind = Path(path).suffix.lower()
         if kind not in (".npz", ".html", ".htm"):
             raise ValueError(f"{path} should end in .html for a page, or in .npz for the numbers.")
-        if kind != ".npz":
-            self._page(**{"show_progress": None, **options}).save(path)
-            return
-        if options:
+        if kind == ".npz" and options:
             raise TypeError(f"{', '.join(options)}: a page (.html) has options, a file of numbers (.npz) has none.")
-        plrp.explanation_files.save_explanation(path, self, plrp.__version__)
-
-    def _page(self, **options: Any) -> Any:
-        import plrp
-
+        if kind == ".npz":
+            plrp.explanation_files.save_explanation(path, self, plrp.__version__)
+            return
+        options = {"show_progress": None, **options}
         if isinstance(options.get("sample", 0), int):
-            return plrp.view.Page(plrp.view.explanation_bundle(self, **options))
-        return plrp.view.Page(plrp.view.explanation_bundles(self, list(options.pop("sample")), **options))
+            content = plrp.view.explanation_bundle(self, **options)
+        else:
+            content = plrp.view.explanation_bundles(self, list(options.pop("sample")), **options)
+        plrp.view.Page(content).save(path)
 
     def circuit(
         self,
@@ -382,7 +380,6 @@ class ExplainCall:
         explanation = joined(explanations)
         if isinstance(request.target, Seed):
             explanation.target = request.target
-        explanation._source = self
         return explanation
 
     def _piece(self, inputs: Any, request: Request, ledger: bool) -> Explanation:
@@ -471,14 +468,19 @@ def explain_trace(trace: Trace, request: Request, ledger: bool = False) -> Expla
 
 def _walk(trace: Trace, request: Request, ledger: bool) -> Explanation:
     """The explanation of a trace for a request that is bound to it."""
-    passage = None
     with torch.inference_mode(False), torch.no_grad():
-        if request.condition is not None:
-            survey = Survey.for_conditions(trace, request, [request.condition])
-            passage = survey.passage(request.condition, request.only_through, request.piece)
+        ((_, passage),) = _cases(trace, [request])
         walk = choose_walk(trace, request, ledger=ledger, passage=passage)
         (result,) = walk.results(walk.run())
     return described(walk, result, request)
+
+
+def _cases(trace: Trace, requests: Sequence[Request]) -> list[Case]:
+    """The walks of some requests, which differ in their pruning, or in their condition."""
+    if requests[0].condition is None:
+        return [Case(request) for request in requests]
+    survey = Survey.for_conditions(trace, requests)
+    return [Case(request, survey.passage(request)) for request in requests]
 
 
 def sweep_trace(
@@ -498,24 +500,18 @@ def sweep_trace(
     if condition is not None and (not several or None in several):
         raise ValueError("condition is a dict or a list of them, one explanation each: there is an empty one.")
     conditions = [replace(request, condition=one, only_through=only_through).bound(trace).condition for one in several]
-    if condition is None:
-        return _sweep(trace, [requests] if requests else [], choice())
-    each = [[replace(one, condition=c, only_through=only_through) for c in conditions] for one in requests]
-    return _sweep(trace, each, choice())
+    families = [requests] if requests else []
+    if condition is not None:
+        families = [[replace(r, condition=one, only_through=only_through) for one in conditions] for r in requests]
+    return _sweep(trace, families, choice())
 
 
 def _sweep(trace: Trace, families: Sequence[Sequence[Request]], same_walk: Callable[[], Any]) -> Iterator[Explanation]:
     """One explanation per request. A family is of several prunings, or of several conditions of one pruning."""
     for family in families:
         with same_walk(), torch.inference_mode(False), torch.no_grad():
-            cases = [Case(request) for request in family]
-            if family[0].condition is not None:
-                trace.check_unchanged()
-                given = [request.condition for request in family if request.condition is not None]
-                survey = Survey.for_conditions(trace, family[0], given)
-                passages = (survey.passage(condition, family[0].only_through) for condition in given)
-                cases = [Case(*pair) for pair in zip(family, passages, strict=True)]
-            groups = grouped(trace, cases)
+            trace.check_unchanged()
+            groups = grouped(trace, _cases(trace, family))
         for group in groups:
             with same_walk(), torch.inference_mode(False), torch.no_grad():
                 trace.check_unchanged()
@@ -537,9 +533,7 @@ def described(walk: Walk, result: CaseResult, request: Request) -> Explanation:
         target=walk.start.target,
         score=walk.start.score,
         layers=LayerRelevance(
-            {name: layers[name] for name in walk.names if name in layers},
-            walk.names,
-            (name for names in walk.wanted.values() for name in names),
+            {name: layers[name] for name in walk.names if name in layers}, walk.names, request.layers
         ),
         head=trace.head,
         composite=walk.composite,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .conditions import Condition, gradients, label, mask_of
+from .conditions import gradients, label, mask_of
 from .engine import choose_walk
 from .passage import Mask, Passage, Record
 from .request import Request
@@ -39,10 +39,11 @@ class Survey:
         self.factors = self._record.factors or {}
 
     @classmethod
-    def for_conditions(cls, trace: Trace, request: Request, conditions: Iterable[Condition]) -> Survey:
-        """The explanation without conditions, with the relevance at the layers that callables ask about."""
-        asked = {name for condition in conditions for name, wanted in condition.items() if callable(wanted)}
-        return cls(trace, request, [op.output for op in trace.layers if op.name in asked])
+    def for_conditions(cls, trace: Trace, requests: Sequence[Request]) -> Survey:
+        """The explanation without conditions, with the relevance at the layers that their callables ask about."""
+        wanted = [pair for request in requests for pair in (request.condition or {}).items()]
+        asked = {name for name, passes in wanted if callable(passes)}
+        return cls(trace, requests[0], [op.output for op in trace.layers if op.name in asked])
 
     def at(self, value: Value) -> Tensor | None:
         """The relevance of a watched tensor, after its pruning; None where the score does not depend on it."""
@@ -59,18 +60,18 @@ class Survey:
         with torch.inference_mode(False), torch.no_grad():
             return self.held.send(relevance, upper, ends)
 
-    def passage(self, condition: Condition, only_through: bool, part: slice | None = None) -> Passage:
-        """The constraints that a condition puts on a walk; `part`: the explained samples of a larger batch."""
+    def passage(self, request: Request) -> Passage:
+        """The constraints that the condition of a request puts on a walk."""
         layers = {op.name: op for op in self.trace.layers}
         alive = {id(op) for op in reached(self.start.ops, [self.start.value], self.request.composite.products)}
         masks = {}
-        for name, wanted in condition.items():
+        for name, wanted in (request.condition or {}).items():
             op = layers[name]
             if id(op) not in alive:
                 raise ValueError(f"No relevance reaches layer '{name}' from this target: leave out its condition.")
-            keep = self._asked(op, wanted) if callable(wanted) else mask_of(op, wanted, part)
+            keep = self._asked(op, wanted) if callable(wanted) else mask_of(op, wanted, request.piece)
             masks[id(op.output)] = Mask(name, op.output, keep, label(wanted))
-        return Passage(masks, self.factors, only_through)
+        return Passage(masks, self.factors, request.only_through)
 
     def _asked(self, op: Op, wanted: Callable[..., Any]) -> Tensor:
         """The mask that a callable returns; it may write into its arguments."""

@@ -6,7 +6,7 @@ this one that takes some of the steps at less cost; nothing here knows of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -61,17 +61,17 @@ class Walk(Bookkeeper):
         self.relevance: dict[int, Any] = {id(self.start.value): self.start.relevance}  # by the id of its value
         self.arrived: dict[int, Arrived] = {}
 
-    def run(self) -> list[Tensor]:
+    def run(self, collect: Callable[[Value], Any] | None = None) -> list[Tensor]:
         """Walk from the score to the inputs; returns the relevance of the inputs, zero where it does not reach one."""
-        ops = self.start.ops
+        ops, collect = self.start.ops, collect or self.collect
         with collection_paused():
             for position in range(len(ops) - 1, -1, -1):
                 op = ops[position]
-                given = [self.collect(v) for v in op.outputs]
+                given = [collect(v) for v in op.outputs]
                 if any(r is not None for r in given):
                     self.hand_down(op, given)
                 let_go(self.trace, ops)
-            relevances = [self.collect(value) for value in self.trace.inputs]
+            relevances = [collect(value) for value in self.trace.inputs]
         return [
             torch.zeros(value.shape, dtype=self.dtype, device=value.data.device) if r is None else self.tensor(r)
             for value, r in zip(self.trace.inputs, relevances, strict=True)
@@ -85,23 +85,16 @@ class Walk(Bookkeeper):
         stops, arrived = {id(value) for value in ends} - {id(upper)}, dict[int, Tensor]()
 
         def collect(value: Value) -> Any:
+            if value is upper:
+                return self.relevance.pop(id(upper), None)
             reaching = self.collect(value)
             if reaching is None or id(value) not in stops:
                 return reaching
             arrived[id(value)] = self.tensor(reaching)
             return None
 
-        waiting = True
-        self.relevance = {}
-        with collection_paused():
-            for op in reversed(self.start.ops):
-                waiting = waiting and upper not in op.outputs
-                if not waiting and (self.relevance or upper in op.outputs):
-                    given = [relevance if value is upper else collect(value) for value in op.outputs]
-                    if any(r is not None for r in given):
-                        self.hand_down(op, given)
-            for value in self.trace.inputs:
-                collect(value)
+        self.relevance = {id(upper): relevance}
+        self.run(collect)
         return [arrived.get(id(value)) for value in ends]
 
     def collect(self, value: Value) -> Any:

@@ -31,7 +31,6 @@ CHOOSES_THE_WALK = "engine.py"  # the one file that may import plrp.fast
 # Methods that reach upward, each within a function and through the table of contents: `import plrp; plrp.explain`.
 UPWARD = {("tape/trace.py", f"Trace.{method}") for method in ("explain", "sweep", "rows")}
 UPWARD |= {
-    ("explanation.py", "Explanation._page"),
     ("explanation.py", "Explanation.save"),
     ("explanation.py", "Explanation.plot"),
     ("explanation.py", "Explanation._repr_mimebundle_"),
