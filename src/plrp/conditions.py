@@ -33,9 +33,9 @@ Condition = Mapping[str, Any]
 
 def checked(condition: Any, trace: Trace | None = None, only_through: bool = False) -> dict[str, Any] | None:
     """A copy of a condition, whose layers the trace knows; `mask_of` checks what the condition asks of a layer."""
+    if condition is None and only_through:
+        raise ValueError("only_through needs a condition: name the layer to go through.")
     if condition is None:
-        if only_through:
-            raise ValueError("only_through needs a condition: name the layer to go through.")
         return None
     if not isinstance(condition, Mapping):
         hint = ": Trace.sweep takes several conditions at once" if isinstance(condition, list | tuple) else ""
@@ -98,52 +98,44 @@ def channel_axis(op: Op) -> int:
 
 def mask_of(op: Op, wanted: Any, part: slice | None = None) -> Tensor:
     """The boolean mask of a layer's output; `part`: the explained samples of a larger batch."""
-    if isinstance(wanted, str):
-        raise TypeError(f"condition['{op.name}'] is text: give channels, positions, a boolean mask or a callable.")
+    what = f"condition['{op.name}']"
     if not isinstance(wanted, Tensor):
         wanted = [wanted] if hasattr(wanted, "__index__") and not isinstance(wanted, bool) else wanted
-        items = list(wanted) if isinstance(wanted, Iterable) else None
-        if items is None:
-            raise TypeError(
-                f"condition['{op.name}'] is a {type(wanted).__name__}: give channels, positions, a boolean mask or a "
-                "callable."
-            )
+        if isinstance(wanted, str) or not isinstance(wanted, Iterable):
+            kind = "text" if isinstance(wanted, str) else f"a {type(wanted).__name__}"
+            raise TypeError(f"{what} is {kind}: give channels, positions, a boolean mask or a callable.")
+        items = list(wanted)
         if items and all(isinstance(one, tuple) for one in items):
             return _of_positions(op, items)
         try:
             wanted = torch.as_tensor(np.asarray(items))
         except (TypeError, ValueError):
             raise TypeError(
-                f"condition['{op.name}'] mixes channels (whole numbers) with something else: give either channels, "
-                "or positions (tuples), or a boolean mask."
+                f"{what} mixes channels (whole numbers) with something else: give either channels, or positions "
+                "(tuples), or a boolean mask."
             ) from None
     if wanted.numel() == 0:
         raise ValueError(
-            f"condition['{op.name}'] is empty, so that nothing passes '{op.name}': name a channel. (To see what goes "
-            "around a layer, give a mask of False.)"
+            f"{what} is empty, so that nothing passes '{op.name}': name a channel. (To see what goes around a layer, "
+            "give a mask of False.)"
         )
     if wanted.dtype == torch.bool:
         return _of_mask(op, wanted, part)
     if wanted.is_floating_point() or wanted.is_complex():
-        raise TypeError(
-            f"condition['{op.name}'] holds {wanted.dtype} values: a mask is boolean, channels are integers."
-        )
+        raise TypeError(f"{what} holds {wanted.dtype} values: a mask is boolean, channels are integers.")
     if wanted.dim() > 1:
-        raise ValueError(
-            f"condition['{op.name}'] has shape {tuple(wanted.shape)}: channels are one list, a mask is boolean."
-        )
+        raise ValueError(f"{what} has shape {tuple(wanted.shape)}: channels are one list, a mask is boolean.")
     return _of_channels(op, wanted.flatten().tolist())
 
 
 def _of_channels(op: Op, channels: Sequence[int]) -> Tensor:
-    axis = channel_axis(op)
-    size = op.output.shape[axis]
+    size = op.output.shape[channel_axis(op)]
     for channel in channels:
         if not -size <= channel < size:
             raise ValueError(f"There is no channel {channel} in '{op.name}': it has {size}, 0…{size - 1}.")
     keep = torch.zeros(size, dtype=torch.bool, device=op.output.data.device)
     keep[list(channels)] = True
-    return keep.view(-1, *(1,) * (len(op.output.shape) - axis - 1))
+    return _of_mask(op, keep, None)
 
 
 def _of_positions(op: Op, positions: Sequence[tuple[int, ...]]) -> Tensor:
@@ -156,16 +148,13 @@ def _of_positions(op: Op, positions: Sequence[tuple[int, ...]]) -> Tensor:
             "channels, or a boolean mask in its shape."
         )
     keep = torch.zeros(shape, dtype=torch.bool, device=op.output.data.device)
-    sizes = [shape[a] for a in axes]
+    by_position, sizes = keep.movedim(axes, list(range(len(axes)))), [shape[a] for a in axes]
     for position in positions:
         fits = len(position) == len(axes) and all(hasattr(i, "__index__") for i in position)
         if not fits or not all(-n <= i < n for i, n in zip(position, sizes, strict=True)):
             places = f"positions are ({ranges(sizes)})"
             raise ValueError(f"There is no position {position} in the output of '{op.name}': {places}.")
-        place: list[Any] = [slice(None)] * len(shape)
-        for axis, i in zip(axes, position, strict=True):
-            place[axis] = int(i)
-        keep[tuple(place)] = True
+        by_position[tuple(map(int, position))] = True
     return keep
 
 
