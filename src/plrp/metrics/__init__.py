@@ -1,6 +1,6 @@
 """How good is an explanation? Torch, batched, on any device; every score depends on its own sample only.
 
-Inputs and relevance are (batch, ...). A metric returns one score per sample, float64 (batch,), unless it says otherwise.
+Inputs and relevance are (batch, ...). A metric returns float64 (batch,), one score per sample, if it says nothing else.
 
 - sparsity: `gini`, `entropy`, `hoyer`, `nonzero`; `spanning_tree_compactness`
 - localization: `relevance_mass_accuracy`, `relevance_rank_accuracy`, `pointing_game`, `top_k_intersection`
