@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from plrp.errors import NotWritable, UsageError
-from plrp.settings import PruningSettings, Settings, SettingsType, default_of, options, proportion
+from plrp.settings import Option, PruningSettings, Settings, SettingsType, default_of, options, proportion
 
 if TYPE_CHECKING:
     from plrp.health import Wording
@@ -28,6 +28,10 @@ exit codes: 0 finished; 1 failed while working; 2 wrong usage: an option, or the
 
 PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 """The suffixes of pictures that `plrp.files.save_figure` writes."""
+
+
+Shown: TypeAlias = dict[str, str | tuple[Any, ...]]
+"""Options that are written as `--help` shows them: see `add_options`."""
 
 
 def picture(text: str) -> str:
@@ -49,19 +53,38 @@ def add_settings(
     `flags` and `defaults` replace those of the fields. The parsed values have the names of the fields.
     """
     for name, option in options(kind).items():
-        if names and name not in names:
-            continue
-        default = defaults.get(name, default_of(kind, name))
-        flag = (flags or {}).get(name) or option.flag or f"--{name.replace('_', '-')}"
-        keywords: dict[str, Any] = {"dest": name, "help": option.help}
-        keywords |= {"required": True} if default is MISSING else {"default": default}
-        if option.action or default is False:
-            keywords["action"] = option.action or "store_true"
-        else:
-            keywords |= {"type": option.check, "choices": option.choices or None, "metavar": option.metavar}
-            if default not in (None, MISSING, ()) and "default" not in option.help:
-                keywords["help"] += f" (default: {default})"
-        parser.add_argument(flag, **keywords)
+        if not names or name in names:
+            flag = (flags or {}).get(name) or option.flag or f"--{name.replace('_', '-')}"
+            _add(parser, [flag], option, defaults.get(name, default_of(kind, name)), dest=name)
+
+
+def add_options(parser: argparse._ActionsContainer, shown: Shown) -> None:
+    """Add options that are written as `--help` shows them.
+
+    A key has the names of an option and the name of its value, `-o --out FILE`; or its choices, `--by {mean,sum}`; a
+    switch has neither. The entry is the help sentence, or (sentence, check), or (sentence, check, default).
+    """
+    for key, entry in shown.items():
+        help, check, default = (*([entry] if isinstance(entry, str) else entry), None, None)[:3]
+        flags = [word for word in key.split() if word.startswith("-")]
+        value = "".join(key.split()[len(flags) :])
+        choices = tuple(value[1:-1].split(",")) if value.startswith("{") else ()
+        option = Option(help, metavar=None if choices else value, choices=choices, check=check)
+        _add(parser, flags, option, default if value else False)
+
+
+def _add(
+    parser: argparse._ActionsContainer, flags: Sequence[str], option: Option, default: Any, **keywords: Any
+) -> None:
+    """Add an option; a default is named in its help, and a default of False makes it a switch."""
+    keywords |= {"help": option.help} | ({"required": True} if default is MISSING else {"default": default})
+    if option.action or default is False:
+        keywords["action"] = option.action or "store_true"
+    else:
+        keywords |= {"type": option.check, "choices": option.choices or None, "metavar": option.metavar}
+        if default not in (None, MISSING, ()) and "default" not in option.help:
+            keywords["help"] += f" (default: {default})"
+    parser.add_argument(*flags, **keywords)
 
 
 def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -119,18 +142,15 @@ def location(text: str) -> str | Path:
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """The options of a command that can work on a cluster."""
     group = parser.add_argument_group("many machines", "docs/many-machines.md has examples")
-    group.add_argument("--engine", choices=("local", "ray"), default="local", help="where to work (default: local)")
-    group.add_argument(
-        "--address",
-        metavar="HOST:PORT",
-        help="address of a Ray cluster; auto finds the one on this machine (default: start one)",
-    )
-    group.add_argument(
-        "--gpus-per-worker", type=float, metavar="F", help="GPUs of each worker, such as 0.25 (default: 1, if any)"
-    )
-    group.add_argument("--threads", type=int, metavar="N", help="cores of each worker (default: 1)")
-    group.add_argument("--tries", type=int, metavar="N", help="attempts at a part before it is given up (default: 3)")
-    group.add_argument("--runtime-env", metavar="FILE", help="Ray's runtime environment, a JSON file")
+    shown: Shown = {
+        "--engine {local,ray}": ("where to work", str, "local"),
+        "--address HOST:PORT": "address of a Ray cluster; auto finds the one on this machine (default: start one)",
+        "--gpus-per-worker F": ("GPUs of each worker, such as 0.25 (default: 1, if any)", float),
+        "--threads N": ("cores of each worker (default: 1)", int),
+        "--tries N": ("attempts at a part before it is given up (default: 3)", int),
+        "--runtime-env FILE": "Ray's runtime environment, a JSON file",
+    }
+    add_options(group, shown)
 
 
 def cluster_of(arguments: argparse.Namespace) -> RayCluster | None:

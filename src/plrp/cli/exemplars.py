@@ -10,8 +10,19 @@ from plrp.errors import UsageError, usage
 from plrp.settings import check_composite, count
 from plrp.vision.photograph_settings import PhotographSettings
 
-from .arguments import add_cluster, add_pruning, add_settings, chosen, cluster_of, location, pruning_of, say
-from .explain import add_network
+from .arguments import (
+    Shown,
+    add_cluster,
+    add_options,
+    add_pruning,
+    add_settings,
+    chosen,
+    cluster_of,
+    location,
+    pruning_of,
+    say,
+)
+from .explain import NETWORK
 
 EPILOG = """\
 examples:
@@ -26,6 +37,29 @@ classes use, prototypes and outliers.
 """
 
 
+def numbers(text: str) -> list[int]:
+    """Numbers separated by commas."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r}: write channels such as 12,40")
+    return [int(part) for part in parts]
+
+
+PICTURE: Shown = {
+    "--channels N,N,…": ("channels to draw (default: the strongest eight)", numbers),
+    "--by {relevance,activation}": ("draw the photographs with most …", str, "relevance"),
+    "--no-pictures": "search, and draw nothing",
+}
+
+WORK: Shown = {
+    "--workers N": ("processes", count, 1),
+    "--part-size N": ("photographs per part", count, 64),
+    "--batch-size N": ("photographs explained at once", count, 8),
+    "--device DEVICE": "cpu, cuda, mps (default: cpu; with Ray: GPUs where there are any)",
+    "-q --quiet": "print nothing but errors",
+}
+
+
 def add_parser(subparsers: Any) -> None:
     """Adds `plrp exemplars`."""
     parser = subparsers.add_parser(
@@ -37,35 +71,16 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "photographs", metavar="FOLDER", help="folder of photographs; folders inside it are searched too"
     )
-    add_network(parser)
+    add_options(parser, NETWORK)
     parser.add_argument(
         "--layers", nargs="+", metavar="NAME", help="conv and linear layers to search (default: the last conv)"
     )
-    parser.add_argument(
-        "--out", type=location, default=Path("exemplars"), metavar="DIR", help="folder or URL (default: ./exemplars)"
-    )
+    add_options(parser, {"--out DIR": ("folder or URL (default: ./exemplars)", location, Path("exemplars"))})
     how = parser.add_argument_group("explanation")
     add_pruning(how, default=None, offered=())
     add_settings(how, PhotographSettings, "composite")
-    picture = parser.add_argument_group("pictures")
-    picture.add_argument(
-        "--channels", type=_numbers, metavar="N,N,…", help="channels to draw (default: the strongest eight)"
-    )
-    picture.add_argument(
-        "--by",
-        choices=("relevance", "activation"),
-        default="relevance",
-        help="draw the photographs with most … (default: relevance)",
-    )
-    picture.add_argument("--no-pictures", action="store_true", help="search, and draw nothing")
-    work = parser.add_argument_group("work")
-    work.add_argument("--workers", type=count, default=1, metavar="N", help="processes (default: 1)")
-    work.add_argument("--part-size", type=count, default=64, metavar="N", help="photographs per part (default: 64)")
-    work.add_argument(
-        "--batch-size", type=count, default=8, metavar="N", help="photographs explained at once (default: 8)"
-    )
-    work.add_argument("--device", help="cpu, cuda, mps (default: cpu; with Ray: GPUs where there are any)")
-    work.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    add_options(parser.add_argument_group("pictures"), PICTURE)
+    add_options(parser.add_argument_group("work"), WORK)
     add_cluster(parser)
     parser.set_defaults(run=run)
 
@@ -139,10 +154,3 @@ def draw(exemplars: Any, search: Any, arguments: argparse.Namespace) -> None:
             save_figure(figure, arguments.out / f"{layer.replace('/', '-')}.png")
             figures[layer] = figure
     write_page(arguments.out / "index.html", render_concepts(exemplars, search.inputs, figures, search.categories))
-
-
-def _numbers(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r}: write channels such as 12,40")
-    return [int(part) for part in parts]

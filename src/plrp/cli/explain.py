@@ -19,6 +19,8 @@ from plrp.vision.photograph_settings import PhotographSettings, names
 
 from .arguments import (
     PICTURES,
+    Shown,
+    add_options,
     add_pruning,
     add_settings,
     chosen,
@@ -59,6 +61,55 @@ PAGE = ".html"
 FORMATS = (*PICTURES, PAGE)
 
 
+def proportions(text: str) -> list[float]:
+    """Shares of mass separated by commas, each once."""
+    return list(dict.fromkeys(map(proportion, names(text)))) or [proportion(text)]
+
+
+def dilation(text: str) -> int | str:
+    """Pixels, or `auto`."""
+    if text != "auto" and not text.isdigit():
+        raise argparse.ArgumentTypeError(f"dilate is a number of pixels or auto, not {text!r}")
+    return text if text == "auto" else int(text)
+
+
+NETWORK: Shown = {
+    "--model NAME": ("torchvision:NAME or just NAME, timm:NAME, or file.py:factory", str, "resnet50"),
+    "--weights FILE": "state dict (.pth, .pt, .safetensors), a published name such as IMAGENET1K_V1, or random "
+    "(default: the published weights, downloaded once)",
+}
+"""The options of a network that reads photographs."""
+
+OUTPUT: Shown = {
+    "-o --out PATH": "picture (.png, .svg, .pdf, .jpg, .webp), page (.html) or folder (default: PHOTO-plrp.png here)",
+    "--save FILE": "also write relevance and settings as .npz, or a folder of them",
+    "--mask FILE": "the object in white on black: a page shows the relevance inside it",
+    "-q --quiet": "print nothing but errors",
+}
+
+DRAWING: Shown = {
+    "--layers": "also draw …-layers and …-flow: how many neurons hold relevance at each depth, and which channels it "
+    "flows through. With attention also …-tokens: the patches that survive at each depth, and the heads",
+    "--exemplars DIR": "with --layers or a page: show patches beside the channels that plrp exemplars searched with "
+    "this model; DIR is the folder that it wrote",
+    "--colours NAME": ("red-blue, orange-purple, red-blue-dark, or a matplotlib name", str, "red-blue"),
+    "--dilate N": ("grow relevant pixels by N so that single ones stay visible", dilation, "auto"),
+    "--dpi DPI": ("resolution of .png, .jpg and .webp", count, 200),
+}
+
+
+def page_options(answers: str) -> Shown:
+    """The options that say how much a page holds, and so how long it takes."""
+    return {
+        "--page-p P,P,…": (
+            "the p of a page's slider, besides 0 and -p (default: from 0.02 on); fewer take less time",
+            proportions,
+        ),
+        f"--page-{answers} N": (f"how many of the strongest {answers} a page holds (default: 3)", count),
+        "--no-channels": "leave the relevance of single channels out of a page; channels are most of its work",
+    }
+
+
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `plrp explain`."""
     parser = subparsers.add_parser(
@@ -73,84 +124,24 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_pruning(how, default=0.05)
     add_settings(how, PhotographSettings, "target", "against", "composite")
     out = parser.add_argument_group("output")
-    add_output(out)
-    add_page_size(out, "classes")
-    add_drawing(out)
-    parser.set_defaults(run=run)
-
-
-def add_output(out: argparse._ArgumentGroup) -> None:
-    """The options that say which files are written."""
-    out.add_argument(
-        "-o",
-        "--out",
-        metavar="PATH",
-        help="picture (.png, .svg, .pdf, .jpg, .webp), page (.html) or folder (default: PHOTO-plrp.png here)",
-    )
-    out.add_argument("--save", metavar="FILE", help="also write relevance and settings as .npz, or a folder of them")
-    out.add_argument(
-        "--mask", metavar="FILE", help="the object in white on black: a page shows the relevance inside it"
-    )
-    out.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
-
-
-def add_drawing(out: argparse._ArgumentGroup) -> None:
-    """The options that say what the pictures show."""
-    out.add_argument("--compare", type=proportions, metavar="P,P,…", help="draw a grid of λ and M± for these p instead")
+    compare: Shown = {"--compare P,P,…": ("draw a grid of λ and M± for these p instead", proportions)}
+    add_options(out, OUTPUT | page_options("classes") | compare)
     add_settings(out, PhotographSettings, "beside")
-    out.add_argument(
-        "--layers",
-        action="store_true",
-        help="also draw …-layers and …-flow: how many neurons hold relevance at each depth, and which channels it "
-        "flows through. With attention also …-tokens: the patches that survive at each depth, and the heads",
-    )
-    out.add_argument(
-        "--exemplars",
-        metavar="DIR",
-        help="with --layers or a page: show patches beside the channels that plrp exemplars searched with this model; "
-        "DIR is the folder that it wrote",
-    )
-    out.add_argument(
-        "--colours",
-        default="red-blue",
-        metavar="NAME",
-        help="red-blue, orange-purple, red-blue-dark, or a matplotlib name (default: red-blue)",
-    )
-    out.add_argument(
-        "--dilate",
-        type=_dilation,
-        default="auto",
-        metavar="N",
-        help="grow relevant pixels by N so that single ones stay visible (default: auto)",
-    )
-    out.add_argument("--dpi", type=count, default=200, help="resolution of .png, .jpg and .webp (default: 200)")
+    add_options(out, DRAWING)
+    parser.set_defaults(run=run)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The options that say which model sees photographs, and how."""
     model = parser.add_argument_group("model")
-    add_network(model)
-    model.add_argument("--num-classes", type=count, metavar="N", help="outputs of a model with your own weights")
-    model.add_argument("--classes", metavar="FILE", help="names of the classes, one per line")
-    model.add_argument("--resize", type=count, metavar="N", help="shorter side before the crop (default: the model's)")
-    model.add_argument("--crop", type=count, metavar="N", help="side of the central crop (default: the model's)")
+    own: Shown = {
+        "--num-classes N": ("outputs of a model with your own weights", count),
+        "--classes FILE": "names of the classes, one per line",
+        "--resize N": ("shorter side before the crop (default: the model's)", count),
+        "--crop N": ("side of the central crop (default: the model's)", count),
+    }
+    add_options(model, NETWORK | own)
     add_settings(model, PhotographSettings, "device")
-
-
-def add_network(model: argparse._ActionsContainer) -> None:
-    """--model and --weights of a network that reads photographs."""
-    model.add_argument(
-        "--model",
-        default="resnet50",
-        metavar="NAME",
-        help="torchvision:NAME or just NAME, timm:NAME, or file.py:factory (default: resnet50)",
-    )
-    model.add_argument(
-        "--weights",
-        metavar="FILE",
-        help="state dict (.pth, .pt, .safetensors), a published name such as IMAGENET1K_V1, or random (default: the "
-        "published weights, downloaded once)",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -447,34 +438,12 @@ def class_names(file: str | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in names if name.strip())
 
 
-def add_page_size(out: argparse._ArgumentGroup, answers: str) -> None:
-    """How much a page holds, and so how long it takes."""
-    out.add_argument(
-        "--page-p",
-        type=proportions,
-        metavar="P,P,…",
-        help="the p of a page's slider, besides 0 and -p (default: from 0.02 on); fewer take less time",
-    )
-    out.add_argument(
-        f"--page-{answers}",
-        dest="page_classes",
-        type=count,
-        metavar="N",
-        help=f"how many of the strongest {answers} a page holds (default: 3)",
-    )
-    out.add_argument(
-        "--no-channels",
-        action="store_true",
-        help="leave the relevance of single channels out of a page; channels are most of its work",
-    )
-
-
 def page_size(arguments: argparse.Namespace, answers: str, page: bool = True) -> dict[str, Any]:
-    """The keywords of a bundle that the options of `add_page_size` ask for; the options are refused without a page."""
+    """The keywords of a bundle that the options of `page_options` ask for; the options are refused without a page."""
     shares = arguments.page_p and [p for p in arguments.page_p if p]  # 0, which is LRP, is always there
     given = {
         "--page-p": ("proportions", shares),
-        f"--page-{answers}": ("targets", arguments.page_classes),
+        f"--page-{answers}": ("targets", getattr(arguments, f"page_{answers}")),
         "--no-channels": ("inside", "nothing" if arguments.no_channels else None),
     }
     given = {option: keyword for option, keyword in given.items() if keyword[1] is not None}
@@ -544,14 +513,3 @@ def output_paths(
 def width_of_terminal() -> int:
     """Columns of the terminal; no limit in a pipe or file."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
-
-
-def proportions(text: str) -> list[float]:
-    """Shares of mass separated by commas, each once."""
-    return list(dict.fromkeys(map(proportion, names(text)))) or [proportion(text)]
-
-
-def _dilation(text: str) -> int | str:
-    if text != "auto" and not text.isdigit():
-        raise argparse.ArgumentTypeError(f"dilate is a number of pixels or auto, not {text!r}")
-    return text if text == "auto" else int(text)

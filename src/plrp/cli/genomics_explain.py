@@ -20,7 +20,9 @@ from plrp.settings import count, shard
 from . import arguments as shared
 from .arguments import (
     PICTURES,
+    Shown,
     add_cluster,
+    add_options,
     add_pruning,
     add_settings,
     check_out,
@@ -33,7 +35,7 @@ from .arguments import (
     say,
     settings_of,
 )
-from .genomics_results import window
+from .genomics_results import WINDOW
 
 if TYPE_CHECKING:
     from torch import nn
@@ -122,6 +124,13 @@ def check_composite(text: str) -> None:
 # -- explain
 
 
+PAGE: Shown = {
+    "--html FILE": "also write a page in which p is a slider: logos of the first sequences, seqlets, layers and ledger",
+    "--html-sequences N": ("sequences on that page", count, 8),
+    "--workers N": ("workers on the cluster (default: as many as fit)", count),
+}
+
+
 def add_explain(commands: Any) -> None:
     """Add `plrp genomics explain`."""
     parser = commands.add_parser(
@@ -146,15 +155,7 @@ def add_explain(commands: Any) -> None:
     add_settings(parser, FileSettings, "reverse_complement", "reverse_target", "hypothetical")
     parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N", help="be the I-th of N processes")
     add_settings(parser, FileSettings, "part_size", "batch_size", "device")
-    parser.add_argument(
-        "--html",
-        metavar="FILE",
-        help="also write a page in which p is a slider: logos of the first sequences, seqlets, layers and ledger",
-    )
-    parser.add_argument(
-        "--html-sequences", type=count, default=8, metavar="N", help="sequences on that page (default: 8)"
-    )
-    parser.add_argument("--workers", type=count, metavar="N", help="workers on the cluster (default: as many as fit)")
+    add_options(parser, PAGE)
     add_cluster(parser)
     parser.set_defaults(run=run_explain)
 
@@ -355,9 +356,8 @@ def add_compare(commands: Any) -> None:
     )
     add_model(parser)
     add_rules(parser, p=0.05)
-    parser.add_argument("--count", type=count, default=10, metavar="N", help="take the first N sequences (default: 10)")
-    parser.add_argument("--draw", type=count, default=3, metavar="N", help="draw the first N sequences (default: 3)")
-    parser.add_argument("--window", type=window, metavar="START-END", help="draw these bases only")
+    add_options(parser, {"--count N": ("take the first N sequences", count, 10)})
+    add_options(parser, {"--draw N": ("draw the first N sequences", count, 3), **WINDOW})
     add_settings(parser, ScoreSettings, "batch_size", "device")
     parser.set_defaults(run=run_compare)
 

@@ -12,20 +12,16 @@ from plrp.errors import UsageError, not_installed, usage
 from plrp.genomics.sequence_settings import FileSettings, MotifSettings
 from plrp.settings import count
 
-from .arguments import PICTURES, add_settings, check_out, chosen, picture, plural, say, settings_of
+from .arguments import PICTURES, Shown, add_options, add_settings, check_out, chosen, picture, plural, say, settings_of
 
 if TYPE_CHECKING:
     from plrp.genomics.motif_search import MotifSearch
 
 
-def add_overlap(parser: argparse.ArgumentParser) -> None:
-    """How values of overlapping intervals are joined (`plrp.genomics.tracks.Overlap`)."""
-    parser.add_argument(
-        "--overlap",
-        choices=["mean", "sum", "strongest"],
-        default="mean",
-        help="relevance of a base that lies in several intervals (default: mean)",
-    )
+OVERLAP: Shown = {
+    "--overlap {mean,sum,strongest}": ("relevance of a base that lies in several intervals", str, "mean"),
+}
+"""How values of overlapping intervals are joined (`plrp.genomics.tracks.Overlap`)."""
 
 
 # -- motifs
@@ -48,10 +44,8 @@ def add_motifs(commands: Any) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--model", help="the model of the run, for the null: file.py:factory, or a checkpoint")
     add_settings(parser, FileSettings, "weights")
-    parser.add_argument("--truth", metavar="BED", help="sites of motifs, for precision and recall")
-    parser.add_argument(
-        "--database", metavar="FILE", help="MEME or JASPAR file of motifs to match (default: JASPAR's vertebrates)"
-    )
+    add_options(parser, {"--truth BED": "sites of motifs, for precision and recall"})
+    add_options(parser, {"--database FILE": "MEME or JASPAR file of motifs to match (default: JASPAR's vertebrates)"})
     add_settings(parser, MotifSettings)
     parser.set_defaults(run=run_motifs)
 
@@ -183,17 +177,10 @@ def add_browser(commands: Any) -> None:
     parser.add_argument("folders", metavar="DIR", nargs="+", help="folders of `plrp genomics explain`, a track each")
     parser.add_argument("--out", required=True, metavar="FILE", help="page to write, such as browser.html")
     parser.add_argument("--motifs", metavar="DIR", help="folder of `plrp genomics motifs`: its seqlets and hits")
-    parser.add_argument(
-        "--bed",
-        action="append",
-        default=[],
-        type=named_file,
-        metavar="[NAME=]FILE",
-        help="one more track of intervals; may be given several times",
-    )
-    parser.add_argument("--count", type=count, metavar="N", help="show the first N sequences (default: all)")
-    add_overlap(parser)
-    parser.add_argument("--title", default="Relevance per base", help="title of the page (default: %(default)s)")
+    bed_help = "one more track of intervals; may be given several times"
+    parser.add_argument("--bed", action="append", default=[], type=named_file, metavar="[NAME=]FILE", help=bed_help)
+    add_options(parser, {"--count N": ("show the first N sequences (default: all)", count), **OVERLAP})
+    add_options(parser, {"--title TITLE": ("title of the page", str, "Relevance per base")})
     parser.set_defaults(run=run_browser)
 
 
@@ -220,6 +207,26 @@ def run_browser(arguments: argparse.Namespace) -> int:
 # -- logo
 
 
+def window(text: str) -> tuple[int, int]:
+    """`60-110`: bases 60 to 109."""
+    try:
+        start, end = (int(part) for part in text.replace(":", "-").split("-"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write start-end such as 60-110") from None
+    if not 0 <= start < end:
+        raise argparse.ArgumentTypeError(f"{text!r}: start before end")
+    return start, end
+
+
+WINDOW: Shown = {"--window START-END": ("draw these bases only", window)}
+
+DRAWING: Shown = {
+    **WINDOW,
+    "--truth BED": "sites of motifs, which are shaded, named, and drawn as a first row",
+    "--same-scale": "one y-axis for all rows of a sequence",
+}
+
+
 def add_logo(commands: Any) -> None:
     """Add `plrp genomics logo`."""
     parser = commands.add_parser(
@@ -236,23 +243,8 @@ def add_logo(commands: Any) -> None:
         "--out", required=True, type=picture, metavar="FILE", help=f"picture to write: {', '.join(PICTURES)}"
     )
     parser.add_argument("--names", nargs="+", metavar="NAME", help="sequences to draw (default: the first three)")
-    parser.add_argument("--window", type=window, metavar="START-END", help="draw these bases only")
-    parser.add_argument(
-        "--truth", metavar="BED", help="sites of motifs, which are shaded, named, and drawn as a first row"
-    )
-    parser.add_argument("--same-scale", action="store_true", help="one y-axis for all rows of a sequence")
+    add_options(parser, DRAWING)
     parser.set_defaults(run=run_logo)
-
-
-def window(text: str) -> tuple[int, int]:
-    """`60-110`: bases 60 to 109."""
-    try:
-        start, end = (int(part) for part in text.replace(":", "-").split("-"))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: write start-end such as 60-110") from None
-    if not 0 <= start < end:
-        raise argparse.ArgumentTypeError(f"{text!r}: start before end")
-    return start, end
 
 
 def run_logo(arguments: argparse.Namespace) -> int:
@@ -300,6 +292,15 @@ def run_logo(arguments: argparse.Namespace) -> int:
 # -- export
 
 
+EXPORTS: Shown = {
+    "--bigwig FILE": "bigWig file to write; needs --genome, and pyBigWig",
+    "--bedgraph FILE": "bedGraph file to write: sorted, without a header, as UCSC's tools take it",
+    "--h5 FILE": "HDF5 file to write for TF-MoDISco, from a run with --hypothetical and sequences of one length",
+    "--genome FASTA": "genome of the run, for the lengths of chromosomes",
+    **OVERLAP,
+}
+
+
 def add_export(commands: Any) -> None:
     """Add `plrp genomics export`."""
     parser = commands.add_parser(
@@ -310,17 +311,7 @@ def add_export(commands: Any) -> None:
         epilog="example:\n  plrp genomics export explained --genome hg38.fa --bigwig relevance.bw --overlap sum",
     )
     parser.add_argument("folder", metavar="DIR", help="folder of `plrp genomics explain`")
-    parser.add_argument("--bigwig", metavar="FILE", help="bigWig file to write; needs --genome, and pyBigWig")
-    parser.add_argument(
-        "--bedgraph", metavar="FILE", help="bedGraph file to write: sorted, without a header, as UCSC's tools take it"
-    )
-    parser.add_argument(
-        "--h5",
-        metavar="FILE",
-        help="HDF5 file to write for TF-MoDISco, from a run with --hypothetical and sequences of one length",
-    )
-    parser.add_argument("--genome", metavar="FASTA", help="genome of the run, for the lengths of chromosomes")
-    add_overlap(parser)
+    add_options(parser, EXPORTS)
     parser.set_defaults(run=run_export)
 
 

@@ -10,7 +10,29 @@ from plrp.errors import UsageError, usage
 from plrp.genomics.sequence_settings import FileSettings
 from plrp.settings import count
 
-from .arguments import add_settings, chosen
+from .arguments import Shown, add_options, add_settings, chosen
+
+
+def _range(text: str) -> int | tuple[int, int]:
+    """`3` or `1-3`."""
+    try:
+        low, _, high = text.partition("-")
+        return (int(low), int(high)) if high else int(low)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write a number, or least-most such as 1-3") from None
+
+
+DATA: Shown = {
+    "--task {classes,presence,and,or,xor}": (
+        "rule of the labels (default: classes, one motif per class)",
+        str,
+        "classes",
+    ),
+    "--count COUNT": ("number of sequences", count, 1000),
+    "--length LENGTH": ("bases per sequence", count, 250),
+    "--number N|N-M": ("copies of a motif", _range, 1),
+    "--spacing N|N-M": ("bases between A and B (default: any)", _range),
+}
 
 
 def add_simulate(commands: Any) -> None:
@@ -23,46 +45,17 @@ def add_simulate(commands: Any) -> None:
         epilog="example:\n  plrp genomics simulate --motifs TAL1::TCF3 CTCF SPI1 --count 3000 --number 1-3 --out sim",
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write; must not exist")
-    parser.add_argument(
-        "--motifs",
-        nargs="+",
-        default=["GATA1", "TAL1::TCF3"],
-        metavar="MOTIF",
-        help="JASPAR names or ids, or MEME/JASPAR files with one motif each (default: GATA1 TAL1::TCF3)",
-    )
-    parser.add_argument(
-        "--task",
-        choices=["classes", "presence", "and", "or", "xor"],
-        default="classes",
-        help="rule of the labels (default: classes, one motif per class)",
-    )
-    parser.add_argument("--count", type=count, default=1000, help="number of sequences (default: 1000)")
-    parser.add_argument("--length", type=count, default=250, help="bases per sequence (default: 250)")
-    parser.add_argument("--number", type=_range, default=1, metavar="N|N-M", help="copies of a motif (default: 1)")
-    parser.add_argument("--spacing", type=_range, metavar="N|N-M", help="bases between A and B (default: any)")
-    parser.add_argument(
-        "--orientation", choices=["forward", "reverse", "both"], default="forward", help="strand of motifs"
-    )
-    parser.add_argument(
-        "--background",
-        nargs=4,
-        type=float,
-        default=[0.25] * 4,
-        metavar=("A", "C", "G", "T"),
-        help="base frequencies (default: a quarter each)",
-    )
-    parser.add_argument("--empty-class", action="store_true", help="one more class without a motif (task classes)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of everything random (default: 0)")
+    motifs_help = "JASPAR names or ids, or MEME/JASPAR files with one motif each (default: GATA1 TAL1::TCF3)"
+    motifs = ["GATA1", "TAL1::TCF3"]
+    parser.add_argument("--motifs", nargs="+", default=motifs, metavar="MOTIF", help=motifs_help)
+    add_options(parser, DATA)
+    orientations = ["forward", "reverse", "both"]
+    parser.add_argument("--orientation", choices=orientations, default="forward", help="strand of motifs")
+    background = {"default": [0.25] * 4, "help": "base frequencies (default: a quarter each)"}
+    parser.add_argument("--background", nargs=4, type=float, metavar=("A", "C", "G", "T"), **background)
+    add_options(parser, {"--empty-class": "one more class without a motif (task classes)"})
+    add_options(parser, {"--seed SEED": ("seed of everything random", int, 0)})
     parser.set_defaults(run=run_simulate)
-
-
-def _range(text: str) -> int | tuple[int, int]:
-    """`3` or `1-3`."""
-    try:
-        low, _, high = text.partition("-")
-        return (int(low), int(high)) if high else int(low)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: write a number, or least-most such as 1-3") from None
 
 
 def run_simulate(arguments: argparse.Namespace) -> int:
@@ -97,9 +90,7 @@ def add_train(commands: Any) -> None:
     parser.add_argument("--filters", type=count, default=32, help="convolution filters; the paper has 4 and 32")
     parser.add_argument("--hidden", type=int, default=0, help="neurons of a hidden layer; xor needs one, such as 32")
     parser.add_argument("--epochs", type=count, default=30, help="at most this many epochs (default: 30)")
-    parser.add_argument(
-        "--patience", type=count, default=6, help="epochs without progress before it stops (default: 6)"
-    )
+    add_options(parser, {"--patience PATIENCE": ("epochs without progress before it stops", count, 6)})
     add_settings(parser, FileSettings, "largest")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the split (default: 0)")
     parser.set_defaults(run=run_train)

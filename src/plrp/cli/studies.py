@@ -9,7 +9,7 @@ from typing import Any
 from plrp.errors import UsageError, usage
 from plrp.settings import count, shard
 
-from .arguments import add_cluster, chosen, cluster_of, location, say
+from .arguments import Shown, add_cluster, add_options, chosen, cluster_of, location, say
 
 PRESETS = ("ecssd-vgg16", "ecssd-resnet50", "imagenet-vgg16", "imagenet-resnet50", "genomics-4", "genomics-32")
 
@@ -24,10 +24,8 @@ def add_demo(subparsers: Any) -> None:
         "p is a slider. Nothing is downloaded; the same seed gives the same report.",
         epilog="example:\n  plrp demo --out demo",
     )
-    parser.add_argument(
-        "--out", type=Path, default=Path("demo"), metavar="DIR", help="folder to write (default: ./demo)"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of everything random (default: 0)")
+    add_options(parser, {"--out DIR": ("folder to write (default: ./demo)", Path, Path("demo"))})
+    add_options(parser, {"--seed N": ("seed of everything random", int, 0)})
     parser.set_defaults(run=run_demo)
 
 
@@ -37,6 +35,20 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
     print(f"written: {demo_study.run(arguments.out, seed=arguments.seed).resolve()}")
     return 0
+
+
+INPUT: Shown = {
+    "--root DATA": ("folder of the preset's photographs", Path),
+    "--weights FILE": "your weights instead of the published ones",
+    "--out RUN": ("folder of the run, or its URL (default: the config's name)", location),
+    "--limit N": ("take the first N samples only; more can follow later", count),
+}
+
+WORK: Shown = {
+    "--workers N": ("processes (default: one per core)", count),
+    "--device DEVICE": "such as cuda (default: cpu; with Ray: GPUs where there are any)",
+    "--show-config": "print the config as TOML and stop",
+}
 
 
 def add_sweep(subparsers: Any) -> None:
@@ -59,26 +71,13 @@ def add_sweep(subparsers: Any) -> None:
     )
     parser.add_argument("config", nargs="?", type=location, metavar="run.toml", help="a config, or a run to resume")
     parser.add_argument("--preset", choices=PRESETS, metavar="NAME", help=f"a study of the paper: {', '.join(PRESETS)}")
-    parser.add_argument("--root", type=Path, metavar="DATA", help="folder of the preset's photographs")
-    parser.add_argument("--weights", metavar="FILE", help="your weights instead of the published ones")
-    parser.add_argument(
-        "--out", type=location, metavar="RUN", help="folder of the run, or its URL (default: the config's name)"
-    )
-    parser.add_argument("--limit", type=count, metavar="N", help="take the first N samples only; more can follow later")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        type=_setting,
-        metavar="ENTRY=VALUE",
-        help="change an entry of the config, e.g. 'p=[0, 0.1, 0.2]' or metrics.pixel_flipping.limit=5; repeatable",
-    )
+    add_options(parser, INPUT)
+    set_help = "change an entry of the config, e.g. 'p=[0, 0.1, 0.2]' or metrics.pixel_flipping.limit=5; repeatable"
+    parser.add_argument("--set", action="append", default=[], type=_setting, metavar="ENTRY=VALUE", help=set_help)
     parser.add_argument(
         "--shard", type=shard, default=(1, 1), metavar="i/n", help="make every n-th part, from the i-th on"
     )
-    parser.add_argument("--workers", type=count, metavar="N", help="processes (default: one per core)")
-    parser.add_argument("--device", help="such as cuda (default: cpu; with Ray: GPUs where there are any)")
-    parser.add_argument("--show-config", action="store_true", help="print the config as TOML and stop")
+    add_options(parser, WORK)
     add_cluster(parser)
     parser.set_defaults(run=run_sweep)
 
@@ -161,20 +160,10 @@ def add_report(subparsers: Any) -> None:
         "  plrp report --compare before after --out compared",
     )
     parser.add_argument("runs", nargs="+", type=location, metavar="RUN", help="folders or URLs of sweeps")
-    parser.add_argument("--compare", action="store_true", help="compare two runs, sample by sample")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder to write (default: `report` in the run; for several runs: ./report)",
-    )
-    parser.add_argument(
-        "--formats",
-        nargs="+",
-        choices=("png", "svg", "pdf"),
-        default=("png", "svg", "pdf"),
-        help="formats of the figures",
-    )
+    out_help = "folder to write (default: `report` in the run; for several runs: ./report)"
+    add_options(parser, {"--compare": "compare two runs, sample by sample", "--out DIR": (out_help, Path)})
+    formats = ("png", "svg", "pdf")
+    parser.add_argument("--formats", nargs="+", choices=formats, default=formats, help="formats of the figures")
     parser.set_defaults(run=run_report)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from plrp.errors import UsageError, usage
 from plrp.settings import check_composite, count
 
-from .arguments import add_pruning, chosen, options_wording, pruning_of
-from .explain import add_page_size, page_size
+from .arguments import Shown, add_options, add_pruning, chosen, options_wording, pruning_of
+from .explain import page_options, page_size
 
 PICTURES = (".svg", ".png", ".pdf")
 FORMATS = (*PICTURES, ".html", ".csv", ".json")  # of plrp.text, whose import takes seconds
@@ -36,6 +36,24 @@ the colours are scaled to the strongest token.
 """
 
 
+ANSWER: Shown = {
+    "--target ANSWER": "class (name or number) or token to explain (default: the most probable)",
+    "--against ANSWER": "explain the target's score minus the score of this answer",
+    "--span N|TEXT": "explain several tokens, each by itself: the next N that the model writes, or a TEXT that "
+    "continues",
+}
+
+OUTPUT: Shown = {
+    "-o --out FILE": "coloured text (.svg, .png, .pdf), numbers (.csv, .json), or a page with p as a slider (.html: "
+    "this takes minutes with a language model)",
+    **page_options("answers"),
+    "--words": "sum the relevance by word",
+    "--layers FILE": "picture of the tokens that survive at each depth, and of the heads",
+    "--columns N": ("width of the printed text (default: the terminal's)", count),
+    "-q --quiet": "print nothing but errors",
+}
+
+
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `plrp text`."""
     parser = subparsers.add_parser(
@@ -45,40 +63,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EPILOG,
     )
     parser.add_argument("text", metavar="TEXT", help="the text that the model reads; - takes it from standard input")
-    parser.add_argument(
-        "--model",
-        required=True,
-        metavar="PATH",
-        help="folder as save_pretrained writes it, or a .gguf file; nothing is downloaded",
-    )
-    answer = parser.add_argument_group("answer")
-    answer.add_argument(
-        "--target", metavar="ANSWER", help="class (name or number) or token to explain (default: the most probable)"
-    )
-    answer.add_argument("--against", metavar="ANSWER", help="explain the target's score minus the score of this answer")
-    answer.add_argument(
-        "--span",
-        metavar="N|TEXT",
-        help="explain several tokens, each by itself: the next N that the model writes, or a TEXT that continues",
-    )
+    model_help = "folder as save_pretrained writes it, or a .gguf file; nothing is downloaded"
+    parser.add_argument("--model", required=True, metavar="PATH", help=model_help)
+    add_options(parser.add_argument_group("answer"), ANSWER)
     how = parser.add_argument_group("explanation")
     add_pruning(how, default=None, offered=("redistribution", "unit"))
-    how.add_argument("--composite", default="attnlrp", metavar="NAME", help="attnlrp (default) or cp-lrp")
-    out = parser.add_argument_group("output")
-    out.add_argument(
-        "-o",
-        "--out",
-        metavar="FILE",
-        help="coloured text (.svg, .png, .pdf), numbers (.csv, .json), or a page with p as a slider (.html: this takes "
-        "minutes with a language model)",
-    )
-    add_page_size(out, "answers")
-    out.add_argument("--words", action="store_true", help="sum the relevance by word")
-    out.add_argument(
-        "--layers", metavar="FILE", help="picture of the tokens that survive at each depth, and of the heads"
-    )
-    out.add_argument("--columns", type=count, metavar="N", help="width of the printed text (default: the terminal's)")
-    out.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    add_options(how, {"--composite NAME": ("attnlrp (default) or cp-lrp", str, "attnlrp")})
+    add_options(parser.add_argument_group("output"), OUTPUT)
     parser.set_defaults(run=run)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from plrp.errors import UsageError, not_installed, usage
 from plrp.settings import check_composite
 
-from .arguments import add_pruning, chosen, pruning_of, say
+from .arguments import Shown, add_options, add_pruning, chosen, pruning_of, say
 from .explain import add_model, prepared, searched
 
 if TYPE_CHECKING:
@@ -29,6 +29,25 @@ The address has a token, and only this machine can reach it, unless you name ano
 """
 
 
+def port_number(text: str) -> int:
+    """A port from 0 to 65535."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}: a port from 0 to 65535")
+    return int(text)
+
+
+EXPLANATION: Shown = {
+    "--composite NAME": "rules, as in plrp explain, genomics explain and text",
+    "--exemplars DIR": "for photographs: the folder that plrp exemplars wrote with this model, to show what channels "
+    "stand for",
+}
+
+ADDRESS: Shown = {
+    "--port PORT": ("port to serve on; 0 takes any free one", port_number, 8765),
+    "--host HOST": ("address to serve on (default: 127.0.0.1, which other machines cannot reach)", str, "127.0.0.1"),
+}
+
+
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `plrp view`."""
     parser = subparsers.add_parser(
@@ -39,28 +58,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EPILOG,
     )
     add_model(parser)
-    parser.add_argument(
-        "--input",
-        choices=("photograph", "sequence", "text"),
-        help="input of the model (default: text for a folder or .gguf file of a language model, else photographs)",
-    )
+    input_help = "input of the model (default: text for a folder or .gguf file of a language model, else photographs)"
+    add_options(parser, {"--input {photograph,sequence,text}": input_help})
     how = parser.add_argument_group("explanation", "the settings with which the page starts")
     add_pruning(how, default=0.05, offered=("redistribution",))
-    how.add_argument("--composite", metavar="NAME", help="rules, as in plrp explain, genomics explain and text")
-    how.add_argument(
-        "--exemplars",
-        metavar="DIR",
-        help="for photographs: the folder that plrp exemplars wrote with this model, to show what channels stand for",
-    )
-    where = parser.add_argument_group("address")
-    where.add_argument(
-        "--port", type=_port, default=8765, help="port to serve on; 0 takes any free one (default: 8765)"
-    )
-    where.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to serve on (default: 127.0.0.1, which other machines cannot reach)",
-    )
+    add_options(how, EXPLANATION)
+    add_options(parser.add_argument_group("address"), ADDRESS)
     parser.set_defaults(compare=None, target=None, against=None, colours="red-blue", quiet=False, beside=())
     parser.set_defaults(run=run)
 
@@ -159,9 +162,3 @@ def bound(host: str, port: int) -> socket.socket:
         reason = error.strerror or str(error)
         raise UsageError(f"{host}:{port} cannot be served ({reason}): choose another --port or --host.") from error
     return listening
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r}: a port from 0 to 65535")
-    return int(text)
