@@ -296,11 +296,10 @@ def add_variants(commands: Any) -> None:
 
 def run_variants(arguments: argparse.Namespace) -> int:
     """Explain the variants of a file."""
-    from plrp.genomics.allele_effects import summary
     from plrp.genomics.outputs import target_from_text
     from plrp.genomics.sequences import Genome, encode
     from plrp.genomics.variant_files import explain_variants
-    from plrp.genomics.variants import read_vcf
+    from plrp.genomics.variants import read_vcf, summary
     from plrp.runs.places import Folder, refuse_strangers
 
     folder, width = Path(arguments.out), arguments.width

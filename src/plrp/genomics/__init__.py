@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 from plrp.lazy import lazily
 
 if TYPE_CHECKING:
-    from .allele_effects import VariantEffect, VariantEffects, variant_effects
     from .attribution import Attribution, Hypothetical, attribute, explain_batches, explain_sequences, pool
     from .baselines import Comparison, Mutations, compare_methods, deeplift, gradient_input, ism
     from .browser import write_browser
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from .simulation import Simulated, dinucleotide_shuffle, load_simulated, read_labels, read_simdata, simulate
     from .tracks import export_run, write_bedgraph, write_modisco_h5
     from .variant_files import explain_variants
-    from .variants import Variant, read_vcf
+    from .variants import Variant, VariantEffect, VariantEffects, read_vcf, variant_effects
 
 __all__ = [
     "Attribution",

@@ -19,10 +19,9 @@ from plrp.files import new_file
 from plrp.health import unwarned
 from plrp.settings import LARGEST
 
-from .allele_effects import VariantEffect, each_effect
 from .sequence_settings import VariantSettings
 from .sequences import Genome, open_text, tab_line
-from .variants import Skipped, read_vcf
+from .variants import Skipped, VariantEffect, each_effect, read_vcf
 
 FIELDS = {
     "PLRP_REF": ("A", "Float", "Score with the reference allele"),
