@@ -284,9 +284,18 @@ def _refuse_folder(path: Path) -> None:
         raise SequenceError(f"{path} is a folder, not a FASTA file: name a file{remedy}.")
 
 
-def _record_name(path: Path, number: int, header: str, headers: dict[str, int]) -> str:
-    """The name in a FASTA header, its first word; `headers` has the line number of every name so far."""
-    name = next(iter(header[1:].split()), "")
+def _record_name(path: Path, number: int, line: str, headers: dict[str, int]) -> str:
+    """The name in a FASTA header, its first word; empty for an empty line before the first header.
+
+    `headers` has the line number of every name so far.
+    """
+    if not line.startswith(">"):
+        if line.startswith("@"):
+            raise SequenceError(f"{path}: this looks like FASTQ: convert it to FASTA (seqtk seq -a reads.fastq).")
+        if line.strip():
+            raise SequenceError(f"{path}, line {number}: text before the first '>' header; this is not FASTA.")
+        return ""
+    name = next(iter(line[1:].split()), "")
     if not name:
         raise SequenceError(f"{path}, line {number}: this header has no name; write '>name'.")
     if name in headers:
@@ -307,14 +316,6 @@ def _refuse_empty(path: Path, headers: dict[str, int], filled: Mapping[str, Any]
             raise SequenceError(f"{path}, line {number}: record {name!r} has no sequence.")
 
 
-def _refuse_headless(path: Path, number: int, line: str) -> None:
-    """Refuse a file that begins with text instead of a FASTA header."""
-    if line.startswith("@"):
-        raise SequenceError(f"{path}: this looks like FASTQ: convert it to FASTA (seqtk seq -a reads.fastq).")
-    if line.strip():
-        raise SequenceError(f"{path}, line {number}: text before the first '>' header; this is not FASTA.")
-
-
 def read_fasta(path: str | Path, *, largest: int = LARGEST) -> Sequences:
     """All records of a FASTA file (plain or gzipped, unpacked `largest` bytes at most), in order.
 
@@ -329,10 +330,8 @@ def read_fasta(path: str | Path, *, largest: int = LARGEST) -> Sequences:
     with open_text(path, largest=largest) as numbered:
         for number, line in numbered:
             line = line.strip()
-            if line.startswith(">"):
+            if line.startswith(">") or not name:
                 name = _record_name(path, number, line, headers)
-            elif not name:
-                _refuse_headless(path, number, line)
             elif line:
                 pieces.setdefault(name, []).append(checked_bases(line, f"{path}, line {number}", name))
     _refuse_empty(path, headers, pieces)
@@ -367,9 +366,11 @@ def read_bed(path: str | Path) -> list[Interval]:
     intervals: list[Interval] = []
     with open_text(path) as numbered:
         for number, line in numbered:
-            fields = line.rstrip().split("\t") if "\t" in line else line.split()
-            if not line.strip() or line.startswith("#") or _is_header(line):
+            words = line.split()
+            located = len(words) > 2 and words[1].isdigit() and words[2].isdigit()  # also on a sequence called track
+            if not words or line.startswith("#") or (words[0] in ("track", "browser") and not located):
                 continue
+            fields = line.rstrip().split("\t") if "\t" in line else words
             try:
                 chrom, start, end = fields[0], int(fields[1]), int(fields[2])
             except (IndexError, ValueError):
@@ -389,12 +390,6 @@ def read_bed(path: str | Path) -> list[Interval]:
     if not intervals:
         raise SequenceError(f"{path}, line 1: no intervals in this file.")
     return intervals
-
-
-def _is_header(line: str) -> bool:
-    """Whether a line of a BED file is for a browser, and not a place on a sequence that is called so."""
-    words = line.split()
-    return words[0] in ("track", "browser") and not (len(words) > 2 and words[1].isdigit() and words[2].isdigit())
 
 
 def read_intervals(
@@ -501,11 +496,9 @@ class Genome:
         length = offset = bases = width = position = 0
         for number, line in enumerate(stream, 1):
             text = line.rstrip(b"\r\n")
-            if line.startswith(b">"):
+            if line.startswith(b">") or not name:
                 name = _record_name(self.path, number, text.decode("utf-8", "replace"), headers)
                 length, offset, bases, width = 0, position + len(line), 0, 0
-            elif not name:
-                _refuse_headless(self.path, number, text.decode("utf-8", "replace"))
             elif text:
                 bases, width = bases or len(text), width or len(line)
                 if length % bases or len(text) > bases or position != offset + length // bases * width:
@@ -556,8 +549,7 @@ def read_npz(path: str | Path, key: str | None = None, *, largest: int = LARGEST
         key = known[0] if known else next(iter(arrays), "")
     if key not in arrays:
         raise SequenceError(f"{path}: no array {key!r}; it holds {', '.join(arrays) or 'nothing'}.")
-    several = len(arrays) > 1
-    return from_onehot(arrays[key], names, source=f"{path}, array {key!r}" if several else str(path))
+    return from_onehot(arrays[key], names, source=f"{path}, array {key!r}" if len(arrays) > 1 else str(path))
 
 
 def from_onehot(onehot: npt.ArrayLike, names: Sequence[str] | None = None, source: str = "array") -> Sequences:
@@ -569,7 +561,5 @@ def from_onehot(onehot: npt.ArrayLike, names: Sequence[str] | None = None, sourc
         array = array.transpose(0, 2, 1)
     if not np.isin(array, (0, 1)).all() or (array.sum(1) > 1).any():
         raise SequenceError(f"{source}: the array is not one-hot (columns with one 1, or empty for N).")
-    letters = decode(array) if len(array) else []
-    return Sequences(
-        list(names) if names is not None else [f"seq{i}" for i in range(len(array))], list(letters), source
-    )
+    known = [f"seq{i}" for i in range(len(array))] if names is None else list(names)
+    return Sequences(known, list(decode(array)) if len(array) else [], source)
