@@ -90,11 +90,19 @@ def make_here(maker: Any, indices: Sequence[int], watch: Watch, tolerant: bool =
     return failures
 
 
-class Hand:
+class Hand(ABC):
     """A worker as its crew sees it: its node, known once it has started, and the part that it is making."""
 
     node: str | None = None
     part: int | None = None
+
+    @abstractmethod
+    def send(self, index: int) -> None:
+        """Tell the worker to make a part."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End the worker, dead or alive."""
 
 
 H = TypeVar("H", bound=Hand)
@@ -110,6 +118,7 @@ class Crew(ABC, Generic[H]):
         self.watch, self.tries, self.raising = watch, tries, raising or tries
         self.todo = deque(indices)
         self.hands: list[H] = []
+        self.losses: list[H] = []  # workers that stopped answering, until the cause is known
         self.failures: list[Failure] = []
         self.attempts: Counter[int] = Counter()
         self.nodes_lost: Counter[int] = Counter()
@@ -123,16 +132,8 @@ class Crew(ABC, Generic[H]):
         """Start workers where they are needed and there is room."""
 
     @abstractmethod
-    def send(self, hand: H, index: int) -> None:
-        """Tell a worker to make a part."""
-
-    @abstractmethod
     def listen(self) -> None:
         """Wait for a message of any worker, and act on all messages that have come."""
-
-    @abstractmethod
-    def dismiss(self, hand: H) -> None:
-        """End a worker, dead or alive."""
 
     def begin(self) -> None:
         """Prepare for the first part."""
@@ -143,30 +144,26 @@ class Crew(ABC, Generic[H]):
         """Make all parts; returns the parts that were given up."""
         try:
             self.begin()
-            while self.working():
+            while self.busy or (self.todo and not self.hopeless):
                 self.staff()
                 for hand in self.hands:
                     if hand.node is not None and hand.part is None:
                         self.assign(hand)
                 self.listen()
         finally:
-            for hand in list(self.hands):
-                self.dismiss(hand)
+            for hand in (*self.hands, *self.losses):
+                hand.end()
         return self.failures
 
     @property
     def busy(self) -> int:
-        """The number of workers that are making a part."""
-        return sum(hand.part is not None for hand in self.hands)
+        """The number of workers that are making a part, or were lost with one."""
+        return sum(hand.part is not None for hand in (*self.hands, *self.losses))
 
     @property
     def hopeless(self) -> bool:
         """Whether too many parts failed in a row to try the rest."""
         return self.row >= IN_A_ROW
-
-    def working(self) -> bool:
-        """Whether parts are being made or remain."""
-        return self.busy > 0 or (bool(self.todo) and not self.hopeless)
 
     def assign(self, hand: H) -> None:
         """Give a free worker a part. A part that failed on its node waits for another node, as long as there is one."""
@@ -178,7 +175,7 @@ class Crew(ABC, Generic[H]):
             if hand.node not in wrong or nodes <= wrong:
                 hand.part = index
                 self.todo.remove(index)
-                self.send(hand, index)
+                hand.send(index)
                 return
 
     def answer(self, hand: H, message: Mapping[str, Any]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,13 +31,11 @@ class Digests:
 
     def __init__(self, place: Place | None = None) -> None:
         self.place = place
-        self.known: dict[str, list[Any]] = {}
+        self.stored: dict[str, list[Any]] = {}
         with suppress(OSError, ValueError, AttributeError, TypeError):  # a cache that cannot be read is empty
             entries = {} if place is None else json.loads(place.read(CACHE))
-            self.known = {str(path): list(entry) for path, entry in entries.items() if len(entry) == 5}
-        self.before = {path: str(entry[-1]) for path, entry in self.known.items()}
-        self.new = False
-        self._lock = threading.Lock()
+            self.stored = {str(path): list(entry) for path, entry in entries.items() if len(entry) == 5}
+        self.known = dict(self.stored)
 
     def of(self, path: str | Path) -> str:
         """The digest of a file's content: 16 hexadecimal digits."""
@@ -51,9 +48,7 @@ class Digests:
         begun = time.time()
         digest = content_digest(name)
         stable = begun - max(about.st_mtime, about.st_ctime) > RECENT
-        with self._lock:
-            self.known[name] = [*(stamp if stable else NO_FILE), digest]
-            self.new = True
+        self.known[name] = [*(stamp if stable else NO_FILE), digest]
         return digest
 
     def of_all(self, paths: Sequence[str | Path], step: Callable[[float], None] = lambda advance: None) -> list[str]:
@@ -68,11 +63,11 @@ class Digests:
     def changed(self, paths: Iterable[str | Path]) -> list[str]:
         """The files whose contents have changed since an earlier start."""
         names = [os.path.abspath(path) for path in paths]
-        return [name for name in names if name in self.before and self.before[name] != self.of(name)]
+        return [name for name in names if name in self.stored and str(self.stored[name][-1]) != self.of(name)]
 
     def save(self) -> None:
         """Write the cache for the next start."""
-        if self.place is not None and self.new:
+        if self.place is not None and self.known != self.stored:
             self.place.write(CACHE, json.dumps(self.known).encode())
 
 

@@ -42,7 +42,7 @@ class _Process(Hand):
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "PYTHONPATH": path},
         )
-        self.write({"work": asdict(work), "threads": threads})
+        self.send({"work": asdict(work), "threads": threads})
         threading.Thread(target=self._listen, args=(messages,), daemon=True).start()
 
     def _listen(self, messages: queue.SimpleQueue[Any]) -> None:
@@ -51,12 +51,18 @@ class _Process(Hand):
             messages.put((self, json.loads(line)))
         messages.put((self, None))
 
-    def write(self, message: Any) -> None:
-        """Send a line."""
+    def send(self, message: Any) -> None:
+        """A line on its standard input."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # it died, and the listening thread will say so
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
+
+    def end(self) -> None:
+        """Kill it, wait for its end and close its streams. The part that it was making is lost; stored parts stay."""
+        with suppress(BrokenPipeError), self.process:
+            self.process.kill()
+            self.process.wait()
 
     @property
     def death(self) -> str:
@@ -82,34 +88,19 @@ class LocalCrew(Crew[_Process]):
             for _ in range(min(self.workers, self.busy + len(self.todo)) - len(self.hands)):
                 self.hands.append(_Process(self.work, self.threads, self.messages))
 
-    def send(self, hand: _Process, index: int) -> None:
-        """A line on its standard input."""
-        hand.write(index)
-
     def listen(self) -> None:
         """Wait for a line of any process, or for its end."""
         hand, message = self.messages.get()
         if message is not None:
             self.answer(hand, message)
         elif hand in self.hands:
-            self.dismiss(hand)
+            self.hands.remove(hand)
+            hand.end()
             if hand.part is not None:
                 self.retry(Failure(hand.part, WORKER_DIED, hand.death), hand.node)
-
-    def dismiss(self, hand: _Process) -> None:
-        """Kill it and wait for its end. The part that it was making is lost; stored parts stay."""
-        self.hands.remove(hand)
-        hand.process.kill()
-        hand.process.wait()
-        for stream in (hand.process.stdin, hand.process.stdout):
-            if stream is not None:
-                with suppress(BrokenPipeError):
-                    stream.close()
 
 
 def cores() -> int:
     """The cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1
+    there = hasattr(os, "sched_getaffinity")  # not on macOS
+    return len(os.sched_getaffinity(0)) if there else os.cpu_count() or 1

@@ -85,10 +85,9 @@ def spread(cluster: RayCluster, work: Work, indices: Sequence[int], watch: Watch
 
 def inside(path: str, working_dir: str | None) -> str:
     """A path; inside the folder that Ray copies to the workers, relative to it: workers have that folder elsewhere."""
-    if working_dir is None or "://" in working_dir or not Path(path).is_absolute():
+    if working_dir is None or "://" in working_dir or not Path(path).is_relative_to(Path(working_dir).resolve()):
         return path
-    root = Path(working_dir).resolve()
-    return str(Path(path).relative_to(root)) if Path(path).is_relative_to(root) else path
+    return str(Path(path).relative_to(Path(working_dir).resolve()))
 
 
 def sent(path: str | Path, working_dir: str | None) -> str:
@@ -150,6 +149,15 @@ class _Actor(Hand):
         self.ray, self.actor = ray, actor
         self.reply: Any = actor.hello.remote()  # its next answer; None while it has no part
 
+    def send(self, index: int) -> None:
+        """Call the actor; its answers come one by one."""
+        self.reply = self.actor.make.options(num_returns="streaming").remote(index)
+
+    def end(self) -> None:
+        """Kill the actor, if it lives."""
+        with suppress(Exception):
+            self.ray.kill(self.actor)
+
     @property
     def unavailable(self) -> bool:
         """Whether Ray could not reach the worker, dead or alive."""
@@ -180,17 +188,12 @@ class RayCrew(Crew[_Actor]):
     def __init__(self, ray: Any, cluster: RayCluster, work: Work, indices: Sequence[int], watch: Watch) -> None:
         super().__init__(indices, watch, cluster.tries)
         self.ray, self.cluster, self.work = ray, cluster, work
-        self.losses: list[_Actor] = []  # workers that were lost with a part, until the cause is known
         self.stillborn = 0  # workers lost before their first answer, in a row
         self.memory = 0
         some = ray.cluster_resources().get("GPU", 0) >= 1
         self.gpus = float(some) if cluster.gpus is None else cluster.gpus
         self.looked = 0.0
         self.waiting = False  # for nodes
-
-    def working(self) -> bool:
-        """Also while the fate of a worker is not known."""
-        return bool(self.losses) or super().working()
 
     # -- workers
 
@@ -210,7 +213,8 @@ class RayCrew(Crew[_Actor]):
                 self.ray.get(hand.reply)
                 cost = self.ray.get(hand.actor.rehearse.remote(index))
             except self.ray.exceptions.RayError as error:
-                self.dismiss(hand)
+                self.hands.remove(hand)
+                hand.end()
                 self.watch.say(f"the first piece of part {index} went wrong ({_reason(error)})")
             else:
                 break
@@ -229,21 +233,6 @@ class RayCrew(Crew[_Actor]):
         self.hands.append(hand)
         return hand
 
-    def dismiss(self, hand: _Actor) -> None:
-        """Kill the actor, if it lives."""
-        if hand in self.hands:
-            self.hands.remove(hand)
-        with suppress(Exception):
-            self.ray.kill(hand.actor)
-
-    def run(self) -> list[Failure]:
-        """Make all parts; returns the parts that were given up."""
-        try:
-            return super().run()
-        finally:
-            for hand in self.losses:
-                self.dismiss(hand)
-
     def room(self) -> int:
         """The number of workers that fit on the nodes."""
         needs = {"CPU": self.cluster.threads, "GPU": self.gpus, "memory": self.memory}
@@ -253,7 +242,7 @@ class RayCrew(Crew[_Actor]):
     def wanted(self) -> int:
         """The number of workers to have now: as many as asked for or fit, but not more than parts."""
         asked = self.cluster.workers
-        return min(self.room() if asked is None else asked, self.busy + len(self.losses) + len(self.todo))
+        return min(self.room() if asked is None else asked, self.busy + len(self.todo))
 
     def staff(self) -> None:
         """Start workers where there is room: at the start, after a loss, when nodes have come."""
@@ -272,10 +261,6 @@ class RayCrew(Crew[_Actor]):
         return f"{cores} and {self.gpus:g} GPU" if self.gpus else cores
 
     # -- parts
-
-    def send(self, hand: _Actor, index: int) -> None:
-        """Call the actor; its answers come one by one."""
-        hand.reply = hand.actor.make.options(num_returns="streaming").remote(index)
 
     def listen(self) -> None:
         """Wait for a word of any worker, and act on all that have come."""
@@ -305,12 +290,12 @@ class RayCrew(Crew[_Actor]):
     def lose(self, hand: _Actor, error: Exception) -> None:
         """A worker has stopped answering. Another worker makes its part once the cause is known."""
         self.looked = 0.0
+        self.hands.remove(hand)
         if hand.node is not None:
-            self.hands.remove(hand)
             self.losses.append(hand)
             hand.error, hand.since = error, time.monotonic()
             return
-        self.dismiss(hand)
+        hand.end()
         self.stillborn += 1
         if self.stillborn >= max(TRIES, len(self.hands)):
             raise ClusterError(
@@ -330,7 +315,7 @@ class RayCrew(Crew[_Actor]):
             died = alive and not hand.unavailable
             assert hand.part is not None
             self.losses.remove(hand)
-            self.dismiss(hand)
+            hand.end()
             failure = Failure(hand.part, WORKER_DIED if died else NODE_LOST, _reason(hand.error))
             self.retry(failure, hand.node if died else None)
 

@@ -60,9 +60,8 @@ class RunLayout:
     @cached_property
     def part_name(self) -> re.Pattern[str]:
         """Names of parts, with their folders."""
-        names = "|".join(rf"{folder}/{{number}}\.{suffix}" for folder, suffix in self.folders.items())
         number = rf"\d{{{self.digits},}}-[0-9a-f]{{16}}-[0-9a-f]{{16}}"
-        return re.compile(names.replace("{number}", number))
+        return re.compile("|".join(rf"{folder}/{number}\.{suffix}" for folder, suffix in self.folders.items()))
 
     def owns(self, name: str) -> bool:
         """Whether a run writes a file of this name."""

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -121,9 +121,7 @@ class Worker:
         """Make a part. Messages: its progress now and then (`ticks`), in the end that it is `done` or has `failed`."""
         ticks: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         outcome: Future[None] = self.thread.submit(lambda: self._loaded().do(index, lambda *tick: ticks.put(tick)))
-        finished = threading.Event()
-        outcome.add_done_callback(lambda _: finished.set())
-        while not finished.wait(WORD):
+        while not wait([outcome], timeout=WORD).done:
             if counted := _counted(ticks):
                 yield {"ticks": counted}
         error = outcome.exception()
