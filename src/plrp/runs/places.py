@@ -36,8 +36,11 @@ class DiskFull(OSError):
 class Place(ABC):
     """A store of files. All access to the files of a run goes through these few functions.
 
-    Names are relative, with slashes. `write` leaves the old content or the new one, never a mixture.
+    Names are relative, with slashes. `write` leaves the old content or the new one, never a mixture. Of a `private`
+    place only this process sees the files.
     """
+
+    private = False
 
     @abstractmethod
     def write(self, name: str, content: bytes) -> None:
@@ -88,11 +91,6 @@ class Place(ABC):
     def address(self) -> str:
         """The place as other processes and machines name it."""
         return str(self)
-
-    @property
-    def private(self) -> bool:
-        """Whether only this process sees the files."""
-        return False
 
 
 class Folder(Place):
@@ -235,14 +233,10 @@ class Bucket(Place):
         except (ImportError, ValueError) as error:  # a protocol that is unknown or whose package is missing
             raise WrongPlace(f"{url} cannot be opened ({error}).") from None
         self.protocol = self.url.partition("://")[0]
+        self.private = self.protocol == "memory"
 
     def __str__(self) -> str:
         return self.url
-
-    @property
-    def private(self) -> bool:
-        """Whether this is the memory of this process."""
-        return self.protocol == "memory"
 
     def write(self, name: str, content: bytes) -> None:
         """Store bytes under a name, whole or not at all."""

@@ -322,14 +322,12 @@ class RayCrew(Crew[_Actor]):
 
 def _reason(error: Exception) -> str:
     """The cause of the loss of a worker, in a few words."""
-    text = str(error)
-    kind = type(error).__name__
+    text, kind = str(error), type(error).__name__
     if "OutOfMemory" in kind or "memory on the node" in text:
         return "its process was ended because the node ran out of memory"
     if "its node has died" in text or "NodeDied" in kind:
         return "its node was lost"
-    if "worker process has died" in text or "ActorDied" in kind or "WorkerCrashed" in kind:
-        if "creation task" in text or "error raised in" in text:
-            return text.strip().splitlines()[-1]
+    died = "worker process has died" in text or "ActorDied" in kind or "WorkerCrashed" in kind
+    if died and "creation task" not in text and "error raised in" not in text:
         return "its process died, perhaps out of memory"
     return (text.strip() or kind).splitlines()[-1]
