@@ -5,8 +5,9 @@
 
 One process per tree measures when it is told to, while the other waits. A round is old, new, new, old, the next one
 new, old, old, new; its ratio is new / old, of the quicker of two each, so that a moment's load on the machine does not
-count. The same code in two processes differs by up to a tenth, for as long as they live (where memory came to lie), so
-there are several pairs of processes one after the other. Slower means that the whole 95% interval of the median ratio
+count. Freed memory stays with the processes: some of them would give it back to the system after every explanation and
+take it anew, ten thousand page faults each time, and others with the same code would not. What is left of such luck
+(where memory came to lie) lasts as long as a process, so there are several pairs of processes one after the other. Slower means that the whole 95% interval of the median ratio
 (bootstrap over pairs, and over the rounds of each) lies above 1.03. The processes use plrp's public names only, so a
 tree may be laid out in any way. Use a quiet machine. `--quick` only tries whether all this works, and never fails for
 slowness. Not part of `make bench`.
@@ -34,6 +35,7 @@ from timing import options, progress, seconds
 
 ROOT = Path(__file__).resolve().parents[1]
 BOUND = 1.03
+KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 32)}  # of glibc
 LEAST = 0.3  # seconds per measurement: explanations that take less are repeated, and the quickest counts
 METHODS = {"LRP": None, "λ 0.2": "lambda", "M 0.2": "M"}  # → the redistribution of Pruning(0.2)
 
@@ -109,7 +111,7 @@ class Tree:
     """A source tree and the process that measures it."""
 
     def __init__(self, folder: Path, threads: int | None) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
+        environment = {**os.environ, **KEEPS_MEMORY, "PYTHONPATH": str(folder / "src")}
         if threads:
             environment["OMP_NUM_THREADS"] = str(threads)
         self.process = subprocess.Popen(
