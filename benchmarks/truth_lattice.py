@@ -59,8 +59,7 @@ class Window(Rule):
     def branches(self, map: LinearMap, x: Tensor, z: Tensor | None, nonnegative: bool) -> list[Branch]:
         assert isinstance(map, Convolution)
         wide = map.weight.expand(*map.weight.shape[:2], *map.stride) / math.prod(map.stride)
-        how = {"stride": map.stride, "padding": map.padding, "dilation": map.dilation, "groups": map.groups}
-        mean = Convolution(wide, map.bias, **how)
+        mean = Convolution(wide, map.bias, map.form)
         return ZPlus().branches(mean, x, None, nonnegative)
 
 

@@ -19,7 +19,7 @@ from plrp.fast.neuron_layers import Geometry
 from plrp.fast.neurons import Neurons, Rows
 from plrp.fast.weights import FastWeight
 from plrp.rules import Branch, Part
-from plrp.tape.maps import Convolution
+from plrp.tape.maps import Convolution, ConvolutionForm
 
 bodies = pytest.mark.parametrize("name", BODIES)
 quick = settings(max_examples=60, deadline=None)
@@ -278,9 +278,8 @@ def test_the_second_pass_of_m_reaches_the_survivors_alone(
         few, left = neurons(layer.relevance, dtype), neurons(survivors, dtype)
         found = loops.plan(layer.geometry, few)
         shift = bias.to(dtype) if biased else None
-        conv = Convolution(
-            w.to(dtype), shift, stride=layer.stride, padding=layer.padding, dilation=layer.dilation, groups=layer.groups
-        )
+        form = ConvolutionForm(layer.stride, layer.padding, layer.dilation, groups=layer.groups)
+        conv = Convolution(w.to(dtype), shift, form)
         branch = Branch(conv, (Part(x.to(dtype), conv.whole),), shift, one_sign=one_sign)
         one = propagation.SparsePass(branch, found, few, few.values, few.at(s.to(dtype)), few.at(d.to(dtype)), 1e-6)
         received, lost = propagation.redistribute(one, left)

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from plrp.tape.maps import Convolution, Dense, LinearMap, Weight
+from plrp.tape.maps import Convolution, ConvolutionForm, Dense, LinearMap, Weight
 
 from . import limits
 from .channels_last import channels_last
@@ -32,20 +32,9 @@ class _DerivedWeights(LinearMap):
 
     last = False
 
-    @cached_property
-    def whole(self) -> Weight:
-        """W."""
-        return FastWeight(self.raw, self.scale, cached=True, last=self.last)
-
-    @cached_property
-    def positive(self) -> Weight:
-        """W⁺."""
-        return FastWeight(self.raw, self.scale, 1, cached=True, last=self.last)
-
-    @cached_property
-    def negative(self) -> Weight:
-        """W⁻."""
-        return FastWeight(self.raw, self.scale, -1, cached=True, last=self.last)
+    def cut_weight(self, part: int) -> Weight:
+        """W, W⁺ or W⁻."""
+        return FastWeight(self.raw, self.scale, part, cached=True, last=self.last)
 
     def hand(self, s: Tensor, weight: Tensor, x: Tensor, like: Tensor) -> Tensor:
         """x · Wᵀs, in the memory of Wᵀs."""
@@ -105,16 +94,9 @@ class FastConvolution(_DerivedWeights, Convolution):
 
     @cached_property
     def _of_images(self) -> Convolution:
-        return Convolution(
-            self.raw.unsqueeze(2),
-            None,
-            stride=(1, *self.stride),
-            padding=(0, *self.padding),
-            dilation=(1, *self.dilation),
-            groups=self.groups,
-            transposed=self.transposed,
-            output_padding=(0, *self.output_padding),
-        )
+        stride, padding, dilation, transposed, output_padding, groups = self.form
+        axes = (1, *stride), (0, *padding), (1, *dilation), transposed, (0, *output_padding)
+        return Convolution(self.raw.unsqueeze(2), None, ConvolutionForm(*axes, groups))
 
     @cached_property
     def flat(self) -> LinearMap:
@@ -144,8 +126,8 @@ class OneChannel(LinearMap):
     def of_ones(self, shape: torch.Size) -> Tensor:
         """W1 for an input of all ones: how many inputs each output reads, which depends on nothing but shapes."""
         one = self.single
-        form = tuple(one.raw.shape[2:]), one.stride, one.padding, one.dilation, one.output_padding, one.extra
-        return _read_by_each(tuple(shape[1:]), *form, one.transposed, one.dtype, one.raw.device)
+        kernel = tuple(one.raw.shape[2:])
+        return _read_by_each(tuple(shape[1:]), kernel, one.form, one.extra, one.dtype, one.raw.device)
 
     def with_parameters(self, weight: Tensor, bias: Tensor | None) -> OneChannel:
         """The same geometry with another (constant) weight."""
@@ -156,25 +138,11 @@ class OneChannel(LinearMap):
 def _read_by_each(
     shape: tuple[int, ...],
     kernel: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    output_padding: tuple[int, ...],
+    form: ConvolutionForm,
     extra: tuple[int, ...] | None,
-    transposed: bool,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
     ones = torch.ones(1, 1, *kernel, dtype=dtype, device=device)
-    single = Convolution(
-        ones,
-        None,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=1,
-        transposed=transposed,
-        output_padding=output_padding,
-        extra=extra,
-    )
+    single = Convolution(ones, None, form, extra)
     return OneChannel(single).apply(torch.ones(1, *shape, dtype=dtype, device=device), ones)

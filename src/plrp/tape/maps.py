@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -87,20 +87,24 @@ class LinearMap(ABC):
         """The map followed by `scale · y + shift` per output channel; None where it has no output channels."""
         return None
 
+    def cut_weight(self, part: int) -> Weight:
+        """W, or its positive (1) or negative part (−1)."""
+        return Weight(self.raw, self.scale, part)
+
     @cached_property
     def whole(self) -> Weight:
         """W."""
-        return Weight(self.raw, self.scale)
+        return self.cut_weight(0)
 
     @cached_property
     def positive(self) -> Weight:
         """W⁺."""
-        return Weight(self.raw, self.scale, 1)
+        return self.cut_weight(1)
 
     @cached_property
     def negative(self) -> Weight:
         """W⁻, the negative part with its sign."""
-        return Weight(self.raw, self.scale, -1)
+        return self.cut_weight(-1)
 
     @property
     def weight(self) -> Tensor:
@@ -111,11 +115,6 @@ class LinearMap(ABC):
     def flat(self) -> LinearMap:
         """The map with all weights one."""
         return self.with_parameters(torch.ones_like(self.raw, dtype=self.dtype), None)
-
-
-def _product(before: Tensor | None, scale: Tensor) -> Tensor:
-    """One more scale on top of the scale that a map has."""
-    return scale if before is None else before * scale
 
 
 class Dense(LinearMap):
@@ -140,7 +139,19 @@ class Dense(LinearMap):
     def scaled(self, scale: Tensor, shift: Tensor) -> Dense:
         """Fold a per-feature scale and shift into the weight."""
         bias = shift if self.bias is None else self.bias * scale + shift
-        return Dense(self.raw, bias, _product(self.scale, scale[:, None]))
+        scale = scale[:, None]
+        return Dense(self.raw, bias, scale if self.scale is None else self.scale * scale)
+
+
+class ConvolutionForm(NamedTuple):
+    """How a convolution reads its input, per axis of the plane; in the order in which torch takes these arguments."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool = False
+    output_padding: tuple[int, ...] = (0,)  # one number stands for all axes
+    groups: int = 1
 
 
 class Convolution(LinearMap):
@@ -150,20 +161,13 @@ class Convolution(LinearMap):
         self,
         weight: Tensor,
         bias: Tensor | None,
-        *,
-        stride: tuple[int, ...],
-        padding: tuple[int, ...],
-        dilation: tuple[int, ...],
-        groups: int,
-        transposed: bool = False,
-        output_padding: tuple[int, ...] | None = None,
+        form: ConvolutionForm,
         extra: tuple[int, ...] | None = None,
         scale: Tensor | None = None,
     ) -> None:
         super().__init__(weight, bias, scale)
-        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
-        self.transposed = transposed
-        self.output_padding = output_padding or (0,) * len(stride)
+        self.form = form
+        self.stride, self.padding, self.dilation, self.transposed, _, self.groups = form
         self.extra = extra  # cells that 'same' pads on the far side only (even kernels), last axis first, as F.pad
 
     def channel_axis(self, dims: int) -> int | None:
@@ -174,51 +178,18 @@ class Convolution(LinearMap):
         """The convolution of x with the weight."""
         if self.extra is not None:
             x = F.pad(x, self.extra)
-        return torch.ops.aten.convolution.default(
-            x,
-            weight,
-            None if bias is None else bias.flatten(),
-            self.stride,
-            self.padding,
-            self.dilation,
-            self.transposed,
-            self.output_padding,
-            self.groups,
-        )
+        return torch.ops.aten.convolution.default(x, weight, None if bias is None else bias.flatten(), *self.form)
 
     def transpose(self, s: Tensor, weight: Tensor, like: Tensor) -> Tensor:
         """The transposed convolution, which autograd would hand back to the input."""
         if self.extra is not None:
             like = F.pad(like, self.extra)
-        back = torch.ops.aten.convolution_backward.default(
-            s,
-            like,
-            weight,
-            None,
-            self.stride,
-            self.padding,
-            self.dilation,
-            self.transposed,
-            self.output_padding,
-            self.groups,
-            (True, False, False),
-        )[0]
+        back = torch.ops.aten.convolution_backward.default(s, like, weight, None, *self.form, (True, False, False))[0]
         return back if self.extra is None else F.pad(back, tuple(-n for n in self.extra))
 
     def with_parameters(self, weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> Convolution:
         """A convolution of the same geometry."""
-        return Convolution(
-            weight,
-            bias,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            groups=self.groups,
-            transposed=self.transposed,
-            output_padding=self.output_padding,
-            extra=self.extra,
-            scale=scale,
-        )
+        return Convolution(weight, bias, self.form, self.extra, scale)
 
     def scaled(self, scale: Tensor, shift: Tensor) -> Convolution:
         """Fold a per-channel scale and shift (a BatchNorm) into the weight."""
@@ -230,7 +201,7 @@ class Convolution(LinearMap):
             channels = scale.view(-1, 1, *space)
         shift = shift.view(-1, *space)
         bias = shift if self.bias is None else self.bias * scale.view(-1, *space) + shift
-        return self.with_parameters(self.raw, bias, _product(self.scale, channels))
+        return self.with_parameters(self.raw, bias, channels if self.scale is None else self.scale * channels)
 
 
 class Replayed(LinearMap):
@@ -281,17 +252,9 @@ def convolution(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Con
         padding = tuple(t // 2 for t in total)
         if any(t % 2 for t in total):
             extra = tuple(n for t in reversed(total) for n in (0, t % 2))
-    return Convolution(
-        weight,
-        None if bias is None else bias.view(-1, *(1,) * dims),
-        stride=stride,
-        padding=_per_axis(padding, dims),
-        dilation=dilation,
-        groups=given.get("groups", 1),
-        transposed=transposed,
-        output_padding=_per_axis(given.get("output_padding", 0), dims),
-        extra=extra,
-    )
+    padding, output_padding = _per_axis(padding, dims), _per_axis(given.get("output_padding", 0), dims)
+    form = ConvolutionForm(stride, padding, dilation, transposed, output_padding, given.get("groups", 1))
+    return Convolution(weight, None if bias is None else bias.view(-1, *(1,) * dims), form, extra)
 
 
 def _per_axis(value: int | tuple[int, ...], dims: int) -> tuple[int, ...]:
