@@ -15,7 +15,7 @@ from loop_cases import CASES, Case, Draw
 from torch import Tensor
 
 from plrp.fast import native
-from plrp.fast.native.signatures import SIGNATURES, Array, Flag, Integer
+from plrp.fast.native.signatures import FLAG, SIGNATURES, Array, Integer
 
 REFUSED = TypeError, ValueError, IndexError, MemoryError
 EXTREMES = (-(1 << 62), -(1 << 31), -2, -1, 1 << 20, 1 << 31, (1 << 62) - 1)
@@ -30,7 +30,7 @@ def never_right(loop: str, name: str, value: Any) -> Iterator[Any]:
     kind = SIGNATURES[loop][name]
     if isinstance(kind, Integer):
         yield from (None, 1.0, True, "1", torch.ones(1), kind.least - 1, kind.most + 1, 1 << 63, -(1 << 63), 1 << 200)
-    elif isinstance(kind, Flag):
+    elif kind is FLAG:
         yield from (None, 1, 0.0, "yes", torch.ones(1))
     elif isinstance(kind, Array):
         yield from (5, 0.5, "tensor", [1.0], torch.empty(3, dtype=kind.dtype, device="meta"))

@@ -182,6 +182,6 @@ def test_a_share_given_as_an_integer_is_a_number_too() -> None:
 def test_lambda_is_one_for_a_row_of_which_nothing_is_pruned(way: str) -> None:
     with selecting(way):
         stats = statistics([[1.0, 5.0, -3.0], [5.0, -3.0], [], [1.0, 9.0]], 0.2, 0.2)
-    scales = torch.stack(selection.scales_of(stats), 1)
+    scales = torch.stack(selection.cut_of(stats).scales, 1)
     assert scales[:, 1].tolist() == [1.0] * 4
     assert scales[:, 0].tolist() == [6 / 5, 1.0, 1.0, 10 / 9]

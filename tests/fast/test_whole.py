@@ -11,7 +11,7 @@ from nets import KINDS, network, target
 from torch import Tensor, nn
 
 import plrp
-from plrp.fast import channels_last, channels_last_chain, limits, native
+from plrp.fast import channels_last, fast_walk, limits, native
 from plrp.fast import whole_tensors as whole
 from plrp.fast.neuron_layers import Geometry, to_winners
 from plrp.fast.neurons import Neurons, Rows, add, dense, dense_last
@@ -198,7 +198,7 @@ def test_plain_lrp_goes_with_channels_last_and_equals_the_reference(
         seen.append(tensor.shape)
         return channels_last.to_channels_last(tensor)
 
-    monkeypatch.setattr(channels_last_chain, "to_channels_last", laid_out)
+    monkeypatch.setattr(fast_walk, "to_channels_last", laid_out)
     found = plrp.explain(model, x, composite=composite)
     assert seen
     with plrp.plain_walk():

@@ -10,15 +10,12 @@ import torch
 from torch import Tensor
 
 from . import native
+from .native.signatures import last_in_memory
 
 
 def channels_last(tensor: Tensor) -> bool:
     """Whether a tensor has its channels last in memory, and is not contiguous in the ordinary sense as well."""
-    if tensor.is_contiguous():
-        return False
-    if tensor.dim() == 4:  # torch knows these itself
-        return tensor.is_contiguous(memory_format=torch.channels_last)
-    return tensor.dim() > 2 and tensor.movedim(1, -1).is_contiguous()
+    return not tensor.is_contiguous() and tensor.dim() > 2 and last_in_memory(tensor)
 
 
 def empty_last(shape: torch.Size, like: Tensor) -> Tensor:

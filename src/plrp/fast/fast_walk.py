@@ -14,22 +14,55 @@ from plrp.ledger import Booking, Mass
 from plrp.passing import epsilon_for
 from plrp.pruning import Arrived, Site
 from plrp.rules import Branch, FirstPass, Rule
-from plrp.tape.maps import LinearMap
+from plrp.tape.maps import Convolution, LinearMap
 from plrp.tape.operations import Family
 from plrp.tape.samples import Samples
 from plrp.tape.seam import remembered
 from plrp.tape.values import Op, Value
 from plrp.walk import Walk, branches_of
 
-from . import propagation, whole_tensors
-from .channels_last import channels_last, ordinary, select_samples
-from .channels_last_chain import ChannelsLastChain, built_in
+from . import native, propagation, whole_tensors
+from .channels_last import channels_last, ordinary, select_samples, to_channels_last
 from .fast_maps import FastConvolution, FastDense, OneChannel, fast_map
 from .neuron_layers import layer_geometry
 from .neuron_pruning import by_neurons, dense_arrived, prune_neurons, prune_positions
 from .neurons import Neurons, Relevance, add, dense, dense_last, mass_of
 from .propagation import DensePass, neurons_of
 from .selection import prune_tensor
+
+
+class ChannelsLastChain:
+    """Decides, layer by layer, whether a walk works with channels last; holds the tensors that it laid out anew.
+
+    A chain of such layers begins at one convolution and goes on where relevance comes with channels last: to lay out
+    tensors anew in between would cost what it gains.
+    """
+
+    def __init__(self, possible: bool) -> None:
+        self.possible = possible
+        self.may_begin = True
+        self.inputs: dict[int, Tensor] = {}  # the tensors that layers read, by the id of their value
+
+    def serves(self, op: Op, rule: Rule, x: Tensor, given: Relevance) -> bool:
+        """Whether a layer is to work with channels last."""
+        if not self.possible or not isinstance(op.map, Convolution) or op.map.transposed or x.dim() > 4:
+            return False
+        if rule.needs_output or isinstance(rule, rules.Flat) or not built_in(rule) or not native.available(x):
+            return False
+        begins, self.may_begin = self.may_begin, False
+        return begins or not isinstance(given, Tensor) or channels_last(given)
+
+    def input(self, value: Value, x: Tensor) -> Tensor:
+        """The tensor that a layer read, with channels last; laid out once for all layers that read it."""
+        known = self.inputs.get(id(value))
+        if known is None:
+            known = self.inputs[id(value)] = to_channels_last(x)
+        return known
+
+
+def built_in(rule: Rule) -> bool:
+    """Whether the branches of a rule are our own: they take tensors in any layout and write into none."""
+    return type(rule).branches.__module__ == rules.__name__
 
 
 class FastWalk(Walk):
@@ -94,18 +127,15 @@ class FastWalk(Walk):
         _add_booked(book, theirs, few.others, given.shape[0])
         whole = rows.dense_last() if last else rows.dense()
         whole[few.others] = received
-        among = [
-            _among(one, branch, few.others, given.shape[0]) for one, branch in zip(dense_passes, branches, strict=False)
-        ]
-        return whole, [*passes, *among]
+        pairs = zip(dense_passes, branches, strict=False)
+        return whole, [*passes, *(_among(one, branch, few.others, given.shape[0]) for one, branch in pairs)]
 
     def pass_operation(self, op: Op, given: Sequence[Relevance | None], book: Booking) -> Sequence[Relevance | None]:
         """Neurons as neurons, sums and max pools in one pass over the memory; else ordinary tensors."""
-        handed: Sequence[Relevance | None] | None = propagation.pass_on(op, given, book, self.composite)
-        if handed is None:
-            handed = whole_tensors.pass_on(op, given, book, self.composite)
-        if handed is not None:
-            return handed
+        for pass_on in (propagation.pass_on, whole_tensors.pass_on):
+            handed: Sequence[Relevance | None] | None = pass_on(op, given, book, self.composite)
+            if handed is not None:
+                return handed
         tensors = [None if r is None else dense(r) for r in given]
         if op.rule is not None or op.family is not Family.PASS:
             tensors = [None if t is None else ordinary(t) for t in tensors]

@@ -48,6 +48,12 @@ class Geometry(NamedTuple):
         """Along the first axis, outputs this far apart (and one further) read no input in common."""
         return -(-(self.kernel[0] - 1) * self.dilation[0] // self.stride[0])
 
+    @property
+    def lines(self) -> tuple[int, ...]:
+        """The samples, the length and the rest of the output's plane, and the reach: loops share out lines by them."""
+        samples, _, axis, *inner = self.outputs
+        return samples, axis, math.prod(inner), self.reach
+
 
 def layer_geometry(op: Op, dtype: torch.dtype, copies: int = 1) -> Geometry | None:
     """Where a layer reads, if single neurons can be followed through it; of a batch stacked up in several copies."""
@@ -104,12 +110,9 @@ def plan(geometry: Geometry, neurons: Neurons) -> Plan:
     samples, plane = geometry.inputs[0], geometry.inputs[2:].numel()
     count = len(neurons.positions)
     if native.available(neurons.values):
-        taps = torch.empty(count, geometry.taps, dtype=torch.int32, device="cpu")
-        most = min(samples * plane, count * geometry.taps)
-        rows, scratch = (
-            torch.empty(most, dtype=torch.int64, device="cpu"),
-            torch.empty(samples * plane, dtype=torch.int32, device="cpu"),
-        )
+        taps = native.empty(torch.int32, count, geometry.taps)
+        rows = native.empty(torch.int64, min(samples * plane, count * geometry.taps))
+        scratch = native.empty(torch.int32, samples * plane)
         size = native.call("plan", neurons.positions, count, scratch, rows, taps, *geometry.numbers())
         return Plan(geometry, rows[:size], taps)
     at = neurons.positions
@@ -147,7 +150,8 @@ def contributions(plan: Plan, neurons: Neurons, rows: Tensor, weight: Weight) ->
     if native.available(rows, sums_of_each):
         _layer(1, plan, neurons, weight, rows=rows, d=sums_of_each)
         return sums_of_each
-    patches = _padded(rows)[plan.taps.long()]  # (positions, taps, inputs)
+    padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])  # with a row of zeros, which −1 names
+    patches = padded[plan.taps.long()]  # (positions, taps, inputs)
     w = weight.full.flatten(2)  # (outputs, inputs / groups, taps)
     grouped = patches.unflatten(2, (geometry.groups, -1))
     per_group = w.unflatten(0, (geometry.groups, -1))
@@ -202,20 +206,18 @@ def _layer(
     quotient: tuple[Tensor | None, Tensor | None, float, bool] = (None, None, 0.0, False),
 ) -> None:
     geometry = plan.geometry
-    samples, outputs, axis, *inner = geometry.outputs
+    sizes = geometry.taps, geometry.inputs[1], geometry.outputs[1], geometry.groups
+    w = fast_weight(weight).inputs_last(neurons.channels)
+    tensors = w, rows, d, s, received
+    outputs = _read_by(neurons, plan)
     native.call(
-        "layer",
-        *(what, len(neurons.positions), neurons.positions, neurons.begins, neurons.channels, plan.taps),
-        *(
-            geometry.taps,
-            geometry.inputs[1],
-            outputs,
-            geometry.groups,
-            fast_weight(weight).inputs_last(neurons.channels),
-        ),
-        *(rows, d, s, received, len(plan.positions), samples, axis, math.prod(inner), geometry.reach),
-        *(*quotient, native.threads()),
+        "layer", what, *outputs, *sizes, *tensors, len(plan.positions), *geometry.lines, *quotient, native.threads()
     )
+
+
+def _read_by(neurons: Neurons, plan: Plan) -> tuple[int, Tensor, Tensor, Tensor, Tensor]:
+    """The neurons of a layer's output, and the rows of the plan that they read, for the compiled loops."""
+    return len(neurons.positions), neurons.positions, neurons.begins, neurons.channels, plan.taps
 
 
 def redistribute(
@@ -238,13 +240,11 @@ def redistribute(
     lowest[where[here]], end[where[here]] = surviving.begins[:-1][here], surviving.begins[1:][here]
     received, orphaned = torch.zeros_like(surviving.values), torch.empty_like(s)
     geometry = plan.geometry
-    samples, outputs, axis, *inner = geometry.outputs
+    w = fast_weight(weight).inputs_last(neurons.channels)
+    sizes = geometry.taps, geometry.inputs[1], geometry.outputs[1]
+    living = lowest, end, surviving.channels, x, received, orphaned
     native.call(
-        "redistribute",
-        *(len(neurons.positions), neurons.positions, neurons.begins, neurons.channels, plan.taps, geometry.taps),
-        *(geometry.inputs[1], outputs, fast_weight(weight).inputs_last(neurons.channels), d, s, bias),
-        *(samples, axis, math.prod(inner), geometry.reach),
-        *(lowest, end, surviving.channels, x, received, orphaned, native.threads()),
+        "redistribute", *_read_by(neurons, plan), *sizes, w, d, s, bias, *geometry.lines, *living, native.threads()
     )
     return received, orphaned
 
@@ -265,8 +265,3 @@ def to_winners(x: Tensor, geometry: Geometry, given: Tensor) -> Tensor | None:
     received = torch.zeros_like(x)
     native.call("pool", x, given, received, x.shape[0] * x.shape[1], native.threads(), *geometry.numbers())
     return received
-
-
-def _padded(rows: Tensor) -> Tensor:
-    """The rows and one more of zeros, which −1 names."""
-    return torch.cat([rows, rows.new_zeros(1, rows.shape[1])])

@@ -123,7 +123,11 @@ def prune_positions(relevance: Relevance, site: Site, pruning: Pruning, book: Bo
     if not (tokens.shape[1] > 1 and shape[-1] > 1):
         return None
     if native.available(tokens):
-        return _prune_tokens(tokens, site.shares).view(shape)
+        out, (count, width) = torch.empty_like(tokens), tokens.shape[1:]
+        scratch = native.empty(torch.float64, 2 * samples.batch * count), native.empty(torch.float64, count)
+        sizes = samples.batch, count, width
+        native.call("prune_tokens", tokens, *sizes, *site.shares, *scratch, out, native.threads())
+        return out.view(shape)
     signs = tokens.clamp(min=0), tokens.clamp(max=0)
     sums = [part.sum(2, dtype=torch.float64).abs() for part in signs]
     theta = [threshold(part, p) for part, p in zip(sums, site.shares, strict=True)]
@@ -134,15 +138,6 @@ def prune_positions(relevance: Relevance, site: Site, pruning: Pruning, book: Bo
         for part in sums
     )
     return signs[0].mul_(up).add_(signs[1].mul_(down)).view(shape)
-
-
-def _prune_tokens(tokens: Tensor, shares: tuple[float, float]) -> Tensor:
-    """`prune_positions` of (samples, tokens, channels) in compiled loops."""
-    samples, count, channels = tokens.shape
-    out = torch.empty_like(tokens)
-    sums, ordered = (torch.empty(size, dtype=torch.float64) for size in (2 * samples * count, count))
-    native.call("prune_tokens", tokens, samples, count, channels, *shares, sums, ordered, out, native.threads())
-    return out
 
 
 def _tied(surviving: Neurons) -> Tensor:
@@ -184,19 +179,11 @@ def _redistribute(surviving: Neurons, stats: Tensor, arrived: Arrived, columns: 
 
 def dense_arrived(arrived: Arrived) -> Arrived:
     """What arrived as ordinary tensors, for PLRP-M on whole tensors."""
-    layers: list[tuple[Samples, Sequence[Any]]] = [
-        (
-            samples,
-            [_narrowed(one.dense() if isinstance(one, SparsePass) else one, samples) for one in _handing(branches)],
-        )
-        for samples, branches in arrived.layers
-    ]
+    layers: list[tuple[Samples, Sequence[Any]]] = []
+    for samples, branches in arrived.layers:  # without those that hand nothing down: γ's of negative outputs, say
+        handing = [one.dense() if isinstance(one, SparsePass) else one for one in branches if one.given.any()]
+        layers.append((samples, [_narrowed(one, samples) for one in handing]))
     return Arrived(layers, None if arrived.other is None else dense(arrived.other))
-
-
-def _handing(branches: Sequence[FirstPass | SparsePass]) -> list[FirstPass]:
-    """As ordinary tensors, without those that hand nothing down: γ's branch of negative outputs, after a ReLU."""
-    return [one.dense() if isinstance(one, SparsePass) else one for one in branches if one.given.any()]
 
 
 def _narrowed(one: FirstPass, above: Samples) -> FirstPass:

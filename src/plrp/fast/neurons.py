@@ -21,7 +21,7 @@ from plrp.tape.samples import Samples
 
 from . import native
 from .channels_last import channels_last, to_channels_last
-from .selection import scales_of
+from .selection import cut_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,15 +42,19 @@ class Neurons:
                 same.__dict__[known] = self.__dict__[known]
         return same
 
+    def each(self, per_position: Tensor) -> Tensor:
+        """For each neuron, the entry of its position."""
+        return per_position.repeat_interleave(self.begins.diff())
+
     @cached_property
     def _places(self) -> tuple[Tensor, Tensor]:
         width, plane = self.shape[1], self.shape[2:].numel()
         if native.available(self.values):
-            flat, sample = torch.empty_like(self.channels, dtype=torch.int64), torch.empty_like(self.channels).long()
-            count = len(self.positions)
-            native.call("flat", self.positions, self.begins, count, self.channels, width, plane, flat, sample)
+            flat, sample = (torch.empty_like(self.channels, dtype=torch.int64) for _ in range(2))
+            places = self.positions, self.begins, len(self.positions), self.channels
+            native.call("flat", *places, width, plane, flat, sample)
             return flat, sample
-        at = self.positions.repeat_interleave(self.begins.diff())
+        at = self.each(self.positions)
         sample = at // plane
         return (sample * width + self.channels) * plane + at % plane, sample
 
@@ -105,7 +109,7 @@ class Neurons:
         """The same with channels last."""
         width = self.shape[1]
         whole = self.values.new_zeros(self.shape[0] * self.shape[2:].numel() * width)
-        whole[self.positions.repeat_interleave(self.begins.diff()) * width + self.channels] = self.values
+        whole[self.each(self.positions) * width + self.channels] = self.values
         return whole.view(self.shape[0], *self.shape[2:], width).movedim(-1, 1)
 
     def rows(self) -> Rows:
@@ -117,30 +121,26 @@ class Neurons:
     def channel_sums(self) -> Tensor:
         """The sum over the channels, (samples, 1, *plane)."""
         whole = self.values.new_zeros(self.shape[0] * self.shape[2:].numel())
-        at = self.positions.repeat_interleave(self.begins.diff())
-        return whole.index_add_(0, at, self.values).view(self.shape[0], 1, *self.shape[2:])
+        return whole.index_add_(0, self.each(self.positions), self.values).view(self.shape[0], 1, *self.shape[2:])
 
     def of(self, chosen: Tensor) -> Neurons:
         """The neurons of some samples (samples,), the others without any."""
-        living = chosen[self.positions // self.shape[2:].numel()]
-        sizes = self.begins.diff()
-        inside = living.repeat_interleave(sizes)
-        begins = torch.cat([self.begins[:1] * 0, sizes[living].cumsum(0)])
-        return Neurons(self.shape, self.positions[living], begins, self.channels[inside], self.values[inside])
+        return self._at_some(chosen[self.positions // self.shape[2:].numel()], self.positions, self.shape)
 
     def only(self, samples: Tensor) -> Neurons:
         """The neurons of some samples (ascending), which become a batch of their own."""
         plane = self.shape[2:].numel()
         number = torch.full((self.shape[0],), -1, device=samples.device)
         number[samples] = torch.arange(len(samples), device=samples.device)
-        sample = self.positions // plane
-        chosen = number[sample] >= 0
-        sizes = self.begins.diff()
-        inside = chosen.repeat_interleave(sizes)
-        begins = torch.cat([self.begins[:1] * 0, sizes[chosen].cumsum(0)])
-        positions = (number[sample] * plane + self.positions % plane)[chosen]
+        sample = number[self.positions // plane]
         shape = torch.Size((len(samples), *self.shape[1:]))
-        return Neurons(shape, positions, begins, self.channels[inside], self.values[inside])
+        return self._at_some(sample >= 0, sample * plane + self.positions % plane, shape)
+
+    def _at_some(self, chosen: Tensor, positions: Tensor, shape: torch.Size) -> Neurons:
+        """The neurons at the chosen positions, in a tensor of this shape, in which `positions` are their numbers."""
+        inside, sizes = self.each(chosen), self.begins.diff()[chosen]
+        begins = torch.cat([self.begins[:1] * 0, sizes.cumsum(0)])
+        return Neurons(shape, positions[chosen], begins, self.channels[inside], self.values[inside])
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,8 +206,8 @@ def at_neurons(relevance: Relevance, neurons: Neurons) -> Tensor:
     where = torch.searchsorted(rows.positions, neurons.positions).clamp(max=max(0, len(rows.positions) - 1))
     if len(rows.positions) == 0:
         return torch.zeros_like(neurons.values)
-    here = (rows.positions[where] == neurons.positions).repeat_interleave(neurons.begins.diff())
-    index = where.repeat_interleave(neurons.begins.diff()) * rows.shape[1] + neurons.channels
+    here = neurons.each(rows.positions[where] == neurons.positions)
+    index = neurons.each(where) * rows.shape[1] + neurons.channels
     return torch.where(here, rows.values.view(-1)[index], 0.0)
 
 
@@ -226,15 +226,14 @@ def add(a: Relevance, b: Relevance) -> Relevance:
         elif isinstance(part, Rows):
             total.index_add_(0, where, part.values)
         else:
-            index = where.repeat_interleave(part.begins.diff()) * a.shape[1] + part.channels
-            total.view(-1).index_add_(0, index, part.values)
+            total.view(-1).index_add_(0, part.each(where) * a.shape[1] + part.channels, part.values)
     return Rows(a.shape, positions, total)
 
 
 def _union(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The union of two ascending lists, and where each stands in it."""
     if native.available() and a.is_cpu:
-        positions = torch.empty(len(a) + len(b), dtype=torch.int64, device="cpu")
+        positions = native.empty(torch.int64, len(a) + len(b))
         where_a, where_b = torch.empty_like(a), torch.empty_like(b)
         size = native.call("union", a, len(a), b, len(b), positions, where_a, where_b)
         return positions[:size], where_a, where_b
@@ -256,21 +255,12 @@ def survivors(relevance: Tensor | Rows, stats: Tensor, rescale: bool) -> Neurons
         relevance = Rows(relevance.shape, torch.arange(samples * plane, device=values.device), values)
     if native.available(values):
         most = min(count, samples * plane)
-        positions, begins = (
-            torch.empty(most, dtype=torch.int64, device="cpu"),
-            torch.empty(most + 1, dtype=torch.int64, device="cpu"),
-        )
-        each = (
-            torch.empty(count, dtype=torch.int32, device="cpu"),
-            torch.empty(count, dtype=torch.float32, device="cpu"),
-        )
-        into = positions, begins, *each
+        positions, begins = native.empty(torch.int64, most), native.empty(torch.int64, most + 1)
+        each = native.empty(torch.int32, count), native.empty(torch.float32, count)
+        loop, where = "collect_dense", (samples, channels, plane)
         if isinstance(relevance, Rows):
-            where = relevance.positions, relevance.offsets, samples, channels
-            places = native.call("collect_rows", values, *where, stats, rescale, *into, native.threads())
-        else:
-            where_dense = samples, channels, plane
-            places = native.call("collect_dense", values, *where_dense, stats, rescale, *into, native.threads())
+            loop, where = "collect_rows", (relevance.positions, relevance.offsets, samples, channels)
+        places = native.call(loop, values, *where, stats, rescale, positions, begins, *each, native.threads())
         begins = begins[: places + 1]
         return Neurons(relevance.shape, positions[:places], begins, *(f[: int(begins[-1])] for f in each))
     if isinstance(relevance, Rows):
@@ -283,7 +273,7 @@ def survivors(relevance: Tensor | Rows, stats: Tensor, rescale: bool) -> Neurons
     row, channel = ((rows > up) | (rows < down)).nonzero(as_tuple=True)
     held = rows[row, channel]
     if rescale:
-        above, below = (scale.to(rows)[of[row]] for scale in scales_of(stats))
+        above, below = (scale.to(rows)[of[row]] for scale in cut_of(stats).scales)
         held = held * torch.where(held > 0, above, below)
     lived, sizes = row.unique_consecutive(return_counts=True)
     begins = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
@@ -299,7 +289,7 @@ def thin(relevance: Tensor, stats: Tensor) -> Tensor:
         return out
     stats = stats.to(rows.device)
     up, down = stats[:, :1].to(rows.dtype), -stats[:, 1:2].to(rows.dtype)
-    above, below = (scale.to(rows.dtype)[:, None] for scale in scales_of(stats))
+    above, below = (scale.to(rows.dtype)[:, None] for scale in cut_of(stats).scales)
     surviving = torch.where(rows > up, rows * above, torch.where(rows < down, rows * below, 0.0))
     return surviving.view(relevance.shape)
 
@@ -309,10 +299,7 @@ def regroup(shape: torch.Size, at: Tensor, channels: Tensor, values: Tensor) -> 
     places, width = shape[0] * shape[2:].numel(), shape[1]
     if native.available(values):
         count = len(at)
-        positions, begins = (
-            torch.empty(count, dtype=torch.int64, device="cpu"),
-            torch.empty(count + 1, dtype=torch.int64, device="cpu"),
-        )
+        positions, begins = native.empty(torch.int64, count), native.empty(torch.int64, count + 1)
         joined = torch.empty_like(channels), torch.empty_like(values)
         size = native.call("regroup", at, channels, values, count, places, width, positions, begins, *joined)
         count = int(begins[size])
@@ -328,7 +315,7 @@ def nonzero_counts(rows: Tensor) -> Tensor:
     """How many entries of each row (samples, n) are not zero."""
     if not native.available(rows):
         return rows.count_nonzero(1)
-    counts = torch.empty(len(rows), dtype=torch.int64, device="cpu")
+    counts = native.empty(torch.int64, len(rows))
     native.call("count", rows, *rows.shape, counts, native.threads())
     return counts
 
@@ -353,8 +340,7 @@ def in_memory(relevance: Tensor) -> Tensor:
 
 def position_of(neurons: Neurons) -> Tensor:
     """For each neuron, the number of its position."""
-    number = torch.arange(len(neurons.positions), device=neurons.positions.device)
-    return number.repeat_interleave(neurons.begins.diff())
+    return neurons.each(torch.arange(len(neurons.positions), device=neurons.positions.device))
 
 
 def mass_of(relevance: Relevance, samples: Samples) -> Mass:
@@ -365,7 +351,6 @@ def mass_of(relevance: Relevance, samples: Samples) -> Mass:
         return relevance.sum(relevance.values.clamp(min=0)), relevance.sum(relevance.values.clamp(max=0)).neg()
     sample = relevance.positions // relevance.shape[2:].numel()
     zero = relevance.values.new_zeros(relevance.shape[0], dtype=torch.float64)
-    up, down = (
-        part.sum(1, dtype=torch.float64) for part in (relevance.values.clamp(min=0), relevance.values.clamp(max=0))
-    )
+    signs = relevance.values.clamp(min=0), relevance.values.clamp(max=0)
+    up, down = (part.sum(1, dtype=torch.float64) for part in signs)
     return zero.index_add(0, sample, up), zero.index_add(0, sample, down).neg()

@@ -143,10 +143,8 @@ def through_layer(
         rows = [_rows(part, read) for part in branch.parts]
         bias = None if branch.bias is None else branch.bias.flatten()
         if known is None and len(branch.parts) == 1 and native.available(held, rows[0]):
-            sign = branch.one_sign
-            d, s, term = neuron_layers.through(
-                read, neurons, held, rows[0], branch.parts[0].weight, bias, epsilon, sign
-            )
+            weight, sign = branch.parts[0].weight, branch.one_sign
+            d, s, term = neuron_layers.through(read, neurons, held, rows[0], weight, bias, epsilon, sign)
             received = term if received is None else received.add_(term)
         else:
             d = neurons.at(known) if known is not None else _contributions(read, neurons, rows, branch, bias)
@@ -203,11 +201,8 @@ class AmongSurvivors:
         self.one, self.surviving, self.one_sign = one, surviving, one.branch.one_sign
         read, bias = one.plan, one.branch.bias
         self.bias = None if bias is None else bias.flatten()[one.neurons.channels.long()]
-        sizes, width = surviving.begins.diff(), read.geometry.inputs[1]
-        self.mine = here.repeat_interleave(
-            sizes
-        )  # the survivors that the layer reads, and where they stand in the plan
-        self.index = (where.repeat_interleave(sizes) * width + surviving.channels)[self.mine]
+        self.mine = surviving.each(here)  # the survivors that the layer reads, and where they stand in the plan
+        self.index = (surviving.each(where) * read.geometry.inputs[1] + surviving.channels)[self.mine]
         alive = torch.zeros(len(read.positions), dtype=torch.bool, device=where.device)
         alive[where[here]] = True
         living = alive[read.taps.clamp(min=0).long()] & (read.taps >= 0)
@@ -252,8 +247,8 @@ def pass_on(
     if not isinstance(relevance, Neurons):
         return None
     if op.family is Family.WINNER:
-        winners = _winners(op, relevance)
-        return None if winners is None else [_to_winners(op, relevance, winners)]
+        handed = _to_winners(op, relevance)
+        return None if handed is None else [handed]
     if adds_in_proportion(op, composite):
         return _split_sum(op, relevance, book)
     return None
@@ -265,19 +260,18 @@ def adds_in_proportion(op: Op, composite: Composite) -> bool:
     return plain and not composite.residual_gamma and composite.epsilon is None
 
 
-def _winners(op: Op, relevance: Neurons) -> Tensor | None:
-    """For each neuron of a max pool's output, the place of the input that won."""
-    value = op.inputs[0]
-    geometry = pool_geometry(op)
+def _to_winners(op: Op, relevance: Neurons) -> Neurons | None:
+    """The neurons of a max pool's output, each at the place of the input that won."""
+    value, geometry = op.inputs[0], pool_geometry(op)
     if geometry is not None and op.winners is not None and len(value.shape) == 4:
-        return relevance.at(op.winners)
-    if geometry is None or value.dtype != relevance.values.dtype or not value.samples.leads(value.shape):
+        at: Tensor | None = relevance.at(op.winners)
+    elif geometry is None or value.dtype != relevance.values.dtype or not value.samples.leads(value.shape):
         return None
-    return neuron_layers.winners(value.data, geometry, relevance)
-
-
-def _to_winners(op: Op, relevance: Neurons, at: Tensor) -> Neurons:
-    shape = torch.Size((relevance.shape[0], *op.inputs[0].shape[1:]))
+    else:
+        at = neuron_layers.winners(value.data, geometry, relevance)
+    if at is None:
+        return None
+    shape = torch.Size((relevance.shape[0], *value.shape[1:]))
     return regroup(shape, relevance.sample * shape[2:].numel() + at, relevance.channels, relevance.values)
 
 
@@ -292,9 +286,7 @@ def _split_sum(op: Op, relevance: Neurons, book: Booking) -> list[Relevance | No
     book_epsilon(book, s, z, epsilon, relevance.sum)
     parts = [s * relevance.at(value.data) for value in (first, second)]
     if book.active:
-        total = op.output.samples.sum
-        book.cancellation = cancellation([first.data, second.data], op.output.data, total)
-        book.amplification = ratio(
-            sum(relevance.sum(part.abs()) for part in parts), relevance.sum(relevance.values.abs())
-        )
+        book.cancellation = cancellation([first.data, second.data], op.output.data, op.output.samples.sum)
+        given = relevance.sum(relevance.values.abs())
+        book.amplification = ratio(sum(relevance.sum(part.abs()) for part in parts), given)
     return [relevance.holding(part) for part in parts]

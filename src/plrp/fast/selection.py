@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from plrp import pruning
-from plrp.ledger import Booking, Mass
+from plrp.ledger import Booking
 from plrp.pruning import Arrived, Cut, Pruning, Site, survivors, threshold
 
 from . import native
@@ -68,8 +68,3 @@ def cut_of(stats: Tensor) -> Cut:
     up, down, before_up, before_down, pruned_up, pruned_down, entries, stay = stats.unbind(1)
     before, after = (before_up, before_down), (before_up - pruned_up, before_down - pruned_down)
     return Cut((up, down), before, after, (entries.long(), stay.long()))
-
-
-def scales_of(stats: Tensor) -> Mass:
-    """λ per sample and sign; see `Cut.scales`."""
-    return cut_of(stats).scales

@@ -54,6 +54,11 @@ def threads() -> int:
     return torch.get_num_threads()
 
 
+def empty(dtype: torch.dtype, *shape: int) -> Tensor:
+    """Memory for the result of a loop, on the CPU whatever torch's default device is."""
+    return torch.empty(shape, dtype=dtype, device="cpu")
+
+
 def call(name: str, *arguments: Tensor | float | None) -> Any:
     """Call a compiled loop; arguments that do not fit its signature raise TypeError, ValueError or IndexError."""
     return _loops[name](*arguments)

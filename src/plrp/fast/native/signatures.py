@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -43,52 +45,35 @@ class Integer:
     most: int = (1 << 31) - 1
 
 
-@dataclass(frozen=True)
-class Real:
-    """A float; an int is converted."""
+class Plain(Enum):
+    """A number without a range of its own."""
+
+    REAL = "float"  # an int is converted
+    FLAG = "bool"
 
 
-@dataclass(frozen=True)
-class Flag:
-    """A bool."""
+Argument = Array | Integer | Plain
 
-
-Argument = Array | Integer | Real | Flag
-
-
-def f32(length: str) -> Array:
-    """Contiguous float32."""
-    return Array(torch.float32, length)
-
-
-def f64(length: str) -> Array:
-    """Contiguous float64."""
-    return Array(torch.float64, length)
-
-
-def i32(length: str) -> Array:
-    """Contiguous int32."""
-    return Array(torch.int32, length)
-
-
-def i64(length: str) -> Array:
-    """Contiguous int64."""
-    return Array(torch.int64, length)
-
-
-def u8(length: str) -> Array:
-    """Contiguous uint8."""
-    return Array(torch.uint8, length)
-
-
+# Contiguous arrays of a length.
+f32, f64, i32, i64, u8 = (
+    partial(Array, dtype) for dtype in (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8)
+)
 COUNT = Integer(most=(1 << 48) - 1)  # of entries
 SIZE = Integer()  # of an axis
 THREADS = Integer(1, 4096)
-REAL, FLAG = Real(), Flag()
+REAL, FLAG = Plain
 GEOMETRY = {"samples": SIZE} | {
     f"{what}{axis}": SIZE for what in ("in", "out", "kernel", "stride", "padding", "dilation") for axis in range(3)
 }
 IN_PLANE, OUT_PLANE, KERNEL = (f"{what}0 * {what}1 * {what}2" for what in ("in", "out", "kernel"))
+SURVIVORS: dict[str, Argument] = {
+    "stats": f64("8 * samples"), "rescale": FLAG, "out_positions": i64("most"), "out_begins": i64("most + 1"),
+    "out_channels": i32("neurons"), "out_values": f32("neurons"), "threads": THREADS,
+}  # fmt: skip
+ROWS_OF_POSITIONS: dict[str, Argument] = {
+    "x": f32("entries"), "positions": i64("count"), "count": COUNT, "channels": SIZE, "plane": SIZE,
+    "rows": f32("count * channels"), "threads": THREADS,
+}  # fmt: skip
 
 # What each argument means stands at the loop itself, in the C file named.
 SIGNATURES: dict[str, dict[str, Argument]] = {
@@ -103,15 +88,10 @@ SIGNATURES: dict[str, dict[str, Argument]] = {
     },
     "collect_rows": {
         "values": f32("places * channels"), "positions": i64("places"), "offsets": i64("samples + 1"),
-        "samples": SIZE, "channels": SIZE, "stats": f64("8 * samples"), "rescale": FLAG,
-        "out_positions": i64("most"), "out_begins": i64("most + 1"),
-        "out_channels": i32("neurons"), "out_values": f32("neurons"), "threads": THREADS,
+        "samples": SIZE, "channels": SIZE, **SURVIVORS,
     },
     "collect_dense": {
-        "values": f32("samples * channels * plane"), "samples": SIZE, "channels": SIZE, "plane": SIZE,
-        "stats": f64("8 * samples"), "rescale": FLAG,
-        "out_positions": i64("most"), "out_begins": i64("most + 1"),
-        "out_channels": i32("neurons"), "out_values": f32("neurons"), "threads": THREADS,
+        "values": f32("samples * channels * plane"), "samples": SIZE, "channels": SIZE, "plane": SIZE, **SURVIVORS,
     },
     "prune_tokens": {
         "values": f32("samples * tokens * channels"), "samples": SIZE, "tokens": SIZE, "channels": SIZE,
@@ -144,14 +124,8 @@ SIGNATURES: dict[str, dict[str, Argument]] = {
         "x": f32("entries"), "flat": i64("neurons"), "neurons": COUNT, "out": i64("neurons"), "threads": THREADS,
         **GEOMETRY,
     },
-    "gather": {
-        "x": f32("entries"), "positions": i64("count"), "count": COUNT, "channels": SIZE, "plane": SIZE,
-        "rows": f32("count * channels"), "threads": THREADS,
-    },
-    "spread": {
-        "x": f32("entries"), "positions": i64("count"), "count": COUNT, "channels": SIZE, "plane": SIZE,
-        "rows": f32("count * channels"), "threads": THREADS,
-    },
+    "gather": ROWS_OF_POSITIONS,
+    "spread": ROWS_OF_POSITIONS,
     "add": {
         "total": f32("entries"), "width": SIZE, "where": i64("count"), "count": COUNT,
         "values": f32("count * width if channels is None else channels.numel()"),
@@ -227,9 +201,13 @@ SIGNATURES: dict[str, dict[str, Argument]] = {
 
 def format_of(loop: str) -> str:
     """A letter for the kind of each argument, as `loops.h` has them."""
-    letters = {Array: "a", Real: "r", Flag: "f"}
-    kinds = SIGNATURES[loop].values()
-    each = [("z" if k.least < 0 else "n") if isinstance(k, Integer) else letters[type(k)] for k in kinds]
+
+    def letter(kind: Argument) -> str:
+        if isinstance(kind, Integer):
+            return "z" if kind.least < 0 else "n"
+        return "a" if isinstance(kind, Array) else {REAL: "r", FLAG: "f"}[kind]
+
+    each = list(map(letter, SIGNATURES[loop].values()))
     if "dilation2" in SIGNATURES[loop]:
         each[-len(GEOMETRY) :] = "g"
     return "".join(each)
@@ -238,7 +216,7 @@ def format_of(loop: str) -> str:
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # torch knows these itself
 
 
-def channels_last(tensor: Tensor) -> bool:
+def last_in_memory(tensor: Tensor) -> bool:
     """Whether the channels (axis 1) are last in memory; a tensor may be contiguous as well."""
     axes = tensor.dim()
     if axes in _CHANNELS_LAST:
@@ -252,9 +230,9 @@ def laid_alike(tensor: Tensor, other: Any) -> bool:
     """Whether a tensor fills its memory, in the order in which another one does."""
     if tensor.is_contiguous() and isinstance(other, Tensor) and other.is_contiguous():
         return True
-    if not (channels_last(tensor) and isinstance(other, Tensor)):
+    if not (last_in_memory(tensor) and isinstance(other, Tensor)):
         return False  # strides may differ along an axis of one, which has no order
-    return tensor.stride() == other.stride() or (tensor.shape == other.shape and channels_last(other))
+    return tensor.stride() == other.stride() or (tensor.shape == other.shape and last_in_memory(other))
 
 
 def _refuse(loop: str, name: str, kind: Argument, value: Any, length: int | None = None) -> NoReturn:
@@ -264,7 +242,7 @@ def _refuse(loop: str, name: str, kind: Argument, value: Any, length: int | None
         error: type[Exception] = ValueError if type(value) is int else TypeError
         raise error(f"{loop}: `{name}` must be an integer from {kind.least} to {kind.most}, not {came}.")
     if not isinstance(kind, Array):
-        raise TypeError(f"{loop}: `{name}` must be a {'float' if isinstance(kind, Real) else 'bool'}, not {came}.")
+        raise TypeError(f"{loop}: `{name}` must be a {kind.value}, not {came}.")
     if not isinstance(value, Tensor) or value.dtype is not kind.dtype or not value.is_cpu:
         where = f" on {value.device}" if isinstance(value, Tensor) and not value.is_cpu else ""
         raise TypeError(f"{loop}: `{name}` must be {str(kind.dtype)[6:]} on the CPU, not {came}{where}.")
@@ -278,20 +256,20 @@ def checked(loop: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The compiled loop behind the check of its signature, as one function compiled for it."""
     signature = SIGNATURES[loop]
     names: dict[str, Any] = {
-        "FUNCTION": function, "REFUSE": _refuse, "TENSOR": Tensor, "LAST": channels_last, "ALIKE": laid_alike,
+        "FUNCTION": function, "REFUSE": _refuse, "TENSOR": Tensor, "LAST": last_in_memory, "ALIKE": laid_alike,
     }  # fmt: skip
     lines = [f"def {loop}({', '.join(signature)}):"]
     passed: list[str] = []
-    known = {name for name, kind in signature.items() if isinstance(kind, Integer | Flag)}
+    known = {name for name, kind in signature.items() if isinstance(kind, Integer) or kind is FLAG}
     for name, kind in signature.items():
         names[f"{name}_KIND"] = kind
         refuse = f"REFUSE('{loop}', '{name}', {name}_KIND, {name})"
         if isinstance(kind, Integer):
             right = f"type({name}) is int and {kind.least} <= {name} <= {kind.most}"
             lines.append(f" if not ({right}): {refuse}")
-        elif isinstance(kind, Flag):
+        elif kind is FLAG:
             lines.append(f" if {name} is not True and {name} is not False: {refuse}")
-        elif isinstance(kind, Real):
+        elif kind is REAL:
             lines.append(f" if type({name}) is int: {name} = float({name})")
             lines.append(f" if type({name}) is not float: {refuse}")
     arrays = {name: kind for name, kind in signature.items() if isinstance(kind, Array)}
