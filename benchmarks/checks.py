@@ -34,9 +34,9 @@ CHECKS = (
     "plrp.tape.trace.check_model",
     "plrp.tape.trace.check_output",
     "plrp.tape.trace.check_finite",
-    "plrp.tape.recorder._state",
+    "plrp.tape.live_tensors._state",
     "plrp.tape.recorder.refuse_active",
-    "plrp.tape.recorder.Recorder.check_unwritten",
+    "plrp.tape.trace.check_unwritten",
     "plrp.tape.recorder.ModuleCalls.watch",
 )
 
