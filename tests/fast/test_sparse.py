@@ -17,7 +17,7 @@ from plrp.fast import neuron_layers as loops
 from plrp.fast import neurons as sparse
 from plrp.fast.neuron_layers import Geometry
 from plrp.fast.neurons import Neurons, Rows
-from plrp.fast.weights import FastWeight
+from plrp.fast.weight_cache import FastWeight
 from plrp.rules import Branch, Part
 from plrp.tape.maps import Convolution, ConvolutionForm
 

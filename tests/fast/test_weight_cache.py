@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import plrp
 from plrp.fast import native, weight_cache
 from plrp.fast.fast_maps import OneChannel, fast_map
-from plrp.fast.weights import FastWeight
+from plrp.fast.weight_cache import FastWeight
 
 needs_compiled_loops = pytest.mark.skipif(not native.available(), reason="nothing is cached without the compiled loops")
 

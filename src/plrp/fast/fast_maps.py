@@ -11,7 +11,7 @@ from plrp.tape.maps import Convolution, ConvolutionForm, Dense, LinearMap, Weigh
 
 from . import limits
 from .channels_last import channels_last
-from .weights import FastWeight
+from .weight_cache import FastWeight
 from .whole_tensors import hand_one_by_one
 
 

@@ -17,7 +17,7 @@ from plrp.tape.values import Op
 
 from . import limits, native
 from .neurons import Neurons, position_of
-from .weights import fast_weight
+from .weight_cache import fast_weight
 
 
 class Geometry(NamedTuple):

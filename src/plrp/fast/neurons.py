@@ -10,7 +10,7 @@ Functions have two bodies: a compiled loop (`native/`), and torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -33,13 +33,13 @@ class Neurons:
     begins: Tensor  # int64, one longer than positions
     channels: Tensor  # int32
     values: Tensor
+    _in_batch: dict[int, Tensor] = field(default_factory=dict)  # of `flat_in`
 
     def holding(self, values: Tensor) -> Neurons:
         """The same neurons with other values."""
         same = replace(self, values=values)
-        for known in ("_places", "_in_batch"):  # where they stand has not changed
-            if known in self.__dict__:
-                same.__dict__[known] = self.__dict__[known]
+        if "_places" in self.__dict__:  # where they stand has not changed
+            same.__dict__["_places"] = self._places
         return same
 
     def each(self, per_position: Tensor) -> Tensor:
@@ -68,16 +68,13 @@ class Neurons:
         """The sample that each neuron belongs to."""
         return self._places[1]
 
-    @cached_property
-    def _in_batch(self) -> dict[int, Tensor]:
-        return {self.shape[0]: self.flat}
-
     def flat_in(self, batch: int) -> Tensor:
         """Where each neuron stands in a batch of which this tensor holds several copies, one after the other."""
-        known = self._in_batch
-        if batch not in known:
-            known[batch] = self.flat % (batch * self.shape[1:].numel())
-        return known[batch]
+        if batch == self.shape[0]:
+            return self.flat
+        if batch not in self._in_batch:
+            self._in_batch[batch] = self.flat % (batch * self.shape[1:].numel())
+        return self._in_batch[batch]
 
     def at(self, tensor: Tensor) -> Tensor:
         """What another tensor of this shape, or the batch that is stacked up here, holds at these neurons."""
@@ -125,7 +122,7 @@ class Neurons:
 
     def of(self, chosen: Tensor) -> Neurons:
         """The neurons of some samples (samples,), the others without any."""
-        return self._at_some(chosen[self.positions // self.shape[2:].numel()], self.positions, self.shape)
+        return _at_some(self, chosen[self.positions // self.shape[2:].numel()], self.positions, self.shape)
 
     def only(self, samples: Tensor) -> Neurons:
         """The neurons of some samples (ascending), which become a batch of their own."""
@@ -134,13 +131,14 @@ class Neurons:
         number[samples] = torch.arange(len(samples), device=samples.device)
         sample = number[self.positions // plane]
         shape = torch.Size((len(samples), *self.shape[1:]))
-        return self._at_some(sample >= 0, sample * plane + self.positions % plane, shape)
+        return _at_some(self, sample >= 0, sample * plane + self.positions % plane, shape)
 
-    def _at_some(self, chosen: Tensor, positions: Tensor, shape: torch.Size) -> Neurons:
-        """The neurons at the chosen positions, in a tensor of this shape, in which `positions` are their numbers."""
-        inside, sizes = self.each(chosen), self.begins.diff()[chosen]
-        begins = torch.cat([self.begins[:1] * 0, sizes.cumsum(0)])
-        return Neurons(shape, positions[chosen], begins, self.channels[inside], self.values[inside])
+
+def _at_some(neurons: Neurons, chosen: Tensor, positions: Tensor, shape: torch.Size) -> Neurons:
+    """The neurons at the chosen positions, in a tensor of this shape, in which `positions` are their numbers."""
+    inside, sizes = neurons.each(chosen), neurons.begins.diff()[chosen]
+    begins = torch.cat([neurons.begins[:1] * 0, sizes.cumsum(0)])
+    return Neurons(shape, positions[chosen], begins, neurons.channels[inside], neurons.values[inside])
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +161,8 @@ class Rows:
         if native.available(self.values):
             count = len(self.positions)
             native.call("spread", whole, self.positions, count, channels, plane, self.values, native.threads())
-            return whole.view(self.shape)
-        whole[self.positions // plane, :, self.positions % plane] = self.values
+        else:
+            whole[self.positions // plane, :, self.positions % plane] = self.values
         return whole.view(self.shape)
 
     def dense_last(self) -> Tensor:
@@ -256,13 +254,15 @@ def survivors(relevance: Tensor | Rows, stats: Tensor, rescale: bool) -> Neurons
     if native.available(values):
         most = min(count, samples * plane)
         positions, begins = native.empty(torch.int64, most), native.empty(torch.int64, most + 1)
-        each = native.empty(torch.int32, count), native.empty(torch.float32, count)
-        loop, where = "collect_dense", (samples, channels, plane)
+        of_each, held = native.empty(torch.int32, count), native.empty(torch.float32, count)
+        into = stats, rescale, positions, begins, of_each, held, native.threads()
         if isinstance(relevance, Rows):
-            loop, where = "collect_rows", (relevance.positions, relevance.offsets, samples, channels)
-        places = native.call(loop, values, *where, stats, rescale, positions, begins, *each, native.threads())
-        begins = begins[: places + 1]
-        return Neurons(relevance.shape, positions[:places], begins, *(f[: int(begins[-1])] for f in each))
+            where = relevance.positions, relevance.offsets
+            places = native.call("collect_rows", values, *where, samples, channels, *into)
+        else:
+            places = native.call("collect_dense", values, samples, channels, plane, *into)
+        count = int(begins[places])
+        return Neurons(relevance.shape, positions[:places], begins[: places + 1], of_each[:count], held[:count])
     if isinstance(relevance, Rows):
         rows, at = relevance.values, relevance.positions
     else:

@@ -83,10 +83,6 @@ class LinearMap(ABC):
         """The axis of the channels, which the map contracts, in an input with `dims` axes; None where it has none."""
         return None
 
-    def scaled(self, scale: Tensor, shift: Tensor) -> LinearMap | None:
-        """The map followed by `scale · y + shift` per output channel; None where it has no output channels."""
-        return None
-
     def cut_weight(self, part: int) -> Weight:
         """W, or its positive (1) or negative part (−1)."""
         return Weight(self.raw, self.scale, part)
