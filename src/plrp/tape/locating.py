@@ -19,7 +19,7 @@ from .norms import leading_axes
 from .operations import Family
 from .recognition import softmax_axis
 from .samples import Samples
-from .values import Op, Value, gathered, replaced
+from .values import Op, gathered, replaced
 
 MIXES = "it mixes the samples of the batch"
 TAKES_OUT = "it takes some samples out of the batch, whose relevance could not be told apart"
@@ -175,18 +175,20 @@ def _replayed(op: Op, outputs: Sequence[Tensor], weight: Tensor | None) -> list[
     batch, device = op.inputs[0].samples.batch, outputs[0].device
     generator = torch.Generator().manual_seed(0)
     first = torch.arange(1.0, batch + 1, dtype=torch.float64)
-    second = (
-        first.flip(0) + 0.5 if op.family is Family.WINNER else torch.rand(batch, generator=generator).double() + first
-    )
+    second = first.flip(0) + 0.5
+    if op.family is not Family.WINNER:
+        second = torch.rand(batch, generator=generator).double() + first
     sums = op.family in (Family.SPLIT, Family.LAYER, Family.GATE, Family.PRODUCT)
-    entries = [_entries(value, generator, sums).to(device) for value in op.inputs]
+    entries = [torch.ones((), dtype=torch.float64).expand(value.shape) for value in op.inputs]
+    if sums:  # random ones, since sums could cancel
+        entries = [torch.randn(value.shape, generator=generator, dtype=torch.float64) for value in op.inputs]
     blank = _without_constants(op)
 
     def run(numbers: Tensor) -> list[Tensor]:
         tensors = [
             value.data.double()
             if op.traits.boxes and value is not op.signal
-            else value.samples.spread(numbers.to(device), len(value.shape)) * each
+            else value.samples.spread(numbers.to(device), len(value.shape)) * each.to(device)
             for value, each in zip(op.inputs, entries, strict=True)
         ]
         result = blank.call(tensors) if op.map is None or weight is None else op.map.apply(tensors[0], weight)
@@ -207,13 +209,6 @@ def _replayed(op: Op, outputs: Sequence[Tensor], weight: Tensor | None) -> list[
         right = ((a - first.to(device)[inside]).abs() < CLOSE) & ((b - second.to(device)[inside]).abs() < CLOSE)
         layouts.append(_locate(torch.where(nobody, NOBODY, torch.where(right, inside, SEVERAL)), batch))
     return layouts
-
-
-def _entries(value: Value, generator: torch.Generator, random: bool) -> Tensor:
-    """The entries that are multiplied by the numbers: random ones where sums could cancel."""
-    if random:
-        return torch.randn(value.shape, generator=generator, dtype=torch.float64)
-    return torch.ones((), dtype=torch.float64).expand(value.shape)
 
 
 def _without_constants(op: Op) -> Op:

@@ -43,7 +43,7 @@ def norm_of(op: Op, x: Tensor) -> Norm:
         weight, bias, epsilon = op.argument(3, "weight"), op.argument(4, "bias"), op.argument(7, "eps", 1e-5)
         if not op.argument(5, "use_input_stats", True):
             centre, variance = (op.argument(i, n).to(x.dtype) for i, n in ((1, "running_mean"), (2, "running_var")))
-            scale, shift = _with_parameters(variance, epsilon, weight, bias, channels=(-1,))
+            scale, shift = _scaled((variance + epsilon).rsqrt(), weight, bias, channels=(-1,))
             return Norm(scale.view(channels), (shift - centre * scale).view(channels))
         groups = x.shape[1]
     else:
@@ -54,8 +54,8 @@ def norm_of(op: Op, x: Tensor) -> Norm:
         grouped = t.reshape(len(t), groups, t.shape[1:].numel() // groups)
         return grouped.mean(2, keepdim=True).expand_as(grouped).reshape(t.shape)
 
-    scale, shift = _with_parameters(mean((x - mean(x)).square()), epsilon, weight, bias, channels)
-    return Norm(scale, shift, mean)
+    spread = (mean((x - mean(x)).square()) + epsilon).rsqrt()
+    return Norm(*_scaled(spread, weight, bias, channels), mean)
 
 
 def leading_axes(op: Op) -> int:
@@ -76,24 +76,17 @@ def _last_axes(op: Op, x: Tensor) -> Norm:
     if op.kind == "rms_norm":
         epsilon = op.argument(3, "eps")
         epsilon = torch.finfo(op.inputs[0].dtype).eps if epsilon is None else epsilon
-        return Norm(*_with_parameters(x.square().mean(axes, keepdim=True), epsilon, weight, None, tuple(shape)))
+        return Norm(*_scaled((x.square().mean(axes, keepdim=True) + epsilon).rsqrt(), weight, None, tuple(shape)))
     bias, epsilon = op.argument(3, "bias"), op.argument(4, "eps", 1e-5)
     _, _, spread = torch.native_layer_norm(x, shape, None, None, epsilon)  # 1/√(variance + ε)
-    scale, shift = _scaled(spread.to(x.dtype), weight, bias, tuple(shape))
-    return Norm(scale, shift, lambda t: t.mean(axes, keepdim=True))
-
-
-def _with_parameters(
-    variance: Tensor, epsilon: float, weight: Tensor | None, bias: Tensor | None, channels: tuple[int, ...]
-) -> tuple[Tensor, Tensor]:
-    """Scale and shift of a norm, its parameters in a shape that broadcasts."""
-    return _scaled((variance + epsilon).rsqrt(), weight, bias, channels)
+    scaled = _scaled(spread.to(x.dtype), weight, bias, tuple(shape))
+    return Norm(*scaled, lambda t: t.mean(axes, keepdim=True))
 
 
 def _scaled(
     scale: Tensor, weight: Tensor | None, bias: Tensor | None, channels: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Scale and shift of a norm whose 1/√(variance + ε) is known."""
+    """Scale and shift of a norm, from 1/√(variance + ε); its parameters in a shape that broadcasts."""
     scale = scale if weight is None else scale * weight.to(scale.dtype).view(channels)
     return scale, scale.new_zeros(()) if bias is None else bias.to(scale.dtype).view(channels)
 

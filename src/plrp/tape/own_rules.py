@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -105,17 +105,18 @@ def rules_for(rules: Mapping[Any, Any]) -> Iterator[None]:
     for function, rule in rules.items():
         _check(function, rule)
     before = _SCOPE.get() or _Scope({})
-    token = _SCOPE.set(before._replace(rules={**before.rules, **rules}))
-    try:
+    with _in_scope(before._replace(rules={**before.rules, **rules})):
         yield
-    finally:
-        _SCOPE.reset(token)
+
+
+def alone(rules: Mapping[Any, Any]) -> AbstractContextManager[None]:
+    """Within this context these rules are in force and no others: those of an explanation, for its ledger."""
+    return _in_scope(_Scope(rules, alone=True))
 
 
 @contextmanager
-def alone(rules: Mapping[Any, Any]) -> Iterator[None]:
-    """Within this context these rules are in force and no others: those of an explanation, for its ledger."""
-    token = _SCOPE.set(_Scope(rules, alone=True))
+def _in_scope(scope: _Scope) -> Iterator[None]:
+    token = _SCOPE.set(scope)
     try:
         yield
     finally:
@@ -165,7 +166,8 @@ class RulesInForce:
             rule = self._kinds.get(known.kind)
         if rule is None:
             return known
-        return _with_rule(known or Operation(_name(function), Family.PASS, function), rule)
+        name = getattr(function, "__name__", None) or str(function)
+        return _with_rule(known or Operation(name, Family.PASS, function), rule)
 
     def of_module(self, module: nn.Module) -> Operation | None:
         """The operation that a module's call is, if there is a rule for its class."""
@@ -196,7 +198,3 @@ def _with_rule(operation: Operation, rule: Any) -> Operation:
         return operation._replace(registered=True)
     kind = f"{operation.kind} as {rule}"
     return operation._replace(kind=kind, family=FAMILIES[rule], traits=Traits(), registered=True)
-
-
-def _name(function: Any) -> str:
-    return getattr(function, "__name__", None) or str(function)

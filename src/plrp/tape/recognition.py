@@ -20,16 +20,12 @@ MASKED = -100.0  # a constant summand this negative leaves nothing of the other 
 def recognise(op: Op) -> None:
     """Settle the family of an entry by its operands: layers, shifts and scales, gates."""
     _recognise_family(op)
-    if op.family is not Family.UNSUPPORTED and _is_complex(op):
+    if op.family is not Family.UNSUPPORTED and (
+        any(value.dtype.is_complex for value in op.outputs)
+        or any(tensor.is_complex() for tensor in gathered(op.args, op.kwargs))  # real numbers by way of a complex one
+    ):
         op.refuse("complex numbers, of which relevance knows no imaginary part")
         op.signal = None
-
-
-def _is_complex(op: Op) -> bool:
-    """Whether an operation returns complex numbers, or real ones by way of a complex constant."""
-    return any(value.dtype.is_complex for value in op.outputs) or any(
-        tensor.is_complex() for tensor in gathered(op.args, op.kwargs)
-    )
 
 
 def _recognise_family(op: Op) -> None:
@@ -241,19 +237,13 @@ def _sources(value: Value) -> list[Value]:
         return [value, *_sources(op.inputs[0])]
     if (op.operation.adds or op.kind == "mul") and op.rule is None:
         first, *others = map(_sources, op.inputs)
-        return [value, *(v for v in first if all(any(v is w for w in other) for other in others))]
+        return [value, *(v for v in first if all(v in other for other in others))]
     return [value]
-
-
-def _function_of(value: Value, source: Value) -> bool:
-    """Whether `value` is an element-wise function of `source`."""
-    return any(v is source for v in _sources(value))
 
 
 def _common_source(a: Value, b: Value) -> bool:
     """Whether both are element-wise functions of one value."""
-    others = _sources(b)
-    return any(v is w for v in _sources(a) for w in others)
+    return not set(_sources(a)).isdisjoint(_sources(b))
 
 
 def _from_activation(value: Value) -> bool:
@@ -304,7 +294,7 @@ def _recognise_gate(op: Op) -> None:
         operands = [a for a in (*op.args, *op.kwargs.values()) if isinstance(a, Value)]
     a, b = operands[0], operands[-1]
     if op.kind == "div":
-        if b.shape.numel() < a.shape.numel() or (a is not b and _function_of(b, a)):
+        if b.shape.numel() < a.shape.numel() or (a is not b and a in _sources(b)):
             op.signal = a  # divided by a statistic, held constant
         else:
             op.refuse("a quotient of two values that depend on the input")
@@ -312,19 +302,17 @@ def _recognise_gate(op: Op) -> None:
     if a is b:
         op.signal = a  # x · x, as x · f(x)
         return
-    gates = [_from_gate(a), _from_gate(b)]
     size = op.output.shape.numel()
-    broadcast = [a.shape.numel() < size, b.shape.numel() < size]
+    gates = [_from_gate(v) for v in (a, b)]
+    broadcast = [v.shape.numel() < size for v in (a, b)]
     if gates[0] != gates[1]:
         op.signal = b if gates[0] else a
     elif broadcast[0] != broadcast[1]:
         op.signal = b if broadcast[0] else a
-    elif _function_of(b, a):
-        op.signal = a
-    elif _function_of(a, b):
+    elif b in _sources(a):
         op.signal = b
     elif _common_source(a, b):
-        op.signal = a  # f(x) · g(x): one activation function, written out
+        op.signal = a  # a · f(a), or f(x) · g(x): one activation function, written out
     else:
         op.family = Family.PRODUCT
         op.reason = "a product of two values that depend on the input, neither of which is a gate"
@@ -339,11 +327,8 @@ def is_nonnegative(op: Op) -> bool:
     if traits.divisor is not None and not _number(op.argument(*traits.divisor) or 1) > 0:
         return False
     if traits.bounds is not None:
-        low, high = traits.bounds
-        low, high = (
-            op.argument(1, "min", op.kwargs.get("min_val", low)),
-            op.argument(2, "max", op.kwargs.get("max_val", high)),
-        )
+        low = op.argument(1, "min", op.kwargs.get("min_val", traits.bounds[0]))
+        high = op.argument(2, "max", op.kwargs.get("max_val", traits.bounds[1]))
         above = low is not None and _number(low) >= 0
         return (inputs or above) and (high is None or _number(high) >= 0)
     if traits.sign is not Sign.KEEPS:
@@ -363,10 +348,8 @@ def _number(value: Any) -> float:
 def _constants_nonnegative(op: Op, places: Sequence[int]) -> bool:
     """Whether no constant among the arguments can put a negative number into the output."""
     names = ("other", "value", "alpha", "input", "self", "tensors", "source", "src")
-    given = [
-        *(op.args[i] for i in places if i < len(op.args)),
-        *(op.kwargs[name] for name in names if name in op.kwargs),
-    ]
+    given = [op.args[place] for place in places if place < len(op.args)]
+    given += [op.kwargs[name] for name in names if name in op.kwargs]
     for constant in given:
         for one in constant if isinstance(constant, list | tuple) else (constant,):
             if one is None or isinstance(one, Value | bool | str | slice):

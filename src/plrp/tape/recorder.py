@@ -14,14 +14,13 @@ from torch.overrides import TorchFunctionMode
 
 from plrp.errors import TraceError, UnsupportedOperation
 
-from .in_place import run_in_place
 from .layer_names import LayerNames
 from .live_tensors import LiveTensors, snapshot
 from .locating import layouts_of
 from .module_calls import ModuleCalls
 from .operations import LEAVES, LOOKS, Family, operation_named, spelled, unknown_operation
 from .own_rules import RulesInForce, apply_rule, refuse_misfit, rules_in_force
-from .recognition import dispensable, foldable, is_nonnegative, recognise
+from .recognition import dispensable, foldable, is_nonnegative, recognise, recomputable
 from .refusals import refuse_active
 from .seam import run_noting_winners
 from .values import Call, Op, Value, carries, gathered, replaced
@@ -149,9 +148,8 @@ class Recorder(TorchFunctionMode):
         unknown = call.operation.family is Family.UNSUPPORTED
         moves = call.operation.family is Family.REARRANGE
         tokens = [v for v in call.values if not v.dtype.is_floating_point and not v.dtype.is_complex]
-        outputs = [
-            t for t in gathered(result) if carries(t) or (moves and len(tokens) == len(call.values) and _holds_ids(t))
-        ]
+        ids = (torch.int64, torch.int32) if moves and len(tokens) == len(call.values) else ()
+        outputs = [t for t in gathered(result) if carries(t) or t.dtype in ids]
         constant = bool(call.args) and self.live.value(call.args[0]) is None
         if moves and tokens and any(map(carries, outputs)):
             if call.operation.kind == "getitem" and isinstance(call.args[1], Tensor) and constant:  # weight[ids]
@@ -252,6 +250,60 @@ class Recorder(TorchFunctionMode):
         return (f" after layer '{named}'" if named else " before the first layer") + _in_code()
 
 
+def run_in_place(recorder: Recorder, call: Call) -> Any:
+    """Run an in-place operation on a fresh storage, so that recorded tensors stay as they are.
+
+    The user's tensor names the new value from then on.
+    """
+    target: Tensor = call.args[0]
+    if call.operation.traits.training:  # a dropout, inactive, or it would have been refused: nothing happens
+        return target
+    if recorder.value_of(target) is None and recorder.live.of_model(target):
+        recorder.refuse_call(call, "writes into a parameter or buffer of the model; use a copy.")
+        return target
+    if recorder.live.shares_memory(target):
+        fault = "changes a tensor in place while another view of the same memory is in use; use the out-of-place form"
+        recorder.refuse_call(call, f"{fault} there.")
+    if recorder.frugal and _overwrites(recorder, call):
+        call.function(*call.args, **call.kwargs)
+        recorder.live.know(target, call.values[0])
+        recorder.write(call, [target])
+        call.values[0].forget()
+        return target
+    result = call.operation.replay(*call.args, **call.kwargs).to(target.dtype)
+    if result.shape != target.shape:
+        raise TraceError(
+            f"`{spelled(call.function)}`{recorder.after()} changes a tensor's shape in place; use the result."
+        )
+    if result.data_ptr() == target.data_ptr() and result.numel():
+        result = result.clone()  # e.g. an inactive dropout returns its input
+    op = None if call.operation.family is Family.CONSTANT else recorder.write(call, [result])
+    before = recorder.value_of(target)
+    if before is not None and not before.forgotten:
+        before.data = before.data.data  # the old memory is the tape's alone: later writes do not reach it
+    target.data = result
+    recorder.live.note([target])
+    if op is None:
+        recorder.live.forget(target)
+    else:
+        recorder.live.know(target, op.output)
+    return target
+
+
+def _overwrites(recorder: Recorder, call: Call) -> bool:
+    """Whether an in-place activation function may write over its input: a fresh output that nobody else has read."""
+    (value,) = call.values if len(call.values) == 1 else (None,)
+    return (
+        value is not None
+        and call.operation.family is Family.PASS
+        and not call.operation.registered
+        and not value.readers
+        and value is recorder.value_of(call.args[0])
+        and recomputable(value)
+        and not call.args[0].is_inference()
+    )
+
+
 def check_unwritten(recorder: Recorder) -> None:
     """Refuse a pass in which something that was recorded has been written over since."""
     for op in recorder.ops if not recorder.refused else ():  # a refusal has said so already
@@ -274,8 +326,3 @@ def _in_code() -> str:
             return f" ({Path(code.co_filename).name}, line {frame.f_lineno}, in {code.co_name})"
         frame = frame.f_back
     return ""
-
-
-def _holds_ids(tensor: Tensor) -> bool:
-    """Whether a tensor may hold token ids."""
-    return tensor.dtype in (torch.int64, torch.int32)

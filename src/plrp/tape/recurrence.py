@@ -6,7 +6,7 @@ has ended keeps its state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -81,54 +81,36 @@ def _recurrent(kind: str) -> Callable[..., Any]:
     """`torch.lstm`, `torch.gru`, …: all layers, both directions, plain or packed."""
 
     def run(depends: Depends, input: Tensor, second: Any, third: Any, *rest: Any) -> Any:
-        if isinstance(second, Tensor) and isinstance(rest[0], list | tuple):  # input, batch_sizes, hx, params, …
-            params, biases, layers, dropout, train, both = rest[0], *rest[1:6]
-            padded, there = _laid_out(input, second)
-            x, finals = _layers(kind, depends, padded, third, params, biases, layers, dropout, train, both, there)
-            return (x[_places(second)], *finals)
-        biases, layers, dropout, train, both, batch_first = rest
-        x = input.transpose(0, 1) if batch_first else input
-        x, finals = _layers(kind, depends, x, second, third, biases, layers, dropout, train, both, None)
-        return (x.transpose(0, 1) if batch_first else x, *finals)
+        packed = isinstance(second, Tensor) and isinstance(rest[0], list | tuple)  # input, batch_sizes, hx, params, …
+        if packed:
+            (x, there), hx, params, options = _laid_out(input, second), third, rest[0], (*rest[1:6], False)
+        else:
+            x, there, hx, params, options = input, None, second, third, rest
+        biases, layers, dropout, train, both, batch_first = options
+        if dropout > 0 and train and layers > 1:
+            raise ValueError(
+                f"The dropout of a {kind.upper()} is active: explanations would be random. Call `model.eval()`."
+            )
+        x = x.transpose(0, 1) if batch_first else x
+        directions = (False, True) if both else (False,)
+        each = len(params) // (layers * len(directions))
+        finals: list[State] = []
+        for _ in range(layers):
+            outputs = []
+            for backward in directions:
+                number = len(finals)
+                given = params[number * each : (number + 1) * each]
+                weights = Weights(*given) if biases else Weights(given[0], given[1], None, None, *given[2:])
+                state = tuple(states[number] for states in (hx if isinstance(hx, list | tuple) else (hx,)))
+                output, final = _steps(kind, depends, x, state, weights, backward, there)
+                outputs.append(output)
+                finals.append(final)
+            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+        if packed:
+            x = x[_places(second)]
+        return (x.transpose(0, 1) if batch_first else x, *map(torch.stack, zip(*finals, strict=True)))
 
     return run
-
-
-def _layers(
-    kind: str,
-    depends: Depends,
-    x: Tensor,
-    hx: Any,
-    params: Sequence[Tensor],
-    biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    both: bool,
-    there: Tensor | None,
-) -> tuple[Tensor, list[Tensor]]:
-    """All layers on x (time, batch, …); returns the last one's output, and the final states (layers, batch, …)."""
-    if dropout > 0 and train and layers > 1:
-        raise ValueError(
-            f"The dropout of a {kind.upper()} is active: explanations would be random. Call `model.eval()`."
-        )
-    begin = list(hx) if isinstance(hx, list | tuple) else [hx]
-    each = len(params) // (layers * (2 if both else 1))
-    finals: list[State] = []
-    for _ in range(layers):
-        outputs = []
-        for direction in range(2 if both else 1):
-            number = len(finals)
-            given = params[number * each : (number + 1) * each]
-            weights = (
-                Weights(*given) if biases else Weights(given[0], given[1], projection=given[2] if each == 3 else None)
-            )
-            state = tuple(states[number] for states in begin)
-            output, final = _steps(kind, depends, x, state, weights, direction == 1, there)
-            outputs.append(output)
-            finals.append(final)
-        x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
-    return x, [torch.stack(states) for states in zip(*finals, strict=True)]
 
 
 def _steps(
@@ -212,14 +194,8 @@ def pad_packed_sequence(
 
 # The first argument of each is a function that says whether a tensor depends on the input.
 STEPS: dict[Any, Callable[..., Any]] = {
-    torch.lstm: _recurrent("lstm"),
-    torch.gru: _recurrent("gru"),
-    torch.rnn_tanh: _recurrent("rnn_tanh"),
-    torch.rnn_relu: _recurrent("rnn_relu"),
-    torch.lstm_cell: _cell("lstm"),
-    torch.gru_cell: _cell("gru"),
-    torch.rnn_tanh_cell: _cell("rnn_tanh"),
-    torch.rnn_relu_cell: _cell("rnn_relu"),
+    **{getattr(torch, kind): _recurrent(kind) for kind in _CELLS},
+    **{getattr(torch, f"{kind}_cell"): _cell(kind) for kind in _CELLS},
     torch._C._VariableFunctions._pack_padded_sequence: pack_padded_sequence,
     torch._C._VariableFunctions._pad_packed_sequence: pad_packed_sequence,
 }

@@ -15,7 +15,7 @@ from plrp.errors import TraceError, UnsupportedOperation, UsageError
 
 from .locating import TAKES_OUT
 from .operations import Family, Operation, spelled
-from .values import Op, Value, tensors_in
+from .values import Op, Value, carries, tensors_in
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -141,21 +141,16 @@ def _check_module(model: nn.Module, module: nn.Module) -> None:
     elif getattr(module, "_compiled_call_impl", None) is not None:
         fault = "was compiled in place, which hides its operations; explain a model that was not compiled."
     elif module.training:
-        error, fault = ValueError, _random_in_training(module)
+        error = ValueError
+        drops = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            fault = "is a BatchNorm in training mode: its output would depend on the whole batch. Call `model.eval()`."
+        elif drops or (kind in ("StochasticDepth", "DropPath") and getattr(module, "p", 1) != 0):
+            fault = "is a dropout in training mode: explanations would be random. Call `model.eval()`."
     if fault:
         name = next(path for path, one in model.named_modules() if one is module)
         where = f"'{name}'" if name else "The model"
         raise error(f"{where} {fault}")
-
-
-def _random_in_training(module: nn.Module) -> str:
-    """The fault of a module that is in training mode; empty if it has none."""
-    if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        return "is a BatchNorm in training mode: its output would depend on the whole batch. Call `model.eval()`."
-    drops = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
-    if drops or (type(module).__name__ in ("StochasticDepth", "DropPath") and getattr(module, "p", 1) != 0):
-        return "is a dropout in training mode: explanations would be random. Call `model.eval()`."
-    return ""
 
 
 def check_device(name: str | torch.device) -> torch.device:
@@ -230,7 +225,7 @@ def check_output(trace: Trace, output: Any) -> None:
     tensors = list(tensors_in(trace.output))
     if not tensors:
         raise TraceError(f"The model returned {type(output).__name__} with no tensor in it.")
-    if not any(t.is_floating_point() or t.is_complex() for t in tensors):
+    if not any(map(carries, tensors)):
         kinds = ", ".join(sorted({str(t.dtype) for t in tensors}))
         raise TraceError(
             f"The model returns {kinds} values, decisions or indices, which no relevance can start from: let it return "
@@ -301,9 +296,7 @@ def check_finite(trace: Trace) -> None:
 
 def _finite(t: Tensor) -> bool:
     """Whether a tensor's sum is finite: then so are its entries. It may overflow, so that False proves nothing."""
-    if not t.is_floating_point() and not t.is_complex():
-        return True
-    return math.isfinite(abs(t.sum().item()))
+    return not carries(t) or math.isfinite(abs(t.sum().item()))
 
 
 def _unmasked(value: Value, reader: Op | None = None) -> Tensor:
@@ -317,20 +310,14 @@ def _unmasked(value: Value, reader: Op | None = None) -> Tensor:
 
 
 def unsupported(op: Op, ops: Sequence[Op]) -> UnsupportedOperation:
-    """The refusal of an operation without a rule."""
-    return UnsupportedOperation(f"{unsupported_reason(op, ops)} {remedy(op)}")
-
-
-def unsupported_reason(op: Op, ops: Sequence[Op]) -> str:
-    """The operation without a rule, the layer before it, and the reason."""
-    before = ops[: ops.index(op)]
-    named = next((o.name for o in reversed(before) if o.is_layer), None)
+    """The refusal of an operation without a rule: its name, the layer before it, the reason and the remedy."""
+    named = next((o.name for o in reversed(ops[: ops.index(op)]) if o.is_layer), None)
     where = f"after layer '{named}'" if named else "before the first layer"
     why = f": {op.reason}" if op.reason else ""
-    return f"No rule for `{spelled(op.function)}` ('{op.name}') {where}{why}."
+    return UnsupportedOperation(f"No rule for `{spelled(op.function)}` ('{op.name}') {where}{why}. {_remedy(op)}")
 
 
-def remedy(op: Op) -> str:
+def _remedy(op: Op) -> str:
     """The remedy for an operation without a rule: how to give it one, and which rule could be right."""
     if op.reason == TAKES_OUT:
         return "Write this step for the whole batch at once, or explain one sample at a time."

@@ -6,6 +6,7 @@ of truth values and Python numbers stay as they were in the recorded pass.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,10 +23,7 @@ def replay(ops: Sequence[Op], wanted: Sequence[Value], changes: Mapping[int, Cha
     then changed, for all of its readers.
     """
     affected = _affected(ops, wanted, changes)
-    unread = {id(value): 0 for op in affected for value in op.inputs}
-    for op in affected:
-        for value in op.inputs:
-            unread[id(value)] += 1
+    unread = Counter(id(value) for op in affected for value in op.inputs)
     last, now = {id(value) for value in wanted}, dict[int, Tensor]()
 
     def arrive(value: Value, tensor: Tensor) -> Tensor:
@@ -49,14 +47,11 @@ def replay(ops: Sequence[Op], wanted: Sequence[Value], changes: Mapping[int, Cha
 
 def replayed(trace: Trace, structure: Any, changes: Mapping[int, Change]) -> Any:
     """`trace.output` or `trace.returned` as the pass would have ended with these changes."""
-    values = [trace.value_of(tensor) for tensor in tensors_in(structure)]
-    changed_tensors = replay(trace.ops, [value for value in values if value is not None], changes)
-    tensors = iter(changed_tensors)
-    fresh = iter([None if value is None else next(tensors) for value in values])
+    values = [value for tensor in tensors_in(structure) if (value := trace.value_of(tensor)) is not None]
+    now = dict(zip(map(id, values), replay(trace.ops, values, changes), strict=True))
 
     def renewed(tensor: Tensor) -> Tensor:
-        changed = next(fresh)
-        return tensor if changed is None else changed
+        return now.get(id(trace.value_of(tensor)), tensor)
 
     return replaced(structure, renewed, of=Tensor)
 

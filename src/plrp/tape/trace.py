@@ -172,7 +172,8 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
         import plrp
 
         chosen = plrp.composites.resolve(composite, (value.data for value in self.inputs))
-        return [(op.name, op.kind, _shape(op.output), chosen.rule_name(op)) for op in self.ops if op.outputs]
+        shown = [(op, "×".join(map(str, op.output.shape))) for op in self.ops if op.outputs]
+        return [(op.name, op.kind, shape, chosen.rule_name(op)) for op, shape in shown]
 
     def __repr__(self) -> str:
         return render_table(("layer", "op", "output", "rule"), self.rows())
@@ -193,13 +194,10 @@ def record(
     given = check_inputs(inputs, samples)
     check_model(model)
     recorder = Recorder(model, frugal, refused, summing)
-    aliases = [
-        x.clone() if x.is_inference() else x.detach() for x in given
-    ]  # in-place operations on the input never reach the user's tensor
-    values = [
-        Value(x.detach(), Samples.of_whole(x) if samples is None else Samples.first_axis(given[0].shape[0]))
-        for x in aliases
-    ]
+    # in-place operations on the input never reach the user's tensor
+    aliases = [x.clone() if x.is_inference() else x.detach() for x in given]
+    batch = Samples.first_axis(given[0].shape[0]) if samples is not None else None
+    values = [Value(x.detach(), batch or Samples.of_whole(x)) for x in aliases]
     for alias, value in zip(aliases, values, strict=True):
         value.nonnegative = bool(value.samples.batch) and bool((value.data >= 0).all())
         recorder.live.know(alias, value)
@@ -263,7 +261,3 @@ def _probe(weight: Tensor) -> Tensor:
     flat = weight.detach().view(-1) if weight.is_contiguous() else weight.detach().flatten()
     entries = flat[:: 1 + flat.numel() // PROBED]
     return entries.nan_to_num() if entries.is_floating_point() else entries
-
-
-def _shape(value: Value) -> str:
-    return "×".join(map(str, value.shape))

@@ -36,10 +36,7 @@ NEARBY = 1e-2  # how far a sample is moved to see whether a factor is a gate, in
 FEW, MORE = 512, 2  # with at most 512 features all may agree by chance: twice as many passes
 
 Move = Callable[[Tensor, torch.Generator], Tensor]  # another sample in place of this one
-Moved = Callable[
-    [Move, int, Sequence[int]], "Tape | None"
-]  # the pass in which these samples are moved for the nth time
-
+Moved = Callable[[Move, int, Sequence[int]], "Tape | None"]  # the pass with these samples moved for the nth time
 
 # The verified ways through a model for inputs of one shape, each with the positions of entries on the tape that mix
 # samples.
@@ -61,9 +58,7 @@ def record_verified(
         ways.update(verify(model, inputs, samples=samples, always=True, whole=True))
         trace = record(model, inputs, frugal=frugal, samples=samples)
         way = _way(trace.ops)
-    elif any(
-        value.samples.mixed for op in trace.ops for value in op.outputs
-    ):  # in a gate, say, of more than two samples
+    elif _mixes(trace.ops):  # in a gate, say, of more than two samples
         ways = verify(model, inputs, samples=samples, whole=True)
     for position in ways.get(way, ()):
         trace.ops[position].refuse(MIXES, mixes=True)
@@ -112,6 +107,11 @@ def _form(x: Any, samples: int | None, whole: bool) -> Any:
 def _way(ops: Sequence[Op]) -> int:
     """The way that an input took through a model: which operations ran, and on which parameters."""
     return hash(tuple([(op.kind, op.name) for op in ops]))
+
+
+def _mixes(ops: Sequence[Op]) -> bool:
+    """Whether a value of the tape mixes samples."""
+    return any(value.samples.mixed for op in ops for value in op.outputs)
 
 
 def _looked_at(model: Any) -> dict[Any, Ways]:
@@ -172,7 +172,7 @@ def _compare_moved(tape: Tape, moved: Moved, asked: bool, batch: int, features: 
         return near if near is not None and _same_shapes(tape, near) else None
 
     rounds = MORE if features <= FEW else 1
-    rounds *= MORE if any(value.samples.mixed for op in tape.ops for value in op.outputs) else 1
+    rounds *= MORE if _mixes(tape.ops) else 1
     selections = _selections(batch, rounds)
     moves = [*(_FAR[number % len(_FAR)] for number in range(len(selections))), *_LESS_FAR]
     mixing: list[int] = []
@@ -221,8 +221,7 @@ def _moved(
     inputs = []
     for x in given:
         changed = x.detach().clone()
-        places: Sequence[Any] = [...] if samples is None else chosen
-        for place in places:
+        for place in [...] if samples is None else chosen:
             sample = changed[place]
             changed[place] = move(sample, generator) if x.is_floating_point() else _moved_ids(sample, step)
         inputs.append(changed)
@@ -372,12 +371,11 @@ def _compare(
 
 def _constants(op: Op) -> Iterator[Any]:
     """The tensors and numbers among an operation's arguments that do not come from the input."""
+    numbers = () if op.declared == "numbers" else (int, float, complex)
     pending = [] if op.declared == "all" else [*op.args, *op.kwargs.values()]
     while pending:
         item = pending.pop(0)
-        if op.declared == "numbers" and isinstance(item, int | float | complex):
-            continue
-        if isinstance(item, Tensor) or (isinstance(item, int | float | complex) and not isinstance(item, bool)):
+        if isinstance(item, Tensor) or (isinstance(item, numbers) and not isinstance(item, bool)):
             yield item
         elif isinstance(item, list | tuple) and not isinstance(item, torch.Size):
             pending = [*item, *pending]
@@ -415,28 +413,20 @@ def _is_number(op: Op, constant: Any) -> bool:
 def _excused(op: Op, number: int, a: Any, b: Any, position: int, nearby: Callable[[], Tape | None]) -> bool:
     """Whether a constant may differ: an additive mask, or a factor that is a mask, or that stays the same nearby."""
     if op.operation.adds:
-        return isinstance(a, Tensor) and isinstance(b, Tensor) and _forbids(a) and _forbids(b)
-    if not op.operation.multiplies and not (op.is_layer and isinstance(a, Tensor) and not _is_bias(op, a)):
+        return _masks(a, b, 0) and torch.bool not in (a.dtype, b.dtype)
+    bias = None if op.map is None else op.map.bias
+    weighs = op.is_layer and isinstance(a, Tensor) and (bias is None or bias.data_ptr() != a.data_ptr())
+    if not op.operation.multiplies and not weighs:
         return False
-    if isinstance(a, Tensor) and isinstance(b, Tensor) and _masks(a) and _masks(b):
+    if _masks(a, b, 1):
         return True
     near = nearby() if op.operation.multiplies else None
     return near is not None and _unchanged(a, list(_constants(near.ops[position]))[number])
 
 
-def _is_bias(op: Op, constant: Tensor) -> bool:
-    bias = None if op.map is None else op.map.bias
-    return bias is not None and bias.data_ptr() == constant.data_ptr()
-
-
-def _forbids(constant: Tensor) -> bool:
-    """Whether a constant is an additive mask: 0, and something like −∞."""
-    return constant.dtype != torch.bool and bool(((constant == 0) | (constant <= -1e4)).all())
-
-
-def _masks(constant: Tensor) -> bool:
-    """Whether a constant is a mask written as numbers: 0 and 1, or 0 and something like −∞."""
-    return bool(((constant == 0) | (constant == 1) | (constant <= -1e4)).all())
+def _masks(a: Any, b: Any, other: int) -> bool:
+    """Whether both constants are masks written as numbers: 0, another number, and something like −∞."""
+    return all(isinstance(c, Tensor) and bool(((c == 0) | (c == other) | (c <= -1e4)).all()) for c in (a, b))
 
 
 def _stayed(a: Value, b: Value, samples: Sequence[int]) -> bool:
@@ -451,14 +441,13 @@ def _stayed(a: Value, b: Value, samples: Sequence[int]) -> bool:
 
 def _close(a: Tensor, b: Tensor, tolerance: float | None = None) -> bool:
     if tolerance is None:
-        half = a.dtype in HALF or torch.is_autocast_enabled(a.device.type)
-        tolerance = CLOSE_HALF if half else CLOSE
+        tolerance = CLOSE_HALF if a.dtype in HALF or torch.is_autocast_enabled(a.device.type) else CLOSE
     if a.shape != b.shape:
         return False
     if torch.equal(a, b) or not a.numel():
         return True
     if not a.is_floating_point():
-        return not a.is_complex() and torch.equal(a, b)
+        return False
     a, b = a.double().nan_to_num(), b.double().nan_to_num()
     return bool(((a - b).abs() <= tolerance * torch.maximum(a.abs().max(), b.abs().max())).all())
 
