@@ -7,10 +7,10 @@ One process per tree measures when it is told to, while the other waits. A round
 new, old, old, new; its ratio is new / old, of the quicker of two each, so that a moment's load on the machine does not
 count. Freed memory stays with the processes: some of them would give it back to the system after every explanation and
 take it anew, ten thousand page faults each time, and others with the same code would not. What is left of such luck
-(where memory came to lie) lasts as long as a process, so there are several pairs of processes one after the other. Slower means that the whole 95% interval of the median ratio
-(bootstrap over pairs, and over the rounds of each) lies above 1.03. The processes use plrp's public names only, so a
-tree may be laid out in any way. Use a quiet machine. `--quick` only tries whether all this works, and never fails for
-slowness. Not part of `make bench`.
+(where memory came to lie) lasts as long as a process, so there are several pairs of processes one after the other.
+Slower means that the whole 95% interval of the median ratio (bootstrap over pairs, and over the rounds of each) lies
+above 1.03. The processes use plrp's public names only, so a tree may be laid out in any way. Use a quiet machine.
+`--quick` only tries whether all this works, and never fails for slowness. Not part of `make bench`.
 """
 
 from __future__ import annotations
