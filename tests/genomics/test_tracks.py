@@ -10,7 +10,7 @@ import torch
 
 from plrp.cli import main
 from plrp.genomics import SequenceError, baselines, explain_file, ism, read_intervals, simulate
-from plrp.genomics.tracks import write_modisco_h5
+from plrp.genomics.export import write_modisco_h5
 
 MODEL = """
 import torch

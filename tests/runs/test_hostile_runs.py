@@ -33,10 +33,9 @@ from plrp.experiments import demo_study as demo_module
 from plrp.genomics import SequenceError, explain_file, explain_sequences, read_fasta, write_fasta
 from plrp.genomics import jobs as jobs_module
 from plrp.genomics.attribution import batch_size_for
-from plrp.genomics.export import write_seqlets
+from plrp.genomics.export import write_bedgraph, write_seqlets
 from plrp.genomics.seqlets import Seqlets
 from plrp.genomics.sequences import Interval, Sequences, read_bed, read_npz
-from plrp.genomics.tracks import write_bedgraph
 from plrp.models import load
 from plrp.models import loading as loading_module
 from plrp.models.downloads import INSECURE, DownloadError, fetch

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OVERLAP: Shown = {
     "--overlap {mean,sum,strongest}": ("relevance of a base that lies in several intervals", str, "mean"),
 }
-"""How values of overlapping intervals are joined (`plrp.genomics.tracks.Overlap`)."""
+"""How values of overlapping intervals are joined (`plrp.genomics.export.Overlap`)."""
 
 
 # -- motifs
@@ -317,8 +317,8 @@ def add_export(commands: Any) -> None:
 
 def run_export(arguments: argparse.Namespace) -> int:
     """Export a folder."""
+    from plrp.genomics.export import export_run
     from plrp.genomics.motif_search import read_run
-    from plrp.genomics.tracks import export_run
 
     files = chosen(arguments, "bigwig", "bedgraph", "h5")
     if not any(files.values()):

@@ -27,7 +27,15 @@ if TYPE_CHECKING:
     from .attribution import Attribution, Hypothetical, attribute, explain_batches, explain_sequences, pool
     from .baselines import Comparison, Mutations, compare_methods, deeplift, gradient_input, ism
     from .browser import write_browser
-    from .export import base_table, save_modisco, write_parquet, write_seqlets
+    from .export import (
+        base_table,
+        export_run,
+        save_modisco,
+        write_bedgraph,
+        write_modisco_h5,
+        write_parquet,
+        write_seqlets,
+    )
     from .jobs import explain_file
     from .logo import draw_logo, logo_page, plot_logos
     from .motifs import Motif, jaspar, jaspar_motifs, motif, read_motifs, write_jaspar, write_meme
@@ -51,7 +59,6 @@ if TYPE_CHECKING:
         write_fasta,
     )
     from .simulation import Simulated, dinucleotide_shuffle, load_simulated, read_labels, read_simdata, simulate
-    from .tracks import export_run, write_bedgraph, write_modisco_h5
     from .variant_files import explain_variants
     from .variants import Variant, VariantEffect, VariantEffects, read_vcf, variant_effects
 

@@ -33,10 +33,9 @@ from plrp.progress import progress
 from plrp.pruning import Pruning
 
 from .attribution import pruning_title
-from .export import read_relevance
+from .export import JoinedValues, Overlap, Stretches, merged, read_relevance
 from .motif_search import read_run
 from .sequences import Interval, open_text, read_bed, reverse_complement
-from .tracks import JoinedValues, Overlap, Stretches, merged
 
 LARGEST_PAGE = 50_000_000
 """Bytes of a page, at most: browsers open more only slowly."""
@@ -79,7 +78,7 @@ def write_browser(
     `runs` are folders of `explain_file` (LRP, pruned, ISM …), a track each, in this order; later ones may have fewer
     sequences. `motifs` is a folder of `plrp genomics motifs`, for its seqlets and places of patterns; without it
     the seqlets of runs that were pruned are shown. `beds` are more files by the name of their track. Where intervals
-    overlap, a base has the `overlap` of its values (`tracks.along_genome`). `count`: only the first sequences.
+    overlap, a base has the `overlap` of its values (`export.along_genome`). `count`: only the first sequences.
     """
     if not runs:
         raise UsageError("Nothing to show: name at least one folder of `plrp genomics explain`.")

@@ -38,14 +38,13 @@ from plrp.tape.refusals import check_device
 
 from .attribution import _device, pool
 from .baselines import attribute_by
-from .export import npz_bytes, write_npz, write_parquet, write_seqlets
+from .export import npz_bytes, write_bedgraph, write_npz, write_parquet, write_seqlets
 from .motifs import jaspar_motifs
 from .network import check_fit, load_model
 from .outputs import score_file, target_from_text
 from .seqlets import Match, Seqlets, compile_tomtom, find_seqlets, match_seqlets, tomtom_is_compiled
 from .sequence_settings import FileSettings, Pooling
 from .sequences import Ends, SequenceError, Sequences, Values, encode, read_fasta, read_intervals, read_npz, tab_line
-from .tracks import write_bedgraph
 
 GATHERED = ("relevance.parquet", "relevance.bedgraph", "scores.tsv", "seqlets.bed", "attributions.npz", "onehot.npz")
 SCRATCH = "parts/gathered.npy"
