@@ -50,6 +50,15 @@ def not_installed(need: str, extra: str) -> NotInstalled:
 
 
 @contextmanager
+def needed(need: str, extra: str) -> Iterator[None]:
+    """For the import of a package of an extra: the error of `not_installed` where it is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise not_installed(need, extra) from error
+
+
+@contextmanager
 def usage() -> Iterator[None]:
     """For the part of a command before its work begins: every refusal inside is wrong usage."""
     try:

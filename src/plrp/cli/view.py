@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plrp.errors import UsageError, not_installed, usage
+from plrp.errors import UsageError, needed, usage
 from plrp.settings import check_composite
 
 from .arguments import Shown, add_options, add_pruning, chosen, pruning_of, say
@@ -76,10 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_composite(arguments.composite)
     if arguments.exemplars and kind != "photograph":
         raise UsageError("--exemplars goes with photographs: leave it out.")
-    try:
+    with needed("plrp view needs a web server", "view"):
         import uvicorn
-    except ImportError as error:
-        raise not_installed("plrp view needs a web server", "view") from error
     import secrets
 
     from plrp.view.server import application

@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from plrp.composites import composite as named_composite
-from plrp.errors import UsageError, not_installed
+from plrp.errors import UsageError, needed
 from plrp.pruning import Pruning
 from plrp.runs.digests import text_digest
 from plrp.runs.run import differences as differing_entries
@@ -453,10 +453,8 @@ def read_toml(text: str) -> dict[str, Any]:
 
 def write_toml(table: Mapping[str, Any]) -> str:
     """Plain data (text, numbers, booleans, lists, tables) as a TOML document; None is left out."""
-    try:
+    with needed("configs are written with tomli-w", "experiments"):
         import tomli_w
-    except ImportError:
-        raise not_installed("configs are written with tomli-w", "experiments") from None
 
     def entries(table: Mapping[str, Any]) -> dict[str, Any]:
         return {k: entries(v) if isinstance(v, Mapping) else v for k, v in table.items() if v is not None}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plrp.errors import not_installed
+from plrp.errors import needed
 
 from .aligned_scores import (
     BASELINE,
@@ -157,12 +157,10 @@ def _sheet(rows: Sequence[_Row], narrow: bool, height: float = 1.62) -> Figure:
     """Rows of panels, each `height` inches high, with room for ticks on the left and the lines' names on the right."""
     width, height = (2.9, 1.75) if narrow else (2.2, height)
     left, right, head, foot = 0.52, 0.72, 0.26, 0.46
-    try:
+    with needed("figures need matplotlib", "experiments"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
         from plrp.figure import Figure
-    except ImportError:
-        raise not_installed("figures need matplotlib", "experiments") from None
 
     columns = max(len(row.panels) for row in rows)
     cell = left + width + right

@@ -10,7 +10,7 @@ import io
 import zipfile
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import groupby, islice, pairwise
 from operator import attrgetter
@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from plrp.errors import UsageError, not_installed
+from plrp.errors import UsageError, needed
 from plrp.files import new_file
 
 from .seqlets import Match, Seqlets
@@ -107,10 +107,8 @@ def _write_h5(
     path: str | Path, shape: tuple[int, ...], pieces: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]]
 ) -> None:
     """Write one-hot sequences and their relevance, (sequence, 4, position) in all, piece by piece."""
-    try:
+    with needed("HDF5 needs h5py", "experiments"):
         import h5py
-    except ImportError:
-        raise not_installed("HDF5 needs h5py", "experiments") from None
     with new_file(path) as part, h5py.File(part, "w") as file:
         chunk = (max(1, min(shape[0], 64)), *shape[1:])
         kinds = {"raw/seq": np.int8, "shap/seq": np.float32, "projected_shap/seq": np.float32}
@@ -163,10 +161,8 @@ def write_bed(path: str | Path, rows: Iterable[tuple[Any, ...]]) -> None:
 
 def base_table(sequences: Sequences, per_base: Sequence[npt.NDArray[Any]]) -> Any:
     """One row per base as a `pyarrow.Table`: name, position, base, relevance, and chrom, coordinate if known."""
-    try:
+    with needed("Parquet tables need pyarrow", "genomics"):
         import pyarrow as pa
-    except ImportError:
-        raise not_installed("Parquet tables need pyarrow", "genomics") from None
     lengths = sequences.lengths
     columns: dict[str, Any] = {
         "name": pa.array(np.repeat(np.array(sequences.names, object), lengths)).dictionary_encode(),
@@ -189,24 +185,18 @@ def write_parquet(path: str | Path, parts: Iterable[tuple[Sequences, Sequence[np
     """Write the `base_table` of each part as a row group of one Parquet file; memory holds one part at a time."""
     import pyarrow.parquet as pq
 
-    with new_file(path) as temporary:
-        writer = None
-        try:
-            for sequences, per_base in parts:
-                table = base_table(sequences, per_base)
-                writer = writer or pq.ParquetWriter(temporary, table.schema)
-                writer.write_table(table)
-        finally:
-            if writer is not None:
-                writer.close()
+    writer = None
+    with new_file(path) as temporary, ExitStack() as files:
+        for sequences, per_base in parts:
+            table = base_table(sequences, per_base)
+            writer = writer or files.enter_context(pq.ParquetWriter(temporary, table.schema))
+            writer.write_table(table)
 
 
 def open_relevance(folder: str | Path) -> Any:
     """The table of relevance of a folder that `explain_file` wrote, a `pyarrow.parquet.ParquetFile`."""
-    try:
+    with needed("Reading relevance needs pyarrow", "genomics"):
         import pyarrow.parquet as pq
-    except ImportError:
-        raise not_installed("Reading relevance needs pyarrow", "genomics") from None
     file = Path(folder) / "relevance.parquet"
     if not file.is_file():
         raise UsageError(f"{file} is not there: finish `plrp genomics explain ... --out {folder}` first.")
@@ -380,10 +370,8 @@ def bedgraph_of(path: str | Path, tracks: Iterable[Track]) -> None:
 
 def bigwig_of(path: str | Path, tracks: Iterable[Track], lengths: Mapping[str, int]) -> None:
     """Write a track as bigWig; `lengths` has the length of every chromosome."""
-    try:
+    with needed("bigWig needs pyBigWig", "bigwig"):
         import pyBigWig
-    except ImportError:
-        raise not_installed("bigWig needs pyBigWig", "bigwig") from None
     tracks = list(tracks)
     for track in tracks:
         if track.chrom not in lengths:

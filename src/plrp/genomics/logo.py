@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from plrp.errors import not_installed
+from plrp.errors import needed
 from plrp.files import save_figure
 
 from .sequences import LETTERS
@@ -149,12 +149,10 @@ def logo_page(
     under the first base. `width` and `row_height` are in inches. `path` is written as PNG, SVG or PDF by its ending;
     the same data give the same bytes.
     """
-    try:
+    with needed("Logos need matplotlib", "genomics"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
         from plrp.figure import Figure
-    except ImportError:
-        raise not_installed("Logos need matplotlib", "genomics") from None
 
     if not sequences:
         raise ValueError("Nothing to draw: give at least one sequence.")

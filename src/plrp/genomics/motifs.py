@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plrp.errors import not_installed
+from plrp.errors import needed
 from plrp.spelling import close_names
 
 from .sequences import LETTERS, Floats, SequenceError, one_line, open_text
@@ -116,10 +116,8 @@ def motifs(given: Any) -> list[Motif]:
 
 @lru_cache(maxsize=8)
 def _database(release: str) -> Any:
-    try:
+    with needed("JASPAR motifs need pyjaspar", "genomics"):
         from pyjaspar import jaspardb
-    except ImportError:
-        raise not_installed("JASPAR motifs need pyjaspar", "genomics") from None
     return jaspardb(release=release)
 
 

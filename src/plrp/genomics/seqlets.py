@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from plrp.errors import not_installed
+from plrp.errors import needed
 from plrp.progress import progress
 
 from .motifs import Motif, jaspar_motifs
@@ -295,10 +295,8 @@ def match_motifs(
     """
     if not queries:
         return []
-    try:
+    with needed("Matching motifs needs memelite", "genomics"):
         from memelite import tomtom
-    except ImportError:
-        raise not_installed("Matching motifs needs memelite", "genomics") from None
     known = jaspar_motifs() if targets is None else targets
     matrices = [q.probabilities if isinstance(q, Motif) else np.asarray(q, np.float64) for q in queries]
     with warnings.catch_warnings():

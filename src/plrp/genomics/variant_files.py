@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from plrp.errors import not_installed
+from plrp.errors import needed
 from plrp.files import new_file
 from plrp.health import unwarned
 from plrp.settings import LARGEST
@@ -130,11 +130,9 @@ def _bases(one: VariantEffect, number: int) -> list[Any]:
 @contextmanager
 def _parquet(path: Path, columns: str) -> Iterator[Callable[[Sequence[Any]], None]]:
     """A function that takes rows of a Parquet file, as its columns in order; rows are written in groups."""
-    try:
+    with needed("Parquet tables need pyarrow", "genomics"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ImportError:
-        raise not_installed("Parquet tables need pyarrow", "genomics") from None
     types = dict(column.split(":") for column in columns.split())
     schema = pa.schema([(name, getattr(pa, kind)()) for name, kind in types.items()])
     tables: list[Any] = []

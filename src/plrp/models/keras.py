@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from plrp.errors import not_installed
+from plrp.errors import needed
 
 from .checkpoints import CheckpointError
 
@@ -536,10 +536,8 @@ def _recurrent_weights(net: nn.LSTM | nn.GRU, arrays: Arrays) -> dict[str, npt.N
 
 
 def _open(path: str | Path) -> Any:
-    try:
+    with needed("Keras' .h5 files need h5py", "genomics"):
         import h5py
-    except ImportError:
-        raise not_installed("Keras' .h5 files need h5py", "genomics") from None
     if not Path(path).is_file():
         raise CheckpointError(f"the weights {path} do not exist.")
     try:

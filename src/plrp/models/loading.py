@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import nn
 
-from plrp.errors import UsageError, not_installed
+from plrp.errors import UsageError, needed
 from plrp.spelling import close_names
 
 from .checkpoints import load_weights, read_state_dict
@@ -356,8 +356,6 @@ def _did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def _torchvision() -> Any:
-    try:
+    with needed("torchvision's models need torchvision", "vision"):
         import torchvision
-    except ImportError as error:
-        raise not_installed("torchvision's models need torchvision", "vision") from error
     return torchvision

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from plrp.errors import UsageError, not_installed
+from plrp.errors import UsageError, needed
 from plrp.files import FULL, UNFINISHED, new_file, unfinished, writable
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "r2", "memory"})
@@ -223,10 +223,8 @@ class Bucket(Place):
     """
 
     def __init__(self, url: str) -> None:
-        try:
+        with needed(f"{url} needs fsspec", "experiments"):
             from fsspec.core import url_to_fs
-        except ImportError:
-            raise not_installed(f"{url} needs fsspec", "experiments") from None
         self.url = url.rstrip("/")
         try:
             self.files, self.root = url_to_fs(self.url)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plrp.errors import not_installed
+from plrp.errors import needed
 
 from .crew import Crew, Hand, Watch
 from .work import NODE_LOST, WORD, WORKER_DIED, Failure, Work, Worker
@@ -65,10 +65,8 @@ class RayCluster:
 
 def ray_module() -> Any:
     """Ray, or a sentence on how to get it."""
-    try:
+    with needed("Many machines need Ray", "ray"):
         import ray
-    except ImportError:
-        raise not_installed("Many machines need Ray", "ray") from None
     return ray
 
 

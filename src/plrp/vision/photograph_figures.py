@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from plrp.errors import not_installed
+from plrp.errors import needed
 from plrp.spelling import shortened
 
 from .heatmaps import add_colour_bar, heatmap, outline_level, summed_over_channels
@@ -42,10 +42,8 @@ def grid_of(
 
     widths: of the columns, in panels (default: 1 each).
     """
-    try:
+    with needed("figures need matplotlib", "vision"):
         from plrp.figure import Figure
-    except ImportError as error:
-        raise not_installed("figures need matplotlib", "vision") from error
 
     wide = columns if widths is None else sum(widths)
     figure = Figure(figsize=(wide * side * (1.2 if bar else 1.06), rows * side * 1.16), layout="constrained")

@@ -19,7 +19,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 import numpy as np
 from torch import Tensor
 
-from plrp.errors import not_installed
+from plrp.errors import needed
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -167,11 +167,9 @@ def read_mask(path: str | Path) -> tuple[Image, tuple[int, int]]:
 
 
 def _decode(path: Path, rotate: bool = True, content: bytes | None = None) -> tuple[Image, tuple[int, int]]:
-    try:
+    with needed("reading photographs needs Pillow", "vision"):
         from PIL import Image as pil
         from PIL import ImageOps, UnidentifiedImageError
-    except ImportError as error:
-        raise not_installed("reading photographs needs Pillow", "vision") from error
 
     try:
         with warnings.catch_warnings():
