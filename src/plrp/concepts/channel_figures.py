@@ -28,9 +28,9 @@ from plrp.tape.tracing import trace
 from plrp.vision.heatmaps import outline_level
 from plrp.vision.photograph_figures import FAINT, grid_of
 
-from .channels import by_channel, layer_named
 from .exemplar_results import Exemplar, Exemplars
 from .numbered_inputs import FromPhotographs, NumberedInputs, numbered
+from .search import by_channel, layer_named
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,8 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from plrp.composites import AUTO, Composite
+from plrp.conditions import channel_axis
+from plrp.engine import choose_walk
 from plrp.models.loading import LoadedModel, load
 from plrp.models.sources import source_of_module, weights_digest
+from plrp.passage import Record
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.request import Request
@@ -30,10 +33,12 @@ from plrp.runs.places import Place, RunError
 from plrp.runs.ray import sent
 from plrp.runs.run import Run, RunLayout, differs_here
 from plrp.runs.work import Execution, Tick, Work, by_cause
+from plrp.spelling import nearest
+from plrp.tape.trace import Trace
 from plrp.tape.tracing import trace
+from plrp.tape.values import Op
 from plrp.targets import Seed, check_target
 
-from .channels import checked_layers, layer_named, measure, space_of
 from .exemplar_results import Exemplars, LayerTotals
 from .numbered_inputs import FromPhotographs, NumberedInputs, numbered
 
@@ -84,17 +89,9 @@ def exemplars(
     if out is not None and callable(target) and not isinstance(target, Seed):
         raise TypeError("A stored search needs a target that can be compared: a class, or a seed of plrp.targets.")
     with ExitStack() as scope:
-        search = Search(
-            module,
-            inputs,
-            scope.enter_context(tempfile.TemporaryDirectory()) if out is None else out,
-            layers=layers,
-            target=target,
-            composite=composite,
-            pruning=pruning,
-            part_size=part_size,
-            batch_size=batch_size,
-        )
+        place = scope.enter_context(tempfile.TemporaryDirectory()) if out is None else out
+        explained = {"layers": layers, "target": target, "composite": composite, "pruning": pruning}
+        search = Search(module, inputs, place, **explained, part_size=part_size, batch_size=batch_size)
         return run_search(search, Execution(show_progress=show_progress, say=say))
 
 
@@ -277,3 +274,58 @@ def load_exemplars(out: str | Path | Place) -> Exemplars:
     if settings.get("command") != COMMAND:
         raise RunError(f"{run.place} holds another run, no exemplars: name a folder that plrp exemplars has written.")
     return gather(run_of(out, settings), settings)
+
+
+def checked_layers(traced: Trace, layers: Sequence[str] | None) -> list[str]:
+    """The names asked for, or those of all layers; refuses a name that the model does not have."""
+    names = [op.name for op in traced.layers]
+    if isinstance(layers, str):
+        raise TypeError(f"layers is a list of names: write layers=[{layers!r}].")
+    for name in layers or ():
+        if name not in names:
+            raise ValueError(f"The model has no conv or linear layer '{name}'{nearest(name, names)}.")
+    return names if layers is None else list(layers)
+
+
+def measure(traced: Trace, layers: Sequence[str], request: Request) -> tuple[dict[str, LayerTotals], Any]:
+    """The channels of some layers by name, over the inputs of one batch, and the explained classes."""
+    ops = {op.name: op for op in traced.layers}
+    record = Record([ops[name].output for name in layers], factors=False)
+    walk = choose_walk(traced, request.bound(traced), record=record)
+    walk.run()
+    channels = {}
+    for name in layers:
+        op, output = ops[name], ops[name].output
+        arrived = record.relevance.get(id(output))  # None if no relevance reached it
+        both = (torch.zeros_like(output.data) if arrived is None else arrived, output.data)
+        relevance, activation = (by_channel(one, op).flatten(2).detach().float() for one in both)
+        columns = {
+            "relevance": relevance.sum(2),
+            "absolute": relevance.abs().sum(2),
+            "activation": activation.amax(2),
+            "relevant_at": relevance.argmax(2).int(),
+            "active_at": activation.argmax(2).int(),
+        }
+        arrays = {column: values.cpu().numpy() for column, values in columns.items()}
+        channels[name] = LayerTotals(**arrays, space=space_of(op))
+    return channels, walk.start.target
+
+
+def layer_named(traced: Trace, name: str) -> Op:
+    """A conv or linear layer."""
+    return next(op for op in traced.layers if op.name == name)
+
+
+def space_of(op: Op) -> tuple[int, ...]:
+    """The positions of a layer's output: (height, width), (length,), (tokens,); (1,) where it has none."""
+    return tuple(by_channel(op.output.data, op).shape[2:])
+
+
+def by_channel(x: Tensor, op: Op) -> Tensor:
+    """A layer's output as (batch, channels, *positions)."""
+    samples, axis = op.output.samples, channel_axis(op)
+    if samples.whole or (samples.batch > 1 and not samples.in_order):
+        raise ValueError(f"The output of layer '{op.name}' does not hold one sample after the other: leave it out.")
+    if len(x) != samples.batch:  # (batch · windows, …)
+        x, axis = x.unflatten(0, (samples.batch, -1)), axis + 1
+    return x.movedim(axis, 1) if x.dim() > 2 else x[..., None]

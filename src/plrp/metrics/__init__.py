@@ -15,14 +15,13 @@ Inputs and relevance are (batch, ...). A metric returns float64 (batch,), one sc
 
 from .effects import EffectAgreement, agreement, infidelity, mutagenesis, occlusion
 from .evaluation import evaluate
-from .explainer import Explainer
 from .faithfulness import INNVESTIGATE, FlippingCurve, FlippingSettings, pixel_flipping
 from .feature_rows import pool_channels
 from .localization import pointing_game, relevance_mass_accuracy, relevance_rank_accuracy, top_k_intersection
 from .randomization import Randomization, efficient_randomization, model_randomization, smooth_randomization
 from .removal import RemovalSettings, deletion, insertion, road, symmetric_relevance_gain
 from .replacements import PerturbationSettings, impute, linear_imputation
-from .robustness import local_lipschitz, max_sensitivity
+from .robustness import Explainer, local_lipschitz, max_sensitivity
 from .similarity import cosine, pearson, spearman
 from .sparsity import entropy, gini, hoyer, nonzero, spanning_tree_compactness
 

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .explainer import Explainer, relevance_of
 from .faithfulness import pixel_flipping
 from .localization import pointing_game, relevance_mass_accuracy, relevance_rank_accuracy, top_k_intersection
-from .robustness import local_lipschitz, max_sensitivity
+from .robustness import Explainer, local_lipschitz, max_sensitivity, relevance_of
 from .scores import GivenTarget, Model, fix_target
 from .sparsity import entropy, gini, hoyer, nonzero
 

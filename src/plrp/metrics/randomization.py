@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from plrp.health import unwarned
 
-from .explainer import Explainer, relevance_of
 from .feature_rows import Pooling, as_map, check_finite, flat
+from .robustness import Explainer, relevance_of
 from .scores import GivenTarget, fix_target
 from .seeded import gaussian
 from .similarity import MEASURES

@@ -31,31 +31,17 @@ class Regions:
         """How many regions there are."""
         return int(self.number.max()) + 1
 
-    def to_positions(self, values: Tensor) -> Tensor:
-        """(batch, channel, *space) to (batch, channel, positions of the tiled space)."""
+    def reduced(self, values: Tensor, how: Literal["sum", "mean", "amax"]) -> Tensor:
+        """Sum, mean or maximum per tile: (batch, channel, *space) to (batch, channel, tiles)."""
         padding = [side for pair in reversed(list(zip(self.before, self.after, strict=True))) for side in pair]
-        padded = F.pad(values, padding, mode="reflect") if any(padding) else values
-        return padded.flatten(2)
-
-    def sums(self, values: Tensor) -> Tensor:
-        """Sum per tile: (batch, channel, *space) to (batch, channel, tiles)."""
-        flat = self.to_positions(values)
-        return flat.new_zeros(*flat.shape[:2], self.count).index_add_(2, self.number.flatten(), flat)
-
-    def means(self, values: Tensor) -> Tensor:
-        """Mean per tile: (batch, channel, *space) to (batch, channel, tiles)."""
-        sizes = torch.bincount(self.number.flatten(), minlength=self.count).clamp(min=1)
-        return self.sums(values) / sizes.to(values.dtype)
-
-    def largest(self, values: Tensor) -> Tensor:
-        """Maximum per tile: (batch, channel, *space) to (batch, channel, tiles)."""
-        flat = self.to_positions(values)
-        lowest = flat.new_full((*flat.shape[:2], self.count), -torch.inf)
-        return lowest.scatter_reduce_(2, self.number.flatten().expand_as(flat), flat, "amax")
+        flat = (F.pad(values, padding, mode="reflect") if any(padding) else values).flatten(2)
+        start = flat.new_full((*flat.shape[:2], self.count), -torch.inf if how == "amax" else 0.0)
+        return start.scatter_reduce_(2, self.number.flatten().expand_as(flat), flat, how, include_self=False)
 
     def aggregate(self, values: Tensor, how: str) -> Tensor:
         """One number per tile, (batch, tiles), of values (batch, 1, *space)."""
-        return pick("aggregate", how, {"sum": self.sums, "mean": self.means, "max": self.largest})(values)[:, 0]
+        options: dict[str, Literal["sum", "mean", "amax"]] = {"sum": "sum", "mean": "mean", "max": "amax"}
+        return self.reduced(values, pick("aggregate", how, options))[:, 0]
 
     def spread(self, per_tile: Tensor) -> Tensor:
         """Each tile's value at each of its positions: (batch, channel, tiles) to (batch, channel, *space)."""

@@ -6,6 +6,7 @@ settings of it that have names of their own, and two metrics that impute removed
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +20,8 @@ from .regions import Layout, Regions, row_by_row
 from .replacements import Imputer, impute
 from .scores import GivenTarget, Model, ScoreKind, scorer
 
+SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
+ROAD: dict[str, Any] = {"shares": SHARES, "aggregate": "sum", "imputer": "linear", "score_as": "probability"}
 AREA: dict[str, Any] = {"score_as": "probability", "normalise": False}  # of deletion and insertion
 
 
@@ -84,14 +87,9 @@ def road(
     the target's, not normalised; ROAD's own is whether the target still wins: `score_as="probability"`, the default,
     is its smooth counterpart. Further settings are the fields of `RemovalSettings`.
     """
-    pixels = torch.arange(inputs[0, 0].numel(), device=inputs.device).reshape(1, *inputs.shape[2:])
-    of_road = {
-        "regions": pixels.expand(len(inputs), *pixels.shape[1:]), "shares": (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9),
-        "aggregate": "sum", "imputer": "linear", "score_as": "probability",
-    }  # fmt: skip
-    return symmetric_relevance_gain(
-        model, inputs, relevance, target=target, batch_size=batch_size, **{**of_road, **settings}
-    )
+    pixels = torch.arange(math.prod(inputs.shape[2:]), device=inputs.device).reshape(inputs.shape[2:])
+    settings = {"regions": pixels.expand(len(inputs), *pixels.shape), **ROAD, **settings}
+    return symmetric_relevance_gain(model, inputs, relevance, target=target, batch_size=batch_size, **settings)
 
 
 def symmetric_relevance_gain(

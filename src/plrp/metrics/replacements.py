@@ -90,7 +90,7 @@ class PerturbationSettings:
             return baseline
         values: dict[str, Callable[[], Tensor]] = {
             "zeros": lambda: torch.zeros_like(inputs),
-            "mean": lambda: regions.spread(regions.means(layout.fold(inputs))).reshape(inputs.shape),
+            "mean": lambda: regions.spread(regions.reduced(layout.fold(inputs), "mean")).reshape(inputs.shape),
             "image-mean": lambda: _image_mean(inputs),
             "gaussian": lambda: gaussian(inputs, self.noise_std, self.seed).expand_as(inputs),
             "inversion": lambda: -inputs,

@@ -7,17 +7,50 @@ gets the same perturbations (see `seeded.py`). At most `batch_size` perturbed in
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from .explainer import Explainer, relevance_of
+from plrp.explanation import explain as explained
+
 from .feature_rows import check_finite, pick, wide_dtype
 from .scores import GivenTarget, chunks, fix_target, for_rows
 from .seeded import Draws, Noise
 
+if TYPE_CHECKING:
+    from plrp.composites import Composite
+    from plrp.pruning import Pruning
+
 Normalisation = Literal["max", "mass", "norm"]
+
+
+@dataclass(frozen=True)
+class Explainer:
+    """plrp's relevance of a model as a function `explain(inputs, target) -> relevance`.
+
+    Robustness metrics ask how the explanation *of one decision* moves with the input. Given an `Explainer`, they
+    therefore fix the target to the unperturbed input's winning class: otherwise a perturbation that tips the decision
+    would compare the explanations of two classes.
+    """
+
+    model: nn.Module
+    composite: str | Composite = "auto"
+    pruning: Pruning | None = None
+
+    def __call__(self, inputs: Tensor, target: GivenTarget = None) -> Tensor:
+        """Relevance of `inputs` (batch, ...), same shape; `target=None` is each sample's winner."""
+        return explained(self.model, inputs, target=target, composite=self.composite, pruning=self.pruning).relevance
+
+
+def relevance_of(explain: Callable[..., Tensor], inputs: Tensor, target: GivenTarget, batch_size: int) -> Tensor:
+    """Relevance of all inputs, `batch_size` at a time, by `explain(inputs)`, or `explain(inputs, target)` if given."""
+    parts = [
+        explain(inputs[rows]) if target is None else explain(inputs[rows], for_rows(target, rows))
+        for rows in chunks(len(inputs), batch_size, inputs.device)
+    ]
+    return torch.cat(parts).detach() if parts else torch.zeros_like(inputs)
 
 
 def local_lipschitz(
