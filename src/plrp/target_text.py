@@ -17,14 +17,14 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .errors import UsageError
+from .settings import WrongSetting
 from .spelling import close_names
 
 _NUMBERS = re.compile(r"-?[0-9]{1,9}(\s*,\s*-?[0-9]{1,9})*")
 _PLACE = re.compile(r"^(?P<name>.*?)\s*(?:\bat\s+(?P<x>\d+)\s*,\s*(?P<y>\d+))?$", re.DOTALL)
 
 
-class TargetError(UsageError):
+class TargetError(WrongSetting):
     """A target that cannot be read, or that the model does not have."""
 
 

@@ -455,13 +455,13 @@ def test_workers_find_target_functions_and_write_the_same_parts(work: Path) -> N
         part_size=4,
         device=None,
     )
-    data = json.loads(json.dumps(here.as_data()))
+    data = json.loads(json.dumps(here.work().options))
     assert data["target"] == data["reverse_target"] == f"{work.resolve() / 'mine.py'}:score"
     (work / "elsewhere").mkdir()
     os.chdir(work / "elsewhere")
     assert jobs_module.Explaining(**data).key == here.key
     os.chdir(work)
-    inside = here.as_data(str(work))
+    inside = here.work(str(work)).options
     assert inside["target"] == inside["reverse_target"] == "mine.py:score"
 
 

@@ -286,15 +286,15 @@ class Explaining:
             **{name: target_entry(one) for name, one in targets.items() if name == "target" or one is not None},
         }
 
-    def as_data(self, working_dir: str | None = None) -> dict[str, Any]:
-        """The arguments to make the same on another machine: plain data, paths in full or inside the folder sent."""
+    def work(self, working_dir: str | None = None) -> Work:
+        """The same for workers of a cluster, as plain data; paths are in full, or inside the folder that is sent."""
         assert isinstance(self.name, str)
         settings = self.settings
 
         def there(path: str | Path | None) -> str | None:
             return None if path is None else sent(path, working_dir)
 
-        return {
+        options = {
             **{one.name: getattr(settings, one.name) for one in fields(settings)},
             "path": there(self.path),
             "model": there(self.name),
@@ -306,10 +306,7 @@ class Explaining:
             "target": target_entry(settings.target, there),
             "reverse_target": target_entry(settings.reverse_target, there),
         }
-
-    def work(self, working_dir: str | None = None) -> Work:
-        """The same for workers of a cluster."""
-        return Work("plrp.genomics.jobs:Explaining", self.as_data(working_dir))
+        return Work("plrp.genomics.jobs:Explaining", options)
 
     def do(self, k: int, tick: Tick = lambda kind, count: None) -> None:
         """Explain the sequences of a part, find their seqlets, and write both."""

@@ -88,11 +88,7 @@ def _target(folder: str | Path, name: str, entry: Any, given: Any) -> Any:
             f"trust it, name it with {option} path/to/{function[0].name}:{function[1]}."
         )
     given = entry if given is None else given
-    if (mine := score_file(given)) is not None:
-        same = function is not None and (mine[0].name, mine[1]) == (function[0].name, function[1])
-    else:
-        same = target_entry(read_target(given)) == entry
-    if not same:
+    if target_entry(given if score_file(given) else read_target(given)) != target_entry(entry):
         raise UsageError(f"{folder} was explained with {name}={entry!r}, not {given!r}: leave {option} out.")
     return read_target(given)
 
@@ -221,11 +217,11 @@ class Truth:
         sites: Counter[str] = Counter()
         hit: Counter[str] = Counter()
         for seqlets, names in batches:
-            by_row: dict[int, list[tuple[int, int]]] = {}
+            places: list[list[tuple[int, int]]] = [[] for _ in names]
             for row, start, end in zip(seqlets.sequence, seqlets.start, seqlets.end, strict=True):
-                by_row.setdefault(int(row), []).append((int(start), int(end)))
-            for row, sequence in enumerate(names):
-                known, here = self.sites.get(sequence, []), by_row.get(row, [])
+                places[row].append((int(start), int(end)))
+            for sequence, here in zip(names, places, strict=True):
+                known = self.sites.get(sequence, [])
                 count += len(here)
                 right += sum(any(_agree(one, site[:2]) for site in known) for one in here)
                 for start, end, motif in known:

@@ -190,11 +190,11 @@ def target_from_text(text: str) -> int | tuple[int, ...] | OutputScore | FileSco
     return target
 
 
-def check_target_text(text: str) -> str:
-    """The text, if it can be read; files are looked at later."""
-    if not _FUNCTION.fullmatch(text):
-        target_from_text(text)
-    return text
+def checked_target(target: Any) -> Any:
+    """The target itself; a text that cannot be read is refused. Files are looked at later."""
+    if isinstance(target, str) and not _FUNCTION.fullmatch(target):
+        target_from_text(target)
+    return target
 
 
 def check_choice(output: Any, target: Any) -> None:

@@ -9,8 +9,9 @@ import argparse
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from plrp.errors import UsageError
-from plrp.settings import LARGEST, Settings, WrongSetting, amount, count, proportion, setting
+from plrp.settings import LARGEST, Settings, amount, count, proportion, setting
+
+from .outputs import checked_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,18 +32,6 @@ COMPOSITE = "epsilon-gamma"
 """The rules for one-hot input: see `plrp.genomics.attribution`."""
 
 
-def target_text(target: Any) -> Any:
-    """A target; a text is refused where it cannot be read (`plrp.genomics.outputs`)."""
-    from .outputs import check_target_text
-
-    if not isinstance(target, str):
-        return target
-    try:
-        return check_target_text(target)
-    except UsageError as error:
-        raise WrongSetting(str(error)) from None
-
-
 @dataclass(frozen=True, kw_only=True)
 class ScoreSettings(Settings):
     """Which score of a model is explained, by which rules, and how it is pruned."""
@@ -52,7 +41,7 @@ class ScoreSettings(Settings):
         'the score to explain: class 3; track,position 0,141; "outputs[1][:, 0]"; "outputs.counts[:, 2:5].mean()"; '
         '"profile(outputs[0])"; or net.py:score, your function from the output to scores (default: the winning class)',
         metavar="TARGET",
-        check=target_text,
+        check=checked_target,
     )
     composite: str | Composite = setting(
         COMPOSITE, "rules per layer: a name, or gamma:0.25, alpha-beta:2, epsilon:0.01", metavar="NAME", stored=True
@@ -82,7 +71,7 @@ class SequenceSettings(ScoreSettings):
 
     reverse_complement: bool = setting(False, "average the relevance over both strands", stored=True)
     reverse_target: Any = setting(
-        None, "the target on the other strand, needed if it is not a class", metavar="TARGET", check=target_text
+        None, "the target on the other strand, needed if it is not a class", metavar="TARGET", check=checked_target
     )
     hypothetical: bool = setting(False, "score absent letters too, as TF-MoDISco needs it", stored=True)
 
@@ -106,7 +95,7 @@ class VariantSettings(ScoreSettings):
         choices=("+", "-", "both", "info"),
     )
     reverse_target: Any = setting(
-        None, "the target on the other strand, for --strand both", metavar="TARGET", check=target_text
+        None, "the target on the other strand, for --strand both", metavar="TARGET", check=checked_target
     )
     ends: Literal["skip", "pad"] = setting(
         "skip", "windows past the end of a contig: skip them, or pad with N", choices=("skip", "pad")
@@ -169,9 +158,11 @@ class MotifSettings(Settings):
     """How motifs are searched: see `find_motifs`."""
 
     target: Any = setting(
-        None, "the target of the run once more, needed if it is net.py:score", metavar="TARGET", check=target_text
+        None, "the target of the run once more, needed if it is net.py:score", metavar="TARGET", check=checked_target
     )
-    reverse_target: Any = setting(None, "the reverse target of the run once more", metavar="TARGET", check=target_text)
+    reverse_target: Any = setting(
+        None, "the reverse target of the run once more", metavar="TARGET", check=checked_target
+    )
     limit: float = setting(0.05, "limit of the false discovery rate", flag="--fdr", metavar="F", check=proportion)
     share: float = setting(
         0.0,
