@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,8 @@ from .outputs import target_from_text
 from .sequence_settings import COMPOSITE, Pooling, SequenceSettings
 from .sequences import Ints, OneHot, SequenceError, Sequences, Values, encode
 
+Model: TypeAlias = nn.Module | Callable[..., Any]
+Device: TypeAlias = str | torch.device | None
 PROBLEM = np.dtype("U16")  # a word of `Problem`
 BATCH = 128
 """Sequences that are explained at once, at most."""
@@ -87,7 +89,7 @@ def pool(relevance: Values, onehot: OneHot, pooling: Pooling = "present") -> Val
 
 
 def explain_sequences(
-    model: nn.Module | Callable[..., Any],
+    model: Model,
     sequences: npt.ArrayLike | Tensor | Sequences | list[str],
     settings: SequenceSettings | None = None,
     *,
@@ -119,7 +121,7 @@ def joined(batches: Iterable[Attribution], onehot: OneHot) -> Attribution:
 
 
 def explain_batches(
-    model: nn.Module | Callable[..., Any],
+    model: Model,
     onehot: OneHot,
     settings: SequenceSettings | None = None,
     *,
@@ -137,7 +139,7 @@ def explain_batches(
 class _BatchExplainer:
     """Explains rows of one-hot sequences with one model; targets and composite are resolved when it is made."""
 
-    def __init__(self, model: nn.Module | Callable[..., Any], onehot: OneHot, settings: SequenceSettings) -> None:
+    def __init__(self, model: Model, onehot: OneHot, settings: SequenceSettings) -> None:
         check_model(model)
         self.model, self.onehot, self.settings = model, onehot, settings
         targets = strand_targets(settings.target, settings.reverse_target)
@@ -280,7 +282,7 @@ def _onehot(sequences: Any) -> OneHot:
     return cast("OneHot", array.astype(np.float32, copy=False))
 
 
-def _device(model: Any, device: str | torch.device | None) -> torch.device:
+def _device(model: Any, device: Device) -> torch.device:
     if device is not None:
         return torch.device(device)
     parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
@@ -372,7 +374,7 @@ def attribute(
     raw_outputs: bool = False,
     only_warn: bool = False,
     dtype: str | torch.dtype | None = None,
-    device: str | torch.device | None = None,
+    device: Device = None,
     random_state: int | None = None,
     verbose: bool = False,
     *,

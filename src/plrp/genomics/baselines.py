@@ -29,6 +29,8 @@ from plrp.targets import Target, as_target
 
 from .attribution import (
     Attribution,
+    Device,
+    Model,
     _device,
     _onehot,
     batch_size_for,
@@ -51,7 +53,7 @@ class ScoreModel(nn.Module):
     takes that of each number.
     """
 
-    def __init__(self, model: nn.Module | Callable[..., Any], target: Target, example: Tensor) -> None:
+    def __init__(self, model: Model, target: Target, example: Tensor) -> None:
         super().__init__()
         trace = record(model, example)
         self.outputs, self.target = Headless(model, trace), target
@@ -66,9 +68,7 @@ class ScoreModel(nn.Module):
 class _Task:
     """Sequences in batches, and their score: that of the target, or of the class that wins on each sequence."""
 
-    def __init__(
-        self, model: nn.Module | Callable[..., Any], sequences: Any, target: Any, batch_size: int, device: Any
-    ) -> None:
+    def __init__(self, model: Model, sequences: Any, target: Any, batch_size: int, device: Any) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: at least one sequence a batch.")
         self.onehot, self.where = _onehot(sequences), _device(model, device)
@@ -131,12 +131,12 @@ class Mutations:
 
 
 def ism(
-    model: nn.Module | Callable[..., Any],
+    model: Model,
     sequences: Any,
     *,
     target: Any = None,
     batch_size: int = 256,
-    device: str | torch.device | None = None,
+    device: Device = None,
     show_progress: bool | None = False,
 ) -> Mutations:
     """In-silico mutagenesis, exact: every base of every sequence replaced by each of the three other letters.
@@ -174,12 +174,7 @@ def ism(
 
 
 def gradient_input(
-    model: nn.Module | Callable[..., Any],
-    sequences: Any,
-    *,
-    target: Any = None,
-    batch_size: int = 128,
-    device: str | torch.device | None = None,
+    model: Model, sequences: Any, *, target: Any = None, batch_size: int = 128, device: Device = None
 ) -> Attribution:
     """The gradient of the score, times the input."""
     task = _Task(model, sequences, target, batch_size, device)
@@ -196,14 +191,14 @@ def gradient_input(
 
 
 def deeplift(
-    model: nn.Module | Callable[..., Any],
+    model: Model,
     sequences: Any,
     *,
     target: Any = None,
     shuffles: int = 20,
     seed: int = 0,
     batch_size: int = 128,
-    device: str | torch.device | None = None,
+    device: Device = None,
 ) -> Attribution:
     """DeepLIFT with dinucleotide-shuffled references, by tangermeme, which must be installed.
 
@@ -260,12 +255,12 @@ METHODS: dict[str, Callable[..., Attribution]] = {
 
 def attribute_by(
     method: str | None,
-    model: nn.Module | Callable[..., Any],
+    model: Model,
     onehot: OneHot,
     *,
     target: Any = None,
     batch_size: int | None = None,
-    device: str | torch.device | None = None,
+    device: Device = None,
     step: Callable[[int], None] = lambda count: None,
     **rules: Any,
 ) -> Attribution:
@@ -351,7 +346,7 @@ class Comparison:
 
 
 def compare_methods(
-    model: nn.Module | Callable[..., Any],
+    model: Model,
     sequences: Any,
     settings: ScoreSettings | None = None,
     *,
@@ -377,15 +372,14 @@ def compare_methods(
         options["target"] = mutations.target.tolist()  # the classes that win, for all methods
     per_base = {"ISM": mutations.per_base()}
     refused: dict[str, str] = {}
-    ours = {"composite": settings.composite, **options}
-    for name, method in {
-        "LRP": lambda: explain_sequences(model, onehot, **ours),
-        pruning_title(pruning): lambda: explain_sequences(model, onehot, pruning=pruning, **ours),
-        "gradient × input": lambda: gradient_input(model, onehot, **options),
-        "DeepLIFT": lambda: deeplift(model, onehot, **options),
-    }.items():
+    for name, method, rules in (
+        ("LRP", "lrp", {"composite": settings.composite}),
+        (pruning_title(pruning), "lrp", {"composite": settings.composite, "pruning": pruning}),
+        ("gradient × input", "gradient-input", {}),
+        ("DeepLIFT", "deeplift", {}),
+    ):
         try:
-            per_base[name] = method().per_base()
+            per_base[name] = attribute_by(method, model, onehot, **options, **rules).per_base()
         except (ImportError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             refused[name] = (str(error).strip() or type(error).__name__).splitlines()[0]
     letters = decode(onehot) if len(onehot) else []

@@ -264,7 +264,10 @@ class Explaining:
             pruning=Pruning(**given.pruning) if isinstance(given.pruning, Mapping) else given.pruning,
             match=len(self.sequences) <= MATCHED if given.match is None else given.match,
         )
-        self.plan = _plan(self.sequences, given.part_size)
+        # rows of each part: sequences of one length, in the file's order within a length, shortest first
+        lengths, size = self.sequences.lengths, given.part_size
+        same_length = [np.flatnonzero(lengths == length).tolist() for length in np.unique(lengths)]
+        self.plan = [rows[k : k + size] for rows in same_length for k in range(0, len(rows), size)]
         self.model = (load_model(model, given.weights) if isinstance(model, str) else model).eval()
         self.digests = {"digest": _digest(self.sequences), "weights_digest": weights_digest(self.model), "code": code}
         if expected is not None and self.digests != expected:
@@ -473,16 +476,6 @@ def target_entry(target: Any, name: Callable[[Path], str | None] = lambda file: 
     if (named := score_file(target)) is not None:
         return f"{name(named[0])}:{named[1]}"
     return list(target) if isinstance(target, tuple) else getattr(target, "text", target)
-
-
-def _plan(sequences: Sequences, part_size: int) -> list[list[int]]:
-    """Rows of each part: sequences of one length, in the file's order within a length, shortest first."""
-    lengths = sequences.lengths
-    parts = []
-    for length in np.unique(lengths):
-        rows = np.flatnonzero(lengths == length)
-        parts += [rows[k : k + part_size].tolist() for k in range(0, len(rows), part_size)]
-    return parts
 
 
 def _try_lengths(explaining: Explaining) -> None:

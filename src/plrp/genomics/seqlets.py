@@ -316,10 +316,9 @@ def match_motifs(
 def tomtom_is_compiled() -> bool:
     """Whether numba has memelite's outermost loop in its cache, so that matching begins at once."""
     try:
-        loops = import_module("memelite.tomtom")
-    except ImportError:
+        cache = import_module("memelite.tomtom")._tomtom.stats.cache_path
+    except (ImportError, AttributeError):
         return False
-    cache = getattr(getattr(getattr(loops, "_tomtom", None), "stats", None), "cache_path", None)
     return cache is not None and any(Path(cache).glob("tomtom._tomtom-*.nbi"))
 
 
