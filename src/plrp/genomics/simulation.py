@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -131,13 +132,8 @@ class Simulated:
     def chosen(self, rows: npt.ArrayLike) -> Simulated:
         """The sequences `rows`, in that order."""
         index = np.asarray(rows, np.int64)
-        return replace(
-            self,
-            names=[self.names[i] for i in index],
-            letters=[self.letters[i] for i in index],
-            labels=self.labels[index],
-            plantings=self.plantings.of_sequences(index),
-        )
+        part, plantings = self.sequences[index.tolist()], self.plantings.of_sequences(index)
+        return replace(self, names=part.names, letters=part.letters, labels=self.labels[index], plantings=plantings)
 
     def split(self, *fractions: float, seed: int = 0) -> tuple[Simulated, ...]:
         """Random parts without overlap: `train, validation, test = data.split(0.8, 0.1, 0.1)`."""
@@ -152,20 +148,17 @@ class Simulated:
 
         The folder appears whole or not at all.
         """
+        sites = (getattr(self.plantings, column.name).tolist() for column in fields(Plantings))
+        bed = [
+            (self.names[row], start, end, self.motifs[motif].name, 0, "-" if strand < 0 else "+")
+            for row, motif, start, end, strand in zip(*sites, strict=True)
+        ]
+        labels = [("name", "label"), *zip(self.names, self.labels, strict=True)]
         with new_folder(folder) as part:
             write_fasta(part / "sequences.fa.gz", self.names, self.letters)
-            sites = self.plantings
-            strands = np.where(sites.strand < 0, "-", "+")
-            (part / "motifs.bed").write_text(
-                "".join(
-                    tab_line(self.names[s], a, b, self.motifs[m].name, 0, d)
-                    for s, a, b, m, d in zip(sites.sequence, sites.start, sites.end, sites.motif, strands, strict=True)
-                )
-            )
-            (part / "labels.tsv").write_text(
-                "name\tlabel\n" + "".join(tab_line(n, v) for n, v in zip(self.names, self.labels, strict=True))
-            )
             write_meme(part / "motifs.meme", self.motifs)
+            (part / "motifs.bed").write_text("".join(tab_line(*cells) for cells in bed))
+            (part / "labels.tsv").write_text("".join(tab_line(*cells) for cells in labels))
             about = {"settings": self.settings, "class_names": self.class_names}
             (part / "simulation.json").write_text(json.dumps(about, indent=1))
         return Path(folder)
@@ -401,10 +394,8 @@ def read_simdata(paths: str | Path | Sequence[str | Path], labels: Sequence[int]
                     continue
                 name, sequence, embeddings = (*line.split("\t"), "", "")[:3]
                 for embedding in filter(None, embeddings.split(",")):
-                    try:
-                        sites.append((len(names), *_embedding(embedding, name, sequence)))
-                    except ValueError as error:
-                        raise SequenceError(f"{path}, line {number}: {error}") from None
+                    site = _embedding(embedding, name, sequence, f"{path}, line {number}")
+                    sites.append((len(names), *site))
                 names.append(name)
                 letters.append(sequence)
                 file_of.append(file_index)
@@ -431,17 +422,15 @@ def read_simdata(paths: str | Path | Sequence[str | Path], labels: Sequence[int]
     return Simulated(names, letters, numbers.astype(np.int64), plantings, motifs, class_names, settings)
 
 
-def _embedding(text: str, name: str, sequence: str) -> tuple[str, int, int]:
-    """The motif, start and end of an embedding `pos-START_MOTIF-SITE`; a ValueError if it is not in the sequence."""
-    try:
-        place, site = text.rsplit("-", 1)
-        start_text, motif_name = place.removeprefix("pos-").split("_", 1)
-        start = int(start_text)
-    except ValueError:
-        raise ValueError(f"cannot read the embedding {text!r}.") from None
+def _embedding(text: str, name: str, sequence: str, where: str) -> tuple[str, int, int]:
+    """The motif, start and end of an embedding `pos-START_MOTIF-SITE`; refused if it is not in the sequence."""
+    parts = re.fullmatch(r"(?:pos-)?(\d+)_(.*)-([^-]*)", text)
+    if parts is None:
+        raise SequenceError(f"{where}: cannot read the embedding {text!r}.")
+    start, motif, site = int(parts[1]), parts[2], parts[3]
     if sequence[start : start + len(site)] != site:
-        raise ValueError(f"{site} is not at base {start} of {name!r}.")
-    return motif_name, start, start + len(site)
+        raise SequenceError(f"{where}: {site} is not at base {start} of {name!r}.")
+    return motif, start, start + len(site)
 
 
 def _plantings(rows: list[tuple[int, int, int, int, int]]) -> Plantings:
