@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from .conditions import gradients
-from .pieces import pieces, some
 from .progress import progress
 from .pruning import Pruning, Site
+from .request import pieces, some
 from .tape.refusals import check_inputs
 from .tape.replay import replay
 from .tape.trace import Trace

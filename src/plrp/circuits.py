@@ -18,10 +18,9 @@ from torch import Tensor
 
 from .ablation import Ablation, Answer, fills_from, keeping, passes, planned, pruned_sites, strongest
 from .explanation import Explanation, Survivors, explain_trace
-from .pieces import joined_structure, some
 from .progress import progress
 from .pruning import Site
-from .request import Request
+from .request import Request, joined_structure, some
 from .spelling import nearest
 from .survey import Survey
 from .tables import render_html, render_table

@@ -17,9 +17,8 @@ from .engine import choice, choose_walk, grouped, walk_of
 from .health import VANISHED, Health, Problem, Scale, alarm, bound_for, examine, in_brief, mass_of, verdicts
 from .ledger import Ledger, conservation
 from .passage import Case, CaseResult
-from .pieces import joined_structure, pieces, some
 from .pruning import Pruning
-from .request import Request
+from .request import Request, joined_structure, pieces, some
 from .spelling import nearest
 from .survey import Survey
 from .tape.own_rules import alone, rules_for, rules_in_force

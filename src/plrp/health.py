@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from .errors import UnhealthyExplanation
-from .ledger import Ledger
+from .ledger import Ledger, rows_of
 from .pruning import Pruning
 
 __all__ = ["Health"]
@@ -106,7 +106,7 @@ def verdicts(score: Tensor, scale: Scale, mass: Tensor) -> list[Problem | None]:
 
 def mass_of(inputs: Sequence[Tensor]) -> Tensor:
     """‖R‖₁ of the relevance of all inputs, (batch,)."""
-    masses = [torch.linalg.vector_norm(_rows(relevance), 1, 1) for relevance in inputs]
+    masses = [torch.linalg.vector_norm(rows_of(relevance), 1, 1) for relevance in inputs]
     return masses[0] if len(masses) == 1 else torch.stack(masses).sum(0)
 
 
@@ -289,7 +289,7 @@ def examine(score: Tensor, scale: Scale, inputs: Sequence[Tensor], ledger: Ledge
     """The health of an explanation: `inputs` is the relevance of each of the model's inputs."""
     score = score.double().cpu()
     whole = score if scale.begun is None else scale.begun.double().cpu()  # shares are of it
-    rows = torch.cat([_rows(relevance).double().cpu() for relevance in inputs], 1)
+    rows = torch.cat([rows_of(relevance).double().cpu() for relevance in inputs], 1)
     mass = rows.abs().sum(1)
     begun = whole.abs() if scale.first is None else torch.maximum(whole.abs(), scale.first.double().cpu())
     largest, grew_at = ledger.largest_growth(begun, mass)
@@ -400,10 +400,6 @@ def _prunes(pruning: Pruning | None) -> bool:
     if pruning is None:
         return False
     return pruning.p is None or any((pruning.p, pruning.p_negative, *(pruning.layers or {}).values()))
-
-
-def _rows(relevance: Tensor) -> Tensor:
-    return relevance.flatten(1) if relevance.dim() > 1 else relevance[:, None]
 
 
 def _users_level() -> int:

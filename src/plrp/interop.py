@@ -93,8 +93,8 @@ class CaptumLRP:
         explanation = explain(model, inputs, target=asked, composite=self.composite, pruning=self.pruning)
         if not return_convergence_delta:
             return explanation.relevance
-        parts = explanation.relevance if isinstance(explanation.relevance, tuple) else (explanation.relevance,)
-        return explanation.relevance, explanation.score - sum(part.flatten(1).sum(1) for part in parts)
+        arrived = sum(part.flatten(1).sum(1) for part in explanation._inputs)
+        return explanation.relevance, explanation.score - arrived
 
 
 class _WithArguments(nn.Module):

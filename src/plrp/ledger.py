@@ -35,6 +35,11 @@ def signed_mass(rows: Tensor) -> Mass:
     return rows.clamp(min=0).sum(1), rows.clamp(max=0).sum(1).neg()
 
 
+def rows_of(relevance: Tensor) -> Tensor:
+    """The relevance of an input, one row per sample, (batch, n)."""
+    return relevance.flatten(1) if relevance.dim() > 1 else relevance[:, None]
+
+
 class Booking:
     """Where the mass of one operation went, per sample: tensors (batch,). Inactive where nobody reads the ledger."""
 
@@ -69,8 +74,7 @@ def conservation(score: Tensor, inputs: Sequence[Tensor], ledger: Ledger) -> Ten
     missing = score.double().cpu()
     largest = torch.maximum(ledger.largest_mass().cpu(), missing.abs())
     for relevance in inputs:
-        rows = relevance.flatten(1) if relevance.dim() > 1 else relevance[:, None]
-        missing = missing - rows.sum(1, dtype=torch.float64).cpu()
+        missing = missing - rows_of(relevance).sum(1, dtype=torch.float64).cpu()
     for name, sign in BOOKED.items():
         for column in ledger.column(name):
             missing = missing + sign * column.cpu()
