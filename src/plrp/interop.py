@@ -7,18 +7,16 @@ Neither library is imported: Quantus calls a function of numpy arrays, Captum's 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .composites import Composite
 from .explanation import explain
 from .metrics.feature_rows import Pooling, pool_channels
-
-if TYPE_CHECKING:
-    from .composites import Composite
-    from .pruning import Pruning
+from .pruning import Pruning
 
 __all__ = ["CaptumLRP", "explain_func"]
 

@@ -7,7 +7,7 @@ them fixed (`Passage`); parts of a relevance then add up to the whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -87,18 +87,3 @@ def held_columns(before: Tensor, after: Tensor, factor: Tensor, samples: Samples
     counts = rows.count_nonzero(1), samples.rows(after).count_nonzero(1)
     names = ("neurons_before", "neurons_after", "p_positive", "p_negative")
     return dict(zip(names, (*counts, *shares), strict=True))
-
-
-def stacked_masks(passages: Sequence[Passage]) -> dict[int, tuple[Mask, Tensor]]:
-    """The masks of several walks for a batch that is stacked up, one copy per walk, by the id of their value.
-
-    With each mask comes a vector that says which of the copies have one there; the others let everything pass.
-    """
-    stacked = {}
-    for mask in {key: mask for one in passages for key, mask in one.masks.items()}.values():
-        masks = [one.masks.get(id(mask.value)) for one in passages]
-        shape, everything = mask.value.shape, torch.ones_like(mask.keep[:1])
-        keep = torch.cat([(everything if m is None else m.keep).expand(shape) for m in masks])
-        conditioned = torch.tensor([m is not None for m in masks], device=keep.device)
-        stacked[id(mask.value)] = Mask(mask.name, mask.value, keep, mask.label), conditioned
-    return stacked

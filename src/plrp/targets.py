@@ -108,11 +108,9 @@ class Target:
         self.check_batch(len(output))
         rows = torch.arange(len(output), device=output.device)
         if output.dim() == 1:
-            named = self.given.any() if isinstance(self.given, Tensor) else self.given not in (None, 0, ())
-            if named:
-                raise ValueError(
-                    f"The output of shape {tuple(output.shape)} is one score per sample: leave target out."
-                )
+            if self.given.any() if isinstance(self.given, Tensor) else self.given not in (None, 0, ()):
+                shape = tuple(output.shape)
+                raise ValueError(f"The output of shape {shape} is one score per sample: leave target out.")
             return (rows,), torch.zeros_like(rows)
         if isinstance(self.given, tuple):
             place = _place(output, self.given, batch_axes=1)

@@ -52,7 +52,8 @@ class Walk(Bookkeeper):
         super().__init__(trace, request.layers, ledger)
         self.trace, self.composite, self.pruning = trace, request.composite, request.pruning
         self.passage, self.record = passage, record
-        self.dtype = torch.float64 if _dtype(trace.output) == torch.float64 else torch.float32
+        given = next(t.dtype for t in tensors_in(trace.output) if t.is_floating_point())
+        self.dtype = torch.float64 if given == torch.float64 else torch.float32
         self.start = start(trace, request.target, self.dtype)
         self.sites = live_sites(trace, self.start, request)
         if not ledger:  # nothing cut, nothing to write down
@@ -263,7 +264,3 @@ def _samples_of(op: Op, relevance: Tensor) -> Samples:
     """Where in the relevance of an operation's output each sample lies; some samples may go as a batch of their own."""
     samples = op.output.samples
     return Samples.first_axis(len(relevance)) if samples.ordinary and len(relevance) != samples.batch else samples
-
-
-def _dtype(output: Any) -> torch.dtype:
-    return next(t.dtype for t in tensors_in(output) if t.is_floating_point())

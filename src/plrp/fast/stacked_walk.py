@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from plrp.ledger import Booking
-from plrp.passage import Case, CaseResult, Mask, stacked_masks
+from plrp.passage import Case, CaseResult, Mask, Passage
 from plrp.pruning import Arrived, Site
 from plrp.tape.operations import Family
 from plrp.tape.samples import Samples
@@ -66,7 +66,7 @@ class StackedWalk(FastWalk):
 
     def __init__(self, trace: Trace, cases: Sequence[Case]) -> None:
         passages = [case.passage for case in cases if case.passage is not None]
-        masks = stacked_masks(passages)
+        masks = _stacked_masks(passages)
         passage = replace(passages[0], masks={key: mask for key, (mask, _) in masks.items()}) if passages else None
         super().__init__(trace, cases[0].request, passage=passage)
         self.prunings = [case.request.pruning for case in cases if case.request.pruning is not None]
@@ -164,3 +164,18 @@ class StackedWalk(FastWalk):
             samples = torch.arange(relevance.shape[0], device=relevance.positions.device)
             return [relevance.only(part) for part in samples.chunk(self.copies)]
         return dense(relevance).chunk(self.copies)
+
+
+def _stacked_masks(passages: Sequence[Passage]) -> dict[int, tuple[Mask, Tensor]]:
+    """The masks of several walks for a batch that is stacked up, one copy per walk, by the id of their value.
+
+    With each mask comes a vector that says which of the copies have one there; the others let everything pass.
+    """
+    stacked = {}
+    for mask in {key: mask for one in passages for key, mask in one.masks.items()}.values():
+        masks = [one.masks.get(id(mask.value)) for one in passages]
+        shape, everything = mask.value.shape, torch.ones_like(mask.keep[:1])
+        keep = torch.cat([(everything if m is None else m.keep).expand(shape) for m in masks])
+        conditioned = torch.tensor([m is not None for m in masks], device=keep.device)
+        stacked[id(mask.value)] = Mask(mask.name, mask.value, keep, mask.label), conditioned
+    return stacked
