@@ -46,9 +46,9 @@ from plrp.experiments.scenes import (
 from plrp.experiments.scenes import network as scene_network
 from plrp.experiments.sequence_logos import planted_sites
 from plrp.view import Page, photograph_bundle, text_bundle
-from plrp.view.channel_patches import ChannelPatches
+from plrp.view.layer_channels import ChannelPatches
 from plrp.vision.photograph_explanation import explain_photograph
-from plrp.vision.picture_preprocessing import network_input
+from plrp.vision.photographs import network_input
 
 ASSETS = Path(__file__).resolve().parents[1] / "docs" / "assets"
 Camera = Callable[..., None]

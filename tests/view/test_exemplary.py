@@ -18,9 +18,9 @@ import plrp
 from plrp.cli import main
 from plrp.concepts import Reading
 from plrp.view import Page, explanation_bundle, read_page
-from plrp.view import channel_patches as exemplary_module
+from plrp.view import layer_channels as exemplary_module
 from plrp.view.bundle import Bundle
-from plrp.view.channel_patches import COUNT, ChannelPatches
+from plrp.view.layer_channels import COUNT, ChannelPatches
 from plrp.view.server import Host
 from plrp.view.uploads import PhotographUpload
 

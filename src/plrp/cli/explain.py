@@ -34,7 +34,7 @@ from .arguments import (
 if TYPE_CHECKING:
     from plrp.models.loading import LoadedModel
     from plrp.pruning import Pruning
-    from plrp.view.channel_patches import ChannelPatches
+    from plrp.view.layer_channels import ChannelPatches
     from plrp.vision.photograph_explanation import ExplainedPhotograph
 
 EPILOG = """\
@@ -286,8 +286,7 @@ class PhotographQueue:
         """Write the page of one photograph, for every p of its slider."""
         from plrp.view import Page, photograph_bundle
         from plrp.vision.detection import is_detector
-        from plrp.vision.photographs import read_mask
-        from plrp.vision.picture_preprocessing import DEFAULT, network_mask
+        from plrp.vision.photographs import DEFAULT, network_mask, read_mask
 
         mask, name = None, explanation.photograph.path.name
         if self.arguments.mask and is_detector(explanation.model.module):
@@ -329,7 +328,7 @@ def searched(folder: str, model: LoadedModel) -> ChannelPatches:
     from plrp.concepts.numbered_inputs import FromPhotographs
     from plrp.concepts.search import weights_digest
     from plrp.runs.places import RunError
-    from plrp.view.channel_patches import ChannelPatches
+    from plrp.view.layer_channels import ChannelPatches
 
     try:
         exemplars = Exemplars.load(folder)

@@ -88,8 +88,7 @@ class FromPhotographs(NumberedInputs):
 
     def batch(self, numbers: Sequence[int]) -> Tensor:
         """Read, resized, cropped, normalised."""
-        from plrp.vision.photographs import read_photograph
-        from plrp.vision.picture_preprocessing import network_input
+        from plrp.vision.photographs import network_input, read_photograph
 
         return torch.stack([network_input(read_photograph(self.paths[n]), self.preprocessing) for n in numbers])
 

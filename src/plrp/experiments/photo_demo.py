@@ -16,7 +16,7 @@ from plrp.models.loading import LoadedModel
 from plrp.pruning import Pruning
 from plrp.view import Page, photograph_bundle
 from plrp.vision.photograph_explanation import explain_photograph
-from plrp.vision.picture_preprocessing import network_input
+from plrp.vision.photographs import network_input
 
 from . import scenes
 from .background import in_background

@@ -23,8 +23,7 @@ from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
 from plrp.tape.tracing import trace
 from plrp.vision.photograph_figures import grid_of, set_caption, show_map, show_picture
-from plrp.vision.photographs import Photograph
-from plrp.vision.picture_preprocessing import network_input
+from plrp.vision.photographs import Photograph, network_input
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,8 @@ all channels of a layer that all relevance passes add up to the explanation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor
 
 from plrp.composites import Composite
+from plrp.concepts.channel_figures import Reading
+from plrp.concepts.exemplar_results import Exemplar
 from plrp.explanation import Explanation
 from plrp.ledger import BOOKED
 from plrp.pruning import Pruning
@@ -24,15 +27,22 @@ from plrp.survey import Survey
 from plrp.tape.maps import Convolution
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op
-from plrp.vision.flows import flow
+from plrp.vision.flows import flow, source_of
 from plrp.vision.heatmaps import limits_of
 
-from .bundle import finite, quantise
+from .bundle import data_address, finite, quantise
 
 CHANNELS = 8  # of each layer, in a saved page
 PATHS = 160
 """About how many channels are followed in a page: of a deep network, only the strongest of each layer."""
 
+COUNT = 3  # patches of a channel
+SIDE = 72  # pixels of a patch
+
+Rows = list[list[dict[str, Any]]]
+"""The strongest channels of each layer: `facts["channels"]`."""
+Report = Callable[[int, int], None]
+"""Called with the number of finished maps (or patches) and the number of all."""
 Pool = Callable[[Tensor], Tensor]
 """From the relevance of one sample's input to its map."""
 PathMaps = tuple[list[npt.NDArray[np.int8]], list[float]]
@@ -172,14 +182,14 @@ def strongest(
     paths: Paths | None = None,
     pool: Pool = lambda relevance: relevance,
     report: Callable[[int], None] = lambda layers: None,
-) -> tuple[list[list[dict[str, Any]]], npt.NDArray[np.int8], PathMaps]:
+) -> tuple[Rows, npt.NDArray[np.int8], PathMaps]:
     """For each layer its strongest channels; their maps, where the layer has places, lie one after the other.
 
     With `paths`, also the relevance that each of these channels alone hands down to the input (of deep networks, each
     of the strongest): maps with their scales, to which the rows point by number. `report` is called after each layer
     with the number of finished layers.
     """
-    rows: list[list[dict[str, Any]]] = []
+    rows: Rows = []
     maps, offset = [], 0
     through: PathMaps = ([], [])
     layers = layer_inputs(trace)
@@ -265,3 +275,48 @@ def flow_facts(trace: Trace, target: Any, composite: Composite, pruning: Pruning
                 if value and math.isfinite(value):
                     edges.append({"level": number, "from": source, "to": sink, "relevance": value, "lost": not strong})
     return {"levels": levels, "edges": edges, "score": finite(layer_flow.score)}
+
+
+# --- patches of channels ----------------------------------------------------------------------------------------------
+# Parts of the inputs that gave a channel most relevance in a search made before. A page shows the channels that a layer
+# reads; a search has the channels that a layer makes, so each layer is looked up by the layer below it (`source_of`).
+
+
+@dataclass(frozen=True)
+class ChannelPatches:
+    """Draws patches for the channels of pages, each once: a server hands out many pages."""
+
+    reading: Reading
+    drawn: dict[tuple[str, int], list[dict[str, str]]] = field(default_factory=dict, repr=False)
+
+    def layers(
+        self, channels: Rows, trace: Trace, report: Report | None = None
+    ) -> Iterator[tuple[int, dict[int, list[dict[str, str]]]]]:
+        """The number of each layer that was searched, and by channel its patches with captions.
+
+        `report` is called with the numbers of drawn patches and of all patches of a layer.
+        """
+        for number, (op, rows) in enumerate(zip(layer_inputs(trace), channels, strict=True)):
+            source = source_of(op.inputs[0])
+            if source not in self.reading.exemplars:
+                continue
+            wanted = [row["channel"] for row in rows]
+            missing = [channel for channel in wanted if (source, channel) not in self.drawn]
+            for channel, shown in self.reading.patches(source, missing, COUNT, report).items():
+                self.drawn[source, channel] = [
+                    {"picture": data_address(pixels, SIDE, "JPEG", quality=80), "caption": _caption(channel, one)}
+                    for one, pixels in shown
+                ]
+            yield number, {channel: self.drawn[source, channel] for channel in wanted if self.drawn[source, channel]}
+
+    def show(self, channels: Rows, trace: Trace, report: Report | None = None) -> None:
+        """Write the patches into the rows of a page."""
+        for number, patches in self.layers(channels, trace, report):
+            for row in channels[number]:
+                if row["channel"] in patches:
+                    row["exemplars"] = patches[row["channel"]]
+
+
+def _caption(channel: int, exemplar: Exemplar) -> str:
+    name = f"input {exemplar.name}" if exemplar.name.isdecimal() else exemplar.name.rsplit("/", 1)[-1]
+    return f"{name}: gave channel {channel} relevance {exemplar.value:.3g}"

@@ -5,8 +5,7 @@ Maps are numbered target by target: LRP first, then p by p for each method.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Literal
@@ -31,6 +30,7 @@ from .layer_channels import (
     PathMaps,
     Paths,
     Pool,
+    Report,
     channels_followed,
     flow_facts,
     layer_facts,
@@ -47,8 +47,6 @@ METHODS: tuple[str, ...] = ("lambda", "M-sign")
 
 Inside = Literal["all", "graph", "nothing"]
 """How much of the network's inside a page holds."""
-Report = Callable[[int, int], None]
-"""Called with the number of finished maps and the number of all maps of a page."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +64,6 @@ class PageSettings:
     inside: Inside = "all"
     report: Report | None = None
     show_progress: bool | None = False
-
-    @contextmanager
-    def reporting(self, maps: int) -> Iterator[Report]:
-        """A progress bar over `maps` maps; yields a function that moves the bar and calls `report`."""
-        with progress("explaining", maps, self.show_progress, transient=True) as step:
-
-            def tell(done: int, total: int) -> None:
-                step(1, total=total)
-                if self.report is not None:
-                    self.report(done, total)
-
-            yield tell
 
 
 @dataclass(frozen=True)
@@ -146,14 +132,14 @@ class Grid:
             "start": dict(zip(("target", "method", "p"), self.start, strict=True)),
         }
 
-    def explain(self, trace: Trace, composite: Composite) -> Iterator[tuple[int, Explanation]]:
-        """Number and explanation of every map, with the relevance of the layers; warnings are left to the page."""
-        for place, target in enumerate(self.targets):
+    def explain(self, trace: Trace, composite: Composite) -> Iterator[Explanation]:
+        """The explanation of every map, with the relevance of the layers; warnings are left to the page."""
+        for target in self.targets:
             explanations = trace.sweep(self.prunings, target=target, composite=composite, layers=True)
-            for inner in range(len(self.prunings)):
+            for _ in self.prunings:
                 with unwarned():
                     explanation = next(explanations)
-                yield place * len(self.prunings) + inner, explanation
+                yield explanation
 
 
 @dataclass
@@ -222,8 +208,14 @@ def collect(
     below = _work_below(trace) if settings.inside == "all" else [0]
     steps = len(grid) + below[-1]
     start: Explanation | None = None
-    with settings.reporting(len(grid)) as tell:
-        for number, explanation in grid.explain(trace, composite):
+    with progress("explaining", len(grid), settings.show_progress, transient=True) as step:
+
+        def tell(done: int) -> None:
+            step(1, total=steps)
+            if settings.report is not None:
+                settings.report(done, steps)
+
+        for number, explanation in enumerate(grid.explain(trace, composite)):
             relevance = to_map(explanation.relevance[sample])
             problem = explanation.verdicts()[sample]
             problems.append(None if problem is None else problem.value)
@@ -236,14 +228,14 @@ def collect(
                 scores.append(finite(score))
             if number == grid.number(*grid.start):
                 start = explanation
-            tell(number + 1, steps)
+            tell(number + 1)
         assert start is not None  # the grid holds the explanation asked for
         asked = trace, grid.targets[grid.target], composite, start.pruning
         paths = Paths(*asked, sample) if settings.inside == "all" else None
 
         def followed(layers: int) -> None:
             for done in range(below[layers - 1], below[layers]) if paths is not None else ():
-                tell(len(grid) + done + 1, steps)
+                tell(len(grid) + done + 1)
 
         channels, channel_maps, path_maps = strongest(trace, start, sample, paths, to_map, followed)
     facts = {

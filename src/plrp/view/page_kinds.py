@@ -32,8 +32,7 @@ from plrp.text.text_explanation import ExplainedSpan, ExplainedText
 from plrp.vision.photograph_explanation import ExplainedPhotograph, class_probabilities
 
 from .bundle import Bundle, data_address, finite
-from .channel_patches import ChannelPatches
-from .layer_channels import Pool, layer_inputs
+from .layer_channels import ChannelPatches, Pool, layer_inputs
 from .page_data import Grid, PageMaps, PageSettings, collect, map_shape
 
 TEXT_PROPORTIONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)

@@ -24,9 +24,8 @@ from plrp.vision.photograph_explanation import ExplainedPhotograph, explain_phot
 from plrp.vision.photographs import decode_photograph
 
 from .bundle import Bundle
-from .channel_patches import ChannelPatches
-from .layer_channels import Paths, path_levels
-from .page_data import PageSettings, Report, as_map, map_shape
+from .layer_channels import ChannelPatches, Paths, Report, path_levels
+from .page_data import PageSettings, as_map, map_shape
 from .page_kinds import photograph_bundle, sequence_bundle, text_bundle
 
 Kind = Literal["photograph", "sequence", "text"]

@@ -18,15 +18,21 @@ from plrp.lazy import lazily
 if TYPE_CHECKING:
     from .datasets import ECSSD, DatasetError, ImageNet, Photographs
     from .detection import Detection, Detections, detect
-    from .flows import Flow, Thinning, flow, thinning
+    from .flows import Flow, Thinning, TokenDepth, flow, thinning, token_depths
     from .heatmaps import Heatmap, heatmap
-    from .layer_figures import circuit_figure, flow_figure, thinning_figure
-    from .patch_tokens import TokenDepth, token_depths, tokens_figure
+    from .layer_figures import circuit_figure, flow_figure, thinning_figure, tokens_figure
     from .photograph_explanation import ExplainedPhotograph, SavedRelevance, explain_photograph
     from .photograph_figures import comparison_figure, explanation_figure
     from .photograph_settings import PhotographSettings
-    from .photographs import BadImage, Photograph, read_photograph
-    from .picture_preprocessing import network_input, network_mask, network_picture, network_point
+    from .photographs import (
+        BadImage,
+        Photograph,
+        network_input,
+        network_mask,
+        network_picture,
+        network_point,
+        read_photograph,
+    )
 
 __all__ = [
     "ECSSD",

@@ -20,8 +20,17 @@ from torch import Tensor
 from plrp.errors import UsageError
 from plrp.models.preprocessing import Preprocessing
 
-from .photographs import SUFFIXES, BadImage, Photograph, photographs_in, read_mask, read_photograph
-from .picture_preprocessing import network_input, network_mask, network_picture
+from .photographs import (
+    SUFFIXES,
+    BadImage,
+    Photograph,
+    network_input,
+    network_mask,
+    network_picture,
+    photographs_in,
+    read_mask,
+    read_photograph,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image

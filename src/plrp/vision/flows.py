@@ -2,7 +2,8 @@
 
 `thinning` counts survivors per layer. `flow` follows the strongest channels: the relevance of one channel
 alone is sent down to the next layer by the very rules and cuts of the explanation, so that the flows into a
-channel, over all channels above, add up to its relevance.
+channel, over all channels above, add up to its relevance. `token_depths` is about the patches and heads of a vision
+transformer that still carry relevance at each depth.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from plrp.tape.trace import Trace
 from plrp.tape.values import Op, Value
 
 INPUT = "input"
+MOST_EXTRA = 8  # class tokens and registers in front of the patches
 T = TypeVar("T")
 
 
@@ -287,3 +289,55 @@ def _by_channel(relevance: Tensor, op: Op) -> Tensor:
     """Relevance of one sample with its channels first: (channel, *space)."""
     axis = _channel_axis(op, relevance.dim() + 1) - 1
     return relevance.detach().movedim(axis, 0)
+
+
+# --- vision transformers ----------------------------------------------------------------------------------------------
+# Attention is recognised on the tape, not by names: its output projection reads a rearranged matrix product, attention
+# (tokens × tokens) · values (tokens × channels of a head).
+
+
+class TokenDepth(NamedTuple):
+    """One attention of a picture's transformer, for one sample.
+
+    layer: its output projection. tokens: Σ|R| over the channels of the attention's input, (tokens,). heads: relevance
+    of the heads' outputs, (heads,). whole: whether all tokens attend to each other; if not, they lie window by window.
+    """
+
+    layer: str
+    tokens: Tensor
+    heads: Tensor
+    whole: bool = True
+
+    @property
+    def grid(self) -> Tensor | None:
+        """The patches as a square map, without class token and registers; None if they form no square."""
+        side = math.isqrt(len(self.tokens))
+        extra = len(self.tokens) - side**2
+        return self.tokens[extra:].view(side, side) if self.whole and side > 1 and extra <= MOST_EXTRA else None
+
+
+def token_depths(trace: Trace, explanation: Explanation) -> list[TokenDepth]:
+    """The attentions of a trace of one picture, from the input up; the explanation was made with `layers=True`."""
+    depths = []
+    for before, op in pairwise(trace.layers):
+        count, together = _heads(op)
+        if count and op.name in explanation.layers and before.name in explanation.layers:
+            read, heads = explanation.layers[before.name], explanation.layers[op.name]
+            by_head = heads.reshape(-1, count, heads.shape[-1] // count)
+            tokens = read.reshape(-1, read.shape[-1]).abs().sum(-1)
+            whole = len(tokens) == together
+            depths.append(TokenDepth(op.name, tokens.float().cpu(), by_head.sum((0, 2)).float().cpu(), whole))
+    return depths
+
+
+def _heads(op: Op) -> tuple[int, int]:
+    """How many heads a layer reads side by side, and of how many tokens; (0, 0) if it reads no heads."""
+    below = op.inputs[0].producer
+    while below is not None and below.family is Family.REARRANGE and len(below.inputs) == 1:
+        below = below.inputs[0].producer
+    if below is None or below.kind not in ("matmul", "bmm") or len(below.inputs) != 2:
+        return 0, 0
+    shape, width = below.output.shape, op.inputs[0].shape[-1]
+    count = width // shape[-1]
+    fits = op.kind == "linear" and count * shape[-1] == width and shape[-3] % count == 0
+    return (count, shape[-2]) if fits else (0, 0)

@@ -1,21 +1,23 @@
-"""Figures of the hidden layers: how relevance thins on its way down, and through which channels it flows."""
+"""Figures of the hidden layers: how relevance thins on its way down, and which channels, patches and heads it takes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from plrp.circuits import SCORE, Circuit, Neuron
 from plrp.spelling import shortened
 
-from .flows import INPUT, Flow, Level, Thinning, spread
+from .flows import INPUT, Flow, Level, Thinning, TokenDepth, spread
 from .heatmaps import heatmap
-from .photograph_figures import FAINT, INK, frame_panel, percent, set_title
+from .photograph_figures import FAINT, INK, frame_panel, hide_empty, percent, set_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,6 +96,51 @@ def thinning_figure(
     figure.legend(lines, labels, loc="outside lower center", ncols=3, fontsize=7.5, frameon=False)  # over no line
     if title:
         figure.suptitle(title, fontsize=10, color=INK, parse_math=False)
+    return figure
+
+
+def tokens_figure(depths: list[TokenDepth], *, title: str = "") -> Figure:
+    """The patches at each depth, from the input on the left, and the heads by relevance.
+
+    A grey patch holds no relevance.
+    """
+    from plrp.figure import Figure
+
+    maps = [(number, one) for number, one in enumerate(depths, 1) if one.grid is not None]
+    columns = min(6, len(maps)) or 1
+    rows = math.ceil(len(maps) / columns)
+    figure = Figure(figsize=(1.35 * columns + 3.2, max(2.6, 1.55 * rows + 0.6)), layout="constrained")
+    parts: Any = figure.subfigures(1, 2, width_ratios=[1.35 * columns, 3.0])
+    left, right = parts
+    axes = left.subplots(max(rows, 1), columns, squeeze=False)
+    for axis, (number, one) in zip(axes.flat, maps, strict=False):
+        grid = one.grid
+        assert grid is not None
+        alive, image = float((one.tokens > 0).float().mean()), grid.masked_fill(grid == 0, torch.nan)
+        axis.set_facecolor("#d9d9d9")
+        axis.imshow(image.numpy(), cmap="Reds", vmin=0, vmax=float(grid.max()) or 1.0, interpolation="nearest")
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.set_title(f"attention {number}\n{alive:.0%} of tokens", fontsize=7.5)
+    hide_empty(axes)
+    most = max(len(one.heads) for one in depths)
+    heads = torch.full((len(depths), most), torch.nan)
+    for number, one in enumerate(depths):
+        heads[number, : len(one.heads)] = one.heads
+    limit = float(heads.nan_to_num().abs().max()) or 1.0
+    axis = right.subplots()
+    axis.set_facecolor("#d9d9d9")
+    drawn = axis.imshow(heads.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    axis.set_yticks(range(len(depths)), range(1, len(depths) + 1), fontsize=7)
+    ticks = range(0, most, max(1, most // 12))
+    axis.set_xticks(ticks, ticks, fontsize=7)
+    axis.set_ylabel("attention", fontsize=8)
+    axis.set_xlabel("head", fontsize=8)
+    axis.set_title("relevance of the heads", fontsize=8.5)
+    axis.invert_yaxis()
+    right.colorbar(drawn, ax=axis, shrink=0.7).ax.tick_params(labelsize=7)
+    if title:
+        figure.suptitle(title, fontsize=9, parse_math=False)
     return figure
 
 

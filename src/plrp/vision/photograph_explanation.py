@@ -31,10 +31,9 @@ from plrp.target_text import TargetError, class_number
 from plrp.targets import contrast
 
 from .detection import own_preprocessing
-from .flows import flow, thinning
-from .layer_figures import flow_figure, thinning_figure
+from .flows import flow, thinning, token_depths
+from .layer_figures import flow_figure, thinning_figure, tokens_figure
 from .other_methods import check_methods, maps_beside
-from .patch_tokens import token_depths, tokens_figure
 from .photograph_figures import comparison_figure, explanation_figure, percent
 from .photograph_settings import PhotographSettings
 from .photographs import Photograph, as_photograph

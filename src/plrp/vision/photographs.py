@@ -1,4 +1,4 @@
-"""Read any photograph into plain RGB with bounded memory, or refuse it in one sentence.
+"""Read any photograph into plain RGB with bounded memory, or refuse it in one sentence; make it a network's input.
 
 Real folders of photographs hold greyscale, CMYK, 16-bit and palette files, alpha channels, EXIF rotations, panoramas
 and half-finished downloads. Every readable file becomes upright 8-bit RGB over white.
@@ -17,9 +17,11 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from plrp.errors import needed
+from plrp.models.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -35,6 +37,8 @@ _UNREADABLE = {
     PermissionError: "cannot be read (permission denied)",
 }
 REDUCED_SIDE = 1024  # pixels that the shorter side of a large photograph has at least after reducing
+LONGEST = 4096  # pixels; a strip whose resized long side would exceed it is cropped before it is resized
+DEFAULT = Preprocessing()
 
 
 class BadImage(ValueError):
@@ -62,8 +66,7 @@ class Photograph:
 
 def read_photograph(path: str | Path) -> Photograph:
     """Read one photograph; raises `BadImage` if the file is not a picture, is truncated, or is too large."""
-    image, size = _decode(Path(path))
-    return _photograph(image, size, Path(path))
+    return _photograph(*_decode(Path(path)), Path(path))
 
 
 def photographs_in(folder: Path, deep: bool = False) -> list[Path]:
@@ -147,8 +150,7 @@ def _fetched(address: str) -> bytes:
 
 def decode_photograph(content: bytes, name: str) -> Photograph:
     """A photograph in memory, such as an upload; `name` stands for its path, from which nothing is read."""
-    image, size = _decode(Path(name), content=content)
-    return _photograph(image, size, Path(name))
+    return _photograph(*_decode(Path(name), content=content), Path(name))
 
 
 def read_mask(path: str | Path) -> tuple[Image, tuple[int, int]]:
@@ -184,7 +186,8 @@ def _decode(path: Path, rotate: bool = True, content: bytes | None = None) -> tu
                     "that are read; scale it down first."
                 )
             if width * height > LARGE:  # JPEG decodes straight to 1/2, 1/4 or 1/8; other formats ignore this
-                file.draft(None, _shrunk(width, height))
+                scale = REDUCED_SIDE / min(width, height)
+                file.draft(None, (max(1, int(width * scale)), max(1, int(height * scale))))
             file.load()
             image = _reduced(file) if width * height > LARGE else file.copy()
             orientation = file.getexif().get(_ORIENTATION, 1)
@@ -208,11 +211,6 @@ def _decode(path: Path, rotate: bool = True, content: bytes | None = None) -> tu
         if orientation >= 5:  # a quarter turn
             width, height = height, width
     return image, (width, height)
-
-
-def _shrunk(width: int, height: int) -> tuple[int, int]:
-    scale = REDUCED_SIDE / min(width, height)
-    return max(1, int(width * scale)), max(1, int(height * scale))
 
 
 def _reduced(image: Image) -> Image:
@@ -250,3 +248,83 @@ def _rgb(image: Image, path: Path) -> Image:
         white = pil.new("RGBA", layer.size, (255, 255, 255, 255))
         return pil.alpha_composite(white, layer).convert("RGB")
     return image.convert("RGB")
+
+
+# --- as the network sees it -------------------------------------------------------------------------------------------
+# Image and mask are resized and cropped alike, so that a pixel of the relevance and a pixel of the mask are the same
+# place. On pictures the result equals torchvision's `ImageClassification` preset bit by bit.
+
+
+def network_picture(photograph: Photograph, preprocessing: Preprocessing = DEFAULT) -> Image:
+    """The network's view of a photograph as an RGB picture: resized and cropped, not normalised."""
+    return _resize_and_crop(photograph.image, photograph.size, preprocessing, preprocessing.interpolation)
+
+
+def network_input(photograph: Photograph, preprocessing: Preprocessing = DEFAULT) -> Tensor:
+    """The network's input: float32 (3, height, width), normalised."""
+    pixels = torch.from_numpy(np.array(network_picture(photograph, preprocessing)))  # height, width, channel
+    return preprocessing.normalise(pixels.permute(2, 0, 1).contiguous().float().div(255))
+
+
+def network_mask(mask: Image, size: tuple[int, int], preprocessing: Preprocessing = DEFAULT) -> Tensor:
+    """The mask of a photograph of `size` (width, height) in its file, as the network sees it: bool (height, width)."""
+    return torch.from_numpy(np.array(_resize_and_crop(mask, size, preprocessing, "nearest")) > 127)
+
+
+def network_point(
+    point: tuple[int, int], size: tuple[int, int], preprocessing: Preprocessing = DEFAULT
+) -> tuple[float, float]:
+    """Where the network sees the middle of a pixel (x, y) of a photograph of `size` (width, height), in its own pixels.
+
+    Cropped pixels lie outside: below zero, or beyond the network's picture.
+    """
+    resized, crop = _resized_size(size, preprocessing.resize), preprocessing.crop
+    sides = resized if crop is None else (crop, crop) if isinstance(crop, int) else (crop[1], crop[0])
+    x, y = (
+        (place + 0.5) * after / before - round((after - side) / 2)
+        for place, before, after, side in zip(point, size, resized, sides, strict=True)
+    )
+    return x, y
+
+
+def _resize_and_crop(image: Image, size: tuple[int, int], preprocessing: Preprocessing, interpolation: str) -> Image:
+    from PIL import Image as pil
+
+    width, height = _resized_size(size, preprocessing.resize)
+    crop = preprocessing.crop
+    if max(width, height) > LONGEST:
+        if crop is None:
+            raise BadImage(
+                f"a picture of {image.width} x {image.height} would become {width} x {height} pixels; set crop, or "
+                "resize to a fixed (height, width)."
+            )
+        image, (width, height) = _middle_of_strip(image, (width, height))
+    if image.size != (width, height):
+        image = image.resize((width, height), pil.Resampling[interpolation.upper()])
+    if crop is None:
+        return image
+    crop_height, crop_width = (crop, crop) if isinstance(crop, int) else crop
+    if width < crop_width or height < crop_height:  # the crop reaches outside: black there, as torchvision does
+        canvas = pil.new(image.mode, (max(width, crop_width), max(height, crop_height)))
+        canvas.paste(image, ((canvas.width - width) // 2, (canvas.height - height) // 2))
+        image, (width, height) = canvas, canvas.size
+    left, top = round((width - crop_width) / 2), round((height - crop_height) / 2)
+    return image.crop((left, top, left + crop_width, top + crop_height))
+
+
+def _resized_size(size: tuple[int, int], resize: int | tuple[int, int] | None) -> tuple[int, int]:
+    """Width and height after resizing a picture of `size` (width, height)."""
+    if resize is None:
+        return size
+    if isinstance(resize, tuple):
+        return resize[1], resize[0]
+    longer = int(resize * max(size) / min(size))
+    return (resize, longer) if size[0] <= size[1] else (longer, resize)
+
+
+def _middle_of_strip(image: Image, resized: tuple[int, int]) -> tuple[Image, tuple[int, int]]:
+    """The middle of a very long picture, and its size after resizing, which takes bounded memory."""
+    sides = min(resized[0], LONGEST), min(resized[1], LONGEST)
+    width, height = (max(1, round(of * s / r)) for of, s, r in zip(image.size, sides, resized, strict=True))
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height)), sides

@@ -19,8 +19,7 @@ from plrp.tape.tracing import trace as trace_model
 from plrp.target_text import TargetError, WrittenTarget, class_number
 
 from .detection import Detection, SharedModule, detect, is_detector
-from .photographs import Photograph
-from .picture_preprocessing import network_input, network_picture, network_point
+from .photographs import Photograph, network_input, network_picture, network_point
 
 if TYPE_CHECKING:
     from PIL.Image import Image
