@@ -47,8 +47,7 @@ class Live:
     """A page whose clicks are answered by this process."""
 
     def __init__(self, explanation: Explanation, samples: list[int] | None = None, **options: Any) -> None:
-        count = min(SAMPLES, len(explanation.score))
-        chosen = list(range(count)) if samples is None else samples
+        chosen = list(range(min(SAMPLES, len(explanation.score)))) if samples is None else samples
         options = {"proportions": PROPORTIONS, "targets": 2, "inside": "graph", **options}
         bundles = explanation_bundles(explanation, chosen, **options)
         self.session = secrets.token_urlsafe(12)  # one of several pages in a notebook
@@ -93,16 +92,11 @@ def mime_bundle(explanation: Explanation) -> tuple[dict[str, Any], dict[str, Any
     """How notebooks show an explanation: as a page, with a widget that answers it where anywidget is installed."""
     live = Live(explanation, show_progress=None)
     if importlib.util.find_spec("anywidget") is not None:
-        show_widget(widget(live))
+        from IPython import get_ipython
+        from IPython.display import display
+
+        mime = widget(live)._repr_mimebundle_()
+        view = (mime[0] if isinstance(mime, tuple) else mime or {}).get(VIEW)
+        if get_ipython() is not None and view is not None:  # an output without words; nothing outside a notebook
+            display({VIEW: view, "text/plain": ""}, raw=True)
     return {"text/plain": repr(explanation), "text/html": live.page.frame()}, {}
-
-
-def show_widget(made: Any) -> None:
-    """Show a widget in the running cell; no text where widgets cannot be shown, and nothing outside a notebook."""
-    from IPython import get_ipython
-    from IPython.display import display
-
-    mime = made._repr_mimebundle_()
-    view = (mime[0] if isinstance(mime, tuple) else mime or {}).get(VIEW)
-    if get_ipython() is not None and view is not None:
-        display({VIEW: view, "text/plain": ""}, raw=True)

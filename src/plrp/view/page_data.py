@@ -150,9 +150,7 @@ class PageMaps:
     levels: list[npt.NDArray[np.int8]] = field(default_factory=list)
     largest: list[float] = field(default_factory=list)
     limits: list[float] = field(default_factory=list)
-    holding: list[float | None] = field(default_factory=list)
-    kept: list[float | None] = field(default_factory=list)
-    inside: list[float | None] = field(default_factory=list)
+    curves: dict[str, list[float | None]] = field(default_factory=lambda: {"holding": [], "kept": []})
 
     def add(self, relevance: npt.NDArray[np.float64], score: float | None = None) -> None:
         """One more map; `score` is the explained one, if it is known."""
@@ -160,22 +158,21 @@ class PageMaps:
         self.levels.append(levels)
         self.largest.append(largest)
         self.limits.append(float(limits_of(relevance.reshape(1, 1, -1))[0]))
-        self.holding.append(float((relevance != 0).mean()))
-        self.kept.append(finite(float(relevance.sum()) / score) if score else None)
+        self.curves["holding"].append(float((relevance != 0).mean()))
+        self.curves["kept"].append(finite(float(relevance.sum()) / score) if score else None)
         if self.mask is not None:
             share = relevance_mass_accuracy(torch.from_numpy(relevance)[None], self.mask[None])
-            self.inside.append(finite(float(share[0])))
+            self.curves.setdefault("inside", []).append(finite(float(share[0])))
 
     def bundle(self, facts: dict[str, Any], arrays: dict[str, npt.NDArray[Any]], paths: PathMaps = ([], [])) -> Bundle:
         """The bundle of these maps with the other facts and arrays of the page."""
         space = self.levels[0].shape
-        curves = {"holding": self.holding, "kept": self.kept, "inside": self.inside}
         facts = {
             "plrp": __version__,
             "space": list(space),
             "largest": {"maps": self.largest, "through": paths[1]},
             "limits": self.limits,
-            "curves": {name: values for name, values in curves.items() if values},
+            "curves": self.curves,
             "colours": COLOURS,
             **facts,
         }

@@ -72,19 +72,21 @@ class Upload:
 
 @dataclass(kw_only=True)
 class PhotographUpload(Upload):
-    """A photograph that was explained once."""
+    """A photograph that was explained once, with `options` of `explain_photograph`."""
 
     explained: ExplainedPhotograph = field(repr=False)
-    rules: str = "auto"
-    device: str = "cpu"
-    patches: ChannelPatches | None = field(default=None, repr=False)
+    options: dict[str, Any] = field(repr=False)
+    patches: ChannelPatches | None = field(repr=False)
     where: str | None = None  # the target whose box or area is explained; None: the model's own
 
     def bundle(self, target: str | None, settings: PageSettings) -> Bundle:
         """See `Upload`. Another target of a detector or segmenter is another place, and another forward pass."""
         explained = self.explained
         if explained.place is not None or (target is not None and WrittenTarget.read(target).at is not None):
-            explained = self._aim(target)
+            if target != self.where:
+                explained = explain_photograph(explained.photograph, explained.model, target=target, **self.options)
+                self.trace, self.composite, self.latest = explained.trace, explained.composite, None
+                self.explained, self.where = explained, target
         elif target is not None:
             explained = replace(explained, target=class_number(target, explained.categories))
         return photograph_bundle(explained, **vars(settings))
@@ -93,18 +95,6 @@ class PhotographUpload(Upload):
         """See `Upload`."""
         if self.patches is not None:
             yield from self.patches.layers(bundle.facts["channels"], self.trace, report)
-
-    def _aim(self, target: str | None) -> ExplainedPhotograph:
-        """The explanation of the box or area of a target; another forward pass only for another target."""
-        before = self.explained
-        if target == self.where:
-            return before
-        prunings = [pruning for pruning in before.prunings.values() if pruning is not None]
-        options: dict[str, Any] = {"prunings": prunings, "composite": self.rules, "device": self.device}
-        self.explained = explain_photograph(before.photograph, before.model, target=target, **options)
-        self.trace, self.composite, self.latest = self.explained.trace, self.explained.composite, None
-        self.where = target
-        return self.explained
 
 
 def open_photograph(
@@ -118,10 +108,10 @@ def open_photograph(
     patches: ChannelPatches | None = None,
 ) -> PhotographUpload:
     """A photograph from its bytes; they are read in memory."""
-    photograph = decode_photograph(content, name)
-    explained = explain_photograph(photograph, model, prunings=[pruning], composite=composite, device=device)
-    own: dict[str, Any] = {"explained": explained, "rules": composite, "device": device, "patches": patches}
-    return PhotographUpload(explained.trace, explained.composite, pruning, **own)
+    options: dict[str, Any] = {"prunings": [pruning], "composite": composite, "device": device}
+    explained = explain_photograph(decode_photograph(content, name), model, **options)
+    seen = explained.trace, explained.composite
+    return PhotographUpload(*seen, pruning, explained=explained, options=options, patches=patches)
 
 
 def open_sequence(
