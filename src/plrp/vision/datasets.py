@@ -195,11 +195,13 @@ class ImageNet(_PhotographSet):
         objects, (width, height) = _read_boxes(self.boxes[self.paths[index].stem])
         wnid = self.wnids[self.labels[index]]
         boxes = [box for name, box in objects if name == wnid] or [box for _, box in objects]
-        scale_x, scale_y = photograph.image.width / width, photograph.image.height / height
+        across, down = photograph.image.width / width, photograph.image.height / height
         inside = np.zeros((photograph.image.height, photograph.image.width), dtype=np.uint8)
-        for left, top, right, bottom in boxes:
-            rows = slice(round(top * scale_y), max(round(top * scale_y) + 1, round(bottom * scale_y)))
-            inside[rows, round(left * scale_x) : max(round(left * scale_x) + 1, round(right * scale_x))] = 255
+        for box in boxes:
+            left, top, right, bottom = (
+                round(side * scale) for side, scale in zip(box, (across, down) * 2, strict=True)
+            )
+            inside[top : max(top + 1, bottom), left : max(left + 1, right)] = 255
         return network_mask(pil.fromarray(inside), photograph.size, self.preprocessing)
 
     def _label(self, path: Path, given: Mapping[str, str], number: Mapping[str, int]) -> int:
@@ -208,7 +210,8 @@ class ImageNet(_PhotographSet):
             if not label.isdigit() or int(label) >= len(self.wnids):
                 raise DatasetError(f"the label {label!r} of {path.name} is not one of the {len(self.wnids)} classes.")
             return int(label)
-        wnid = label or _wnid_in(path.parent.name) or _wnid_in(path.stem) or self._wnid_of_boxes(path)
+        named = _WNID.search(f"{path.parent.name}/{path.stem}")
+        wnid = label or (named.group() if named else self._wnid_of_boxes(path))
         if wnid is None:
             raise DatasetError(
                 f"the class of {path.name} is unknown; pass labels= or boxes=, or sort the files into class folders."
@@ -231,11 +234,6 @@ def _images_in(folder: Path, deep: bool = False) -> list[Path]:
     if not paths:
         raise DatasetError(f"{folder} holds no images ({', '.join(SUFFIXES)}).")
     return paths
-
-
-def _wnid_in(name: str) -> str | None:
-    match = _WNID.search(name)
-    return match.group() if match else None
 
 
 def _read_class_index(root: Path, file: str | Path | None) -> Sequence[tuple[str, str]]:
@@ -278,17 +276,15 @@ def _read_labels(file: Path) -> dict[str, str]:
     return labels
 
 
-def _read_boxes(
-    file: Path,
-) -> tuple[list[tuple[str, tuple[float, float, float, float]]], tuple[float, float]]:
+def _read_boxes(file: Path) -> tuple[list[tuple[str, list[float]]], tuple[float, float]]:
     """(class, (left, top, right, bottom)) of every object, and the picture's (width, height)."""
     try:
         tree = ElementTree.parse(file).getroot()
         size = (_number(tree, "size/width"), _number(tree, "size/height"))
         objects = []
         for item in tree.iter("object"):
-            box = tuple(_number(item, f"bndbox/{edge}") for edge in ("xmin", "ymin", "xmax", "ymax"))
-            objects.append((str(item.findtext("name")), cast("tuple[float, float, float, float]", box)))
+            box = [_number(item, f"bndbox/{edge}") for edge in ("xmin", "ymin", "xmax", "ymax")]
+            objects.append((str(item.findtext("name")), box))
     except (ElementTree.ParseError, ValueError) as error:
         raise DatasetError(f"{file} is not a bounding-box file in PASCAL VOC format ({error}).") from error
     if not objects or min(size) <= 0:

@@ -180,9 +180,8 @@ def summed_over_channels(relevance: Tensor | np.ndarray) -> tuple[np.ndarray, bo
     """Relevance per pixel, float64 (batch, height, width), and whether a batch was given."""
     if hasattr(relevance, "relevance"):
         raise TypeError(f"this is an {type(relevance).__name__}, not relevance: pass explanation.relevance.")
-    values = (
-        relevance.detach().cpu().double().numpy() if isinstance(relevance, Tensor) else np.asarray(relevance, float)
-    )
+    given = relevance.detach().cpu().double().numpy() if isinstance(relevance, Tensor) else relevance
+    values = np.asarray(given, float)
     if values.ndim not in (2, 3, 4) or 0 in values.shape:
         raise ValueError(
             "relevance is (height, width), (channel, height, width) or (batch, channel, height, width), not "
@@ -190,9 +189,8 @@ def summed_over_channels(relevance: Tensor | np.ndarray) -> tuple[np.ndarray, bo
         )
     if not np.isfinite(values).all():
         raise ValueError("the relevance holds infinite or undefined numbers.")
-    if values.ndim == 2:
-        return values[None], False
-    return (values.sum(axis=0)[None], False) if values.ndim == 3 else (values.sum(axis=1), True)
+    batched = values.ndim == 4
+    return values.sum(axis=1) if batched else values.reshape(-1, *values.shape[-2:]).sum(axis=0)[None], batched
 
 
 def limits_of(values: np.ndarray, scale: Scale | float = "sample", percentile: float = 99.5) -> np.ndarray:
@@ -230,8 +228,12 @@ def outline_level(values: np.ndarray, share: float = 0.8, blur: float | None = N
     values: (height, width); only positive relevance counts. blur: standard deviation in pixels (default: 2.5% of the
         longer side).
     """
-    positive = np.clip(values, 0, None)
-    field = _blurred(positive, blur if blur is not None else 0.025 * max(values.shape))
+    deviation = blur if blur is not None else 0.025 * max(values.shape)
+    radius = max(1, math.ceil(3 * deviation))
+    kernel = np.exp(-0.5 * (np.arange(-radius, radius + 1) / max(deviation, 1e-6)) ** 2)
+    field = np.pad(np.clip(values, 0, None), radius, mode="constant")
+    for axis in (0, 1):
+        field = np.apply_along_axis(np.convolve, axis, field, kernel / kernel.sum(), mode="valid")
     flat = np.sort(field.ravel())[::-1]
     if flat.sum() <= 0:
         return field, math.inf
@@ -293,11 +295,8 @@ def _faded(picture: np.ndarray) -> np.ndarray:
 
 
 def _pictures(picture: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
-    many = (
-        list(picture)
-        if isinstance(picture, (list, tuple)) or getattr(picture, "ndim", 3) == 4
-        else [picture] * shape[0]
-    )
+    several = isinstance(picture, (list, tuple)) or getattr(picture, "ndim", 3) == 4
+    many = list(picture) if several else [picture] * shape[0]
     arrays = [np.asarray(one.convert("RGB") if hasattr(one, "convert") else one) for one in many]
     for array in arrays:
         if array.ndim != 3 or array.shape[:2] != shape[1:] or array.shape[2] < 3:
@@ -308,12 +307,3 @@ def _pictures(picture: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
     if len(arrays) != shape[0]:
         raise ValueError(f"{len(arrays)} pictures were given for {shape[0]} samples.")
     return arrays
-
-
-def _blurred(values: np.ndarray, deviation: float) -> np.ndarray:
-    radius = max(1, math.ceil(3 * deviation))
-    kernel = np.exp(-0.5 * (np.arange(-radius, radius + 1) / max(deviation, 1e-6)) ** 2)
-    kernel /= kernel.sum()
-    padded = np.pad(values, radius, mode="constant")
-    rows = np.apply_along_axis(np.convolve, 0, padded, kernel, mode="valid")
-    return np.apply_along_axis(np.convolve, 1, rows, kernel, mode="valid")
