@@ -32,12 +32,11 @@ def class_channels(exemplars: Exemplars, layer: str, explained: int, count: int 
 
     `others` is the mean share in the inputs of other classes, `lift` the ratio of the two.
     """
-    rows, vectors = concept_vectors(exemplars, layer, explained)
-    if not len(rows):
+    rows, vectors = concept_vectors(exemplars, layer)
+    own = exemplars.classes[rows] == explained
+    if not own.any():
         raise ValueError(f"No input was explained as class {explained} in layer '{layer}'.")
-    everything, all_vectors = concept_vectors(exemplars, layer)
-    rest = all_vectors[~np.isin(everything, rows)]
-    mean, others = vectors.mean(0), rest.mean(0) if len(rest) else np.zeros(vectors.shape[1])
+    mean, others = vectors[own].mean(0), np.zeros(vectors.shape[1]) if own.all() else vectors[~own].mean(0)
     order = np.argsort(-mean, kind="stable")[:count]
     return [
         {
@@ -45,7 +44,7 @@ def class_channels(exemplars: Exemplars, layer: str, explained: int, count: int 
             "share": float(mean[c]),
             "others": float(others[c]),
             "lift": float(mean[c] / others[c]) if others[c] > 0 else float("inf"),
-            "inputs": len(rows),
+            "inputs": int(own.sum()),
         }
         for c in order
     ]
@@ -69,11 +68,11 @@ class Prototypes:
 
     def outliers(self, count: int = 5) -> list[int]:
         """The inputs that fit no prototype, least likely first."""
-        return [int(self.samples[k]) for k in np.argsort(self.log_likelihood, kind="stable")[:count]]
+        return self.samples[np.argsort(self.log_likelihood, kind="stable")[:count]].tolist()
 
     def channels(self, prototype: int, count: int = 5) -> list[int]:
         """The channels that a prototype uses most."""
-        return [int(c) for c in np.argsort(-self.centres[prototype], kind="stable")[:count]]
+        return np.argsort(-self.centres[prototype], kind="stable")[:count].tolist()
 
 
 def prototypes(
@@ -105,9 +104,8 @@ def prototypes(
         )
     axes = PCA(min(dimensions, *vectors.shape), random_state=seed).fit(vectors)
     points = axes.transform(vectors)
-    mixture = GaussianMixture(components, covariance_type="diag", reg_covar=1e-6, random_state=seed, n_init=3).fit(
-        points
-    )
+    mixture = GaussianMixture(components, covariance_type="diag", reg_covar=1e-6, random_state=seed, n_init=3)
+    mixture.fit(points)
     distance = np.linalg.norm(points[:, None] - mixture.means_[None], axis=2)
     return Prototypes(
         layer,

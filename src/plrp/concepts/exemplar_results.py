@@ -88,22 +88,14 @@ class Exemplars(Mapping[str, LayerTotals]):
             raise IndexError(f"There is no channel {channel} in '{layer}': it has {channels}, 0…{channels - 1}.")
         values = getattr(totals, by)[:, channel]
         places = (totals.relevant_at if by == "relevance" else totals.active_at)[:, channel]
-        order = np.argsort(-values, kind="stable")[:count]
-        return [
-            Exemplar(
-                int(s),
-                self.names[s],
-                float(values[s]),
-                tuple(int(i) for i in np.unravel_index(places[s], totals.space)),
-            )
-            for s in order
-            if values[s] > 0
-        ]
+        order = [s for s in np.argsort(-values, kind="stable")[:count].tolist() if values[s] > 0]
+        at = [tuple(int(i) for i in np.unravel_index(places[s], totals.space)) for s in order]
+        return [Exemplar(s, self.names[s], float(values[s]), place) for s, place in zip(order, at, strict=True)]
 
     def strongest(self, layer: str, count: int = 8, samples: Iterable[int] | None = None) -> list[int]:
         """The channels with most |relevance| over all inputs, or over some `samples`."""
         chosen = self[layer].absolute if samples is None else self[layer].absolute[list(samples)]
-        return [int(c) for c in np.argsort(-chosen.sum(0), kind="stable")[:count]]
+        return np.argsort(-chosen.sum(0), kind="stable")[:count].tolist()
 
     def table(self) -> list[dict[str, Any]]:
         """A record per channel: its share of the layer's Σ|R| over all inputs, as Yeom et al. (2021) rank neurons, its
@@ -112,17 +104,11 @@ class Exemplars(Mapping[str, LayerTotals]):
         rows = []
         for layer, totals in self.layers.items():
             total = totals.absolute.sum(dtype=np.float64)
-            for channel in range(totals.relevance.shape[1]):
-                column = totals.absolute[:, channel]
-                rows.append(
-                    {
-                        "layer": layer,
-                        "channel": channel,
-                        "share": float(column.sum(dtype=np.float64) / total) if total else 0.0,
-                        "mean": float(totals.relevance[:, channel].mean(dtype=np.float64)) if len(column) else 0.0,
-                        "inputs": int(np.count_nonzero(column)),
-                    }
-                )
+            for channel, (absolute, relevance) in enumerate(zip(totals.absolute.T, totals.relevance.T, strict=True)):
+                share = float(absolute.sum(dtype=np.float64) / total) if total else 0.0
+                mean = float(relevance.mean(dtype=np.float64)) if len(relevance) else 0.0
+                inputs = int(np.count_nonzero(absolute))
+                rows.append({"layer": layer, "channel": channel, "share": share, "mean": mean, "inputs": inputs})
         return rows
 
     def __repr__(self) -> str:

@@ -15,11 +15,20 @@ Inputs and relevance are (batch, ...). A metric returns float64 (batch,), one sc
 
 from .effects import EffectAgreement, agreement, infidelity, mutagenesis, occlusion
 from .evaluation import evaluate
-from .faithfulness import INNVESTIGATE, FlippingCurve, FlippingSettings, pixel_flipping
+from .faithfulness import (
+    INNVESTIGATE,
+    FlippingCurve,
+    FlippingSettings,
+    RemovalSettings,
+    deletion,
+    insertion,
+    pixel_flipping,
+    road,
+    symmetric_relevance_gain,
+)
 from .feature_rows import pool_channels
 from .localization import pointing_game, relevance_mass_accuracy, relevance_rank_accuracy, top_k_intersection
 from .randomization import Randomization, efficient_randomization, model_randomization, smooth_randomization
-from .removal import RemovalSettings, deletion, insertion, road, symmetric_relevance_gain
 from .replacements import PerturbationSettings, impute, linear_imputation
 from .robustness import Explainer, local_lipschitz, max_sensitivity
 from .similarity import cosine, pearson, spearman

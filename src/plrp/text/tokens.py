@@ -48,10 +48,7 @@ def tokenized(tokenizer: Any, text: str) -> tuple[Token, ...]:
         special.discard(tokenizer.unk_token_id)  # it stands for a part of the text
     if all(i in special for i in ids):
         raise ValueError("The text is empty: there is no token that could be relevant.")
-    if fast:
-        spans = [(int(a), int(b)) for a, b in encoding["offset_mapping"]]
-    else:
-        spans = _spans(tokenizer, text, ids, special)
+    spans = encoding["offset_mapping"] if fast else _spans(tokenizer, text, ids, special)
     unknown = sum(i == tokenizer.unk_token_id and i not in special for i in ids)
     if unknown > MANY_UNKNOWN * len(ids):
         warnings.warn(
@@ -69,16 +66,15 @@ def tokenized(tokenizer: Any, text: str) -> tuple[Token, ...]:
     tokens, read = [], 0
     for i, (_, end) in zip(ids, spans, strict=True):
         name = str(tokenizer.convert_ids_to_tokens(i))
+        piece = text[read:end]  # white space goes with the token after it, whatever the tokenizer's own offsets say
         if i in special:
             tokens.append(Token(name, i, special=True))
-            read = max(read, end)
-            continue
-        piece = text[read:end]  # white space goes with the token after it, whatever the tokenizer's own offsets say
-        begin = read + len(piece) - len(piece.lstrip())
-        # the second byte of a letter stands for no character of its own: it belongs to the word before
-        word = (bisect_right(starts, begin if piece else max(0, read - 1)) - 1) if piece.strip() or not piece else None
-        number = None if word is None or word < 0 else word
-        tokens.append(Token(piece, i, word=number, read_as=name if i == tokenizer.unk_token_id else ""))
+        else:
+            begin = read + len(piece) - len(piece.lstrip())
+            # the second byte of a letter stands for no character of its own: it belongs to the word before
+            word = bisect_right(starts, begin if piece else max(0, read - 1)) - 1
+            number = None if word < 0 or piece.isspace() else word
+            tokens.append(Token(piece, i, word=number, read_as=name if i == tokenizer.unk_token_id else ""))
         read = max(read, end)
     return tuple(tokens)
 
@@ -98,12 +94,9 @@ def _spans(tokenizer: Any, text: str, ids: Sequence[int], special: set[int]) -> 
     spans, read = [], 0
     for i in ids:
         piece = "" if i in special else str(tokenizer.decode([i])).strip().removeprefix("##")
-        at = text.lower().find(piece.lower(), read) if piece else -1
-        if at >= 0:
-            spans.append((at, at + len(piece)))
-            read = at + len(piece)
-        else:
-            spans.append((read, read))
+        at = text.lower().find(piece.lower(), read)
+        begin, read = (at, at + len(piece)) if piece and at >= 0 else (read, read)
+        spans.append((begin, read))
     return spans
 
 
