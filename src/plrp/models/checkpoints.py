@@ -53,10 +53,8 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise CheckpointError(f"{path} does not exist.")
     content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
-    for key in _NESTED:
-        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            content = content[key]
-            break
+    if isinstance(content, Mapping):
+        content = next((content[key] for key in _NESTED if isinstance(content.get(key), Mapping)), content)
     if not isinstance(content, Mapping) or not content:
         raise CheckpointError(f"{path} holds no state dict (it holds a {type(content).__name__}).")
     strange = [name for name, value in content.items() if not isinstance(value, Tensor)]
@@ -74,9 +72,11 @@ def load_weights(module: nn.Module, path: str | Path, *, of: str | None = None) 
     The file must hold every parameter and buffer in the right shape. `of` is the model's name in error messages.
     """
     of = of or type(module).__name__
-    state = _without_prefix(read_state_dict(path), module.state_dict().keys())
+    expected, state = module.state_dict(), read_state_dict(path)
+    for prefix in _PREFIXES:  # of a wrapper, such as DataParallel's `module.`, unless the model's names have it
+        if all(name.startswith(prefix) for name in state) and not any(name.startswith(prefix) for name in expected):
+            state = {name.removeprefix(prefix): value for name, value in state.items()}
     state = {_OLD_DENSENET.sub(r"\1\2", name): value for name, value in state.items()}
-    expected = module.state_dict()
     for name, value in expected.items():  # counters of batches seen, which older files lack
         if name.endswith("num_batches_tracked"):
             state.setdefault(name, value)
@@ -143,14 +143,6 @@ def _pickle_calls(path: Path) -> list[str]:
                     strings.append(argument)
     except (ValueError, StopIteration, zipfile.BadZipFile, EOFError, KeyError, OSError):
         return calls
-
-
-def _without_prefix(state: dict[str, Tensor], names: Any) -> dict[str, Tensor]:
-    """The state dict without a wrapper's prefix, such as DataParallel's `module.`, unless the model's names have it."""
-    for prefix in _PREFIXES:
-        if all(name.startswith(prefix) for name in state) and not any(name.startswith(prefix) for name in names):
-            state = {name.removeprefix(prefix): value for name, value in state.items()}
-    return state
 
 
 def _misfit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:

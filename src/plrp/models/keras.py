@@ -46,7 +46,16 @@ def load_keras(path: str | Path, weights: str | Path | None = None) -> nn.Module
         raise CheckpointError(f"{path} holds no weights: give them with --weights weights.h5.")
     if weights is not None and not config_alone:
         raise CheckpointError(f"{path} holds its own weights: leave --weights out.")
-    text = path.read_bytes() if config_alone else _stored_config(path)
+    if config_alone:
+        text = path.read_bytes()
+    else:
+        with _open(path) as file:
+            text = file.attrs.get("model_config")
+    if text is None:
+        raise CheckpointError(
+            f"{path} holds weights without an architecture. Give the config of model.to_json() as --model model.json "
+            f"with --weights, or a PyTorch model of the same layers: --model net.py:build --weights {path.name}."
+        )
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -544,18 +553,6 @@ def _open(path: str | Path) -> Any:
         return h5py.File(path, "r")
     except OSError as error:
         raise CheckpointError(f"{path} is truncated or not an HDF5 file ({error}): save it again.") from None
-
-
-def _stored_config(path: Path) -> str | bytes:
-    with _open(path) as file:
-        text = file.attrs.get("model_config")
-    if text is None:
-        raise CheckpointError(
-            f"{path} holds weights without an architecture. Give the config of model.to_json() as --model model.json "
-            "with --weights, or a PyTorch model of the same layers: --model net.py:build --weights "
-            f"{path.name}."
-        )
-    return text
 
 
 def _stored_weights(path: str | Path, nested: bool = True) -> dict[str, Arrays]:

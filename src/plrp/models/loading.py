@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 from torch import nn
@@ -32,7 +31,7 @@ from plrp.spelling import close_names
 from .checkpoints import load_weights, read_state_dict
 from .downloads import fetch
 from .keras import SUFFIXES, load_keras, load_keras_weights
-from .preprocessing import Preprocessing
+from .preprocessing import INTERPOLATIONS, Preprocessing
 from .sources import imported_modules, installed
 
 _FILE = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
@@ -101,7 +100,7 @@ def published_categories(
     name: str, *, weights: str | Path | None = None, num_classes: int | None = None
 ) -> tuple[str, ...] | None:
     """The class names that `load` would give a torchvision model with published weights, without loading it."""
-    if _FILE.match(name) or (":" in name and not name.startswith("torchvision:")):
+    if ":" in name and not name.startswith("torchvision:"):
         return None
     try:
         entry = _published(name).get(None if weights is None else str(weights))
@@ -120,11 +119,7 @@ def published_file(name: str, weights: str | None = None) -> str:
     if weights not in published:
         names = ", ".join(filter(None, published))
         raise ModelError(f"the weights {weights} are neither a file nor published ({names}, random).")
-    return _file_name(published[weights].url)
-
-
-def _file_name(url: str) -> str:
-    return Path(urlsplit(url).path).name
+    return Path(published[weights].url).name
 
 
 def _published(name: str) -> dict[str | None, Any]:
@@ -157,7 +152,7 @@ def _from_torchvision(name: str, weights: str | Path | None, num_classes: int | 
                 module = models.get_model(name, weights=entry)
             except pickle.UnpicklingError as error:
                 raise ModelError(
-                    f"{_file_name(entry.url)} in torch's cache is refused: it would run code on loading. "
+                    f"{Path(entry.url).name} in torch's cache is refused: it would run code on loading. "
                     "Delete it, and it will be downloaded again."
                 ) from error
         return LoadedModel(module, spec, entry.name, *_facts(entry, classes))
@@ -229,14 +224,10 @@ def _from_timm(name: str, weights: str | Path | None, num_classes: int | None) -
     height, width = config["input_size"][1:]
     whole = config.get("crop_pct") or 1.0
     resize = int(height / whole) if height == width else (int(height / whole), int(width / whole))
-    interpolation = config.get("interpolation", "bilinear")
-    preprocessing = Preprocessing(
-        resize,
-        height if height == width else (height, width),
-        tuple(config["mean"]),
-        tuple(config["std"]),
-        interpolation if interpolation in ("bilinear", "bicubic", "nearest") else "bilinear",
-    )
+    crop = height if height == width else (height, width)
+    interpolation = config.get("interpolation")
+    interpolation = interpolation if interpolation in INTERPOLATIONS else "bilinear"
+    preprocessing = Preprocessing(resize, crop, tuple(config["mean"]), tuple(config["std"]), interpolation)
     categories = imagenet_categories() if module.num_classes == 1000 else None
     return LoadedModel(module, f"timm:{name}", str(weights or "published"), categories, preprocessing)
 

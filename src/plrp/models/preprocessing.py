@@ -11,6 +11,7 @@ from torch import Tensor
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Preprocessing:
     interpolation: str = "bilinear"
 
     def __post_init__(self) -> None:
-        if self.interpolation not in ("bilinear", "bicubic", "nearest"):
+        if self.interpolation not in INTERPOLATIONS:
             raise ValueError(f"interpolation is bilinear, bicubic or nearest, not {self.interpolation!r}.")
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise ValueError("mean and std have three entries each, std positive: photographs are RGB.")

@@ -40,12 +40,10 @@ def imported_modules(file: str | Path) -> dict[str, tuple[str, Path]]:
         for name in _imports(path, package):
             for module, place, is_package in _modules_on_the_way(name, roots):
                 if module not in modules and place != file:
-                    root = next((root for root in roots if place.is_relative_to(root)), None)
-                    if root is None:  # a link to elsewhere: the name it is imported by
-                        file_name = module.replace(".", "/") + ("/__init__.py" if is_package else ".py")
-                    else:
-                        file_name = place.relative_to(root).as_posix()
-                    modules[module] = (file_name, place)
+                    names = [place.relative_to(root).as_posix() for root in roots if place.is_relative_to(root)]
+                    # a link to elsewhere has the name it is imported by
+                    names.append(module.replace(".", "/") + ("/__init__.py" if is_package else ".py"))
+                    modules[module] = (names[0], place)
                     waiting.append((place, module if is_package else module.rpartition(".")[0]))
     return modules
 

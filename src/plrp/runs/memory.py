@@ -43,8 +43,7 @@ def smaller_batch(size: int, option: str) -> int:
         )
     half = size // 2
     warnings.warn(
-        f"out of memory with {size} samples at a time: going on with {half}. {option}{half} begins so.",
-        stacklevel=3,
+        f"out of memory with {size} samples at a time: going on with {half}. {option}{half} begins so.", stacklevel=3
     )
     return half
 

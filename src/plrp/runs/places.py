@@ -173,7 +173,9 @@ class Folder(Place):
                         raise
             # A process that is refused names the owner of the lock; a full disk is no reason to stop here.
             with suppress(OSError):
-                _sign(handles[-1])
+                if os.fstat(handles[-1]).st_size == 0 or _owner(handles[-1]):  # any other content stays
+                    os.ftruncate(handles[-1], 0)
+                    os.pwrite(handles[-1], f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
             yield
         finally:
             for handle in handles:
@@ -205,13 +207,6 @@ def _owner(handle: int) -> str:
         text = os.pread(handle, 300, 0).decode("utf-8", "replace")
         return text if _OWNER.fullmatch(text) else ""
     return ""
-
-
-def _sign(handle: int) -> None:
-    """Write the owner into a lock file that is empty or names an earlier owner; any other content stays."""
-    if os.fstat(handle).st_size == 0 or _owner(handle):
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
 
 class Bucket(Place):

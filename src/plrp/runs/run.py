@@ -72,11 +72,7 @@ class Run:
     """A run of numbered parts in a place. `key(index)` is a hash of all that decides a part."""
 
     def __init__(
-        self,
-        place: Place | str | Path,
-        layout: RunLayout,
-        parts: int = 0,
-        key: Callable[[int], str] = lambda index: "",
+        self, place: Place | str | Path, layout: RunLayout, parts: int = 0, key: Callable[[int], str] = lambda index: ""
     ) -> None:
         self.place, self.layout, self.parts, self.key = place_at(place), layout, parts, key
 
@@ -254,10 +250,9 @@ def in_words(change: str, words: Mapping[str, str]) -> str:
     """A difference; of a digest, with the thing that changed."""
     name = change.partition(" was ")[0]
     for entry, thing in words.items():
-        if name == entry:
-            return f"{thing} changed ({change})"
-        if name.startswith(f"{entry}."):
-            return f"{thing} in {name.removeprefix(f'{entry}.')} changed ({change})"
+        if name == entry or name.startswith(f"{entry}."):
+            where = name.removeprefix(entry).replace(".", " in ", 1)
+            return f"{thing}{where} changed ({change})"
     return change
 
 

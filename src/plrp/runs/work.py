@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .places import DiskFull
@@ -109,7 +110,6 @@ class Worker:
 
     def __init__(self, work: Mapping[str, Any], threads: int) -> None:
         self.work, self.threads = Work(**work), threads
-        self.maker: Any = None
         # One thread does all the work; the caller's thread passes its progress on.
         self.thread = ThreadPoolExecutor(1)
 
@@ -120,7 +120,7 @@ class Worker:
     def make(self, index: int) -> Iterator[dict[str, Any]]:
         """Make a part. Messages: its progress now and then (`ticks`), in the end that it is `done` or has `failed`."""
         ticks: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
-        outcome: Future[None] = self.thread.submit(lambda: self._loaded().do(index, lambda *tick: ticks.put(tick)))
+        outcome: Future[None] = self.thread.submit(lambda: self._maker.do(index, lambda *tick: ticks.put(tick)))
         while not wait([outcome], timeout=WORD).done:
             if counted := _counted(ticks):
                 yield {"ticks": counted}
@@ -132,15 +132,14 @@ class Worker:
 
     def rehearse(self, index: int) -> dict[str, Any]:
         """The cost of a first piece of a part; empty where the maker cannot tell."""
-        return self.thread.submit(lambda: getattr(self._loaded(), "rehearse", lambda index: {})(index)).result()
+        return self.thread.submit(lambda: getattr(self._maker, "rehearse", lambda index: {})(index)).result()
 
-    def _loaded(self) -> Any:
-        if self.maker is None:
-            import torch
+    @cached_property
+    def _maker(self) -> Any:
+        import torch
 
-            torch.set_num_threads(self.threads)
-            self.maker = self.work.begin(self.device())
-        return self.maker
+        torch.set_num_threads(self.threads)
+        return self.work.begin(self.device())
 
 
 def _counted(ticks: queue.SimpleQueue[tuple[str, int]]) -> dict[str, int]:
