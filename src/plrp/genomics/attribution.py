@@ -37,6 +37,7 @@ from .sequences import Ints, OneHot, SequenceError, Sequences, Values, encode
 Model: TypeAlias = nn.Module | Callable[..., Any]
 Device: TypeAlias = str | torch.device | None
 PROBLEM = np.dtype("U16")  # a word of `Problem`
+COLUMNS = ("relevance", "score", "target", "problems")  # the fields of `Attribution` that a method computes
 BATCH = 128
 """Sequences that are explained at once, at most."""
 BASES = 2**18
@@ -116,8 +117,7 @@ def joined(batches: Iterable[Attribution], onehot: OneHot) -> Attribution:
     parts = list(batches)
     if not parts:
         return Attribution(np.zeros_like(onehot), onehot, np.zeros(0, np.float32), np.zeros(0, np.int64))
-    columns = ("relevance", "score", "target", "problems")
-    return Attribution(onehot=onehot, **{c: np.concatenate([getattr(part, c) for part in parts]) for c in columns})
+    return Attribution(onehot=onehot, **{c: np.concatenate([getattr(part, c) for part in parts]) for c in COLUMNS})
 
 
 def explain_batches(

@@ -36,7 +36,7 @@ from plrp.runs.work import Execution, Failure, Tick, Work
 from plrp.settings import LARGEST
 from plrp.tape.refusals import check_device
 
-from .attribution import _device, pool
+from .attribution import COLUMNS, _device, pool
 from .baselines import attribute_by
 from .export import npz_bytes, write_bedgraph, write_npz, write_parquet, write_seqlets
 from .motifs import jaspar_motifs
@@ -50,8 +50,6 @@ GATHERED = ("relevance.parquet", "relevance.bedgraph", "scores.tsv", "seqlets.be
 SCRATCH = "parts/gathered.npy"
 """A memory map that exists while results are gathered."""
 
-ATTRIBUTION_COLUMNS = ("relevance", "score", "target", "problems")
-"""The columns of `Attribution` in a part."""
 SEQLET_COLUMNS = ("sequence", "start", "end", "relevance_of_seqlet")
 """The columns of `Seqlets` in a part."""
 MATCH_COLUMNS = ("motif", "p", "strand")
@@ -319,7 +317,7 @@ class Explaining:
         with unwarned():  # the unhealthy ones are counted
             attribution = attribute_by(self.settings.method, self.model, onehot, **options)
         per_base = pool(attribution.relevance, onehot, self.settings.pooling)
-        columns = {name: getattr(attribution, name) for name in ATTRIBUTION_COLUMNS}
+        columns = {name: getattr(attribution, name) for name in COLUMNS}
         columns |= zip(SEQLET_COLUMNS, astuple(find_seqlets(per_base)), strict=True)
         self.run.write(k, npz_bytes(**columns))
 
@@ -444,7 +442,7 @@ def gather_scores(explaining: Explaining) -> UnhealthySequences | None:
     # Hypothetical scores are also of letters that are not there, which are no share of the score.
     pooling: Pooling = "present" if settings.hypothetical else "sum"
     lines: dict[int, tuple[object, ...]] = {}
-    for rows, (relevance, scores, targets, problems) in explaining.stored(ATTRIBUTION_COLUMNS):
+    for rows, (relevance, scores, targets, problems) in explaining.stored(COLUMNS):
         onehot = encode(explaining.sequences[rows], settings.ambiguous)
         sums = pool(relevance, onehot, pooling).sum(-1, dtype=np.float64)
         judged = problems if len(problems) else np.full(len(rows), "")  # only LRP is judged

@@ -398,21 +398,17 @@ class _RunSeqlets:
         seen = 0
         with progress("finding seqlets", self.sequences, show_progress) as step:
             for batch, per_base in read_relevance(folder):
+                self.batches.append((threshold_seqlets(per_base, settings.share), batch.names))
+                self.intervals.update(zip(batch.names, batch.places, strict=True))
+                classes = np.zeros(len(batch), np.int64)
+                if model is not None and self.rules.get("target") is None:
+                    classes = winning_classes(model, encode(batch, self.rules.get("ambiguous", "zero")))
+                self.classes.append(classes)
                 rows = spread[(spread >= seen) & (spread < seen + len(batch))] - seen
-                self._add(batch, per_base, rows)
+                if rows.size and model is not None:
+                    self.examples.append((batch[rows.tolist()], per_base[rows], classes[rows]))
                 seen += len(batch)
                 step(len(batch))
-
-    def _add(self, batch: Sequences, per_base: Values, rows: Ints) -> None:
-        """The seqlets of a batch; `rows` of it are examples."""
-        self.batches.append((threshold_seqlets(per_base, self.settings.share), batch.names))
-        self.intervals.update(zip(batch.names, batch.places, strict=True))
-        classes = np.zeros(len(batch), np.int64)
-        if self.model is not None and self.rules.get("target") is None:
-            classes = winning_classes(self.model, encode(batch, self.rules.get("ambiguous", "zero")))
-        self.classes.append(classes)
-        if rows.size and self.model is not None:
-            self.examples.append((batch[rows.tolist()], per_base[rows], classes[rows]))
 
     @cached_property
     def null(self) -> list[tuple[Seqlets, Ints]]:

@@ -27,6 +27,7 @@ from plrp.files import new_file
 from plrp.progress import progress
 from plrp.targets import check_target
 
+from .attribution import evaluating
 from .outputs import OutputScore, check_choice
 from .sequences import SequenceError
 
@@ -158,12 +159,8 @@ class SequenceCNN(nn.Module):
     def scores(self, x: npt.ArrayLike | Tensor, batch_size: int = 512) -> Tensor:
         """Pre-softmax scores in evaluation mode, in batches; the training flag is restored."""
         x = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x), dtype=torch.float32)
-        was_training = self.training
-        self.eval()
-        try:
+        with evaluating(self, self.output.weight.device):
             return torch.cat([self(part) for part in x.split(batch_size)])
-        finally:
-            self.train(was_training)
 
     def accuracy(self, x: npt.ArrayLike | Tensor, y: npt.ArrayLike | Tensor) -> float:
         """Share of sequences whose winning class is the label."""
