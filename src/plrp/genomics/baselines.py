@@ -291,7 +291,7 @@ def attribute_by(
 
 @dataclass(frozen=True)
 class Comparison:
-    """What several methods say about the same sequences and the same score.
+    """The relevance that several methods give to the same sequences, for the same score.
 
     `per_base` by method, (sequence, position), ISM first; `refused`: the reasons of methods that could not be used.
     """

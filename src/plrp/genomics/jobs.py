@@ -101,7 +101,7 @@ class UnhealthySequences:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run has done: parts finished by this call, parts finished in all, parts there are, and those given up."""
+    """The state of a run: parts finished by this call, finished parts, all parts, and parts that were given up."""
 
     done_here: int
     done: int
@@ -354,7 +354,7 @@ class Explaining:
 
 
 def matching_note(what: str) -> str:
-    """Said before the first of them, because nothing moves while memelite compiles."""
+    """The note before anything is compared with known motifs: nothing moves while memelite compiles."""
     first = "" if tomtom_is_compiled() else "; this once, compiling it takes a minute or two"
     return f"{what} are compared with known motifs (TOMTOM){first}"
 
@@ -458,7 +458,7 @@ def gather_scores(explaining: Explaining) -> UnhealthySequences | None:
     return UnhealthySequences(remarks, settings) if any(remark for _, remark in remarks) else None
 
 
-# -- what decides the results, and whether they can be made
+# -- targets, trials and digests
 
 
 def read_target(target: Any) -> Any:
