@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .pruning import Pruning
     from .tape.own_rules import register_rule, registered_rules, rules_for, unregister_rule
     from .tape.trace import Trace
-    from .tape.tracing import trace
+    from .tape.verification import trace
     from .vision.photograph_explanation import load
 
 __version__ = "0.2.0"

@@ -25,9 +25,8 @@ from .tape.own_rules import alone, rules_for, rules_in_force
 from .tape.refusals import check_samples
 from .tape.seam import explained_once
 from .tape.trace import Trace, record
-from .tape.tracing import supported
 from .tape.values import replaced, tensors_in, version
-from .tape.verification import record_verified
+from .tape.verification import record_verified, supported
 from .targets import Computed, Seed, as_target, start
 from .walk import Walk
 

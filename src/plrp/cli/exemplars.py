@@ -130,7 +130,7 @@ def last_layer(arguments: argparse.Namespace) -> str:
     """The last convolution of the model, where none was named."""
     from plrp.concepts.numbered_inputs import FromPhotographs
     from plrp.models.loading import load
-    from plrp.tape.tracing import trace
+    from plrp.tape.verification import trace
 
     loaded = load(arguments.model, weights=arguments.weights, quiet=True)
     traced = trace(loaded.module, FromPhotographs(arguments.photographs, loaded).batch([0]))

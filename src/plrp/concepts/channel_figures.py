@@ -24,7 +24,7 @@ from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.spelling import shortened
 from plrp.tape.trace import Trace
-from plrp.tape.tracing import trace
+from plrp.tape.verification import trace
 from plrp.vision.heatmaps import outline_level
 from plrp.vision.photograph_figures import FAINT, grid_of
 

@@ -35,8 +35,8 @@ from plrp.runs.run import Run, RunLayout, differs_here
 from plrp.runs.work import Execution, Tick, Work, by_cause
 from plrp.spelling import nearest
 from plrp.tape.trace import Trace
-from plrp.tape.tracing import trace
 from plrp.tape.values import Op
+from plrp.tape.verification import trace
 from plrp.targets import Seed, check_target
 
 from .exemplar_results import Exemplars, LayerTotals

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from plrp.models.loading import LoadedModel
 from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
-from plrp.tape.tracing import trace
+from plrp.tape.verification import trace
 from plrp.vision.photograph_figures import grid_of, set_caption, show_map, show_picture
 from plrp.vision.photographs import Photograph, network_input
 

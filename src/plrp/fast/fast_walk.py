@@ -121,9 +121,10 @@ class FastWalk(Walk):
         # samples in which many neurons hold relevance go as a batch of their own
         where = few.others % len(x)
         smaller = [_of_samples(branch, d, where) for branch, d in zip(branches, known_or_not, strict=True)]
-        many, x = _of(given, few.others), select_samples(x, where)
+        many = given.only(few.others) if isinstance(given, Neurons) else select_samples(dense(given), few.others)
+        x = select_samples(x, where)
         theirs = Booking(book.active)
-        received, dense_passes = self._through_tensors(op, rule, smaller, x, many, theirs)
+        received, dense_passes = self._through_tensors(op, rule, smaller, x, dense(many).contiguous(), theirs)
         _add_booked(book, theirs, few.others, given.shape[0])
         whole = rows.dense_last() if last else rows.dense()
         whole[few.others] = received
@@ -229,13 +230,6 @@ class FastWalk(Walk):
         return super().quotient(relevance, d, epsilon, one_sign) if s is None else s
 
 
-def _of(given: Relevance, samples: Tensor) -> Tensor:
-    """The relevance of some samples, as an ordinary tensor."""
-    if isinstance(given, Neurons):
-        return given.only(samples).dense()
-    return select_samples(dense(given), samples).contiguous()
-
-
 def _add_booked(book: Booking, theirs: Booking, samples: Tensor, batch: int) -> None:
     """Add what was booked for some samples of the batch."""
     for name, booked in vars(theirs).items():
@@ -245,15 +239,13 @@ def _add_booked(book: Booking, theirs: Booking, samples: Tensor, batch: int) -> 
 
 def _of_samples(branch: Branch, denominator: Tensor | None, samples: Tensor) -> Branch:
     """A branch for some samples of the batch."""
+
+    def some(tensor: Tensor) -> Tensor:  # all of one that is the same for every sample
+        return tensor if len(tensor) == 1 else select_samples(tensor, samples)
+
     parts = tuple(p if p.unit else p._replace(input=select_samples(p.input, samples)) for p in branch.parts)
-    share = _each_of(branch.share, samples) if isinstance(branch.share, Tensor) else branch.share
-    d = None if denominator is None else _each_of(denominator, samples)
-    return replace(branch, parts=parts, share=share, denominator=d)
-
-
-def _each_of(tensor: Tensor, samples: Tensor) -> Tensor:
-    """Some samples of a tensor of the batch; all of one that is the same for every sample."""
-    return tensor if len(tensor) == 1 else select_samples(tensor, samples)
+    share = some(branch.share) if isinstance(branch.share, Tensor) else branch.share
+    return replace(branch, parts=parts, share=share, denominator=None if denominator is None else some(denominator))
 
 
 def _among(one: FirstPass, branch: Branch, samples: Tensor, batch: int) -> FirstPass:

@@ -7,12 +7,12 @@ takes all of their channels.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from plrp.tape.maps import Convolution, Weight
+from plrp.tape.maps import Convolution, Weight, per_axis
 from plrp.tape.values import Op
 
 from . import limits, native
@@ -78,15 +78,12 @@ def pool_geometry(op: Op) -> Geometry | None:
     if axes < 1 or len(op.inputs) != 1 or len(op.output.shape) != len(value.shape):
         return None
 
-    def each(given: Any) -> tuple[int, ...]:
-        sizes = tuple(given) if isinstance(given, list | tuple) else (given,) * axes
-        return sizes * axes if len(sizes) == 1 else sizes
-
     if op.kind == f"max_pool{axes}d":
-        kernel = each(op.argument(1, "kernel_size"))
+        kernel = per_axis(op.argument(1, "kernel_size"), axes)
         stride = op.argument(2, "stride")
-        steps = kernel if stride is None or stride in ([], ()) else each(stride)
-        padding, dilation = each(op.argument(3, "padding", 0)), each(op.argument(4, "dilation", 1))
+        steps = kernel if stride is None or stride in ([], ()) else per_axis(stride, axes)
+        padding = per_axis(op.argument(3, "padding", 0), axes)
+        dilation = per_axis(op.argument(4, "dilation", 1), axes)
         if any(n > 0 and d > 1 for n, d in zip(padding, dilation, strict=True)):
             return None
     elif op.kind == f"adaptive_max_pool{axes}d" and op.output.shape[2:].numel() == 1:

@@ -54,10 +54,7 @@ def neurons_of(relevance: Relevance) -> Few | None:
         few = counts <= limit
         if int(few.sum()) < max(1, limits.SPLIT_FROM * len(few)):
             return None
-        stats = torch.zeros(len(counts), 8, dtype=torch.float64)
-        stats[:, 6] = stats[:, 7] = torch.where(few, counts, 0)
-        stats[:, :2] = torch.where(few, 0.0, torch.inf)[:, None]  # θ: of the others nothing
-        neurons = survivors(relevance, stats, rescale=False)
+        neurons = _nonzero(relevance, torch.where(few, counts, 0))
     if not native.available(neurons.values):  # torch gathers positions, the compiled loops do not
         narrow = offsets(neurons.positions, neurons.shape).diff() <= limits.POSITIONS_BELOW * neurons.shape[2:].numel()
         few, neurons = few & narrow, neurons if bool(narrow.all()) else neurons.of(narrow)
@@ -65,6 +62,14 @@ def neurons_of(relevance: Relevance) -> Few | None:
     if number < max(1, limits.SPLIT_FROM * len(few)):
         return None
     return Few(neurons, None if number == len(few) else (~few).nonzero().flatten())
+
+
+def _nonzero(relevance: Tensor | Rows, counts: Tensor) -> Neurons:
+    """The neurons that hold relevance, as many as `counts` says of each sample; none of a sample with a count of 0."""
+    stats = torch.zeros(len(counts), 8, dtype=torch.float64)
+    stats[:, 6] = stats[:, 7] = counts
+    stats[:, :2] = torch.where(counts > 0, 0.0, torch.inf)[:, None]  # θ
+    return survivors(relevance, stats, rescale=False)
 
 
 def _counts(relevance: Tensor | Rows) -> Tensor | None:
@@ -107,9 +112,7 @@ class DensePass(FirstPass):
         """The same for the neurons that hold relevance: few survivors below make a second pass cheap."""
         assert self.geometry is not None
         s = self.s.contiguous()
-        stats = torch.zeros(len(s), 8, dtype=torch.float64)
-        stats[:, 6] = stats[:, 7] = nonzero_counts(s.flatten(1))
-        neurons = survivors(s, stats, rescale=False)
+        neurons = _nonzero(s, nonzero_counts(s.flatten(1)))
         held = neurons.holding(neurons.at(self.given))
         d = neurons.at(self.denominator)
         return SparsePass(self.branch, plan(self.geometry, neurons), held, held.values, neurons.values, d, self.epsilon)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -47,18 +48,9 @@ def stackable(case: Case) -> bool:
 def grouped(trace: Trace, cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
     """Neighbours that can be stacked, as many as a stack may have; all others one by one."""
     size = 1 if trace.samples is None else limits.STACKED_SAMPLES // max(1, trace.batch)
-    waiting: list[Case] = []
-    for case in cases:
-        stacks = size > 1 and stackable(case)
-        if waiting and (not stacks or len(waiting) == size):
-            yield waiting
-            waiting = []
-        if stacks:
-            waiting.append(case)
-        else:
-            yield [case]
-    if waiting:
-        yield waiting
+    for stacks, neighbours in groupby(cases, lambda case: size > 1 and stackable(case)):
+        group, step = list(neighbours), size if stacks else 1
+        yield from (group[first : first + step] for first in range(0, len(group), step))
 
 
 class StackedWalk(FastWalk):

@@ -7,7 +7,7 @@ modified one in its place.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -240,7 +240,7 @@ def convolution(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Con
     given = {**dict(zip(_TRANSPOSED if transposed else _CONVOLUTION, args, strict=False)), **kwargs}
     weight, bias = given["weight"], given.get("bias")
     dims = weight.dim() - 2
-    stride, dilation = _per_axis(given.get("stride", 1), dims), _per_axis(given.get("dilation", 1), dims)
+    stride, dilation = per_axis(given.get("stride", 1), dims), per_axis(given.get("dilation", 1), dims)
     extra, padding = None, given.get("padding", 0)
     if isinstance(padding, str):
         total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
@@ -248,14 +248,13 @@ def convolution(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Con
         padding = tuple(t // 2 for t in total)
         if any(t % 2 for t in total):
             extra = tuple(n for t in reversed(total) for n in (0, t % 2))
-    padding, output_padding = _per_axis(padding, dims), _per_axis(given.get("output_padding", 0), dims)
+    padding, output_padding = per_axis(padding, dims), per_axis(given.get("output_padding", 0), dims)
     form = ConvolutionForm(stride, padding, dilation, transposed, output_padding, given.get("groups", 1))
     return Convolution(weight, None if bias is None else bias.view(-1, *(1,) * dims), form, extra)
 
 
-def _per_axis(value: int | tuple[int, ...], dims: int) -> tuple[int, ...]:
-    if value.__class__ is tuple and len(value) == dims:
-        return value
+def per_axis(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
+    """An argument of a convolution or pool for each of its axes; torch takes one number for all."""
     if isinstance(value, int):
         return (value,) * dims
     return tuple(value) * (dims if len(value) == 1 else 1)

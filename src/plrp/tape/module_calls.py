@@ -90,13 +90,9 @@ class ModuleCalls:
 
 def _values(recorder: Recorder, structure: Any) -> list[Value]:
     """The values in nested arguments, each once."""
-    values: list[Value] = []
     with torch._C.DisableTorchFunction():
-        for tensor in gathered(structure):
-            value = recorder.value_of(tensor)
-            if value is not None and value not in values:
-                values.append(value)
-    return values
+        values = (recorder.value_of(tensor) for tensor in gathered(structure))
+        return list(dict.fromkeys(value for value in values if value is not None))
 
 
 def _write(recorder: Recorder, module: nn.Module, operation: Operation, args: Any, kwargs: Any, result: Any) -> None:

@@ -286,13 +286,8 @@ class Dictionary:
             for kind in names.split():
                 for name in (kind, *_SPELLINGS.get(kind, "").split()):
                     self._add(name, Operation(kind.rpartition(":")[2], family, _by_name_alone, traits))
-        for operator, name in (
-            ("__iadd__", "add_"),
-            ("__isub__", "sub_"),
-            ("__imul__", "mul_"),
-            ("__itruediv__", "div_"),
-        ):
-            self.by_function[getattr(Tensor, operator)] = self.by_function[getattr(Tensor, name)]
+        for operator, name in {"iadd": "add_", "isub": "sub_", "imul": "mul_", "itruediv": "div_"}.items():
+            self.by_function[getattr(Tensor, f"__{operator}__")] = self.by_function[getattr(Tensor, name)]
         for function in (*_functions("rsub"), Tensor.__rsub__):
             self._put(function, "rsub", _reversed_sub)
         for function in (F.interpolate, F.upsample):

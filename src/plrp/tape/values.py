@@ -156,8 +156,7 @@ class Op:
     def call(self, tensors: Sequence[Tensor]) -> Any:
         """Call the operation with these tensors in place of its inputs."""
         substitute = dict(zip(map(id, self.inputs), tensors, strict=True))
-        args = replaced(self.args, lambda v: substitute[id(v)])
-        kwargs = replaced(self.kwargs, lambda v: substitute[id(v)])
+        args, kwargs = replaced((self.args, self.kwargs), lambda v: substitute[id(v)])
         return self.operation.replay(*args, **kwargs)
 
     def recompute(self) -> list[Tensor]:

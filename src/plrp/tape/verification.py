@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ from plrp.errors import TraceError, UnsupportedOperation
 
 from .locating import MIXES
 from .operations import spelled
-from .own_rules import rules_in_force
+from .own_rules import rules_for, rules_in_force
 from .recorder import Recorder
 from .refusals import check_inputs, unsupported
 from .trace import Trace, record
@@ -45,6 +45,44 @@ Ways = dict[int, list[int]]
 # By the id of a model, while it lives. (Not a WeakKeyDictionary: a Ctrl-C in one of its callbacks would be lost.)
 _verified: dict[int, tuple[weakref.ref[Any], dict[Any, Ways]]] = {}
 _targets: set[Any] = set()  # verified targets: code, operations and shapes
+
+
+def trace(
+    model: Callable[..., Any],
+    inputs: Tensor | Sequence[Tensor],
+    *,
+    samples: int | None = 0,
+    rules: Mapping[Any, Any] | None = None,
+) -> Trace:
+    """Record one forward pass of `model` for explaining it any number of times.
+
+    `inputs` is a tensor with the batch on its first axis, or a tuple of such tensors for a model with several inputs;
+    with `samples=None` the model has no batch axis, and the trace is of one whole. `rules` are your own rules for
+    operations, see `plrp.rules_for`. The model is not touched. An operation without a rule raises
+    `UnsupportedOperation`.
+    """
+    own = inputs.detach().clone() if isinstance(inputs, Tensor) else replaced(inputs, Tensor.clone, of=Tensor)
+    with rules_for(rules or {}):  # of a copy: the user may change the tensors later
+        recorded = record_verified(model, own, samples=samples)
+        _refuse(recorded, recorded.unsupported)
+    recorded.remember_state()
+    return recorded
+
+
+def supported(recorded: Trace, products: str | None) -> Trace:
+    """The trace itself; refused where relevance from its output would reach an operation without a rule.
+
+    `products`: how the composite divides products of two signals.
+    """
+    _refuse(recorded, recorded.unsupported_under(products))
+    return recorded
+
+
+def _refuse(recorded: Trace, ops: Sequence[Op]) -> None:
+    """Refuse the first of these operations, which have no rule."""
+    if isinstance(recorded.output, Tensor):  # of several outputs, some may not be asked for
+        for op in ops:
+            raise unsupported(op, recorded.ops)
 
 
 def record_verified(

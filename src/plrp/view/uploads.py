@@ -17,7 +17,7 @@ from plrp.genomics.sequences import Sequences, checked_bases, encode
 from plrp.models.loading import LoadedModel
 from plrp.pruning import Pruning
 from plrp.tape.trace import Trace
-from plrp.tape.tracing import trace as trace_model
+from plrp.tape.verification import trace as trace_model
 from plrp.target_text import WrittenTarget, class_number, read_target
 from plrp.text.text_attribution import trace as trace_text
 from plrp.vision.photograph_explanation import ExplainedPhotograph, explain_photograph

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from plrp.models.loading import LoadedModel, imagenet_categories
 from plrp.models.preprocessing import Preprocessing
 from plrp.tape.trace import Trace
-from plrp.tape.tracing import trace as trace_model
+from plrp.tape.verification import trace as trace_model
 from plrp.target_text import TargetError, WrittenTarget, class_number
 
 from .detection import Detection, SharedModule, detect, is_detector
