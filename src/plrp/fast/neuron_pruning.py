@@ -106,18 +106,13 @@ def prune_neurons(
 def prune_positions(relevance: Relevance, site: Site, pruning: Pruning, book: Booking) -> Tensor | None:
     """`pruning.prune` of whole tokens by PLRP-λ: channels last of a tensor, nothing booked; None where it is not so."""
     samples, shape = site.value.samples, relevance.shape
-    if (
-        book.active
-        or pruning.unit != "position"
-        or pruning.redistribution != "lambda"
-        or not pruning.conserve
-        or pruning.sparsity_gain is not None
-        or not isinstance(relevance, Tensor)
-        or not (samples.leads(shape) or samples.batch == 1)
-        or len(shape) < 3 - (samples.batch == 1)
-        or site.channel_axis != len(shape) - 1
-        or site.channel_axis == samples.axis
-    ):
+    by_mass = pruning.redistribution == "lambda" and pruning.conserve and pruning.sparsity_gain is None
+    if book.active or pruning.unit != "position" or not by_mass or not isinstance(relevance, Tensor):
+        return None
+    alone = samples.batch == 1
+    if not (samples.leads(shape) or alone) or len(shape) < 3 - alone:
+        return None
+    if site.channel_axis != len(shape) - 1 or site.channel_axis == samples.axis:
         return None
     tokens = relevance.reshape(samples.batch, -1, shape[-1])
     if not (tokens.shape[1] > 1 and shape[-1] > 1):

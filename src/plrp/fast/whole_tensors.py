@@ -57,13 +57,8 @@ def split(relevance: Tensor, a: Tensor, b: Tensor, epsilon: float, one_sign: boo
 
 def hand_one_by_one(s: Tensor, weight: Tensor, x: Tensor, padding: int) -> Tensor | None:
     """x_j Σ_k w_jk s_k of a convolution of sequences with stride 1, for an x of mostly zeros: one-hot letters."""
-    if (
-        x.dim() != 3
-        or x.shape[1] > limits.FEW_INPUTS
-        or x.shape[0] != s.shape[0]
-        or not compiled(s, x)
-        or not channels_last(s)
-    ):
+    few_inputs = x.dim() == 3 and x.shape[1] <= limits.FEW_INPUTS and x.shape[0] == s.shape[0]
+    if not few_inputs or not compiled(s, x) or not channels_last(s):
         return None
     if x.count_nonzero() > limits.MANY_ZEROS * x.numel():
         return None

@@ -14,8 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from plrp.errors import TraceError, UnsupportedOperation
 
-from .layer_names import LayerNames
-from .live_tensors import LiveTensors, snapshot
+from .live_tensors import LayerNames, LiveTensors, snapshot
 from .locating import layouts_of
 from .module_calls import ModuleCalls
 from .operations import LEAVES, LOOKS, Family, operation_named, spelled, unknown_operation
@@ -26,22 +25,20 @@ from .seam import run_noting_winners
 from .values import Call, Op, Value, carries, gathered, replaced
 from .written_out import written_out
 
+Refusal = tuple[str, str, str]  # the operation, the layer before it, the sentence
+
 
 class Recorder(TorchFunctionMode):
     """Appends one `Op` per torch function that touches a tensor depending on the input.
 
     `frugal`: the outputs of convolutions and sums are not kept where an activation function has been read off them; a
-    rule that wants them has them recomputed. `refused`: a list that collects refusals (operation, layer before it,
-    sentence), so that the recording goes on; None: the first refusal is raised. `summing`: the sums of every tensor are
-    noted, which show a later change of its memory.
+    rule that wants them has them recomputed. `refused`: a list that collects refusals, so that the recording goes on;
+    None: the first refusal is raised. `summing`: the sums of every tensor are noted, which show a later change of its
+    memory.
     """
 
     def __init__(
-        self,
-        model: Any,
-        frugal: bool = False,
-        refused: list[tuple[str, str, str]] | None = None,
-        summing: bool = False,
+        self, model: Any, frugal: bool = False, refused: list[Refusal] | None = None, summing: bool = False
     ) -> None:
         super().__init__()
         self.model, self.frugal, self.summing, self.refused = model, frugal, summing, refused

@@ -20,7 +20,7 @@ from .maps import Convolution, Dense
 from .norms import batch_norm_affines
 from .own_rules import alone
 from .recognition import foldable
-from .recorder import Recorder, check_unwritten
+from .recorder import Recorder, Refusal, check_unwritten
 from .refusals import check_finite, check_inputs, check_model, check_output, explain_misfit, not_real
 from .samples import Samples
 from .seam import collection_paused, release
@@ -187,7 +187,7 @@ def record(
     inputs: Tensor | Sequence[Tensor],
     frugal: bool = False,
     samples: int | None = 0,
-    refused: list[tuple[str, str, str]] | None = None,
+    refused: list[Refusal] | None = None,
     summing: bool = False,
 ) -> Trace:
     """Record one forward pass, operations without a rule included; `frugal`, `refused`, `summing`: see `Recorder`."""

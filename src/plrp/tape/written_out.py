@@ -69,14 +69,10 @@ def _additive(allowed: Tensor, like: Tensor) -> Tensor:
 
 def _in_steps(function: Any) -> Callable[..., Any]:
     """A function that torch has written in Python, whose steps are seen, not the call itself."""
-
-    def never(*_: Any) -> bool:
-        return False
-
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     seen = FunctionType(
         function.__code__,
-        {**function.__globals__, **dict.fromkeys(names, never)},
+        {**function.__globals__, **dict.fromkeys(names, lambda *_: False)},
         function.__name__,
         function.__defaults__,
         function.__closure__,
