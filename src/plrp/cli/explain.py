@@ -246,8 +246,8 @@ class PhotographQueue:
         from plrp.view.layer_channels import lattice_sentence, skipping_layers
 
         if not self.arguments.quiet:
-            lines = report(explanation, written, width_of_terminal(), bool(self.arguments.target))
-            print("\n".join(lines), flush=True)
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000  # no limit in a pipe or file
+            print("\n".join(report(explanation, written, width, bool(self.arguments.target))), flush=True)
             if not self.done and (layers := skipping_layers(explanation.trace)):
                 print(lattice_sentence(layers), flush=True)
         self.done += 1
@@ -451,7 +451,7 @@ def page_size(arguments: argparse.Namespace, answers: str, page: bool = True) ->
     return dict(given.values())
 
 
-def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int, named: bool = False) -> list[str]:
+def report(explanation: ExplainedPhotograph, written: Sequence[Path], width: int, named: bool) -> list[str]:
     """What is printed for one photograph: where it went, the classes, how sparse it is, and what is unhealthy. No line
     but those of the last kind exceeds `width`. `named`: the class was asked for by name, which others may share.
     """
@@ -507,8 +507,3 @@ def output_paths(
     if len(photographs) == 1:
         return [path]
     return [path.with_name(f"{path.stem}-{name}{path.suffix}") for name in names]
-
-
-def width_of_terminal() -> int:
-    """Columns of the terminal; no limit in a pipe or file."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000

@@ -59,8 +59,8 @@ READABLE = 100
 # -- options that these commands share
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Which model, with which weights."""
+def add_model(parser: argparse.ArgumentParser, p: float | None = None) -> None:
+    """Which model, which of its scores is explained, and how relevance is propagated and pruned (by default by `p`)."""
     parser.add_argument(
         "--model",
         required=True,
@@ -68,10 +68,6 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "model.json with --weights",
     )
     add_settings(parser, FileSettings, "weights")
-
-
-def add_rules(parser: argparse.ArgumentParser, p: float | None = None) -> None:
-    """Which score is explained, and how relevance is propagated and pruned."""
     add_settings(parser, ScoreSettings, "target", "composite")
     add_pruning(parser, default=p, flag="--redistribution")
 
@@ -94,10 +90,9 @@ def loaded_model(given: argparse.Namespace) -> nn.Module:
     from plrp.genomics.network import load_model
     from plrp.tape.refusals import check_device
 
-    if given.device is None:
-        return load_model(given.model, given.weights).eval()
-    check_device(given.device)
-    return load_model(given.model, given.weights).eval().to(given.device)
+    device = None if given.device is None else check_device(given.device)
+    model = load_model(given.model, given.weights).eval()
+    return model if device is None else model.to(device)
 
 
 def check_first(model: nn.Module, onehot: OneHot, targets: Sequence[Any], what: str) -> None:
@@ -150,7 +145,6 @@ def add_explain(commands: Any) -> None:
     add_sequences(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="folder, or a URL such as s3://bucket/run")
     add_model(parser)
-    add_rules(parser)
     add_settings(parser, FileSettings, "method", "ends", "pooling", "ambiguous", "match", match=None)
     add_settings(parser, FileSettings, "reverse_complement", "reverse_target", "hypothetical")
     parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N", help="be the I-th of N processes")
@@ -286,7 +280,6 @@ def add_variants(commands: Any) -> None:
     add_settings(parser, VariantSettings, "width")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write")
     add_model(parser)
-    add_rules(parser)
     add_settings(parser, VariantSettings, "strand", "reverse_target", "ends")
     parser.add_argument("--logos", type=int, default=10, metavar="N", help="draw the N strongest effects (default: 10)")
     add_settings(parser, VariantSettings, "batch_size", "device")
@@ -353,8 +346,7 @@ def add_compare(commands: Any) -> None:
     parser.add_argument(
         "--out", required=True, type=picture, metavar="FILE", help=f"picture to write: {', '.join(PICTURES)}"
     )
-    add_model(parser)
-    add_rules(parser, p=0.05)
+    add_model(parser, p=0.05)
     add_options(parser, {"--count N": ("take the first N sequences", count, 10)})
     add_options(parser, {"--draw N": ("draw the first N sequences", count, 3), **WINDOW})
     add_settings(parser, ScoreSettings, "batch_size", "device")

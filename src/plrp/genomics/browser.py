@@ -35,7 +35,7 @@ from plrp.pruning import Pruning
 from .attribution import pruning_title
 from .export import JoinedValues, Overlap, Stretches, merged, read_relevance
 from .motif_search import read_run
-from .sequences import Interval, open_text, read_bed, reverse_complement
+from .sequences import Interval, Ints, Values, open_text, read_bed, reverse_complement
 
 LARGEST_PAGE = 50_000_000
 """Bytes of a page, at most: browsers open more only slowly."""
@@ -132,7 +132,7 @@ def _stretches(folder: str | Path, count: int | None) -> tuple[_Shown, int]:
 
 def _values(
     folder: str | Path, shown: _Shown, overlap: Overlap, count: int | None, step: Callable[[int], Any]
-) -> npt.NDArray[np.float32]:
+) -> Values:
     """The relevance of all bases of the page by one run. Fills in the letters, and refuses a run with other letters."""
     joined = JoinedValues(len(shown.letters), overlap, np.float32)
     for sequences, per_base in read_relevance(folder, count=count):
@@ -158,9 +158,7 @@ def _values(
     return np.asarray(joined.values(), np.float32)
 
 
-def _quantised(
-    values: npt.NDArray[np.float32], begin: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int8]]:
+def _quantised(values: Values, begin: Ints) -> tuple[Values, npt.NDArray[np.int8]]:
     """The strongest value of every stretch, and all values as whole numbers up to ±127 of it."""
     scale = np.maximum.reduceat(np.abs(values), begin[:-1]).astype(np.float32)
     each = np.repeat(np.where(scale > 0, scale, 1), np.diff(begin))
@@ -219,7 +217,7 @@ def _feature_track(name: str, path: Path, kind: str, stretches: _Shown) -> dict[
 def _page(
     title: str,
     stretches: _Shown,
-    tracks: Mapping[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.int8]]],
+    tracks: Mapping[str, tuple[Values, npt.NDArray[np.int8]]],
     features: Sequence[Mapping[str, Any]],
     overlap: Overlap,
     shown: int,
@@ -243,8 +241,12 @@ def _page(
         arrays += [scale.astype("<f4").tobytes(), values.tobytes()]
     packed = gzip.compress(b"".join([len(text).to_bytes(4, "little"), text, *arrays]), 9, mtime=0)
     igv, script = igv_script(), _front("browser.js")
+    # only these scripts run, and no address can be reached; igv.js brings styles of its own
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (igv, script)]
+    hashes = " ".join(f"'sha256-{one}'" for one in digests)
     parts = {
-        "policy": _policy([igv, script]),
+        "policy": f"default-src 'none'; script-src {hashes}; "
+        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'",
         "title": html.escape(title),
         "style": _front("browser.css"),
         "licence": _front("igv-LICENSE.txt").strip(),
@@ -259,16 +261,6 @@ def _igv_name(name: str, number: int) -> str:
     """A sequence's name as igv.js can look it up: it splits places at colons and names at blanks."""
     plain = re.sub(r"[\s:]+", "_", name)
     return plain if plain == name else f"{plain}.{number}"
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """Only these scripts run; no address can be reached. igv.js brings styles of its own."""
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
-    hashes = " ".join(f"'sha256-{one}'" for one in digests)
-    return (
-        f"default-src 'none'; script-src {hashes}; "
-        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
 
 
 @lru_cache(maxsize=1)

@@ -24,7 +24,7 @@ from plrp.errors import UsageError, needed
 from plrp.files import new_file
 
 from .seqlets import Match, Seqlets
-from .sequences import Genome, Interval, Sequences, on_genome, tab_line
+from .sequences import Floats, Genome, Interval, Ints, Sequences, Values, on_genome, tab_line
 
 Overlap: TypeAlias = Literal["mean", "sum", "strongest"]
 
@@ -211,7 +211,7 @@ def count_sequences(folder: str | Path) -> int:
 
 def read_relevance(
     folder: str | Path, batch: int = 512, count: int | None = None
-) -> Iterator[tuple[Sequences, npt.NDArray[np.float32]]]:
+) -> Iterator[tuple[Sequences, Values]]:
     """The sequences of a folder that `explain_file` wrote and their relevance per base, (sequence, position).
 
     They come in batches of one length, at most `batch` sequences each; `count`: only the first sequences.
@@ -224,14 +224,14 @@ def read_relevance(
             yield Sequences(names, letters, str(folder), intervals=places), np.stack(relevance)
 
 
-def _sequence_rows(file: Any) -> Iterator[tuple[str, str, npt.NDArray[np.float32], Interval | None]]:
+def _sequence_rows(file: Any) -> Iterator[tuple[str, str, Values, Interval | None]]:
     """Name, letters, relevance and place of each sequence; the rows of a sequence begin where `position` is 0."""
     located = "coordinate" in file.schema_arrow.names
     columns = ["name", "position", "base", "relevance", *(["chrom", "coordinate"] if located else [])]
     head: list[str] = []
-    pieces: list[tuple[str, npt.NDArray[np.float32], npt.NDArray[np.int64]]] = []
+    pieces: list[tuple[str, Values, Ints]] = []
 
-    def finished() -> tuple[str, str, npt.NDArray[np.float32], Interval | None]:
+    def finished() -> tuple[str, str, Values, Interval | None]:
         letters, relevance, coordinates = zip(*pieces, strict=True)
         interval = None
         if located:
@@ -263,9 +263,9 @@ class Track(NamedTuple):
     """Runs of equal, non-zero values on one chromosome, in order: 0-based `start`, `end` (half-open) and `value`."""
 
     chrom: str
-    start: npt.NDArray[np.int64]
-    end: npt.NDArray[np.int64]
-    value: npt.NDArray[np.float64]
+    start: Ints
+    end: Ints
+    value: Floats
 
 
 class Stretches:
@@ -392,7 +392,7 @@ def bigwig_of(path: str | Path, tracks: Iterable[Track], lengths: Mapping[str, i
 def run_tracks(folder: str | Path, overlap: Overlap) -> list[Track]:
     """The relevance of a folder that `explain_file` wrote, along the genome."""
     intervals: list[Interval] = []
-    per_base: list[npt.NDArray[np.float32]] = []
+    per_base: list[Values] = []
     for sequences, relevance in read_relevance(folder):
         if sequences.intervals is None:
             raise UsageError(f"{folder} has no coordinates: tracks need intervals (BED with --genome) as input.")

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from plrp.errors import needed
 from plrp.files import save_figure
 
-from .sequences import LETTERS
+from .sequences import LETTERS, Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,7 @@ _GAP = 0.06
 
 
 @lru_cache(maxsize=4)
-def _glyph(letter: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
+def _glyph(letter: str) -> tuple[Floats, npt.NDArray[np.uint8]]:
     """Outline of a letter stretched to the unit square: vertices (n, 2) and matplotlib's path codes (n,)."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
@@ -92,7 +92,7 @@ def draw_logo(
         ax.axhline(0, color="#555", linewidth=0.5)
 
 
-def _limits(rows: Iterable[npt.NDArray[np.float64]]) -> tuple[float, float]:
+def _limits(rows: Iterable[Floats]) -> tuple[float, float]:
     """Both ends of a y-axis on which the stacks of all rows, (position,) or (4, position) each, have room."""
     stacks = [row.reshape(-1, row.shape[-1]) for row in rows]
     top = max(np.maximum(stack, 0).sum(0).max(initial=0) for stack in stacks)
@@ -102,7 +102,7 @@ def _limits(rows: Iterable[npt.NDArray[np.float64]]) -> tuple[float, float]:
     return low - (margin if low < 0 else 0), top + margin
 
 
-def _bottoms(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _bottoms(array: Floats) -> Floats:
     """Where each letter of a stack begins: small ones next to the axis, positive ones above it; (4, position)."""
     bottoms = np.zeros_like(array)
     for part in (np.maximum(array, 0), np.minimum(array, 0)):
@@ -181,9 +181,8 @@ def logo_page(
             ax.set_xlim(begin - 0.5, end - 0.5)
             if same_scale:
                 ax.set_ylim(*_limits(cut.values()))
-            _style(ax, label)
             _shade(ax, sites, begin, end, names=number == 0)
-            _number_bases(ax, begin, end, first_base if number == len(cut) - 1 else None)
+            _style(ax, label, begin, end, first_base if number == len(cut) - 1 else None)
     if path is not None:
         save_figure(figure, path, dpi=dpi)
     return figure
@@ -210,8 +209,8 @@ def _label_width(label: str) -> float:
     return max(float(outline.get_extents().width) for outline in outlines) / 72
 
 
-def _style(ax: Axes, label: str) -> None:
-    """A row's label, and no more ticks and spines than a reader needs."""
+def _style(ax: Axes, label: str, begin: int, end: int, first_base: int | None) -> None:
+    """A row's label, no more ticks and spines than a reader needs, and numbers below unless `first_base` is None."""
     from matplotlib.ticker import MaxNLocator
 
     ax.set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center", labelpad=6, parse_math=False)
@@ -220,12 +219,6 @@ def _style(ax: Axes, label: str) -> None:
     ax.spines["left"].set_linewidth(0.6)
     ax.tick_params(labelsize=6, width=0.6, length=2)
     ax.yaxis.set_major_locator(MaxNLocator(2, steps=[1, 2, 5, 10]))
-
-
-def _number_bases(ax: Axes, begin: int, end: int, first_base: int | None) -> None:
-    """Numbers below a row; none where `first_base` is None."""
-    from matplotlib.ticker import MaxNLocator
-
     shift = first_base or 0
     ticks = MaxNLocator(min(12, math.ceil((end - begin) / 5)), integer=True).tick_values(begin + shift, end + shift - 1)
     places = [round(tick) - shift for tick in ticks]  # round numbers, 0 among them

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from torch import nn
 
 from plrp.progress import progress
@@ -32,7 +31,7 @@ from plrp.settings import LARGEST
 from .attribution import Attribution, check_strands, explain_sequences, strand_targets
 from .logo import plot_logos
 from .sequence_settings import VariantSettings
-from .sequences import Genome, SequenceError, encode, open_text, reverse_complement
+from .sequences import Genome, Ints, SequenceError, Values, encode, open_text, reverse_complement
 
 NO_ALTERNATIVE = "no alternative allele"
 SYMBOLIC = "symbolic allele, breakend or '*'"
@@ -137,7 +136,7 @@ class Window(NamedTuple):
     variant: Variant
     start: int
     letters: tuple[str, str]
-    places: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+    places: tuple[Ints, Ints]
     columns: int
 
 
@@ -152,7 +151,7 @@ def window(variant: Variant, genome: Genome, width: int) -> Window:
     wide = max(before, after)
     columns = np.arange(width + wide - min(before, after))
 
-    def places(allele: int) -> npt.NDArray[np.int64]:
+    def places(allele: int) -> Ints:
         return np.concatenate([columns[: left + allele], columns[left + wide :]])[:width]
 
     return Window(variant, start, (flanks[:width], alternative), (places(before), places(after)), len(columns))
@@ -176,8 +175,8 @@ class VariantEffect:
     score_alternative: float
     letters_reference: str
     letters_alternative: str
-    relevance_reference: npt.NDArray[np.float32]
-    relevance_alternative: npt.NDArray[np.float32]
+    relevance_reference: Values
+    relevance_alternative: Values
     target: int
     problem: str = ""
 
@@ -187,12 +186,12 @@ class VariantEffect:
         return self.score_alternative - self.score_reference
 
     @property
-    def difference(self) -> npt.NDArray[np.float32]:
+    def difference(self) -> Values:
         """Relevance of the alternative minus that of the reference, (column,)."""
         return self.relevance_alternative - self.relevance_reference
 
     @property
-    def coordinates(self) -> npt.NDArray[np.int64]:
+    def coordinates(self) -> Ints:
         """Coordinate of each column, from 0; inserted bases have that of the base before them."""
         gaps = np.frombuffer(self.letters_reference.encode(), np.uint8) == ord("-")
         inserted = gaps & (np.arange(len(gaps)) < self._alleles_end)
@@ -208,7 +207,7 @@ class VariantEffect:
         """The column in which the relevance differs most."""
         return int(np.abs(self.difference).argmax())
 
-    def rows(self) -> dict[str, npt.NDArray[np.float32]]:
+    def rows(self) -> dict[str, Values]:
         """Reference, alternative and their difference per letter, (4, column) each, as `plot_logos` takes them."""
         reference = encode(self.letters_reference.replace("-", "N")) * self.relevance_reference
         alternative = encode(self.letters_alternative.replace("-", "N")) * self.relevance_alternative
@@ -331,7 +330,7 @@ def _effects(
 ) -> list[VariantEffect]:
     """Both alleles of each window, explained for the `given` target on a strand, or the mean over both strands."""
 
-    def strand(letters: list[str], way: str, target: Any) -> tuple[Attribution, npt.NDArray[np.float32]]:
+    def strand(letters: list[str], way: str, target: Any) -> tuple[Attribution, Values]:
         """Sequences explained on one strand, and their relevance per base in the direction of the plus strand."""
         explanation = explain([reverse_complement(one) for one in letters] if way == "-" else letters, target=target)
         return explanation, explanation.per_base()[:, ::-1] if way == "-" else explanation.per_base()
@@ -342,7 +341,7 @@ def _effects(
     ways = ("+", "-") if way == "both" else (way,)
     parts = []
     problems = [""] * len(windows)
-    classes: npt.NDArray[np.int64] | None = None
+    classes: Ints | None = None
     for one in ways:
         target = given
         if one == "-" and way == "both" and reverse_target is not None:
