@@ -41,6 +41,9 @@ def picture(text: str) -> str:
     return text
 
 
+PICTURE: Shown = {"--out FILE": (f"picture to write: {', '.join(PICTURES)}", picture, MISSING)}
+
+
 def add_settings(
     parser: argparse._ActionsContainer,
     kind: type[Settings],

@@ -113,7 +113,6 @@ def run(arguments: argparse.Namespace) -> int:
     note = (lambda text: None) if quiet else (lambda text: say(f"plrp: {text}"))
     show = False if quiet else None
     exemplars = run_search(search, Execution(workers=arguments.workers, engine=engine, show_progress=show, say=note))
-    page = "" if arguments.no_pictures else "/index.html"
     if not quiet:
         print(exemplars)
     if isinstance(arguments.out, Path):
@@ -122,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.no_pictures:
             draw(exemplars, search, arguments)
         if not quiet:
-            print(f"written: {arguments.out}{page}")
+            print(f"written: {arguments.out}{'' if arguments.no_pictures else '/index.html'}")
     return 0
 
 

@@ -182,19 +182,15 @@ def check_outputs(
                 raise UsageError(f"{path} should end in {', '.join(suffixes)}.")
     pages = [path.suffix.lower() == PAGE for path in outputs]
     some, every = any(pages), all(pages)
-    for wrong, sentence in (
-        (arguments.mask and (len(pages) > 1 or not every), "--mask goes with one photograph and a page: -o page.html."),
-        (arguments.beside and some, "--beside draws pictures, and a page shows plrp's own maps: leave it out."),
-        (
-            arguments.against and some,
-            "--against draws pictures; on a page each class is explained by itself: leave it out.",
-        ),
-        (arguments.layers and some, "--layers draws pictures, and a page has its layers already: leave it out."),
-        (
-            arguments.exemplars and not arguments.layers and not every,
-            "--exemplars goes with --layers, or with a page: -o page.html.",
-        ),
-    ):
+    names = ("mask", "beside", "against", "layers", "exemplars")
+    mask, beside, against, layers, exemplars = chosen(arguments, *names).values()
+    for sentence, wrong in {
+        "--mask goes with one photograph and a page: -o page.html.": mask and (len(pages) > 1 or not every),
+        "--beside draws pictures, and a page shows plrp's own maps: leave it out.": beside and some,
+        "--against draws pictures; on a page each class is explained by itself: leave it out.": against and some,
+        "--layers draws pictures, and a page has its layers already: leave it out.": layers and some,
+        "--exemplars goes with --layers, or with a page: -o page.html.": exemplars and not layers and not every,
+    }.items():
         if wrong:
             raise UsageError(sentence)
     page_size(arguments, "classes", every)

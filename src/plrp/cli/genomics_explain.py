@@ -19,7 +19,7 @@ from plrp.settings import count, shard
 
 from . import arguments as shared
 from .arguments import (
-    PICTURES,
+    PICTURE,
     Shown,
     add_cluster,
     add_options,
@@ -30,7 +30,6 @@ from .arguments import (
     cluster_of,
     forwards,
     options_wording,
-    picture,
     plural,
     say,
     settings_of,
@@ -343,9 +342,7 @@ def add_compare(commands: Any) -> None:
         "  plrp genomics compare seqs.fa --model net.py:build --weights w.pt --count 20 --out compared.png",
     )
     add_sequences(parser)
-    parser.add_argument(
-        "--out", required=True, type=picture, metavar="FILE", help=f"picture to write: {', '.join(PICTURES)}"
-    )
+    add_options(parser, PICTURE)
     add_model(parser, p=0.05)
     add_options(parser, {"--count N": ("take the first N sequences", count, 10)})
     add_options(parser, {"--draw N": ("draw the first N sequences", count, 3), **WINDOW})

@@ -12,7 +12,7 @@ from plrp.errors import UsageError, not_installed, usage
 from plrp.genomics.sequence_settings import FileSettings, MotifSettings
 from plrp.settings import count
 
-from .arguments import PICTURES, Shown, add_options, add_settings, check_out, chosen, picture, plural, say, settings_of
+from .arguments import PICTURE, Shown, add_options, add_settings, check_out, chosen, plural, say, settings_of
 
 if TYPE_CHECKING:
     from plrp.genomics.motif_search import MotifSearch
@@ -239,9 +239,7 @@ def add_logo(commands: Any) -> None:
         "  plrp genomics logo lrp plrp05 --names sim0 sim1 --truth sim/motifs.bed --out logo.png",
     )
     parser.add_argument("folders", nargs="+", metavar="DIR", help="folders of `plrp genomics explain`, one row each")
-    parser.add_argument(
-        "--out", required=True, type=picture, metavar="FILE", help=f"picture to write: {', '.join(PICTURES)}"
-    )
+    add_options(parser, PICTURE)
     parser.add_argument("--names", nargs="+", metavar="NAME", help="sequences to draw (default: the first three)")
     add_options(parser, DRAWING)
     parser.set_defaults(run=run_logo)

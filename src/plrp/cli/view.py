@@ -70,7 +70,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until Ctrl-C."""
-    kind = arguments.input or ("text" if is_language_model(arguments.model) else "photograph")
+    model = Path(arguments.model)
+    language = model.suffix.lower() == ".gguf" or (model / "config.json").is_file()  # as `plrp text` takes it
+    kind = arguments.input or ("text" if language else "photograph")
     arguments.composite = arguments.composite or COMPOSITES[kind]
     if ":" not in arguments.composite:
         check_composite(arguments.composite)
@@ -97,12 +99,6 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:  # how a server ends well
         say("plrp view: ended")
     return 0
-
-
-def is_language_model(name: str) -> bool:
-    """Whether a model is given as `plrp text` takes it."""
-    path = Path(name)
-    return path.suffix.lower() == ".gguf" or (path.is_dir() and (path / "config.json").is_file())
 
 
 def photograph_explainer(arguments: argparse.Namespace) -> Host:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import groupby, islice, pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -49,16 +49,14 @@ def npz_bytes(**arrays: Any) -> bytes:
 
 
 @contextmanager
-def npz_rows(
-    path: str | Path, count: int, name: str = "arr_0"
-) -> Iterator[tuple[tuple[int, ...], Iterator[npt.NDArray[Any]]]]:
-    """The shape of an array in an NPZ file, and an iterator over its rows that reads `count` of them at a time."""
-    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as stream:
+def npz_rows(path: str | Path, count: int) -> Iterator[tuple[tuple[int, ...], Iterator[npt.NDArray[Any]]]]:
+    """The shape of the array in an NPZ file, and an iterator over its rows that reads `count` of them at a time."""
+    with zipfile.ZipFile(path) as archive, archive.open("arr_0.npy") as stream:
         major = np.lib.format.read_magic(stream)[0]
         read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
         shape, by_column, kind = read(stream)
         if by_column or kind.hasobject or not shape:
-            raise ValueError(f"{path}: {name} is not an array of numbers, row by row.")
+            raise ValueError(f"{path}: arr_0 is not an array of numbers, row by row.")
 
         def rows() -> Iterator[npt.NDArray[Any]]:
             for begin in range(0, shape[0], count):
@@ -259,13 +257,8 @@ def _sequence_rows(file: Any) -> Iterator[tuple[str, str, Values, Interval | Non
 # -- tracks along the genome
 
 
-class Track(NamedTuple):
-    """Runs of equal, non-zero values on one chromosome, in order: 0-based `start`, `end` (half-open) and `value`."""
-
-    chrom: str
-    start: Ints
-    end: Ints
-    value: Floats
+Track: TypeAlias = tuple[str, Ints, Ints, Floats]
+"""A chromosome, and its runs of equal, non-zero values in order: 0-based starts, ends (half-open) and values."""
 
 
 class Stretches:
@@ -348,7 +341,7 @@ def along_genome(
         first = np.flatnonzero(np.r_[True, (np.diff(place) != 1) | (np.diff(value) != 0)])
         last = np.r_[first[1:], len(place)] - 1
         shown = value[first] != 0
-        yield Track(chrom, place[first][shown], place[last][shown] + 1, value[first][shown])
+        yield chrom, place[first][shown], place[last][shown] + 1, value[first][shown]
 
 
 def write_bedgraph(
@@ -373,15 +366,15 @@ def bigwig_of(path: str | Path, tracks: Iterable[Track], lengths: Mapping[str, i
     with needed("bigWig needs pyBigWig", "bigwig"):
         import pyBigWig
     tracks = list(tracks)
-    for track in tracks:
-        if track.chrom not in lengths:
-            raise UsageError(f"The genome has no chromosome {track.chrom}: give the one that the intervals refer to.")
-        if len(track.end) and track.end[-1] > lengths[track.chrom]:
-            raise UsageError(f"{track.chrom} has {lengths[track.chrom]} bases, the relevance reaches {track.end[-1]}.")
+    for chrom, _, end, _ in tracks:
+        if chrom not in lengths:
+            raise UsageError(f"The genome has no chromosome {chrom}: give the one that the intervals refer to.")
+        if len(end) and end[-1] > lengths[chrom]:
+            raise UsageError(f"{chrom} has {lengths[chrom]} bases, the relevance reaches {end[-1]}.")
     with new_file(path) as part:
         file = pyBigWig.open(str(part), "w")
         try:
-            file.addHeader([(track.chrom, lengths[track.chrom]) for track in tracks] or list(lengths.items())[:1])
+            file.addHeader([(chrom, lengths[chrom]) for chrom, *_ in tracks] or list(lengths.items())[:1])
             for chrom, start, end, value in tracks:
                 if len(start):
                     file.addEntries([chrom] * len(start), start.tolist(), ends=end.tolist(), values=value.tolist())
