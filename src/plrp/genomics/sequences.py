@@ -46,7 +46,6 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 _COMPLEMENT = bytes.maketrans(b"ACGTUYRSWKMBDHVNacgtuyrswkmbdhvn", b"TGCAARYSWMKVHDBNtgcaaryswmkvhdbn")
-_UPPER_T = bytes.maketrans(b"abcdefghijklmnopqrstuvwxyzuU", b"ABCDEFGHIJKLMNOPQRSTTVWXYZTT")
 
 
 class SequenceError(UsageError):
@@ -63,7 +62,7 @@ def _letter_table() -> npt.NDArray[np.float32]:
 
 
 _SHARE = _letter_table()
-_CERTAIN = np.where(_SHARE.max(1, keepdims=True) == 1, _SHARE, np.where(np.isnan(_SHARE), _SHARE, 0)).astype(np.float32)
+_CERTAIN = np.floor(_SHARE)
 
 
 @dataclass(frozen=True)
@@ -352,7 +351,7 @@ def checked_bases(text: str, where: str, name: str) -> str:
         else:
             hint = "use A, C, G, T and IUPAC codes"
         raise SequenceError(f"{where}: {letter!r} in record {name!r} is not a nucleotide; {hint}.")
-    return text.encode().translate(_UPPER_T).decode()
+    return text.upper().replace("U", "T")
 
 
 def write_fasta(path: str | Path, names: Sequence[str], letters: Sequence[str]) -> None:
@@ -458,7 +457,7 @@ class Genome:
 
     def __init__(self, path: str | Path, *, largest: int = LARGEST) -> None:
         self.path = Path(path)
-        self._whole: dict[str, str] | None = None
+        self._whole: dict[str, str] = {}
         self._index: dict[str, tuple[int, int, int, int]] = {}  # length, offset, bases per line, bytes per line
         _refuse_folder(self.path)
         stream, gzipped = _open_binary(self.path)
@@ -471,8 +470,8 @@ class Genome:
                 self._read_index(fai)
             else:
                 self._scan(stream)
-        entries = {name: entry[0] for name, entry in self._index.items()}
-        self.lengths = entries if self._whole is None else {name: len(bases) for name, bases in self._whole.items()}
+        self.lengths = {name: len(bases) for name, bases in self._whole.items()}
+        self.lengths |= {name: length for name, (length, *_) in self._index.items()}
 
     def _read_index(self, fai: Path) -> None:
         with open_text(fai) as numbered:
@@ -512,7 +511,7 @@ class Genome:
 
     def fetch(self, chrom: str, start: int, end: int) -> str:
         """Bases `start`..`end` (0-based, half-open) of a chromosome, upper case."""
-        if self._whole is not None:
+        if chrom in self._whole:
             return self._whole[chrom][start:end]
         _, offset, bases, width = self._index[chrom]
         first = offset + start // bases * width + start % bases
