@@ -291,14 +291,14 @@ def group_sums(rows: Tensor, groups: Tensor) -> Mass:
 
 def _thetas(parts: Mass, pruning: Pruning, p: float | None, p_negative: float | None) -> Mass:
     """θ per sign (batch,) by share of mass, by sparsity gain, or by both; `parts` are ≥ 0, (batch, n)."""
-    gain, found = pruning.sparsity_gain, []
+    gain, thetas = pruning.sparsity_gain, []
     for part, share in zip(parts, (p, p if p_negative is None else p_negative), strict=True):
         theta = threshold(part, share or 0.0)
         if gain is not None:
             by_gain = _zeros_gain(part, gain) if pruning.measure == "zeros" else _gini_gain(part, gain)
             theta = by_gain if share is None else torch.minimum(theta, by_gain)
-        found.append(theta)
-    return found[0], found[1]
+        thetas.append(theta)
+    return thetas[0], thetas[1]
 
 
 def survivors(rows: Tensor, theta: Mass, stays: Tensor | None = None) -> Tensor:
