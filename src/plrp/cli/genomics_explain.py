@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -39,7 +38,6 @@ from .genomics_results import WINDOW
 if TYPE_CHECKING:
     from torch import nn
 
-    from plrp.genomics.sequences import OneHot
     from plrp.pruning import Pruning
 
 COMMAND = "genomics variants"
@@ -92,17 +90,6 @@ def loaded_model(given: argparse.Namespace) -> nn.Module:
     device = None if given.device is None else check_device(given.device)
     model = load_model(given.model, given.weights).eval()
     return model if device is None else model.to(device)
-
-
-def check_first(model: nn.Module, onehot: OneHot, targets: Sequence[Any], what: str) -> None:
-    """Refuse sequences that do not fit the model, and targets that its output does not have, by one sequence."""
-    import torch
-
-    from plrp.genomics.network import check_fit
-
-    example = torch.from_numpy(onehot[:1])
-    device = next((p.device for p in model.parameters()), example.device)
-    check_fit(model, example.to(device), targets, what)
 
 
 def check_composite(text: str) -> None:
@@ -288,6 +275,7 @@ def add_variants(commands: Any) -> None:
 
 def run_variants(arguments: argparse.Namespace) -> int:
     """Explain the variants of a file."""
+    from plrp.genomics.network import check_fit
     from plrp.genomics.outputs import target_from_text
     from plrp.genomics.sequences import Genome, encode
     from plrp.genomics.variant_files import explain_variants
@@ -308,7 +296,7 @@ def run_variants(arguments: argparse.Namespace) -> int:
         pruning = pruning_of(arguments)
         model = loaded_model(arguments)
         targets = [target] if reverse is None else [target, reverse]
-        check_first(model, encode([("ACGT" * width)[:width]]), targets, f"--width {width}: windows of this many bases")
+        check_fit(model, encode([("ACGT" * width)[:width]]), targets, f"--width {width}: windows of this many bases")
         settings = settings_of(VariantSettings, arguments, target=target, reverse_target=reverse, pruning=pruning)
     about = {"command": COMMAND, **chosen(arguments, *RECORDED), "p": pruning.p if pruning else 0.0}
     how = chosen(arguments, "logos", "largest")
@@ -354,6 +342,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     """Compare methods on the first sequences of a file."""
     from plrp.genomics.baselines import compare_methods
     from plrp.genomics.jobs import read_sequences
+    from plrp.genomics.network import check_fit
     from plrp.genomics.outputs import target_from_text
 
     with usage():
@@ -366,7 +355,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
         if pruning is None:
             raise UsageError("-p 0 is LRP, which is compared anyway: give the share to prune, such as -p 0.05.")
         model = loaded_model(arguments)
-        check_first(model, onehot, [target], f"{sequences.where(0)}: its {onehot.shape[2]} bases")
+        check_fit(model, onehot, [target], f"{sequences.where(0)}: its {onehot.shape[2]} bases")
         settings = settings_of(ScoreSettings, arguments, target=target, pruning=pruning)
     comparison = compare_methods(model, onehot, settings, show_progress=None)
     print(comparison)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -285,8 +286,8 @@ def _onehot(sequences: Any) -> OneHot:
 def _device(model: Any, device: Device) -> torch.device:
     if device is not None:
         return torch.device(device)
-    parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-    return parameter.device if parameter is not None else torch.device("cpu")
+    tensors = chain(model.parameters(), model.buffers()) if isinstance(model, nn.Module) else ()
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
 
 # -- scores of absent letters

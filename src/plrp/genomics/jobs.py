@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import nn
 
 from plrp.errors import usage
@@ -36,7 +35,7 @@ from plrp.runs.work import Execution, Failure, Tick, Work
 from plrp.settings import LARGEST
 from plrp.tape.refusals import check_device
 
-from .attribution import COLUMNS, _device, pool
+from .attribution import COLUMNS, pool
 from .baselines import attribute_by
 from .export import npz_bytes, write_bedgraph, write_npz, write_parquet, write_seqlets
 from .motifs import jaspar_motifs
@@ -480,9 +479,8 @@ def _try_lengths(explaining: Explaining) -> None:
     """Run one sequence of every length through the model, so that a misfit shows before hours of work."""
     sequences, settings = explaining.sequences, explaining.settings
     for length, row in zip(*np.unique(sequences.lengths, return_index=True), strict=True):
-        x = torch.from_numpy(encode(sequences[[row]], settings.ambiguous))
-        x = x.to(_device(explaining.model, settings.device))
-        check_fit(explaining.model, x, [settings.target], f"{sequences.where(row)}: its {length} bases")
+        onehot = encode(sequences[[row]], settings.ambiguous)
+        check_fit(explaining.model, onehot, [settings.target], f"{sequences.where(row)}: its {length} bases")
 
 
 def _digest(sequences: Sequences) -> str:

@@ -27,9 +27,9 @@ from plrp.files import new_file
 from plrp.progress import progress
 from plrp.targets import check_target
 
-from .attribution import evaluating
+from .attribution import _device, evaluating
 from .outputs import OutputScore, check_choice
-from .sequences import SequenceError
+from .sequences import OneHot, SequenceError
 
 
 @dataclass
@@ -223,11 +223,12 @@ def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
     return SequenceCNN.load(name)
 
 
-def check_fit(model: nn.Module, x: Tensor, targets: Sequence[Any], what: str) -> None:
-    """Refuse sequences (batch, 4, length) that do not fit the model, and targets that its output does not have.
+def check_fit(model: nn.Module, onehot: OneHot, targets: Sequence[Any], what: str) -> None:
+    """Refuse sequences that do not fit the model, and targets that its output does not have; one sequence is tried.
 
     `what` begins the sentence: `seqs.fa, line 1: its 250 bases`, say.
     """
+    x = torch.from_numpy(onehot[:1]).to(_device(model, None))
     try:
         with torch.no_grad():
             output = model(x)
