@@ -148,9 +148,8 @@ def channel_figure(
         ax.imshow(reading.patch(layer, channel, example))
         return shortened(example.name.rsplit("/", 1)[-1], 18)
 
-    figure = _rows(reading, layer, channels, count, by, draw, step)
-    figure.suptitle(f"{layer}: inputs with most {by}, at the channel's strongest place", fontsize=9, parse_math=False)
-    return figure
+    title = f"{layer}: inputs with most {by}, at the channel's strongest place"
+    return _rows(reading, layer, channels, count, by, draw, title, step)
 
 
 def _rows(
@@ -160,10 +159,12 @@ def _rows(
     count: int,
     by: str,
     draw: Callable[[Any, int, Exemplar], str],
+    title: str,
     step: Callable[[float], None] = lambda done: None,
 ) -> Figure:
     """A row per channel; `draw` draws an exemplar into its panel and returns the label below it."""
     figure, axes = grid_of(len(channels), count, side=1.25, bar=False)
+    figure.suptitle(title, fontsize=9, parse_math=False)
     for row, channel in zip(axes, channels, strict=True):
         examples = reading.exemplars.of(layer, channel, count, by)
         for ax in row[max(1, len(examples)) :]:
@@ -234,9 +235,8 @@ def logo_figure(
         draw_logo(ax, relevance[start:end], letters[start:end], start=start)
         return f"input {shortened(example.name, 18)}, bases {start}…{end - 1}"
 
-    figure = _rows(reading, layer, channels, count, by, draw)
+    figure = _rows(reading, layer, channels, count, by, draw, f"{layer}: sequences with most {by}")
     figure.set_size_inches(count * 2.4, len(channels) * 1.05 + 0.4)
-    figure.suptitle(f"{layer}: sequences with most {by}", fontsize=9, parse_math=False)
     return figure
 
 

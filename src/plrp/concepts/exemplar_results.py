@@ -14,8 +14,6 @@ from plrp.runs.places import Place
 from plrp.spelling import nearest
 from plrp.tables import render_table
 
-KINDS = ("relevance", "activation")
-
 
 @dataclass(frozen=True)
 class Exemplar:
@@ -80,14 +78,14 @@ class Exemplars(Mapping[str, LayerTotals]):
 
         Only inputs with a positive value are exemplars.
         """
-        if by not in KINDS:
-            raise ValueError(f"by is 'relevance' or 'activation', got {by!r}.")
         totals = self[layer]
+        strongest_at = {"relevance": totals.relevant_at, "activation": totals.active_at}
+        if by not in strongest_at:
+            raise ValueError(f"by is 'relevance' or 'activation', got {by!r}.")
         channels = totals.relevance.shape[1]
         if not 0 <= channel < channels:
             raise IndexError(f"There is no channel {channel} in '{layer}': it has {channels}, 0…{channels - 1}.")
-        values = getattr(totals, by)[:, channel]
-        places = (totals.relevant_at if by == "relevance" else totals.active_at)[:, channel]
+        values, places = getattr(totals, by)[:, channel], strongest_at[by][:, channel]
         order = [s for s in np.argsort(-values, kind="stable")[:count].tolist() if values[s] > 0]
         at = [tuple(int(i) for i in np.unravel_index(places[s], totals.space)) for s in order]
         return [Exemplar(s, self.names[s], float(values[s]), place) for s, place in zip(order, at, strict=True)]

@@ -34,13 +34,6 @@ FORMATS = (".svg", ".png", ".pdf", ".html", ".csv", ".json")
 """The suffixes of the files that `save` writes."""
 
 
-def check_format(path: str | Path) -> Path:
-    """The path; refused if `save` does not know its suffix."""
-    if Path(path).suffix.lower() not in FORMATS:
-        raise UsageError(f"{path} should end in {', '.join(FORMATS)}.")
-    return Path(path)
-
-
 class _Coloured:
     """An explanation that is shown as coloured text; subclasses state its sentences and records."""
 
@@ -78,8 +71,10 @@ class _Coloured:
         The page (.html) explains the text anew for every p of its slider, which takes minutes with a language model;
         `page` are options of `plrp.view.text_bundle`: `proportions=(0.05, 0.1), targets=1, inside="nothing"` is quick.
         """
-        path = check_format(path)
+        path = Path(path)
         kind, sentences, records = path.suffix.lower(), self.sentences(by_word), self.records(by_word)
+        if kind not in FORMATS:
+            raise UsageError(f"{path} should end in {', '.join(FORMATS)}.")
         if page and kind != ".html":
             raise TypeError(f"{', '.join(page)}: options of a page, and {path.name} is none.")
         if kind == ".html":
