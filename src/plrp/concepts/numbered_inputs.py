@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,25 +16,11 @@ from plrp.models.loading import LoadedModel
 from plrp.runs.digests import Digests
 
 
-class NumberedInputs(ABC):
-    """Inputs by number, with a name each."""
+class NumberedInputs:
+    """Inputs by number, with a name each.
 
-    names: list[str]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @abstractmethod
-    def batch(self, numbers: Sequence[int]) -> Tensor:
-        """Some of them as one tensor (batch, …)."""
-
-    @abstractmethod
-    def digest(self) -> str:
-        """A hash of all inputs."""
-
-
-class FromData(NumberedInputs):
-    """A tensor (samples, …), or anything with `len` and `[i]` that gives a tensor, or a tuple that begins with one."""
+    data: a tensor (samples, …), or anything with `len` and `[i]` that gives a tensor, or a tuple that begins with one.
+    """
 
     def __init__(self, data: Any) -> None:
         if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
@@ -48,6 +33,9 @@ class FromData(NumberedInputs):
         self.data = data
         self.names = [str(number) for number in range(len(data))]
 
+    def __len__(self) -> int:
+        return len(self.names)
+
     def _one(self, number: int) -> Tensor:
         item = self.data[number]
         item = item[0] if isinstance(item, tuple | list) else item
@@ -58,11 +46,11 @@ class FromData(NumberedInputs):
         return item
 
     def batch(self, numbers: Sequence[int]) -> Tensor:
-        """Stacked."""
+        """Some of them as one tensor (batch, …)."""
         return torch.stack([self._one(number) for number in numbers])
 
     def digest(self) -> str:
-        """Of every input's bytes."""
+        """A hash of all inputs."""
         state = hashlib.sha256()
         for number in range(len(self)):
             one = self._one(number)
@@ -86,17 +74,15 @@ class FromPhotographs(NumberedInputs):
             raise UsageError(f"{root} holds no photographs ({', '.join(SUFFIXES)}).")
         self.names = [path.relative_to(self.root).as_posix() for path in self.paths]
 
-    def batch(self, numbers: Sequence[int]) -> Tensor:
-        """Read, resized, cropped, normalised."""
+    def _one(self, number: int) -> Tensor:
         from plrp.vision.photographs import network_input, read_photograph
 
-        return torch.stack([network_input(read_photograph(self.paths[n]), self.preprocessing) for n in numbers])
+        return network_input(read_photograph(self.paths[number]), self.preprocessing)
 
     def digest(self) -> str:
         """Of the files' contents and the preprocessing."""
-        digests = Digests()
         state = hashlib.sha256(repr(self.preprocessing).encode())
-        for name, digest in zip(self.names, digests.of_all(self.paths), strict=True):
+        for name, digest in zip(self.names, Digests().of_all(self.paths), strict=True):
             state.update(f"{name}\t{digest}\n".encode())
         return state.hexdigest()[:16]
 
@@ -104,7 +90,7 @@ class FromPhotographs(NumberedInputs):
 def numbered(data: Any, model: Any) -> NumberedInputs:
     """Data as a user gives them; a path names a folder of photographs."""
     if not isinstance(data, str | Path):
-        return data if isinstance(data, NumberedInputs) else FromData(data)
+        return data if isinstance(data, NumberedInputs) else NumberedInputs(data)
     if not isinstance(model, LoadedModel):
         raise TypeError(
             "A folder of photographs needs a model whose preprocessing is known: load it with plrp.models.load, or "

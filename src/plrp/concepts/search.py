@@ -42,10 +42,8 @@ from plrp.targets import Seed, check_target
 from .exemplar_results import Exemplars, LayerTotals
 from .numbered_inputs import FromPhotographs, NumberedInputs, numbered
 
-COMMAND = "exemplars"
-"""The command that wrote a folder, as its `run.json` says."""
-UNDECISIVE = ("key", "names", "photographs")
-"""Entries of `run.json` that decide no result."""
+COMMAND = "exemplars"  # that wrote a folder, as its `run.json` says
+UNDECISIVE = ("key", "names", "photographs")  # entries of `run.json` that decide no result
 LAYOUT = RunLayout(
     description="run.json",
     folders={"parts": "npz"},
