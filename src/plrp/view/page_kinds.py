@@ -87,15 +87,14 @@ def target_facts(
 ) -> list[dict[str, Any]]:
     """For the page: number, name, score and probability of each class."""
     shares = class_probabilities(logits.detach().double(), exclusive)
-    return [
-        {
-            "number": number,
-            "name": categories[number] if categories is not None else f"class {number}",
-            "score": finite(float(logits[number])),
-            "probability": finite(float(shares[number])),
-        }
-        for number in chosen
-    ]
+    names = {n: categories[n] if categories is not None else f"class {n}" for n in chosen}
+    return [_target(n, name, finite(float(shares[n])), finite(float(logits[n]))) for n, name in names.items()]
+
+
+def _target(
+    number: int | None, name: str, probability: float | None = None, score: float | None = None
+) -> dict[str, Any]:
+    return {"number": number, "name": name, "score": score, "probability": probability}
 
 
 def input_picture(inputs: Tensor) -> npt.NDArray[np.uint8] | None:
@@ -167,7 +166,8 @@ def explanation_bundle(
     settings = PageSettings(**size)
     trace, place = explanation.trace_sample(sample)
     space = _space(trace)
-    targets, facts = _targets(explanation, trace, sample, place, categories, settings.targets)
+    _check_unchanged(explanation, trace, sample, place)
+    targets, facts = _targets(explanation, sample, categories, settings.targets)
     asked = targets.index(int(explanation.target[sample])) if isinstance(explanation.target, Tensor) else 0
     grid = Grid.around(explanation.pruning, targets, asked, settings.proportions)
     where = _fitting_mask(mask, space)
@@ -216,20 +216,14 @@ def _space(trace: Trace) -> tuple[int, ...]:
 
 
 def _targets(
-    explanation: Explanation,
-    trace: Trace,
-    sample: int,
-    place: int,
-    categories: Sequence[str] | None,
-    count: int,
+    explanation: Explanation, sample: int, categories: Sequence[str] | None, count: int
 ) -> tuple[list[Any], list[dict[str, Any]]]:
     """The targets of the page, and for each the facts that the page shows."""
-    _check_unchanged(explanation, trace, sample, place)
     before, target = explanation.logits, explanation.target
     if not isinstance(target, Tensor) or not isinstance(before, Tensor) or before.dim() != 2:
         name = f"output {target}" if isinstance(target, tuple) else "the given score"
         single = int(target[sample]) if isinstance(target, Tensor) else target
-        return [single], [{"number": None, "name": name, "score": None, "probability": None}]
+        return [single], [_target(None, name)]
     logits = before[sample].detach().float().cpu()
     if categories is not None and len(categories) != len(logits):
         raise ValueError(f"{len(categories)} names were given for {len(logits)} classes.")
@@ -357,7 +351,7 @@ def text_bundle(explained: ExplainedText | ExplainedSpan, *, model: str = "", ti
     settings = PageSettings(**{"proportions": TEXT_PROPORTIONS, "inside": inside, **size})
     if isinstance(explained, ExplainedSpan):  # its tokens are the targets
         targets = [one.traced.score_of(one.number) for one in each if one.traced is not None]
-        facts = [_answer(None, f"{n}. {one.target}", one.probability) for n, one in enumerate(each, 1)]
+        facts = [_target(None, visible(f"{n}. {one.target}"), one.probability) for n, one in enumerate(each, 1)]
     else:
         targets, facts = _answers(explained, settings.targets)
     explanation = each[0].explanation
@@ -392,12 +386,8 @@ def _answers(explained: ExplainedText, count: int) -> tuple[list[Any], list[dict
     chosen = [asked, *others][: max(count, 1)]
     names = [traced.answer(a) + ("" if b is None else f" rather than {traced.answer(b)}") for a, b in chosen]
     shares = traced.probabilities
-    facts = [_answer(a, name, float(shares[a])) for (a, _), name in zip(chosen, names, strict=True)]
+    facts = [_target(a, visible(name), float(shares[a])) for (a, _), name in zip(chosen, names, strict=True)]
     return [traced.score_of(*answer) for answer in chosen], facts
-
-
-def _answer(number: int | None, name: str, probability: float) -> dict[str, Any]:
-    return {"number": number, "name": visible(name), "score": None, "probability": probability}
 
 
 def _token(text: str, ends_line: bool = False, special: bool = False, word: int | None = None) -> dict[str, Any]:
@@ -441,7 +431,7 @@ def maps_bundle(
         "p": proportions,
         "methods": [{"key": name, "label": name} for name in methods],
         "start": {"target": 0, "method": methods.index(start[0]), "p": proportions.index(start[1])},
-        "targets": [{"number": None, "name": target, "score": None, "probability": None}],
+        "targets": [_target(None, target)],
         "scores": [None],
         "problems": [None] * len(ordered),
         "layers": [],

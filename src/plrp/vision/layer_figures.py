@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from plrp.circuits import SCORE, Circuit, Neuron
 from plrp.spelling import shortened
@@ -193,7 +192,12 @@ def flow_figure(
     places = [_places((*level.shown, *level.pruned), step * n, rows) for n, level in enumerate(flow.levels, 1)]
     ways = zip(pairwise(flow.levels), pairwise(places), flow.edges, flow.faded, strict=True)
     for (level, lower), (above, below), edges, faded in ways:
-        _draw_faded(ax, level, lower, above, below, faded)
+        widest = float(faded.abs().max()) if faded.numel() else 0.0
+        for a, channel in enumerate((*level.shown, *level.pruned)):
+            for other in (*lower.shown, *lower.pruned):
+                width = abs(float(faded[a, other])) / widest if widest > 0 else 0.0
+                if (channel in level.pruned or other in lower.pruned) and width > 0.01:
+                    _curve(ax, above[channel], below[other], FADED, 0.4 + 1.2 * width, 0.7, 1)
         widest = float(edges[:, list(lower.shown)].abs().max()) if edges.numel() and lower.shown else 0.0
         for a, channel in enumerate(level.shown):
             for other in lower.shown:
@@ -314,19 +318,6 @@ def _frame(ax: Axes, centre: Point, **style: Any) -> None:
     from matplotlib.patches import Rectangle
 
     ax.add_patch(Rectangle((centre[0] - HALF, centre[1] - TALL), 2 * HALF, 2 * TALL, **style))
-
-
-def _draw_faded(
-    ax: Axes, level: Level, lower: Level, above: dict[int, Point], below: dict[int, Point], faded: Tensor
-) -> None:
-    """LRP's flows from and to pruned channels, thin and grey."""
-    widest = float(faded.abs().max()) if faded.numel() else 0.0
-    for a, channel in enumerate((*level.shown, *level.pruned)):
-        for other in (*lower.shown, *lower.pruned):
-            if (channel in level.pruned or other in lower.pruned) and widest > 0:
-                width = abs(float(faded[a, other])) / widest
-                if width > 0.01:
-                    _curve(ax, above[channel], below[other], FADED, 0.4 + 1.2 * width, 0.7, 1)
 
 
 def _edge(ax: Axes, start: Point, end: Point, value: float, widest: float) -> None:

@@ -18,7 +18,7 @@ from plrp.tape.trace import Trace
 from plrp.tape.verification import trace as trace_model
 from plrp.target_text import TargetError, WrittenTarget, class_number
 
-from .detection import Detection, SharedModule, detect, is_detector
+from .detection import SharedModule, detect, is_detector
 from .photographs import Photograph, network_input, network_picture, network_point
 
 if TYPE_CHECKING:
@@ -123,7 +123,15 @@ def _at_box(model: LoadedModel, photograph: Photograph, asked: WrittenTarget, de
         if number in (None, box.label) and around:
             break
     else:
-        raise TargetError(_no_box(model, photograph, asked.at, number, seen.boxes))
+        categories = categories_of(model, _classes(model.module))
+        what = "nothing" if number is None else f"no {categories[number]}"
+        where = "" if asked.at is None else f" at {asked.at[0]},{asked.at[1]}"
+        best: dict[str, float] = {}
+        for one in seen.boxes:
+            best.setdefault(categories[one.label], one.score)
+        listed = ", ".join(f"{name} ({score:.0%})" for name, score in list(best.items())[:5])
+        instead = f"; it finds {listed}." if best else ", nor anything else."
+        raise TargetError(f"{model.name} finds {what} in {photograph.path.name}{where}{instead}")
     left, top, right, bottom = (round(side / scale[n % 2]) for n, side in enumerate(box.box))
     place = PicturePart(f"in the box {left},{top} to {right},{bottom}", box=box.box)
     canvas = pil.new("RGB", (seen.inputs.shape[3], seen.inputs.shape[2]))  # padded as the network's input is
@@ -139,20 +147,6 @@ def _classes(detector: nn.Module) -> int:
         return int(heads.box_predictor.cls_score.out_features)
     head: Any = detector.head
     return int(getattr(head.classification_head, "num_classes", 0) or head.classification_head.num_columns)
-
-
-def _no_box(
-    model: LoadedModel, photograph: Photograph, at: tuple[int, int] | None, number: int | None, boxes: list[Detection]
-) -> str:
-    categories = categories_of(model, _classes(model.module))
-    what = "nothing" if number is None else f"no {categories[number]}"
-    where = "" if at is None else f" at {at[0]},{at[1]}"
-    best: dict[str, float] = {}
-    for one in boxes:
-        best.setdefault(categories[one.label], one.score)
-    listed = ", ".join(f"{name} ({score:.0%})" for name, score in list(best.items())[:5])
-    instead = f"; it finds {listed}." if boxes else ", nor anything else."
-    return f"{model.name} finds {what} in {photograph.path.name}{where}{instead}"
 
 
 # --- segmenters -------------------------------------------------------------------------------------------------------
