@@ -94,7 +94,7 @@ def read_page(path: str | Path) -> Page:
 
 def front_page(model: str, kind: str = "photograph") -> str:
     """The page as a server hands it out: without a bundle, with a place for a photograph, a sequence or a text."""
-    return filled(json.dumps({"served": True, "model": model, "takes": kind}), "", policy_of_server())
+    return filled(json.dumps({"served": True, "model": model, "takes": kind}), "", policy(served=True))
 
 
 def filled(facts: str, arrays: str, policy: str) -> str:
@@ -113,19 +113,15 @@ def joined_script() -> str:
     return "\n".join(_EXPORT.sub("", _IMPORT.sub("", _front(name))) for name in SCRIPTS)
 
 
-def policy() -> str:
-    """The Content-Security-Policy: this script, this style, pictures within the page; no address at all."""
+def policy(*, served: bool = False) -> str:
+    """The Content-Security-Policy: this script, this style, pictures within the page; no address but its own server."""
     texts = (joined_script(), _front("style.css"))
     script, style = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
+    server = "; connect-src 'self'" if served else ""
     return (
         f"default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
+        f"base-uri 'none'; form-action 'none'{server}"
     )
-
-
-def policy_of_server() -> str:
-    """The same, and the page may speak to its own server."""
-    return f"{policy()}; connect-src 'self'"
 
 
 @lru_cache

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from plrp.errors import TraceError, UnsupportedOperation
 
-from .page import front_page, policy_of_server
+from .page import front_page, policy
 from .page_data import PROPORTIONS, TARGETS, PageSettings
 from .uploads import Kind, Upload
 
@@ -165,7 +165,7 @@ def application(host: Host, token: str) -> Starlette:
     from starlette.routing import Route
 
     headers = {
-        "content-security-policy": policy_of_server(),
+        "content-security-policy": policy(served=True),
         "cache-control": "no-store",
         "referrer-policy": "no-referrer",
         "x-content-type-options": "nosniff",

@@ -137,16 +137,14 @@ class ECSSD(Photographs):
 class ImageNet(_PhotographSet):
     """ImageNet's validation photographs with their classes, in torchvision's order of the classes.
 
-    `imagenet[i]` is (image (3, height, width), label), and with `boxes` (image, label, mask): the mask is
-    True inside the bounding boxes of that class.
+    `imagenet[i]` is (image (3, height, width), label), and with `boxes` (image, label, mask): the mask is True inside
+    the bounding boxes of that class.
 
-    root: folder of the photographs, flat (`ILSVRC2012_val_00000001.JPEG`) or one folder per class
-        (`n01440764/…`).
+    root: folder of the photographs, flat (`ILSVRC2012_val_00000001.JPEG`) or one folder per class (`n01440764/…`).
     class_index: JSON from index to (wnid, name), such as Keras' `imagenet_class_index.json`; by default
         `class_index.json` in `root`; not needed if `root` has all 1,000 class folders.
-    labels: text file of `file-name label` lines, label a class index or a wnid (Caffe's `val.txt`), or
-        Kaggle's `LOC_val_solution.csv`. Without it, the wnid in the folder's name, the file's name or
-        the box file is the label.
+    labels: text file of `file-name label` lines, label a class index or a wnid (Caffe's `val.txt`), or Kaggle's
+        `LOC_val_solution.csv`. Without it, the wnid in the name of the folder, the file or the box file is the label.
     boxes: folder of the bounding boxes, one XML file per photograph (PASCAL VOC format).
     """
 

@@ -1,9 +1,8 @@
 """Relevance between output and input: how it thins layer by layer, and which channels it takes.
 
-`thinning` counts survivors per layer. `flow` follows the strongest channels: the relevance of one channel
-alone is sent down to the next layer by the very rules and cuts of the explanation, so that the flows into a
-channel, over all channels above, add up to its relevance. `token_depths` is about the patches and heads of a vision
-transformer that still carry relevance at each depth.
+`thinning` counts survivors per layer. `flow` follows the strongest channels: the relevance of one channel alone is sent
+down to the next layer by the very rules and cuts of the explanation, so that the flows into a channel, over all
+channels above, add up to its relevance. `token_depths` measures the patches and heads of a vision transformer.
 """
 
 from __future__ import annotations
@@ -37,10 +36,9 @@ T = TypeVar("T")
 class Thinning:
     """How much of one layer's input holds relevance.
 
-    `neurons`, `channels`: how many there are, and how many of them hold relevance. `strongest`: the share of
-    the mass ‖R‖₁ that the ten strongest channels hold. `space`: relevance summed over channels (height,
-    width), where there is space. `passage`: whether all relevance passes here; inside a residual block only a
-    part does.
+    `neurons`, `channels`: how many there are, and how many of them hold relevance. `strongest`: the share of the mass
+    ‖R‖₁ in the ten strongest channels. `space`: relevance summed over channels (height, width), where there is space.
+    `passage`: whether all relevance passes here; inside a residual block only a part does.
     """
 
     layer: str
@@ -57,10 +55,9 @@ class Thinning:
 class Level:
     """A tensor that all relevance passes on its way down, by channel.
 
-    `relevance` is that of the explanation, (channel, *space); `unpruned` that of LRP. `shown` are the
-    channels drawn as nodes, strongest first; `pruned` those that LRP holds strongest among the ones that lost
-    all relevance. `source` is the layer whose output channels these are, one to one (behind activations, norms and
-    pools); "" where there is none, as behind a residual sum.
+    `relevance` is the explanation's, (channel, *space); `unpruned` LRP's. `shown`: the channels drawn as nodes, the
+    strongest first; `pruned`: of the channels that lost all relevance, the strongest under LRP. `source`: the layer
+    whose output channels these are, one to one (behind activations, norms and pools); "" behind a residual sum.
     """
 
     layer: str
@@ -163,10 +160,9 @@ def flow(
 ) -> Flow:
     """Follow the strongest channels of a trace of one sample from the output to the input.
 
-    layers: names of the layers whose inputs are the levels. All relevance must pass a level, so inside a
-        residual block there is none; by default one level per tensor shape, at most `levels` of them.
-    nodes: strongest surviving channels to follow per level; `pruned`: channels that pruning emptied, to draw
-        faded.
+    layers: names of the layers whose inputs are the levels. All relevance must pass a level, so inside a residual block
+        there is none; by default one level per tensor shape, at most `levels` of them.
+    nodes: strongest surviving channels to follow per level; `pruned`: channels that pruning emptied, drawn faded.
     """
     if trace.batch != 1:
         raise ValueError(f"flow follows one sample; the trace holds {trace.batch}.")

@@ -139,22 +139,18 @@ class ExplainedPhotograph:
         """The problem of each unhealthy variant, in the few words that fit under its map."""
         return {name: words for name, health in self.unhealthy.items() if (words := health.brief()) is not None}
 
+    @property
+    def _about(self) -> dict[str, Any]:
+        """The options that both figures share."""
+        return {"title": self.title, "beside": self.beside, "alarms": self.alarms}
+
     def figure(self, **options: Any) -> Figure:
         """Photograph, heatmaps, prediction, overlay and outline (`plrp.vision.explanation_figure`)."""
         classes = [(name, probability) for name, _, probability in self.top()]
         if self.target_name not in dict(classes):
             classes[-1:] = [(self.target_name, float(self.probabilities[self.target]))]
-        return explanation_figure(
-            self.picture,
-            self.relevance,
-            classes=classes,
-            target=self.target_name,
-            title=self.title,
-            beside=self.beside,
-            place=self.place,
-            alarms=self.alarms,
-            **options,
-        )
+        shown = {"classes": classes, "target": self.target_name, "place": self.place, **self._about, **options}
+        return explanation_figure(self.picture, self.relevance, **shown)
 
     def comparison(self, **options: Any) -> Figure:
         """The grid of variants and proportions (`plrp.vision.comparison_figure`)."""
@@ -162,8 +158,7 @@ class ExplainedPhotograph:
         for name, pruning in self.prunings.items():
             if pruning is not None and pruning.p is not None:
                 rows.setdefault(name.split(", p =")[0], {})[pruning.p] = self.relevance[name]
-        shown: dict[str, Any] = {"title": self.title, "beside": self.beside, "alarms": self.alarms, **options}
-        return comparison_figure(self.picture, self.relevance[LRP], rows, **shown)
+        return comparison_figure(self.picture, self.relevance[LRP], rows, **{**self._about, **options})
 
     def layer_figures(
         self,
@@ -320,9 +315,8 @@ def explain_photograph(
 
 def _explain_one(photograph: Photograph, model: LoadedModel, settings: PhotographSettings) -> ExplainedPhotograph:
     aimed = aim(model, photograph, settings.target, str(settings.device))
-    chosen, other = aimed.target, None
-    if settings.against is not None:
-        other = class_number(settings.against, aimed.categories)
+    chosen = aimed.target
+    other = None if settings.against is None else class_number(settings.against, aimed.categories)
     if chosen == other:
         raise TargetError(f"the class and the one against it are both {aimed.categories[chosen]!r}: name two.")
     score = chosen if other is None else contrast(chosen, other)
