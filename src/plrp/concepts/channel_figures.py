@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class Reading:
         """The network."""
         return self.model.module if isinstance(self.model, LoadedModel) else self.model
 
-    @property
+    @cached_property
     def inputs(self) -> NumberedInputs:
         """The data by number."""
         return numbered(self.data, self.model)

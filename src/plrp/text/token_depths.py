@@ -63,16 +63,14 @@ def _blocks(explained: ExplainedText) -> list[_Block]:
     return blocks
 
 
-def _layer(explained: ExplainedText, name: str) -> Tensor:
-    """Relevance at a layer's input, (tokens, channels)."""
-    layers = explained.explanation.layers
-    if name not in layers and name in layers.names and name in layers.wanted:  # no relevance reaches it
-        return torch.zeros(len(explained.tokens), 1)
+def _layer(explained: ExplainedText, name: str | None) -> Tensor:
+    """Relevance at a layer's input, (tokens, channels); zeros for a layer that is missing."""
+    layers, count = explained.explanation.layers, len(explained.tokens)
+    if name is None or (name not in layers and name in layers.names and name in layers.wanted):
+        return torch.zeros(count, 1)  # no relevance reaches it
     if name not in layers:
         raise ValueError("The relevance of the layers was not kept: explain with layers=True.")
-    relevance = layers[name].detach().float().cpu()
-    relevance = relevance.reshape(-1, relevance.shape[-1])
-    count = len(explained.tokens)
+    relevance = layers[name].detach().float().cpu().flatten(0, -2)
     if not explained.encoded:
         return relevance[:count]
     begin, end = (explained.encoded, count) if "decoder" in name else (0, explained.encoded)
@@ -82,9 +80,8 @@ def _layer(explained: ExplainedText, name: str) -> Tensor:
 def token_layers(explained: ExplainedText) -> TokenLayers:
     """How much relevance each token carries at each depth; needs `layers=True`."""
     blocks = _blocks(explained)
-    zero = torch.zeros(len(explained.tokens))
     attention = [_layer(explained, b.reads).abs().sum(-1) for b in blocks]
-    mlp = [zero if b.mlp is None else _layer(explained, b.mlp).abs().sum(-1) for b in blocks]
+    mlp = [_layer(explained, b.mlp).abs().sum(-1) for b in blocks]
     return TokenLayers([b.name for b in blocks], torch.stack(attention), torch.stack(mlp))
 
 
@@ -93,14 +90,9 @@ def head_relevance(explained: ExplainedText) -> Tensor:
     blocks, heads = _blocks(explained), explained.attention_heads
     if heads < 1:
         raise ValueError("The model's configuration names no attention heads.")
-    rows = []
-    for block in blocks:
-        relevance = _layer(explained, block.output)
-        if relevance.shape[-1] % heads:
-            rows.append(torch.zeros(heads))
-        else:
-            rows.append(relevance.unflatten(-1, (heads, -1)).sum((0, 2)))
-    return torch.stack(rows)
+    outputs = [_layer(explained, block.output) for block in blocks]
+    divided = [r.unflatten(-1, (heads, -1)) if r.shape[-1] % heads == 0 else torch.zeros(1, heads, 1) for r in outputs]
+    return torch.stack([relevance.sum((0, 2)) for relevance in divided])
 
 
 def layers_figure(explained: ExplainedText) -> Figure:
