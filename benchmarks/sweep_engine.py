@@ -23,8 +23,7 @@ import torch
 from plrp.experiments import Config, Store
 from plrp.experiments.measure import Bench
 from plrp.experiments.part_making import work_for
-from plrp.runs.crew import Watch
-from plrp.runs.local import LocalCrew, cores
+from plrp.runs.crew import LocalCrew, Watch, cores
 from plrp.runs.work import Failure
 
 

@@ -41,13 +41,12 @@ from plrp.models import loading as loading_module
 from plrp.models.downloads import INSECURE, DownloadError, fetch
 from plrp.models.sources import source_files, source_of_module
 from plrp.progress import keep_interrupts
-from plrp.runs import digests as digests_module
 from plrp.runs import memory
-from plrp.runs.crew import Watch
-from plrp.runs.digests import Digests, content_digest
-from plrp.runs.local import LocalCrew
+from plrp.runs import run as run_module
+from plrp.runs.crew import LocalCrew, Watch
 from plrp.runs.memory import TooLarge, read_arrays
 from plrp.runs.places import Bucket, Folder, WrongPlace
+from plrp.runs.run import Digests, content_digest
 from plrp.runs.work import Work
 from plrp.tables import csv_cell
 from worlds import NETWORK, world
@@ -173,14 +172,14 @@ def test_a_file_that_is_as_it_was_is_not_read_again(tmp_path: Path, monkeypatch:
         read.append(str(path))
         return content_digest(path)
 
-    monkeypatch.setattr(digests_module, "content_digest", reading)
+    monkeypatch.setattr(run_module, "content_digest", reading)
     file = tmp_path / "photo.jpg"
     file.write_bytes(b"first")
     place = Folder(tmp_path / "run")
     for settled, times in ((100.0, 2), (0.0, 1)):  # just written, it may change within its time stamp
-        monkeypatch.setattr(digests_module, "RECENT", settled)
+        monkeypatch.setattr(run_module, "RECENT", settled)
         read.clear()
-        (tmp_path / "run" / digests_module.CACHE).unlink(missing_ok=True)
+        (tmp_path / "run" / run_module.CACHE).unlink(missing_ok=True)
         for _ in range(2):
             digests = Digests(place)
             assert digests.of(file) == content_digest(file)
@@ -191,7 +190,7 @@ def test_a_file_that_is_as_it_was_is_not_read_again(tmp_path: Path, monkeypatch:
     os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns))  # the same size and time: its inode's own time tells
     later = Digests(place)
     assert later.changed([file]) == [str(file)]
-    (tmp_path / "run" / digests_module.CACHE).write_text("not JSON")
+    (tmp_path / "run" / run_module.CACHE).write_text("not JSON")
     assert Digests(place).of(file) == content_digest(file)
 
 

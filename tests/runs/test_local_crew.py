@@ -11,9 +11,8 @@ import pytest
 
 from pages import HELPERS
 from plrp.cli import build_parser
-from plrp.runs import local, ray
-from plrp.runs.crew import IN_A_ROW, Watch
-from plrp.runs.local import LocalCrew
+from plrp.runs import crew, ray
+from plrp.runs.crew import IN_A_ROW, LocalCrew, Watch
 from plrp.runs.places import DiskFull
 from plrp.runs.work import Failure, Work
 
@@ -68,7 +67,7 @@ def _workers_find_this_module(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_death_is_retried_and_an_error_is_not(tmp_path: Path) -> None:
     notes = Notes()
     failures, attempts = made(tmp_path, 8, {"2": "error", "5": "death"}, notes, workers=2)
-    assert sorted(attempts) == [0, 1, 2, 3, 4, *[5] * local.TRIES, 6, 7]
+    assert sorted(attempts) == [0, 1, 2, 3, 4, *[5] * crew.LOCAL_TRIES, 6, 7]
     assert {str(failure) for failure in failures} == {
         "part 2: a bad sample",
         "part 5: its process ended with exit code 3 (given up after 2 tries)",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from plrp.errors import UsageError
 from plrp.models.loading import LoadedModel
-from plrp.runs.digests import Digests
+from plrp.runs.run import Digests
 
 
 class NumberedInputs:

@@ -28,10 +28,9 @@ from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.request import Request
 from plrp.runs.crew import BarWatch
-from plrp.runs.digests import text_digest
 from plrp.runs.places import Place, RunError
 from plrp.runs.ray import sent
-from plrp.runs.run import Run, RunLayout, differs_here
+from plrp.runs.run import Run, RunLayout, differs_here, text_digest
 from plrp.runs.work import Execution, Tick, Work, by_cause
 from plrp.spelling import nearest
 from plrp.tape.trace import Trace

@@ -19,9 +19,8 @@ from typing import Any
 from plrp.composites import composite as named_composite
 from plrp.errors import UsageError, needed
 from plrp.pruning import Pruning
-from plrp.runs.digests import text_digest
 from plrp.runs.run import differences as differing_entries
-from plrp.runs.run import quoted
+from plrp.runs.run import quoted, text_digest
 from plrp.spelling import nearest
 
 PAPER = ("LRP", "lambda", "M", "lambda+gain", "M+gain")

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from plrp.runs.digests import Digests
 from plrp.runs.memory import TooLarge, read_arrays
+from plrp.runs.run import Digests
 from plrp.settings import LARGEST
 
 from .config import Config, ConfigError

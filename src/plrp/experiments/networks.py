@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from plrp.runs.digests import Digests, text_digest
 from plrp.runs.places import RunError
+from plrp.runs.run import Digests, text_digest
 
 from .config import Config, ConfigError, Model
 from .data import DNA, Dataset, open_samples

@@ -7,10 +7,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from plrp.runs.digests import Digests
 from plrp.runs.places import Place
 from plrp.runs.ray import inside
-from plrp.runs.run import differs_here
+from plrp.runs.run import Digests, differs_here
 from plrp.runs.work import Tick, Work
 
 from .config import Config

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plrp.runs.digests import CACHE
 from plrp.runs.places import Place, RunError, place_at
-from plrp.runs.run import Run, RunLayout, damaged
+from plrp.runs.run import CACHE, Run, RunLayout, damaged
 
 from .config import Config, decisive, read_toml
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from plrp.errors import not_installed
 from plrp.progress import progress
-from plrp.runs.digests import Digests
-from plrp.runs.local import cores
+from plrp.runs.crew import cores
 from plrp.runs.places import Place
 from plrp.runs.ray import RayCluster
+from plrp.runs.run import Digests
 from plrp.runs.work import Execution, by_cause
 from plrp.tape.refusals import check_device
 

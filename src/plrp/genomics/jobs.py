@@ -27,10 +27,9 @@ from plrp.models.sources import source_files, source_of_module, weights_digest
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.runs.crew import BarWatch
-from plrp.runs.digests import content_digest, text_digest
 from plrp.runs.places import Folder, Place
 from plrp.runs.ray import RayCluster, sent
-from plrp.runs.run import Run, RunLayout, differs_here
+from plrp.runs.run import Run, RunLayout, content_digest, differs_here, text_digest
 from plrp.runs.work import Execution, Failure, Tick, Work
 from plrp.settings import LARGEST
 from plrp.tape.refusals import check_device

@@ -105,7 +105,7 @@ def by_cause(failures: Sequence[Failure]) -> str:
 class Worker:
     """Makes parts, one after the other; loads model and data with the first part.
 
-    It is a process that `local.py` starts, or an actor of Ray.
+    It is a process of a `LocalCrew`, or an actor of Ray.
     """
 
     def __init__(self, work: Mapping[str, Any], threads: int) -> None:
