@@ -15,8 +15,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-_INSTALLED = ("site-packages", "dist-packages")
-
 
 def source_files(file: str | Path) -> dict[str, Path]:
     """The file of a model and every file it imports from beside it, from folders below, or from PYTHONPATH.
@@ -85,7 +83,8 @@ def _modules_on_the_way(name: str, roots: list[str]) -> Iterator[tuple[str, Path
 def installed(path: Path) -> bool:
     """Whether a file belongs to Python or to an installed package."""
     library = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
-    return any(part in _INSTALLED for part in path.parts) or any(path.is_relative_to(folder) for folder in library)
+    packages = {"site-packages", "dist-packages"} & set(path.parts)
+    return bool(packages) or any(path.is_relative_to(folder) for folder in library)
 
 
 def source_of_module(model: nn.Module) -> str:

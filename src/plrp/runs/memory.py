@@ -89,7 +89,7 @@ def read_arrays(
     try:
         if not zipfile.is_zipfile(path):
             with path.open("rb") as stream:
-                _check_header(stream, path.stat().st_size, path)
+                _check_header(stream, path.stat().st_size)
             return {"arr_0": np.load(path, allow_pickle=False)}
         with zipfile.ZipFile(path) as archive:
             entries = [e for e in archive.infolist() if names is None or e.filename.removesuffix(".npy") in names]
@@ -98,7 +98,7 @@ def read_arrays(
             arrays = {}
             for entry in entries:
                 with archive.open(entry) as stream:
-                    _check_header(stream, entry.file_size, path)
+                    _check_header(stream, entry.file_size)
                 with archive.open(entry) as stream:
                     arrays[entry.filename.removesuffix(".npy")] = np.lib.format.read_array(stream, allow_pickle=False)
             return arrays
@@ -106,7 +106,7 @@ def read_arrays(
         raise ValueError(str(error)) from None
 
 
-def _check_header(stream: IO[bytes], size: int, path: Path) -> None:
+def _check_header(stream: IO[bytes], size: int) -> None:
     """Refuse an array whose header promises more than the file holds."""
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
