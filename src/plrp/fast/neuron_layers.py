@@ -145,7 +145,7 @@ def contributions(plan: Plan, neurons: Neurons, rows: Tensor, weight: Weight) ->
     geometry = plan.geometry
     sums_of_each = torch.zeros_like(neurons.values)
     if native.available(rows, sums_of_each):
-        _layer(1, plan, neurons, weight, rows=rows, d=sums_of_each)
+        _layer(1, plan, neurons, weight, (rows, sums_of_each, None, None))
         return sums_of_each
     padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])  # with a row of zeros, which −1 names
     patches = padded[plan.taps.long()]  # (positions, taps, inputs)
@@ -161,7 +161,7 @@ def hand(plan: Plan, neurons: Neurons, s: Tensor, weight: Weight, rows: Tensor |
     geometry = plan.geometry
     received = s.new_zeros(len(plan.positions), geometry.inputs[1])
     if native.available(s, received):
-        _layer(2, plan, neurons, weight, rows=rows, s=s, received=received)
+        _layer(2, plan, neurons, weight, (rows, None, s, received))
         return received
     spread = s.new_zeros(len(neurons.positions), geometry.outputs[1])
     spread[position_of(neurons), neurons.channels.long()] = s
@@ -185,8 +185,7 @@ def through(
     """d = Σ_j x_j w_jk + b_k, s = given / (d + ε sign d) and x_j Σ_k w_jk s_k, while the weights are in the cache."""
     d, s = torch.zeros_like(given), torch.empty_like(given)
     received = torch.zeros_like(rows)
-    quotient = given, bias, float(epsilon), one_sign
-    _layer(3, plan, neurons, weight, rows=rows, d=d, s=s, received=received, quotient=quotient)
+    _layer(3, plan, neurons, weight, (rows, d, s, received), (given, bias, float(epsilon), one_sign))
     return d, s, received
 
 
@@ -195,21 +194,15 @@ def _layer(
     plan: Plan,
     neurons: Neurons,
     weight: Weight,
-    *,
-    rows: Tensor | None = None,
-    d: Tensor | None = None,
-    s: Tensor | None = None,
-    received: Tensor | None = None,
+    tensors: tuple[Tensor | None, ...],
     quotient: tuple[Tensor | None, Tensor | None, float, bool] = (None, None, 0.0, False),
 ) -> None:
+    """The compiled loop: d (1), the relevance of the inputs (2) or both (3). `tensors`: x, d, s and that relevance."""
     geometry = plan.geometry
     sizes = geometry.taps, geometry.inputs[1], geometry.outputs[1], geometry.groups
     w = fast_weight(weight).inputs_last(neurons.channels)
-    tensors = w, rows, d, s, received
-    outputs = _read_by(neurons, plan)
-    native.call(
-        "layer", what, *outputs, *sizes, *tensors, len(plan.positions), *geometry.lines, *quotient, native.threads()
-    )
+    read = len(plan.positions), *geometry.lines
+    native.call("layer", what, *_read_by(neurons, plan), *sizes, w, *tensors, *read, *quotient, native.threads())
 
 
 def _read_by(neurons: Neurons, plan: Plan) -> tuple[int, Tensor, Tensor, Tensor, Tensor]:

@@ -138,7 +138,7 @@ def prune_positions(relevance: Relevance, site: Site, pruning: Pruning, book: Bo
 def _tied(surviving: Neurons) -> Tensor:
     """`pruning.tied` of single neurons."""
     shares = []
-    for part in (surviving.values.clamp(min=0), surviving.values.clamp(max=0).neg()):
+    for part in signed_parts(surviving.values):
         held = torch.where(part > 0, part, torch.inf)
         least = part.new_full((surviving.shape[0],), torch.inf).scatter_reduce_(0, surviving.sample, held, "amin")
         count, mass = surviving.sum((part == least[surviving.sample]) & (part > 0)), surviving.sum(part)
@@ -155,7 +155,7 @@ def _redistribute(surviving: Neurons, stats: Tensor, arrived: Arrived, columns: 
         above = one.sparse() if isinstance(one, DensePass) else one
         handed, orphaned = redistribute(above, surviving)
         received += handed
-        for sign, part in enumerate((orphaned.clamp(min=0), orphaned.clamp(max=0).neg())):
+        for sign, part in enumerate(signed_parts(orphaned)):
             orphaned_masses[sign] += above.neurons.sum(part)
     columns["orphaned"] = orphaned_masses[0] + orphaned_masses[1]
     other = None

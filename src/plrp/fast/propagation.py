@@ -150,9 +150,16 @@ def through_layer(
             d, s, term = neuron_layers.through(read, neurons, held, rows[0], weight, bias, epsilon, sign)
             received = term if received is None else received.add_(term)
         else:
-            d = neurons.at(known) if known is not None else _contributions(read, neurons, rows, branch, bias)
+            parts = list(zip(branch.parts, rows, strict=True))
+            if known is None:
+                d = torch.zeros_like(neurons.values)
+                for part, row in parts:
+                    d += neuron_layers.contributions(read, neurons, row, part.weight)
+                d = d if bias is None else d + bias[neurons.channels.long()]
+            else:
+                d = neurons.at(known)
             s = quotient(held, d, epsilon, branch.one_sign)
-            for part, row in zip(branch.parts, rows, strict=True):
+            for part, row in parts:
                 term = neuron_layers.hand(read, neurons, s, part.weight, None if part.unit else row)
                 received = term if received is None else received.add_(term)
         if book.active:
@@ -162,13 +169,6 @@ def through_layer(
     book_unshared(book, branches, lambda share: neurons.sum(neurons.values * neurons.at(share)))
     assert received is not None
     return Rows(geometry.inputs, read.positions, received), passes
-
-
-def _contributions(read: Plan, neurons: Neurons, rows: Sequence[Tensor], branch: Branch, bias: Tensor | None) -> Tensor:
-    total = torch.zeros_like(neurons.values)
-    for part, row in zip(branch.parts, rows, strict=True):
-        total += neuron_layers.contributions(read, neurons, row, part.weight)
-    return total if bias is None else total + bias[neurons.channels.long()]
 
 
 def redistribute(one: SparsePass, surviving: Neurons) -> tuple[Tensor, Tensor]:

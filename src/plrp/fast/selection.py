@@ -14,7 +14,7 @@ from torch import Tensor
 
 from plrp import pruning
 from plrp.ledger import Booking
-from plrp.pruning import Arrived, Cut, Pruning, Site, survivors, threshold
+from plrp.pruning import Arrived, Cut, Pruning, Site, signed_parts, survivors, threshold
 
 from . import native
 
@@ -24,17 +24,14 @@ STATISTICS = 8  # θ⁺ θ⁻, mass before ⁺ ⁻, mass pruned ⁺ ⁻, entries
 def prune_tensor(
     relevance: Tensor, site: Site, how: Pruning, arrived: Arrived | None, book: Booking
 ) -> tuple[Tensor, dict[str, Any]]:
-    """`pruning.prune`, with θ by selection."""
-    return pruning.hand_over(relevance, _decide(relevance, site, how), site, how, arrived, book)
-
-
-def _decide(relevance: Tensor, site: Site, how: Pruning) -> Cut:
-    """`pruning.decide`: by selection for single neurons that are cut by a share of mass."""
+    """`pruning.prune`, with θ by selection for single neurons that are cut by a share of mass."""
     rows = site.value.samples.rows(relevance)
     by_share = how.sparsity_gain is None and site.p is not None
     if not by_share or not native.available(rows) or site.groups(relevance.shape, how.unit) is not None:
-        return pruning.decide(relevance, site, how)
-    return cut_of(statistics(rows, torch.arange(len(rows) + 1) * rows.shape[1], *site.shares))
+        decided = pruning.decide(relevance, site, how)
+    else:
+        decided = cut_of(statistics(rows, torch.arange(len(rows) + 1) * rows.shape[1], *site.shares))
+    return pruning.hand_over(relevance, decided, site, how, arrived, book)
 
 
 def statistics(values: Tensor, offsets: Tensor, p: float | Tensor, p_negative: float | Tensor) -> Tensor:
@@ -53,7 +50,7 @@ def statistics(values: Tensor, offsets: Tensor, p: float | Tensor, p_negative: f
         row = values.reshape(-1)[begin:end].reshape(1, -1)
         if row.numel() == 0:
             continue
-        signs = row.clamp(min=0), row.clamp(max=0).neg()
+        signs = signed_parts(row)
         theta = [threshold(part, share) for part, share in zip(signs, shares[n].tolist(), strict=True)]
         stay = survivors(row, (theta[0], theta[1]))
         gone = [(part * (stay == 0)).double().sum() for part in signs]

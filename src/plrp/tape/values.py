@@ -47,7 +47,8 @@ class Value:
         """The tensor; recomputed if it was forgotten."""
         if self._data is None:
             assert self.producer is not None
-            self._data = self.producer.recompute()[self.producer.outputs.index(self)]
+            tensors = self.producer.outputs_from([value.data for value in self.producer.inputs])
+            self._data = tensors[self.producer.outputs.index(self)]
         return self._data
 
     @data.setter
@@ -158,10 +159,6 @@ class Op:
         substitute = dict(zip(map(id, self.inputs), tensors, strict=True))
         args, kwargs = replaced((self.args, self.kwargs), lambda v: substitute[id(v)])
         return self.operation.replay(*args, **kwargs)
-
-    def recompute(self) -> list[Tensor]:
-        """The outputs, from the inputs."""
-        return self.outputs_from([v.data for v in self.inputs])
 
     def outputs_from(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The outputs with these tensors in place of the inputs."""

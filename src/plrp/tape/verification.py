@@ -80,9 +80,8 @@ def supported(recorded: Trace, products: str | None) -> Trace:
 
 def _refuse(recorded: Trace, ops: Sequence[Op]) -> None:
     """Refuse the first of these operations, which have no rule."""
-    if isinstance(recorded.output, Tensor):  # of several outputs, some may not be asked for
-        for op in ops:
-            raise unsupported(op, recorded.ops)
+    if ops and isinstance(recorded.output, Tensor):  # of several outputs, some may not be asked for
+        raise unsupported(ops[0], recorded.ops)
 
 
 def record_verified(
