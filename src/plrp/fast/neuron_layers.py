@@ -202,41 +202,12 @@ def _layer(
     sizes = geometry.taps, geometry.inputs[1], geometry.outputs[1], geometry.groups
     w = fast_weight(weight).inputs_last(neurons.channels)
     read = len(plan.positions), *geometry.lines
-    native.call("layer", what, *_read_by(neurons, plan), *sizes, w, *tensors, *read, *quotient, native.threads())
+    native.call("layer", what, *read_by(neurons, plan), *sizes, w, *tensors, *read, *quotient, native.threads())
 
 
-def _read_by(neurons: Neurons, plan: Plan) -> tuple[int, Tensor, Tensor, Tensor, Tensor]:
+def read_by(neurons: Neurons, plan: Plan) -> tuple[int, Tensor, Tensor, Tensor, Tensor]:
     """The neurons of a layer's output, and the rows of the plan that they read, for the compiled loops."""
     return len(neurons.positions), neurons.positions, neurons.begins, neurons.channels, plan.taps
-
-
-def redistribute(
-    plan: Plan,
-    neurons: Neurons,
-    s: Tensor,
-    d: Tensor,
-    bias: Tensor | None,
-    weight: Weight,
-    x: Tensor,
-    surviving: Neurons,
-    where: Tensor,
-    here: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """What neurons hand to the survivors of their input alone, and what they find nobody for (contributions ≥ 0).
-
-    `where` is the row of the plan at each position of the survivors, if it is `here`; `x` what they contribute with.
-    """
-    lowest, end = (torch.zeros(len(plan.positions), dtype=torch.int64, device="cpu") for _ in range(2))
-    lowest[where[here]], end[where[here]] = surviving.begins[:-1][here], surviving.begins[1:][here]
-    received, orphaned = torch.zeros_like(surviving.values), torch.empty_like(s)
-    geometry = plan.geometry
-    w = fast_weight(weight).inputs_last(neurons.channels)
-    sizes = geometry.taps, geometry.inputs[1], geometry.outputs[1]
-    living = lowest, end, surviving.channels, x, received, orphaned
-    native.call(
-        "redistribute", *_read_by(neurons, plan), *sizes, w, d, s, bias, *geometry.lines, *living, native.threads()
-    )
-    return received, orphaned
 
 
 def winners(x: Tensor, geometry: Geometry, neurons: Neurons) -> Tensor | None:

@@ -24,8 +24,9 @@ from plrp.tape.values import Op
 
 from . import limits, native, neuron_layers
 from .channels_last import channels_last
-from .neuron_layers import Geometry, Plan, plan, pool_geometry
+from .neuron_layers import Geometry, Plan, plan, pool_geometry, read_by
 from .neurons import Neurons, Relevance, Rows, in_memory, nonzero_counts, offsets, regroup, seemingly_few, survivors
+from .weight_cache import fast_weight
 
 
 class Few(NamedTuple):
@@ -183,7 +184,16 @@ def redistribute(one: SparsePass, surviving: Neurons) -> tuple[Tensor, Tensor]:
         (part,) = branch.parts
         x = torch.ones_like(surviving.values) if part.unit else surviving.at(part.input)
         bias = None if branch.bias is None else branch.bias.flatten()
-        return neuron_layers.redistribute(read, one.neurons, one.s, one.d, bias, part.weight, x, surviving, where, here)
+        # the survivors at each row of the plan
+        lowest, end = (torch.zeros(len(read.positions), dtype=torch.int64, device="cpu") for _ in range(2))
+        lowest[where[here]], end[where[here]] = surviving.begins[:-1][here], surviving.begins[1:][here]
+        received, orphaned = torch.zeros_like(surviving.values), torch.empty_like(one.s)
+        geometry, weight = read.geometry, fast_weight(part.weight).inputs_last(one.neurons.channels)
+        sizes = geometry.taps, geometry.inputs[1], geometry.outputs[1]
+        above = *read_by(one.neurons, read), *sizes, weight, one.d, one.s, bias, *geometry.lines
+        living = lowest, end, surviving.channels, x, received, orphaned
+        native.call("redistribute", *above, *living, native.threads())
+        return received, orphaned
     among = AmongSurvivors(one, surviving, where, here)
     (handed,) = hand_to_survivors(FirstPass(among, one.given, one.s, one.d, one.epsilon), None, None)  # type: ignore[arg-type]
     return handed
