@@ -18,7 +18,6 @@ from torch import Tensor
 
 from plrp.composites import Composite
 from plrp.concepts.channel_figures import Reading
-from plrp.concepts.exemplar_results import Exemplar
 from plrp.explanation import Explanation
 from plrp.ledger import BOOKED
 from plrp.pruning import Pruning
@@ -303,10 +302,11 @@ class ChannelPatches:
             wanted = [row["channel"] for row in rows]
             missing = [channel for channel in wanted if (source, channel) not in self.drawn]
             for channel, shown in self.reading.patches(source, missing, COUNT, report).items():
-                self.drawn[source, channel] = [
-                    {"picture": data_address(pixels, SIDE, "JPEG", quality=80), "caption": _caption(channel, one)}
-                    for one, pixels in shown
-                ]
+                drawn = self.drawn[source, channel] = []
+                for one, pixels in shown:
+                    name = f"input {one.name}" if one.name.isdecimal() else one.name.rsplit("/", 1)[-1]
+                    caption = f"{name}: gave channel {channel} relevance {one.value:.3g}"
+                    drawn.append({"picture": data_address(pixels, SIDE, "JPEG", quality=80), "caption": caption})
             yield number, {channel: self.drawn[source, channel] for channel in wanted if self.drawn[source, channel]}
 
     def show(self, channels: Rows, trace: Trace, report: Report | None = None) -> None:
@@ -315,8 +315,3 @@ class ChannelPatches:
             for row in channels[number]:
                 if row["channel"] in patches:
                     row["exemplars"] = patches[row["channel"]]
-
-
-def _caption(channel: int, exemplar: Exemplar) -> str:
-    name = f"input {exemplar.name}" if exemplar.name.isdecimal() else exemplar.name.rsplit("/", 1)[-1]
-    return f"{name}: gave channel {channel} relevance {exemplar.value:.3g}"

@@ -172,15 +172,16 @@ def explanation_bundle(
     grid = Grid.around(explanation.pruning, targets, asked, settings.proportions)
     where = _fitting_mask(mask, space)
     bundle = collect(trace, grid, explanation.composite, settings, mask=where, sample=place, pool=pool)
-    for number, target in enumerate(facts):
-        target["score"] = bundle.facts["scores"][number]
+    for fact, score in zip(facts, bundle.facts["scores"], strict=True):
+        fact["score"] = score
     if exemplars is not None:
         with progress("drawing patches", 1, settings.show_progress, transient=True) as step:
             ChannelPatches(exemplars).show(bundle.facts["channels"], trace, lambda done, total: step(1, total=total))
     bundle.facts.update(title=title or "An explanation", model=model or "a model", targets=facts)
     given = trace.inputs[0].data[place]
     if given.dim() == 1:
-        bundle.facts.update(_tokens(given, tokens))
+        rows = [_token(text) for text in token_texts(given, tokens)]
+        bundle.facts.update(kind="text", tokens=rows, prompt=None, answers="class")
     else:
         bundle.facts.update(
             _letter_facts(_letters(given.detach().cpu()), sites) if len(space) == 1 else _picture(given, picture, space)
@@ -269,11 +270,11 @@ def _letter_facts(letters: str, sites: Sequence[Site]) -> dict[str, Any]:
     return {"kind": "sequence", "letters": letters, "tracks": tracks if len(sites) else []}
 
 
-def _tokens(ids: Tensor, tokens: Sequence[str] | None) -> dict[str, Any]:
+def token_texts(ids: Tensor, tokens: Sequence[str] | None) -> list[str]:
+    """The texts of token ids (tokens,); without `tokens`, the ids themselves."""
     if tokens is not None and len(tokens) != len(ids):
         raise ValueError(f"{len(tokens)} names were given for {len(ids)} tokens.")
-    texts = [f"{number} " for number in ids.tolist()] if tokens is None else map(str, tokens)
-    return {"kind": "text", "tokens": [_token(text) for text in texts], "prompt": None, "answers": "class"}
+    return [f"{number} " for number in ids.tolist()] if tokens is None else list(map(str, tokens))
 
 
 # --- sequences --------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from plrp.genomics.sequences import LETTERS, decode
 from plrp.text.coloured_text import Cell, Sentence, to_figure
 from plrp.vision.photograph_figures import grid_of, hide_empty, show_map
 
-from .page_kinds import input_picture
+from .page_kinds import input_picture, token_texts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,10 +115,7 @@ def _texts(
     sentences = []
     for own, given, title in zip(relevance, inputs, titles, strict=True):
         assert given is not None
-        words = list(tokens) if tokens is not None else [f"{number} " for number in given.tolist()]
-        if len(words) != len(own):
-            raise ValueError(f"{len(words)} names were given for {len(own)} tokens.")
-        most = float(own.abs().max()) or 1.0
+        words, most = token_texts(given, tokens), float(own.abs().max()) or 1.0
         cells = [Cell(word, float(v) / most, False, f"{float(v):+.3g}") for word, v in zip(words, own, strict=True)]
         sentences.append(Sentence(title, cells))
     figure: Any = to_figure(sentences)

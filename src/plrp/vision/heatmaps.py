@@ -164,7 +164,7 @@ def heatmap(
     cover = np.abs(strength) ** 0.5
     alpha = np.full(values.shape, 255.0)
     if picture is not None:
-        under = np.stack([_faded(one) for one in _pictures(picture, values.shape)])
+        under = _faded(picture, values.shape)
         cover = opacity * cover[..., None]
         rgb = under * (1 - cover) + _coloured(vivid, table) * cover
     elif background == "transparent":
@@ -288,13 +288,8 @@ def _coloured(strength: np.ndarray, table: np.ndarray) -> np.ndarray:
     return table[np.rint((strength + 1) / 2 * (len(table) - 1)).astype(int)]
 
 
-def _faded(picture: np.ndarray) -> np.ndarray:
-    """A light grey version of a picture, from which colours stand out: float (height, width, 3)."""
-    grey = picture[..., :3].astype(float) @ np.array([0.299, 0.587, 0.114])
-    return np.repeat((0.55 * grey + 0.45 * 255)[..., None], 3, axis=-1)
-
-
-def _pictures(picture: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
+def _faded(picture: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """The pictures in light grey, from which colours stand out: float (batch, height, width, 3)."""
     several = isinstance(picture, (list, tuple)) or getattr(picture, "ndim", 3) == 4
     many = list(picture) if several else [picture] * shape[0]
     arrays = [np.asarray(one.convert("RGB") if hasattr(one, "convert") else one) for one in many]
@@ -306,4 +301,5 @@ def _pictures(picture: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
             )
     if len(arrays) != shape[0]:
         raise ValueError(f"{len(arrays)} pictures were given for {shape[0]} samples.")
-    return arrays
+    grey = np.stack([array[..., :3] for array in arrays]).astype(float) @ np.array([0.299, 0.587, 0.114])
+    return np.repeat((0.55 * grey + 0.45 * 255)[..., None], 3, axis=-1)
