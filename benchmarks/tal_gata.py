@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from plrp.experiments import Data, demo_study, pages, preset
-from plrp.experiments.findings import findings
+from plrp.experiments.statements import findings
 
 
 def main() -> None:

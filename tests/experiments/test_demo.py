@@ -18,7 +18,7 @@ from torch import nn
 from plrp.experiments import Results, RunError, photo_demo, preset, scenes
 from plrp.experiments import demo_study as demo_module
 from plrp.experiments.aligned_scores import PAPER, AlignedScores, from_arrays
-from plrp.experiments.findings import NotAThreshold, find_not_a_threshold, findings
+from plrp.experiments.statements import NotAThreshold, find_not_a_threshold, findings
 from plrp.genomics import jaspar
 from plrp.genomics.seqlets import Match
 

@@ -185,6 +185,11 @@ class AlignedScores:
         """Of two methods, sample by sample."""
         return difference_of(self.at(metric, method) - self.at(metric, other))
 
+    def differences(self, metric: str, variant: str, other: str | None = None) -> dict[float, Difference]:
+        """Of a variant and another one, or LRP, at every p above 0 where both were measured."""
+        shares = self.shares(metric, variant, other or variant)
+        return {p: self.difference(metric, Method(variant, p), Method(other, p) if other else LRP) for p in shares}
+
     def curve(self, metric: str, variant: str) -> tuple[tuple[float, ...], Values]:
         """Proportions from 0 (LRP, where it was measured), and scores (p, n)."""
         shares = self.shares(metric, variant)

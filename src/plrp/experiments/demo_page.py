@@ -17,11 +17,10 @@ from plrp.view import Page
 
 from . import score_figures
 from .aligned_scores import Method
-from .findings import MOTIF_P, NotAThreshold, findings
 from .intervals import METHOD
 from .pages import cards, data_uri, escape, page, picture, section, table
 from .sequence_logos import SequenceLogo, planted_sites
-from .statements import GINI, LOGO_P, MASS
+from .statements import GINI, LOGO_P, MASS, MOTIF_P, NotAThreshold, findings
 
 if TYPE_CHECKING:
     from plrp.genomics.seqlets import Match, Pattern

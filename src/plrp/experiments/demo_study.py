@@ -46,10 +46,9 @@ from . import photo_demo
 from .aligned_scores import LABELS, LRP, AlignedScores, Method
 from .background import in_background, last_words
 from .demo_page import drawn_sequences, render
-from .findings import MOTIF_P, NotAThreshold, find_not_a_threshold, findings
 from .pages import write_page
 from .sequence_logos import planted_sites
-from .statements import ENTROPY, GINI, LOGO_P, MASS
+from .statements import ENTROPY, GINI, LOGO_P, MASS, MOTIF_P, NotAThreshold, find_not_a_threshold, findings
 
 if TYPE_CHECKING:
     from . import Config, Results

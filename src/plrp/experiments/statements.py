@@ -9,11 +9,12 @@ of zero. Nothing is judged that was not measured, or on too few samples. The swe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from .aligned_scores import (
     LABELS,
@@ -33,6 +34,7 @@ Section = Literal["sparsity", "localization", "robustness", "faithfulness", "log
 GINI, ENTROPY, MASS = "gini", "entropy", "relevance_mass_accuracy"
 LIPSCHITZ, AUC = "local_lipschitz", "pixel_flipping_auc"
 NAMES = {GINI: "Gini index", MASS: "mass in mask"}
+SECTIONS: dict[str, Section] = {GINI: "sparsity", MASS: "localization"}
 
 SMALL_P = 0.2
 """'Small proportions' of the paper: below this."""
@@ -58,11 +60,11 @@ LITTLE = 0.05
 """Mean absolute difference up to which λ and M count as differing little."""
 LOGO_P = 0.25
 """The pruned share of the paper's logo plots."""
+MOTIF_P = 0.5
+"""Pruned share for motif finding: sharper regions than those of the logo plots."""
 ENOUGH = 5
 """Samples that a verdict needs: that all of them agree by chance has then, for the first time, a probability below 5%
 (2⁻⁵ = 3%)."""
-
-
 UNMEASURED = "not measured"
 
 
@@ -78,7 +80,7 @@ class Statement:
     section: Section
     claim: str
     rule: str
-    holds: bool | None
+    holds: bool | None = None
     numbers: tuple[str, ...] = ()
     sure: bool | None = None
     missing: str = ""
@@ -90,6 +92,34 @@ class Statement:
         if self.holds is None:
             return UNMEASURED if self.samples is None else "too few samples"
         return "holds" if self.holds else "does not hold"
+
+    def unmeasured(self, *needs: str) -> Statement:
+        """Without a verdict: some measurements are missing."""
+        return replace(self, missing="needs " + ", ".join(needs))
+
+    def judged(self, samples: int, holds: bool, *numbers: str, sure: bool | None = None) -> Statement:
+        """With a verdict, if enough samples are behind it."""
+        if samples >= ENOUGH:
+            return replace(self, holds=holds, numbers=numbers, sure=sure, samples=samples)
+        counted = f"{samples} sample{'s' * (samples != 1)}; a verdict needs {ENOUGH}"
+        return replace(self, numbers=(*numbers, counted), missing=f"needs {ENOUGH} samples", samples=samples)
+
+    def above_zero(self, differences: Iterable[Difference], *numbers: str) -> Statement:
+        """Holds where every mean difference is above 0; differences of too few samples do not count."""
+        apart = list(differences)
+        known = [d for d in apart if d.count >= ENOUGH]
+        holds = bool(known) and all(d.mean > 0 for d in known)
+        sure = all(d.sign == 1 for d in known) if holds else any(d.sign == -1 for d in known)
+        return self.judged(_most(apart), holds, *numbers, sure=sure)
+
+    def no_worse(self, differences: Iterable[Difference], better: int, *numbers: str) -> Statement:
+        """Holds where no mean difference is worse than 0 by more than a standard error; `better` is the sign of good
+        differences.
+        """
+        apart = list(differences)
+        holds = all(better * d.mean >= (-d.error if d.count > 1 else 0) for d in apart)
+        sure = all(better * d.sign >= 0 for d in apart) if holds else any(better * d.sign == -1 for d in apart)
+        return self.judged(_most(apart), holds, *numbers, sure=sure)
 
 
 # -- images, section 4.2.1
@@ -108,10 +138,8 @@ def of_images(
         of the run. faithfulness: flipping areas by name, each with its kind of score ("logit").
     curves: flipping curves of methods by metric; default: all of the run.
     """
-    if robustness is None:
-        robustness = versions_of(m, LIPSCHITZ)
-    if faithfulness is None:
-        faithfulness = versions_of(m, AUC)
+    robustness = versions_of(m, LIPSCHITZ) if robustness is None else robustness
+    faithfulness = versions_of(m, AUC) if faithfulness is None else faithfulness
     said = [above_lrp(m)]
     for metric in (GINI, MASS):
         said += [rises_steeply(m, metric, variant) for variant in ("lambda", "M")]
@@ -138,25 +166,23 @@ def above_lrp(m: AlignedScores) -> Statement:
     """'The Gini index increases drastically for all our approaches compared to the LRP baseline.'"""
     claim = "Gini index above LRP's, for all variants"
     rule = "the mean difference to LRP is above 0 for every variant at every p"
-    variants = m.variants(GINI, PAPER)
-    if not variants or not m.count(GINI):
-        return _unmeasured("sparsity", claim, rule, GINI)
-    apart = {v: [m.difference(GINI, Method(v, p), LRP) for p in m.shares(GINI, v)] for v in variants}
-    numbers = tuple(
-        f"{LABELS[v]} − LRP: " + _listed(m.shares(GINI, v), differences) for v, differences in apart.items()
-    )
-    return _by_sign("sparsity", claim, rule, [d for ds in apart.values() for d in ds], numbers)
+    said = Statement("sparsity", claim, rule)
+    apart = {v: m.differences(GINI, v) for v in m.variants(GINI, PAPER)}
+    if not apart or not m.count(GINI):
+        return said.unmeasured(GINI)
+    numbers = [f"{LABELS[v]} − LRP: {_listed(by_p)}" for v, by_p in apart.items()]
+    return said.above_zero([d for by_p in apart.values() for d in by_p.values()], *numbers)
 
 
 def rises_steeply(m: AlignedScores, metric: str, variant: str) -> Statement:
     """'A steep increase already for small proportions (< 0.2) of pruned relevance.'"""
-    section: Section = "sparsity" if metric == GINI else "localization"
     claim = f"{NAMES[metric]} of {_symbol(variant)} rises steeply below p = {SMALL_P:g}"
     rule = f"it rises to the last p below {SMALL_P:g}, at least {STEEP:g} times as steeply as from there to its highest"
+    said = Statement(SECTIONS[metric], claim, rule)
     shares = m.shares(metric, variant)
     small = [p for p in shares if p < SMALL_P]
     if not small or not m.count(metric):
-        return _unmeasured(section, claim, rule, metric, f"some p below {SMALL_P:g}")
+        return said.unmeasured(metric, f"some p below {SMALL_P:g}")
     start, curve = m.mean(metric), m.means(metric, variant, shares)
     last, top = len(small) - 1, int(np.argmax(curve))
     rise, early = curve[top] - start, curve[last] - start
@@ -166,130 +192,118 @@ def rises_steeply(m: AlignedScores, metric: str, variant: str) -> Statement:
     part = f", {early / rise:.0%} of the highest rise" if rise > 0 else ", no rise"
     numbers = (f"LRP {plain(start)}; {along}", f"by p = {shares[last]:g}: {first}{part}")
     holds = early > 0 and steep
-    return _judged(first.count, section, claim, rule, holds, numbers, first.sign == 1 if holds else None)
+    return said.judged(first.count, holds, *numbers, sure=first.sign == 1 if holds else None)
 
 
 def ahead_of_m(m: AlignedScores, metric: str, gain: bool = False) -> Statement:
     """'PLRP-λ with and without sparsity gain leads to better results compared to PLRP-M.'"""
-    section: Section = "sparsity" if metric == GINI else "localization"
     claim = f"{NAMES[metric]}: λ ahead of M{' (gain)' if gain else ''}"
     rule = "the mean of λ − M is above 0 at every p"
+    said = Statement(SECTIONS[metric], claim, rule)
     end = "+gain" if gain else ""
-    shares = m.shares(metric, f"lambda{end}", f"M{end}")
-    if not shares:
-        return _unmeasured(section, claim, rule, metric, "λ and M at the same p")
-    ahead = [m.difference(metric, Method(f"lambda{end}", p), Method(f"M{end}", p)) for p in shares]
-    return _by_sign(section, claim, rule, ahead, ("λ − M: " + _listed(shares, ahead),))
+    ahead = m.differences(metric, f"lambda{end}", f"M{end}")
+    if not ahead:
+        return said.unmeasured(metric, "λ and M at the same p")
+    return said.above_zero(ahead.values(), "λ − M: " + _listed(ahead))
 
 
 def entropy_mirrors_gini(m: AlignedScores) -> Statement:
     """'The entropy shows completely analogous results to the Gini Index.'"""
     claim = "entropy falls wherever the Gini index rises"
     rule = "the mean difference to LRP has the opposite sign for every variant at every p"
-    pairs = [
-        (m.difference(GINI, Method(v, p), LRP), m.difference(ENTROPY, Method(v, p), LRP), Method(v, p))
-        for v in PAPER
-        for p in m.shares(ENTROPY, v)
-        if p in m.shares(GINI, v)
-    ]
-    pairs = [pair for pair in pairs if pair[0].count and pair[1].count]
+    said = Statement("sparsity", claim, rule)
+    gini, entropy = _to_lrp(m, GINI, PAPER), _to_lrp(m, ENTROPY, PAPER)
+    pairs = {method: (gini[method], d) for method, d in entropy.items() if method in gini}
+    pairs = {method: (g, e) for method, (g, e) in pairs.items() if g.count and e.count}
     if not pairs:
-        return _unmeasured("sparsity", claim, rule, f"{GINI} and {ENTROPY}")
-    against = [method for gini, entropy, method in pairs if gini.mean * entropy.mean > 0]
-    sure = all(g.sign * e.sign == -1 for g, e, _ in pairs) if not against else None
+        return said.unmeasured(f"{GINI} and {ENTROPY}")
+    against = [method for method, (g, e) in pairs.items() if g.mean * e.mean > 0]
+    sure = all(g.sign * e.sign == -1 for g, e in pairs.values()) if not against else None
     numbers = [f"{len(pairs) - len(against)} of {len(pairs)} parameterizations"]
     if against:
-        numbers.append("same sign: " + ", ".join(str(method) for method in against))
-    count = max(min(g.count, e.count) for g, e, _ in pairs)
-    return _judged(count, "sparsity", claim, rule, not against, tuple(numbers), sure)
+        numbers.append("same sign: " + ", ".join(map(str, against)))
+    return said.judged(max(min(g.count, e.count) for g, e in pairs.values()), not against, *numbers, sure=sure)
 
 
 def falls_again(m: AlignedScores, variant: str) -> Statement:
     """'The RMA starts decreasing again for higher p.'"""
     claim = f"mass in mask of {_symbol(variant)} falls again at high p"
     rule = "its mean at the highest p is below its highest mean, sample by sample"
+    said = Statement("localization", claim, rule)
     shares = m.shares(MASS, variant)
     if not shares or shares[-1] < HIGH_P:
-        return _unmeasured("localization", claim, rule, MASS, f"some p from {HIGH_P:g} on")
+        return said.unmeasured(MASS, f"some p from {HIGH_P:g} on")
     curve = m.means(MASS, variant, shares)
     top = int(np.argmax(curve))
     down = m.difference(MASS, Method(variant, shares[-1]), Method(variant, shares[top]))
+    numbers = f"highest {plain(curve[top])} at p = {shares[top]:g}; p = {shares[-1]:g}: {plain(curve[-1])} ({down})"
     holds = down.mean < 0
-    numbers = (f"highest {plain(curve[top])} at p = {shares[top]:g}; p = {shares[-1]:g}: {plain(curve[-1])} ({down})",)
-    return _judged(down.count, "localization", claim, rule, holds, numbers, down.sign == -1 if holds else None)
+    return said.judged(down.count, holds, numbers, sure=down.sign == -1 if holds else None)
 
 
 def more_robust(m: AlignedScores, metric: str, variant: str, scale: str = "") -> Statement:
     """'PLRP-λ is always more robust than LRP, whereas PLRP-M is less robust for only a few parameterizations.'"""
     always = variant == "lambda"
+    often = "for no parameterization" if always else "for at most a third of the parameterizations"
     claim = f"{_symbol(variant)} {'always' if always else 'mostly'} more robust than LRP{_of(scale)}"
-    rule = "the mean Lipschitz estimate is above LRP's " + (
-        "for no parameterization" if always else "for at most a third of the parameterizations"
-    )
-    tried = [Method(v, p) for v in (variant, f"{variant}+gain") for p in m.shares(metric, v)]
-    if not tried or not m.count(metric):
-        return _unmeasured("robustness", claim, rule, metric)
-    apart = [m.difference(metric, method, LRP) for method in tried]
-    worse = sum(d.mean > 0 for d in apart)
-    allowed = 0 if always else math.floor(FEW * len(tried))
+    rule = f"the mean Lipschitz estimate is above LRP's {often}"
+    said = Statement("robustness", claim, rule)
+    apart = _to_lrp(m, metric, (variant, f"{variant}+gain"))
+    if not apart or not m.count(metric):
+        return said.unmeasured(metric)
+    worse = sum(d.mean > 0 for d in apart.values())
+    allowed = 0 if always else math.floor(FEW * len(apart))
     holds = worse <= allowed
-    surely_worse, maybe_worse = sum(d.sign == 1 for d in apart), sum(d.sign != -1 for d in apart)
-    numbers = (
-        f"Lipschitz estimate, LRP {plain(m.mean(metric))}; minus LRP's: "
-        + ", ".join(f"{method} {d}" for method, d in zip(tried, apart, strict=True)),
-        f"{worse} of {len(tried)} above LRP",
-    )
+    surely_worse, maybe_worse = (sum(d.sign in signs for d in apart.values()) for signs in ((1,), (0, 1)))
     sure = maybe_worse <= allowed if holds else surely_worse > allowed
-    return _judged(_most(apart), "robustness", claim, rule, holds, numbers, sure)
+    numbers = (f"Lipschitz estimate, {_minus_lrp(m, metric, apart)}", f"{worse} of {len(apart)} above LRP")
+    return said.judged(_most(apart.values()), holds, *numbers, sure=sure)
 
 
 def slightly_less_faithful(m: AlignedScores, metric: str = AUC, kind: str = "") -> Statement:
     """'We observe slightly worse results than the baseline' (but for PLRP-M and p < 0.3)."""
     claim = f"AUC of λ slightly worse (higher) than LRP's{_of(kind)}"
     rule = f"the mean difference to LRP is above 0 at every p up to {FAITHFUL_P:g}"
-    tried = [Method(v, p) for v in ("lambda", "lambda+gain") for p in m.shares(metric, v) if p <= FAITHFUL_P]
-    apart = [m.difference(metric, method, LRP) for method in tried]
-    if not any(d.count for d in apart):
-        return _unmeasured("faithfulness", claim, rule, metric, f"some p up to {FAITHFUL_P:g}")
-    return _by_sign("faithfulness", claim, rule, apart, (_against_lrp(m, metric, tried, apart),))
+    said = Statement("faithfulness", claim, rule)
+    apart = {n: d for n, d in _to_lrp(m, metric, ("lambda", "lambda+gain")).items() if n.p <= FAITHFUL_P}
+    if not _most(apart.values()):
+        return said.unmeasured(metric, f"some p up to {FAITHFUL_P:g}")
+    return said.above_zero(apart.values(), _minus_lrp(m, metric, apart))
 
 
 def m_no_less_faithful(m: AlignedScores, metric: str = AUC, kind: str = "") -> Statement:
     """'… except for one approach (PLRP-M with and without sparsity gain and p < 0.3).'"""
     claim = f"AUC of M not worse than LRP's for p < {FAITHFUL_P:g}{_of(kind)}"
     rule = f"the mean is not above LRP's by more than a standard error, at every p below {FAITHFUL_P:g}"
-    tried = [Method(v, p) for v in ("M", "M+gain") for p in m.shares(metric, v) if p < FAITHFUL_P]
-    apart = [m.difference(metric, method, LRP) for method in tried]
-    if not any(d.count for d in apart):
-        return _unmeasured("faithfulness", claim, rule, metric, f"some p below {FAITHFUL_P:g}")
-    holds = all(d.mean <= (d.error if d.count > 1 else 0) for d in apart)
-    sure = all(d.sign <= 0 for d in apart) if holds else any(d.sign == 1 for d in apart)
-    said = (_against_lrp(m, metric, tried, apart),)
-    return _judged(_most(apart), "faithfulness", claim, rule, holds, said, sure)
+    said = Statement("faithfulness", claim, rule)
+    apart = {n: d for n, d in _to_lrp(m, metric, ("M", "M+gain")).items() if n.p < FAITHFUL_P}
+    if not _most(apart.values()):
+        return said.unmeasured(metric, f"some p below {FAITHFUL_P:g}")
+    return said.no_worse(apart.values(), -1, _minus_lrp(m, metric, apart))
 
 
 def first_flips_as_steep(flips: Mapping[Method, Flipping], variant: str, kind: str = "") -> Statement:
     """'For the features with the highest relevance, the prediction score drops similarly steeply.'"""
-    symbol = _symbol(variant)
+    symbol, chosen = _symbol(variant), _at_example(flips, variant)
+    claim = f"the first flips of {symbol}, p = {chosen.p if chosen else EXAMPLE_P:g}, as steep as LRP's{_of(kind)}"
     rule = (
         f"at every point of the curve up to {FIRST_FLIPS:.1%} of the regions (at its first point, if that comes later) "
         f"the drop of the mean score falls short of LRP's by at most {1 - AS_STEEP:.0%} of it"
     )
-    chosen = _at_example(flips, variant)
-    claim = f"the first flips of {symbol}, p = {chosen.p if chosen else EXAMPLE_P:g}, as steep as LRP's{_of(kind)}"
+    said = Statement("faithfulness", claim, rule)
     if chosen is None or LRP not in flips:
-        return _unmeasured("faithfulness", claim, rule, "flipping curves of LRP and " + symbol)
+        return said.unmeasured("flipping curves of LRP and " + symbol)
     count, share, base, curve = _mean_curves(flips, chosen)
     points = [k for k in range(1, len(share)) if share[k] <= FIRST_FLIPS * 1.001] or [1]
-    if not np.isfinite(base[points]).all() or not np.isfinite(curve[points]).all():
-        return _unmeasured("faithfulness", claim, rule, "samples with a positive score to begin with")
+    if not np.isfinite([base[points], curve[points]]).all():
+        return said.unmeasured("samples with a positive score to begin with")
     drops = [(1 - base[k], 1 - curve[k]) for k in points]
     numbers = (
         "drop after " + ", ".join(f"{share[k]:.2%}" for k in points) + " of the regions: "
-        f"LRP {', '.join(plain(a) for a, _ in drops)}; {symbol} {', '.join(plain(b) for _, b in drops)}",
+        f"LRP {', '.join(plain(a) for a, _ in drops)}; {symbol} {', '.join(plain(b) for _, b in drops)}"
     )
     holds = all(b >= a - (1 - AS_STEEP) * abs(a) for a, b in drops)  # a drop may be negative: then the score rose
-    return _judged(count, "faithfulness", claim, rule, holds, numbers)
+    return said.judged(count, holds, numbers)
 
 
 def driven_by_late_flips(flips: Mapping[Method, Flipping], kind: str = "") -> Statement:
@@ -297,12 +311,13 @@ def driven_by_late_flips(flips: Mapping[Method, Flipping], kind: str = "") -> St
     chosen = _at_example(flips, "lambda")
     claim = f"λ's higher AUC at p = {chosen.p if chosen else EXAMPLE_P:g} comes from features flipped late{_of(kind)}"
     rule = f"the mean gap to LRP's curve is wider after {LATE:.0%} of the regions than before"
+    said = Statement("faithfulness", claim, rule)
     if chosen is None or LRP not in flips:
-        return _unmeasured("faithfulness", claim, rule, "flipping curves of LRP and λ")
+        return said.unmeasured("flipping curves of LRP and λ")
     count, share, base, curve = _mean_curves(flips, chosen)
     gap = curve - base
     if not np.isfinite(gap).all() or share[-1] <= LATE:
-        return _unmeasured("faithfulness", claim, rule, "samples with a positive score to begin with")
+        return said.unmeasured("samples with a positive score to begin with")
     cut = float(np.interp(LATE, share, gap))
     before, after = share < LATE, share > LATE
     early = _area([*gap[before], cut], [*share[before], LATE]) / LATE
@@ -311,44 +326,42 @@ def driven_by_late_flips(flips: Mapping[Method, Flipping], kind: str = "") -> St
     numbers = [f"mean gap λ − LRP {signed(early)} before, {signed(late)} after; area {signed(area)}"]
     if area <= 0:
         numbers.append("λ's area is not the larger one, so there is nothing to drive")
-    return _judged(count, "faithfulness", claim, rule, bool(area > 0 and late > early), tuple(numbers))
+    return said.judged(count, bool(area > 0 and late > early), *numbers)
 
 
 def m_sticks_closer(m: AlignedScores, metric: str = AUC, kind: str = "") -> Statement:
     """'PLRP-M sticking closer to the baseline with respect to faithfulness.'"""
     claim = f"AUC of M closer to LRP's than λ's{_of(kind)}"
     rule = "the absolute mean difference to LRP, averaged over p, is smaller for M"
+    said = Statement("faithfulness", claim, rule)
     shares = m.shares(metric, "lambda", "M")
-    apart = {v: [abs(m.difference(metric, Method(v, p), LRP).mean) for p in shares] for v in ("lambda", "M")}
-    if not shares or not np.isfinite([*apart["lambda"], *apart["M"]]).all():
-        return _unmeasured("faithfulness", claim, rule, metric, "λ and M at the same p")
-    means = {v: float(np.mean(values)) for v, values in apart.items()}
-    numbers = (
-        f"mean over p = {', '.join(f'{p:g}' for p in shares)}: λ {plain(means['lambda'])}, M {plain(means['M'])}",
-    )
+    apart = [[abs(m.difference(metric, Method(v, p), LRP).mean) for p in shares] for v in ("lambda", "M")]
+    if not shares or not np.isfinite(apart).all():
+        return said.unmeasured(metric, "λ and M at the same p")
+    of_lambda, of_m = (float(np.mean(values)) for values in apart)
+    numbers = f"mean over p = {', '.join(f'{p:g}' for p in shares)}: λ {plain(of_lambda)}, M {plain(of_m)}"
     count = max(m.count(metric, Method(v, p)) for v in ("lambda", "M") for p in shares)
-    return _judged(count, "faithfulness", claim, rule, means["M"] < means["lambda"], numbers)
+    return said.judged(count, of_m < of_lambda, numbers)
 
 
 def small_price(m: AlignedScores, metric: str = AUC, kind: str = "") -> Statement:
     """'The relative decline in faithfulness is small compared to the relative gain in sparsity and localization.'"""
     claim = f"λ loses relatively less faithfulness than it gains in sparsity and localization{_of(kind)}"
     rule = f"at every p below {SMALL_P:g}, AUC rises by a smaller factor than Gini index and mass in mask each do"
-    gains = [g for g in (GINI, MASS) if m.variants(g, ("lambda",))]
-    shares = [p for p in m.shares(metric, "lambda") if p < SMALL_P and all(p in m.shares(g, "lambda") for g in gains)]
-    if not shares or len(gains) < 2:
-        return _unmeasured("faithfulness", claim, rule, f"{metric}, {GINI} and {MASS}", f"some p below {SMALL_P:g}")
+    said = Statement("faithfulness", claim, rule)
+    names = (metric, GINI, MASS)
+    shares = [p for p in set.intersection(*(set(m.shares(name, "lambda")) for name in names)) if p < SMALL_P]
+    if not shares:
+        return said.unmeasured(f"{metric}, {GINI} and {MASS}", f"some p below {SMALL_P:g}")
     if not m.mean(metric) > 0:
-        return _unmeasured(
-            "faithfulness", claim, rule, "a mean AUC of LRP above 0 (it has no relative change otherwise)"
-        )
-    numbers, fine = [], []
-    for p in shares:
-        ratios = [m.mean(name, Method("lambda", p)) / m.mean(name) - 1 for name in (metric, GINI, MASS)]
-        fine.append(ratios[0] < min(ratios[1:]))
-        numbers.append(f"p = {p:g}: AUC {ratios[0]:+.0%}, Gini {ratios[1]:+.0%}, mass in mask {ratios[2]:+.0%}")
-    count = min(max(m.count(name, Method("lambda", p)) for p in shares) for name in (metric, GINI, MASS))
-    return _judged(count, "faithfulness", claim, rule, all(fine), tuple(numbers))
+        return said.unmeasured("a mean AUC of LRP above 0 (it has no relative change otherwise)")
+    numbers, holds = [], True
+    for p in sorted(shares):
+        price, *gains = (m.mean(name, Method("lambda", p)) / m.mean(name) - 1 for name in names)
+        holds &= price < min(gains)
+        numbers.append(f"p = {p:g}: AUC {price:+.0%}, Gini {gains[0]:+.0%}, mass in mask {gains[1]:+.0%}")
+    count = min(max(m.count(name, Method("lambda", p)) for p in shares) for name in names)
+    return said.judged(count, holds, *numbers)
 
 
 def signs_kept_apart(m: AlignedScores, metrics: Mapping[str, str]) -> list[Statement]:
@@ -362,29 +375,28 @@ def signs_kept_apart(m: AlignedScores, metrics: Mapping[str, str]) -> list[State
 def no_worse_than_m(m: AlignedScores, metric: str, kind: str = "") -> Statement:
     """M± against M, in one metric."""
     base = metric.partition(".")[0]
-    section: Section = {GINI: "sparsity", MASS: "localization"}.get(base, "faithfulness")  # type: ignore[assignment]
+    section = SECTIONS.get(base, "faithfulness")
     better = -1 if section == "faithfulness" else 1
     claim = f"{NAMES.get(base, 'AUC')} of M± not worse than M's{_of(kind)}"
     rule = f"the mean is not {'below' if better > 0 else 'above'} M's by more than a standard error, at every p"
-    shares = m.shares(metric, "M-sign", "M")
-    apart = [m.difference(metric, Method("M-sign", p), Method("M", p)) for p in shares]
-    holds = all(better * d.mean >= (-d.error if d.count > 1 else 0) for d in apart)
-    sure = all(better * d.sign >= 0 for d in apart) if holds else any(better * d.sign == -1 for d in apart)
-    return _judged(_most(apart), section, claim, rule, holds, ("M± − M: " + _listed(shares, apart),), sure)
+    said = Statement(section, claim, rule)
+    apart = m.differences(metric, "M-sign", "M")
+    return said.no_worse(apart.values(), better, "M± − M: " + _listed(apart))
 
 
 def analogous(first: Sequence[Statement], second: Sequence[Statement]) -> Statement:
     """'The quantitative results for the ImageNet dataset … are analogous to the results for ECSSD.'"""
     claim = "results on ImageNet analogous to those on ECSSD"
     rule = "every statement judged on both data sets has the same verdict on both"
+    said = Statement("data sets", claim, rule)
     other = {s.claim: s for s in second if s.holds is not None}
     both = [(s, other[s.claim]) for s in first if s.holds is not None and s.claim in other]
     if not both:
-        return _unmeasured("data sets", claim, rule, "the same metrics on both")
+        return said.unmeasured("the same metrics on both")
     unlike = [s.claim for s, t in both if s.holds != t.holds]
     numbers = (f"{len(both) - len(unlike)} of {len(both)} statements", *(f"not the same: {claim}" for claim in unlike))
-    sure = all(s.sure is not False and t.sure is not False for s, t in both)
-    return Statement("data sets", claim, rule, not unlike, numbers, sure if not unlike else None)
+    sure = None if unlike else all(s.sure is not False and t.sure is not False for s, t in both)
+    return replace(said, holds=not unlike, numbers=numbers, sure=sure)
 
 
 # -- sequences, section 4.2.2
@@ -395,28 +407,35 @@ def of_sequences(m: AlignedScores) -> list[Statement]:
     return [gini_rises(m), mass_rises(m), variants_alike(m), *signs_kept_apart(m, {GINI: "", MASS: ""})]
 
 
+def findings(sweeps: Mapping[str, AlignedScores], example: NotAThreshold | None) -> list[Statement]:
+    """The paper's findings on genomics, judged on sweeps by network name (`{"32 filters": ..., "4 filters": ...}`)."""
+    judged = [of_sequences(one) for one in sweeps.values()]
+    both = [together(dict(zip(sweeps, same, strict=True))) for same in zip(*judged, strict=True)]
+    return [*both, judge_threshold(example, len(next(iter(sweeps.values())).samples))]
+
+
 def gini_rises(m: AlignedScores) -> Statement:
     """'Sparsity rises … as indicated by an increasing Gini Index', for both variants, with and without gain."""
     claim = "Gini rises with p, for all variants"
     rule = f"for every variant: above LRP at every p, and no fall above {FALL:g} from one p to the next"
+    said = Statement("sparsity", claim, rule)
     variants = m.variants(GINI, PAPER)
     if not variants or not m.count(GINI):
-        return _unmeasured("sparsity", claim, rule, GINI)
-    holds, deciding, numbers = True, [], []
+        return said.unmeasured(GINI)
+    holds, numbers = True, []
     for v in variants:
         shares = m.shares(GINI, v)
         curve = np.array([m.mean(GINI), *m.means(GINI, v, shares)])
         fall = float(max(0.0, -np.diff(curve).min()))
         holds &= fall <= FALL and bool((curve[1:] > curve[0]).all())
-        deciding += [m.difference(GINI, Method(v, p), LRP) for p in shares]
-        middle = nearest_share(LOGO_P, shares)
-        k = 1 + shares.index(middle) if middle is not None else 0
+        k = int(np.abs(np.array(shares) - LOGO_P).round(9).argmin())
         numbers.append(
-            f"{LABELS[v]}: {curve[0]:.4f} → {curve[k]:.4f} → {curve[-1]:.4f} (p = 0, {middle:g}, {shares[-1]:g}), "
-            f"largest drop from one p to the next {fall:.4f}"
+            f"{LABELS[v]}: {curve[0]:.4f} → {curve[k + 1]:.4f} → {curve[-1]:.4f} (p = 0, {shares[k]:g}, "
+            f"{shares[-1]:g}), largest drop from one p to the next {fall:.4f}"
         )
+    deciding = _to_lrp(m, GINI, variants).values()
     sure = all(d.sign == 1 for d in deciding) if holds else None
-    return _judged(_most(deciding), "sparsity", claim, rule, holds, tuple(numbers), sure)
+    return said.judged(_most(deciding), holds, *numbers, sure=sure)
 
 
 def mass_rises(m: AlignedScores) -> Statement:
@@ -424,25 +443,24 @@ def mass_rises(m: AlignedScores) -> Statement:
     p = nearest_share(LOGO_P, m.shares(MASS, "lambda"))
     claim = f"Relevance mass accuracy rises over LRP at p = {LOGO_P if p is None else p:g} for PLRP-λ"
     rule = "the mean difference to LRP is above 0"
-    if p is None or not m.count(MASS):
-        return _unmeasured("localization", claim, rule, MASS)
+    said = Statement("localization", claim, rule)
+    if p is None:
+        return said.unmeasured(MASS)
     lrp, pruned = m.at(MASS, LRP), m.at(MASS, Method("lambda", p))
     both = np.isfinite(lrp) & np.isfinite(pruned)
     if not both.any():
-        return _unmeasured("localization", claim, rule, MASS)
+        return said.unmeasured(MASS)
     gained = m.difference(MASS, Method("lambda", p), LRP)
-    better = float((pruned[both] > lrp[both]).mean())
-    numbers = (
-        f"RMA {lrp[both].mean():.3f} → {pruned[both].mean():.3f} ({gained}), higher in {better:.0%} of the sequences",
-    )
-    return _by_sign("localization", claim, rule, [gained], numbers)
+    means, better = f"{lrp[both].mean():.3f} → {pruned[both].mean():.3f}", float((pruned[both] > lrp[both]).mean())
+    return said.above_zero([gained], f"RMA {means} ({gained}), higher in {better:.0%} of the sequences")
 
 
 def variants_alike(m: AlignedScores) -> Statement:
     """'The results of PLRP-λ and PLRP-M only differ slightly.'"""
     claim = f"λ and M differ little on these shallow networks (mean difference up to {LITTLE})"
     rule = f"the mean over p of |mean λ − mean M| is at most {LITTLE}, for Gini and RMA, with and without gain"
-    fine, numbers, count = [], [], 0
+    said = Statement("sparsity", claim, rule)
+    holds, numbers, count = True, [], 0
     for metric, name in ((GINI, "Gini"), (MASS, "RMA")):
         for end, word in (("", ""), ("+gain", ", gain")):
             shares = m.shares(metric, f"lambda{end}", f"M{end}")
@@ -451,11 +469,63 @@ def variants_alike(m: AlignedScores) -> Statement:
             by_lambda, by_m = (np.array([m.mean(metric), *m.means(metric, v + end, shares)]) for v in ("lambda", "M"))
             apart = np.abs(by_lambda - by_m)[np.isfinite(by_lambda - by_m)]
             count = max(count, *(m.count(metric, Method(f"lambda{end}", p)) for p in shares))
-            fine.append(bool(apart.mean() <= LITTLE))
+            holds &= bool(apart.mean() <= LITTLE)
             numbers.append(f"{name}{word}: mean |λ − M| {apart.mean():.3f}, largest {apart.max():.3f}")
-    if not fine:
-        return _unmeasured("sparsity", claim, rule, f"{GINI} or {MASS}", "λ and M at the same p")
-    return _judged(count, "sparsity", claim, rule, all(fine), tuple(numbers))
+    if not numbers:
+        return said.unmeasured(f"{GINI} or {MASS}", "λ and M at the same p")
+    return said.judged(count, holds, *numbers)
+
+
+@dataclass(frozen=True)
+class NotAThreshold:
+    """A base inside a motif that survived, and one outside that was pruned although LRP gave it more."""
+
+    sequence: int
+    inside: int
+    outside: int
+    lrp_inside: float
+    lrp_outside: float
+    sequences_with_one: int
+    sequences: int
+
+
+def find_not_a_threshold(
+    lrp: npt.ArrayLike, pruned: npt.ArrayLike, mask: npt.NDArray[np.bool_]
+) -> NotAThreshold | None:
+    """The clearest case in which pruning differs from cutting LRP at a height; all arrays (sequence, position).
+
+    In each sequence: the least positive LRP relevance of a motif base that still holds relevance after pruning,
+    against the greatest of a base outside that holds none. A threshold on LRP could not keep the first and drop the
+    second. Of all sequences the one with the widest gap is returned; None where there is no such case.
+    """
+    before, after = np.asarray(lrp, np.float64), np.asarray(pruned, np.float64)
+    survives = mask & (after > 0) & (before > 0)
+    most = np.where(~mask & (after == 0) & (before > 0), before, -np.inf)
+    gap = most.max(1, initial=-np.inf) - np.where(survives, before, np.inf).min(1, initial=np.inf)
+    with_one = int((gap > 0).sum())
+    if not with_one:
+        return None
+    # Shown is a survivor that a reader can see, if there is one: a twentieth of the strongest base.
+    least = np.where(survives & (after >= 0.05 * after.max(1, keepdims=True)), before, np.inf)
+    visible = most.max(1, initial=-np.inf) - least.min(1, initial=np.inf)
+    if not (visible > 0).any():
+        least, visible = np.where(survives, before, np.inf), gap
+    row = int(visible.argmax())
+    inside, outside = int(least[row].argmin()), int(most[row].argmax())
+    return NotAThreshold(
+        row, inside, outside, float(before[row, inside]), float(before[row, outside]), with_one, len(gap)
+    )
+
+
+def judge_threshold(example: NotAThreshold | None, sequences: int) -> Statement:
+    """Whether PLRP is not a threshold on LRP, by the clearest case among `sequences` that were examined."""
+    if example is None:
+        return not_a_threshold(0, sequences)
+    clearest = (
+        f"the clearest: {example.lrp_inside:.4f} at base {example.inside} kept, {example.lrp_outside:.4f} at base "
+        f"{example.outside} pruned"
+    )
+    return not_a_threshold(example.sequences_with_one, example.sequences, clearest)
 
 
 def not_a_threshold(cases: int, sequences: int, clearest: str = "") -> Statement:
@@ -465,12 +535,13 @@ def not_a_threshold(cases: int, sequences: int, clearest: str = "") -> Statement
     """
     claim = "PLRP is not a threshold on LRP"
     rule = "in some sequence a motif base survives with less LRP relevance than a base outside that is pruned"
+    said = Statement("logos", claim, rule)
     if not sequences:
-        return _unmeasured("logos", claim, rule, "relevance maps of LRP and λ with their masks")
+        return said.unmeasured("relevance maps of LRP and λ with their masks")
     if not cases:
-        return _judged(sequences, "logos", claim, rule, False, (f"no such case among {sequences} sequences",))
-    said = (f"such a pair in {cases} of {sequences} sequences", clearest)
-    return Statement("logos", claim, rule, True, said, samples=sequences)  # one case is enough
+        return said.judged(sequences, False, f"no such case among {sequences} sequences")
+    numbers = (f"such a pair in {cases} of {sequences} sequences", clearest)
+    return replace(said, holds=True, numbers=numbers, samples=sequences)  # one case is enough
 
 
 def together(by_network: Mapping[str, Statement]) -> Statement:
@@ -488,41 +559,14 @@ def together(by_network: Mapping[str, Statement]) -> Statement:
 # -- parts of the judgements
 
 
-def _by_sign(
-    section: Section, claim: str, rule: str, apart: Sequence[Difference], numbers: tuple[str, ...]
-) -> Statement:
-    """Holds where every mean difference is above 0; differences of too few samples do not count."""
-    known = [d for d in apart if d.count >= ENOUGH]
-    holds = bool(known) and all(d.mean > 0 for d in known)
-    sure = all(d.sign == 1 for d in known) if holds else any(d.sign == -1 for d in known)
-    return _judged(_most(apart), section, claim, rule, holds, numbers, sure)
+def _to_lrp(m: AlignedScores, metric: str, variants: Iterable[str]) -> dict[Method, Difference]:
+    """The differences to LRP of some variants at every p."""
+    return {Method(v, p): d for v in variants for p, d in m.differences(metric, v).items()}
 
 
-def _judged(
-    samples: int,
-    section: Section,
-    claim: str,
-    rule: str,
-    holds: bool,
-    numbers: tuple[str, ...],
-    sure: bool | None = None,
-) -> Statement:
-    """A verdict, if enough samples are behind it."""
-    if samples >= ENOUGH:
-        return Statement(section, claim, rule, holds, numbers, sure, samples=samples)
-    counted = f"{samples} sample{'s' * (samples != 1)}; a verdict needs {ENOUGH}"
-    return Statement(
-        section, claim, rule, None, (*numbers, counted), missing=f"needs {ENOUGH} samples", samples=samples
-    )
-
-
-def _most(apart: Sequence[Difference]) -> int:
+def _most(apart: Iterable[Difference]) -> int:
     """The samples of the fullest comparison."""
     return max((d.count for d in apart), default=0)
-
-
-def _unmeasured(section: Section, claim: str, rule: str, *needs: str) -> Statement:
-    return Statement(section, claim, rule, None, missing="needs " + ", ".join(needs))
 
 
 def _symbol(variant: str) -> str:
@@ -533,12 +577,12 @@ def _of(detail: str) -> str:
     return f" ({detail})" if detail else ""
 
 
-def _listed(shares: Sequence[float], apart: Sequence[Difference]) -> str:
-    return ", ".join(f"p = {p:g}: {d}" for p, d in zip(shares, apart, strict=True))
+def _listed(apart: Mapping[float, Difference]) -> str:
+    return ", ".join(f"p = {p:g}: {d}" for p, d in apart.items())
 
 
-def _against_lrp(m: AlignedScores, metric: str, tried: Sequence[Method], apart: Sequence[Difference]) -> str:
-    each = ", ".join(f"{method} {d}" for method, d in zip(tried, apart, strict=True))
+def _minus_lrp(m: AlignedScores, metric: str, apart: Mapping[Method, Difference]) -> str:
+    each = ", ".join(f"{method} {d}" for method, d in apart.items())
     return f"LRP {plain(m.mean(metric))}; minus LRP's: {each}"
 
 

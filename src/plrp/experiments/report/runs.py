@@ -115,7 +115,7 @@ class TitledRun:
 
     def _not_a_threshold(self) -> Statement:
         """Judged by the stored maps of sequences with known motifs."""
-        from plrp.experiments.findings import find_not_a_threshold, judge_threshold
+        from plrp.experiments.statements import find_not_a_threshold, judge_threshold
 
         r = self.results
         p = nearest_share(statements.LOGO_P, [p for variant, p in r.map_cells if variant == "lambda"])
