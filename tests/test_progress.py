@@ -12,7 +12,7 @@ import pytest
 
 from plrp import progress as display
 from plrp.experiments.measure import Rehearsal
-from plrp.experiments.watch import SweepWatch
+from plrp.experiments.part_making import SweepWatch
 from plrp.progress import progress
 from plrp.runs.work import NAMED, Failure, by_cause
 

@@ -175,7 +175,7 @@ def test_the_photographs_page_opens_on_what_the_network_is_surest_of() -> None:
 
 def test_work_in_the_background_ends_with_whoever_asked_for_it() -> None:
     code = (
-        "import time; from plrp.experiments.background import in_background; "
+        "import time; from plrp.experiments.photo_demo import in_background; "
         "print(in_background('import time; time.sleep(600)').pid, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -171,6 +171,11 @@ class AlignedScores:
         """Samples whose score is a number."""
         return int(np.isfinite(self.at(metric, method)).sum())
 
+    def most(self, metric: str) -> int:
+        """Samples whose score is a number, by the method that has most of them."""
+        methods = [LRP, *(Method(v, p) for v in VARIANTS for p in self.shares(metric, v))]
+        return max(self.count(metric, method) for method in methods)
+
     def mean(self, metric: str, method: Method = LRP) -> float:
         """Over the samples where it is defined (mass in the mask is not, where no positive relevance is left)."""
         column = self.at(metric, method)

@@ -433,8 +433,8 @@ def decisive(config: Config) -> dict[str, Any]:
     return {**identity(config), "part_size": config.part_size}
 
 
-def differences(old: Config, new: Config) -> list[str]:
-    """The entries in which two configs differ and that decide results, in words; empty where none does."""
+def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
+    """The entries in which two configs differ and that decide results, with both values; empty where none does."""
     return differing_entries(decisive(old), decisive(new))
 
 

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ import torch
 from torch import nn
 
 import plrp
-from plrp.errors import not_installed
 from plrp.files import new_file, write_csv
 from plrp.genomics.baselines import ism
 from plrp.genomics.export import write_seqlets
@@ -40,18 +39,23 @@ from plrp.genomics.simulation import Simulated
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.runs.places import Folder, refuse_strangers
+from plrp.runs.run import ConfigChanged
 from plrp.view import Bundle, explanation_bundle
 
 from . import photo_demo
 from .aligned_scores import LABELS, LRP, AlignedScores, Method
-from .background import in_background, last_words
+from .config import Config
+from .data import DNA, open_samples
 from .demo_page import drawn_sequences, render
+from .networks import load_network, threads_set
 from .pages import write_page
+from .photo_demo import in_background
+from .presets import preset
+from .results import Results
 from .sequence_logos import planted_sites
 from .statements import ENTROPY, GINI, LOGO_P, MASS, MOTIF_P, NotAThreshold, find_not_a_threshold, findings
-
-if TYPE_CHECKING:
-    from . import Config, Results
+from .store import Store
+from .sweeps import require, sweep
 
 FILTERS = (32, 4)
 SLIDE_P = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.7, 0.9)
@@ -102,19 +106,16 @@ def run(
     the data, both checkpoints, `sweep.csv` and `seqlets.bed`. One thread does the arithmetic, so that the same seed
     gives the same report. `photographs` is how many steps the network of the photographs is trained; 0: none are shown.
     """
-    _check_extras()
-    from . import preset
-
+    require("the demo needs", ("matplotlib", "pyjaspar", "memelite", "pyarrow", "pandas", "h5py"))
     changes = {"seed": seed, "data.sequences": count, "model.epochs": epochs}
     configs = {f"{size} filters": preset(f"genomics-{size}", limit=explained).changed(**changes) for size in FILTERS}
-    out = Path(out)
-    runs = [f"genomics-{size}" for size in FILTERS]
+    out, runs = Path(out), [config.name for config in configs.values()]
     signs = [*(f"{run}/config.toml" for run in runs), "data/simulation.json"]
     if not any((out / sign).exists() for sign in signs):  # of an earlier start
         refuse_strangers(Folder(out), runs)
     out.mkdir(parents=True, exist_ok=True)
     compiling, painting, scenes = compile_in_background(), None, out / "photographs.pt"
-    if photographs and photo_demo.possible():
+    if photographs and importlib.util.find_spec("skimage") is not None:  # it ships the photographs
         painting = photo_demo.train_in_background(scenes, photographs, seed)
     try:
         study = examine(configs, out, show_progress=show_progress, compiling=compiling)
@@ -134,9 +135,8 @@ def run(
             part.write_bytes((out / f"genomics-{size}" / "network.pt").read_bytes())
     write_sweeps(out / "sweep.csv", study.sweeps)
     seqlets = find_seqlets(study.plrp)
-    write_seqlets(
-        out / "seqlets.bed", seqlets, study.shown.sequences, match_seqlets(seqlets, study.shown.onehot(), study.plrp)
-    )
+    matched = match_seqlets(seqlets, study.shown.onehot(), study.plrp)
+    write_seqlets(out / "seqlets.bed", seqlets, study.shown.sequences, matched)
     path = out / "index.html"
     write_page(path, render(study, seed=seed, photographs=shown))
     print(summary(study))
@@ -148,7 +148,8 @@ def _photographs(painting: subprocess.Popen[bytes], scenes: Path, show_progress:
     with progress("explaining photographs", 2, show_progress) as step:
         step(0, "waiting for their network")
         if painting.wait():
-            why = (last_words(painting).splitlines() or ["no reason given"])[-1]
+            assert painting.stderr is not None
+            why = (painting.stderr.read().decode().strip().splitlines() or ["no reason given"])[-1]
             raise RuntimeError(f"the network of the photographs could not be trained: {why}")
         step(1, "every p")
         html = photo_demo.render(scenes)
@@ -165,13 +166,6 @@ def summary(study: Study) -> str:
         name = f"is {best.motif}, E = {e_text(best.e)}" if best else "matches no known motif"
         lines.append(f"motif found: {pattern.motif.consensus} {name} ({pattern.count} seqlets)")
     return "\n".join(lines)
-
-
-def _check_extras() -> None:
-    """Report missing packages before an hour of work, not after."""
-    for package in ("matplotlib", "pyjaspar", "memelite", "pyarrow", "pandas", "h5py"):
-        if importlib.util.find_spec(package) is None:
-            raise not_installed(f"the demo needs {package}", "experiments")
 
 
 def compile_in_background() -> subprocess.Popen[bytes]:
@@ -194,9 +188,6 @@ def examine(
     `configs` are sweeps of the same sequences by the name of the network, the larger one first; their folders are made
     in `out`. `compiling` is the process of `compile_in_background`; matching waits for it.
     """
-    from .data import DNA, open_samples
-    from .networks import load_network, threads_set
-
     results = {name: results_of(config, out / config.name, show_progress) for name, config in configs.items()}
     first = next(iter(results.values()))
     samples = open_samples(first.settings)
@@ -216,11 +207,11 @@ def examine(
 
     lrp, pruned, sparse = maps("LRP", 0), maps("lambda", LOGO_P), maps("lambda", MOTIF_P)
     network, _ = load_network(first.settings, first.store)
-    onehot = shown.onehot()
+    onehot, drawn = shown.onehot(), drawn_sequences(shown.labels)
     with threads_set(1):
-        booked = plrp.explain(network, torch.from_numpy(onehot[:1]), composite=COMPOSITE, pruning=Pruning(p=LOGO_P))
-        ledger = booked.ledger
-        drawn = drawn_sequences(shown.labels)
+        ledger = plrp.explain(
+            network, torch.from_numpy(onehot[:1]), composite=COMPOSITE, pruning=Pruning(p=LOGO_P)
+        ).ledger
         mutated = ism(network, onehot[drawn]).per_base()
         slides = [_slide(network, shown, k, next(iter(configs))) for k in drawn]
 
@@ -253,13 +244,8 @@ def examine(
 
 def _slide(network: nn.Module, shown: Simulated, k: int, name: str) -> Bundle:
     """One sequence for every p, with its planted motifs, for the page's slider."""
-    explanation = plrp.explain(
-        network,
-        torch.from_numpy(shown.onehot()[k : k + 1]),
-        target=int(shown.labels[k]),
-        composite=COMPOSITE,
-        pruning=Pruning(p=LOGO_P),
-    )
+    given, target = torch.from_numpy(shown.onehot()[k : k + 1]), int(shown.labels[k])
+    explanation = plrp.explain(network, given, target=target, composite=COMPOSITE, pruning=Pruning(p=LOGO_P))
     return explanation_bundle(
         explanation,
         sites=planted_sites(shown, k),
@@ -274,8 +260,6 @@ def _slide(network: nn.Module, shown: Simulated, k: int, name: str) -> Bundle:
 
 def results_of(config: Config, folder: Path, show_progress: bool | None = None) -> Results:
     """The results of a sweep; results of an earlier demo with other settings are replaced."""
-    from . import ConfigChanged, Store, sweep
-
     try:
         return sweep(config, folder, show_progress=show_progress)
     except ConfigChanged:
@@ -287,8 +271,7 @@ def write_sweeps(path: Path, sweeps: Mapping[str, AlignedScores]) -> None:
     """Means over the sequences as a table: network, variant, p, and the metrics. LRP stands at p = 0."""
     rows = []
     for name, one in sweeps.items():
-        methods = [LRP, *(Method(v, p) for v in one.variants(METRICS[0]) for p in one.shares(METRICS[0], v))]
-        for method in methods:
+        for method in [LRP, *(Method(v, p) for v in one.variants(GINI) for p in one.shares(GINI, v))]:
             means = [f"{one.mean(metric, method):.6f}" for metric in METRICS]
             rows.append([name, LABELS[method.variant], method.p, *means])
     write_csv(path, ["network", "variant", "p", *METRICS], rows)

@@ -114,14 +114,17 @@ def cards(entries: Mapping[str, str]) -> str:
     return f'<div class="cards">{inner}</div>'
 
 
-def contents(sections: Mapping[str, str]) -> str:
-    """Links to the sections: anchor to title."""
-    links = "".join(f'<a href="#{escape(name)}">{escape(title)}</a>' for name, title in sections.items())
-    return f'<nav aria-label="Contents">{links}</nav>'
+def page(title: str, lead: str, body: str, sections: Mapping[str, tuple[str, str]] | None = None) -> str:
+    """The whole document; `lead` and `body` are HTML.
 
-
-def page(title: str, lead: str, body: str) -> str:
-    """The whole document; `lead` and `body` are HTML."""
+    sections: titles and contents by anchor, to stand below the body; links to them stand above it. Empty contents are
+    left out.
+    """
+    shown = {name: (title, content) for name, (title, content) in (sections or {}).items() if content}
+    if sections is not None:
+        links = "".join(f'<a href="#{escape(name)}">{escape(title)}</a>' for name, (title, _) in shown.items())
+        body = f'<nav aria-label="Contents">{links}</nav>{body}'
+    body += "".join(section(title, content, name=name) for name, (title, content) in shown.items())
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -5,8 +5,8 @@ The network is trained in a process of its own while the sequences are worked on
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -19,16 +19,28 @@ from plrp.vision.photograph_explanation import explain_photograph
 from plrp.vision.photographs import network_input
 
 from . import scenes
-from .background import in_background
 from .pages import data_uri, picture, section
 
 STEPS = 160
 P = 0.15
+_BOUND = (
+    "import os, sys, threading; sys.path[:] = filter(None, sys.path); "  # nothing from the current folder
+    "threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start(); "
+)
+"""Standard input ends when the process that holds its other end does."""
 
 
-def possible() -> bool:
-    """Whether there are photographs: scikit-image ships them."""
-    return importlib.util.find_spec("skimage") is not None
+def in_background(code: str) -> subprocess.Popen[bytes]:
+    """Run some code in another process of this Python; its output is discarded, its errors can be read afterwards.
+
+    Wait for it with `wait()`: `communicate()` would end it.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", _BOUND + code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
 
 
 def train_in_background(path: Path, steps: int, seed: int) -> subprocess.Popen[bytes]:

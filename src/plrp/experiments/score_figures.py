@@ -106,8 +106,8 @@ METRICS = {
 }
 SUFFIXES = {"max": "maps over max", "mass": "maps over mass", "norm": "maps over norm"}
 """The meaning of the suffixes in the presets."""
-MAIN = ("gini", "relevance_mass_accuracy", "local_lipschitz")
-"""Sparsity, localization, robustness: the columns of the paper's figure 2."""
+MAIN = {"gini": "sparsity", "relevance_mass_accuracy": "localization", "local_lipschitz": "robustness"}
+"""The columns of the paper's figure 2, and the aspect that each shows."""
 ZOOM_P = 0.3
 """The zoom panels end here."""
 PIXELS = 104
@@ -123,7 +123,7 @@ def metric(name: str) -> MetricStyle:
     return MetricStyle(f"{known.title}, {SUFFIXES.get(suffix, suffix)}", known.better, known.whole)
 
 
-def versions(rows: Sequence[AlignedScores], bases: Sequence[str]) -> list[str]:
+def versions(rows: Sequence[AlignedScores], bases: Iterable[str]) -> list[str]:
     """The measured metrics among `bases`, with all their suffixes, in that order."""
     names = sorted({name for m in rows for name in m.metrics if m.count(name)})
     return [name for base in bases for name in names if name.partition(".")[0] == base]
@@ -134,26 +134,23 @@ def versions(rows: Sequence[AlignedScores], bases: Sequence[str]) -> list[str]:
 Draw = Callable[["Axes"], None]
 
 
-@dataclass(frozen=True)
-class _Row:
-    panels: Sequence[Draw | None]
-    title: str = ""
+Row = tuple[str, Sequence[Draw | None]]
+"""A title, which may be empty, and panels beside each other."""
 
 
-def _arranged(title: str, stacks: Sequence[Sequence[Draw | None]], narrow: bool) -> list[_Row]:
+def _arranged(title: str, stacks: Sequence[Sequence[Draw | None]], narrow: bool) -> list[Row]:
     """Stacks of panels in rows of at most three, no row much shorter than another; narrow: one panel per row."""
+    levels: list[Sequence[Draw | None]] = []
     if narrow:
-        panels = [draw for stack in stacks for draw in stack if draw is not None]
-        return [_Row([draw], "" if k else title) for k, draw in enumerate(panels)]
-    columns = math.ceil(len(stacks) / math.ceil(len(stacks) / 3)) if stacks else 1
-    rows = []
-    for begin in range(0, len(stacks), columns):
-        levels = zip(*stacks[begin : begin + columns], strict=True)
-        rows += [_Row(level, "" if begin or k else title) for k, level in enumerate(levels) if any(level)]
-    return rows
+        levels = [[draw] for stack in stacks for draw in stack]
+    elif stacks:
+        columns = math.ceil(len(stacks) / math.ceil(len(stacks) / 3))
+        for begin in range(0, len(stacks), columns):
+            levels += zip(*stacks[begin : begin + columns], strict=True)
+    return [("" if k else title, level) for k, level in enumerate(filter(any, levels))]
 
 
-def _sheet(rows: Sequence[_Row], narrow: bool, height: float = 1.62) -> Figure:
+def _sheet(rows: Sequence[Row], narrow: bool, height: float = 1.62) -> Figure:
     """Rows of panels, each `height` inches high, with room for ticks on the left and the lines' names on the right."""
     width, height = (2.9, 1.75) if narrow else (2.2, height)
     left, right, head, foot = 0.52, 0.72, 0.26, 0.46
@@ -162,31 +159,29 @@ def _sheet(rows: Sequence[_Row], narrow: bool, height: float = 1.62) -> Figure:
 
         from plrp.figure import Figure
 
-    columns = max(len(row.panels) for row in rows)
     cell = left + width + right
-    heights = [(0.34 if row.title else 0) + head + height + foot for row in rows]
+    all_cells = max(len(panels) for _, panels in rows) * cell
+    heights = [(0.34 if title else 0) + head + height + foot for title, _ in rows]
     total = sum(heights) + 0.04
-    figure = Figure(figsize=(columns * cell, total))
+    figure = Figure(figsize=(all_cells, total))
     FigureCanvasAgg(figure)
     y = total
-    for row, used in zip(rows, heights, strict=True):
-        if row.title:
-            figure.text(0.06 / (columns * cell), (y - 0.2) / total, row.title, fontsize=11, fontweight="bold",
-                        color=INK, va="center", parse_math=False)  # fmt: skip
-        bottom = y - used + foot
-        for column, draw in enumerate(row.panels):
-            if draw is None:
-                continue
-            x = column * cell + left
-            ax = figure.add_axes((x / (columns * cell), bottom / total, width / (columns * cell), height / total))
-            ax.set_facecolor("none")
-            _dress(ax)
-            draw(ax)
+    for (title, panels), used in zip(rows, heights, strict=True):
+        if title:
+            figure.text(0.06 / all_cells, (y - 0.2) / total, title, fontsize=11, fontweight="bold", color=INK,
+                        va="center", parse_math=False)  # fmt: skip
+        for column, draw in enumerate(panels):
+            if draw is not None:
+                corner = ((column * cell + left) / all_cells, (y - used + foot) / total)
+                ax = figure.add_axes((*corner, width / all_cells, height / total))
+                _dress(ax)
+                draw(ax)
         y -= used
     return figure
 
 
 def _dress(ax: Axes) -> None:
+    ax.set_facecolor("none")
     ax.spines[["top", "right"]].set_visible(False)
     for side in ("left", "bottom"):
         ax.spines[side].set(color=FAINT, linewidth=0.7)
@@ -268,7 +263,7 @@ def over_p(
     differences: the paired differences to LRP, whose intervals decide between methods.
     narrow: for small screens, with the panels below each other.
     """
-    sheet: list[_Row] = []
+    sheet: list[Row] = []
     for m in rows:
         stacks: list[list[Draw | None]] = []
         for name in metrics:

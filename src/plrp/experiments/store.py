@@ -1,7 +1,7 @@
 """The results of a sweep on the disk: a `plrp.runs.run.Run` with two folders of parts.
 
     RUN/config.toml                         the resolved config
-    RUN/run.json                            versions, git commit, seeds, and every start
+    RUN/run.json                            versions, git commit, seeds, the machine, and every start
     RUN/parts/000003-KEY-CHECKSUM.parquet   scores of one part
     RUN/maps/000003-KEY-CHECKSUM.h5         its relevance maps, if the config asks for them
 
@@ -11,12 +11,16 @@ A part is finished once its scores exist; its maps are written before them.
 from __future__ import annotations
 
 import json
+import platform
+import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import plrp
 from plrp.runs.places import Place, RunError, place_at
 from plrp.runs.run import CACHE, Run, RunLayout, damaged
 
@@ -25,6 +29,7 @@ from .config import Config, decisive, read_toml
 CONFIG, MANIFEST = "config.toml", "run.json"
 NETWORK, TRAINING = "network.pt", "training.json"
 """The network that a sweep trained, and how."""
+PACKAGES = ("torch", "numpy", "torchvision", "pillow", "pyarrow", "h5py", "pandas", "pyjaspar")
 LAYOUT = RunLayout(
     description=CONFIG,
     folders={"parts": "parquet", "maps": "h5"},
@@ -127,3 +132,48 @@ class Store:
 def _has_maps(config: Config, index: int) -> bool:
     """Whether a part has maps."""
     return config.maps is not None and any(config.maps.covers(sample, 0) for sample in config.part(index))
+
+
+# -- how results came about
+
+
+def facts(config: Config, device: str, threads: int) -> dict[str, Any]:
+    """The facts that a reader needs to repeat a run."""
+    seeded = [metric for metric in config.metrics if "seed" in metric.options]
+    return {
+        "plrp": plrp.__version__,
+        "git": commit(),
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": device,
+        "threads": threads,
+        "seeds": {
+            "samples, perturbations, ties, training": config.seed,
+            **{f"metrics.{metric.name}": metric.options["seed"] for metric in seeded},
+        },
+    }
+
+
+def commit() -> dict[str, Any] | None:
+    """The commit that plrp's source is at, and whether it was changed since; None for an installed package."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        return None
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, text=True, timeout=20, check=True
+        ).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", "src"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

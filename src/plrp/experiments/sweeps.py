@@ -21,11 +21,9 @@ from .config import Config
 from .data import open_samples
 from .measure import check_masks, check_metrics, work
 from .networks import code_digests, resolved_model, threads_set
-from .part_making import PartMaker, portable, work_for
-from .provenance import facts
+from .part_making import PartMaker, SweepWatch, portable, work_for
 from .results import Results
-from .store import PartsMissing, Store
-from .watch import SweepWatch
+from .store import PartsMissing, Store, facts
 
 
 def sweep(
@@ -68,8 +66,11 @@ def sweep(
     Returns the results, complete if every part exists. A part that cannot be made (a damaged photograph) does not stop
     the others; when they are done, PartsMissing (a RunError) lists the failures.
     """
-    check_extras()
-    config = as_config(config)
+    require("sweeps need", ("pyarrow", "pandas", "h5py", "tomli_w"))
+    if isinstance(config, (str, Path)):
+        config = Config.read(config)
+    else:
+        config = (config if isinstance(config, Config) else Config.from_dict(config)).at(Path.cwd())
     check_metrics(config)
     if device is not None and engine is None:
         check_device(device)
@@ -93,28 +94,21 @@ def sweep(
     return Results(store)
 
 
-def as_config(config: Config | Mapping[str, Any] | str | Path) -> Config:
-    """A `Config` with absolute paths, from any form a user may have it in."""
-    if isinstance(config, (str, Path)):
-        return Config.read(config)
-    return (config if isinstance(config, Config) else Config.from_dict(config)).at(Path.cwd())
-
-
 def headline(config: Config, parts: int, missing: int, shard: tuple[int, int]) -> str:
     """What there is to do, in one line."""
-    cells, variants = len(config.cells), len({variant for variant, _ in config.cells})
-    text = (
-        f"{config.name}: {config.samples} samples × {cells} maps ({variants} variants) × {len(config.metrics)} metrics"
-    )
+    maps = f"{len(config.cells)} maps ({len({variant for variant, _ in config.cells})} variants)"
     share = "" if shard == (1, 1) else f" of shard {shard[0]}/{shard[1]}"
-    return f"{text}; {missing} of {parts} parts{share} to do"
+    return (
+        f"{config.name}: {config.samples} samples × {maps} × {len(config.metrics)} metrics; {missing} of {parts} "
+        f"parts{share} to do"
+    )
 
 
-def check_extras() -> None:
-    """Say what is missing before hours of work, not after."""
-    for package in ("pyarrow", "pandas", "h5py", "tomli_w"):
+def require(need: str, packages: Sequence[str]) -> None:
+    """Name a missing package before hours of work, not after; `need` begins the sentence."""
+    for package in packages:
         if importlib.util.find_spec(package) is None:
-            raise not_installed(f"sweeps need {package}", "experiments")
+            raise not_installed(f"{need} {package}", "experiments")
 
 
 def _begin(store: Store, config: Config, digests: Digests, files: Sequence[Path], execution: Execution) -> Config:
@@ -131,9 +125,9 @@ def _begin(store: Store, config: Config, digests: Digests, files: Sequence[Path]
     resolved = store.begin(resolved, facts(resolved, device, threads), execution.say)
     digests.save()
     if resolved.samples > config.samples:
-        first = f"they stay, and the first {config.samples} are worked on"
         execution.say(
-            f"{store} was begun with {resolved.samples} samples: {first}. For these alone, name another folder"
+            f"{store} was begun with {resolved.samples} samples: they stay, and the first {config.samples} are worked "
+            "on. For these alone, name another folder"
         )
     return resolved
 

@@ -109,7 +109,7 @@ class Run:
     def refuse_changes(self, description: Any, files: Sequence[str] = ()) -> None:
         """Refuse a description that would give other results. `files`: names of inputs whose content changed."""
         before, now = (self.layout.decisive(entries) for entries in (self.description(), description))
-        changes = [in_words(change, self.layout.words) for change in differences(before, now)]
+        changes = [in_words(name, *values, self.layout.words) for name, values in differences(before, now).items()]
         if changes:
             changes = [*changes[:NAMED], *["…"] * (len(changes) > NAMED)]
             changes += [f"other contents: {', '.join(files[:3])}{', …' if len(files) > 3 else ''}"] if files else []
@@ -243,19 +243,16 @@ class Run:
             raise
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The entries in which two descriptions differ, in words, by dotted names; empty where none does."""
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The entries in which two descriptions differ, by dotted names, with both values; None is an absent entry."""
     old, new = _leaves(before), _leaves(now)
-    return [
-        f"{name} was {quoted(old.get(name))} and is {quoted(new.get(name))}"
-        for name in dict.fromkeys([*old, *new])
-        if old.get(name) != new.get(name)
-    ]
+    both = {name: (old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])}
+    return {name: (was, now) for name, (was, now) in both.items() if was != now}
 
 
-def in_words(change: str, words: Mapping[str, str]) -> str:
+def in_words(name: str, was: Any, now: Any, words: Mapping[str, str]) -> str:
     """A difference; of a digest, with the thing that changed."""
-    name = change.partition(" was ")[0]
+    change = f"{name} was {quoted(was)} and is {quoted(now)}"
     for entry, thing in words.items():
         if name == entry or name.startswith(f"{entry}."):
             where = name.removeprefix(entry).replace(".", " in ", 1)

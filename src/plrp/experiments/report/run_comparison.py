@@ -12,28 +12,22 @@ from plrp.experiments import score_figures
 from plrp.experiments.aligned_scores import BASELINE, LABELS, LRP, VARIANTS, Method, difference_of, plain
 from plrp.experiments.config import differences
 from plrp.experiments.intervals import METHOD
-from plrp.experiments.pages import cards, contents, escape, folded, page, section, table
+from plrp.experiments.pages import cards, escape, folded, page, table
 from plrp.experiments.statements import UNMEASURED, Statement
+from plrp.runs.run import quoted
 
 from .runs import TitledRun
 from .sections import missing_note, spans, verdict
 from .sheets import Sheets
 
-SECTIONS = {
-    "config": "What differs between the runs",
-    "figures": "Both over p",
-    "differences": "B minus A, sample by sample",
-    "statements": "The paper's statements in both",
-}
-
 
 def render(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
     """The comparison as one HTML document."""
     built = {
-        "config": _config(first, second),
-        "figures": _figures(first, second, sheets),
-        "differences": _differences(first, second, sheets),
-        "statements": _statements(first, second, sheets),
+        "config": ("What differs between the runs", _config(first, second)),
+        "figures": ("Both over p", _figures(first, second, sheets)),
+        "differences": ("B minus A, sample by sample", _differences(first, second, sheets)),
+        "statements": ("The paper's statements in both", _statements(first, second, sheets)),
     }
     common, _ = paired(first, second)
     lead = (
@@ -45,10 +39,7 @@ def render(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
         "samples of B": f"{len(second.results.samples):,}",
         "in both, by name": f"{len(common):,}",
     }
-    body = contents({name: SECTIONS[name] for name, content in built.items() if content})
-    body += missing_note([first, second]) + cards(numbers)
-    body += "".join(section(SECTIONS[name], content, name=name) for name, content in built.items() if content)
-    return page("Two sweeps compared", lead, body)
+    return page("Two sweeps compared", lead, missing_note([first, second]) + cards(numbers), built)
 
 
 def paired(first: TitledRun, second: TitledRun) -> tuple[np.ndarray, np.ndarray]:
@@ -67,10 +58,10 @@ def paired(first: TitledRun, second: TitledRun) -> tuple[np.ndarray, np.ndarray]
 
 
 def _config(first: TitledRun, second: TitledRun) -> str:
-    changes = differences(first.results.settings, second.results.settings)
-    entries = {line.partition(" was ")[0]: line.partition(" was ")[2].split(" and is ", 1) for line in changes}
-    facts = {name: [run.facts.get(name, "–") for run in (first, second)] for name in sorted(first.facts | second.facts)}
-    rows = [(name, a, b) for name, (a, b) in [*entries.items(), *facts.items()] if a != b]
+    entries = differences(first.results.settings, second.results.settings)
+    changes = [(name, quoted(a), quoted(b)) for name, (a, b) in entries.items()]
+    facts = [(n, first.facts.get(n, "–"), second.facts.get(n, "–")) for n in sorted(first.facts | second.facts)]
+    rows = [(name, a, b) for name, a, b in [*changes, *facts] if a != b]
     if not rows:
         return "<p>Nothing that decides results, and no version: B is A measured again.</p>"
     return table(["entry", "A", "B"], [[f"<code>{escape(name)}</code>", escape(a), escape(b)] for name, a, b in rows])
@@ -78,8 +69,8 @@ def _config(first: TitledRun, second: TitledRun) -> str:
 
 def _metrics(first: TitledRun, second: TitledRun) -> list[str]:
     """The metrics that both runs measured."""
-    names = score_figures.versions([first.scores], tuple(score_figures.METRICS))
-    return [name for name in names if name in score_figures.versions([second.scores], tuple(score_figures.METRICS))]
+    of_first, of_second = (score_figures.versions([run.scores], score_figures.METRICS) for run in (first, second))
+    return [name for name in of_first if name in of_second]
 
 
 def _figures(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:

@@ -15,7 +15,7 @@ from plrp.experiments import score_figures, statements
 from plrp.experiments.aligned_scores import BASELINE, LABELS, LRP, VARIANTS, AlignedScores, Method, plain
 from plrp.experiments.config import without_folders, write_toml
 from plrp.experiments.intervals import METHOD
-from plrp.experiments.pages import cards, contents, escape, folded, note, page, section, table
+from plrp.experiments.pages import cards, escape, folded, note, page, table
 from plrp.experiments.results import unhealthy_sentence
 from plrp.experiments.statements import Statement
 from plrp.progress import progress
@@ -36,40 +36,34 @@ FURTHER = (
     "entropy", "hoyer", "nonzero", "relevance_rank_accuracy", "pointing_game", "max_sensitivity",
     "symmetric_relevance_gain", "score_kept",
 )  # fmt: skip
-SECTIONS = {
-    "figures": "Figures",
-    "examples": "Examples",
-    "best": "Best p per metric",
-    "statements": "The paper's statements",
-    "tables": "All means",
-    "runs": "Runs",
-}
+SCORE_KEPT = (
+    "Share of the score kept: the sum of the input's relevance over the explained score; biases take the rest. "
+)
+"""The definition of a metric that `plrp.metrics` does not have."""
 
 
 def render(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     """The report as one HTML document; figures and tables go to the report's folder on the way."""
-    builders: dict[str, Callable[[Sequence[TitledRun], Sheets], str]] = {
-        "figures": _figures,
-        "examples": examples.render,
-        "best": _best,
-        "statements": _statements,
-        "tables": _tables,
-        "runs": _runs,
+    builders: dict[str, tuple[str, Callable[[Sequence[TitledRun], Sheets], str]]] = {
+        "figures": ("Figures", _figures),
+        "examples": ("Examples", examples.render),
+        "best": ("Best p per metric", _best),
+        "statements": ("The paper's statements", _statements),
+        "tables": ("All means", _tables),
+        "runs": ("Runs", _runs),
     }
-    built: dict[str, str] = {}
+    measured = any(len(run.results.scores) for run in runs)
+    built: dict[str, tuple[str, str]] = {}
     with progress("writing the report", len(builders), sheets.show_progress) as step:
-        for name, build in builders.items():
-            content = build(runs, sheets) if any(len(run.results.scores) for run in runs) or name == "runs" else ""
-            if content:
-                built[name] = section(SECTIONS[name], content, name=name)
-            step(1, SECTIONS[name])
+        for name, (heading, build) in builders.items():
+            built[name] = heading, build(runs, sheets) if measured or name == "runs" else ""
+            step(1, heading)
     title = runs[0].title if len(runs) == 1 else "Pruned relevance: " + joined(sorted({run.dataset for run in runs}))
     lead = (
         "Layer-wise relevance propagation (LRP) and its pruned versions (PLRP-λ, PLRP-M, each with and without "
         f"sparsity gain), measured by <code>plrp sweep</code>. Bands and brackets are {escape(METHOD)}."
     )
-    body = contents({name: SECTIONS[name] for name in built}) + missing_note(runs) + unhealthy_note(runs) + _cards(runs)
-    return page(title, lead, body + "".join(built.values()))
+    return page(title, lead, missing_note(runs) + unhealthy_note(runs) + _cards(runs), built)
 
 
 def joined(words: Sequence[str]) -> str:
@@ -89,9 +83,9 @@ def missing_note(runs: Sequence[TitledRun]) -> str:
                 "it again to fill them in."
             )
         wanted = [name.replace("pixel_flipping", "pixel_flipping_auc", 1) for name in run.results.config["metrics"]]
-        empty = [name for name in wanted if not any(run.scores.count(name, m) for m in _methods(run.scores, name))]
+        empty = [f"<code>{escape(name)}</code>" for name in wanted if not run.scores.most(name)]
         if empty and len(run.results.samples):
-            lines.append(f"{escape(run.title)}: no sample has a score of {joined([_code(name) for name in empty])}.")
+            lines.append(f"{escape(run.title)}: no sample has a score of {joined(empty)}.")
     return note("<b>Not everything is there.</b>", lines)
 
 
@@ -107,14 +101,6 @@ def unhealthy_note(runs: Sequence[TitledRun]) -> str:
             lines.append(f"{escape(run.title)}: {escape(unhealthy_sentence(run.results))}: {escape(listed)}.")
     lead = "<b>Some explanations should not be believed as they are.</b> Their scores are part of all means below."
     return note(lead, lines)
-
-
-def _methods(m: AlignedScores, name: str) -> list[Method]:
-    return [LRP, *(Method(v, p) for v in VARIANTS for p in m.shares(name, v))]
-
-
-def _code(name: str) -> str:
-    return f"<code>{escape(name)}</code>"
 
 
 def spans(numbers: Sequence[int]) -> str:
@@ -184,7 +170,8 @@ def _statements(runs: Sequence[TitledRun], sheets: Sheets) -> str:
             items = "".join(f"<li>{unbroken(line)}</li>" for line in lines)
             head = f"<p><b>{escape(title)}</b></p>" if len(runs) > 1 else ""
             inner.append(f"{head}<ul>{items}</ul>")
-        parts.append(folded(f"{escape(_capital(claim))}: {words}", *inner))
+        capital = claim[0].upper() if claim[0].isascii() else claim[0]  # a Greek symbol stays as it is
+        parts.append(folded(f"{escape(capital + claim[1:])}: {words}", *inner))
     judged_by = {run.title: run.statements for run in runs} | {network: [s] for network, s in common.items()}
     sheets.json("statements", {title: [asdict(s) for s in said] for title, said in judged_by.items()})
     return (
@@ -198,11 +185,6 @@ def unbroken(text: str) -> str:
     """As HTML whose lines do not break within 'p = 0.3' and '[+0.1, +0.2]'."""
     unbroken = re.sub(r"\[[^\]]*\]| = ", lambda match: match[0].replace(" ", "\u00a0"), text)
     return escape(unbroken)
-
-
-def _capital(text: str) -> str:
-    """With a capital letter first, except for Greek symbols."""
-    return text[0].upper() + text[1:] if text[0].isascii() else text
 
 
 # -- figures
@@ -223,12 +205,13 @@ def _figures_of(dataset: str, runs: Sequence[TitledRun], sheets: Sheets) -> Iter
     over_p = partial(score_figures.over_p, rows)
     main = score_figures.versions(rows, score_figures.MAIN)
     if main:
+        aspects = list(dict.fromkeys(score_figures.MAIN[name.partition(".")[0]] for name in main))
         yield sheets.drawing(
             f"{slug(dataset)}-metrics",
             partial(over_p, main),
             _described(rows, main),
-            f"{_aspects(main)} over the pruned proportion p{_as_in(results)}. Above: the whole range; below: "
-            f"small p, without bands that would fill the panel. {_counts(rows, main)}",
+            f"{joined(aspects).capitalize()} over the pruned proportion p{_as_in(results)}. Above: the whole range; "
+            f"below: small p, without bands that would fill the panel. {_counts(rows, main)}",
         )
     for name in score_figures.versions(rows, (statements.AUC,)):
         yield sheets.drawing(
@@ -253,21 +236,8 @@ def _figures_of(dataset: str, runs: Sequence[TitledRun], sheets: Sheets) -> Iter
             f"{slug(dataset)}-further",
             partial(over_p, further, zoom=False),
             _described(rows, further),
-            f"Further metrics. {_defined(further)}{_counts(rows, further)}",
+            f"Further metrics. {SCORE_KEPT if 'score_kept' in further else ''}{_counts(rows, further)}",
         )
-
-
-def _defined(names: Sequence[str]) -> str:
-    """The definition of `score_kept`, which `plrp.metrics` does not have."""
-    if "score_kept" not in names:
-        return ""
-    return "Share of the score kept: the sum of the input's relevance over the explained score; biases take the rest. "
-
-
-def _aspects(names: Sequence[str]) -> str:
-    """Which of the paper's aspects a figure shows."""
-    words = dict(zip(score_figures.MAIN, ("sparsity", "localization", "robustness"), strict=True))
-    return joined(list(dict.fromkeys(words[name.partition(".")[0]] for name in names))).capitalize()
 
 
 def _as_in(figure: str) -> str:
@@ -297,7 +267,7 @@ def _counts(rows: Sequence[AlignedScores], names: Sequence[str]) -> str:
     for m in rows:
         by_count: dict[int, list[str]] = {}
         for name in names:
-            if count := max((m.count(name, method) for method in _methods(m, name)), default=0):
+            if count := m.most(name):
                 by_count.setdefault(count, []).append(score_figures.metric(name).title)
         if len(by_count) == 1:
             (count,) = by_count
@@ -319,7 +289,7 @@ def _best(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     for run in runs:
         m = run.scores
         known = [v for v in VARIANTS if m.has(v)]
-        names = [n for n in score_figures.versions([m], tuple(score_figures.METRICS)) if m.variants(n)]
+        names = [n for n in score_figures.versions([m], score_figures.METRICS) if m.variants(n)]
         lines = [_best_of(run, name, known, rows) for name in names if score_figures.metric(name).better]
         if lines:
             parts += [f"<h3>{escape(run.title)}</h3>"] * (len(runs) > 1)
@@ -365,7 +335,8 @@ def _tables(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     parts, rows = [], []
     for run in runs:
         m = run.scores
-        for name in score_figures.versions([m], tuple(score_figures.METRICS)) + _unknown(m):
+        unknown = [n for n in m.metrics if n.partition(".")[0] not in score_figures.METRICS and m.count(n)]
+        for name in score_figures.versions([m], score_figures.METRICS) + unknown:
             shares = sorted({p for v in VARIANTS for p in m.shares(name, v)})
             cells: dict[tuple[str, float], str] = {}
             for variant in (BASELINE, *m.variants(name)):
@@ -381,17 +352,13 @@ def _tables(runs: Sequence[TitledRun], sheets: Sheets) -> str:
             body = [[f"{p:g}", *(cells.get((v, p), "") for v in VARIANTS if m.variants(name, (v,)))] for p in shares]
             lrp = f"<p>LRP: {cells.get((BASELINE, 0.0), 'not measured')}</p>"
             label = f"{escape(run.title)}: " if len(runs) > 1 else ""
-            title = f"{label}{escape(score_figures.metric(name).heading)} {_code(name)}"
+            title = f"{label}{escape(score_figures.metric(name).heading)} <code>{escape(name)}</code>"
             parts.append(folded(title, lrp, table(head, body) if body else ""))
     sheets.table("means", ["run", "metric", "variant", "p", "mean", "low", "high", "samples"], rows)
     return (
         "<p>Means over the samples where a score is defined, with their intervals; the same as "
         "<code>tables/means.csv</code>.</p>" + "".join(parts)
     )
-
-
-def _unknown(m: AlignedScores) -> list[str]:
-    return [name for name in m.metrics if name.partition(".")[0] not in score_figures.METRICS and m.count(name)]
 
 
 # -- runs
@@ -416,9 +383,8 @@ def _runs(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     parts = [table(["run", "samples", "predicted correctly", "composite", "p", "state"], rows)]
     for run in runs:
         label = f"{escape(run.title)}: " if len(runs) > 1 else ""
-        parts.append(
-            folded(f"{label}config", f"<pre>{escape(write_toml(without_folders(run.results.settings)))}</pre>")
-        )
+        description = escape(write_toml(without_folders(run.results.settings)))
+        parts.append(folded(f"{label}config", f"<pre>{description}</pre>"))
         facts = [[escape(k), escape(v)] for k, v in run.facts.items()]
         listed = table(["what", "which"], facts) if facts else "<p>None were recorded.</p>"
         parts.append(folded(f"{label}versions and seeds", listed))
