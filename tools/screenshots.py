@@ -32,6 +32,7 @@ from plrp.cli import main as run_plrp
 from plrp.concepts import Reading
 from plrp.experiments import preset, report, sweep
 from plrp.experiments.demo_study import run as run_demo
+from plrp.experiments.sample_drawings import planted_sites
 from plrp.experiments.scenes import (
     NAMES,
     PREPROCESSING,
@@ -44,7 +45,6 @@ from plrp.experiments.scenes import (
     train,
 )
 from plrp.experiments.scenes import network as scene_network
-from plrp.experiments.sequence_logos import planted_sites
 from plrp.view import Page, photograph_bundle, text_bundle
 from plrp.view.layer_channels import ChannelPatches
 from plrp.vision.photograph_explanation import explain_photograph

@@ -170,11 +170,11 @@ def test_large_spreads_get_a_logarithmic_axis() -> None:
 
 
 def test_the_example_is_the_nearest_measured() -> None:
-    assert score_figures.example_methods(made(shares=(0.1, 0.3)), "pixel_flipping_auc", 0.15)[1] == Method(
+    assert list(score_figures.example_flips(made(shares=(0.1, 0.3)), "pixel_flipping_auc", 0.15))[1] == Method(
         "lambda", 0.1
     )
     assert (
-        score_figures.example_methods(made(shares=(0.1, 0.2)), "pixel_flipping_auc", 0.15)[1].p == 0.1
+        list(score_figures.example_flips(made(shares=(0.1, 0.2)), "pixel_flipping_auc", 0.15))[1].p == 0.1
     )  # of two, the lower
 
 

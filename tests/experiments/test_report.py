@@ -18,8 +18,8 @@ pytest.importorskip("h5py")
 
 from made_runs import made_run, usual
 from plrp.experiments import report
-from plrp.experiments.report.arrays import picture_of
 from plrp.experiments.report.runs import TitledRun, titled
+from plrp.experiments.sample_drawings import picture_of
 from plrp.experiments.store import RunError
 
 SMALL = {"metrics": ("gini", "relevance_mass_accuracy"), "p": (0.0, 0.15, 0.9), "maps": False}

@@ -19,7 +19,7 @@ from . import score_figures
 from .aligned_scores import Method
 from .intervals import METHOD
 from .pages import cards, data_uri, escape, page, picture, section, table
-from .sequence_logos import SequenceLogo, planted_sites
+from .sample_drawings import SequenceLogo, planted_sites
 from .statements import GINI, LOGO_P, MASS, MOTIF_P, NotAThreshold, findings
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ from .pages import write_page
 from .photo_demo import in_background
 from .presets import preset
 from .results import Results
-from .sequence_logos import planted_sites
+from .sample_drawings import planted_sites
 from .statements import ENTROPY, GINI, LOGO_P, MASS, MOTIF_P, NotAThreshold, find_not_a_threshold, findings
 from .store import Store
 from .sweeps import require, sweep

@@ -339,16 +339,15 @@ def _over_p(lines: Sequence[_Line], name: str, until: float | None, differences:
             _draw_line(ax, line, band=not line.fills(low, high), clip_on=until is not None)
             if len(known):
                 ends.append((short(line.variant), float(line.y[known[-1]]), style.text, line.x[known[-1]]))
+        reach, right = (low, high) if seen else None, 1.012 * (until or max(0.05, *(max(line.x) for line in lines)))
         if until is not None:
-            _finish(ax, (low, high) if seen else None, 1.012 * until, ("", f"{about.title}, p ≤ {until:g}"), ends)
-            return
-        right = 1.012 * max(0.05, *(max(line.x) for line in lines))
-        if differences:
-            _finish(ax, (low, high) if seen else None, right, (f"{about.title} − LRP's", ""), ends)
+            _finish(ax, reach, right, ("", f"{about.title}, p ≤ {until:g}"), ends)
+        elif differences:
+            _finish(ax, reach, right, (f"{about.title} − LRP's", ""), ends)
         elif about.whole is not None:
             _finish(ax, about.whole, right, (about.heading, ""), ends, whole=True)
         else:
-            _finish(ax, (low, high) if seen else None, right, (about.heading, ""), ends, log=_spans(seen))
+            _finish(ax, reach, right, (about.heading, ""), ends, log=_spans(seen))
 
     return draw
 
@@ -453,45 +452,31 @@ def apart(places: np.ndarray, gap: float) -> np.ndarray:
 # -- faithfulness
 
 
-def example_methods(m: AlignedScores, name: str, p: float) -> list[Method]:
-    """LRP and, of each variant, the measured p closest to `p` that has flipping curves under the area `name`."""
+def example_flips(m: AlignedScores, name: str, p: float) -> dict[Method, Flipping]:
+    """The flipping curves under the area `name`: of LRP and, of each variant, at the measured p closest to `p`."""
     flips = m.flips(name)
-    methods = [LRP] if LRP in flips else []
-    for variant in VARIANTS:
-        share = nearest_share(p, [method.p for method in flips if method.variant == variant])
-        methods += [] if share is None else [Method(variant, share)]
-    return methods
+    nearest = {v: nearest_share(p, [method.p for method in flips if method.variant == v]) for v in VARIANTS}
+    methods = [LRP, *(Method(variant, share) for variant, share in nearest.items() if share is not None)]
+    return {method: flips[method] for method in methods if method in flips}
 
 
 def faithfulness(rows: Sequence[AlignedScores], name: str, p: float, *, narrow: bool = False) -> Figure:
     """The area under the flipping curve over p, the curve at one p, and its beginning (the paper's figure 3)."""
     sheet = []
     for m in rows:
-        flips = m.flips(name)
-        curves = {method: flips[method] for method in example_methods(m, name, p)}
+        curves = example_flips(m, name, p)
         panels = [_over_p(_lines(m, name, False), name, None, False)]
         if curves:
-            score = name.partition(".")[2] or "score"
-            panels += [_flipping(curves, score, None), _flipping(curves, score, _beginning(curves))]
+            score, share = name.partition(".")[2] or "score", next(iter(curves.values())).share
+            beginning = float(max(0.05, share[min(4, len(share) - 1)]))  # a twentieth, or up to the fourth point
+            panels += [_flipping(curves, score, None), _flipping(curves, score, beginning)]
         else:
             panels.append(_empty("flipping curve"))
         sheet += _arranged(m.name, [[draw] for draw in panels], narrow)
     return _sheet(sheet, narrow, 1.8)
 
 
-def _beginning(curves: dict[Method, Flipping]) -> float:
-    """Where the close-up of a flipping curve ends: at a twentieth of the regions, or at the fourth point."""
-    share = next(iter(curves.values())).share
-    return float(max(0.05, share[min(4, len(share) - 1)]))
-
-
-LRP_LOOK: dict[str, Any] = {
-    "shade": 0.13,
-    "linewidth": 1.7,
-    "markersize": 2.6,
-    "markeredgewidth": 1.0,
-    "zorder": 2,
-}
+LRP_LOOK: dict[str, Any] = {"shade": 0.13, "linewidth": 1.7, "markersize": 2.6, "markeredgewidth": 1.0, "zorder": 2}
 
 
 def _flipping(curves: dict[Method, Flipping], score: str, until: float | None) -> Draw:

@@ -12,8 +12,9 @@ import numpy.typing as npt
 from plrp.experiments import score_figures
 from plrp.experiments.aligned_scores import LABELS, LRP, Method, nearest_share, plain, signed
 from plrp.experiments.pages import escape, table
+from plrp.experiments.sample_drawings import SequenceLogo, picture_of, strips
+from plrp.genomics.sequences import decode
 
-from .arrays import picture_of, strips
 from .runs import TitledRun
 from .sheets import Sheets
 
@@ -37,7 +38,7 @@ def render(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     for run in runs:
         blocks = []
         if run.results.has_maps and run.results.mapped:
-            drawn = {"image": _grids, "dna": _logos, "array": _arrays}[run.kind](run, sheets)
+            drawn = {"image": _grids, "dna": _logos, "array": _arrays}[run.results.kind](run, sheets)
             blocks.append(drawn or f"<p>{escape(_undrawn(run))}</p>")
             blocks.append(_slides(run))
         blocks.append(_extremes(run, sheets))
@@ -56,23 +57,22 @@ def _grids(run: TitledRun, sheets: Sheets) -> str:
     """The paper's figure 4: a row per variant, a column per p."""
     from PIL import Image
 
-    r = run.results
-    shares = _mapped_shares(run)
+    r, photographs = run.results, run.results.kind == "image"
+    stored = sorted({p for variant, p in r.map_cells if variant in DRAWN and p > 0})
+    shares = sorted({p for p in (nearest_share(shown, stored) for shown in SHOWN_P) if p is not None})
     variants = [v for v in DRAWN if any(variant == v for variant, _ in r.map_cells)]
     if not shares or not variants:
         return ""
-    what = "photograph" if run.kind == "image" else "input"
+    what = "photograph" if photographs else "input"
     parts = []
     for sample in _first(run, GRIDS):
         maps = {LABELS[v]: {p: r.maps(sample, v, p) for p in shares} for v in variants}
-        picture = Image.fromarray(r.inputs(sample) if run.kind == "image" else picture_of(r.inputs(sample)))
-        baseline = r.maps(sample, "LRP", 0.0)
-        few = {variant: {p: by_p[p] for p in _few(shares)} for variant, by_p in maps.items()}
-        name = run.sample_name(sample) if run.kind == "image" else f"sample {run.sample_name(sample)}"
+        picture = Image.fromarray(r.inputs(sample) if photographs else picture_of(r.inputs(sample)))
+        name = run.sample_name(sample) if photographs else f"sample {run.sample_name(sample)}"
         parts.append(
             sheets.photograph(
                 f"{run.slug}-heatmaps-{sample}",
-                partial(_grid, picture, baseline, maps, few, what),
+                partial(_grid, picture, r.maps(sample, "LRP", 0.0), maps, what),
                 f"{name}: the {what}, its LRP heatmap, and heatmaps of {', '.join(maps)} at p = "
                 f"{', '.join(f'{p:g}' for p in shares)}; below each the share of pixels that hold relevance.",
                 f"{escape(name)} (the paper's figure 4). Red speaks for the class, blue against it; every map has its "
@@ -82,25 +82,14 @@ def _grids(run: TitledRun, sheets: Sheets) -> str:
     return "\n".join(parts)
 
 
-def _grid(
-    picture: Any, baseline: Any, maps: Mapping[str, Any], few: Mapping[str, Any], what: str, narrow: bool
-) -> Figure:
-    """The heatmaps beside picture and baseline: all of them, or on a narrow screen a few."""
+def _grid(picture: Any, baseline: Any, maps: Mapping[str, Mapping[float, Any]], what: str, narrow: bool) -> Figure:
+    """The heatmaps beside picture and baseline: all of them, or on a narrow screen two of each variant."""
     from plrp.vision.photograph_figures import comparison_figure
 
-    return comparison_figure(picture, baseline, few if narrow else maps, name=what)
-
-
-def _mapped_shares(run: TitledRun) -> list[float]:
-    """Of the proportions whose maps were stored, the ones nearest to `SHOWN_P`."""
-    shares = sorted({p for variant, p in run.results.map_cells if variant in DRAWN and p > 0})
-    nearest = [nearest_share(p, shares) for p in SHOWN_P]
-    return sorted({p for p in nearest if p is not None})
-
-
-def _few(shares: Sequence[float]) -> list[float]:
-    """Two of them, for a narrow screen."""
-    return sorted({shares[min(1, len(shares) - 1)], shares[-1]}) if len(shares) > 2 else list(shares)
+    shares = list(next(iter(maps.values())))
+    if narrow and len(shares) > 2:
+        maps = {variant: {p: by_p[p] for p in (shares[1], shares[-1])} for variant, by_p in maps.items()}
+    return comparison_figure(picture, baseline, maps, name=what)
 
 
 def _first(run: TitledRun, count: int) -> list[int]:
@@ -129,36 +118,32 @@ def _slides(run: TitledRun) -> str:
     """The first samples with every p whose maps were kept, in the page of `plrp.view`; nothing where it shows none."""
     from plrp.view import Page
 
-    bundles = [bundle for sample in _first(run, SLIDES) if (bundle := _slide(run, sample)) is not None]
-    if not bundles:
-        return ""
-    return f"<p>Slide p over the maps that were kept:</p>{Page(bundles).frame(height=720)}"
-
-
-def _slide(run: TitledRun, sample: int) -> Bundle | None:
-    from plrp.genomics.sequences import decode
-    from plrp.view import maps_bundle
-
     r = run.results
     shares = {v: {p for variant, p in r.map_cells if variant == v and p > 0} for v in DRAWN}
     variants = [v for v in DRAWN if shares[v]]
     common = sorted(set.intersection(*(shares[v] for v in variants))) if variants else []
-    if not common or ("LRP", 0.0) not in r.map_cells or (run.kind == "array" and _axes(run) != 2):
-        return None
-    asked = nearest_share(run.example_p, common)
-    maps = {LABELS[v]: {p: r.maps(sample, v, p) for p in common} for v in variants}
-    row = r.samples.set_index("sample").loc[sample]
+    if not common or ("LRP", 0.0) not in r.map_cells or (r.kind == "array" and _axes(run) != 2):
+        return ""
+    bundles = [_slide(run, sample, variants, common) for sample in _first(run, SLIDES)]
+    return f"<p>Slide p over the maps that were kept:</p>{Page(bundles).frame(height=720)}" if bundles else ""
+
+
+def _slide(run: TitledRun, sample: int, variants: Sequence[str], shares: Sequence[float]) -> Bundle:
+    from plrp.view import maps_bundle
+
+    r = run.results
+    maps = {LABELS[v]: {p: r.maps(sample, v, p) for p in shares} for v in variants}
+    target = r.samples.set_index("sample").loc[sample]["target"]
     mask, given = r.mask(sample), r.inputs(sample)
-    options: dict[str, Any] = {"title": run.sample_name(sample), "model": run.title, "target": f"class {row['target']}"}
-    if run.kind == "dna":
-        sites = [(a, b, "") for a, b in stretches(mask)] if mask is not None else []
-        options |= {"letters": decode(given[None])[0], "sites": sites}
+    options: dict[str, Any] = {"title": run.sample_name(sample), "model": run.title, "target": f"class {target}"}
+    if r.kind == "dna":
+        options |= {"letters": decode(given[None])[0], "sites": [(a, b, "") for a, b in stretches(mask)]}
     else:
-        options["picture"] = given if run.kind == "image" else picture_of(given)
+        options["picture"] = given if r.kind == "image" else picture_of(given)
     return maps_bundle(
         r.maps(sample, "LRP", 0.0),
         maps,
-        start=(LABELS[variants[0]], common[0] if asked is None else asked),
+        start=(LABELS[variants[0]], nearest_share(run.example_p, shares) or shares[0]),
         mask=mask if mask is not None and mask.any() else None,
         **options,
     )
@@ -210,7 +195,7 @@ def _undrawn(run: TitledRun) -> str:
     """The reason why stored maps are not drawn."""
     count, axes = len(run.results.mapped), _axes(run)
     maps = f"Relevance maps of {count} sample{'s' * (count != 1)} were kept"
-    if run.kind == "array" and axes not in (1, 2):
+    if run.results.kind == "array" and axes not in (1, 2):
         why = f"they have {axes} axes, and maps with one or two axes are drawn"
     else:
         why = "of none of PLRP-λ, PLRP-M and PLRP-M±, which are drawn beside LRP"
@@ -222,20 +207,16 @@ def _undrawn(run: TitledRun) -> str:
 
 def _logos(run: TitledRun, sheets: Sheets) -> str:
     """The paper's figure 5: truth, LRP, PLRP-λ and PLRP-M as letters, one sequence of each class."""
-    parts = [logo(run, sheets, sample, f"{run.slug}-logos-{sample}") for sample in _first(run, 4)]
-    return "\n".join(parts)
+    return "\n".join(logo(run, sheets, sample, f"{run.slug}-logos-{sample}") for sample in _first(run, 4))
 
 
 def logo(run: TitledRun, sheets: Sheets, sample: int, name: str, note: str = "") -> str:
     """One sequence with its mask, LRP, and the variants that are drawn."""
-    from plrp.experiments.sequence_logos import SequenceLogo
-    from plrp.genomics.sequences import decode
-
     maps, mask = _example_maps(run, sample, "\n"), run.results.mask(sample)
     if not maps:
         return ""
     rows: dict[str, npt.ArrayLike] = {**({} if mask is None else {"truth": mask}), **maps}
-    sites = stretches(mask) if mask is not None else []
+    sites = stretches(mask)
     title, letters = run.sample_name(sample), decode(run.results.inputs(sample)[None])[0]
     where = ", ".join(f"{a} to {b - 1}" for a, b in sites)
     return sheets.photograph(
@@ -246,8 +227,10 @@ def logo(run: TitledRun, sheets: Sheets, sample: int, name: str, note: str = "")
     )
 
 
-def stretches(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """The unbroken stretches of a mask, as (start, end)."""
+def stretches(mask: npt.NDArray[np.bool_] | None) -> list[tuple[int, int]]:
+    """The unbroken stretches of a mask, as (start, end); none without a mask."""
+    if mask is None:
+        return []
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
@@ -268,12 +251,10 @@ def _extremes(run: TitledRun, sheets: Sheets) -> str:
     count = min(EXTREMES, (len(order) + 1) // 2)
     most, least = order[:count], order[len(order) - min(count, len(order) - count) :]
     rows, plain_rows = [], []
-    for word, chosen in (("largest", most), ("smallest", least)):
-        for k in chosen:
-            sample = int(m.samples[k])
-            before, after = float(m.at(name, LRP)[k]), float(m.at(name, method)[k])
-            rows.append([word, escape(run.sample_name(sample)), plain(before), plain(after), signed(float(gain[k]))])
-            plain_rows.append([run.title, word, sample, run.sample_name(sample), before, after, float(gain[k])])
+    for word, k in [*(("largest", k) for k in most), *(("smallest", k) for k in least)]:
+        sample, numbers = int(m.samples[k]), [float(v[k]) for v in (m.at(name, LRP), m.at(name, method), gain)]
+        rows.append([word, escape(run.sample_name(sample)), *map(plain, numbers[:2]), signed(numbers[2])])
+        plain_rows.append([run.title, word, sample, run.sample_name(sample), *numbers])
     about = score_figures.metric(name).words
     sheets.table(f"{run.slug}-extremes", ["run", "gain", "sample", "name", "lrp", "plrp", "difference"], plain_rows)
     parts = [
@@ -293,7 +274,7 @@ def _drawn_extremes(
     drawn = [sample for sample in gains if sample in mapped]
     if not drawn or (method.variant, method.p) not in run.results.map_cells:
         return
-    if len(drawn) > 1 and run.kind == "image":
+    if len(drawn) > 1 and run.results.kind == "image":
         few = min(EXTREMES, len(drawn) // 2)
         shown = [*drawn[:few], *drawn[-few:]]
         whose = f"The {few} samples with the largest (first) and the {few} with the smallest gain"
@@ -306,7 +287,7 @@ def _drawn_extremes(
             "; ".join(f"{run.sample_name(s)}: {about} {signed(gains[s])}" for s in shown),
             f"{whose}{among}: photograph with the outline of its mask, LRP, PLRP-λ at p = {method.p:g}.",
         )
-    elif run.kind == "dna":
+    elif run.results.kind == "dna":
         for word, sample in {"largest": drawn[0], "smallest": drawn[-1]}.items():
             about_map = f"The {word} gain among the sequences whose maps were kept."
             yield logo(run, sheets, sample, f"{run.slug}-{word}-gain", about_map)
@@ -324,16 +305,15 @@ def _photographs_with_maps(
     lines = -(-len(samples) // columns)
     figure, axes = grid_of(lines, 3 * columns, side=1.7, bar=False)
     for k, sample in enumerate(samples):
-        row, column = k % lines, 3 * (k // lines)
-        show_picture(axes[row, column], r.inputs(sample), shortened(run.sample_name(sample), 20))  # type: ignore[arg-type]
+        line, column = axes[k % lines], 3 * (k // lines)
+        first, *others = line[column : column + 3]
+        show_picture(first, r.inputs(sample), shortened(run.sample_name(sample), 20))  # type: ignore[arg-type]
         mask = r.mask(sample)
         if mask is not None and mask.any() and not mask.all():
-            outline(axes[row, column], mask)
-        axes[row, column].set_xlabel(f"gain {signed(gains[sample])}", fontsize=7, color="#5a6675", labelpad=2)
-        for ax, one, title in (
-            (axes[row, column + 1], LRP, "LRP"),
-            (axes[row, column + 2], method, f"{LABELS[method.variant]}, p = {method.p:g}"),
-        ):
+            outline(first, mask)
+        first.set_xlabel(f"gain {signed(gains[sample])}", fontsize=7, color="#5a6675", labelpad=2)
+        titles = {LRP: "LRP", method: f"{LABELS[method.variant]}, p = {method.p:g}"}
+        for ax, (one, title) in zip(others, titles.items(), strict=True):
             show_map(ax, r.maps(sample, one.variant, one.p), title, colour_bar=False)
     hide_empty(axes)
     return figure

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,6 @@ class TitledRun:
         return cls(str(path), results, f"{_dataset(results)}, {_model(results.config['model'])}")
 
     @property
-    def kind(self) -> str:
-        """`"image"`, `"dna"` or `"array"`."""
-        return self.results.kind
-
-    @property
     def dataset(self) -> str:
         """The data set's name, under which runs share a figure."""
         return _dataset(self.results)
@@ -72,14 +68,9 @@ class TitledRun:
         return AlignedScores.from_tables(self.network, self.results.scores, self.results.curves)
 
     @property
-    def planned(self) -> int:
-        """Samples the sweep is to explain."""
-        return self.results.settings.samples
-
-    @property
     def example_p(self) -> float:
         """The paper's exemplary proportion: 0.15 for images, 0.25 for DNA."""
-        return statements.LOGO_P if self.kind == "dna" else statements.EXAMPLE_P
+        return statements.LOGO_P if self.results.kind == "dna" else statements.EXAMPLE_P
 
     @property
     def gain_metric(self) -> str | None:
@@ -91,8 +82,7 @@ class TitledRun:
     @property
     def example(self) -> Method | None:
         """PLRP-λ at the measured p closest to the exemplary one."""
-        m = self.scores
-        shares = m.shares(self.gain_metric, "lambda") if self.gain_metric else ()
+        shares = self.scores.shares(self.gain_metric, "lambda") if self.gain_metric else ()
         p = nearest_share(self.example_p, shares)
         return None if p is None else Method("lambda", p)
 
@@ -100,7 +90,7 @@ class TitledRun:
     def statements(self) -> list[Statement]:
         """The paper's statements about this kind of data."""
         m = self.scores
-        if self.kind == "dna":
+        if self.results.kind == "dna":
             return [*statements.of_sequences(m), self._not_a_threshold()]
         metrics = self.results.config["metrics"]
         robustness = {
@@ -115,8 +105,6 @@ class TitledRun:
 
     def _not_a_threshold(self) -> Statement:
         """Judged by the stored maps of sequences with known motifs."""
-        from plrp.experiments.statements import find_not_a_threshold, judge_threshold
-
         r = self.results
         p = nearest_share(statements.LOGO_P, [p for variant, p in r.map_cells if variant == "lambda"])
         chosen = [(s, mask) for s in r.mapped if (mask := r.mask(s)) is not None and mask.any()] if r.has_maps else []
@@ -124,8 +112,8 @@ class TitledRun:
             return statements.not_a_threshold(0, 0)
         lrp = np.stack([r.maps(s, "LRP", 0.0) for s, _ in chosen])
         pruned = np.stack([r.maps(s, "lambda", p) for s, _ in chosen])
-        example = find_not_a_threshold(lrp, pruned, np.stack([mask for _, mask in chosen]))
-        return judge_threshold(example, len(chosen))
+        example = statements.find_not_a_threshold(lrp, pruned, np.stack([mask for _, mask in chosen]))
+        return statements.judge_threshold(example, len(chosen))
 
     @property
     def facts(self) -> dict[str, str]:
@@ -158,12 +146,11 @@ def titled(runs: Sequence[TitledRun]) -> list[TitledRun]:
 
 def across(runs: Sequence[TitledRun]) -> dict[str, Statement]:
     """The paper's statement about both of its sets of photographs, by network that was measured on both."""
-    by_network = {}
-    for one in runs:
-        for other in runs:
-            if (one.dataset, other.dataset) == ("ECSSD", "ImageNet") and one.network == other.network:
-                by_network[one.network] = statements.analogous(one.statements, other.statements)
-    return by_network
+    return {
+        one.network: statements.analogous(one.statements, other.statements)
+        for one, other in product(runs, runs)
+        if (one.dataset, other.dataset) == ("ECSSD", "ImageNet") and one.network == other.network
+    }
 
 
 def slug(text: str) -> str:

@@ -75,16 +75,16 @@ def missing_note(runs: Sequence[TitledRun]) -> str:
     """The parts that runs lack, and the metrics that no sample has."""
     lines = []
     for run in runs:
-        gone = run.results.missing
+        r, gone = run.results, run.results.missing
         if gone:
             lines.append(
-                f"{escape(run.title)}: {len(run.results.samples)} of {run.planned} samples are measured; {len(gone)} "
-                f"of {run.results.settings.parts} parts are missing ({spans(gone)}). Start <code>plrp sweep</code> on "
-                "it again to fill them in."
+                f"{escape(run.title)}: {len(r.samples)} of {r.settings.samples} samples are measured; {len(gone)} of "
+                f"{r.settings.parts} parts are missing ({spans(gone)}). Start <code>plrp sweep</code> on it again to "
+                "fill them in."
             )
-        wanted = [name.replace("pixel_flipping", "pixel_flipping_auc", 1) for name in run.results.config["metrics"]]
+        wanted = [name.replace("pixel_flipping", "pixel_flipping_auc", 1) for name in r.config["metrics"]]
         empty = [f"<code>{escape(name)}</code>" for name in wanted if not run.scores.most(name)]
-        if empty and len(run.results.samples):
+        if empty and len(r.samples):
             lines.append(f"{escape(run.title)}: no sample has a score of {joined(empty)}.")
     return note("<b>Not everything is there.</b>", lines)
 
@@ -93,10 +93,9 @@ def unhealthy_note(runs: Sequence[TitledRun]) -> str:
     """Explanations that should not be believed as they are, counted by variant and p."""
     lines = []
     for run in runs:
-        counts = run.results.unhealthy
-        if len(counts):
-            columns = (counts[name].tolist() for name in ("variant", "p", "unhealthy", "explanations"))
-            each = [f"{Method(variant, p)}: {count} of {of}" for variant, p, count, of in zip(*columns, strict=True)]
+        counts = run.results.unhealthy[["variant", "p", "unhealthy", "explanations"]].itertuples(index=False)
+        each = [f"{Method(variant, p)}: {count} of {of}" for variant, p, count, of in counts]
+        if each:
             listed = "; ".join(each[:12]) + ("; …" if len(each) > 12 else "")
             lines.append(f"{escape(run.title)}: {escape(unhealthy_sentence(run.results))}: {escape(listed)}.")
     lead = "<b>Some explanations should not be believed as they are.</b> Their scores are part of all means below."
@@ -145,34 +144,31 @@ def verdict(statement: Statement | None) -> str:
 
 
 def _statements(runs: Sequence[TitledRun], sheets: Sheets) -> str:
-    by_claim: dict[tuple[str, str], dict[str, Statement]] = {}
-    for run in runs:
-        for s in run.statements:
-            by_claim.setdefault((s.section, s.claim), {})[run.title] = s
     common = across(runs)
-    for network, s in common.items():
-        by_claim.setdefault((s.section, s.claim), {})[network] = s
+    judged_by = {run.title: run.statements for run in runs} | {network: [s] for network, s in common.items()}
+    by_claim: dict[tuple[str, str], dict[str, Statement]] = {}
+    for title, said in judged_by.items():
+        for s in said:
+            by_claim.setdefault((s.section, s.claim), {})[title] = s
     order = {name: k for k, name in enumerate(get_args(statements.Section))}
-    shorter = {run.title: run.network if len({r.dataset for r in runs}) == 1 else run.title for run in runs}
-    shorter |= {network: network for network in common}
+    alike = len({run.dataset for run in runs}) == 1
+    shorter = {title: title for title in judged_by} | {run.title: run.network for run in runs if alike}
     parts, before = [], ""
     for (about, claim), judged in sorted(by_claim.items(), key=lambda item: order[item[0][0]]):
         if about != before:
             parts.append(f"<h3>{about.capitalize()}</h3>")
             before = about
-        words = verdict(next(iter(judged.values())))
+        first = next(iter(judged.values()))
+        words, inner = verdict(first), [f"<p>Rule: {escape(first.rule)}.</p>"]
         if len(runs) > 1:
             each = [f"<span>{escape(shorter[title])}: {verdict(s)}</span>" for title, s in judged.items()]
             words = each[0] if len(each) == 1 else f'<br><span class="verdicts">{"".join(each)}</span>'
-        inner = [f"<p>Rule: {escape(next(iter(judged.values())).rule)}.</p>"]
         for title, statement in judged.items():
             lines = statement.numbers or (f"Not measured: {statement.missing}.",)
-            items = "".join(f"<li>{unbroken(line)}</li>" for line in lines)
             head = f"<p><b>{escape(title)}</b></p>" if len(runs) > 1 else ""
-            inner.append(f"{head}<ul>{items}</ul>")
+            inner.append(f"{head}<ul>{''.join(f'<li>{unbroken(line)}</li>' for line in lines)}</ul>")
         capital = claim[0].upper() if claim[0].isascii() else claim[0]  # a Greek symbol stays as it is
         parts.append(folded(f"{escape(capital + claim[1:])}: {words}", *inner))
-    judged_by = {run.title: run.statements for run in runs} | {network: [s] for network, s in common.items()}
     sheets.json("statements", {title: [asdict(s) for s in said] for title, said in judged_by.items()})
     return (
         "<p>What section 4 of the paper says, judged by the sign (or the named size) of means; open a line for its "
@@ -201,7 +197,7 @@ def _figures(runs: Sequence[TitledRun], sheets: Sheets) -> str:
 def _figures_of(dataset: str, runs: Sequence[TitledRun], sheets: Sheets) -> Iterator[str]:
     """The figures of one data set, a row of panels per network."""
     rows, p = [run.scores for run in runs], runs[0].example_p
-    results, faithful = PAPER.get(dataset, ("", ""))
+    results, faithful = (f" (the paper's {name})" if name else "" for name in PAPER.get(dataset, ("", "")))
     over_p = partial(score_figures.over_p, rows)
     main = score_figures.versions(rows, score_figures.MAIN)
     if main:
@@ -210,7 +206,7 @@ def _figures_of(dataset: str, runs: Sequence[TitledRun], sheets: Sheets) -> Iter
             f"{slug(dataset)}-metrics",
             partial(over_p, main),
             _described(rows, main),
-            f"{joined(aspects).capitalize()} over the pruned proportion p{_as_in(results)}. Above: the whole range; "
+            f"{joined(aspects).capitalize()} over the pruned proportion p{results}. Above: the whole range; "
             f"below: small p, without bands that would fill the panel. {_counts(rows, main)}",
         )
     for name in score_figures.versions(rows, (statements.AUC,)):
@@ -218,7 +214,7 @@ def _figures_of(dataset: str, runs: Sequence[TitledRun], sheets: Sheets) -> Iter
             f"{slug(dataset)}-{slug(name.replace('pixel_flipping_auc', 'faithfulness'))}",
             partial(score_figures.faithfulness, rows, name, p),
             _described(rows, [name]) + ". " + _described_flips(rows, name, p),
-            f"Faithfulness{_as_in(faithful)}: the area under the flipping curve over p, the curve itself, and "
+            f"Faithfulness{faithful}: the area under the flipping curve over p, the curve itself, and "
             f"its beginning. Lower is better. {_counts(rows, [name])}",
         )
     paired = score_figures.versions(rows, (*score_figures.MAIN, statements.AUC))
@@ -240,10 +236,6 @@ def _figures_of(dataset: str, runs: Sequence[TitledRun], sheets: Sheets) -> Iter
         )
 
 
-def _as_in(figure: str) -> str:
-    return f" (the paper's {figure})" if figure else ""
-
-
 def _described(rows: Sequence[AlignedScores], names: Sequence[str]) -> str:
     return ". ".join(f"{m.name}: " + ". ".join(score_figures.describe(m, name) for name in names) for m in rows)
 
@@ -251,13 +243,10 @@ def _described(rows: Sequence[AlignedScores], names: Sequence[str]) -> str:
 def _described_flips(rows: Sequence[AlignedScores], name: str, p: float) -> str:
     said = []
     for m in rows:
-        flips = m.flips(name)
-        for method in score_figures.example_methods(m, name, p):
-            mean = flips[method].mean
-            k = int(np.argmin(np.abs(flips[method].share - 0.05)))
-            said.append(
-                f"{m.name}, {method}: {plain(float(mean[k]))} of the score left after {flips[method].share[k]:.1%}"
-            )
+        for method, flips in score_figures.example_flips(m, name, p).items():
+            k = int(np.argmin(np.abs(flips.share - 0.05)))
+            left = plain(float(flips.mean[k]))
+            said.append(f"{m.name}, {method}: {left} of the score left after {flips.share[k]:.1%}")
     return "; ".join(said)
 
 
@@ -269,12 +258,11 @@ def _counts(rows: Sequence[AlignedScores], names: Sequence[str]) -> str:
         for name in names:
             if count := m.most(name):
                 by_count.setdefault(count, []).append(score_figures.metric(name).title)
+        each = "; ".join(f"{', '.join(titles)} {count:,}" for count, titles in by_count.items())
         if len(by_count) == 1:
             (count,) = by_count
-            lines.append(f"{m.name}: {count:,} sample{'s' * (count != 1)}")
-        elif by_count:
-            each = "; ".join(f"{', '.join(titles)} {count:,}" for count, titles in by_count.items())
-            lines.append(f"{m.name}: samples: {each}")
+            each = f"{count:,} sample{'s' * (count != 1)}"
+        lines += [f"{m.name}: {'samples: ' * (len(by_count) > 1)}{each}"] if each else []
     alone = any(m.count(name) == 1 for m in rows for name in names)
     text = "; ".join(lines) + "." if lines else ""
     return escape(text + (" One sample alone has no interval." if alone else ""))
@@ -310,22 +298,18 @@ def _best_of(run: TitledRun, name: str, variants: Sequence[str], rows: list[list
     m, about = run.scores, score_figures.metric(name)
     best: dict[str, tuple[float, float]] = {}
     for variant in m.variants(name):
-        means = {p: m.mean(name, Method(variant, p)) for p in m.shares(name, variant)}
-        p = max(means, key=lambda q: (about.better * means[q], -q))
-        best[variant] = (p, means[p])
-    top = max(about.better * value for _, value in best.values())
-    cells = [escape(about.heading), f"<span class=number>{plain(m.mean(name))}</span>"]
-    for variant in variants:
-        if variant not in best:
-            cells.append("")
-            continue
-        p, value = best[variant]
+        shares = m.shares(name, variant)
+        means = zip(m.means(name, variant, shares), shares, strict=True)
+        best[variant] = max(means, key=lambda at: (about.better * at[0], -at[1]))
+    top = max(about.better * value for value, _ in best.values())
+    cells = dict.fromkeys(variants, "")
+    for variant, (value, p) in best.items():
         apart = m.difference(name, Method(variant, p), LRP)
         text = f"{plain(value)} at p = {p:g}"
         text = f"<b>{text}</b>" if about.better * value == top else text
-        cells.append(f"<span>{text}<br><small>{escape(apart)}</small></span>" if apart.count else text)
+        cells[variant] = f"<span>{text}<br><small>{escape(apart)}</small></span>" if apart.count else text
         rows.append([run.title, name, variant, p, value, apart.mean, apart.low, apart.high, apart.count])
-    return cells
+    return [escape(about.heading), f"<span class=number>{plain(m.mean(name))}</span>", *cells.values()]
 
 
 # -- all means
@@ -337,19 +321,19 @@ def _tables(runs: Sequence[TitledRun], sheets: Sheets) -> str:
         m = run.scores
         unknown = [n for n in m.metrics if n.partition(".")[0] not in score_figures.METRICS and m.count(n)]
         for name in score_figures.versions([m], score_figures.METRICS) + unknown:
-            shares = sorted({p for v in VARIANTS for p in m.shares(name, v)})
+            variants = m.variants(name)
             cells: dict[tuple[str, float], str] = {}
-            for variant in (BASELINE, *m.variants(name)):
+            for variant in (BASELINE, *variants):
                 at = (0.0,) if variant == BASELINE else m.curve(name, variant)[0]
                 for p, mean, low, high in zip(at, *m.band(name, variant), strict=False):
                     if variant != BASELINE and p == 0:
                         continue
-                    count = m.count(name, Method(variant, p))
-                    rows.append([run.title, name, variant, p, mean, low, high, count])
+                    rows.append([run.title, name, variant, p, mean, low, high, m.count(name, Method(variant, p))])
                     interval = "" if math.isnan(low) else f" <small>[{plain(low)}, {plain(high)}]</small>"
                     cells[variant, p] = f"<span>{plain(mean)}{interval}</span>"
-            head = ["p", *(LABELS[v] for v in VARIANTS if m.variants(name, (v,)))]
-            body = [[f"{p:g}", *(cells.get((v, p), "") for v in VARIANTS if m.variants(name, (v,)))] for p in shares]
+            head = ["p", *(LABELS[v] for v in variants)]
+            shares = sorted({p for v in variants for p in m.shares(name, v)})
+            body = [[f"{p:g}", *(cells.get((v, p), "") for v in variants)] for p in shares]
             lrp = f"<p>LRP: {cells.get((BASELINE, 0.0), 'not measured')}</p>"
             label = f"{escape(run.title)}: " if len(runs) > 1 else ""
             title = f"{label}{escape(score_figures.metric(name).heading)} <code>{escape(name)}</code>"
@@ -367,19 +351,13 @@ def _tables(runs: Sequence[TitledRun], sheets: Sheets) -> str:
 def _runs(runs: Sequence[TitledRun], sheets: Sheets) -> str:
     rows = []
     for run in runs:
-        config = run.results.config
-        right = run.results.samples["correct"].dropna() if len(run.results.samples) else []
-        state = "complete" if run.results.complete else f"{len(run.results.missing)} parts missing"
-        rows.append(
-            [
-                escape(run.title),
-                f"{len(run.results.samples):,} of {run.planned:,}",
-                f"{float(np.mean([bool(v) for v in right])):.1%}" if len(right) else "–",
-                escape(config["composite"]),
-                escape(", ".join(f"{p:g}" for p in config["p"])),
-                f"<span class=number>{state}</span>",
-            ]
-        )
+        r = run.results
+        right = r.samples["correct"].dropna() if len(r.samples) else []
+        share = f"{float(np.mean([bool(v) for v in right])):.1%}" if len(right) else "–"
+        shares = escape(", ".join(f"{p:g}" for p in r.config["p"]))
+        state = f"<span class=number>{'complete' if r.complete else f'{len(r.missing)} parts missing'}</span>"
+        samples = f"{len(r.samples):,} of {r.settings.samples:,}"
+        rows.append([escape(run.title), samples, share, escape(r.config["composite"]), shares, state])
     parts = [table(["run", "samples", "predicted correctly", "composite", "p", "state"], rows)]
     for run in runs:
         label = f"{escape(run.title)}: " if len(runs) > 1 else ""

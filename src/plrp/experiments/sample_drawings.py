@@ -1,19 +1,26 @@
-"""A user's own arrays as figures: two axes as a picture with heatmaps, one axis as strips."""
+"""Samples as figures: arrays of two axes as pictures, arrays of one axis as strips, sequences as logos."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from plrp.genomics.logo import around_strongest, logo_page
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from plrp.genomics.simulation import Simulated
 
 FOR, AGAINST, INPUT = "#d42a20", "#1f63b0", "#5a6675"
 LINES = 4
 """Channels that are drawn as lines of their own; of more, the mean is."""
+Site = tuple[int, int, str]
+"""Start, end and name of a marked stretch."""
 
 
 def picture_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
@@ -39,8 +46,7 @@ def strips(
 
     figure = Figure(figsize=(5 if narrow else 9, 0.8 * (1 + len(maps)) + 0.3), layout="constrained")
     axes = figure.subplots(1 + len(maps), 1, sharex=True, squeeze=False)[:, 0]
-    place = np.arange(array.shape[1])
-    edges = np.arange(array.shape[1] + 1) - 0.5
+    place, edges = np.arange(array.shape[1]), np.arange(array.shape[1] + 1) - 0.5
     lines = array if len(array) <= LINES else array.mean(0, keepdims=True)
     for line, shade in zip(lines, np.linspace(1, 0.45, len(lines)), strict=True):
         axes[0].plot(place, line, color=INPUT, alpha=shade, linewidth=0.9)
@@ -60,3 +66,32 @@ def strips(
     axes[-1].set_xlim(edges[0], edges[-1])
     axes[-1].set_xlabel("position", fontsize=7)
     return figure
+
+
+@dataclass(frozen=True)
+class SequenceLogo:
+    """A sequence with rows of relevance (position,) drawn as letters; its sites are shaded."""
+
+    title: str
+    rows: Mapping[str, npt.ArrayLike]
+    letters: str
+    sites: Sequence[Site]
+    row_height: float = 0.72
+
+    def draw(self, *, narrow: bool) -> Figure:
+        """The whole sequence; narrow: the bases around the site that LRP gives most."""
+        if narrow:
+            strength = np.asarray(self.rows.get("LRP", next(iter(self.rows.values()))))
+            return self.close_up(around_strongest(strength, [(a, b) for a, b, _ in self.sites]), 0.85)
+        return logo_page([(self.title, self.rows, self.letters, self.sites)], width=11, row_height=self.row_height)
+
+    def close_up(self, window: tuple[int, int], row_height: float) -> Figure:
+        """The bases in `window` alone."""
+        page = [(f"{self.title}, bases {window[0]}–{window[1] - 1}", self.rows, self.letters, self.sites)]
+        return logo_page(page, window=window, width=5.2, row_height=row_height)
+
+
+def planted_sites(sequences: Simulated, k: int) -> list[Site]:
+    """Where motifs were planted in sequence number k."""
+    kinds = sequences.motifs
+    return [(a, b, kinds[m].name.split("_")[0]) for a, b, m, _ in sequences.plantings.of(k)]
