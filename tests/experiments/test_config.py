@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from plrp.cli import studies as experiments_cli
 from plrp.experiments import PRESETS, VARIANTS, Config, ConfigError, Data, Maps, Metric, Model, preset
-from plrp.experiments.config import differences, read_toml, write_toml
+from plrp.experiments.config import decisive, read_toml, write_toml
 from plrp.experiments.measure import check_metrics
-from plrp.runs.run import in_words
+from plrp.runs import run
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=12)
 SCALAR = TEXT | st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.floats(allow_nan=False)
@@ -23,6 +23,11 @@ TABLE = st.recursive(
     max_leaves=6,
 )
 SHARES = st.lists(st.floats(0, 0.99), min_size=1, max_size=6, unique=True).map(tuple)
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    both = run.differences(decisive(old), decisive(new))
+    return [run.in_words(name, *values, {}) for name, values in both.items()]
 
 
 @st.composite
@@ -65,7 +70,7 @@ def test_our_toml_is_toml(table: dict) -> None:
 def test_a_config_survives_its_file(config: Config) -> None:
     again = Config.from_dict(read_toml(config.to_toml()))
     assert again == config
-    assert differences(config, again) == {}
+    assert differences(config, again) == []
 
 
 @given(config=configs())
@@ -170,14 +175,13 @@ def test_files_that_are_no_config(tmp_path: Path) -> None:
 def test_what_differs_is_said_entry_by_entry() -> None:
     old = Config.from_dict({**TINY, "metrics": {"gini": {}, "local_lipschitz": {"samples": 3}}})
     new = old.changed(**{"p": [0, 0.5], "metrics.local_lipschitz.samples": 4, "data.limit": 3, "part_size": 2})
-    said = [in_words(name, *values, {}) for name, values in differences(old, new).items()]
+    said = differences(old, new)
     assert any(text.startswith("p was [0.0, 0.05") for text in said)
     assert "metrics.local_lipschitz.samples was 3 and is 4" in said
     assert "part_size was 8 and is 2" in said
     assert len(said) == 3  # and not the limit: more samples may be asked for
     without = Config.from_dict({**TINY, "metrics": {"gini": {}}})
-    said = [in_words(name, *values, {}) for name, values in differences(old, without).items()]
-    assert "metrics.local_lipschitz.samples was 3 and is absent" in said
+    assert "metrics.local_lipschitz.samples was 3 and is absent" in differences(old, without)
 
 
 def test_entries_are_changed_by_their_dotted_names() -> None:

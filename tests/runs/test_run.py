@@ -11,9 +11,10 @@ from plrp.concepts.search import LAYOUT as SEARCH
 from plrp.experiments.store import LAYOUT as SWEEP
 from plrp.files import new_file, unfinished
 from plrp.genomics.jobs import LAYOUT as GENOMICS
+from plrp.runs import run as runs
 from plrp.runs.crew import Watch
 from plrp.runs.places import DiskFull, WrongPlace
-from plrp.runs.run import ConfigChanged, Run, RunLayout, differences
+from plrp.runs.run import ConfigChanged, Run, RunLayout
 from plrp.runs.work import Execution, Failure, Work
 
 KEY = "0123456789abcdef"
@@ -54,6 +55,10 @@ def test_a_temporary_file_beside_a_temporary_file_is_recognised(tmp_path: Path) 
         inner.write_bytes(b"whole")
     assert [path.name for path in tmp_path.iterdir()] == ["relevance.parquet"]
     assert unfinished("relevance.parquet") is None
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    return [runs.in_words(name, *values, {}) for name, values in runs.differences(before, now).items()]
 
 
 def test_differences_are_named_by_entry() -> None:

