@@ -77,41 +77,31 @@ class Bench:
         maps: list[StoredMaps] = []
         left = self.config.part(index)
         while left:
-            chosen = left[: self.batch_size]
-            measured = self.in_memory(lambda chosen=chosen: self._measured(chosen, tick), len(chosen))  # type: ignore[misc]
-            if measured is None:
-                continue
-            rows.extend(measured[0])
-            maps += [] if measured[1] is None else [measured[1]]
-            left = left[len(chosen) :]
+            size, (scores, stored) = self.in_memory(left, lambda chosen: _Batch(self, chosen, tick).measure())
+            rows.extend(scores)
+            maps += [] if stored is None else [stored]
+            left = left[size:]
         about = {"sweep": self.config.name, "part": index, "plrp": plrp.__version__, "torch": torch.__version__}
-        return PartContent(rows.to_parquet(about), _joined(maps).to_hdf5() if maps else None)
+        return PartContent(rows.to_parquet(about), StoredMaps.joined(maps).to_hdf5() if maps else None)
 
-    def _measured(self, chosen: Sequence[int], tick: Tick) -> tuple[ScoreRows, StoredMaps | None]:
-        rows = ScoreRows()
-        return rows, _Batch(self, chosen, rows, tick).measure()
-
-    def in_memory(self, work: Callable[[], T], size: int) -> T | None:
-        """The result of some work on `size` samples; None where memory ran out, after which batches are halved."""
-        try:
-            with unwarned():  # unhealthy explanations are counted
-                return work()
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-        self.batch_size = smaller_batch(size, "--set batch_size=")
-        return None
+    def in_memory(self, samples: Sequence[int], work: Callable[[Sequence[int]], T]) -> tuple[int, T]:
+        """The size of a first batch of samples, halved until memory is enough, and the result of some work on it."""
+        while True:
+            chosen = samples[: self.batch_size]
+            try:
+                with unwarned():  # unhealthy explanations are counted
+                    return len(chosen), work(chosen)
+            except Exception as error:
+                if not out_of_memory(error):
+                    raise
+            self.batch_size = smaller_batch(len(chosen), "--set batch_size=")
 
     def rehearse(self, index: int = 0, clock: Callable[[], float] = time.perf_counter) -> Rehearsal:
         """Do each kind of work once, on the first batch of a part, and time it."""
-        while True:
-            chosen = self.config.part(index)[: self.batch_size]
-            cost = self.in_memory(lambda chosen=chosen: self._rehearsed(chosen, clock), len(chosen))  # type: ignore[misc]
-            if cost is not None:
-                return cost
+        return self.in_memory(self.config.part(index), lambda chosen: self._rehearsed(chosen, clock))[1]
 
     def _rehearsed(self, chosen: Sequence[int], clock: Callable[[], float]) -> Rehearsal:
-        batch = _Batch(self, chosen, ScoreRows(), lambda kind, count: None)
+        batch = _Batch(self, chosen)
         seconds: dict[str, float] = {}
 
         def timed(kind: str, function: Callable[[], Any]) -> Any:
@@ -155,9 +145,8 @@ class Bench:
                     rest = [cell for cell in rest if cell not in same]
                     yield same, free
         prunings = [config.pruning(*cell) for cell in rest]
-        for cell, explanation in zip(
-            rest, trace.sweep(prunings, target=target, composite=config.composite), strict=True
-        ):
+        swept = trace.sweep(prunings, target=target, composite=config.composite)
+        for cell, explanation in zip(rest, swept, strict=True):
             yield [cell], explanation
 
     def pooled(self, relevance: Tensor, inputs: Tensor) -> Tensor:
@@ -172,9 +161,9 @@ class Bench:
 class _Batch:
     """One batch on its way through the bench."""
 
-    def __init__(self, bench: Bench, indices: Sequence[int], rows: ScoreRows, tick: Tick) -> None:
-        self.bench, self.config, self.rows, self.tick = bench, bench.config, rows, tick
-        self.indices = list(indices)
+    def __init__(self, bench: Bench, indices: Sequence[int], tick: Tick = lambda kind, count: None) -> None:
+        self.bench, self.config, self.tick = bench, bench.config, tick
+        self.indices, self.rows = list(indices), ScoreRows()
         self.samples: list[Sample] = [bench.samples[index] for index in indices]
         self.inputs = torch.stack([sample.input for sample in self.samples]).to(bench.device)
         self.masks: Tensor | None = None
@@ -191,8 +180,8 @@ class _Batch:
             )
         return trace.output.argmax(1)
 
-    def measure(self) -> StoredMaps | None:
-        """Measure everything, and return the maps to store."""
+    def measure(self) -> tuple[ScoreRows, StoredMaps | None]:
+        """Measure everything: the scores, and the maps to store."""
         config, bench = self.config, self.bench
         trace = plrp.trace(bench.model, self.inputs)
         self.tick(TRACE, len(self.indices))
@@ -219,7 +208,7 @@ class _Batch:
         del trace  # its memory is needed for the perturbed inputs
         for group in groups:
             self.measure_robustness(group, target, original)
-        return self.stored_maps(to_store)
+        return self.rows, self.stored_maps(to_store)
 
     def record(self, metric: Metric, cells: Iterable[Cell], values: Tensor, rows: Sequence[int] | None = None) -> None:
         """Enter a metric's values (row,) for the cells that share a map."""
@@ -302,9 +291,8 @@ class _Batch:
         channels pooled.
         """
         rows = [r for r, i in enumerate(self.indices) if any(m.covers(i, 0) for m in group)]
-        cells = [
-            cell for cell in self.config.cells if any(m.covers(self.indices[r], cell[1]) for m in group for r in rows)
-        ]
+        samples = [self.indices[r] for r in rows]
+        cells = [(v, p) for v, p in self.config.cells if any(m.covers(i, p) for m in group for i in samples)]
         if not rows or not cells:
             return
         inputs, target = self.inputs[rows], target[rows]
@@ -401,9 +389,8 @@ def flipping_groups(config: Config) -> list[list[Metric]]:
     groups: dict[str, list[Metric]] = {}
     for metric in config.metrics:
         if metric.function == "pixel_flipping":
-            options = {
-                k: v for k, v in sorted(_flipping_options(config, metric).items()) if k not in ("score_as", "normalise")
-            }
+            options = sorted(_flipping_options(config, metric).items())
+            options = [(name, value) for name, value in options if name not in ("score_as", "normalise")]
             groups.setdefault(repr((options, metric.p, metric.limit)), []).append(metric)
     return list(groups.values())
 
@@ -457,17 +444,6 @@ def _typical(cells: Sequence[Cell], stacked: int) -> list[Cell]:
     """The smallest share, which takes most memory, and as many from the lower middle as one stacked walk takes."""
     middle = len(cells) // 3
     return list(dict.fromkeys([cells[0], *cells[middle : middle + stacked]]))
-
-
-def _joined(batches: list[StoredMaps]) -> StoredMaps:
-    """The maps of several batches as one."""
-    masks = [k.masks for k in batches if k.masks is not None]
-    return StoredMaps(
-        [sample for k in batches for sample in k.samples],
-        {cell: np.concatenate([k.maps[cell] for k in batches]) for cell in batches[0].maps},
-        np.concatenate([k.inputs for k in batches]),
-        np.concatenate(masks) if masks else None,
-    )
 
 
 def _peak_memory() -> int:

@@ -108,9 +108,7 @@ def split(parts: Iterable[pa.Table]) -> tuple[pd.DataFrame, pd.DataFrame, pd.Dat
     import pyarrow as pa
 
     tables = [table.replace_schema_metadata(None) for table in parts]
-    if not tables:
-        tables = [ScoreRows().table({})]
-    whole = pa.concat_tables(tables).unify_dictionaries()
+    whole = pa.concat_tables(tables or [ScoreRows().table({})]).unify_dictionaries()
     flat = whole.select([*SAMPLE_COLUMNS, "variant", "p", "metric", "value"]).to_pandas()
     flat["label"] = whole["label"].to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     flat["correct"] = whole["correct"].to_pandas(types_mapper={pa.bool_(): pd.BooleanDtype()}.get)
@@ -153,6 +151,14 @@ class StoredMaps:
     inputs: npt.NDArray[Any]
     masks: npt.NDArray[np.bool_] | None
 
+    @classmethod
+    def joined(cls, batches: list[StoredMaps]) -> StoredMaps:
+        """The maps of several batches as one."""
+        masks = [k.masks for k in batches if k.masks is not None]
+        samples = [sample for k in batches for sample in k.samples]
+        maps = {cell: np.concatenate([k.maps[cell] for k in batches]) for cell in batches[0].maps}
+        return cls(samples, maps, np.concatenate([k.inputs for k in batches]), np.concatenate(masks) if masks else None)
+
     def to_hdf5(self) -> bytes:
         """The maps as the bytes of an HDF5 file: one compressed chunk per map, so that a reader loads single maps."""
         import h5py
@@ -168,7 +174,6 @@ class StoredMaps:
             file["p"] = np.array([p for _, p in cells], np.float64)
             for name, values in (("inputs", self.inputs), ("masks", self.masks)):
                 if values is not None:
-                    file.create_dataset(
-                        name, data=values, chunks=(1, *values.shape[1:]), compression="gzip", shuffle=True
-                    )
+                    one = (1, *values.shape[1:])
+                    file.create_dataset(name, data=values, chunks=one, compression="gzip", shuffle=True)
         return sink.getvalue()

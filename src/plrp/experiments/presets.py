@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,26 +33,27 @@ FAITHFULNESS = (
 MOTIFS = ("TAL1::TCF3", "CTCF", "SPI1", "NRF1")
 """Planted in the simulated sequences, one kind per class, one to three copies each."""
 
+SETS = ("ecssd", "imagenet")
 HEATMAPS = Maps(limit=30, p=(0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 0.9))
 
 
-def _photographs(name: str, kind: str, model: str, root: str, localized: bool, **options: Any) -> Config:
-    metrics = (*SPARSITY, *(LOCALIZATION if localized else ()), Metric("score_kept"), *ROBUSTNESS, *FAITHFULNESS)
+def _photographs(kind: str, network: str, root: str) -> Config:
+    masks = kind == "ecssd"
     return Config(
-        name=name,
-        data=Data(kind, root, options=options),
-        model=Model(model),
-        metrics=metrics,
+        name=f"{kind}-{network}",
+        data=Data(kind, root, options={} if masks else {"sample": 3900}),
+        model=Model(f"torchvision:{network}"),
+        metrics=(*SPARSITY, *(LOCALIZATION if masks else ()), Metric("score_kept"), *ROBUSTNESS, *FAITHFULNESS),
         maps=HEATMAPS,
         part_size=2,
         batch_size=2,
     )
 
 
-def _sequences(name: str, filters: int) -> Config:
+def _sequences(filters: int, root: str) -> Config:
     planted = {"sequences": 8000, "motifs": list(MOTIFS), "task": "classes", "length": 250, "number": [1, 3]}
     return Config(
-        name=name,
+        name=f"genomics-{filters}",
         data=Data("simulated-dna", limit=200, options=planted),
         model=Model("sequence-cnn", options={"filters": filters, "epochs": 20, "patience": 4}),
         composite="epsilon-plus",  # one-hot input: Flat would credit letters that are not there
@@ -62,16 +65,8 @@ def _sequences(name: str, filters: int) -> Config:
 
 
 PRESETS: dict[str, Callable[[str], Config]] = {
-    "ecssd-vgg16": lambda root: _photographs("ecssd-vgg16", "ecssd", "torchvision:vgg16", root, True),
-    "ecssd-resnet50": lambda root: _photographs("ecssd-resnet50", "ecssd", "torchvision:resnet50", root, True),
-    "imagenet-vgg16": lambda root: _photographs(
-        "imagenet-vgg16", "imagenet", "torchvision:vgg16", root, False, sample=3900
-    ),
-    "imagenet-resnet50": lambda root: _photographs(
-        "imagenet-resnet50", "imagenet", "torchvision:resnet50", root, False, sample=3900
-    ),
-    "genomics-4": lambda root: _sequences("genomics-4", 4),
-    "genomics-32": lambda root: _sequences("genomics-32", 32),
+    **{f"{kind}-{name}": partial(_photographs, kind, name) for kind, name in product(SETS, ("vgg16", "resnet50"))},
+    **{f"genomics-{filters}": partial(_sequences, filters) for filters in (4, 32)},
 }
 
 
@@ -91,10 +86,7 @@ def preset(
         raise ConfigError(f"no preset {name!r}{nearest(name, list(PRESETS))}.")
     if root is None and not name.startswith("genomics"):
         raise ConfigError(f"the preset {name} needs --root, the folder of its photographs.")
-    config = PRESETS[name](str(root))
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {} if limit is None else {"data.limit": limit}
     if weights is not None:
         changes["model.weights"] = str(weights)
-    if limit is not None:
-        changes["data.limit"] = limit
-    return config.changed(**changes)
+    return PRESETS[name](str(root)).changed(**changes)
