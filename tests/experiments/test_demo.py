@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from plrp.experiments import Results, RunError, photo_demo, preset, scenes
+from plrp.experiments import Results, RunError, preset, scenes
 from plrp.experiments import demo_study as demo_module
 from plrp.experiments.aligned_scores import PAPER, AlignedScores, from_arrays
 from plrp.experiments.statements import NotAThreshold, find_not_a_threshold, findings
@@ -154,12 +154,12 @@ def test_the_demo_writes_one_page_that_needs_nothing_else(
 
 
 def test_photographs_are_trained_apart_and_shown_for_each_object(tmp_path: Path) -> None:
-    training = photo_demo.train_in_background(tmp_path / "network.pt", steps=2, seed=0)
+    training = scenes.train_in_background(tmp_path / "network.pt", steps=2, seed=0)
     assert training.wait() == 0
-    shown = photo_demo.render(tmp_path / "network.pt")
+    shown = scenes.render(tmp_path / "network.pt")
     assert "200 new scenes" in shown
     assert shown.count("<iframe") == 1
-    training = photo_demo.train_in_background(tmp_path / "none" / "\0", steps=2, seed=0)
+    training = scenes.train_in_background(tmp_path / "none" / "\0", steps=2, seed=0)
     with pytest.raises(RuntimeError, match=r"the network of the photographs could not be trained: .*null byte"):
         demo_module._photographs(training, tmp_path / "none", False)
 
@@ -170,12 +170,12 @@ def test_the_photographs_page_opens_on_what_the_network_is_surest_of() -> None:
     network[1].bias.data = torch.tensor([1.0, 2.0, 3.0, 9.0])
     drawn = scenes.scene_of_three()
     assert set(drawn.masks) == {"cat", "coffee cup", "astronaut"}  # no shuttle
-    assert photo_demo.surest(drawn, scenes.as_loaded(network, "made up")) == "astronaut"
+    assert scenes.surest(drawn, scenes.as_loaded(network, "made up")) == "astronaut"
 
 
 def test_work_in_the_background_ends_with_whoever_asked_for_it() -> None:
     code = (
-        "import time; from plrp.experiments.photo_demo import in_background; "
+        "import time; from plrp.experiments.scenes import in_background; "
         "print(in_background('import time; time.sleep(600)').pid, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -52,7 +52,7 @@ def add_motifs(commands: Any) -> None:
 
 def run_motifs(arguments: argparse.Namespace) -> int:
     """Search a folder for motifs."""
-    from plrp.experiments.motif_page import render_motifs
+    from plrp.experiments.dna_pages import render_motifs
     from plrp.experiments.pages import write_page
     from plrp.genomics.jobs import matching_note
     from plrp.genomics.motif_search import Truth, find_motifs, run_settings

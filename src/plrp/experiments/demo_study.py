@@ -42,14 +42,13 @@ from plrp.runs.places import Folder, refuse_strangers
 from plrp.runs.run import ConfigChanged
 from plrp.view import Bundle, explanation_bundle
 
-from . import photo_demo
+from . import scenes
 from .aligned_scores import LABELS, LRP, AlignedScores, Method
 from .config import Config
 from .data import DNA, open_samples
-from .demo_page import drawn_sequences, render
+from .dna_pages import drawn_sequences, render
 from .networks import load_network, threads_set
 from .pages import write_page
-from .photo_demo import in_background
 from .presets import preset
 from .results import Results
 from .sample_drawings import planted_sites
@@ -96,7 +95,7 @@ def run(
     count: int = 8000,
     explained: int = 200,
     epochs: int = 20,
-    photographs: int = photo_demo.STEPS,
+    photographs: int = scenes.STEPS,
     show_progress: bool | None = None,
 ) -> Path:
     """Run the demo and write it into the folder `out`; returns the report's path.
@@ -114,12 +113,12 @@ def run(
     if not any((out / sign).exists() for sign in signs):  # of an earlier start
         refuse_strangers(Folder(out), runs)
     out.mkdir(parents=True, exist_ok=True)
-    compiling, painting, scenes = compile_in_background(), None, out / "photographs.pt"
+    compiling, painting, weights = compile_in_background(), None, out / "photographs.pt"
     if photographs and importlib.util.find_spec("skimage") is not None:  # it ships the photographs
-        painting = photo_demo.train_in_background(scenes, photographs, seed)
+        painting = scenes.train_in_background(weights, photographs, seed)
     try:
         study = examine(configs, out, show_progress=show_progress, compiling=compiling)
-        shown = "" if painting is None else _photographs(painting, scenes, show_progress)
+        shown = "" if painting is None else _photographs(painting, weights, show_progress)
     finally:
         for process in (compiling, painting):
             if process is not None:
@@ -143,7 +142,7 @@ def run(
     return path
 
 
-def _photographs(painting: subprocess.Popen[bytes], scenes: Path, show_progress: bool | None) -> str:
+def _photographs(painting: subprocess.Popen[bytes], weights: Path, show_progress: bool | None) -> str:
     """The page's section on photographs, once their network is trained."""
     with progress("explaining photographs", 2, show_progress) as step:
         step(0, "waiting for their network")
@@ -152,7 +151,7 @@ def _photographs(painting: subprocess.Popen[bytes], scenes: Path, show_progress:
             why = (painting.stderr.read().decode().strip().splitlines() or ["no reason given"])[-1]
             raise RuntimeError(f"the network of the photographs could not be trained: {why}")
         step(1, "every p")
-        html = photo_demo.render(scenes)
+        html = scenes.render(weights)
         step(1)
     return html
 
@@ -173,7 +172,7 @@ def compile_in_background() -> subprocess.Popen[bytes]:
 
     The first use in an environment costs a minute or two of compiling; later ones a few seconds.
     """
-    return in_background("from plrp.genomics import jaspar, match_motifs; match_motifs([jaspar('CTCF')])")
+    return scenes.in_background("from plrp.genomics import jaspar, match_motifs; match_motifs([jaspar('CTCF')])")
 
 
 def examine(

@@ -3,11 +3,14 @@
 The photographs may be published: cat and coffee cup (CC0), astronaut and space shuttle (NASA, public domain), rocket
 (SpaceX, public domain), Hubble deep field (NASA, public domain), brick, grass and gravel (CC0). Objects are cut out of
 them and pasted into scenes on those backgrounds. So everything can be made again by anyone, offline, and the right
-answer is known: the pixels of the object that is asked for.
+answer is known: the pixels of the object that is asked for. The demo trains the network in a process of its own while
+the sequences are worked on, and shows one scene, explained for each object.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -18,12 +21,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from plrp.files import new_file
 from plrp.models.loading import LoadedModel
 from plrp.models.preprocessing import Preprocessing
 from plrp.pruning import Pruning
 from plrp.tape.verification import trace
+from plrp.view import Page, photograph_bundle
+from plrp.vision.photograph_explanation import explain_photograph
 from plrp.vision.photograph_figures import grid_of, set_caption, show_map, show_picture
 from plrp.vision.photographs import Photograph, network_input
+
+from .pages import data_uri, picture, section
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,6 +49,13 @@ OBJECTS = {
 BACKGROUNDS = ("brick", "grass", "gravel")
 DISTRACTORS = ("rocket", "hubble_deep_field", "coffee", "chelsea", "astronaut")  # random snippets of these
 NAMES = tuple(OBJECTS)
+STEPS = 160
+P = 0.15
+_BOUND = (
+    "import os, sys, threading; sys.path[:] = filter(None, sys.path); "  # nothing from the current folder
+    "threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start(); "
+)
+"""Standard input ends when the process that holds its other end does."""
 
 
 class Scene(NamedTuple):
@@ -196,3 +211,63 @@ def targets_figure(drawn: Scene, model: LoadedModel, prunings: dict[str, Pruning
             ax.contour(mask, levels=[0.5], colors=["#999999"], linewidths=0.7)
             set_caption(ax, f"{100 * on_it:.0f}% on the object")
     return figure
+
+
+# -- in the demo
+
+
+def in_background(code: str) -> subprocess.Popen[bytes]:
+    """Run some code in another process of this Python; its output is discarded, its errors can be read afterwards.
+
+    Wait for it with `wait()`: `communicate()` would end it.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", _BOUND + code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+def train_in_background(path: Path, steps: int, seed: int) -> subprocess.Popen[bytes]:
+    """Have another process train the network of the scenes and write its weights to `path`."""
+    return in_background(f"from plrp.experiments.scenes import train_to; train_to({str(path)!r}, {steps}, {seed})")
+
+
+def train_to(path: str | Path, steps: int, seed: int) -> None:
+    """Train with one thread, so that the same seed gives the same network, and store its weights."""
+    torch.set_num_threads(1)
+    trained, right = train(steps, seed)
+    with new_file(path) as part:
+        torch.save({"weights": trained.state_dict(), "right": right}, part)
+
+
+def surest(drawn: Scene, model: LoadedModel) -> str:
+    """The object of a scene that the network is surest of."""
+    with torch.no_grad():
+        (scores,) = model.module(network_input(photograph_of(drawn), PREPROCESSING)[None])
+    return max(drawn.masks, key=lambda name: float(scores[NAMES.index(name)]))
+
+
+def render(path: Path) -> str:
+    """The section of the demo's page about photographs, by the network stored at `path`."""
+    checkpoint = torch.load(path, weights_only=True)
+    trained = network().eval()
+    trained.load_state_dict(checkpoint["weights"])
+    model, drawn = as_loaded(trained, "trained in the demo"), scene_of_three()
+    variants = {"LRP": None, "PLRP-λ, p = 0.05": Pruning(p=0.05), f"PLRP-λ, p = {P}": Pruning(p=P)}
+    figure = targets_figure(drawn, model, variants)
+    name = surest(drawn, model)
+    explanation = explain_photograph(photograph_of(drawn), model, target=name, prunings=[Pruning(p=P)])
+    bundle = photograph_bundle(explanation, mask=drawn.masks[name], targets=len(NAMES))
+    return section(
+        f"Photographs: why “{name}”?",
+        "<p>Cat, cup, astronaut and shuttle, cut out of photographs and pasted among clutter. A small network learned "
+        f"which objects a scene shows; on 200 new scenes {checkpoint['right']:.0%} of its answers are right. "
+        "One scene, explained for each object in it: good relevance lies on the object that is asked for "
+        "(outlined).</p>",
+        picture(data_uri(figure, "png", 130), "a scene explained for each object in it", plate=True),
+        "<p>The same scene for every p. Move the slider, choose another class, compare two settings with a swipe, "
+        "click a layer to look inside.</p>",
+        Page(bundle).frame(height=880),
+    )

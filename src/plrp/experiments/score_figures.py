@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -275,8 +275,7 @@ def over_p(
     return _sheet(sheet, narrow)
 
 
-@dataclass(frozen=True)
-class _Line:
+class _Line(NamedTuple):
     """A line with its band; label and style by variant."""
 
     variant: str
@@ -285,20 +284,11 @@ class _Line:
     low: np.ndarray
     high: np.ndarray
 
-    @property
-    def band(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The line itself, and the lower and upper end of its band."""
-        return self.y, self.low, self.high
-
     def until(self, p: float) -> _Line:
         """The part up to p."""
         shown = np.array(self.x) <= p + 1e-9
         x = [at for at, inside in zip(self.x, shown, strict=True) if inside]
-        return _Line(self.variant, x, self.y[shown], self.low[shown], self.high[shown])
-
-    def fills(self, low: float, high: float) -> bool:
-        """Whether the band covers all of a panel from `low` to `high`, and so would show nothing."""
-        return bool(((self.low < low) & (self.high > high)).all())
+        return _Line(self.variant, x, *(values[shown] for values in self[2:]))
 
 
 def _lines(m: AlignedScores, name: str, differences: bool) -> list[_Line]:
@@ -323,7 +313,7 @@ def _over_p(lines: Sequence[_Line], name: str, until: float | None, differences:
 
     def draw(ax: Axes) -> None:
         parts = lines if until is None else [line.until(until) for line in lines]
-        means, seen = _finite(line.y for line in parts), _finite(v for line in parts for v in line.band)
+        means, seen = _finite(line.y for line in parts), _finite(v for line in parts for v in line[2:])
         low, high = min(seen, default=0.0), max(seen, default=1.0)
         room = max(means) - min(means) if until and means else 0.0
         if room:  # a close-up is of the lines: bands that reach much farther are cut
@@ -331,12 +321,13 @@ def _over_p(lines: Sequence[_Line], name: str, until: float | None, differences:
         ends: list[_End] = []
         for line in parts:
             style = STYLES[line.variant]
-            known = np.flatnonzero(np.isfinite(line.y))
             if line.variant == BASELINE:
                 ax.axhline(line.y[0], color=style.colour, linestyle=style.line, linewidth=1.4)
                 ends.append((LABELS[BASELINE], float(line.y[0]), style.text, math.inf))
                 continue
-            _draw_line(ax, line, band=not line.fills(low, high), clip_on=until is not None)
+            hides = bool(((line.low < low) & (line.high > high)).all())  # a band that fills the panel shows nothing
+            _draw_line(ax, line, band=not hides, clip_on=until is not None)
+            known = np.flatnonzero(np.isfinite(line.y))
             if len(known):
                 ends.append((short(line.variant), float(line.y[known[-1]]), style.text, line.x[known[-1]]))
         reach, right = (low, high) if seen else None, 1.012 * (until or max(0.05, *(max(line.x) for line in lines)))
@@ -423,30 +414,18 @@ def _name_ends(ax: Axes, ends: Sequence[_End]) -> None:
 def apart(places: np.ndarray, gap: float) -> np.ndarray:
     """Places moved as little as it takes to stand `gap` apart, in their order, within 0 … 1 where they fit."""
     order = np.argsort(places, kind="stable")
-    moved = places[order].astype(float)
-    # Neighbours that are too near share a block around their mean; blocks that meet become one.
-    blocks: list[list[float]] = []  # [sum of wanted starts, members]
-    for value in moved:
-        blocks.append([value, 1])
-        while len(blocks) > 1:
-            (sum_a, n_a), (sum_b, n_b) = blocks[-2], blocks[-1]
-            start_a, start_b = sum_a / n_a - gap * (n_a - 1) / 2, sum_b / n_b - gap * (n_b - 1) / 2
-            if start_a + gap * n_a <= start_b:
-                break
-            blocks[-2:] = [[sum_a + sum_b, n_a + n_b]]
-    placed = []
-    for total, count in blocks:
-        start = total / count - gap * (count - 1) / 2
-        placed += [start + gap * k for k in range(int(count))]
-    result = np.array(placed)
-    # Back inside: push up from 0, then down from 1.
-    for k in range(len(result)):
-        result[k] = max(result[k], 0.0 if k == 0 else result[k - 1] + gap)
-    for k in range(len(result) - 1, -1, -1):
-        result[k] = min(result[k], 1.0 if k == len(result) - 1 else result[k + 1] - gap)
-    back = np.empty_like(result)
-    back[order] = result
-    return back
+    steps = gap * np.arange(len(places))
+    # Less these steps, the places must not fall: neighbours that would do so share the mean of their block.
+    blocks: list[list[float]] = []
+    for value in places[order] - steps:
+        blocks.append([value])
+        while len(blocks) > 1 and np.mean(blocks[-2]) > np.mean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    moved = np.array([np.mean(block) for block in blocks for _ in block])
+    moved = np.minimum(np.maximum(moved, 0), 1 - gap * (len(places) - 1))  # inside, at least below 1
+    result = np.empty(len(places))
+    result[order] = moved + steps
+    return result
 
 
 # -- faithfulness
@@ -491,7 +470,7 @@ def _flipping(curves: dict[Method, Flipping], score: str, until: float | None) -
             if not len(chosen):
                 continue
             line = _Line(method.variant, list(100 * curve.share), chosen.mean(0), *bootstrap(chosen))
-            seen += _finite(values[curve.share <= end + 1e-9] for values in line.band)
+            seen += _finite(values[curve.share <= end + 1e-9] for values in line[2:])
             _draw_line(ax, line, **(LRP_LOOK if method.variant == BASELINE else {}))
             height = float(np.interp(end, curve.share, line.y))
             ends.append((short(method.variant), height, STYLES[method.variant].text, math.inf))
@@ -543,7 +522,7 @@ def _two(first: AlignedScores, second: AlignedScores, name: str, variant: str) -
             line = _Line(variant, shares, *m.band(name, variant))
             common = {"linewidth": 1.5, "markersize": 3.4, "markerfacecolor": style.colour, "clip_on": False}
             _draw_line(ax, line, **{**common, "solid_capstyle": "projecting", "zorder": 2, **look})
-            seen += _finite(line.band)
+            seen += _finite(line[2:])
             last = max(last, *shares)
             if math.isfinite(line.y[-1]):
                 ends.append((mark, float(line.y[-1]), style.text, shares[-1]))

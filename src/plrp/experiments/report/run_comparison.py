@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
@@ -78,8 +77,7 @@ def _figures(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
     if not names:
         return "<p>The two runs have no metric in common.</p>"
     main = [n for n in names if n.partition(".")[0] in (*score_figures.MAIN, "pixel_flipping_auc")] or names
-    m, n = first.scores, second.scores
-    about = score_figures.describe
+    m, n, about = first.scores, second.scores, score_figures.describe
     alt = ". ".join(f"{score_figures.metric(name).title}: A: {about(m, name)}. B: {about(n, name)}" for name in main)
     return sheets.drawing(
         "comparison",
@@ -93,22 +91,22 @@ def _figures(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
 def _differences(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
     a, b = paired(first, second)
     m, n = first.scores, second.scores
-    names = _metrics(first, second)
     if not len(a):
-        same = first.dataset == second.dataset
+        one, other = escape(first.dataset), escape(second.dataset)
+        sets = "" if one == other else f" ({one} and {other})"
         return (
-            "<p>The two runs have no sample in common"
-            + ("" if same else f" ({escape(first.dataset)} and {escape(second.dataset)})")
-            + ": nothing can be paired. Read the curves above side by side.</p>"
+            f"<p>The two runs have no sample in common{sets}: nothing can be paired. Read the curves above side by "
+            "side.</p>"
         )
     parts, rows = [], []
     unshared: dict[str, set[float]] = {"A": set(), "B": set()}
-    for name in names:
-        methods = [LRP] + [Method(v, p) for v in VARIANTS for p in m.shares(name, v) if p in n.shares(name, v)]
+    for name in _metrics(first, second):
+        methods, lines = [LRP], []
         for v in VARIANTS:
-            unshared["A"] |= set(m.shares(name, v)) - set(n.shares(name, v))
-            unshared["B"] |= set(n.shares(name, v)) - set(m.shares(name, v))
-        lines = []
+            of_a, of_b = m.shares(name, v), n.shares(name, v)
+            methods += [Method(v, p) for p in of_a if p in of_b]
+            unshared["A"] |= set(of_a) - set(of_b)
+            unshared["B"] |= set(of_b) - set(of_a)
         for method in methods:
             apart = difference_of(n.at(name, method)[b] - m.at(name, method)[a])
             if not apart.count:
@@ -117,28 +115,21 @@ def _differences(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
             word = {1: "higher", -1: "lower", 0: "no clear difference"}[apart.sign]
             if apart.mean == 0 and apart.low == apart.high == 0:
                 word = "the same"
-            lines.append(
-                [
-                    escape(LABELS[method.variant]),
-                    "–" if method.variant == BASELINE else f"{method.p:g}",
-                    plain(float(np.nanmean(m.at(name, method)[a]))),
-                    plain(float(np.nanmean(n.at(name, method)[b]))),
-                    f"<span>{escape(apart)}</span>",
-                    word,
-                    f"{apart.count:,}",
-                ]
-            )
+            p = "–" if method.variant == BASELINE else f"{method.p:g}"
+            means = [plain(float(np.nanmean(scores))) for scores in (m.at(name, method)[a], n.at(name, method)[b])]
+            difference = f"<span>{escape(apart)}</span>"
+            lines.append([escape(LABELS[method.variant]), p, *means, difference, word, f"{apart.count:,}"])
         if lines:
             clear = sum(line[5] in ("higher", "lower") for line in lines)
             title = f"{escape(score_figures.metric(name).heading)}: B differs clearly at {clear} of {len(lines)}"
             parts.append(folded(title, table(["variant", "p", "A", "B", "B − A", "B is", "samples"], lines)))
     sheets.table("comparison", ["metric", "variant", "p", "b_minus_a", "low", "high", "samples"], rows)
     lost = [f"{run} alone: p = {', '.join(f'{p:g}' for p in sorted(ps))}" for run, ps in unshared.items() if ps]
-    note = f" AlignedScores in one run only, and so not paired: {'; '.join(lost)}." if lost else ""
-    some = [int(m.samples[k]) for k in a]
+    note = f" Scores in one run only, and so not paired: {'; '.join(lost)}." if lost else ""
+    numbers = spans(sorted(int(m.samples[k]) for k in a))
     return (
-        f"<p>Over the {len(a):,} samples that both have under the same name (numbers {spans(sorted(some))} of A), at "
-        f"the p that both have.{note}</p>" + "".join(parts)
+        f"<p>Over the {len(a):,} samples that both have under the same name (numbers {numbers} of A), at the p that "
+        f"both have.{note}</p>" + "".join(parts)
     )
 
 
@@ -158,9 +149,8 @@ def _statements(first: TitledRun, second: TitledRun, sheets: Sheets) -> str:
 
 def _by_claim(judged: Sequence[Statement]) -> dict[tuple[str, int], Statement]:
     """Statements by claim and number: two versions of a metric may be judged by the same claim."""
-    counts: Counter[str] = Counter()
-    by_claim = {}
+    by_claim: dict[tuple[str, int], Statement] = {}
     for statement in judged:
-        by_claim[statement.claim, counts[statement.claim]] = statement
-        counts[statement.claim] += 1
+        number = sum(claim == statement.claim for claim, _ in by_claim)
+        by_claim[statement.claim, number] = statement
     return by_claim

@@ -1,16 +1,18 @@
-"""The demo's page: logos, findings, curves, the ledger, and motifs, in the HTML of `pages.py`."""
+"""Pages about DNA: the demo (logos, findings, curves, the ledger, motifs), and the page of `plrp genomics motifs`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from plrp.genomics.logo import COLOURS, draw_logo
-from plrp.genomics.seqlets import e_text, named_match
+from plrp.genomics.motif_search import MotifSearch
+from plrp.genomics.seqlets import NAMED, e_text, named_match
 from plrp.genomics.sequence_settings import COMPOSITE
 from plrp.ledger import BOOKED
 from plrp.view import Page
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from .demo_study import Study
     from .statements import Statement
 
+NO_PATTERN = "<p>No group of ten seqlets or more looked alike.</p>"
+
 
 def render(study: Study, *, seed: int, title: str = "", origin: str = "", photographs: str = "") -> str:
     """The report as one HTML document.
@@ -37,16 +41,12 @@ def render(study: Study, *, seed: int, title: str = "", origin: str = "", photog
     """
     statements = findings(study.sweeps, study.example)
     judged = [finding.holds for finding in statements if finding.holds is not None]
-    accuracies = {
-        f"test accuracy, {escape(name)}": f"{trained['test_accuracy']:.1%}" for name, trained in study.trainings.items()
-    }
+    headline = {f"test accuracy, {escape(n)}": f"{one['test_accuracy']:.1%}" for n, one in study.trainings.items()}
     one, example = next(iter(study.sweeps.values())), Method("lambda", LOGO_P)
-    rises = {name: f"{one.mean(m):.2f} → {one.mean(m, example):.2f}" for name, m in (("RMA", MASS), ("Gini", GINI))}
-    headline = {
-        **accuracies,
-        **{f"{name}, LRP → PLRP-λ, p&nbsp;=&nbsp;{LOGO_P}": text for name, text in rises.items()},
-        "of the paper's findings hold": f"{sum(judged)} of {len(judged)}",
-    }
+    for name, metric in (("RMA", MASS), ("Gini", GINI)):
+        rise = f"{one.mean(metric):.2f} → {one.mean(metric, example):.2f}"
+        headline[f"{name}, LRP → PLRP-λ, p&nbsp;=&nbsp;{LOGO_P}"] = rise
+    headline["of the paper's findings hold"] = f"{sum(judged)} of {len(judged)}"
     body = photographs + (section("DNA with planted motifs", cards(headline)) if photographs else cards(headline))
     body += _what_was_done(study, seed, origin)
     body += section("Do the paper's findings hold here?", _findings(statements))
@@ -75,9 +75,7 @@ def render(study: Study, *, seed: int, title: str = "", origin: str = "", photog
         f"<p>Contiguous surviving regions (PLRP-λ, p = {MOTIF_P}) that speak for the class and look alike were "
         "aligned into patterns, and those compared with the vertebrate CORE motifs of JASPAR by TOMTOM. Planted "
         f"were {escape(', '.join(str(m) for m in study.data.motifs))}.</p>",
-        motif_table(study.patterns, study.matches)
-        if study.patterns
-        else "<p>No group of ten seqlets or more looked alike.</p>",
+        motif_table(study.patterns, study.matches) if study.patterns else NO_PATTERN,
     )
     body += _next_steps(study.data.length)
     inputs = "the pixels of a picture or the bases of a sequence" if photographs else "the bases of a sequence"
@@ -96,16 +94,10 @@ def _what_was_done(study: Study, seed: int, origin: str) -> str:
         f"{len(data)} random sequences of {data.length} bases were simulated, each with one to three copies of the "
         f"motif of its class ({classes}), drawn from JASPAR's matrices and planted without overlap"
     )
-    rows = [
-        [
-            escape(name),
-            f"{trained['weights']:,}",
-            f"{trained['epochs']}",
-            f"{trained['validation_accuracy']:.3f}",
-            f"{trained['test_accuracy']:.3f}",
-        ]
-        for name, trained in study.trainings.items()
-    ]
+    rows = []
+    for name, trained in study.trainings.items():
+        accuracies = [f"{trained[f'{part}_accuracy']:.3f}" for part in ("validation", "test")]
+        rows.append([escape(name), f"{trained['weights']:,}", f"{trained['epochs']}", *accuracies])
     return section(
         "What was done",
         f"<p>{origin} (seed {seed}). Two small CNNs learned to name the class: 70% of the sequences trained them, 15% "
@@ -174,14 +166,13 @@ def _not_a_threshold(study: Study, example: NotAThreshold) -> str:
     ]
     wide = replace(logo, sites=marks, row_height=0.95).draw(narrow=False)
     near = replace(logo, title=name, sites=marks)
-    windows = "".join(
-        picture(
-            data_uri(near.close_up(window, 1.0), "png", 150),
-            f"{name}, bases {window[0]} to {window[1] - 1}",
-            plate=True,
-        )
-        for window in _close_ups(low, high, study.shown.length)
-    )
+    # Windows of 44 bases that show both places: one if they are near each other, else one each.
+    span, length, windows = 44, study.shown.length, ""
+    for middle in [(low + high) // 2] if high - low < span - 8 else [low, high]:
+        begin = int(np.clip(middle - span // 2, 0, max(0, length - span)))
+        end = min(begin + span, length)
+        shown = data_uri(near.close_up((begin, end), 1.0), "png", 150)
+        windows += picture(shown, f"{name}, bases {begin} to {end - 1}", plate=True)
     return section(
         "PLRP is not a threshold",
         f"<p>In {escape(name)}, base {example.inside} lies in a planted motif and survives with an LRP "
@@ -193,13 +184,6 @@ def _not_a_threshold(study: Study, example: NotAThreshold) -> str:
         f'<div class="laptop">{picture(data_uri(wide, "png", 120), f"logos of {name}", plate=True)}</div>',
         f'<div class="grid">{windows}</div>',
     )
-
-
-def _close_ups(low: int, high: int, length: int, span: int = 44) -> list[tuple[int, int]]:
-    """Windows of `span` bases that show both places: one if they are near each other, else one each."""
-    middles = [(low + high) // 2] if high - low < span - 8 else [low, high]
-    begins = [int(np.clip(middle - span // 2, 0, max(0, length - span))) for middle in middles]
-    return [(begin, min(begin + span, length)) for begin in begins]
 
 
 def _next_steps(length: int) -> str:
@@ -250,42 +234,33 @@ def _curves(sweeps: Mapping[str, AlignedScores]) -> str:
     )
 
 
-def _ledger(records: Sequence[Mapping[str, Any]], sample: int = 0) -> str:
-    """Where the relevance of one sequence went, from the score down to the bases."""
+def _ledger(records: Sequence[Mapping[str, Any]]) -> str:
+    """Where the relevance of the first sequence went, from the score down to the bases."""
     rows = []
-    for record in records:
-        if record["sample"] != sample:
-            continue
+    for record in (one for one in records if one["sample"] == 0):
         net_in = record["mass_in_positive"] - record["mass_in_negative"]
         net_out = record["mass_out_positive"] - record["mass_out_negative"]
         absorbed = -sum(sign * record[name] for name, sign in BOOKED.items())  # mass in minus mass out
-        neurons = "–"
+        where, neurons = f"{record['layer'] or record['op']}", "–"
         if record["op"] == "prune":
+            where = f"{record['layer']} (pruned)"
             neurons = f"{record['neurons_before']:.0f} → {record['neurons_after']:.0f}"
-        where = f"{record['layer']} (pruned)" if record["op"] == "prune" else f"{record['layer'] or record['op']}"
-        rows.append(
-            [escape(where), escape(record["rule"]), f"{net_in:.4f}", f"{net_out:.4f}", f"{absorbed:.4f}", neurons]
-        )
+        masses = [f"{mass:.4f}" for mass in (net_in, net_out, absorbed)]
+        rows.append([escape(where), escape(record["rule"]), *masses, neurons])
     return table(["layer", "rule", "mass in", "mass out", "absorbed", "neurons kept"], rows)
 
 
-def motif_logo(values: Any) -> str:
-    """A small logo of a matrix (4, width)."""
+def pattern_logo(pattern: Pattern) -> str:
+    """A small logo of a pattern in bits, all letters of a page equally wide."""
     from matplotlib.figure import Figure
 
-    array = np.asarray(values)
-    figure = Figure(figsize=(0.17 * array.shape[1] + 0.1, 0.62))
+    bits = np.asarray(pattern.motif.probabilities * pattern.motif.information)  # (4, width)
+    figure = Figure(figsize=(0.17 * bits.shape[1] + 0.1, 0.62))
     ax = figure.add_axes((0, 0.02, 1, 0.96))
-    draw_logo(ax, array, colours=COLOURS)
+    draw_logo(ax, bits, colours=COLOURS)
     ax.axis("off")
-    return data_uri(figure)
-
-
-def pattern_logo(pattern: Pattern) -> str:
-    """A pattern in bits, all letters of a page equally wide."""
-    bits = pattern.motif.probabilities * pattern.motif.information
     size = f"max-width:{bits.shape[1] * 13}px"
-    return f'<img src="{motif_logo(bits)}" alt="{escape(pattern.motif.consensus)}" style="{size}">'
+    return f'<img src="{data_uri(figure)}" alt="{escape(pattern.motif.consensus)}" style="{size}">'
 
 
 def motif_table(
@@ -298,15 +273,81 @@ def motif_table(
         others = ", ".join(f"{m.motif.name} ({m.p:.0e})" for m in candidates[1:3])
         nearest = f"{escape(best.motif.name)} {escape(best.motif.id)}"
         match = f"<b>{nearest}</b>" if named_one else f"no match; nearest: {nearest}"
-        rows.append(
-            [
-                pattern_logo(pattern),
-                *([escape(pattern.motif.name)] if named else []),
-                f"{pattern.count}",
-                f"<span>{match}</span>",
-                *(f'<span class="number">{e_text(value)}</span>' for value in (best.p, best.e)),
-                escape(others) or "–",
-            ]
-        )
+        name = [escape(pattern.motif.name)] if named else []
+        numbers = [f'<span class="number">{e_text(value)}</span>' for value in (best.p, best.e)]
+        cells = [f"{pattern.count}", f"<span>{match}</span>", *numbers, escape(others) or "–"]
+        rows.append([pattern_logo(pattern), *name, *cells])
     head = ["pattern (bits)", *(["name"] if named else []), "seqlets"]
     return table([*head, f"best match in {escape(of)}", "p-value", "E-value", "next best (p)"], rows)
+
+
+# -- the page of `plrp genomics motifs`
+
+
+def render_motifs(search: MotifSearch, folder: str | Path, limit: float, database: str | None = None) -> str:
+    """The page as one HTML document. `database`: the name of the motifs that were matched; None: JASPAR's."""
+    count = len(search.patterns)
+    body = cards(
+        {
+            "sequences": f"{search.sequences:,}",
+            "seqlets": f"{search.seqlet_count:,}",
+            "of them above the null" if search.cuts else "used (no null)": f"{search.believed:,}",
+            "pattern" if count == 1 else "patterns": f"{count}",
+        }
+    )
+    matched = ""
+    if search.matches:
+        of = "JASPAR's vertebrate CORE motifs" if database is None else f"motifs of {escape(database)}"
+        matched = f"The matches are {of}, by TOMTOM, where E ≤ {NAMED:g}. "
+        patterns = motif_table(search.patterns, search.matches, named=True, of=database or "JASPAR")
+    else:
+        rows = [
+            [pattern_logo(p), escape(p.motif.name), f"{p.count}", escape(p.motif.consensus)] for p in search.patterns
+        ]
+        patterns = table(["pattern (bits)", "name", "seqlets", "consensus"], rows)
+    body += section(
+        "Patterns",
+        "<p>Surviving stretches of sequence that look alike, aligned. “For” patterns speak for the explained score, "
+        f"“against” patterns against it. {matched}<code>patterns.meme</code> and <code>patterns.jaspar</code> hold the "
+        "matrices.</p>",
+        (f"<p><strong>{escape(search.advice)}</strong></p>" if search.advice else "")
+        + (patterns if count else NO_PATTERN),
+    )
+    if search.cuts:
+        body += _null(search, limit)
+    if search.agreements:
+        names = list(search.agreements[0].by_motif) if len(search.agreements[0].by_motif) > 1 else []
+        motifs = [escape(f"recall of {name}") for name in names]
+        rows = []
+        for a in search.agreements:
+            shares = (a.precision, a.recall, a.f1, *(a.by_motif.get(name, 0) for name in names))
+            rows.append([escape(a.name), f"{a.seqlets:,}", *(f"{share:.2f}" for share in shares)])
+        body += section(
+            "Agreement with known sites",
+            "<p>A seqlet is right if it shares at least half of the shorter one with a known site; recall counts "
+            "sites. “Cut at” is the simple alternative to pruning: bases below that share of a sequence's strongest "
+            "base are left out.</p>"
+            + "".join(f"<p><strong>{escape(sentence)}</strong></p>" for sentence in search.verdict),
+            table(["seqlets of", "number", "precision", "recall", "F1", *motifs], rows),
+        )
+    return page("Motifs", f"Of the run in <code>{escape(Path(folder).name)}</code>.", body)
+
+
+def _null(search: MotifSearch, limit: float) -> str:
+    """The result of the null: the cut-off of each class, or of all together."""
+    own = {name: cut for name, cut in search.cuts.items() if name is not None}
+    head = ["sequences of", "least strength", "seqlets per sequence", "per shuffled one", "false discovery rate"]
+    rows = []
+    for name, cut in (own or search.cuts).items():
+        cells = ["none is stronger than chance", "0", "–", "–"]
+        if cut.observed:
+            cells = [f"{cut.strength:.3g}", f"{cut.observed:.3g}", f"{cut.expected:.3g}", f"{cut.fdr:.1%}"]
+        rows.append([escape("all" if name is None else f"class {name}"), *cells])
+    by_class = ", by class, since the scores of classes differ in size" if own else ""
+    return section(
+        "What chance would give",
+        "<p>Sequences with their dinucleotides shuffled were explained in the same way. A seqlet counts if, at its "
+        f"strength and above, shuffled sequences have at most {limit:.0%} as many (the false discovery "
+        f"rate){by_class}. Weaker seqlets were left out.</p>",
+        table(head, rows),
+    )
