@@ -91,15 +91,8 @@ class MapReader:
 class Results(MapReader):
     """The results of a sweep so far. Damaged parts count as missing.
 
-    - `name`: the sweep's; `config`: the resolved config as plain data (`settings` is the same as a `Config`);
-    - `kind`: of the samples, `"image"`, `"dna"` or `"array"`;
-    - `versions`: package versions, git commit, seeds, and every start of the sweep;
-    - `samples`: sample, name, label (null where unknown), target, score, correct (null where there is no label);
-    - `scores`: sample, variant, p, metric, value; plain LRP stands at p = 0, which all variants are there;
-    - `curves`: pixel flipping: sample, variant, p, metric, order ("most" or "least" relevant first), step, share of the
-      regions overwritten, score over the unperturbed one;
-    - `unhealthy`: variant, p, how many explanations are unhealthy, of how many;
-    - `missing`: indices of the parts that are not there.
+    `name` is the sweep's; `config` the resolved config as plain data (`settings` is the same as a `Config`); `kind` is
+    that of the samples: `"image"`, `"dna"` or `"array"`.
     """
 
     def __init__(self, store: Store) -> None:
@@ -132,17 +125,21 @@ class Results(MapReader):
 
     @property
     def samples(self) -> pd.DataFrame:
-        """One row per sample."""
+        """One row per sample: sample, name, label (null where unknown), target, score, correct (null where there is no
+        label).
+        """
         return self._tables[0]
 
     @property
     def scores(self) -> pd.DataFrame:
-        """One row per sample, variant, p and metric."""
+        """sample, variant, p, metric, value; plain LRP stands at p = 0, which all variants are there."""
         return self._tables[1]
 
     @property
     def curves(self) -> pd.DataFrame:
-        """One row per point of a flipping curve."""
+        """One row per point of a flipping curve: sample, variant, p, metric, order ("most" or "least" relevant first),
+        step, share of the regions overwritten, score over the unperturbed one.
+        """
         return self._tables[2]
 
     @cached_property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -197,15 +198,12 @@ def _title(ax: Axes, text: str, faint: str = "") -> None:
         ax.set_title(faint, fontsize=8, color=FAINT, loc="right", **common)
 
 
-def _empty(heading: str) -> Draw:
+def _empty(heading: str, ax: Axes) -> None:
     """A panel that says why it is empty."""
 
-    def draw(ax: Axes) -> None:
-        _title(ax, heading)
-        ax.set_axis_off()
-        ax.text(0.5, 0.5, "not measured", transform=ax.transAxes, ha="center", va="center", fontsize=9, color=FAINT)
-
-    return draw
+    _title(ax, heading)
+    ax.set_axis_off()
+    ax.text(0.5, 0.5, "not measured", transform=ax.transAxes, ha="center", va="center", fontsize=9, color=FAINT)
 
 
 _End = tuple[str, float, str, float]  # the end of a line: its name, y, the name's colour, x
@@ -214,7 +212,7 @@ OVER_P = "pruned proportion p"
 
 def _finish(
     ax: Axes,
-    reach: tuple[float, float] | None,
+    seen: Sequence[float],
     right: float,
     titles: tuple[str, str],
     ends: Sequence[_End],
@@ -225,12 +223,12 @@ def _finish(
 ) -> None:
     """Axes, ticks, titles (left, and faint on the right) and names of a panel whose lines are drawn.
 
-    reach: of the values, least and greatest; `whole`: the axis ends there, else a little beyond.
+    seen: the values that are shown; `whole`: the axis ends at the least and the greatest, else a little beyond.
     """
     if log:
         ax.set_yscale("log")
-    if reach is not None:
-        low, high = reach
+    if seen:
+        low, high = min(seen), max(seen)
         if whole:
             ax.set_ylim(low, high)
         elif log:
@@ -269,8 +267,8 @@ def over_p(
         for name in metrics:
             lines = _lines(m, name, differences)
             small = {p for line in lines for p in line.x if 0 < p <= ZOOM_P}
-            close = _over_p(lines, name, max(small), differences) if zoom and len(small) > 1 else None
-            stacks.append([_over_p(lines, name, None, differences), close])
+            close = partial(_over_p, lines, name, max(small), differences) if zoom and len(small) > 1 else None
+            stacks.append([partial(_over_p, lines, name, None, differences), close])
         sheet += _arranged(m.name, stacks, narrow)
     return _sheet(sheet, narrow)
 
@@ -306,41 +304,38 @@ def _lines(m: AlignedScores, name: str, differences: bool) -> list[_Line]:
     return lines
 
 
-def _over_p(lines: Sequence[_Line], name: str, until: float | None, differences: bool) -> Draw:
+def _over_p(lines: Sequence[_Line], name: str, until: float | None, differences: bool, ax: Axes) -> None:
     about = metric(name)
     if not lines:
-        return _empty(about.heading)
-
-    def draw(ax: Axes) -> None:
-        parts = lines if until is None else [line.until(until) for line in lines]
-        means, seen = _finite(line.y for line in parts), _finite(v for line in parts for v in line[2:])
-        low, high = min(seen, default=0.0), max(seen, default=1.0)
-        room = max(means) - min(means) if until and means else 0.0
-        if room:  # a close-up is of the lines: bands that reach much farther are cut
-            low, high = max(low, min(means) - room), min(high, max(means) + room)
-        ends: list[_End] = []
-        for line in parts:
-            style = STYLES[line.variant]
-            if line.variant == BASELINE:
-                ax.axhline(line.y[0], color=style.colour, linestyle=style.line, linewidth=1.4)
-                ends.append((LABELS[BASELINE], float(line.y[0]), style.text, math.inf))
-                continue
-            hides = bool(((line.low < low) & (line.high > high)).all())  # a band that fills the panel shows nothing
-            _draw_line(ax, line, band=not hides, clip_on=until is not None)
-            known = np.flatnonzero(np.isfinite(line.y))
-            if len(known):
-                ends.append((short(line.variant), float(line.y[known[-1]]), style.text, line.x[known[-1]]))
-        reach, right = (low, high) if seen else None, 1.012 * (until or max(0.05, *(max(line.x) for line in lines)))
-        if until is not None:
-            _finish(ax, reach, right, ("", f"{about.title}, p ≤ {until:g}"), ends)
-        elif differences:
-            _finish(ax, reach, right, (f"{about.title} − LRP's", ""), ends)
-        elif about.whole is not None:
-            _finish(ax, about.whole, right, (about.heading, ""), ends, whole=True)
-        else:
-            _finish(ax, reach, right, (about.heading, ""), ends, log=_spans(seen))
-
-    return draw
+        _empty(about.heading, ax)
+        return
+    parts = lines if until is None else [line.until(until) for line in lines]
+    means, seen = _finite(line.y for line in parts), _finite(v for line in parts for v in line[2:])
+    low, high = min(seen, default=0.0), max(seen, default=1.0)
+    room = max(means) - min(means) if until and means else 0.0
+    if room:  # a close-up is of the lines: bands that reach much farther are cut
+        low, high = max(low, min(means) - room), min(high, max(means) + room)
+    ends: list[_End] = []
+    for line in parts:
+        style = STYLES[line.variant]
+        if line.variant == BASELINE:
+            ax.axhline(line.y[0], color=style.colour, linestyle=style.line, linewidth=1.4)
+            ends.append((LABELS[BASELINE], float(line.y[0]), style.text, math.inf))
+            continue
+        hides = bool(((line.low < low) & (line.high > high)).all())  # a band that fills the panel shows nothing
+        _draw_line(ax, line, band=not hides, clip_on=until is not None)
+        known = np.flatnonzero(np.isfinite(line.y))
+        if len(known):
+            ends.append((short(line.variant), float(line.y[known[-1]]), style.text, line.x[known[-1]]))
+    reach, right = (low, high) if seen else (), 1.012 * (until or max(0.05, *(max(line.x) for line in lines)))
+    if until is not None:
+        _finish(ax, reach, right, ("", f"{about.title}, p ≤ {until:g}"), ends)
+    elif differences:
+        _finish(ax, reach, right, (f"{about.title} − LRP's", ""), ends)
+    elif about.whole is not None:
+        _finish(ax, about.whole, right, (about.heading, ""), ends, whole=True)
+    else:
+        _finish(ax, reach, right, (about.heading, ""), ends, log=_spans(seen))
 
 
 def _finite(arrays: Iterable[np.ndarray]) -> list[float]:
@@ -444,13 +439,13 @@ def faithfulness(rows: Sequence[AlignedScores], name: str, p: float, *, narrow: 
     sheet = []
     for m in rows:
         curves = example_flips(m, name, p)
-        panels = [_over_p(_lines(m, name, False), name, None, False)]
+        panels: list[Draw] = [partial(_over_p, _lines(m, name, False), name, None, False)]
         if curves:
             score, share = name.partition(".")[2] or "score", next(iter(curves.values())).share
             beginning = float(max(0.05, share[min(4, len(share) - 1)]))  # a twentieth, or up to the fourth point
-            panels += [_flipping(curves, score, None), _flipping(curves, score, beginning)]
+            panels += [partial(_flipping, curves, score, until) for until in (None, beginning)]
         else:
-            panels.append(_empty("flipping curve"))
+            panels.append(partial(_empty, "flipping curve"))
         sheet += _arranged(m.name, [[draw] for draw in panels], narrow)
     return _sheet(sheet, narrow, 1.8)
 
@@ -458,31 +453,27 @@ def faithfulness(rows: Sequence[AlignedScores], name: str, p: float, *, narrow: 
 LRP_LOOK: dict[str, Any] = {"shade": 0.13, "linewidth": 1.7, "markersize": 2.6, "markeredgewidth": 1.0, "zorder": 2}
 
 
-def _flipping(curves: dict[Method, Flipping], score: str, until: float | None) -> Draw:
+def _flipping(curves: dict[Method, Flipping], score: str, until: float | None, ax: Axes) -> None:
     both = np.logical_and.reduce([np.isfinite(c.score).all(1) for c in curves.values()])
     end = until or 1
 
-    def draw(ax: Axes) -> None:
-        ends: list[_End] = []
-        seen: list[float] = []
-        for method, curve in curves.items():
-            chosen = curve.score[both]
-            if not len(chosen):
-                continue
-            line = _Line(method.variant, list(100 * curve.share), chosen.mean(0), *bootstrap(chosen))
-            seen += _finite(values[curve.share <= end + 1e-9] for values in line[2:])
-            _draw_line(ax, line, **(LRP_LOOK if method.variant == BASELINE else {}))
-            height = float(np.interp(end, curve.share, line.y))
-            ends.append((short(method.variant), height, STYLES[method.variant].text, math.inf))
-        shares = ", ".join(f"{p:g}" for p in sorted({method.p for method in curves if method.p}))
-        whole = until is None
-        titles = (f"{score.capitalize()} left, p = {shares}", "") if whole else ("", "the first regions")
-        reach = (min(seen), max(seen)) if seen else None
-        below = "regions overwritten, most relevant first (%)"
-        # Where everything is overwritten, all curves meet: no room for names.
-        _finish(ax, reach, 100 * end, titles, [] if whole else ends, below=below)
-
-    return draw
+    ends: list[_End] = []
+    seen: list[float] = []
+    for method, curve in curves.items():
+        chosen = curve.score[both]
+        if not len(chosen):
+            continue
+        line = _Line(method.variant, list(100 * curve.share), chosen.mean(0), *bootstrap(chosen))
+        seen += _finite(values[curve.share <= end + 1e-9] for values in line[2:])
+        _draw_line(ax, line, **(LRP_LOOK if method.variant == BASELINE else {}))
+        height = float(np.interp(end, curve.share, line.y))
+        ends.append((short(method.variant), height, STYLES[method.variant].text, math.inf))
+    shares = ", ".join(f"{p:g}" for p in sorted({method.p for method in curves if method.p}))
+    whole = until is None
+    titles = (f"{score.capitalize()} left, p = {shares}", "") if whole else ("", "the first regions")
+    below = "regions overwritten, most relevant first (%)"
+    # Where everything is overwritten, all curves meet: no room for names.
+    _finish(ax, seen, 100 * end, titles, [] if whole else ends, below=below)
 
 
 # -- two runs
@@ -501,35 +492,31 @@ def side_by_side(
     variants = [v for v in VARIANTS if any(first.variants(n, (v,)) or second.variants(n, (v,)) for n in metrics)]
     sheet = []
     for variant in variants or [BASELINE]:
-        sheet += _arranged(LABELS[variant], [[_two(first, second, name, variant)] for name in metrics], narrow)
+        sheet += _arranged(LABELS[variant], [[partial(_two, first, second, name, variant)] for name in metrics], narrow)
     return _sheet(sheet, narrow)
 
 
-def _two(first: AlignedScores, second: AlignedScores, name: str, variant: str) -> Draw:
+def _two(first: AlignedScores, second: AlignedScores, name: str, variant: str, ax: Axes) -> None:
     about = metric(name)
     if not any(m.variants(name, (variant,)) or m.count(name) for m in (first, second)):
-        return _empty(about.heading)
-
-    def draw(ax: Axes) -> None:
-        style = STYLES[variant]
-        ends: list[_End] = []
-        seen: list[float] = []
-        last = 0.05
-        for m, mark, look in zip((first, second), "AB", LOOKS, strict=True):
-            shares, _ = m.curve(name, variant)
-            if not shares:
-                continue
-            line = _Line(variant, shares, *m.band(name, variant))
-            common = {"linewidth": 1.5, "markersize": 3.4, "markerfacecolor": style.colour, "clip_on": False}
-            _draw_line(ax, line, **{**common, "solid_capstyle": "projecting", "zorder": 2, **look})
-            seen += _finite(line[2:])
-            last = max(last, *shares)
-            if math.isfinite(line.y[-1]):
-                ends.append((mark, float(line.y[-1]), style.text, shares[-1]))
-        reach = (min(seen), max(seen)) if seen else None
-        _finish(ax, reach, last, (about.heading, ""), ends, log=about.whole is None and _spans(seen))
-
-    return draw
+        _empty(about.heading, ax)
+        return
+    style = STYLES[variant]
+    ends: list[_End] = []
+    seen: list[float] = []
+    last = 0.05
+    for m, mark, look in zip((first, second), "AB", LOOKS, strict=True):
+        shares, _ = m.curve(name, variant)
+        if not shares:
+            continue
+        line = _Line(variant, shares, *m.band(name, variant))
+        common = {"linewidth": 1.5, "markersize": 3.4, "markerfacecolor": style.colour, "clip_on": False}
+        _draw_line(ax, line, **{**common, "solid_capstyle": "projecting", "zorder": 2, **look})
+        seen += _finite(line[2:])
+        last = max(last, *shares)
+        if math.isfinite(line.y[-1]):
+            ends.append((mark, float(line.y[-1]), style.text, shares[-1]))
+    _finish(ax, seen, last, (about.heading, ""), ends, log=about.whole is None and _spans(seen))
 
 
 # -- in words

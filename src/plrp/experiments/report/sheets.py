@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from plrp.experiments import pages
+from plrp.experiments.pages import data_uri
 from plrp.experiments.score_figures import DARK, PIXELS
 from plrp.files import new_file, save_figure, write_csv
 from plrp.runs.places import Folder, refuse_strangers
@@ -29,39 +30,34 @@ class Sheets:
     """
 
     def __init__(self, out: Path, formats: Sequence[str], show_progress: bool | None = None) -> None:
-        self.out = out
-        self.formats = tuple(formats)
-        self.show_progress = show_progress
+        self.out, self.formats, self.show_progress = out, tuple(formats), show_progress
         self.names: set[tuple[str, str]] = set()
-        self.earlier = earlier_files(out)
+        self.earlier, self.written = earlier_files(out), set[str]()
         if not (out / WRITTEN).exists():
             refuse_strangers(Folder(out))
-        self.written: set[str] = set()
 
     def drawing(self, name: str, draw: Callable[..., Figure], alt: str, caption: str = "") -> str:
         """Lines and letters: vectors on the page, in the colours of the reader's theme; `draw` takes `narrow=`."""
-        wide = draw(narrow=False)
-        name = self._write(name, wide)
-        wide_uri, narrow_uri = (pages.data_uri(figure, dark=DARK) for figure in (wide, draw(narrow=True)))
+        wide, narrow = draw(narrow=False), draw(narrow=True)
+        caption += self._write(name, wide)
         width = round(PIXELS * wide.get_figwidth())
-        return pages.picture(wide_uri, alt, caption + self._where(name), narrow_uri, width=width)
+        return pages.picture(data_uri(wide, dark=DARK), alt, caption, data_uri(narrow, dark=DARK), width=width)
 
     def photograph(self, name: str, draw: Callable[..., Figure], alt: str, caption: str = "") -> str:
         """Pictures made of pixels: kept on white, whatever the theme; `draw` takes `narrow=`."""
         from PIL import features
 
-        wide = draw(narrow=False)
-        name = self._write(name, wide)
+        wide, narrow = draw(narrow=False), draw(narrow=True)
+        caption += self._write(name, wide)
         kind = "webp" if features.check("webp") else "png"
-        wide_uri, narrow_uri = pages.data_uri(wide, kind, 130), pages.data_uri(draw(narrow=True), kind, 150)
-        return pages.picture(wide_uri, alt, caption + self._where(name), narrow_uri, plate=True)
+        return pages.picture(data_uri(wide, kind, 130), alt, caption, data_uri(narrow, kind, 150), plate=True)
 
     def _write(self, name: str, figure: Figure) -> str:
-        """Write a figure in every format; returns its name, with a number where that was taken."""
+        """Write a figure in every format; returns the name of the first file for its caption."""
         name = self._free("figures", name)
         for kind in self.formats:
             save_figure(figure, self._file("figures", f"{name}.{kind}"))
-        return name
+        return f" <code>figures/{pages.escape(name)}.{self.formats[0]}</code>" if self.formats else ""
 
     def _file(self, folder: str, name: str) -> Path:
         """The path of a new file, listed before it is written: an interrupted report leaves none unlisted."""
@@ -81,13 +77,9 @@ class Sheets:
         self.names.add((folder, name))
         return name
 
-    def _where(self, name: str) -> str:
-        return f" <code>figures/{pages.escape(name)}.{self.formats[0]}</code>" if self.formats else ""
-
     def table(self, name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Numbers as CSV."""
-        name = self._free("tables", name)
-        write_csv(self._file("tables", f"{name}.csv"), head, rows)
+        write_csv(self._file("tables", f"{self._free('tables', name)}.csv"), head, rows)
 
     def json(self, name: str, content: Any) -> None:
         """Plain data as JSON."""
