@@ -49,9 +49,8 @@ def _classes(exemplars: Exemplars, layer: str, categories: Sequence[str] | None)
         if count < FEWEST:
             break
         name = categories[number] if categories is not None and number < len(categories) else f"class {number}"
-        used = ", ".join(
-            f"{r['channel']} ({r['share']:.1%}, ×{r['lift']:.2g})" for r in class_channels(exemplars, layer, number, 5)
-        )
+        channels = class_channels(exemplars, layer, number, 5)
+        used = ", ".join(f"{r['channel']} ({r['share']:.1%}, ×{r['lift']:.2g})" for r in channels)
         rows.append([escape(name), str(count), used])
     if not rows:
         return ""
@@ -69,11 +68,9 @@ def _prototypes(exemplars: Exemplars, layer: str, inputs: NumberedInputs) -> str
     except (ValueError, ImportError) as error:
         return section(f"Prototypes in {layer}", f"<p>None: {escape(error)}</p>")
     rows = []
-    for k in range(COMPONENTS):
-        typical = int(ways.typical[k])
-        count = int((ways.component == k).sum())
-        channels = ", ".join(map(str, ways.channels(k)))
-        rows.append([_thumbnail(inputs, typical), escape(exemplars.names[typical]), str(count), channels])
+    for k, typical in enumerate(map(int, ways.typical[:COMPONENTS])):
+        count, channels = str((ways.component == k).sum()), ", ".join(map(str, ways.channels(k)))
+        rows.append([_thumbnail(inputs, typical), escape(exemplars.names[typical]), count, channels])
     outliers = "".join(_thumbnail(inputs, sample) for sample in ways.outliers(4))
     return section(
         f"Prototypes in {layer}",

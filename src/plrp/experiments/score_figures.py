@@ -133,8 +133,6 @@ def versions(rows: Sequence[AlignedScores], bases: Iterable[str]) -> list[str]:
 # -- the sheet: rows of panels, in inches
 
 Draw = Callable[["Axes"], None]
-
-
 Row = tuple[str, Sequence[Draw | None]]
 """A title, which may be empty, and panels beside each other."""
 
@@ -456,7 +454,6 @@ LRP_LOOK: dict[str, Any] = {"shade": 0.13, "linewidth": 1.7, "markersize": 2.6, 
 def _flipping(curves: dict[Method, Flipping], score: str, until: float | None, ax: Axes) -> None:
     both = np.logical_and.reduce([np.isfinite(c.score).all(1) for c in curves.values()])
     end = until or 1
-
     ends: list[_End] = []
     seen: list[float] = []
     for method, curve in curves.items():

@@ -15,6 +15,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -140,11 +141,15 @@ def _has_maps(config: Config, index: int) -> bool:
 def facts(config: Config, device: str, threads: int) -> dict[str, Any]:
     """The facts that a reader needs to repeat a run."""
     seeded = [metric for metric in config.metrics if "seed" in metric.options]
+    packages = {}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            packages[name] = metadata.version(name)
     return {
         "plrp": plrp.__version__,
         "git": commit(),
         "python": platform.python_version(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "packages": packages,
         "system": f"{platform.system()} {platform.machine()}",
         "device": device,
         "threads": threads,
@@ -169,11 +174,4 @@ def commit() -> dict[str, Any] | None:
     try:
         return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", "src"))}
     except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
         return None
