@@ -190,5 +190,5 @@ def judged(parts: Parts) -> Table:
             found.append([*goal, where, number(value), spread, r["verdicts"][where]])
     count = {met: sum(1 for r in records if r["met"] is met) for met in (True, False, None)}
     sums = f"{count[True]} goals met, {count[False]} missed, {count[None]} not measured"
-    note = f"{sums}: the worst of a goal's measurements decides. Medians of the rounds, and their range."
+    note = f"{sums}: the worst measurement of a goal decides. Medians of the rounds, and their range."
     return Table("Goals", ["what", "goal", "stretch", "where", "measured", "range", "verdict"], found, [note])

@@ -156,7 +156,9 @@ def growth(parts: Parts) -> Table:
                 relative = ratio(one["seconds"], f"{setting} {method}", f"{first} {method}")
                 cells.append("–" if multiple is None else f"{number(multiple)} ({number(relative)} ×)")
             found.append([name, title(setting), *cells])
-    note = "Multiples of the forward pass at that setting; in brackets the cost relative to the first of its series."
+    note = (
+        "Multiples of the forward pass at that setting; in brackets the cost relative to the first row of the series."
+    )
     where = "Batch: ResNet-50 at 224 pixels. Resolution: ResNet-50, batch 1. Depth: batch 1, 224 pixels."
     return Table("How cost grows", ["with", "", *methods], found, [note, where] if found else [])
 
@@ -169,7 +171,7 @@ def memory(parts: Parts) -> Table:
         [title(row["model"]), str(row["batch"]), *(megabytes(row["peak"].get(n)) for n in names)] for row in measured
     ]
     reasons = [f"{n}: {v}." for row in measured for n, v in row["peak"].items() if isinstance(v, str)]
-    note = ["MB above the model and its input, each method in a process of its own."] if found else []
+    note = ["MB above the model and its input, each method in a separate process."] if found else []
     return Table("Peak memory", ["model", "batch", *names], found, note + list(dict.fromkeys(reasons)))
 
 
@@ -179,7 +181,7 @@ def selection(parts: Parts) -> Table:
         [r["values"], f"{r['p']}", f"{r['survive']:.1%}", number(ratio(r["seconds"], "numpy.sort", "θ and mask"))]
         for r in rows(parts, "threshold")
     ]
-    note = ["How many times as fast as `numpy.sort` alone: masses, θ⁺, θ⁻, survivors and their values times λ."]
+    note = ["Speed relative to `numpy.sort` alone, for masses, θ⁺, θ⁻, survivors and their values times λ."]
     return Table("θ and mask of 3.2 million values", ["values", "p", "survive", "×"], found, note if found else [])
 
 
@@ -201,7 +203,7 @@ def many(parts: Parts) -> Table:
     notes = []
     if "batches" in dna:
         notes = [
-            f"Zennit's batches of sequences: {dna['batches']['Zennit']}; each side runs at its best batch size. The "
+            f"Zennit's batches of sequences: {dna['batches']['Zennit']}; each library runs at its best batch size. The "
             f"largest difference of the relevance is {dna['difference']:.0e} of the largest entry."
         ]
     header = ["what", "forward passes", "times as fast as Zennit"]
@@ -225,8 +227,8 @@ def checks(parts: Parts) -> Table:
         total = statistics.median(over_hundred(rounds)) - 1
         found.append([r["model"], number(first), f"{each:.1%}", f"{total:.1%}"])
     note = (
-        "Checks of the first explanation (the second look at the model among them) in forward passes, of a later one, "
-        "and over 100 explanations of one model and shape, relative to the explanations without them."
+        "Cost of the checks: of the first explanation in forward passes (it runs the model again), then of a "
+        "later one and of 100 explanations of one model and shape, relative to the explanations without checks."
     )
     header = ["model", "first, forward passes", "later", "over 100"]
     return Table("Checks of model and input", header, found, [note] if found else [])
@@ -242,8 +244,8 @@ def metrics(parts: Parts) -> Table:
         found.append([r["metric"], number(own, 3), factors[0], factors[1] if factors[1] != "–" else "", *shares])
     header = ["metric", "ms per sample", "Quantus", "its arithmetic", "model's share", "in Quantus"]
     note = (
-        "Times of Quantus over those of plrp: of its whole call, as users make it, and of its arithmetic alone. The "
-        "model's share is the part of each side's time spent in the model (or the explanation of it)."
+        "Quantus' time divided by plrp's: for the whole call, as users make it, and for its arithmetic alone. The "
+        "model's share is the part of each library's time spent in the model (or its explanation)."
     )
     return Table("Metrics beside Quantus", header, found, [note] if found else [])
 
@@ -255,7 +257,7 @@ def logos(parts: Parts) -> Table:
         [name, *(number(ratio(part["seconds"], f"{name} {what}", f"plrp {what}"), 1) for what in ("draw", "both"))]
         for name in part.get("libraries", [])
     ]
-    note = "Times over those of plrp; saving is matplotlib's own work, which all share."
+    note = "Times relative to plrp's; all three libraries save with matplotlib."
     return Table("A logo of 250 bases", ["library", "draw", "draw and save"], found, [note] if found else [])
 
 
@@ -265,7 +267,7 @@ def page_table(parts: Parts) -> Table:
         [row["page"], number(row["megabytes"], 1), number(row["first"], 1), number(row["frames"], 2)]
         for row in rows(parts, "page")
     ]
-    note = "First picture and frames while p slides: times over those of a blank canvas of the same size."
+    note = "Times to the first picture and per frame while p slides, relative to a blank canvas of the same size."
     header = ["page", "MB", "first picture", "frames"]
     return Table("The page in a browser", header, found, [note] if found else [])
 
