@@ -114,7 +114,7 @@ def tables(measured: Mapping[str, Rows]) -> str:
             lines += [f"## {network.title}", ""]
             finals = of_finalists(measured[name], kept[name])
             if finals:
-                lines += ["The finals:", "", *own_table(finals), "", "Everything, on fewer cases:", ""]
+                lines += ["The finals:", "", *own_table(finals), "", "All methods, on fewer cases:", ""]
             lines += [*own_table(kept[name]), ""]
             lines += [f"{shown(method)} did not run: {why}" for method, why in errors.items()] + [""] * bool(errors)
     missing = [network.title for name, network in NETWORKS.items() if not kept[name]]
