@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .composites import names, resolve
 from .errors import TraceError, UnsupportedOperation
+from .spelling import plural
 from .tables import render_html, render_table
 from .tape.own_rules import rules_for
 from .tape.trace import record
@@ -28,21 +29,17 @@ class Check(NamedTuple):
         return not self.problems
 
     def __repr__(self) -> str:
-        seen = f"{_counted(self.operations, 'operation')}, {_counted(self.layers, 'conv or linear layer')}"
+        seen = f"{plural(self.operations, 'operation')}, {plural(self.layers, 'conv or linear layer')}"
         if not self.problems and len(self.composites) < len(names()):
             return f"Supported under {' and '.join(self.composites)}: {seen}."
         if not self.problems:
             return f"Supported: {seen}."
         table = render_table(("operation", "after layer", "why"), self.problems)
         advice = "`plrp.explain` says what to do about the last of them; `plrp.rules_for` gives operations a rule."
-        return f"Not supported: {_counted(len(self.problems), 'problem')} (in {seen}):\n{table}\n{advice}"
+        return f"Not supported: {plural(len(self.problems), 'problem')} (in {seen}):\n{table}\n{advice}"
 
     def _repr_html_(self) -> str:
         return render_html(("operation", "after layer", "why"), self.problems) if self.problems else escape(repr(self))
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def check(

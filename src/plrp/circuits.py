@@ -21,7 +21,7 @@ from .explanation import Explanation, Survivors, explain_trace
 from .progress import progress
 from .pruning import Site
 from .request import Request, joined_structure, some
-from .spelling import nearest
+from .spelling import nearest, plural
 from .survey import Survey
 from .tables import render_html, render_table
 from .tape.replay import replayed
@@ -403,7 +403,7 @@ def _title(circuit: Circuit) -> str:
     size = f"{chosen:,} of {whole:,} neurons ({_percent(chosen, whole)}; {_percent(chosen, active)} of the active)"
     return (
         f"Circuit of {what} ({circuit.score:.4g}): {signs} of {circuit.pruning.label}, {circuit.pruning}\n"
-        f"{size} in {len(circuit.sizes)} tensor{'s' * (len(circuit.sizes) != 1)}; the others {fate}"
+        f"{size} in {plural(len(circuit.sizes), 'tensor')}; the others {fate}"
     )
 
 

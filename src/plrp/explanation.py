@@ -19,7 +19,7 @@ from .ledger import Ledger, conservation
 from .passage import Case, CaseResult
 from .pruning import Pruning
 from .request import Request, joined_structure, pieces, some
-from .spelling import nearest
+from .spelling import nearest, plural
 from .survey import Survey
 from .tape.own_rules import alone, rules_for, rules_in_force
 from .tape.refusals import check_samples
@@ -274,7 +274,7 @@ class Explanation:  # more than 15 methods: everything a user may ask of an expl
     def _title(self) -> str:
         batch = len(self.score)
         how = "LRP" if self.pruning is None else f"{self.pruning.label}, {self.pruning}"
-        of = "no batch axis" if self._whole else f"{batch} sample{'s' * (batch != 1)}"
+        of = "no batch axis" if self._whole else plural(batch, "sample")
         why = "" if self.composite.reason is None else f" ({self.composite.reason})"
         lines = [f"{how}, {self.composite.name}{why}, {of}"]
         if batch:

@@ -113,7 +113,7 @@ def file_digest(path: str | Path) -> str:
 
 def write_csv(path: str | Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A CSV file, whole or not at all, that spreadsheets read without running a formula."""
-    with new_file(path) as part, part.open("w", newline="") as stream:
+    with new_file(path) as part, part.open("w", newline="", encoding="utf-8") as stream:
         csv.writer(stream).writerows([csv_cell(cell) for cell in row] for row in (head, *rows))
 
 

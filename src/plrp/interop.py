@@ -17,6 +17,7 @@ from .composites import Composite
 from .explanation import explain
 from .metrics.feature_rows import Pooling, pool_channels
 from .pruning import Pruning
+from .tape.refusals import device_of
 
 __all__ = ["CaptumLRP", "explain_func"]
 
@@ -38,9 +39,8 @@ def explain_func(
     result has the inputs' shape; `channels="sum"` pools axis 1 to length one, as for masks per pixel.
     Computed where the model is, or on `device`, which Quantus passes along.
     """
-    own = next(model.parameters(), torch.empty(0))
     numbers = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    place = own.device if device is None else torch.device(device)
+    place = device_of(model, device)
     batch = torch.as_tensor(inputs if isinstance(inputs, Tensor) else np.asarray(inputs)).to(place, numbers)
     classes = None if targets is None else torch.as_tensor(targets, device=place).long()
     relevance = explain(model, batch, target=classes, composite=composite, pruning=pruning).relevance

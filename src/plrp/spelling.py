@@ -1,4 +1,4 @@
-"""Names: which one a user may have meant, and how a long one is shortened."""
+"""Words of messages: which name a user may have meant, a long text shortened, a number with its noun."""
 
 from __future__ import annotations
 
@@ -42,3 +42,8 @@ def shortened(text: str, most: int = 26) -> str:
     'Madagascar…'
     """
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
+def plural(count: int, noun: str, form: str = "") -> str:
+    """A number, in a format such as `,`, with its noun."""
+    return f"{count:{form}} {noun}{'s' * (count != 1)}"

@@ -12,7 +12,8 @@ from dataclasses import MISSING, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from plrp.errors import NotWritable, UsageError
+from plrp.errors import UsageError
+from plrp.files import writable
 from plrp.settings import Option, PruningSettings, Settings, SettingsType, default_of, options, proportion
 
 if TYPE_CHECKING:
@@ -182,11 +183,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def plural(count: int, noun: str) -> str:
-    """A number with its noun."""
-    return f"{count} {noun}{'s' * (count != 1)}"
-
-
 def forwards(step: Step) -> Callable[..., None]:
     """A function that moves a display to an amount, the work before a piece and the work on it, and never back."""
     reached = 0.0
@@ -205,8 +201,5 @@ def check_out(out: str) -> None:
     there = next(path for path in (place, *place.absolute().parents) if os.path.exists(path))
     if "://" in out or there == place or not there.is_dir():
         return
-    try:
+    with writable(out):
         tempfile.TemporaryDirectory(prefix=".", dir=there).cleanup()
-    except OSError as error:
-        reason = os.strerror(error.errno).lower() if error.errno else str(error)
-        raise NotWritable(f"{out} cannot be written ({reason}): name another place for the results.") from None

@@ -15,6 +15,7 @@ from plrp.errors import UsageError, usage
 from plrp.genomics.sequence_settings import COMPOSITE, FileSettings, ScoreSettings, VariantSettings
 from plrp.settings import check_composite as check_name
 from plrp.settings import count, shard
+from plrp.spelling import plural
 
 from . import arguments as shared
 from .arguments import (
@@ -29,7 +30,6 @@ from .arguments import (
     cluster_of,
     forwards,
     options_wording,
-    plural,
     say,
     settings_of,
 )

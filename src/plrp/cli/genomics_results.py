@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from plrp.errors import UsageError, not_installed, usage
 from plrp.genomics.sequence_settings import FileSettings, MotifSettings
 from plrp.settings import count
+from plrp.spelling import plural
 
-from .arguments import PICTURE, Shown, add_options, add_settings, check_out, chosen, plural, say, settings_of
+from .arguments import PICTURE, Shown, add_options, add_settings, check_out, chosen, say, settings_of
 
 if TYPE_CHECKING:
     from plrp.genomics.motif_search import MotifSearch
@@ -200,7 +201,7 @@ def run_browser(arguments: argparse.Namespace) -> int:
     asked = chosen(arguments, "motifs", "overlap", "count", "title")
     with usage():
         shown = write_browser(out, arguments.folders, beds=dict(arguments.bed), show_progress=None, **asked)
-    print(f"{out}: {shown:,} sequence{'s' * (shown != 1)}, {out.stat().st_size / 1e6:.1f} MB")
+    print(f"{out}: {plural(shown, 'sequence', ',')}, {out.stat().st_size / 1e6:.1f} MB")
     return 0
 
 

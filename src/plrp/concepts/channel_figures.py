@@ -24,6 +24,7 @@ from plrp.models.loading import LoadedModel
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.spelling import shortened
+from plrp.tape.refusals import device_of
 from plrp.tape.trace import Trace
 from plrp.tape.verification import trace
 from plrp.vision.heatmaps import outline_level
@@ -95,8 +96,7 @@ class Reading:
 
     def input(self, example: Exemplar) -> Tensor:
         """The input of an exemplar as a batch of one, where the model is."""
-        device = next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
-        return self.inputs.batch([example.sample]).to(device)
+        return self.inputs.batch([example.sample]).to(device_of(self.module))
 
     def patch(self, layer: str, channel: int, example: Exemplar) -> Pixels:
         """The part of a picture that a channel saw at its strongest place, or at all if this one has no relevance."""

@@ -33,6 +33,7 @@ from plrp.runs.ray import sent
 from plrp.runs.run import Run, RunLayout, differs_here, text_digest
 from plrp.runs.work import Execution, Tick, Work, by_cause
 from plrp.spelling import nearest
+from plrp.tape.refusals import device_of
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op
 from plrp.tape.verification import trace
@@ -125,7 +126,7 @@ class Search:
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}={value!r}: a whole number from 1.")
         self.model, self.inputs = model if device is None else model.to(device), inputs
-        self.device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
+        self.device = device_of(self.model)
         self.part_size, self.batch_size = part_size, batch_size
         pruning = Pruning(**pruning) if isinstance(pruning, Mapping) else pruning
         self.request = Request(target=target, composite=composite, pruning=pruning)

@@ -25,7 +25,7 @@ from plrp.health import unwarned
 from plrp.metrics.robustness import scaled
 from plrp.metrics.scores import predict
 from plrp.metrics.seeded import Draws
-from plrp.runs.memory import out_of_memory, smaller_batch
+from plrp.runs.memory import fitting
 from plrp.runs.work import Tick
 
 from .config import HEALTH, LOCALIZATION, ROBUSTNESS, SPARSITY, Config, ConfigError, Metric
@@ -86,15 +86,12 @@ class Bench:
 
     def in_memory(self, samples: Sequence[int], work: Callable[[Sequence[int]], T]) -> tuple[int, T]:
         """The size of a first batch of samples, halved until memory is enough, and the result of some work on it."""
-        while True:
-            chosen = samples[: self.batch_size]
-            try:
-                with unwarned():  # unhealthy explanations are counted
-                    return len(chosen), work(chosen)
-            except Exception as error:
-                if not out_of_memory(error):
-                    raise
-            self.batch_size = smaller_batch(len(chosen), "--set batch_size=")
+        most = min(self.batch_size, len(samples))
+        with unwarned():  # unhealthy explanations are counted
+            size, result = fitting(most, lambda size: work(samples[:size]), "--set batch_size=")
+        if size < most:
+            self.batch_size = size
+        return size, result
 
     def rehearse(self, index: int = 0, clock: Callable[[], float] = time.perf_counter) -> Rehearsal:
         """Do each kind of work once, on the first batch of a part, and time it."""

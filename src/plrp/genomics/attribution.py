@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -26,9 +26,9 @@ from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.request import Request
 from plrp.rules import AlphaBeta, Branch, Epsilon, Gamma, Part, Rule, ZPlus
-from plrp.runs.memory import out_of_memory, smaller_batch
+from plrp.runs.memory import fitting
 from plrp.tape.maps import LinearMap
-from plrp.tape.refusals import check_model
+from plrp.tape.refusals import check_model, device_of
 from plrp.tape.trace import Trace, record
 
 from .outputs import target_from_text
@@ -149,7 +149,7 @@ class _BatchExplainer:
         self.target, self.reverse_target = (Request(target=one, pruning=settings.pruning).target for one in targets)
         for target in (self.target, self.reverse_target):
             target.check_batch(len(onehot))
-        self.device = _device(model, settings.device)
+        self.device = device_of(model, settings.device)
         example = self._input(slice(1)) if len(onehot) else None
         self.composite = _rules(settings.composite, settings.hypothetical, model, example)
 
@@ -158,21 +158,15 @@ class _BatchExplainer:
         begin, size = 0, self.settings.batch_size or batch_size_for(self.onehot.shape[-1])
         with progress("explaining", len(self.onehot), show_progress) as step:
             while begin < len(self.onehot):
-                batch = None
-                try:
-                    batch = self.explain(slice(begin, begin + size))
-                except Exception as error:
-                    if not out_of_memory(error):
-                        raise
-                if batch is None:  # outside the handler: its traceback holds what filled the memory
-                    size = smaller_batch(min(size, len(self.onehot) - begin), "--batch-size ")
-                    continue
+                left = len(self.onehot) - begin
+                size, batch = fitting(min(size, left), partial(self.explain, begin), "--batch-size ")
                 yield batch
                 begin += len(batch)
                 step(len(batch))
 
-    def explain(self, rows: slice) -> Attribution:
+    def explain(self, begin: int, size: int) -> Attribution:
         """One batch, on one strand or as the mean over both."""
+        rows = slice(begin, begin + size)
         x = self._input(rows)
         relevance, score, classes, problems = self._relevance(x, self.target.of(rows))
         if self.settings.reverse_complement:
@@ -281,13 +275,6 @@ def _onehot(sequences: Any) -> OneHot:
             + ("; transpose its last two axes." if array.ndim == 3 and array.shape[2] == 4 else ".")
         )
     return cast("OneHot", array.astype(np.float32, copy=False))
-
-
-def _device(model: Any, device: Device) -> torch.device:
-    if device is not None:
-        return torch.device(device)
-    tensors = chain(model.parameters(), model.buffers()) if isinstance(model, nn.Module) else ()
-    return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
 
 # -- scores of absent letters
@@ -409,7 +396,7 @@ def attribute(
     _check_inputs(X, args or (), batch_size)
     asked = Request(target=strand_targets(target)[0], pruning=pruning).target
     asked.check_batch(len(X))
-    where = _device(model, device)
+    where = device_of(model, device)
     number = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     number = number or next((p.dtype for p in model.parameters()), torch.float32)
 
@@ -445,7 +432,7 @@ def _check_inputs(X: Any, args: Sequence[Tensor], batch_size: int) -> None:
 @contextmanager
 def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
     """The model in evaluation mode on a device; afterwards its modes and its place are as before."""
-    modes, home = {module: module.training for module in model.modules()}, _device(model, None)
+    modes, home = {module: module.training for module in model.modules()}, device_of(model)
     try:
         model.eval().to(device)
         yield

@@ -24,6 +24,7 @@ from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.tables import render_table
 from plrp.tape.head import Headless
+from plrp.tape.refusals import device_of
 from plrp.tape.trace import record
 from plrp.targets import Target, as_target
 
@@ -31,7 +32,6 @@ from .attribution import (
     Attribution,
     Device,
     Model,
-    _device,
     _onehot,
     batch_size_for,
     evaluating,
@@ -71,7 +71,7 @@ class _Task:
     def __init__(self, model: Model, sequences: Any, target: Any, batch_size: int, device: Any) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: at least one sequence a batch.")
-        self.onehot, self.where = _onehot(sequences), _device(model, device)
+        self.onehot, self.where = _onehot(sequences), device_of(model, device)
         self.batches = [slice(k, k + batch_size) for k in range(0, len(self.onehot), batch_size)]
         asked = as_target(strand_targets(target)[0])
         asked.check_batch(len(self.onehot))

@@ -31,6 +31,7 @@ from plrp.errors import UsageError
 from plrp.files import new_file
 from plrp.progress import progress
 from plrp.pruning import Pruning
+from plrp.spelling import plural
 
 from .attribution import pruning_title
 from .export import JoinedValues, Overlap, Stretches, merged, read_relevance
@@ -223,7 +224,7 @@ def _page(
     shown: int,
 ) -> bytes:
     ends = {one.chrom: one.end for one in stretches.places}  # the last place of a contig ends last
-    notes = [f"{shown:,} sequence{'s' * (shown != 1)}."]
+    notes = [f"{plural(shown, 'sequence', ',')}."]
     if stretches.intervals:
         notes.append(f"Where intervals overlap, a base has the {overlap} of its values.")
     facts = {

@@ -219,7 +219,8 @@ def write_jaspar(path: str | Path, several: Sequence[Motif], counts: Sequence[in
     """Write motifs in JASPAR's format, which has counts: probabilities times the number of sites, `counts` or 100."""
     parts = []
     for one, sites in zip(several, counts or [100] * len(several), strict=True):
-        parts.append(f">{one.id or one.name.replace(' ', '_')}\t{one.name.replace(' ', '_')}\n")
+        name = one_line(one.name).replace(" ", "_")
+        parts.append(f">{one_line(one.id) or name}\t{name}\n")
         for letter, row in zip(LETTERS, one.probabilities, strict=True):
             parts.append(f"{letter}  [ {' '.join(f'{p * sites:6.1f}' for p in row)} ]\n")
     Path(path).write_text("".join(parts))

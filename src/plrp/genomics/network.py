@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from plrp.errors import UsageError, usage
 from plrp.files import new_file
 from plrp.progress import progress
+from plrp.tape.refusals import device_of
 from plrp.targets import check_target
 
-from .attribution import _device, evaluating
+from .attribution import evaluating
 from .outputs import OutputScore, check_choice
 from .sequences import OneHot, SequenceError
 
@@ -228,7 +229,7 @@ def check_fit(model: nn.Module, onehot: OneHot, targets: Sequence[Any], what: st
 
     `what` begins the sentence: `seqs.fa, line 1: its 250 bases`, say.
     """
-    x = torch.from_numpy(onehot[:1]).to(_device(model, None))
+    x = torch.from_numpy(onehot[:1]).to(device_of(model))
     try:
         with torch.no_grad():
             output = model(x)

@@ -7,9 +7,9 @@ import math
 import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ import torch
 from plrp.errors import UsageError
 from plrp.settings import LARGEST
 
+T = TypeVar("T")
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "unable to allocate", "bad allocation")
 
 
@@ -34,18 +35,26 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _WORDS)
 
 
-def smaller_batch(size: int, option: str) -> int:
-    """Half of a batch that did not fit, announced by a warning; `option` sets it. A single sample is refused."""
-    if size <= 1:
-        raise OutOfMemory(
-            "out of memory with a single sample: use a machine or device with more memory (--device cpu), fewer "
-            "workers, or shorter inputs."
-        )
-    half = size // 2
-    warnings.warn(
-        f"out of memory with {size} samples at a time: going on with {half}. {option}{half} begins so.", stacklevel=3
-    )
-    return half
+def fitting(size: int, work: Callable[[int], T], option: str) -> tuple[int, T]:
+    """The size of a batch, halved with a warning until memory is enough, and the result of some work on it.
+
+    `option` sets the size. A single sample that does not fit is refused.
+    """
+    while True:
+        try:
+            return size, work(size)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+        if size <= 1:  # outside the handler: its traceback holds what filled the memory
+            raise OutOfMemory(
+                "out of memory with a single sample: use a machine or device with more memory (--device cpu), fewer "
+                "workers, or shorter inputs."
+            )
+        half = size // 2
+        begins = f"{option}{half} begins so"
+        warnings.warn(f"out of memory with {size} samples at a time: going on with {half}. {begins}.", stacklevel=3)
+        size = half
 
 
 class TooLarge(UsageError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +164,14 @@ def check_device(name: str | torch.device) -> torch.device:
         there += ["mps"] * torch.backends.mps.is_available()
         raise UsageError(f"There is no device '{name}' on this machine; it has {', '.join(there)}.") from None
     return device
+
+
+def device_of(model: Any, asked: str | torch.device | None = None) -> torch.device:
+    """The device asked for, else that of the model's first parameter or buffer; the CPU where it has none."""
+    if asked is not None:
+        return torch.device(asked)
+    tensors = chain(model.parameters(), model.buffers()) if isinstance(model, nn.Module) else ()
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import plrp
+from plrp.tape.refusals import device_of
 from plrp.target_text import class_number
 from plrp.targets import contrast
 
@@ -209,8 +210,7 @@ def check_words(tokenizer: Any, model: type, text: str, *answers: str | None) ->
 
 def _ids(tokens: Sequence[Token], model: Any) -> Tensor:
     """Token ids (1, tokens) where the model is."""
-    device = next(model.parameters()).device
-    return torch.tensor([[token.id for token in tokens]], device=device)
+    return torch.tensor([[token.id for token in tokens]], device=device_of(model))
 
 
 def _mask(tokenizer: Any, tokens: Sequence[Token]) -> int:

@@ -26,7 +26,7 @@ from plrp.survey import Survey
 from plrp.tape.maps import Convolution
 from plrp.tape.trace import Trace
 from plrp.tape.values import Op
-from plrp.vision.flows import flow, source_of
+from plrp.vision.flows import flow, input_channel_axis, source_of
 from plrp.vision.heatmaps import limits_of
 
 from .bundle import data_address, finite, quantise
@@ -56,16 +56,9 @@ def layer_inputs(trace: Trace) -> list[Op]:
     return list(seen.values())[::-1]
 
 
-def _channel_axis(op: Op) -> int:
-    """The axis of the channels in a layer's input (rows, …)."""
-    dims = len(op.inputs[0].shape)
-    axis = None if op.map is None else op.map.channel_axis(dims)
-    return min(1, dims - 1) if axis is None else axis
-
-
 def _channels_of(relevance: Tensor, op: Op, batch: int, sample: int) -> Tensor:
     """A view of one sample's part of a layer's input, channels first: (channel, rows of the sample, …)."""
-    return relevance.unflatten(0, (batch, -1))[sample].movedim(_channel_axis(op), 0)
+    return relevance.unflatten(0, (batch, -1))[sample].movedim(input_channel_axis(op), 0)
 
 
 def _by_channel(explanation: Explanation, op: Op, sample: int) -> Tensor:
@@ -92,7 +85,7 @@ def layer_facts(trace: Trace) -> list[dict[str, Any]]:
         given = op.inputs[0]
         windows = given.shape[0] // max(given.samples.batch, 1)
         shape = [*([windows] if windows > 1 else []), *given.shape[1:]]
-        channels, neurons = given.shape[_channel_axis(op)], math.prod(shape)
+        channels, neurons = given.shape[input_channel_axis(op)], math.prod(shape)
         row = {"name": op.name, "op": op.kind, "shape": shape, "channels": channels, "neurons": neurons}
         rows.append({**row, "places": neurons // max(channels, 1), "first": op.first})
     return rows

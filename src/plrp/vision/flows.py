@@ -217,7 +217,7 @@ def source_of(value: Value) -> str:
     Behind it there may be what leaves every channel to itself: activations, norms, pools, gates, and a flattening of
     one place.
     """
-    axis = _channel_axis(_reader(value), len(value.shape))
+    axis = input_channel_axis(_reader(value))
     size = value.shape[axis]
     while (op := value.producer) is not None:
         if op.is_layer:
@@ -250,7 +250,7 @@ def _relevance(parts: Survey, value: Value) -> Tensor:
 def _handed(parts: Survey, upper: Value, lower: Value, channels: Sequence[int]) -> Tensor:
     """The relevance from each of these channels of a level to every channel of the next, (channels, channels below)."""
     relevance = _relevance(parts, upper)
-    axis = _channel_axis(_reader(upper), relevance.dim())
+    axis = input_channel_axis(_reader(upper))
     rows = []
     for channel in channels:
         alone = torch.zeros_like(relevance)
@@ -258,7 +258,7 @@ def _handed(parts: Survey, upper: Value, lower: Value, channels: Sequence[int]) 
         (arrived,) = parts.send(alone, upper, [lower])
         arrived = torch.zeros_like(lower.data) if arrived is None else arrived
         rows.append(_rows(_by_channel(arrived[0], _reader(lower))).sum(1))
-    width = lower.shape[_channel_axis(_reader(lower), len(lower.shape))]
+    width = lower.shape[input_channel_axis(_reader(lower))]
     return torch.stack(rows) if rows else torch.zeros(0, width)
 
 
@@ -276,15 +276,16 @@ def _reader(value: Value) -> Op:
     return next(op for op in value.readers if op.is_layer)
 
 
-def _channel_axis(op: Op, dimensions: int) -> int:
-    """The axis that a layer mixes: the first after the batch of a convolution, the last of a linear layer."""
-    return dimensions - 1 if op.kind == "linear" else 1
+def input_channel_axis(op: Op) -> int:
+    """The axis of the channels in a layer's input (samples, …): the one that the layer mixes."""
+    dims = len(op.inputs[0].shape)
+    axis = None if op.map is None else op.map.channel_axis(dims)
+    return min(1, dims - 1) if axis is None else axis
 
 
 def _by_channel(relevance: Tensor, op: Op) -> Tensor:
     """Relevance of one sample with its channels first: (channel, *space)."""
-    axis = _channel_axis(op, relevance.dim() + 1) - 1
-    return relevance.detach().movedim(axis, 0)
+    return relevance.detach().movedim(input_channel_axis(op) - 1, 0)
 
 
 # --- vision transformers ----------------------------------------------------------------------------------------------
