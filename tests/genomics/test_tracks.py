@@ -10,7 +10,8 @@ import torch
 
 from plrp.cli import main
 from plrp.genomics import SequenceError, baselines, explain_file, ism, read_intervals, simulate
-from plrp.genomics.export import write_modisco_h5
+from plrp.genomics.export import along_genome, write_modisco_h5
+from plrp.genomics.sequences import Interval
 
 MODEL = """
 import torch
@@ -67,6 +68,13 @@ def test_bigwig_and_bedgraph_hold_the_same(work: Path, overlap: str, capsys: pyt
         again[chrom][int(start) : int(end)] = float(value)
     for name in LENGTHS:
         np.testing.assert_allclose(again[name], expected[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("overlap", ["mean", "sum", "strongest"])
+def test_undefined_relevance_stays_undefined(overlap: str) -> None:
+    maps = [[1.0, 2.0, np.nan], [np.nan, 1.0, 3.0], [5.0, -4.0, 1.0]]
+    ((_, start, _, values),) = along_genome([Interval("c", k, k + 3, "i") for k in range(3)], maps, overlap)
+    assert start[np.isnan(values)].tolist() == [1, 2]
 
 
 def test_hdf5_as_tf_modisco_reads_it(work: Path, capsys: pytest.CaptureFixture[str]) -> None:

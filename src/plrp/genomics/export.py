@@ -305,9 +305,10 @@ class JoinedValues:
         self.total, self.times = np.zeros(count, kind), np.zeros(count, np.uint32)
 
     def add(self, bases: slice, values: npt.NDArray[Any]) -> None:
-        """Join the values of an interval to those that its bases have."""
+        """Join the values of an interval to those that its bases have; a NaN stays."""
         if self.overlap == "strongest":
-            self.total[bases] = np.where(np.abs(values) >= np.abs(self.total[bases]), values, self.total[bases])
+            before = self.total[bases]
+            self.total[bases] = np.where((np.abs(values) >= np.abs(before)) | np.isnan(values), values, before)
         else:
             self.total[bases] += values
         self.times[bases] += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -399,16 +400,17 @@ def _memory_map(place: Place, name: str, shape: tuple[int, ...], kind: Any) -> I
 
     Until then it is a private file: in the run's folder, which has room, or where temporary files go.
     """
-    scratch = Path(SCRATCH)
-    folder, suffix = place.path / scratch.parent if isinstance(place, Folder) else None, UNFINISHED + scratch.suffix
-    with (
-        place.new_file(name) as path,
-        tempfile.NamedTemporaryFile(prefix=f".{scratch.stem}.", suffix=suffix, dir=folder) as file,
-    ):
-        whole = np.lib.format.open_memmap(file.name, "w+", kind, shape)
-        yield whole
-        write_npz(path, arr_0=whole)
-        del whole
+    scratch, folder = Path(SCRATCH), place.path / "parts" if isinstance(place, Folder) else None
+    with place.new_file(name) as path:
+        handle, private = tempfile.mkstemp(UNFINISHED + scratch.suffix, f".{scratch.stem}.", folder)
+        os.close(handle)
+        try:
+            whole = np.lib.format.open_memmap(private, "w+", kind, shape)
+            yield whole
+            write_npz(path, arr_0=whole)
+            del whole
+        finally:
+            Path(private).unlink(missing_ok=True)  # another process may have tidied it away
 
 
 def gather_seqlets(explaining: Explaining, matched: bool) -> None:
