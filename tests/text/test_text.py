@@ -306,6 +306,9 @@ def test_numbers_are_saved_as_tables(llama: Any, bytewise: Any, tmp_path: Path) 
     with found.save(tmp_path / "x.csv", by_word=True).open(newline="") as file:
         words = list(csv.DictReader(file))
     assert [(row["word"], float(row["relevance"])) for row in words] == found.words()
+    signs = plrp.text.explain(llama, bytewise, "=x -y @z")
+    with signs.save(tmp_path / "y.csv").open(newline="", encoding="utf-8") as file:
+        assert "".join(row["token"] for row in csv.DictReader(file)) == "=x -y @z"  # as it was read
     span = plrp.text.explain(llama, bytewise, PROMPT, span=2)
     count = len(found.tokens)
     assert [row["number"] for row in span.records()] == [0] * count + [1] * (count + 1)

@@ -84,7 +84,7 @@ class SequenceSettings(ScoreSettings):
 class VariantSettings(ScoreSettings):
     """How variants are explained: `target` None is the class that wins on the reference, for both alleles.
 
-    Of the `strand` `"both"`, scores and relevance are averaged. Results always run along the plus strand.
+    With `strand="both"` scores and relevance are averaged. Results always run along the plus strand.
     """
 
     width: int = setting(help="bases that the model reads", metavar="N", check=count)

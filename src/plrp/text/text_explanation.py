@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from torch import Tensor
 
 import plrp
 from plrp.errors import UsageError
-from plrp.files import new_file, save_figure, write_csv
+from plrp.files import new_file, save_figure
 from plrp.health import PYTHON, Health, Wording
 
 from . import coloured_text
@@ -82,15 +83,13 @@ class _Coloured:
         if kind in (".png", ".pdf"):
             save_figure(coloured_text.to_figure(sentences), path, dpi=200)
             return path
-        if kind == ".csv":
-            write_csv(path, list(records[0]), [list(record.values()) for record in records])
-            return path
-        if kind == ".svg":
-            content = coloured_text.to_svg(sentences, "".join(cell.text for cell in sentences[0].cells))
-        else:
-            content = json.dumps(records, ensure_ascii=False, indent=1) + "\n"
-        with new_file(path) as part:
-            part.write_text(content, encoding="utf-8", newline="")
+        with new_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+            if kind == ".svg":
+                file.write(coloured_text.to_svg(sentences, "".join(cell.text for cell in sentences[0].cells)))
+            elif kind == ".json":
+                file.write(json.dumps(records, ensure_ascii=False, indent=1) + "\n")
+            else:  # tokens stay as they are, also "=" and "-"
+                csv.writer(file).writerows([records[0], *(record.values() for record in records)])
         return path
 
 
