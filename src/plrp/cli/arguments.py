@@ -178,9 +178,10 @@ def cluster_of(arguments: argparse.Namespace) -> RayCluster | None:
     return RayCluster(workers=arguments.workers, runtime_env=environment, **given)
 
 
-def say(text: str) -> None:
-    """Print a line about the work itself, on standard error."""
-    print(text, file=sys.stderr, flush=True)
+def say(text: str, quiet: bool = False) -> None:
+    """Print a line about the work itself, on standard error, unless the command is to be quiet."""
+    if not quiet:
+        print(text, file=sys.stderr, flush=True)
 
 
 def forwards(step: Step) -> Callable[..., None]:

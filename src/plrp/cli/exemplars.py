@@ -110,9 +110,8 @@ def run(arguments: argparse.Namespace) -> int:
             **how,
         )
     quiet = arguments.quiet
-    note = (lambda text: None) if quiet else (lambda text: say(f"plrp: {text}"))
-    show = False if quiet else None
-    exemplars = run_search(search, Execution(workers=arguments.workers, engine=engine, show_progress=show, say=note))
+    how = {"show_progress": False if quiet else None, "say": lambda text: say(f"plrp: {text}", quiet)}
+    exemplars = run_search(search, Execution(workers=arguments.workers, engine=engine, **how))
     if not quiet:
         print(exemplars)
     if isinstance(arguments.out, Path):

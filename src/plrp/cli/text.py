@@ -12,7 +12,7 @@ from typing import Any
 from plrp.errors import UsageError, usage
 from plrp.settings import check_composite, count
 
-from .arguments import Shown, add_options, add_pruning, chosen, options_wording, pruning_of
+from .arguments import Shown, add_options, add_pruning, chosen, options_wording, pruning_of, say
 from .explain import page_options, page_size
 
 PICTURES = (".svg", ".png", ".pdf")
@@ -85,23 +85,23 @@ def run(arguments: argparse.Namespace) -> int:
     def note(message: Warning | str, *_: object, **__: object) -> None:
         if str(message) not in notes:
             notes.add(str(message))
-            say(arguments, f"note: {message}")
+            say(f"plrp: note: {message}", arguments.quiet)
 
     given = sys.stdin.read().rstrip("\n") if arguments.text == "-" else arguments.text
     with usage(), warnings.catch_warnings():
         warnings.showwarning = note
         pruning = pruning_of(arguments)
-        say(arguments, f"loading {arguments.model} …")
+        say(f"plrp: loading {arguments.model} …", arguments.quiet)
         begun = time.monotonic()
         answers = arguments.target, arguments.against
         model, tokenizer = text.load(arguments.model, check=lambda *of: check_words(*of, given, *answers))
-        say(arguments, f"loaded in {time.monotonic() - begun:.0f} s; explaining …")
+        say(f"plrp: loaded in {time.monotonic() - begun:.0f} s; explaining …", arguments.quiet)
         begun = time.monotonic()
         span = int(arguments.span) if arguments.span and arguments.span.isdecimal() else arguments.span
         with unwarned():  # the remarks say it
             asked = chosen(arguments, "target", "against", "composite") | {"layers": bool(arguments.layers)}
             explanation = text.explain(model, tokenizer, given, span=span, pruning=pruning, **asked)
-    say(arguments, f"explained in {time.monotonic() - begun:.1f} s")
+    say(f"plrp: explained in {time.monotonic() - begun:.1f} s", arguments.quiet)
     if not arguments.quiet:
         print(explanation.show(by_word=arguments.words, columns=arguments.columns))
         if span is None:
@@ -133,7 +133,7 @@ def save(explanation: Any, arguments: argparse.Namespace) -> None:
 
     if arguments.layers:
         save_figure(explanation.plot_layers(), arguments.layers, dpi=150)
-        say(arguments, f"saved {arguments.layers}")
+        say(f"plrp: saved {arguments.layers}", arguments.quiet)
     if not arguments.out:
         return
     if Path(arguments.out).suffix.lower() == ".html":
@@ -143,10 +143,4 @@ def save(explanation: Any, arguments: argparse.Namespace) -> None:
         Page(text_bundle(explanation, model=Path(arguments.model).name, **options)).save(arguments.out)
     else:
         explanation.save(arguments.out, by_word=arguments.words)
-    say(arguments, f"saved {arguments.out}")
-
-
-def say(arguments: argparse.Namespace, message: str) -> None:
-    """A line about the work itself, on standard error."""
-    if not arguments.quiet:
-        print(f"plrp: {message}", file=sys.stderr, flush=True)
+    say(f"plrp: saved {arguments.out}", arguments.quiet)

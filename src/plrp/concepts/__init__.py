@@ -24,8 +24,7 @@ if TYPE_CHECKING:
         token_contexts,
         token_figure,
     )
-    from .classes import Prototypes, class_channels, prototypes
-    from .exemplar_results import Exemplar, Exemplars
+    from .exemplar_results import Exemplar, Exemplars, Prototypes, class_channels, prototypes
     from .search import exemplars, neuron_relevance
 
 __all__ = [

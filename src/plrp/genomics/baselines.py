@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plrp.metrics.similarity import pearson, spearman
+from plrp.metrics.feature_rows import pearson, spearman
 from plrp.progress import progress
 from plrp.pruning import Pruning
 from plrp.tables import render_table

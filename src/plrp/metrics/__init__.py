@@ -26,12 +26,11 @@ from .faithfulness import (
     road,
     symmetric_relevance_gain,
 )
-from .feature_rows import pool_channels
+from .feature_rows import cosine, pearson, pool_channels, spearman
 from .localization import pointing_game, relevance_mass_accuracy, relevance_rank_accuracy, top_k_intersection
 from .randomization import Randomization, efficient_randomization, model_randomization, smooth_randomization
 from .replacements import PerturbationSettings, impute, linear_imputation
 from .robustness import Explainer, local_lipschitz, max_sensitivity
-from .similarity import cosine, pearson, spearman
 from .sparsity import entropy, gini, hoyer, nonzero, spanning_tree_compactness
 
 __all__ = [

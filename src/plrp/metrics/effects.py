@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .feature_rows import Pooling, as_map, check_finite, wide_dtype
+from .feature_rows import Pooling, as_map, check_finite, pearson, spearman, wide_dtype
 from .regions import Layout
 from .replacements import PerturbationSettings
 from .scores import GivenTarget, Model, ScoreKind, chunks, scorer
 from .seeded import Draws
-from .similarity import pearson, spearman
 
 
 def occlusion(

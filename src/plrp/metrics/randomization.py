@@ -19,11 +19,10 @@ from torch import Tensor, nn
 
 from plrp.health import unwarned
 
-from .feature_rows import Pooling, as_map, check_finite, flat
+from .feature_rows import MEASURES, Pooling, as_map, check_finite, flat
 from .robustness import Explainer, relevance_of
 from .scores import GivenTarget, fix_target
 from .seeded import gaussian
-from .similarity import MEASURES
 
 Explain: TypeAlias = "Explainer | Callable[[nn.Module, Tensor, GivenTarget], Tensor] | None"
 
