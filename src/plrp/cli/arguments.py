@@ -12,8 +12,7 @@ from dataclasses import MISSING, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from plrp.errors import UsageError
-from plrp.files import writable
+from plrp.errors import NotWritable, UsageError
 from plrp.settings import Option, PruningSettings, Settings, SettingsType, default_of, options, proportion
 
 if TYPE_CHECKING:
@@ -202,5 +201,8 @@ def check_out(out: str) -> None:
     there = next(path for path in (place, *place.absolute().parents) if os.path.exists(path))
     if "://" in out or there == place or not there.is_dir():
         return
-    with writable(out):
+    try:
         tempfile.TemporaryDirectory(prefix=".", dir=there).cleanup()
+    except OSError as error:  # whatever it is: nothing has begun
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise NotWritable(f"{out} cannot be written ({reason}): name another place for the results.") from None
