@@ -1,4 +1,4 @@
-"""The rooms of plrp and who imports whom, read from the source, and drawn as `docs/assets/architecture.svg`.
+"""The packages of plrp and their imports, read from the source, and drawn as `docs/assets/architecture.svg`.
 
     python tools/architecture.py
 
@@ -296,7 +296,7 @@ def draw(house: House) -> str:
     svg = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom:.0f}" role="img" '
         'font-family="system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif">',
-        f"<title>The rooms of plrp and who imports whom</title><style>{STYLE}</style><defs>{tips}</defs>",
+        f"<title>The packages of plrp and their imports</title><style>{STYLE}</style><defs>{tips}</defs>",
         f'<rect class="card" width="{WIDTH}" height="{bottom:.0f}" rx="8"/>',
         f'<rect class="band" x="8" y="{high:.1f}" width="{WIDTH - 16}" height="{low - high:.1f}" rx="6"/>',
         label("the core: torch and numpy only", high + 20),
