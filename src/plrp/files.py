@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plrp.errors import NotWritable
+from plrp.errors import NotWritable, needed
 from plrp.tables import csv_cell
 
 if TYPE_CHECKING:
@@ -115,6 +115,19 @@ def write_csv(path: str | Path, head: Sequence[str], rows: Iterable[Sequence[Any
     """A CSV file, whole or not at all, that spreadsheets read without running a formula."""
     with new_file(path) as part, part.open("w", newline="", encoding="utf-8") as stream:
         csv.writer(stream).writerows([csv_cell(cell) for cell in row] for row in (head, *rows))
+
+
+def new_figure(
+    size: tuple[float, float] | None = None, extra: str = "vision", what: str = "figures", **how: Any
+) -> Figure:
+    """An empty figure, `size` in inches; where matplotlib is missing, the error says that `extra` brings it."""
+    with needed(f"{what} need matplotlib", extra):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        from plrp.figure import Figure
+    figure = Figure(figsize=size, **how)
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def save_figure(figure: Figure, path: str | Path, *, dpi: int = 200) -> None:

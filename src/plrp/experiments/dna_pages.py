@@ -10,26 +10,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from plrp.files import new_figure
 from plrp.genomics.logo import COLOURS, draw_logo
 from plrp.genomics.motif_search import MotifSearch
-from plrp.genomics.seqlets import NAMED, e_text, named_match
+from plrp.genomics.seqlets import NAMED, Match, Pattern, e_text, named_match
 from plrp.genomics.sequence_settings import COMPOSITE
 from plrp.ledger import BOOKED
 from plrp.view import Page
 
 from . import score_figures
-from .aligned_scores import Method
+from .aligned_scores import AlignedScores, Method
 from .intervals import METHOD
 from .pages import cards, data_uri, escape, page, picture, section, table
 from .sample_drawings import SequenceLogo, planted_sites
-from .statements import GINI, LOGO_P, MASS, MOTIF_P, NotAThreshold, findings
+from .statements import GINI, LOGO_P, MASS, MOTIF_P, NotAThreshold, Statement, findings
 
 if TYPE_CHECKING:
-    from plrp.genomics.seqlets import Match, Pattern
-
-    from .aligned_scores import AlignedScores
     from .demo_study import Study
-    from .statements import Statement
 
 NO_PATTERN = "<p>No group of ten seqlets or more looked alike.</p>"
 
@@ -252,10 +249,8 @@ def _ledger(records: Sequence[Mapping[str, Any]]) -> str:
 
 def pattern_logo(pattern: Pattern) -> str:
     """A small logo of a pattern in bits, all letters of a page equally wide."""
-    from matplotlib.figure import Figure
-
     bits = np.asarray(pattern.motif.probabilities * pattern.motif.information)  # (4, width)
-    figure = Figure(figsize=(0.17 * bits.shape[1] + 0.1, 0.62))
+    figure = new_figure((0.17 * bits.shape[1] + 0.1, 0.62))
     ax = figure.add_axes((0, 0.02, 1, 0.96))
     draw_logo(ax, bits, colours=COLOURS)
     ax.axis("off")

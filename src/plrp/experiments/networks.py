@@ -10,20 +10,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
+from plrp.genomics.network import SequenceCNN
+from plrp.models.loading import load, published_file
+from plrp.models.preprocessing import Preprocessing
+from plrp.models.sources import source_files
 from plrp.runs.places import RunError
 from plrp.runs.run import Digests, text_digest
 
 from .config import Config, ConfigError, Model
 from .data import DNA, open_samples
 from .store import NETWORK, TRAINING, Store
-
-if TYPE_CHECKING:
-    from plrp.models import Preprocessing
 
 SEQUENCE_CNN = "sequence-cnn"
 WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
@@ -35,10 +36,8 @@ def load_network(config: Config, store: Store) -> tuple[nn.Module, Preprocessing
     model = config.model
     if model.name == SEQUENCE_CNN:
         return _sequence_cnn(config, store), None
-    from plrp import models
-
     classes = model.options.get("num_classes")
-    loaded = models.load(model.name, weights=model.weights, num_classes=classes, quiet=not sys.stderr.isatty())
+    loaded = load(model.name, weights=model.weights, num_classes=classes, quiet=not sys.stderr.isatty())
     return loaded.module, loaded.preprocessing
 
 
@@ -61,8 +60,6 @@ def code_digests(model: Model, digests: Digests) -> dict[str, str] | None:
         return None
     if not Path(file).is_file():
         raise ConfigError(f"the model {model.name} is in a file that does not exist.")
-    from plrp.models.sources import source_files
-
     return {name: digests.of(path) for name, path in source_files(file).items()}
 
 
@@ -83,8 +80,6 @@ def _weights_digest(config: Config, store: Store, digests: Digests, show_progres
         return model.weights or "own weights"
     if model.weights == "random" or model.name.startswith("timm:"):
         return model.weights or "published"
-    from plrp.models.loading import published_file
-
     return published_file(model.name, model.weights)
 
 
@@ -106,8 +101,6 @@ def _training_digest(config: Config) -> str:
 
 
 def _sequence_cnn(config: Config, store: Store) -> nn.Module:
-    from plrp.genomics import SequenceCNN
-
     if config.model.weights is not None:
         return SequenceCNN.load(config.model.weights)
     with tempfile.NamedTemporaryFile(suffix=".pt") as file:
@@ -118,8 +111,6 @@ def _sequence_cnn(config: Config, store: Store) -> nn.Module:
 
 def _train(config: Config, store: Store, show_progress: bool | None) -> None:
     """Train on the sequences that are not explained, on one thread, so that the same seed gives the same weights."""
-    from plrp.genomics import SequenceCNN
-
     samples = open_samples(config)
     if not isinstance(samples, DNA) or samples.part != "test":
         raise ConfigError(f"{SEQUENCE_CNN} without weights is trained on DNA with known motifs, and explains its test.")

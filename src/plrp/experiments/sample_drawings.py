@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from plrp.files import new_figure
 from plrp.genomics.logo import around_strongest, logo_page
+from plrp.genomics.simulation import Simulated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from plrp.genomics.simulation import Simulated
 
 FOR, AGAINST, INPUT = "#d42a20", "#1f63b0", "#5a6675"
 LINES = 4
@@ -42,9 +42,7 @@ def strips(
 
     Red speaks for the class, blue against it. The mask, where there is one, is shaded in all of them.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5 if narrow else 9, 0.8 * (1 + len(maps)) + 0.3), layout="constrained")
+    figure = new_figure((5 if narrow else 9, 0.8 * (1 + len(maps)) + 0.3), layout="constrained")
     axes = figure.subplots(1 + len(maps), 1, sharex=True, squeeze=False)[:, 0]
     place, edges = np.arange(array.shape[1]), np.arange(array.shape[1] + 1) - 0.5
     lines = array if len(array) <= LINES else array.mean(0, keepdims=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from plrp.errors import needed
+from plrp.files import new_figure
 
 from .aligned_scores import (
     BASELINE,
@@ -153,17 +153,11 @@ def _sheet(rows: Sequence[Row], narrow: bool, height: float = 1.62) -> Figure:
     """Rows of panels, each `height` inches high, with room for ticks on the left and the lines' names on the right."""
     width, height = (2.9, 1.75) if narrow else (2.2, height)
     left, right, head, foot = 0.52, 0.72, 0.26, 0.46
-    with needed("figures need matplotlib", "experiments"):
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-        from plrp.figure import Figure
-
     cell = left + width + right
     all_cells = max(len(panels) for _, panels in rows) * cell
     heights = [(0.34 if title else 0) + head + height + foot for title, _ in rows]
     total = sum(heights) + 0.04
-    figure = Figure(figsize=(all_cells, total))
-    FigureCanvasAgg(figure)
+    figure = new_figure((all_cells, total), "experiments")
     y = total
     for (title, panels), used in zip(rows, heights, strict=True):
         if title:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from plrp.errors import needed
-from plrp.files import save_figure
+from plrp.files import new_figure, save_figure
 
 from .sequences import LETTERS, Floats
 
@@ -149,11 +148,7 @@ def logo_page(
     under the first base. `width` and `row_height` are in inches. `path` is written as PNG, SVG or PDF by its ending;
     the same data give the same bytes.
     """
-    with needed("Logos need matplotlib", "genomics"):
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-        from plrp.figure import Figure
-
+    figure = new_figure(extra="genomics", what="Logos")
     if not sequences:
         raise ValueError("Nothing to draw: give at least one sequence.")
     begin, end = window or (0, max(len(letters) for _, _, letters, _ in sequences))
@@ -164,8 +159,7 @@ def logo_page(
     # room for titles and for the names of motifs
     heads = [(0.42 if title else 0.22) + (0.25 if k else 0) for k, (title, *_) in enumerate(sequences)]
     y = total = 0.22 + sum(heads) + row_height * sum(len(rows) for _, rows, _, _ in sequences)
-    figure = Figure(figsize=(width, total))
-    FigureCanvasAgg(figure)
+    figure.set_size_inches(width, total)
     left, right = margin / width, 1 - 0.16 / width
     for head, (title, rows, letters, sites) in zip(heads, sequences, strict=True):
         y -= head

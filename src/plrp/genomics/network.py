@@ -24,6 +24,8 @@ from torch import Tensor, nn
 
 from plrp.errors import UsageError, usage
 from plrp.files import new_file
+from plrp.models.keras import SUFFIXES
+from plrp.models.loading import load
 from plrp.progress import progress
 from plrp.tape.refusals import device_of
 from plrp.targets import check_target
@@ -209,15 +211,11 @@ def _tensors(x: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
     """A checkpoint of `plrp genomics train`, `file.py:factory` with a state dict, or a Keras file."""
-    from plrp.models.keras import SUFFIXES
-
     if name.lower().endswith(".keras"):
         raise UsageError(f"{name}: Keras' own format is not read; save it with model.save('model.h5').")
     if name.endswith(".py"):
         raise UsageError(f"{name} is a file of code: name the function that returns the model, such as {name}:build.")
     if ".py:" in name or name.lower().endswith(SUFFIXES):
-        from plrp.models.loading import load
-
         return load(name, weights=None if weights is None else str(weights)).module
     if weights is not None:
         raise UsageError(f"--weights goes with --model file.py:factory; {name} is a checkpoint that holds its weights.")

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from plrp.health import unwarned
+from plrp.tape.trace import record
 
 from .feature_rows import MEASURES, Pooling, as_map, check_finite, flat
 from .robustness import Explainer, relevance_of
@@ -174,8 +175,6 @@ def _explain(explain: Explain, model: nn.Module, inputs: Tensor, target: GivenTa
 
 def _top_down(model: nn.Module, inputs: Tensor) -> list[str]:
     """Modules that have parameters themselves, last executed first, by the tape of one forward pass."""
-    from plrp.tape.trace import record
-
     owners = {name for name, module in model.named_modules() if list(module.parameters(recurse=False))}
     executed: dict[str, None] = {}
     for op in record(model, inputs).ops:

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from plrp.composites import Composite
 from plrp.explanation import explain as explained
+from plrp.pruning import Pruning
 
 from .feature_rows import check_finite, pick, wide_dtype
 from .scores import GivenTarget, chunks, fix_target, for_rows
 from .seeded import Draws, Noise
-
-if TYPE_CHECKING:
-    from plrp.composites import Composite
-    from plrp.pruning import Pruning
 
 Normalisation = Literal["max", "mass", "norm"]
 

@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from plrp.files import new_figure
+
 POSITIVE, NEGATIVE = (178, 24, 43), (33, 102, 172)
 """The colours of the strongest relevance of either sign; zero is white."""
 
@@ -220,10 +222,8 @@ def to_figure(sentences: Sequence[Sentence]) -> Any:
     """The same picture as a matplotlib figure."""
     from matplotlib.patches import FancyBboxPatch
 
-    from plrp.figure import Figure
-
     captions, cells, wide, height = placed(sentences)
-    figure = Figure(figsize=(wide / 96, height / 96), facecolor="white")
+    figure = new_figure((wide / 96, height / 96), facecolor="white")
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, wide), ylim=(height, 0))
     axes.axis("off")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from plrp.files import new_figure
 from plrp.spelling import shortened
 
 from .coloured_text import visible
@@ -102,12 +103,10 @@ def layers_figure(explained: ExplainedText) -> Figure:
     """
     from matplotlib.colors import PowerNorm
 
-    from plrp.figure import Figure
-
     tokens, heads = token_layers(explained), head_relevance(explained)
     count, depth = len(explained.tokens), len(tokens.names)
     tall, each, last = max(2.8, 0.2 * depth + 1.6), min(9.0, max(2.6, 0.2 * count + 1)), 0.22 * heads.shape[1] + 1.4
-    figure = Figure(figsize=(2 * each + last, tall), layout="constrained")
+    figure = new_figure((2 * each + last, tall), layout="constrained")
     axes = figure.subplots(1, 3, width_ratios=[each, each, last])
     every = math.ceil(count / (7 * each))  # as many labels as there is room for
     labels = _labels(explained.tokens)[::every]
@@ -137,12 +136,10 @@ def layers_figure(explained: ExplainedText) -> Figure:
 
 def matrix_figure(span: ExplainedSpan) -> Figure:
     """Explained tokens × tokens that were read, red for positive and blue for negative relevance."""
-    from plrp.figure import Figure
-
     values = span.relevance
     rows, columns = values.shape
     later = torch.arange(columns)[None] >= torch.tensor([len(one.relevance) for one in span.explanations])[:, None]
-    figure = Figure(figsize=(max(4.0, 0.32 * columns + 2), max(2.2, 0.3 * rows + 1.5)), layout="constrained")
+    figure = new_figure((max(4.0, 0.32 * columns + 2), max(2.2, 0.3 * rows + 1.5)), layout="constrained")
     axis = figure.subplots()
     most = float(values.abs().max()) or 1.0
     image = _image(axis, values.masked_fill(later, torch.nan), "RdBu_r", -most, most)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from plrp.circuits import SCORE, Circuit, Neuron
+from plrp.files import new_figure
 from plrp.spelling import shortened
 
 from .flows import INPUT, Flow, Level, Thinning, TokenDepth, spread
@@ -41,11 +42,9 @@ def thinning_figure(
     """
     from matplotlib.lines import Line2D
 
-    from plrp.figure import Figure
-
     spaces = spread([i for i, row in enumerate(pruned) if row.space is not None and row.passage], maps)
     through = [i for i, row in enumerate(pruned) if row.passage]
-    figure = Figure(figsize=(9, 6.2), layout="constrained")
+    figure = new_figure((9, 6.2), layout="constrained")
     outer = figure.add_gridspec(2, 1, height_ratios=[1.15, 1])
     curves = outer[0].subgridspec(1, 3)
     for place, (heading, values) in enumerate(
@@ -103,12 +102,10 @@ def tokens_figure(depths: list[TokenDepth], *, title: str = "") -> Figure:
 
     A grey patch holds no relevance.
     """
-    from plrp.figure import Figure
-
     maps = [(number, one) for number, one in enumerate(depths, 1) if one.grid is not None]
     columns = min(6, len(maps)) or 1
     rows = math.ceil(len(maps) / columns)
-    figure = Figure(figsize=(1.35 * columns + 3.2, max(2.6, 1.55 * rows + 0.6)), layout="constrained")
+    figure = new_figure((1.35 * columns + 3.2, max(2.6, 1.55 * rows + 0.6)), layout="constrained")
     parts: Any = figure.subfigures(1, 2, width_ratios=[1.35 * columns, 3.0])
     left, right = parts
     axes = left.subplots(max(rows, 1), columns, squeeze=False)
@@ -145,9 +142,7 @@ def tokens_figure(depths: list[TokenDepth], *, title: str = "") -> Figure:
 
 def _canvas(last: float, rows: int, title: str, legend: str) -> tuple[Figure, Axes]:
     """A figure of nodes in columns 0 to `last` with at most `rows` nodes each, the title above, the legend below."""
-    from plrp.figure import Figure
-
-    figure = Figure(figsize=(COLUMN * (last + 1) + 0.3, ROW * rows + 1.5))
+    figure = new_figure((COLUMN * (last + 1) + 0.3, ROW * rows + 1.5))
     ax = figure.add_axes((0.01, 0.01, 0.98, 0.94))
     ax.set_xlim(-0.6, last + 0.6)
     ax.set_ylim(-0.75, rows + 0.5)

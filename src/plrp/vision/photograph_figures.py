@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from plrp.errors import needed
+from plrp.files import new_figure
 from plrp.spelling import shortened
 
 from .heatmaps import add_colour_bar, heatmap, outline_level, summed_over_channels
@@ -42,11 +42,8 @@ def grid_of(
 
     widths: of the columns, in panels (default: 1 each).
     """
-    with needed("figures need matplotlib", "vision"):
-        from plrp.figure import Figure
-
     wide = columns if widths is None else sum(widths)
-    figure = Figure(figsize=(wide * side * (1.2 if bar else 1.06), rows * side * 1.16), layout="constrained")
+    figure = new_figure((wide * side * (1.2 if bar else 1.06), rows * side * 1.16), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, width_ratios=widths)
     for ax in axes.flat:
         frame_panel(ax)

@@ -14,14 +14,15 @@ from plrp.experiments.aligned_scores import LABELS, LRP, Method, nearest_share, 
 from plrp.experiments.pages import escape, table
 from plrp.experiments.sample_drawings import SequenceLogo, picture_of, strips
 from plrp.genomics.sequences import decode
+from plrp.spelling import shortened
+from plrp.view import Bundle, Page, maps_bundle
+from plrp.vision.photograph_figures import comparison_figure, grid_of, hide_empty, outline, show_map, show_picture
 
 from .runs import TitledRun
 from .sheets import Sheets
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from plrp.view import Bundle
 
 SHOWN_P = (0.05, 0.15, 0.3, 0.6, 0.9)
 """The columns of the heatmap grid, where their maps were stored."""
@@ -84,8 +85,6 @@ def _grids(run: TitledRun, sheets: Sheets) -> str:
 
 def _grid(picture: Any, baseline: Any, maps: Mapping[str, Mapping[float, Any]], what: str, narrow: bool) -> Figure:
     """The heatmaps beside picture and baseline: all of them, or on a narrow screen two of each variant."""
-    from plrp.vision.photograph_figures import comparison_figure
-
     shares = list(next(iter(maps.values())))
     if narrow and len(shares) > 2:
         maps = {variant: {p: by_p[p] for p in (shares[1], shares[-1])} for variant, by_p in maps.items()}
@@ -116,8 +115,6 @@ def _first(run: TitledRun, count: int) -> list[int]:
 
 def _slides(run: TitledRun) -> str:
     """The first samples with every p whose maps were kept, in the page of `plrp.view`; nothing where it shows none."""
-    from plrp.view import Page
-
     r = run.results
     shares = {v: {p for variant, p in r.map_cells if variant == v and p > 0} for v in DRAWN}
     variants = [v for v in DRAWN if shares[v]]
@@ -129,8 +126,6 @@ def _slides(run: TitledRun) -> str:
 
 
 def _slide(run: TitledRun, sample: int, variants: Sequence[str], shares: Sequence[float]) -> Bundle:
-    from plrp.view import maps_bundle
-
     r = run.results
     maps = {LABELS[v]: {p: r.maps(sample, v, p) for p in shares} for v in variants}
     target = r.samples.set_index("sample").loc[sample]["target"]
@@ -297,9 +292,6 @@ def _photographs_with_maps(
     run: TitledRun, samples: Sequence[int], method: Method, gains: Mapping[int, float], narrow: bool
 ) -> Figure:
     """Per sample its photograph, LRP and PLRP; two samples per row, or on a narrow screen one."""
-    from plrp.spelling import shortened
-    from plrp.vision.photograph_figures import grid_of, hide_empty, outline, show_map, show_picture
-
     r = run.results
     columns = 1 if narrow else 2
     lines = -(-len(samples) // columns)
