@@ -18,6 +18,7 @@ from plrp.genomics import explain_sequences
 from plrp.genomics.network import load_model
 from plrp.models.checkpoints import CheckpointError
 from plrp.models.keras import load_keras, load_keras_weights
+from plrp.models.sources import source_of_module
 
 h5py = pytest.importorskip("h5py")
 RNG = np.random.default_rng(3)
@@ -380,6 +381,27 @@ def test_only_the_first_output_of_a_layer_is_read(tmp_path: Path, end: bool) -> 
     config["layers"][1]["inbound_nodes"][0][0][2] = int(not end)
     with pytest.raises(CheckpointError, match=rf"output 1 of {'act' if end else 'in'} is read"):
         load_keras(write(tmp_path / "net.h5", {"class_name": "Functional", "config": config}, {}))
+
+
+@pytest.mark.parametrize(
+    "ends", [None, [], [[]], ["act"], ["act", "0", 0], [["act", 0, 0], ["act"]], 3, {"y": ["act"]}]
+)
+@pytest.mark.parametrize("which", ["input_layers", "output_layers"])
+def test_ends_that_name_no_layer_are_refused(tmp_path: Path, which: str, ends: Any) -> None:
+    layers = [layer("InputLayer", "in"), layer("Activation", "act", ["in"], activation="relu")]
+    config = {"layers": layers, "input_layers": ["in", 0, 0], "output_layers": {"y": ["act", 0, 0]}}
+    assert (
+        load_keras(write(tmp_path / "net.h5", {"class_name": "Functional", "config": config}, {}))(torch.ones(1)) == 1
+    )
+    with pytest.raises(CheckpointError, match=f"its {which} do not name layers"):
+        load_keras(write(tmp_path / "no.h5", {"class_name": "Functional", "config": config | {which: ends}}, {}))
+
+
+def test_a_run_on_a_keras_model_knows_it_by_the_names_of_its_classes(tmp_path: Path) -> None:
+    """They are part of the digest in `run.json`: a run that 0.2.0 began is refused when one of them changes."""
+    model = load_keras(write(tmp_path / "danq.h5", DANQ_CONFIG, DANQ))
+    own = {name for name in source_of_module(model).splitlines() if name.startswith("plrp.")}
+    assert own == {f"plrp.models.keras.{name}" for name in ("KerasModel", "_Channels", "_Function", "_Recurrent")}
 
 
 @pytest.mark.parametrize("kind", ["Sequential", "Functional"])

@@ -174,8 +174,18 @@ def _graph(kind: str, settings: Mapping[str, Any]) -> tuple[list[Step], list[Nod
         steps += [step for step in ready if step[1] != "InputLayer"]
         there.update(step[4] for step in ready)
         waiting = [step for step in waiting if step[4] not in there]
-    inputs, outputs = (list(_nodes(settings.get(ends, []))) for ends in ("input_layers", "output_layers"))
-    return steps, inputs, outputs
+    return steps, _ends(settings, "input_layers"), _ends(settings, "output_layers")
+
+
+def _ends(settings: Mapping[str, Any], which: str) -> list[Node]:
+    """`[["dense_1", 0, 0], …]`, or one of them alone, as Keras 3 writes it; dictionaries by name likewise."""
+    entry = settings.get(which)
+    entry = list(entry.values()) if isinstance(entry, Mapping) else entry
+    entries = entry if isinstance(entry, list) and not (entry and isinstance(entry[0], str)) else [entry]
+    nodes = [list(_nodes(each)) for each in entries]
+    if not nodes or any(len(named) != 1 for named in nodes):
+        raise ValueError(f"its {which} do not name layers as [name, call, tensor].")
+    return [node for (node,) in nodes]
 
 
 def _nodes(entry: Any) -> Iterator[Node]:
@@ -223,7 +233,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "relu6": nn.ReLU6,
     "sigmoid": nn.Sigmoid,
-    "softmax": lambda: _Function(_on_channels, layer=nn.Softmax(-1)),
+    "softmax": lambda: _Channels(nn.Softmax(-1)),
     "tanh": nn.Tanh,
     "elu": nn.ELU,
     "selu": nn.SELU,
@@ -248,41 +258,75 @@ def _activation(name: Any) -> nn.Module | None:
     return _ACTIVATIONS[name]()
 
 
-class _Function(nn.Module):
-    """A function of one value or several, and the layers that it applies, by the names of its parameters."""
+# The names of these classes and of their layers are part of the digest of a model in `run.json`: they stay.
 
-    def __init__(self, function: Callable[..., Tensor], **layers: nn.Module) -> None:
+
+class _Function(nn.Module):
+    """A layer without weights: a function of one value or several."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
         super().__init__()
         self.function = function
-        for name, layer in layers.items():
-            self.add_module(name, layer)
 
     def forward(self, *values: Tensor) -> Tensor:
-        return self.function(*values, **dict(self.named_children()))
+        return self.function(*values)
 
 
-def _on_channels(x: Tensor, layer: nn.Module) -> Tensor:
+class _Channels(nn.Module):
     """A layer that works on Keras' last axis, the channels: here the second axis of a sequence."""
-    return layer(x.transpose(1, 2)).transpose(1, 2) if x.dim() == 3 else layer(x)
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.transpose(1, 2)).transpose(1, 2) if x.dim() == 3 else self.layer(x)
 
 
-def _of_two_axes(x: Tensor, layer: nn.Module) -> Tensor:
+class _LastOfTwo(_Channels):
     """A layer along axis 1 of Keras: the channels of (batch, channels); of a sequence the positions, refused."""
-    if x.dim() > 2:
-        raise ValueError("a layer works along axis 1, the positions; only the last axis, the channels, can be read.")
-    return layer(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() > 2:
+            raise ValueError(
+                "a layer works along axis 1, the positions; only the last axis, the channels, can be read."
+            )
+        return self.layer(x)
+
+
+class _Padded(nn.Module):
+    """A convolution with a stride and `same` padding, or with `causal`: the number of zeros depends on the length."""
+
+    def __init__(self, conv: nn.Conv1d, causal: bool) -> None:
+        super().__init__()
+        self.conv, self.causal = conv, causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        reach = self.conv.dilation[0] * (self.conv.kernel_size[0] - 1)
+        ends = (reach, 0) if self.causal else _same(x.shape[-1], self.conv.stride[0], reach + 1)
+        return self.conv(functional.pad(x, ends))
+
+
+class _Recurrent(nn.Module):
+    """LSTM or GRU, in one direction or two, for all positions or the last alone (of each direction)."""
+
+    def __init__(self, net: nn.LSTM | nn.GRU, sequences: bool, merge: str | None) -> None:
+        super().__init__()
+        self.net, self.sequences, self.merge = net, sequences, merge
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = self.net(x.transpose(1, 2))[0]  # (batch, length, channels)
+        ways = steps.split(self.net.hidden_size, -1)  # one for each direction
+        if not self.sequences:  # the last step of the way back is the first position
+            ways = [way[:, 0 if backward else -1] for backward, way in enumerate(ways)]
+        merged = torch.cat(ways, -1) if self.merge in (None, "concat") else ways[0] + ways[1]
+        merged = merged / 2 if self.merge == "ave" else merged
+        return merged.transpose(1, 2) if self.sequences else merged
 
 
 def _flattened(x: Tensor) -> Tensor:
     """Position by position, as Keras flattens."""
     return x.transpose(1, 2).flatten(1) if x.dim() == 3 else x.flatten(1)
-
-
-def _padded(x: Tensor, conv: nn.Conv1d, causal: bool) -> Tensor:
-    """A convolution with a stride and `same` padding, or with `causal`: the number of zeros depends on the length."""
-    reach = conv.dilation[0] * (conv.kernel_size[0] - 1)
-    ends = (reach, 0) if causal else _same(x.shape[-1], conv.stride[0], reach + 1)
-    return conv(functional.pad(x, ends))
 
 
 def _same(length: int, stride: int, width: int) -> tuple[int, int]:
@@ -319,17 +363,6 @@ def _with_ends(x: Tensor, left: int, right: int) -> Tensor:
     return functional.pad(x, (left, right)) if min(left, right) >= 0 else x[..., -left : x.shape[-1] + right]
 
 
-def _recurrent_steps(x: Tensor, net: nn.LSTM | nn.GRU, sequences: bool, merge: str | None) -> Tensor:
-    """LSTM or GRU, in one direction or two, for all positions or the last alone (of each direction)."""
-    steps = net(x.transpose(1, 2))[0]  # (batch, length, channels)
-    ways = steps.split(net.hidden_size, -1)  # one for each direction
-    if not sequences:  # the last step of the way back is the first position
-        ways = [way[:, 0 if backward else -1] for backward, way in enumerate(ways)]
-    merged = torch.cat(ways, -1) if merge in (None, "concat") else ways[0] + ways[1]
-    merged = merged / 2 if merge == "ave" else merged
-    return merged.transpose(1, 2) if sequences else merged
-
-
 # -- builders of layers, from the settings of a config and the arrays of a file
 
 
@@ -342,12 +375,12 @@ def _conv(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     plain = padding == "valid" or (padding == "same" and stride == 1)
     zeros = padding if plain else 0
     conv = nn.Conv1d(channels * groups, out, width, stride, zeros, dilation, groups, bias=len(arrays) > 1)
-    return conv if plain else _Function(partial(_padded, causal=padding == "causal"), conv=conv)
+    return conv if plain else _Padded(conv, padding == "causal")
 
 
 def _dense(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     channels, out = arrays[0].shape
-    return _Function(_on_channels, layer=nn.Linear(channels, out, bias=len(arrays) > 1))
+    return _Channels(nn.Linear(channels, out, bias=len(arrays) > 1))
 
 
 def _along_channels(settings: Mapping[str, Any], layer: nn.Module) -> nn.Module:
@@ -356,14 +389,14 @@ def _along_channels(settings: Mapping[str, Any], layer: nn.Module) -> nn.Module:
     axis = axis[0] if isinstance(axis, list) and len(axis) == 1 else axis
     if axis not in (-1, 1, 2):
         raise ValueError(f"its axis is {axis}; the last one, the channels, can be read")
-    return _Function(_of_two_axes, layer=layer) if axis == 1 else layer
+    return _LastOfTwo(layer) if axis == 1 else layer
 
 
 def _norm(kind: type[nn.BatchNorm1d | nn.LayerNorm], settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     if settings.get("rms_scaling"):
         raise ValueError("a norm without a mean (rms_scaling) has no counterpart")
     norm = kind(len(arrays[0]), eps=float(settings.get("epsilon", 1e-3)))
-    return _along_channels(settings, norm if kind is nn.BatchNorm1d else _Function(_on_channels, layer=norm))
+    return _along_channels(settings, norm if kind is nn.BatchNorm1d else _Channels(norm))
 
 
 def _pool(kind: str, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
@@ -397,8 +430,7 @@ def _recurrent(kind: str, settings: Mapping[str, Any], arrays: Arrays, merge: st
     net = (nn.LSTM if kind.endswith("LSTM") else nn.GRU)(
         arrays[0].shape[0], size, batch_first=True, bidirectional=both, bias=len(arrays) > (4 if both else 2)
     )
-    sequences = bool(settings.get("return_sequences", False))
-    return _Function(partial(_recurrent_steps, sequences=sequences, merge=merge), net=net)
+    return _Recurrent(net, bool(settings.get("return_sequences", False)), merge)
 
 
 def _bidirectional(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
@@ -454,7 +486,7 @@ _LAYERS: dict[str, Callable[[Mapping[str, Any], Arrays], nn.Module]] = {
     "ReLU": _relu,
     "LeakyReLU": lambda s, arrays: nn.LeakyReLU(float(s.get("negative_slope", s.get("alpha", 0.3)))),
     "ELU": lambda settings, arrays: nn.ELU(float(settings.get("alpha", 1.0))),
-    "Softmax": lambda settings, arrays: _along_channels(settings, _Function(_on_channels, layer=nn.Softmax(-1))),
+    "Softmax": lambda settings, arrays: _along_channels(settings, _Channels(nn.Softmax(-1))),
     "Dropout": lambda settings, arrays: nn.Dropout(float(settings.get("rate", 0.5))),
     "SpatialDropout1D": lambda settings, arrays: nn.Dropout1d(float(settings.get("rate", 0.5))),
     **dict.fromkeys(("GaussianNoise", "GaussianDropout"), lambda settings, arrays: nn.Identity()),
