@@ -434,7 +434,7 @@ def joined(parts: Sequence[Explanation]) -> Explanation:
     first = parts[0]
     if len(parts) == 1:
         return first
-    for name in frozenset().union(*(e._scattered for e in parts)):
+    for name in sorted(set().union(*(e._scattered for e in parts))):
         raise ValueError(
             f"The input of layer '{name}' does not hold one sample after the other, so its relevance cannot be joined: "
             "leave out micro_batch or this layer."

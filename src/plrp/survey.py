@@ -63,15 +63,19 @@ class Survey:
     def passage(self, request: Request) -> Passage:
         """The constraints that the condition of a request puts on a walk."""
         layers = {op.name: op for op in self.trace.layers}
-        alive = {id(op) for op in reached(self.start.ops, [self.start.value], self.request.composite.products)}
         masks = {}
         for name, wanted in (request.condition or {}).items():
             op = layers[name]
-            if id(op) not in alive:
+            if id(op) not in self._alive:
                 raise ValueError(f"No relevance reaches layer '{name}' from this target: leave out its condition.")
             keep = self._asked(op, wanted) if callable(wanted) else mask_of(op, wanted, request.piece)
             masks[id(op.output)] = Mask(name, op.output, keep, label(wanted))
         return Passage(masks, self.factors, request.only_through)
+
+    @cached_property
+    def _alive(self) -> set[int]:
+        """The operations that relevance reaches, by their ids."""
+        return {id(op) for op in reached(self.start.ops, [self.start.value], self.request.composite.products)}
 
     def _asked(self, op: Op, wanted: Callable[..., Any]) -> Tensor:
         """The mask that a callable returns; it may write into its arguments."""

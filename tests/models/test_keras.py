@@ -397,11 +397,12 @@ def test_ends_that_name_no_layer_are_refused(tmp_path: Path, which: str, ends: A
         load_keras(write(tmp_path / "no.h5", {"class_name": "Functional", "config": config | {which: ends}}, {}))
 
 
-def test_a_run_on_a_keras_model_knows_it_by_the_names_of_its_classes(tmp_path: Path) -> None:
+def test_a_run_knows_a_keras_model_by_the_names_of_its_layers(tmp_path: Path) -> None:
     """They are part of the digest in `run.json`: a run that 0.2.0 began is refused when one of them changes."""
     model = load_keras(write(tmp_path / "danq.h5", DANQ_CONFIG, DANQ))
     own = {name for name in source_of_module(model).splitlines() if name.startswith("plrp.")}
-    assert own == {f"plrp.models.keras.{name}" for name in ("KerasModel", "_Channels", "_Function", "_Recurrent")}
+    assert own == {f"plrp.models.keras.{name}" for name in ("KerasModel", "_Channels", "_Flat", "_Pool", "_Recurrent")}
+    assert "(pool): _Pool()" in repr(model)
 
 
 @pytest.mark.parametrize("kind", ["Sequential", "Functional"])

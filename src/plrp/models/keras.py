@@ -233,7 +233,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "relu6": nn.ReLU6,
     "sigmoid": nn.Sigmoid,
-    "softmax": lambda: _Channels(nn.Softmax(-1)),
+    "softmax": lambda: _channels(nn.Softmax(-1)),
     "tanh": nn.Tanh,
     "elu": nn.ELU,
     "selu": nn.SELU,
@@ -242,7 +242,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "softsign": nn.Softsign,
     "swish": nn.SiLU,
     "silu": nn.SiLU,
-    "exponential": lambda: _Function(torch.exp),  # a first-layer activation of genomic networks
+    "exponential": lambda: _Function("_Exponential", torch.exp),  # a first-layer activation of genomic networks
     "leaky_relu": lambda: nn.LeakyReLU(0.2),
 }
 
@@ -258,75 +258,51 @@ def _activation(name: Any) -> nn.Module | None:
     return _ACTIVATIONS[name]()
 
 
-# The names of these classes and of their layers are part of the digest of a model in `run.json`: they stay.
-
-
 class _Function(nn.Module):
-    """A layer without weights: a function of one value or several."""
+    """A function of one value or several, and the layers that it applies, by the names of its parameters.
 
-    def __init__(self, function: Callable[..., Tensor]) -> None:
+    It is printed under its `name`, which is part of the digest by which a run knows its model: the names stay.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Tensor], **layers: nn.Module) -> None:
         super().__init__()
-        self.function = function
+        self.name, self.function = name, function
+        for own, layer in layers.items():
+            self.add_module(own, layer)
 
     def forward(self, *values: Tensor) -> Tensor:
-        return self.function(*values)
+        return self.function(*values, **dict(self.named_children()))
+
+    def _get_name(self) -> str:
+        return self.name
 
 
-class _Channels(nn.Module):
+def _channels(layer: nn.Module) -> nn.Module:
     """A layer that works on Keras' last axis, the channels: here the second axis of a sequence."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.transpose(1, 2)).transpose(1, 2) if x.dim() == 3 else self.layer(x)
+    return _Function("_Channels", _on_channels, layer=layer)
 
 
-class _LastOfTwo(_Channels):
+def _on_channels(x: Tensor, layer: nn.Module) -> Tensor:
+    return layer(x.transpose(1, 2)).transpose(1, 2) if x.dim() == 3 else layer(x)
+
+
+def _of_two_axes(x: Tensor, layer: nn.Module) -> Tensor:
     """A layer along axis 1 of Keras: the channels of (batch, channels); of a sequence the positions, refused."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.dim() > 2:
-            raise ValueError(
-                "a layer works along axis 1, the positions; only the last axis, the channels, can be read."
-            )
-        return self.layer(x)
-
-
-class _Padded(nn.Module):
-    """A convolution with a stride and `same` padding, or with `causal`: the number of zeros depends on the length."""
-
-    def __init__(self, conv: nn.Conv1d, causal: bool) -> None:
-        super().__init__()
-        self.conv, self.causal = conv, causal
-
-    def forward(self, x: Tensor) -> Tensor:
-        reach = self.conv.dilation[0] * (self.conv.kernel_size[0] - 1)
-        ends = (reach, 0) if self.causal else _same(x.shape[-1], self.conv.stride[0], reach + 1)
-        return self.conv(functional.pad(x, ends))
-
-
-class _Recurrent(nn.Module):
-    """LSTM or GRU, in one direction or two, for all positions or the last alone (of each direction)."""
-
-    def __init__(self, net: nn.LSTM | nn.GRU, sequences: bool, merge: str | None) -> None:
-        super().__init__()
-        self.net, self.sequences, self.merge = net, sequences, merge
-
-    def forward(self, x: Tensor) -> Tensor:
-        steps = self.net(x.transpose(1, 2))[0]  # (batch, length, channels)
-        ways = steps.split(self.net.hidden_size, -1)  # one for each direction
-        if not self.sequences:  # the last step of the way back is the first position
-            ways = [way[:, 0 if backward else -1] for backward, way in enumerate(ways)]
-        merged = torch.cat(ways, -1) if self.merge in (None, "concat") else ways[0] + ways[1]
-        merged = merged / 2 if self.merge == "ave" else merged
-        return merged.transpose(1, 2) if self.sequences else merged
+    if x.dim() > 2:
+        raise ValueError("a layer works along axis 1, the positions; only the last axis, the channels, can be read.")
+    return layer(x)
 
 
 def _flattened(x: Tensor) -> Tensor:
     """Position by position, as Keras flattens."""
     return x.transpose(1, 2).flatten(1) if x.dim() == 3 else x.flatten(1)
+
+
+def _padded(x: Tensor, conv: nn.Conv1d, causal: bool) -> Tensor:
+    """A convolution with a stride and `same` padding, or with `causal`: the number of zeros depends on the length."""
+    reach = conv.dilation[0] * (conv.kernel_size[0] - 1)
+    ends = (reach, 0) if causal else _same(x.shape[-1], conv.stride[0], reach + 1)
+    return conv(functional.pad(x, ends))
 
 
 def _same(length: int, stride: int, width: int) -> tuple[int, int]:
@@ -363,6 +339,17 @@ def _with_ends(x: Tensor, left: int, right: int) -> Tensor:
     return functional.pad(x, (left, right)) if min(left, right) >= 0 else x[..., -left : x.shape[-1] + right]
 
 
+def _recurrent_steps(x: Tensor, net: nn.LSTM | nn.GRU, sequences: bool, merge: str | None) -> Tensor:
+    """LSTM or GRU, in one direction or two, for all positions or the last alone (of each direction)."""
+    steps = net(x.transpose(1, 2))[0]  # (batch, length, channels)
+    ways = steps.split(net.hidden_size, -1)  # one for each direction
+    if not sequences:  # the last step of the way back is the first position
+        ways = [way[:, 0 if backward else -1] for backward, way in enumerate(ways)]
+    merged = torch.cat(ways, -1) if merge in (None, "concat") else ways[0] + ways[1]
+    merged = merged / 2 if merge == "ave" else merged
+    return merged.transpose(1, 2) if sequences else merged
+
+
 # -- builders of layers, from the settings of a config and the arrays of a file
 
 
@@ -375,12 +362,12 @@ def _conv(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     plain = padding == "valid" or (padding == "same" and stride == 1)
     zeros = padding if plain else 0
     conv = nn.Conv1d(channels * groups, out, width, stride, zeros, dilation, groups, bias=len(arrays) > 1)
-    return conv if plain else _Padded(conv, padding == "causal")
+    return conv if plain else _Function("_Padded", partial(_padded, causal=padding == "causal"), conv=conv)
 
 
 def _dense(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     channels, out = arrays[0].shape
-    return _Channels(nn.Linear(channels, out, bias=len(arrays) > 1))
+    return _channels(nn.Linear(channels, out, bias=len(arrays) > 1))
 
 
 def _along_channels(settings: Mapping[str, Any], layer: nn.Module) -> nn.Module:
@@ -389,27 +376,27 @@ def _along_channels(settings: Mapping[str, Any], layer: nn.Module) -> nn.Module:
     axis = axis[0] if isinstance(axis, list) and len(axis) == 1 else axis
     if axis not in (-1, 1, 2):
         raise ValueError(f"its axis is {axis}; the last one, the channels, can be read")
-    return _LastOfTwo(layer) if axis == 1 else layer
+    return _Function("_LastOfTwo", _of_two_axes, layer=layer) if axis == 1 else layer
 
 
 def _norm(kind: type[nn.BatchNorm1d | nn.LayerNorm], settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     if settings.get("rms_scaling"):
         raise ValueError("a norm without a mean (rms_scaling) has no counterpart")
     norm = kind(len(arrays[0]), eps=float(settings.get("epsilon", 1e-3)))
-    return _along_channels(settings, norm if kind is nn.BatchNorm1d else _Channels(norm))
+    return _along_channels(settings, norm if kind is nn.BatchNorm1d else _channels(norm))
 
 
 def _pool(kind: str, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     width = _one(settings.get("pool_size", settings.get("pool_length", 2)))
     strides = settings.get("strides")
     stride, same = width if strides is None else _one(strides), settings.get("padding") == "same"
-    return _Function(partial(_pooled, kind=kind, width=width, stride=stride, same=same))
+    return _Function("_Pool", partial(_pooled, kind=kind, width=width, stride=stride, same=same))
 
 
 def _pool_all(kind: str, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     if settings.get("keepdims"):
         raise ValueError("one position that stays (keepdims) has no counterpart")
-    return _Function(partial(_over_positions, kind=kind))
+    return _Function("_Whole", partial(_over_positions, kind=kind))
 
 
 _RECURRENT = ("LSTM", "GRU", "CuDNNLSTM", "CuDNNGRU")
@@ -430,7 +417,8 @@ def _recurrent(kind: str, settings: Mapping[str, Any], arrays: Arrays, merge: st
     net = (nn.LSTM if kind.endswith("LSTM") else nn.GRU)(
         arrays[0].shape[0], size, batch_first=True, bidirectional=both, bias=len(arrays) > (4 if both else 2)
     )
-    return _Recurrent(net, bool(settings.get("return_sequences", False)), merge)
+    sequences = bool(settings.get("return_sequences", False))
+    return _Function("_Recurrent", partial(_recurrent_steps, sequences=sequences, merge=merge), net=net)
 
 
 def _bidirectional(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
@@ -468,13 +456,13 @@ def _relu(settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
 def _merge(kind: str, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     if kind == "Concatenate" and settings.get("axis", -1) not in (-1, 2):
         raise ValueError(f"it joins axis {settings['axis']}; the last one, the channels, can be read")
-    return _Function(partial(_merged, kind=kind))
+    return _Function("_Merge", partial(_merged, kind=kind))
 
 
 def _ends_changed(name: str, sign: int, settings: Mapping[str, Any], arrays: Arrays) -> nn.Module:
     ends = settings.get(name, 1)
     left, right = (ends, ends) if isinstance(ends, int) else ends
-    return _Function(partial(_with_ends, left=sign * int(left), right=sign * int(right)))
+    return _Function("_Ends", partial(_with_ends, left=sign * int(left), right=sign * int(right)))
 
 
 _LAYERS: dict[str, Callable[[Mapping[str, Any], Arrays], nn.Module]] = {
@@ -486,7 +474,7 @@ _LAYERS: dict[str, Callable[[Mapping[str, Any], Arrays], nn.Module]] = {
     "ReLU": _relu,
     "LeakyReLU": lambda s, arrays: nn.LeakyReLU(float(s.get("negative_slope", s.get("alpha", 0.3)))),
     "ELU": lambda settings, arrays: nn.ELU(float(settings.get("alpha", 1.0))),
-    "Softmax": lambda settings, arrays: _along_channels(settings, _Channels(nn.Softmax(-1))),
+    "Softmax": lambda settings, arrays: _along_channels(settings, _channels(nn.Softmax(-1))),
     "Dropout": lambda settings, arrays: nn.Dropout(float(settings.get("rate", 0.5))),
     "SpatialDropout1D": lambda settings, arrays: nn.Dropout1d(float(settings.get("rate", 0.5))),
     **dict.fromkeys(("GaussianNoise", "GaussianDropout"), lambda settings, arrays: nn.Identity()),
@@ -494,7 +482,7 @@ _LAYERS: dict[str, Callable[[Mapping[str, Any], Arrays], nn.Module]] = {
     "AveragePooling1D": partial(_pool, "mean"),
     "GlobalMaxPooling1D": partial(_pool_all, "max"),
     "GlobalAveragePooling1D": partial(_pool_all, "mean"),
-    "Flatten": lambda settings, arrays: _Function(_flattened),
+    "Flatten": lambda settings, arrays: _Function("_Flat", _flattened),
     **{kind: partial(_merge, kind) for kind in ("Concatenate", "Add", "Multiply", "Average", "Subtract")},
     "Cropping1D": partial(_ends_changed, "cropping", -1),
     "ZeroPadding1D": partial(_ends_changed, "padding", 1),

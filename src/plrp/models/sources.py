@@ -92,7 +92,11 @@ def source_of_module(model: nn.Module) -> str:
 
     Classes of installed packages, and classes without a source file, are given by their names.
     """
-    kinds = {f"{type(layer).__module__}.{type(layer).__qualname__}": type(layer) for layer in model.modules()}
+    kinds = {}
+    for layer in model.modules():
+        kind = type(layer)
+        own = kind.__module__.startswith("plrp.")  # one class of ours may stand for several layers
+        kinds[f"{kind.__module__}.{layer._get_name() if own else kind.__qualname__}"] = kind
     parts = [re.sub(r" at 0x[0-9a-f]+", "", repr(model))]
     for name, kind in sorted(kinds.items()):
         try:
