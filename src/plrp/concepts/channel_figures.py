@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from plrp.composites import Composite
-from plrp.genomics.logo import draw_logo
+from plrp.genomics import logo
 from plrp.genomics.sequences import LETTERS
 from plrp.models.loading import LoadedModel
 from plrp.progress import progress
@@ -233,7 +233,7 @@ def logo_figure(
             end = start + WIDEST
         bases = x[0].cpu().numpy()
         letters = "".join(LETTERS[k] if bases[k, i] > 0 else "N" for i, k in enumerate(bases.argmax(0)))
-        draw_logo(ax, relevance[start:end], letters[start:end], start=start)
+        logo.draw_logo(ax, relevance[start:end], letters[start:end], start=start)
         return f"input {shortened(example.name, 18)}, bases {start}…{end - 1}"
 
     figure = _rows(reading, layer, channels, count, by, draw, f"{layer}: sequences with most {by}")
