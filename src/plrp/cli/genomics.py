@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from plrp import genomics
 from plrp.errors import UsageError, usage
 from plrp.genomics.sequence_settings import FileSettings
 from plrp.settings import count
@@ -89,11 +90,9 @@ def add_simulate(commands: Any) -> None:
 
 def run_simulate(arguments: argparse.Namespace) -> int:
     """Write a simulated data set."""
-    from plrp.genomics.simulation import simulate
-
     asked = ("motifs", "task", "length", "background", "number", "spacing", "orientation", "empty_class", "seed")
     with usage():
-        data = simulate(arguments.count, **chosen(arguments, *asked))
+        data = genomics.simulate(arguments.count, **chosen(arguments, *asked))
         folder = data.save(arguments.out)
     print(f"{len(data)} sequences of {data.length} bases, {len(data.plantings)} planted motifs, in {folder}")
     for number, name in enumerate(data.class_names):
@@ -129,11 +128,9 @@ def run_train(arguments: argparse.Namespace) -> int:
     """Train and write a checkpoint."""
     import numpy as np
 
-    from plrp.genomics.network import SequenceCNN
-
     with usage():
         onehot, labels = _labelled(Path(arguments.data), arguments.labels, arguments.column, arguments.largest)
-        network = SequenceCNN(arguments.filters, classes=int(labels.max()) + 1, hidden=arguments.hidden)
+        network = genomics.SequenceCNN(arguments.filters, classes=int(labels.max()) + 1, hidden=arguments.hidden)
     order = np.random.default_rng(arguments.seed).permutation(len(labels))
     train, validation, test = np.split(order, [int(0.7 * len(order)), int(0.85 * len(order))])
     held_out = onehot[validation], labels[validation]
@@ -149,18 +146,16 @@ def run_train(arguments: argparse.Namespace) -> int:
 
 def _labelled(data: Path, table: str | None, column: str | None, largest: int) -> tuple[Any, Any]:
     """One-hot sequences and their classes."""
-    from plrp.genomics.sequences import read_fasta
-    from plrp.genomics.simulation import load_simulated, read_labels, read_simdata
-
     if data.is_dir():
-        simulated = load_simulated(data) if (data / "simulation.json").exists() else read_simdata(data)
+        read = genomics.load_simulated if (data / "simulation.json").exists() else genomics.read_simdata
+        simulated = read(data)
         return simulated.onehot(), simulated.labels
     if not data.exists():
         raise UsageError(f"{data} does not exist; give a FASTA file, or a folder that `simulate` wrote.")
     if table is None:
         raise UsageError(f"{data}: sequences of a FASTA file need labels; give --labels labels.tsv.")
-    sequences = read_fasta(data, largest=largest)
-    labels = read_labels(table, sequences, column)
+    sequences = genomics.read_fasta(data, largest=largest)
+    labels = genomics.read_labels(table, sequences, column)
     if labels.min() < 0:
         raise UsageError(f"{table}: labels are classes 0, 1, 2, ...; found {labels.min()}.")
     return sequences.onehot(), labels

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plrp import genomics
 from plrp.errors import UsageError, usage
 from plrp.genomics.sequence_settings import COMPOSITE, FileSettings, ScoreSettings, VariantSettings
 from plrp.settings import check_composite as check_name
@@ -143,7 +144,6 @@ def add_explain(commands: Any) -> None:
 def run_explain(arguments: argparse.Namespace) -> int:
     """Explain a file."""
     check_explain(arguments)
-    from plrp.genomics.jobs import explain_file
     from plrp.runs.work import by_cause
 
     with usage():
@@ -157,7 +157,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
         say(f"no --weights: {arguments.model}() is taken as it is; if it does not load weights itself, they are random")
     files = arguments.sequences, arguments.model, arguments.out
     how = {"shard": arguments.shard, "engine": engine, "about": {"model": arguments.model}}
-    outcome = explain_file(*files, settings, say=say, **how)
+    outcome = genomics.explain_file(*files, settings, say=say, **how)
     state = f"{outcome.done} of {outcome.parts} parts done"
     if outcome.failures:
         say(f"plrp: {state}. Fix the cause and start again. {by_cause(outcome.failures)}")
@@ -277,17 +277,15 @@ def run_variants(arguments: argparse.Namespace) -> int:
     """Explain the variants of a file."""
     from plrp.genomics.network import check_fit
     from plrp.genomics.outputs import target_from_text
-    from plrp.genomics.sequences import Genome, encode
-    from plrp.genomics.variant_files import explain_variants
-    from plrp.genomics.variants import read_vcf, summary
+    from plrp.genomics.variants import summary
     from plrp.runs.places import Folder, refuse_strangers
 
     folder, width = Path(arguments.out), arguments.width
     with usage():
         check_composite(arguments.composite)
         check_out(arguments.out)
-        read_vcf(arguments.vcf, largest=arguments.largest)
-        genome = Genome(arguments.genome, largest=arguments.largest)
+        genomics.read_vcf(arguments.vcf, largest=arguments.largest)
+        genome = genomics.Genome(arguments.genome, largest=arguments.largest)
         target, reverse = (t and target_from_text(t) for t in (arguments.target, arguments.reverse_target))
         if folder.is_file():
             raise UsageError(f"{folder} is a file: name a folder.")
@@ -296,11 +294,12 @@ def run_variants(arguments: argparse.Namespace) -> int:
         pruning = pruning_of(arguments)
         model = loaded_model(arguments)
         targets = [target] if reverse is None else [target, reverse]
-        check_fit(model, encode([("ACGT" * width)[:width]]), targets, f"--width {width}: windows of this many bases")
+        window = genomics.encode([("ACGT" * width)[:width]])
+        check_fit(model, window, targets, f"--width {width}: windows of this many bases")
         settings = settings_of(VariantSettings, arguments, target=target, reverse_target=reverse, pruning=pruning)
     about = {"command": COMMAND, **chosen(arguments, *RECORDED), "p": pruning.p if pruning else 0.0}
     how = chosen(arguments, "logos", "largest")
-    explained, skipped = explain_variants(arguments.vcf, genome, model, folder, settings, about=about, **how)
+    explained, skipped = genomics.explain_variants(arguments.vcf, genome, model, folder, settings, about=about, **how)
     print(f"{summary(explained, skipped)}; results in {folder}")
     if skipped:
         say(f"plrp: which were skipped, and why: {folder / 'skipped.tsv'}")
@@ -340,7 +339,6 @@ def add_compare(commands: Any) -> None:
 
 def run_compare(arguments: argparse.Namespace) -> int:
     """Compare methods on the first sequences of a file."""
-    from plrp.genomics.baselines import compare_methods
     from plrp.genomics.jobs import read_sequences
     from plrp.genomics.network import check_fit
     from plrp.genomics.outputs import target_from_text
@@ -357,7 +355,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
         model = loaded_model(arguments)
         check_fit(model, onehot, [target], f"{sequences.where(0)}: its {onehot.shape[2]} bases")
         settings = settings_of(ScoreSettings, arguments, target=target, pruning=pruning)
-    comparison = compare_methods(model, onehot, settings, show_progress=None)
+    comparison = genomics.compare_methods(model, onehot, settings, show_progress=None)
     print(comparison)
     comparison.plot(arguments.out, names=sequences.names, count=arguments.draw, window=arguments.window)
     drawn = min(arguments.draw, len(sequences))

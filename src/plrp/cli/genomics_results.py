@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plrp import genomics
 from plrp.errors import UsageError, not_installed, usage
 from plrp.genomics.sequence_settings import FileSettings, MotifSettings
 from plrp.settings import count
@@ -57,9 +58,7 @@ def run_motifs(arguments: argparse.Namespace) -> int:
     from plrp.experiments.pages import write_page
     from plrp.genomics.jobs import matching_note
     from plrp.genomics.motif_search import Truth, find_motifs, run_settings
-    from plrp.genomics.motifs import read_motifs
     from plrp.genomics.network import load_model
-    from plrp.genomics.sequences import read_bed
 
     out = Path(arguments.out)
     with usage():
@@ -76,8 +75,8 @@ def run_motifs(arguments: argparse.Namespace) -> int:
             run_settings(arguments.folder, target=arguments.target, reverse_target=arguments.reverse_target)
         if arguments.database is not None and not arguments.match:
             raise UsageError("--database is what patterns are matched to: leave --no-match out.")
-        database = None if arguments.database is None else read_motifs(arguments.database)
-        truth = Truth(read_bed(arguments.truth)) if arguments.truth else None
+        database = None if arguments.database is None else genomics.read_motifs(arguments.database)
+        truth = Truth(genomics.read_bed(arguments.truth)) if arguments.truth else None
         model = load_model(arguments.model, arguments.weights).eval() if arguments.model else None
     if arguments.match:
         print(matching_note("patterns"), flush=True)
@@ -95,14 +94,13 @@ def run_motifs(arguments: argparse.Namespace) -> int:
 def write_results(out: Path, search: MotifSearch) -> None:
     """Patterns, seqlets and hits as the files that other tools read."""
     from plrp.genomics.export import write_bed
-    from plrp.genomics.motifs import write_jaspar, write_meme
     from plrp.genomics.seqlets import named_match
     from plrp.genomics.sequences import tab_line
 
     out.mkdir(parents=True, exist_ok=True)
     motifs, counts = [p.motif for p in search.patterns], [p.count for p in search.patterns]
-    write_meme(out / "patterns.meme", motifs, counts)
-    write_jaspar(out / "patterns.jaspar", motifs, counts)
+    genomics.write_meme(out / "patterns.meme", motifs, counts)
+    genomics.write_jaspar(out / "patterns.jaspar", motifs, counts)
     # p and E are those of the nearest motif
     lines, titles = [tab_line("pattern", "consensus", "seqlets", "match", "id", "p", "e")], []
     for motif, number, matches in zip(motifs, counts, search.matches or [[]] * len(motifs), strict=True):
@@ -193,14 +191,12 @@ def named_file(text: str) -> tuple[str, str]:
 
 def run_browser(arguments: argparse.Namespace) -> int:
     """Write the page."""
-    from plrp.genomics.browser import write_browser
-
     out = Path(arguments.out)
     if out.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"{out} should end in .html: the page is one file.")
     asked = chosen(arguments, "motifs", "overlap", "count", "title")
     with usage():
-        shown = write_browser(out, arguments.folders, beds=dict(arguments.bed), show_progress=None, **asked)
+        shown = genomics.write_browser(out, arguments.folders, beds=dict(arguments.bed), show_progress=None, **asked)
     print(f"{out}: {plural(shown, 'sequence', ',')}, {out.stat().st_size / 1e6:.1f} MB")
     return 0
 
@@ -253,7 +249,6 @@ def run_logo(arguments: argparse.Namespace) -> int:
     from plrp.genomics.browser import run_titles
     from plrp.genomics.export import open_relevance, read_relevance
     from plrp.genomics.logo import logo_page
-    from plrp.genomics.sequences import read_bed
 
     for folder in arguments.folders:
         open_relevance(folder)  # refuses a folder without results
@@ -265,7 +260,7 @@ def run_logo(arguments: argparse.Namespace) -> int:
     tables = dict(zip(labels, files, strict=True))
     first = (sequences.names for sequences, _ in read_relevance(arguments.folders[0], count=3))
     names = arguments.names or [name for several in first for name in several]
-    sites = read_bed(arguments.truth) if arguments.truth else []
+    sites = genomics.read_bed(arguments.truth) if arguments.truth else []
     page = []
     for name in names:
         rows: dict[str, Any] = {}
@@ -316,7 +311,6 @@ def add_export(commands: Any) -> None:
 
 def run_export(arguments: argparse.Namespace) -> int:
     """Export a folder."""
-    from plrp.genomics.export import export_run
     from plrp.genomics.motif_search import read_run
 
     files = chosen(arguments, "bigwig", "bedgraph", "h5")
@@ -325,7 +319,7 @@ def run_export(arguments: argparse.Namespace) -> int:
     if arguments.bigwig and find_spec("pyBigWig") is None:
         raise not_installed("bigWig needs pyBigWig", "bigwig")
     with usage():
-        written = export_run(arguments.folder, genome=arguments.genome, overlap=arguments.overlap, **files)
+        written = genomics.export_run(arguments.folder, genome=arguments.genome, overlap=arguments.overlap, **files)
     if arguments.h5 and not read_run(arguments.folder).get("hypothetical"):
         say(
             f"plrp: {arguments.folder} has no hypothetical scores, and TF-MoDISco expects them as shap/seq: absent "
