@@ -128,6 +128,12 @@ def test_seeds_go_with_pruning_sweeps_pieces_and_disk(redistribution):
         assert "target: contrast([3, 1, 4]" in repr(pickle.loads(pickle.dumps(alone)))
 
 
+def test_a_seed_is_stored_by_its_name_and_classes():
+    """Explanations that 0.2.0 stored hold seeds with these fields."""
+    assert vars(targets.contrast(0, against=2)) == {"name": "contrast", "target": 0, "against": 2}
+    assert vars(targets.clrp(1)) == {"name": "clrp", "target": 1, "against": None}
+
+
 def test_relevance_that_adds_up_to_nothing_is_no_fault():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 4)).eval()

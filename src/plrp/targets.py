@@ -181,14 +181,18 @@ class Computed(Target):
 class Seed(Target):
     """Relevance for several outputs at once; called with a model's output it gives the score that is meant.
 
-    `target` and, of a contrast, the class `against` it are given as to `Target`.
+    `target` and, of a contrast, `against` are given as to `Target`.
     """
 
     whole = False
 
-    def __init__(self, name: str, target: Any = None, *against: Any) -> None:
-        self.name = name
-        self.sides = [Target(target), *map(Target, against)]  # the class that is explained, and that of a contrast
+    def __init__(self, name: str, target: Any = None, against: Any = None) -> None:
+        self.name, self.target, self.against = name, _checked(target), _checked(against)
+
+    @property
+    def sides(self) -> list[Target]:
+        """The class that is explained, and the one it is contrasted with."""
+        return [Target(self.target), *([Target(self.against)] if self.name == "contrast" else [])]
 
     @property
     def given(self) -> Any:
