@@ -351,21 +351,11 @@ def test_a_patch_is_the_region_that_a_channel_reads() -> None:
 @pytest.mark.slow
 def test_workers_and_a_kill_give_the_same(photographs: Path) -> None:
     folder = photographs.parent
-    command = [
-        sys.executable,
-        "-m",
-        "plrp",
-        "exemplars",
-        photographs,
-        "--model",
-        f"{folder / 'net.py'}:build",
-        "--layers",
-        "2",
-    ]
+    command = [sys.executable, "-m", "plrp", "exemplars", photographs, "--model", "net.py:build", "--layers", "2"]
 
     def start(out: str, *more: str) -> subprocess.Popen[bytes]:
         words = [*map(str, command), "--out", str(folder / out), "--part-size", "1", "--no-pictures", *more]
-        return subprocess.Popen(words, stdout=subprocess.DEVNULL)
+        return subprocess.Popen(words, stdout=subprocess.DEVNULL, cwd=folder)
 
     assert start("whole").wait() == 0
     assert start("several", "--workers", "2").wait() == 0

@@ -193,12 +193,14 @@ class PhotographSearch(Search):
         out: str,
         device: str | None,
         expected: str | None = None,
+        about: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         loaded = load(model, weights=weights, quiet=True)
         self.categories = loaded.categories
-        self.arguments = {"model": model, "weights": weights, "root": root, "out": out, "device": device, **options}
-        about = {"model": loaded.name, "weights": loaded.weights}
+        about = about or {"model": loaded.name, "weights": loaded.weights}  # workers have the command's own names
+        given = {"model": model, "weights": weights, "root": root, "out": out, "device": device, "about": about}
+        self.arguments = {**given, **options}
         super().__init__(loaded.module, numbered(root, loaded), out, device=device or "cpu", about=about, **options)
         if expected is not None and self.key != expected:
             raise differs_here("photographs, weights or code", "the search")
