@@ -45,7 +45,7 @@ from plrp.runs import memory
 from plrp.runs import run as run_module
 from plrp.runs.crew import LocalCrew, Watch
 from plrp.runs.memory import TooLarge, read_arrays
-from plrp.runs.places import Bucket, Folder, WrongPlace
+from plrp.runs.places import Bucket, Folder, WrongPlace, refuse_strangers
 from plrp.runs.run import Digests, content_digest
 from plrp.runs.work import Work
 from plrp.tables import csv_cell
@@ -925,3 +925,10 @@ def test_sequences_killed_and_damaged_again_and_again_give_the_same_files(sequen
     assert cli.main(words) == 0
     assert {path.name: path.read_bytes() for path in Path("killed").iterdir() if path.suffix} == whole
     assert not [path for path in Path("killed").rglob(".*") if not path.name.startswith(".lock")]
+
+
+def test_a_link_to_itself_is_a_strange_file_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert Folder(tmp_path).names() == []
+    with pytest.raises(WrongPlace, match=r"holds other files \(loop\)"):
+        refuse_strangers(Folder(tmp_path))

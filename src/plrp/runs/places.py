@@ -125,7 +125,8 @@ class Folder(Place):
         path = self.path / folder
         try:
             with os.scandir(path) as entries:
-                return {entry.name: entry.is_file() for entry in entries}
+                # isfile: a link that leads nowhere is no file, and no error
+                return {e.name: os.path.isfile(e) if e.is_symlink() else e.is_file() for e in entries}
         except FileNotFoundError:
             return {}
         except NotADirectoryError:
