@@ -71,7 +71,7 @@ def test_half_precision_is_stored_as_float32(tmp_path: Path) -> None:
 
 def test_a_wrong_suffix_is_refused_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     explanation = plrp.explain(MODEL, torch.randn(1, 4))
-    monkeypatch.setattr(plrp.Explanation, "_page", lambda *_, **__: pytest.fail("computed"))
+    monkeypatch.setattr(plrp.view, "explanation_bundle", lambda *_, **__: pytest.fail("computed"))
     with pytest.raises(ValueError, match=r"x\.png should end in \.html for a page, or in \.npz for the numbers"):
         explanation.save(tmp_path / "x.png")
     with pytest.raises(TypeError, match="title: a page"):
@@ -81,10 +81,14 @@ def test_a_wrong_suffix_is_refused_before_anything_is_computed(tmp_path: Path, m
 def test_a_page_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     explanation, given = plrp.explain(MODEL, torch.randn(1, 4)), {}
 
-    class Saved:
+    class Page:
+        def __init__(self, bundle: None) -> None:
+            assert bundle is None
+
         def save(self, path: Path) -> None:
             given["path"] = path
 
-    monkeypatch.setattr(plrp.Explanation, "_page", lambda self, **options: given.update(options) or Saved())
+    monkeypatch.setattr(plrp.view, "explanation_bundle", lambda explained, **options: given.update(options))
+    monkeypatch.setattr(plrp.view, "Page", Page)
     explanation.save(tmp_path / "x.html", title="mine")
     assert given == {"show_progress": None, "title": "mine", "path": tmp_path / "x.html"}
