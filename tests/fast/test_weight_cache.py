@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import plrp
+from plrp import engine
 from plrp.fast import native, weight_cache
 from plrp.fast.fast_maps import OneChannel, fast_map
 from plrp.fast.weight_cache import FastWeight
 
 needs_compiled_loops = pytest.mark.skipif(not native.available(), reason="nothing is cached without the compiled loops")
+needs_fast_walk = pytest.mark.skipif(engine._PLAIN.get(), reason="the plain walk caches nothing")
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +126,7 @@ def test_no_weights_can_be_made_to_share_a_fingerprint(chain: int) -> None:
     assert fingerprints[0] != fingerprints[1]
 
 
+@needs_fast_walk
 @needs_compiled_loops
 def test_what_has_not_changed_is_not_derived_again() -> None:
     net = small_net()
@@ -158,6 +161,7 @@ def test_every_bit_of_a_row_is_seen(data: st.DataObject) -> None:
     assert weight_cache._cache  # it was not derived anew because nothing is cached
 
 
+@needs_fast_walk
 @needs_compiled_loops
 def test_it_goes_with_the_model() -> None:
     net = small_net()
@@ -206,6 +210,7 @@ def test_one_weight_under_two_scales(pruning: plrp.Pruning | None) -> None:
         assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6 * float(expected.abs().max()))
 
 
+@needs_fast_walk
 @needs_compiled_loops
 def test_a_trace_goes_on_with_the_weights_it_began_with() -> None:
     """What another explanation finds out of date is not written over: this one may still be reading it."""
