@@ -279,8 +279,8 @@ def checked(loop: str, function: Callable[..., Any]) -> Callable[..., Any]:
         passed += [f"{name}_address", f"{name}_length"] if name in arrays else [name]
     lines.append(f" return FUNCTION({', '.join(passed)})")
     exec("\n".join(lines), names)
-    found: Callable[..., Any] = names[loop]
-    return found
+    call: Callable[..., Any] = names[loop]
+    return call
 
 
 def _array_lines(loop: str, name: str, kind: Array, known: set[str], names: dict[str, Any]) -> list[str]:
