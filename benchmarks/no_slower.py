@@ -38,6 +38,7 @@ BOUND = 1.03
 KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 32)}  # of glibc
 LEAST = 0.3  # seconds per measurement: explanations that take less are repeated, and the quickest counts
 METHODS = {"LRP": None, "λ 0.2": "lambda", "M 0.2": "M"}  # → the redistribution of Pruning(0.2)
+WHOLE = ("circuit", "page")  # of one photograph: the edges of its circuit at p = 0.15; a page with channels
 
 
 class Case(NamedTuple):
@@ -53,6 +54,7 @@ class Case(NamedTuple):
 
 SEQUENCES = [Case("sequences", 512, method) for method in ("LRP", "λ 0.2")]
 CASES = [Case(m, b, method) for m in ("resnet50", "vgg16") for b in (1, 8) for method in METHODS] + SEQUENCES
+CASES += [Case("resnet50", 1, method) for method in WHOLE]
 QUICK = [Case("sequences", 16, method) for method in ("LRP", "λ 0.2")]
 
 
@@ -83,10 +85,27 @@ def serve() -> None:
         return model.eval(), x
 
     def bound(case: Case) -> Run:
+        if case.method in WHOLE:
+            return whole(case)
         redistribution = METHODS[case.method]
         pruning = None if redistribution is None else plrp.Pruning(0.2, redistribution=redistribution)
         composite = "epsilon-plus" if case.model == "sequences" else "epsilon-plus-flat"
         return ours(pruning, composite)(*subject(case.model, case.batch))
+
+    def whole(case: Case) -> Run:
+        """A circuit or a page; returns numbers to compare: the relevance of its edges, or of the explained sample."""
+        model, x = subject(case.model, case.batch)
+        explanation = plrp.explain(model, x, pruning=plrp.Pruning(0.15), composite="epsilon-plus-flat")
+        if case.method == "circuit":
+            circuit = explanation.circuit()
+            return lambda: torch.tensor([edge.relevance for edge in circuit.edges(nodes=1)])
+
+        def page() -> torch.Tensor:
+            with tempfile.TemporaryDirectory() as folder:
+                explanation.save(Path(folder) / "page.html", proportions=(0.05, 0.15), targets=1, show_progress=False)
+            return explanation.relevance
+
+        return page
 
     def answer(**content: Any) -> None:
         print(json.dumps(content), file=answers, flush=True)
@@ -238,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("say what to compare with: --base COMMIT or --old TREE")
     cases = [case for case in (QUICK if args.quick else CASES) if any(text in str(case) for text in args.only)]
     rounds, pairs = args.rounds or (2 if args.quick else 4), args.pairs or (1 if args.quick else 5)
-    found: dict[Case, list[tuple[list[float], float]]] = {case: [] for case in cases}
+    rounds_of: dict[Case, list[tuple[list[float], float]]] = {case: [] for case in cases}
     with ExitStack() as stack:
         trees = [args.old or stack.enter_context(checked_out(args.base)), args.new]
         for tree in trees:
@@ -247,12 +266,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with Tree(trees[0], args.threads) as old, Tree(trees[1], args.threads) as new:
                 threads = new.threads
                 for case in cases:
-                    found[case].append(compare(case, old, new, rounds))
-                    median = float(np.median(found[case][-1][0]))
+                    rounds_of[case].append(compare(case, old, new, rounds))
+                    median = float(np.median(rounds_of[case][-1][0]))
                     print(f"  pair {number + 1} of {pairs}: {case!s:<28}{median:6.3f}", file=sys.stderr, flush=True)
     print(f"new / old: median of {pairs} × {rounds} rounds, 95% interval, difference of ‖R‖₁; {threads} threads")
     slower = []
-    for case, of_pairs in found.items():
+    for case, of_pairs in rounds_of.items():
         verdict = judge([ratios for ratios, _ in of_pairs], max(difference for _, difference in of_pairs))
         print(f"  {case!s:<28}{verdict}", flush=True)
         slower += [case] if verdict.slower else []

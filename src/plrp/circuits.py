@@ -208,7 +208,7 @@ class Circuit:
         ends = [sites[name].value for name in names]
         begin = self._parts.held.start
         edges = self._sent(Neuron(SCORE, ()), begin.relevance, begin.value, ends, names)
-        shown = [neuron for name in names for neuron, _ in _named(name, self.neurons[name])[:nodes]]
+        shown = [neuron for name in names for neuron, _ in _named(name, self.neurons[name], nodes)]
         with progress("following neurons", len(shown), None if len(shown) > 100 else False, transient=True) as step:
             for neuron in shown:
                 value = sites[neuron.layer].value
@@ -360,18 +360,19 @@ def _own_shape(value: Value) -> tuple[int, ...]:
     return others if places == 1 else (places, *others)
 
 
-def _named(tensor: str, neurons: Survivors) -> list[tuple[Neuron, float]]:
-    """Neurons of a tensor, each with its relevance."""
-    pairs = zip(neurons.index.tolist(), neurons.relevance.tolist(), strict=True)
+def _named(tensor: str, neurons: Survivors, count: int | None = None) -> list[tuple[Neuron, float]]:
+    """Neurons of a tensor, the strongest `count` of them (None: all), each with its relevance."""
+    pairs = zip(neurons.index[:count].tolist(), neurons.relevance[:count].tolist(), strict=True)
     return [(Neuron(tensor, tuple(index)), relevance) for index, relevance in pairs]
 
 
 def _alone(relevance: Tensor | None, value: Value, neuron: Neuron, shape: tuple[int, ...]) -> Tensor:
     """The relevance of one neuron of a tensor, zero elsewhere; `shape`: of one sample's part of the tensor."""
     assert relevance is not None  # a circuit is made of tensors that relevance reaches
-    chosen = torch.zeros(shape, dtype=torch.bool, device=relevance.device)
-    chosen[neuron.place] = True
-    alone = torch.where(chosen.flatten(), value.samples.rows(relevance), 0.0)
+    rows = value.samples.rows(relevance)
+    alone = torch.zeros_like(rows)
+    place = (slice(None), *neuron.place)
+    alone.view(-1, *shape)[place] = rows.view(-1, *shape)[place]
     return value.samples.unrows(alone, relevance.shape)
 
 
