@@ -60,11 +60,29 @@ def none_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every process that a test starts, and those that they start, is gone when it ends, or the test fails."""
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")  # else Ray waits a minute for a killed head
     yield
-    deadline = time.monotonic() + 120  # Ray's agents wait a minute for a head that was killed
-    while left := marked(mark):
-        assert time.monotonic() < deadline, f"left behind: {left}"
-        time.sleep(0.1)
+    try:
+        until(lambda: not marked(mark), "the end of every process")
+    finally:
+        left = marked(mark)
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def until(condition: Callable[[], object], awaited: str, seconds: float = 300) -> None:
+    """Wait for an event; the bound is for tests that would wait for ever."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{seconds:g} s have not brought {awaited}: {marked(os.environ[MARK])}"
+        time.sleep(0.05)
+
+
+def workers() -> list[int]:
+    """Ray's workers that make parts, of all commands and clusters of this test."""
+    return [pid for pid, command in marked(os.environ[MARK]).items() if command.startswith("ray::RayWorker")]
 
 
 def marked(mark: str) -> dict[int, str]:
@@ -101,7 +119,4 @@ class Witness:
         }
         (self.out / f"{index}.json").write_text(json.dumps(seen))
         (self.out / f"{os.getpid()}.pid").touch()
-        deadline = time.monotonic() + 120
-        while len(list(self.out.glob("*.pid"))) < self.workers:
-            assert time.monotonic() < deadline, "alone"
-            time.sleep(0.02)
+        until(lambda: len(list(self.out.glob("*.pid"))) >= self.workers, "the other workers")

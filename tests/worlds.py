@@ -69,6 +69,40 @@ def plain_world(folder: Path, samples: int = 12, **changes: object) -> Config:
     return Config.from_dict(table).changed(**changes)
 
 
+def poisonous(folder: Path, samples: int, deadly: str) -> Config:
+    """A world whose network does `deadly` where a sample's first value is huge."""
+    config = plain_world(folder, samples)
+    network = folder / "net.py"
+    inner = network.read_text().replace("def build", "def inner")
+    network.write_text(
+        f"import os, time\n{inner}\n"
+        "class Network(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.inner = inner()\n"
+        "    def forward(self, x):\n"
+        f"        if (x[0, 0, 0, 0] > 1e6).item():\n            {deadly}\n"
+        "        return self.inner(x)\n"
+        "def build():\n    torch.manual_seed(0)\n    return Network()\n"
+    )
+    return config
+
+
+def poison(folder: Path, *samples: int) -> None:
+    """Makes the first value of some samples huge."""
+    with np.load(folder / "data.npz") as stored:
+        arrays = dict(stored)
+    arrays["inputs"][list(samples), 0, 0, 0] = 1e7
+    np.savez(folder / "data.npz", **arrays)
+
+
+def held_up(folder: Path, samples: int, free: int) -> tuple[Config, Path]:
+    """A world whose parts are held up from part `free` on, until the file that is returned is removed."""
+    held = folder / "held"
+    config = poisonous(folder, samples, f"while os.path.exists({str(held)!r}): time.sleep(0.02)")
+    poison(folder, *range(free, samples))
+    held.touch()
+    return config, held
+
+
 def same(one: Results, other: Results) -> None:
     """Both hold the same tables, and the same parts to the byte."""
     assert one.complete
