@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-all sanitize docs bench truth clean
+.PHONY: help demo test test-core test-slow test-all sanitize docs bench truth clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,32 +17,21 @@ demo: ## photographs, and DNA with planted motifs: train, explain with LRP and P
 test: ## linter, formatter, types, and the tests that need no more than minutes
 	@$(PYTHON) tools/setup.py test
 	@$(PYTHON) tools/browser.py
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n 2 -m "not slow"
-	$(BIN)/python -m pytest -q -n 2 -m "not slow" --plain-walk $(FORMULAS)
-	PLRP_NATIVE=0 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(PRUNING)
+	@$(BIN)/python tools/tiers.py quick
 
 test-core: ## the tests of the core, the tape and the fast code: what a change of a formula needs
 	@$(PYTHON) tools/setup.py test
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" tests/test_*.py tests/tape tests/fast
 
-# The readable code answers for itself: with the plain walk, without the compiled loops, and as if the folder of the
-# fast code were gone (a first look at that: tests/project/test_architecture.py). `make test` runs the formulas so, `make test-all`
-# the whole core.
-PRUNING := $(patsubst %, tests/test_%.py, conservation gain_oracle pruning_oracle)
-FORMULAS := $(PRUNING) $(patsubst %, tests/test_%.py, ledger rules_oracle)
-CORE := $(FORMULAS) $(patsubst %, tests/test_%.py, \
-	circuits conditions errors health invariance interop networks pieces pruning_edges theta units walk zennit) \
-	$(patsubst %, tests/tape/test_%.py, own_rules recurrence replay trace) tests/metrics
-
-test-all: test sanitize ## the same, whole networks at full size, sanitizers, and the core without its fast code
+test-slow: ## whole networks at full size, the core without its fast code, sanitizers (SHARD=2: the second of five shards)
 	@$(PYTHON) tools/setup.py test-all
-	$(BIN)/python -m pytest -q -n 2 -m slow
-	$(BIN)/python -m pytest -q -n 2 -m "not slow" --plain-walk $(CORE) tests/fast
-	PLRP_NATIVE=0 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(CORE) tests/fast
-	$(BIN)/python -m pytest -q -n 2 -m "not slow" --without-fast $(CORE)
+	@$(PYTHON) tools/browser.py
+	@$(BIN)/python tools/tiers.py slow $(SHARD)
+
+test-all: ## both, with one summary at the end
+	@$(PYTHON) tools/setup.py test-all
+	@$(PYTHON) tools/browser.py
+	@$(BIN)/python tools/tiers.py all
 
 sanitize: ## the compiled loops under AddressSanitizer, UBSan and ThreadSanitizer (gcc with its libraries)
 	@$(PYTHON) tools/setup.py test

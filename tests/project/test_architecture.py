@@ -168,7 +168,7 @@ def test_fast_is_out_of_reach(pytestconfig: pytest.Config) -> None:
 
 
 def test_the_core_works_without_fast(pytestconfig: pytest.Config) -> None:
-    """A short selection; `make test-all` runs all tests of the core so."""
+    """A short selection; `make test-slow` runs all tests of the core so."""
     if pytestconfig.getoption("--without-fast"):
         pytest.skip("the tests around this one show it")
     selection = [f"{Path(__file__)}::{test_fast_is_out_of_reach.__name__}", *WITHOUT_FAST]

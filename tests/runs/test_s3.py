@@ -1,6 +1,6 @@
 """Runs in a bucket of S3, played by moto's server: resumed after kills, damaged, and where there is no bucket.
 
-`make test-all` installs moto and s3fs; elsewhere these are skipped.
+`make test-slow` installs moto and s3fs; elsewhere these are skipped.
 """
 
 from __future__ import annotations
