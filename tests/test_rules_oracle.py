@@ -253,6 +253,24 @@ def test_zbox_takes_bounds_per_element(shape):
     assert oracles.relative_difference(explanation.relevance, expected) < 1e-9
 
 
+BOUNDS = {"neither": {}, "low": {"low": -20.0}, "high": {"high": 20.0}}
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("op_name", ["conv1d", "conv2d", "linear", "linear-3d"])
+def test_a_bound_that_is_left_out_is_each_samples_own_extreme(op_name, bounds):
+    model, x = prepared(op_name, True)
+    x = x * torch.tensor([1.0, 3.0], dtype=torch.float64).reshape(2, *[1] * (x.dim() - 1)) + 0.5
+    composite = single_rule(rules.ZBox(**BOUNDS[bounds]))
+    found = plrp.explain(model, x, target=0, composite=composite, layers=True)
+    for sample in range(2):
+        box = {"low": x[sample].min(), "high": x[sample].max()} | BOUNDS[bounds]
+        one = slice(sample, sample + 1)
+        expected = expected_below(model, x[one], found.layers["head"][one], "zbox", box)
+        assert oracles.relative_difference(found.relevance[one], expected) < 1e-9
+    assert plrp.explain(model, x[:0], target=0, composite=composite).relevance.shape == x[:0].shape
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_inputs_on_the_edge_of_their_box_receive_exactly_nothing(seed):
     """n_jk = 0 for x at `low` under w⁺ and at `high` under w⁻: rounding neither makes these live nor moves what is."""

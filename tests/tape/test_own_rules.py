@@ -396,3 +396,68 @@ def test_no_hook_stays_behind_where_a_function_is_written_out() -> None:
     trace = plrp.trace(Attends().eval(), torch.randn(2, 3, 4), rules={nn.PReLU: "pass"})
     assert [op.kind for op in trace.ops].count("PReLU") == 2  # also the second, after the attention
     assert (len(hooks._global_forward_hooks), len(hooks._global_forward_pre_hooks)) == before
+
+
+# --- numbers and shapes that a rule returns ---------------------------------------------------------------------------
+
+
+def halves(h: Tensor) -> Tensor:
+    first, second = h.chunk(2, 1)
+    return torch.cat([2 * second, first], 1)
+
+
+def second_half(h: Tensor) -> Tensor:
+    return h.chunk(2, 1)[1].repeat(1, 2)
+
+
+@pytest.mark.parametrize("step", [halves, second_half])
+def test_a_rule_for_a_call_with_several_outputs_gets_all_of_them(step: Any) -> None:
+    """The relevance of an output that nobody reads is None."""
+    calls = list[Any]()
+
+    def joined(relevance: tuple[Tensor | None, ...], output: tuple[Tensor, ...], x: Tensor) -> Tensor:
+        calls.append((relevance, output))
+        assert torch.equal(torch.cat(output, 1), x)
+        return torch.cat([torch.zeros_like(y) if r is None else r for r, y in zip(relevance, output, strict=True)], 1)
+
+    model = Step(step).eval()
+    found = plrp.explain(model, X, composite="epsilon", rules={torch.chunk: joined})
+    torch.testing.assert_close(found.relevance, plrp.explain(model, X, composite="epsilon").relevance)
+    for relevance, output in calls:
+        assert [y.shape for y in output] == [(2, 3), (2, 3)]
+        assert [r is None for r in relevance] == [step is second_half, False]
+    assert calls
+
+
+def test_a_rule_may_hand_nothing_to_an_input() -> None:
+    """All relevance of atan2(h, flipped h) to h itself, or all of it to the flipped one."""
+    model = Step(lambda h: torch.atan2(h, h.flip(1))).eval()
+    z = model.below(X).detach()
+    for number in range(2):
+
+        def one(relevance: Tensor, output: Tensor, *inputs: Tensor, number: int = number) -> list[Tensor | None]:
+            return [relevance if n == number else None for n in range(len(inputs))]
+
+        found = plrp.explain(model, X, composite="epsilon", rules={torch.atan2: one}, layers=True)
+        assert found.closing().max() < 1e-6
+        given = found.layers["above"]
+        s = (given if number == 0 else given.flip(1)) / (z + torch.copysign(torch.tensor(1e-6), z))
+        torch.testing.assert_close(found.relevance, X * (s @ model.below.weight.detach()), rtol=1e-4, atol=1e-6)
+
+
+NO_RELEVANCE: dict[str, tuple[Any, str]] = {
+    "one part of two": (lambda r, y, a, b: r, r"shapes \[\(2, 6\)\]; .*: \[\(2, 6\), \(2, 6\)\]"),
+    "three parts": (lambda r, y, a, b: (r, None, None), r"shapes \[\(2, 6\), None, None\]"),
+    "a first part of another shape": (lambda r, y, a, b: (r.sum(1), r), r"shapes \[\(2,\), \(2, 6\)\]"),
+    "a last part of another shape": (lambda r, y, a, b: [r, r[:, :1]], r"shapes \[\(2, 6\), \(2, 1\)\]"),
+    "a NaN in the last part": (lambda r, y, a, b: (r, r * torch.nan), "NaN or infinite"),
+    "one infinite number": (lambda r, y, a, b: (r.index_fill(1, torch.tensor(0), torch.inf), None), "NaN or infinite"),
+}
+
+
+@pytest.mark.parametrize("name", NO_RELEVANCE)
+def test_a_rule_that_returns_no_relevance_of_its_inputs_is_refused(name: str) -> None:
+    rule, message = NO_RELEVANCE[name]
+    model = Step(lambda h: torch.atan2(h, h.flip(1))).eval()
+    with pytest.raises(ValueError, match=f"The rule registered for atan2 returned .*{message}"):
+        plrp.explain(model, X, rules={torch.atan2: rule})
