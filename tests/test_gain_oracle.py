@@ -58,6 +58,8 @@ entries = st.one_of(
 @given(entries, st.sampled_from([0.1, 0.5, 0.8, 1.0, 1.3, 1.7, 2.5, 6.0]), st.sampled_from([None, 0.1, 0.4, 0.9]))
 @example([1.0, 1.0, 1.0, 5.0], 1.0, None)
 @example([1.0, 2.0, 3.0, -4.0, -1.0, 0.0], 1.0, 0.5)
+@example([0.01, 0.01, 0.02, 0.03, 0.05], 1.0, None)  # Σ|R| far below 1
+@example([2.0, 2.0, 3.0, 4.0, 6.0], 1.3, None)  # the smallest entries are equal
 def test_the_gain_prunes_what_the_group_by_group_walk_prunes(measure, values, gain, p):
     pruning = plrp.Pruning(p=p, sparsity_gain=gain, measure=measure)
     before, after = before_and_after(values, pruning)
@@ -157,3 +159,25 @@ def test_the_gain_prunes_a_network_layer_by_layer_as_the_walk_does(measure, p):
             for layer, tensor in (("4", "b"), ("2", "a"), ("0", "x")):
                 found = explanation.layers[layer][sample]
                 assert oracles.relative_difference(found, walk.relevance[tensor]) < 1e-9
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("gain", [0.8, 1.0, 1.3])
+def test_each_sample_of_a_batch_is_pruned_by_its_own_gains(measure, gain):
+    torch.manual_seed(0)
+    x = torch.randint(-6, 7, (12, 10)).double() * torch.logspace(-3, 3, 12, dtype=torch.float64)[:, None]
+    options = {"target": 0, "composite": zero_rule(), "layers": True}
+    options["pruning"] = plrp.Pruning(p=None, sparsity_gain=gain, measure=measure)
+    model = Weighted(10).eval()
+    together = plrp.explain(model, x, **options).layers["head"]
+    alone = torch.cat([plrp.explain(model, row[None], **options).layers["head"] for row in x])
+    assert torch.equal(together, alone)
+    zeros = (alone == 0).sum(1)
+    assert zeros.max() > zeros.min()
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_tensor_without_neurons_has_nothing_to_prune_by_gain(measure):
+    model = nn.Sequential(nn.Linear(4, 0), nn.Linear(0, 2)).eval()
+    found = plrp.explain(model, torch.ones(3, 4), target=0, pruning=plrp.Pruning(sparsity_gain=1.0, measure=measure))
+    assert torch.equal(found.relevance, torch.zeros(3, 4))

@@ -436,6 +436,7 @@ def test_a_rule_may_hand_nothing_to_an_input() -> None:
     for number in range(2):
 
         def one(relevance: Tensor, output: Tensor, *inputs: Tensor, number: int = number) -> list[Tensor | None]:
+            assert torch.equal(output, torch.atan2(*inputs))
             return [relevance if n == number else None for n in range(len(inputs))]
 
         found = plrp.explain(model, X, composite="epsilon", rules={torch.atan2: one}, layers=True)
