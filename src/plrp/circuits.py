@@ -371,7 +371,7 @@ def _alone(relevance: Tensor | None, value: Value, neuron: Neuron, shape: tuple[
     assert relevance is not None  # a circuit is made of tensors that relevance reaches
     rows = value.samples.rows(relevance)
     alone = torch.zeros_like(rows)
-    place = (slice(None), *neuron.place)
+    place: tuple[slice | int, ...] = (slice(None), *neuron.place)
     alone.view(-1, *shape)[place] = rows.view(-1, *shape)[place]
     return value.samples.unrows(alone, relevance.shape)
 

@@ -6,6 +6,7 @@ Nothing is attached to the model: no hooks, no swapped modules or parameters.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -88,7 +89,9 @@ class Trace:  # more than 15 methods: it is the tape for the walks, and `explain
             if version(tensor) != before or not torch.equal(_probe(tensor), entries):
                 raise RuntimeError(f"The weights of '{name}' changed since this trace was made: trace again.")
 
-    def __del__(self) -> None:
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if ends():  # Python takes the modules down, and `release` with them
+            return
         for op in self.__dict__.get("ops", ()):
             release(op)
 
